@@ -7,6 +7,24 @@ MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := all
 
+# A build remembers the variables that were given on its command line: `make run` after `make demo CUDA=0` must not
+# compile everything again with CUDA. An empty value, or CUDA=auto, makes it forget one. Environment variables win.
+HOMES := MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST
+ifneq ($(filter-out help setup dist clean format,$(or $(MAKECMDGOALS),all)),)
+  REMEMBERED := CXX OPTIMISE WARNINGS CUDA CUDA_ARCHITECTURES $(HOMES:=_HOME)
+  -include build/chosen.mk
+  $(foreach v,$(REMEMBERED),$(if $(filter command,$(origin $(v))),$(eval CHOSEN_$(v) := $(filter-out auto,$($(v))))))
+  TAKEN := $(strip $(foreach v,$(REMEMBERED),$(if $(CHOSEN_$(v)),$(if $(filter undefined default,$(origin $(v))),$(v)))))
+  $(foreach v,$(TAKEN),$(eval $(v) := $(CHOSEN_$(v))))
+  ifneq ($(and $(TAKEN),$(filter 0,$(MAKELEVEL)$(MAKE_RESTARTS))),)
+    $(info as in the last build: $(foreach v,$(TAKEN),$(v)=$($(v)))   ($(firstword $(TAKEN))= takes that back))
+  endif
+  CHOSEN := $(foreach v,$(REMEMBERED),$(if $(CHOSEN_$(v)),$$(eval CHOSEN_$(v) := $(CHOSEN_$(v)))))
+  ifneq ($(or $(COUNTING),$(strip $(CHOSEN))),$(or $(COUNTING),$(strip $(file < build/chosen.mk))))
+    $(shell mkdir -p build)$(file > build/chosen.mk,$(CHOSEN))
+  endif
+endif
+
 ifeq ($(origin CXX),default)
   CXX := g++
 endif
@@ -50,7 +68,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
 SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate dist clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all build results depend on it.
-  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(CUDA) $(CUDA_ARCHITECTURES) $(foreach v,MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST,$(v)=$($(v)_HOME))
+  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(or $(CUDA),auto) $(CUDA_ARCHITECTURES) $(foreach v,$(HOMES),$(v)=$($(v)_HOME))
   ifneq ($(or $(COUNTING),$(INPUTS)),$(or $(COUNTING),$(file < build/inputs)))
     $(shell mkdir -p build)$(file > build/inputs,$(INPUTS))
   endif
@@ -114,7 +132,7 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(FUZZ_TARGETS) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
 build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) tests/unit/image_reference.cpp $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
-# This includes the tests of the own kernels, which run on the GPU here and in the emulation elsewhere.
+# This includes the tests of the program's own kernels. They run on the GPU here, and in the emulation elsewhere.
 GPU_TESTS := $(wildcard tests/gpu/*.cpp) tests/unit/image_reference.cpp $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp))
 build/tests/gpu_tests: $(call objects,$(GPU_TESTS) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
@@ -136,9 +154,9 @@ $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 build/bench/cuda_commands: $(call objects,$(EMULATION_SOURCES)) # to test it without a GPU
 
 KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
-# The two files that take longest, a minute and more, are compiled first. At the end they would keep one core busy
-# alone.
-build/libringtrain.a: $(CUDA_KERNEL_OBJECTS) $(filter %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) \
+# The files that take longest are compiled first: cuDNN's front end, then the CUDA kernels. At the end they would keep one
+# core busy alone.
+build/libringtrain.a: $(filter %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) $(CUDA_KERNEL_OBJECTS) \
   $(filter-out %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) $(KERNEL_OBJECTS)
 build/libdata.a: $(call objects,$(DATA_SOURCES))
 build/libconverters.a: $(call objects,$(CONVERTER_SOURCES))
@@ -154,7 +172,7 @@ build/obj/data_prep/%.o: data_prep/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) -c $< -o $@
 
-# Tests are compiled for a quick build. The code under test is not: it comes from the library, or is the GPU's.
+# Tests are compiled with -O1, which is quick. The code under test, in the library and in tests/emulation, is not.
 build/obj/tests/%.o: tests/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) $(if $(filter tests/bench/% tests/emulation/%,$<),,-O1) -c $< -o $@
@@ -200,7 +218,7 @@ bin/libringtrain-hopper.so: $(HOPPER_OBJECTS)
 build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
 build/generated/build_info.h: always
 	@mkdir -p $(@D)
-	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(git describe --always --dirty 2> /dev/null || cat COMMIT 2> /dev/null || echo unknown)" \
+	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(cat COMMIT 2> /dev/null || git describe --always --dirty 2> /dev/null || echo unknown)" \
 	  RINGTRAIN_FLAGS "$(CXX) $(FLAGS)" RINGTRAIN_INSTRUCTION_SETS "$(ISAS)" \
 	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)" > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
@@ -232,18 +250,18 @@ help:
 	@echo "make hopper                   convolutions from CUTLASS for H100 and H200: bin/libringtrain-hopper.so (about 5 minutes)"
 	@echo "make hopper-check             the same, and what its kernels are made of"
 	@echo "make bundle                   a folder that runs on any Linux: build/ringtrain-bundle-*.tar.gz"
-	@echo "make install [PREFIX=/usr/local] [DESTDIR=]   programs, man pages, completion, configs, Slurm scripts, plots, a module file"
+	@echo "make install [PREFIX=/usr/local] [DESTDIR=]   programs, man pages, completion, configs, Slurm scripts, plots, pages, a module file"
 	@echo "make dist                     the files of the last commit: build/ringtrain-*.tar.gz"
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
 	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME CLI11_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
-	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
+	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked. Later builds keep those of the command line."
 
 # These two commands build on all cores, unless a number of jobs is given.
 ALL_CORES = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 setup:
-	@.ci/setup.sh
+	@.ci/setup.sh $(if $(filter test,$(MAKECMDGOALS)),tests)
 
 demo: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all

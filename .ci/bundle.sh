@@ -67,7 +67,7 @@ cp -r results/bench $folder/results/
 cp results/cuda_plans_*.csv $folder/results/ # the GPU's tests read them
 mkdir -p $folder/src/backend/cuda/device && cp -r src/backend/cuda/device/descriptions $folder/src/backend/cuda/device/
 find $folder/tests \( -name '*.cpp' -o -name '*.pyc' \) -delete
-sed "s/COMMIT/$(git describe --always --dirty 2> /dev/null || echo unknown)/" > $folder/README <<'TEXT'
+sed "s/COMMIT/$(cat COMMIT 2> /dev/null || git describe --always --dirty 2> /dev/null || echo unknown)/" > $folder/README <<'TEXT'
 ringtrain COMMIT, with everything but CUDA's libraries. No installation: unpack it anywhere, on any Linux of this processor.
 
   ./ringtrain --version                 or train, plan, ... : as the README of ringtrain says

@@ -47,7 +47,7 @@ find_library() { # variable, header, library ("" = header only), Debian package,
   if [ -n "$home" ]; then
     [ -e "$home/include/$header" ] || fail "$variable=$home has no include/$header" "Set $variable to the folder that holds include/ and lib/ of $module, or unset it."
     cflags="-isystem $home/include" libs=""
-    [ "$home" -ef /usr ] && cflags="" # named again, it would come before the compiler's own headers
+    [ "$home" -ef /usr ] && cflags="" # with -isystem, it would come before the compiler's own headers
     if [ -n "$library" ]; then
       folder=$(library_folder "$home" "$library")
       [ -n "$folder" ] || fail "$variable=$home has no lib/lib$library" "Set $variable to the folder that holds include/ and lib/ of $module, or unset it."

@@ -22,7 +22,7 @@ def folders(path):
 
 
 def pictures(folder):
-    """All below a class's folder, in an order that its names decide."""
+    """Returns all pictures below a class's folder. Their order depends on the names alone."""
     found = [
         Path(at) / name
         for at, _, names in os.walk(folder, followlinks=True)

@@ -1,10 +1,11 @@
-// ringtrain-data: makes data sets and checks them. What each command takes is in the commands.cpp of its folder.
+// ringtrain-data makes data sets and checks them. The commands.cpp of each folder says what its commands take.
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
 
 #include "base/error.h"
+#include "base/signals.h"
 #include "base/utf8.h"
 #include "cluster/on_rank_0.h"
 #include "data_prep/common/ranks.h"
@@ -27,7 +28,7 @@ int run(std::vector<std::string> words) {
   program.add_section("Files", files_text);
   program.add_section("Ranks", ranks_text);
   const std::vector<DataCommand> commands = {declare_images(program), declare_import(program), declare_names(program),
-                                             declare_text(program),   declare_verify(program), declare_contact_sheet(program)};
+                                             declare_text(program), declare_verify(program)};
   if (words.empty()) {
     std::cerr << program.help();
     return 2;
@@ -53,6 +54,7 @@ void report(const std::exception& error) {
 }  // namespace ringtrain
 
 int main(int count, char** words) {
+  ringtrain::report_file_limits();
   try {
     return ringtrain::run({words + 1, words + count});
   } catch (const std::exception& error) {

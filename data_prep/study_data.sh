@@ -1,12 +1,12 @@
 #!/bin/bash
-# The data of `make study`, in DATA (default: data_prep/data). The same input gives the same bytes.
+# Makes the data of `make study` in DATA (default: data_prep/data). The same input gives the same bytes.
 #   data_prep/study_data.sh names
 #       DATA/names-*.h5: the proper names of Debian's word list, as `make demo` makes them
 #   data_prep/study_data.sh digits
 #       DATA/digits-*.h5: scikit-learn's handwritten digits, half of each class held out for validation
 #   data_prep/study_data.sh pictures FOLDER NAME
-#       DATA/NAME-*.h5: the pictures of any folder of class folders, with or without train/ and val/, as 32 x 32 pixels; at
-#       most PICTURES_COUNT (1000) for training and as many for validation
+#       DATA/NAME-*.h5: the pictures of any folder of class folders, with or without train/ and val/, as 32 x 32
+#       pixels. At most PICTURES_COUNT (1000) are for training, and at most as many are for validation
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}

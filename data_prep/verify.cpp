@@ -12,8 +12,8 @@ namespace ringtrain {
 namespace {
 
 struct KnownNames {
-  std::vector<std::vector<std::uint8_t>> ids;  // with the stop; by name_index
-  std::vector<std::uint64_t> rows;             // of this split
+  std::vector<std::vector<std::uint8_t>> ids;  // ids of each name, with the stop; by name_index
+  std::vector<std::uint64_t> rows;             // number of rows of each name in this split
 };
 
 struct SplitFacts {
@@ -47,7 +47,7 @@ std::string decode(const ShardHeader& header, std::span<const std::uint8_t> ids)
   return text;
 }
 
-// Empty when the row may stand: blanks only on the left, at least one symbol, the stop only at the end.
+// Returns "" for a valid row: blanks only on the left, at least one symbol, and the stop only at the end.
 std::string row_fault(const ShardHeader& header, std::span<const std::uint8_t> row) {
   const auto pad = static_cast<std::uint8_t>(header.pad_id);
   const auto begin = std::find_if(row.begin(), row.end(), [&](std::uint8_t id) { return id != pad; });
@@ -60,7 +60,7 @@ std::string row_fault(const ShardHeader& header, std::span<const std::uint8_t> r
   return "";
 }
 
-// Is the row the end of a prefix of the name? With blanks on the left, it is the whole prefix.
+// Returns whether the row ends a prefix of the name. A row with blanks on the left must be the whole prefix.
 bool is_prefix_row(const ShardHeader& header, std::span<const std::uint8_t> row,
                    const std::vector<std::uint8_t>& name) {
   const auto pad = static_cast<std::uint8_t>(header.pad_id);
@@ -86,7 +86,7 @@ KnownNames read_names(const DatasetIndex& index, const h5::File& file, Verificat
                            bytes.begin() + static_cast<std::ptrdiff_t>(offsets[i + 1]));
     std::vector<std::uint8_t> ids;
     for (std::size_t at = 0; at < name.size();) {
-      // The longest symbol that fits: one code point is never the beginning of another, so this is exact.
+      // Takes the longest symbol that fits. This is exact, because no code point is the beginning of another one.
       std::size_t id = 0, best = 0;
       for (std::size_t s = 0; s < index.text.vocabulary.size(); ++s) {
         const std::string& symbol = index.text.vocabulary[s];
@@ -248,7 +248,7 @@ Verification verify_dataset(const std::string& target) {
       find_shards(split);
       prefixes.push_back(split);
     } catch (const Error& error) {
-      // Absent is fine (not every data set has a validation split); incomplete or mixed is a fault.
+      // Not every data set has a validation split, so a missing one is fine. An incomplete or mixed one is a fault.
       const std::string what = error.what();
       const bool absent = what.find("no data set at") != std::string::npos && what.find("*.tmp") == std::string::npos;
       if (!absent && !target.ends_with(".h5")) {

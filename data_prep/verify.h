@@ -1,4 +1,4 @@
-// Checks everything about a data set that can be checked, and reports every fault, not only the first.
+// Checks everything about a data set that can be checked. Reports every fault, not only the first.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ringtrain {
 
-// `target`: one file (.h5), one split's prefix ("data/pets-train"), or the prefix of all splits ("data/pets").
+// `target` is one file (.h5), the prefix of one split ("data/pets-train"), or the prefix of all splits ("data/pets").
 Verification verify_dataset(const std::string& target);
 
 }  // namespace ringtrain

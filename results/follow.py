@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Follows runs while they are written, and hands their numbers to TensorBoard, Weights & Biases or an MLPerf log.
+"""Follows runs while they train, and writes their numbers to TensorBoard, Weights & Biases or an MLPerf log.
 
   results/follow.py results/names/latest --tensorboard events
-  results/follow.py results/names_grid --wandb names      (WANDB_MODE=offline, or no key: into the folder wandb/)
+  results/follow.py results/names_grid --wandb names      (without a key, or with WANDB_MODE=offline: into wandb/)
   results/follow.py results/resnet/run1 --mllog run1.txt --once
 
-It ends when the run has ended. Of a study it follows each trial as soon as it begins, and ends with the last trial of
-study.json; in a folder without a study.json, half a minute after the last run. Ctrl-C stops it at any time; started again,
-it goes on where it was, and writes no step twice. Numbers keep their names of metrics.jsonl (results/README.md).
+follow.py ends when the run has ended. In the folder of a study it follows each trial as soon as the trial begins, and
+ends after the last trial of study.json. In a folder without a study.json it ends half a minute after the last run.
+Ctrl-C stops it at any time. When it is started again, it continues where it was and writes no step twice. Numbers have
+the same names as in metrics.jsonl (results/README.md).
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 from reporting import following, trackers
 from reporting.errors import ReportError
 
-QUIET_SECONDS = 30  # without a study.json: so long no new run, and no other is waited for
+QUIET_SECONDS = 30  # without a study.json, follow.py waits this long for a further run
 
 
 def parse_arguments():
@@ -47,7 +48,8 @@ def parse_arguments():
 
 
 def follow(source, sinks, followed, once, interval):
-    """Looks at the runs again and again, until they have ended; `followed`, path -> Followed, grows with the runs."""
+    """Looks at the runs again and again until they have ended. Adds each new run to `followed`, a map path ->
+    Followed."""
     changed = time.monotonic()
     while True:
         for run in source.runs():

@@ -5,12 +5,15 @@
   results/plot.py results/names/* --x epoch --log -o compare.png
   results/plot.py run1 run2 --y lr grad_norm
 
-A run is its folder or its metrics.jsonl. Lines: each step (smoothed, the raw values pale); dots: evaluations.
+RUN is a run's folder or its metrics.jsonl. Lines show the steps: smoothed in full colour, unsmoothed in pale colour.
+Dots show evaluations.
 """
 import argparse
 import json
 import sys
 from pathlib import Path
+
+from reporting.colours import colors
 
 X_AXES = {"step": "step (finished updates)", "epoch": "epoch", "samples": "samples", "seconds": "seconds of training"}
 Y_AXES = {"loss": "loss (nats)", "validation_loss": "loss (nats)", "validation_accuracy": "validation accuracy",
@@ -21,16 +24,23 @@ def fail(message):
     sys.exit(f"plot.py: error: {message}")
 
 
+class NoRun(Exception):
+    """What a given path lacks."""
+
+
 def metrics_file(run):
     path = Path(run)
     path = path / "metrics.jsonl" if path.is_dir() else path
     if not path.is_file():
-        fail(f"{path} does not exist; a run is a folder with a metrics.jsonl (bin/ringtrain train writes one)")
+        raise NoRun(f"{path} does not exist; a run is a folder with a metrics.jsonl (bin/ringtrain train writes one)")
+    if path.suffix != ".jsonl":
+        raise NoRun(f"{path} is neither a run's folder nor its metrics.jsonl")
     return path
 
 
 def read_run(path):
-    """The records of a run; a broken line is told and left out (a killed run may end in one)."""
+    """Returns the records of a run. Warns about a broken line, which a killed run may leave at the end, and skips
+    it."""
     records = []
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.strip():
@@ -46,13 +56,30 @@ def read_run(path):
         else:
             records.append(record)
     if not records:
-        fail(f"{path} has no records: did the run finish a step?")
+        raise NoRun(f"{path} has no records: did the run finish a step?")
     add_seconds(records)
     return records
 
 
+def read_all(given):
+    """path -> records. What is no run, as a study.json among the folders of `results/NAME/*`, is told and left out."""
+    runs, problems = {}, []
+    for name in given:
+        try:
+            path = metrics_file(name)
+            if path.resolve() not in map(Path.resolve, runs):
+                runs[path] = read_run(path)
+        except NoRun as problem:
+            problems.append(str(problem))
+    if not runs:
+        fail(problems[0])
+    for problem in problems:
+        print(f"plot.py: warning: {problem}; left out", file=sys.stderr)
+    return runs
+
+
 def add_seconds(records):
-    """'seconds' on the x axis is the time of the run, which evaluations take from the step before them."""
+    """Gives each record without elapsed_seconds, such as an evaluation, that of the record before it."""
     elapsed = 0.0
     for record in records:
         elapsed = record.get("elapsed_seconds", elapsed)
@@ -66,7 +93,7 @@ def points(records, x, y):
 
 
 def smoothed(values, width):
-    """Mean of the last `width` values."""
+    """Returns for each value the mean of it and the values before it, `width` values in all."""
     out, total = [], 0.0
     for i, value in enumerate(values):
         total += value - (values[i - width] if i >= width else 0.0)
@@ -75,7 +102,7 @@ def smoothed(values, width):
 
 
 def label(path, all_paths):
-    """The shortest end of the folder's path that tells the runs apart."""
+    """Returns a name for a run: the shortest end of its folder's path that no other run shares."""
     folders = [p.resolve().parent.parts for p in all_paths]
     own = path.resolve().parent.parts
     for length in range(1, len(own) + 1):
@@ -84,16 +111,9 @@ def label(path, all_paths):
     return str(path)
 
 
-def colors(count):
-    """As many that differ: matplotlib's ten, or a rainbow where ten are not enough."""
-    import matplotlib
-    if count <= 10:
-        return [f"C{i}" for i in range(count)]
-    return [matplotlib.colormaps["turbo"](0.05 + 0.9 * i / (count - 1)) for i in range(count)]
-
-
 def add_legend(axis):
-    """Inside while it is small; otherwise beside the curves, which it would cover. Returns its columns beside them."""
+    """Puts a small legend inside the axes. A larger one would cover the curves, so it goes to the right of them.
+    Returns the number of columns that the legend has there."""
     count = len(axis.get_legend_handles_labels()[1])
     if count <= 6:
         axis.legend(fontsize="small")
@@ -151,8 +171,8 @@ def main():
     if arguments.smooth < 0:
         parser.error("--smooth must be 0 or more")
     with_modules("matplotlib")
-    paths = list({p.resolve(): p for p in map(metrics_file, arguments.runs)}.values())
-    runs = {label(path, paths): read_run(path) for path in paths}
+    found = read_all(arguments.runs)
+    runs = {label(path, list(found)): records for path, records in found.items()}
     panels = [[y] for y in arguments.y] if arguments.y else [["loss", "validation_loss"]]
     figure = draw(runs, arguments.x, panels, arguments.log, arguments.smooth)
     try:

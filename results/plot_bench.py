@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws what `ringtrain predict`, `ringtrain bench utilisation|components|split` and `make simulate WHAT=step` have written
-with --csv: as a PNG, or as the SVG or PDF that the output's name ends in.
+"""Draws the CSV files that `ringtrain predict`, `ringtrain bench utilisation|components|split` and `make simulate
+WHAT=step` write with --csv. The ending of the output's name chooses the format: PNG, SVG or PDF.
 
   results/plot_bench.py utilisation.csv -o utilisation.png
   results/plot_bench.py components.csv -o components.png
@@ -8,16 +8,18 @@ with --csv: as a PNG, or as the SVG or PDF that the output's name ends in.
   results/plot_bench.py scaling.csv -o scaling.png
   results/plot_bench.py simulate.csv -o simulate.png
 
-Utilisation: throughput, share of the machine's matrix rate and memory against the batch of a rank; the batch that does
-not fit is a cross above the limit. Several files are drawn together. Components: what each part costs a step. Split:
-throughput against the split size (batch.micro) of a pipeline, a line for each way to cut the model. Predict: throughput
-and efficiency against the ranks, with their range and the measured steps. Simulate: the
-efficiency of whole steps against the ranks, simulated and predicted.
+Utilisation: throughput, share of the machine's matrix rate, and memory, against the batch of a rank. A batch that does
+not fit into memory is a cross. Several files are drawn together. Components: how much shorter a step is without each
+part. Split: throughput against the split size (batch.micro) of a pipeline, with a line for each way to cut the model.
+Predict: predicted throughput and efficiency against the number of ranks, with their range, and the measured steps.
+Simulate: simulated and predicted efficiency of whole steps against the number of ranks.
 """
 import argparse
 import csv
 import sys
 from pathlib import Path
+
+from reporting.colours import colors
 
 
 def fail(message):
@@ -45,8 +47,7 @@ def pyplot():
 def draw_utilisation(tables):
     plt = pyplot()
     figure, (rate, share, memory) = plt.subplots(3, 1, figsize=(8, 10), sharex=True)
-    for i, (name, rows) in enumerate(tables.items()):
-        color = f"C{i}"
+    for color, (name, rows) in zip(colors(len(tables)), tables.items()):
         fit = [r for r in rows if r["fits"] == "yes"]
         batches = [int(r["batch_per_rank"]) for r in fit]
         first = rows[0]
@@ -78,13 +79,13 @@ def draw_components(rows):
     plt = pyplot()
     figure, (rate, cost) = plt.subplots(1, 2, figsize=(11, 4.5))
     names = [r["removed"] for r in rows]
-    colors = ["0.5"] + [f"C{i}" for i in range(len(rows) - 1)]
-    bars = rate.barh(names, [float(r["samples_per_second"]) for r in rows], color=colors)
+    shades = ["0.5", *colors(len(rows) - 1)]
+    bars = rate.barh(names, [float(r["samples_per_second"]) for r in rows], color=shades)
     rate.bar_label(bars, fmt="%.1f", padding=3)
     rate.set_xlabel("samples per second")
     rate.set_ylabel("removed")
     costs = [100 * float(r["share_of_step"]) for r in rows[1:]]
-    bars = cost.barh(names[1:], costs, color=colors[1:])
+    bars = cost.barh(names[1:], costs, color=shades[1:])
     cost.bar_label(bars, fmt="%.1f %%", padding=3)
     cost.axvline(0, color="black", linewidth=0.8)
     cost.set_xlabel("% by which a step is shorter without it")
@@ -102,9 +103,10 @@ def draw_components(rows):
 def draw_split(rows):
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(9, 5))
-    for cuts in dict.fromkeys(r["cuts"] for r in rows):
+    ways = list(dict.fromkeys(r["cuts"] for r in rows))
+    for color, cuts in zip(colors(len(ways)), ways):
         line = [r for r in rows if r["cuts"] == cuts]
-        axis.plot([int(r["split_size"]) for r in line], [float(r["samples_per_second"]) for r in line], "o-",
+        axis.plot([int(r["split_size"]) for r in line], [float(r["samples_per_second"]) for r in line], "o-", color=color,
                   label=f"cut before {cuts.replace(' ', ', ')}")
     best = max(rows, key=lambda r: float(r["samples_per_second"]))
     axis.plot(int(best["split_size"]), float(best["samples_per_second"]), "o", markersize=14, fillstyle="none",
@@ -135,7 +137,7 @@ def draw_predicted(rows):
             for axis, column, unit in ((rate, "samples_per_second", 1), (share, "efficiency", 100)):
                 values = [unit * float(r[column]) for r in line]
                 axis.plot(ranks, values, style, color=color, label=f"{words[scaling]}, {topology}")
-                if topology == "flat":  # the range of the step's time, as one of this column
+                if topology == "flat":  # converts the range of the step's time to a range of this column
                     low, high = ([v * float(r["step_seconds"]) / float(r[f"step_seconds_{end}"]) for v, r in zip(values, line)]
                                  for end in ("high", "low"))
                     axis.fill_between(ranks, low, high, color=color, alpha=0.15, linewidth=0)
@@ -156,7 +158,7 @@ def draw_predicted(rows):
     return figure
 
 
-# Of several rows of one setting, the last one.
+# When a setting has several rows, the last one is drawn.
 def draw_simulated(rows):
     steps = sorted((r for r in rows if r["what"] == "step"), key=lambda r: int(r["ranks"]))
     steps = [r for r in steps if r.get("within_nodes") == "in place"] or steps  # older rows: messages within nodes
@@ -186,7 +188,7 @@ def draw_simulated(rows):
     return figure
 
 
-# The column that only this command's tables have, and what draws them.
+# Maps a column that only one kind of table has to the function that draws this kind.
 DRAWN_ALONE = {"removed": draw_components, "split_size": draw_split, "scaling": draw_predicted, "predicted_efficiency": draw_simulated}
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Makes a page of runs: figures, tables, and published numbers beside them.
+"""Makes a page about runs, with figures and tables. Published numbers are shown next to those of the runs.
 
   results/report.py results/names_grid -o report.html
   results/report.py results/names/* --target validation_loss 1.9
 
-STUDY is a folder of run folders (with or without a study.json), a run folder, or its metrics.jsonl. The page holds all that
-it shows; the folder of its name beside it has every figure as SVG and PNG, and every figure's and table's numbers as CSV.
+STUDY is a folder of run folders (with or without a study.json), a run folder, or its metrics.jsonl. The page is one
+file that needs no other file. A folder next to it, with the same name without .html, has every figure as SVG and PNG
+and the numbers of every figure and table as CSV.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes a report's files smaller, so that it can be kept in git: results/shrink_report.py results/studies/NAME
 
-An SVG, in the page or in a file, keeps two digits after the point of its coordinates, and no line ends or comments. A PNG keeps 64 colours. A CSV stays as it is.
+In an SVG, coordinates get two digits after the point, and line ends and comments are removed. SVGs are files, or parts
+of the page. A PNG gets 64 colours. A CSV stays as it is.
 """
 
 import re
@@ -15,7 +16,7 @@ SVG = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
 
 def smaller(svg):
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"(?<![\d.])([1-9]\d*\.\d\d)\d+", r"\1", svg)  # not the letters' scale, below 1
+    svg = re.sub(r"(?<![\d.])([1-9]\d*\.\d\d)\d+", r"\1", svg)  # the scale of letters is below 1 and must stay exact
     return re.sub(r"\s+", " ", svg).replace("> <", "><")
 
 

@@ -1,9 +1,9 @@
 #!/bin/bash
-# What `make study` does once everything is built: data -> the scaled-down twins of the papers' studies -> their report.
-# Run it again after Ctrl-C, or after a failure, and it goes on where it was.
-# PICTURES=folder: pictures of any folder of class folders in place of the handwritten digits. STUDIES="file ...": other study
-# files than configs/studies/twin_*.yaml. RANKS: of the job; default: the cores of this machine. REPORT: the report's folder;
-# default: results/twins. DATA: where the data lies.
+# Does the work of `make study` after the build: makes the data, runs small versions (twins) of the studies of papers,
+# and writes their report. After Ctrl-C or a failure, run it again; it continues where it was. Variables:
+# PICTURES=folder: a folder with a folder of pictures for each class, in place of the handwritten digits.
+# STUDIES="file ...": study files, in place of configs/studies/twin_*.yaml. RANKS: number of ranks, by default one per
+# core. REPORT: folder of the report, by default results/twins. DATA: folder of the data.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-python3}
@@ -13,7 +13,7 @@ twins="goyal zero_gamma lars batch_schedule adascale critical_batch noise_names 
 studies=${STUDIES:-$(for twin in $twins; do echo "configs/studies/twin_$twin.yaml"; done)}
 step() { printf '\n== %s\n' "$1"; }
 
-# A rank for each core, two at least: some trials compare one rank with two.
+# One rank per core, but at least two, because some trials compare one rank with two.
 cores=$(lscpu -p=Core,Socket 2> /dev/null | grep -v '^#' | sort -u | wc -l)
 usable=$(nproc)
 [ "$cores" -ge 1 ] && [ "$cores" -le "$usable" ] || cores=$usable
@@ -21,7 +21,7 @@ usable=$(nproc)
 [ "$cores" -ge 2 ] || cores=2
 ranks=${RANKS:-$cores}
 
-# Studies of other pictures have other names, so that nobody takes them for the digits'.
+# Studies of other pictures get other names, so that nobody mistakes their results for those of the digits.
 report=${REPORT:-results/twins} pictures_name="" pictures_data=""
 if [ -n "$PICTURES" ]; then
   pictures_name=$(basename "$(realpath -m "$PICTURES")" | tr -c 'A-Za-z0-9\n' _)
@@ -37,7 +37,7 @@ else
   data_prep/study_data.sh digits
 fi
 
-# Runs a study where a signal, Ctrl-C too, ends it with a checkpoint, and with exit code 85.
+# Runs a study. A signal, such as that of Ctrl-C, makes it write a checkpoint and end with exit code 85.
 run_study() {
   tests/mpirun.sh "$ranks" bin/ringtrain study "$@" &
   local job=$! code=0

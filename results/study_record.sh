@@ -1,7 +1,7 @@
 #!/bin/bash
-# Says with what the report of `make study` was made, in its folder's README.md: results/study_record.sh results/twins
-# With a name, the report becomes one that is kept: results/study_record.sh results/twins digits copies it to
-# results/studies/digits in smaller files, for git to keep.
+# Writes a README.md into the folder of a report of `make study`. It lists the program, the machine and the commands
+# that made the report: results/study_record.sh results/twins
+# With a name, also copies the report to results/studies/NAME, in smaller files for git: ... results/twins digits
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 report=${1:?usage: results/study_record.sh REPORT_FOLDER [NAME]}
@@ -12,7 +12,11 @@ name=${2:-}
 {
   echo "# $(sed -n 's|.*<h1>\(.*\)</h1>.*|\1|p' "$report/report.html" | head -1)"
   echo
-  echo "\`report.html\` is the page; \`report/\` has its figures and tables, \`studies/\` the study files as they ran."
+  echo "- Open \`report.html\` in a browser to read the report."
+  echo "- \`report/\` has the figures and tables of the report."
+  echo "- \`studies/\` has the study files as they ran."
+  echo
+  echo "The first table says with what the report was made. The second table has the command of each study."
   echo
   echo "| what | |"
   echo "|---|---|"
@@ -24,7 +28,7 @@ name=${2:-}
   echo
   echo "| study | trials | minutes | command |"
   echo "|---|---|---|---|"
-  # A study that was stopped and went on has several lines, which are added up.
+  # A study that was stopped and resumed has several lines. Their times are added up.
   awk -F '\t' '{ if (!($1 in seconds)) order[++n] = $1; seconds[$1] += $2; command[$1] = $4 }
     END { for (i = 1; i <= n; i++) printf "%s\t%.1f\t%s\n", order[i], seconds[order[i]] / 60, command[order[i]] }' "$report/log.tsv" |
     while IFS=$'\t' read -r study minutes command; do

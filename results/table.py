@@ -13,7 +13,7 @@ from reporting.interpreter import with_modules
 
 
 def columns_of(rows, wanted, fail):
-    """The wanted ones, or those in which some row has something."""
+    """Returns the wanted columns, or all columns that have a value in some row. Calls fail() for an unknown column."""
     known = list(dict.fromkeys(key for row in rows for key in row))
     unknown = [key for key in wanted or [] if key not in known]
     if unknown:
@@ -22,7 +22,7 @@ def columns_of(rows, wanted, fail):
 
 
 def in_order(rows, key):
-    """By a column, trials without a value last."""
+    """Returns the rows sorted by a column. Rows without a value come last."""
     return sorted(rows, key=lambda row: (row.get(key) in (None, ""), row.get(key) if row.get(key) is not None else 0))
 
 

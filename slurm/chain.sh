@@ -1,11 +1,13 @@
 #!/bin/bash
-# Submits a chain of jobs for a run that takes longer than the queue allows, on sites that do not requeue jobs. Each job
-# starts after the ones before have ended and continues from their checkpoint. A job that finishes or fails cancels the rest.
+# Submits several jobs, one after the other, for a run that takes longer than the queue allows, on sites without requeueing.
+# Each job waits for the jobs before it and continues from their checkpoint. A job that finishes or fails cancels the rest.
 #
 #   slurm/chain.sh NUMBER [sbatch's options] slurm/train.sbatch [--stage] EXPERIMENT.yaml [key.path=value ...]
 #   slurm/chain.sh 5 --time=24:00:00 --nodes=2 slurm/train.sbatch configs/imagenet_resnet50_8192.yaml
+#
+# With the folder of a run in place of EXPERIMENT.yaml, the chain continues that run.
 set -u
-usage() { sed -n '2,6s/^# \?//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,8s/^# \?//p' "$0" >&2; exit 2; }
 case ${1:-} in '' | *[!0-9]* | 0) usage ;; esac
 count=$1
 shift
@@ -25,12 +27,14 @@ script=$1
 shift
 case " ${options[*]-} " in *" --array"* | *" -a"*) echo "error: a chain is of single jobs: not with --array" >&2; exit 2 ;; esac
 
-# All jobs use one folder. It has the name of the chain unless the user gives another one.
+# All jobs use one folder. It has the name of the chain unless the user gives another one, or the folder of a run.
 chain=chain-$(date +%Y%m%d-%H%M%S)-$$
 case " $* " in *" run.dir="* | *" run.id="*) folder=() ;; *) folder=("run.id=$chain") ;; esac
+for argument in "$@"; do if [ -d "$argument" ]; then folder=(); fi; done
 submitted=()
 for ((i = 1; i <= count; i++)); do
-  # Each job depends on all jobs before it, because a job that is cancelled while it waits counts as ended.
+  # Each job depends on all jobs before it, not only on the last one. A job that is cancelled while it waits counts as
+  # ended, and the next job would then start too early.
   after=()
   if [ $i -gt 1 ]; then after=("--dependency=afterany$(printf ':%s' "${submitted[@]}")"); fi
   if ! number=$(sbatch --parsable ${options[@]+"${options[@]}"} ${after[@]+"${after[@]}"} --job-name="$chain" \

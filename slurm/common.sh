@@ -1,4 +1,4 @@
-# Functions that the batch scripts share. The scripts read this file with `.` after setting `root` to the project's folder.
+# Functions that the batch scripts share. The scripts set `root` to the project's folder, and then read this file with `.`.
 
 say() { echo "[$(date +%F\ %T)] $*"; }
 fail() { say "error: $*" >&2; leave 1; }
@@ -7,7 +7,7 @@ fail() { say "error: $*" >&2; leave 1; }
 chain=''
 case ${1:-} in --chain=*) chain=${1#--chain=}; shift ;; esac
 
-# Ends the script and the rest of its chain, which would meet the same error or have nothing to do.
+# Ends the script and cancels the later jobs of its chain. They would meet the same error, or have nothing to do.
 terminated=no
 leave() {
   if [ -n "$chain" ] && [ $terminated = no ] && [ "$1" != 85 ]; then
@@ -26,7 +26,8 @@ set +u
 . "$site" >&2
 set -u
 
-# Outside of a job the script submits itself with the queue settings of site.env. Options for sbatch come first.
+# Outside of a job, the script submits itself with the queue settings of site.env. Options for sbatch come before all other
+# arguments.
 if [ -z "${SLURM_JOB_ID:-}" ]; then
   case ${1:-} in '' | -h | --help) sed -n '2,/^$/s/^# \?//p' "$0"; exit 2 ;; esac
   options=()
@@ -42,23 +43,24 @@ if [ -z "${SLURM_JOB_ID:-}" ]; then
 fi
 [ "${SLURM_HET_SIZE:-1}" = 1 ] || fail "a heterogeneous job: only its first part would get ranks. Ask for nodes of one kind"
 
-# The last task of an array has the id of the whole array as its SLURM_JOB_ID: scontrol would take that for all tasks.
+# The SLURM_JOB_ID of the last task of an array is the id of the whole array. scontrol would then act on all tasks, so a task
+# is named ARRAY_TASK here.
 job=$SLURM_JOB_ID
 if [ -n "${SLURM_ARRAY_JOB_ID:-}" ]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
 restart=${SLURM_RESTART_COUNT:-0}
 node_count=${SLURM_JOB_NUM_NODES:-${SLURM_NNODES:-1}}
 rank_count=${SLURM_NTASKS:-$((node_count * ${SLURM_NTASKS_PER_NODE:-1}))}
 
-# `sbatch --export=NONE` would leave this at NONE for every srun below, and the ranks would have no PATH.
+# `sbatch --export=NONE` sets this variable to NONE. Every srun below would use that, and the ranks would have no PATH.
 export SLURM_EXPORT_ENV=ALL
 
 # Runs a command once on every node, without MPI, while nothing else runs.
 per_node=(srun --mpi=none --nodes="$node_count" --ntasks="$node_count" --ntasks-per-node=1 --cpus-per-task=1)
 
-# Whether every node of the job starts a process within a minute.
+# Returns success if every node of the job starts a process within a minute.
 nodes_answer() { timeout -k 5 60 "${per_node[@]}" --overlap true > /dev/null 2>&1; }
 
-# Sets `launch`: the program's ranks on all nodes; `launch_one`: one rank.
+# Sets two commands. `launch` starts the program's ranks on all nodes. `launch_one` starts one rank.
 choose_launcher() {
   local offered mpi=$SRUN_MPI
   if [ "$LAUNCHER" = srun ] && [ "$mpi" = auto ]; then
@@ -77,11 +79,11 @@ choose_launcher() {
   fi
   case $LAUNCHER in
     srun)
-      # Slurm's other fence, a tree, sometimes lets ranks pass before all have arrived (22.05). The late ranks then die
-      # inside MPI_Init.
+      # The alternative to the ring is a tree. In Slurm 22.05, the tree sometimes lets ranks continue before all ranks have
+      # arrived. The late ranks then die inside MPI_Init.
       export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
-      # Since Slurm 22.05 srun does not take --cpus-per-task over from sbatch. This is not for mpirun, which starts its
-      # daemons with srun: a daemon would get the CPUs of one rank for all of its ranks.
+      # Since Slurm 22.05, sbatch's --cpus-per-task no longer reaches srun. This variable passes it on. mpirun must not
+      # have it: mpirun starts its daemons with srun, and a daemon would get the CPUs of one rank for all of its ranks.
       if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
       launch=(srun ${mpi:+--mpi="$mpi"} --kill-on-bad-exit=0 ${SRUN_OPTIONS[@]+"${SRUN_OPTIONS[@]}"})
       # --gpus=8 counts the GPUs of all nodes, and one node has fewer.
@@ -104,7 +106,7 @@ pass_signals_on() {
   trap 'asked=yes terminated=yes; [ -z "$running" ] || kill -USR1 "$running" 2> /dev/null' TERM
 }
 
-# Runs a command with its output appended to a file. Sets `code`.
+# Runs a command, appends its output to a file, and sets `code` to its exit code.
 run_and_wait() {
   local log=$1 again
   shift
@@ -114,7 +116,7 @@ run_and_wait() {
     wait "$running"
     code=$?
     [ $code -gt 128 ] || break
-    if ! kill -0 "$running" 2> /dev/null; then # it may have ended while a signal, which ends `wait`, was passed on
+    if ! kill -0 "$running" 2> /dev/null; then # a signal ends `wait`; the command may have ended at the same time
       wait "$running" 2> /dev/null
       again=$?
       [ $again = 127 ] || code=$again
@@ -124,8 +126,11 @@ run_and_wait() {
   trap '' USR1 TERM
 }
 
-# Prints why the ranks were told to stop: cancelled (scancel), requeued (Slurm itself queues the job again after preemption
-# or a lost node), preempted (Slurm does not queue it again), or limit (the time limit, or a signal before it).
+# Prints why the ranks were told to stop:
+#   cancelled  scancel
+#   requeued   preemption or a lost node, and Slurm itself queues the job again
+#   preempted  preemption, and Slurm does not queue the job again
+#   limit      the time limit, or a signal before it
 why_stopped() {
   local shown
   shown=$(SLURM_TIME_FORMAT=standard scontrol show job -o "$job" 2> /dev/null)
@@ -139,7 +144,7 @@ why_stopped() {
   esac
 }
 
-# Copies the shards of a data set to every node and prints the prefix of the copies: the same path on all nodes.
+# Copies the shards of a data set to every node. Prints the prefix of the copies, which is the same on all nodes.
 stage() {
   local places place
   # shellcheck disable=SC2016
@@ -155,16 +160,21 @@ stage() {
   echo "$place/$(basename "$1")"
 }
 
-# A failure is no error if the job is being ended. (With a grace time, Slurm tells the steps and not this script.)
+# Ends the script with exit code $1, unless the job is being stopped. A failure is then no error. `asked` alone does not show
+# this: at a preemption with a grace time, Slurm sends the signal to the steps but not to this script.
 unless_asked() {
   if [ $asked = no ] && [ "$(why_stopped)" = limit ]; then leave "$1"; fi
   asked=yes
 }
 
-# Ends the script after the ranks have ended with `code` (unstarted: they were not started), or requeues the job. The script
-# sets `before`, the output of newest_point before the ranks started; if it is the same afterwards, no step was made. It
-# also defines stopped_words, next_words and by_hand, which print the state, the place where the job continues, and the
-# command to continue by hand, and it sets `log`.
+# Decides what happens after the ranks have ended with `code`: requeues the job, or ends the script. The code `unstarted`
+# means that the ranks were not started. The script that calls this function must set or define:
+#   before         the output of newest_point before the ranks started. If it is the same afterwards, no step was made
+#   newest_point   prints the newest checkpoint
+#   stopped_words  prints the state
+#   next_words     prints where the job continues
+#   by_hand        prints the command to continue by hand
+#   log            the path of the training log
 what_next() {
   local why node_lost=no
   case $code in

@@ -1,11 +1,12 @@
 #!/bin/bash
-# Copies a data set's shards to this node's own disk; train.sbatch runs it once on every node.
+# Copies the shards of a data set to this node's own disk. train.sbatch runs this script once on every node.
 #
 #   slurm/stage.sh PREFIX FOLDER [KEEP_FREE_GB]
 #
-# Every copy is compared with the original by size and checksum, and made again if it differs. Copies of an earlier job are
-# used if they are unchanged. If a copy cannot be made (no space, or a disk that changes data), the folder gets a link to the
-# original and a warning is printed. Training then reads that shard over the network. The path is the same on all nodes.
+# Every copy is compared with the original by size and checksum. If it differs, it is made again. Copies of an earlier job are
+# used if they are unchanged. A copy may be impossible (no space, or a disk that changes data). The script then prints a
+# warning and puts a link to the original into the folder, and training reads that shard over the network. The path is the
+# same on all nodes.
 set -u
 [ $# -ge 2 ] || { echo "usage: slurm/stage.sh PREFIX FOLDER [KEEP_FREE_GB]" >&2; exit 2; }
 prefix=$1 folder=$2 keep_free=$(( ${3:-2} << 20 )) # KiB
@@ -30,10 +31,10 @@ flock 9 2> /dev/null || warn "no locks in $folder: another job that stages the s
 
 free() { df --output=avail -k "$folder" | tail -n 1; }
 checksum() { b2sum < "$1" | cut -d' ' -f1; }
-# The state of the original. A copy of an earlier state must not be used.
+# Prints size and time of the original. If they change, an earlier copy must not be used.
 identity() { stat -L -c '%s %Y' "$1"; }
 
-# Whether the copy agrees with its note, and the note is about this original.
+# Returns success if copy $2 agrees with its note, and the note is about original $1.
 is_good() {
   local note
   note=$(cat "$2.checked" 2> /dev/null) || return
@@ -41,7 +42,8 @@ is_good() {
     [ "$(stat -c %s "$2")" = "${note%% *}" ] && [ "$(checksum "$2")" = "${note##* }" ]
 }
 
-# Returns 0: copied; 1: the bytes on the disk are not those that were read; 2: the copy could not be written.
+# Copies $1 to $2. Returns 0 if the copy is good, 1 if the bytes on the disk are not those that were read, 2 if the copy could
+# not be written.
 copy() {
   local what read
   what=$(identity "$1")
@@ -50,7 +52,7 @@ copy() {
   { echo "$what $read" > "$2.checked" && mv "$2.part" "$2"; } || return 2
 }
 
-# Copies once more if the copy differs. An incomplete copy is removed.
+# Copies $1 to $2, and once more if the copy differs. Removes an incomplete copy.
 copy_twice() {
   local result
   copy "$1" "$2"

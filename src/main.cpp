@@ -10,6 +10,7 @@
 
 #include "backend/cuda/device/planner.h"
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/utf8.h"
@@ -18,6 +19,7 @@
 #include "cluster/slurm_job.h"
 #include "commands/command_table.h"
 #include "config/schema.h"
+#include "run/instruction_sets.h"
 #include "run/library_versions.h"
 
 namespace ringtrain {
@@ -27,12 +29,16 @@ constexpr const char* files_text =
     R"(An experiment is a YAML file; configs/README.md lists every key. key.path=value replaces one of them. A run has a folder of its own, results/NAME/TIME or run.dir.)";
 constexpr const char* ranks_text =
     R"(train, evaluate, bench and study work on all ranks of a job. The other commands are for one process: in a job of several ranks, rank 0 does their work. With --verbose, which any command takes, an error also says where in the code it was thrown; a run's run.json always does.)";
-constexpr const char* codes_text = R"(  0   all was done
-  1   an error, which was printed
-  2   nothing was asked for
-  85  a run was asked to stop and wrote a checkpoint first: train --resume goes on)";
+std::string codes_text() {
+  std::string text;
+  for (const ExitCode& code : exit_codes) {
+    const std::string number = cat(code.code);
+    text += cat(text.empty() ? "" : "\n", "  ", number, std::string(4 - number.size(), ' '), code.meaning);
+  }
+  return text;
+}
 
-bool verbose = false;  // errors say where in the code they were thrown
+bool verbose = false;  // true: errors say where in the code they were thrown
 
 void check_standard_output() {
   std::cout.flush();
@@ -43,7 +49,7 @@ void describe(Program& program) {
   program.add_answer("--version", "prints the commit, the compiler and the libraries", version_text);
   program.add_section("Files", files_text);
   program.add_section("Ranks", ranks_text);
-  program.add_section("Exit codes", codes_text);
+  program.add_section("Exit codes", codes_text());
   std::vector<std::string> keys;
   for (const Field& field : schema()) keys.push_back(cat(field.key, "="));
   program.complete_keys(std::move(keys));
@@ -58,11 +64,11 @@ int run(int argc, char** argv) {
   const std::vector<Command> commands = declare_commands(program, whole);
   if (words.empty()) {
     std::fputs(program.help().c_str(), stderr);
-    return 2;
+    return exit_usage;
   }
   if (words[0] == cuda::planner_command) return cuda::run_planner();  // for `plan --device`, not for users
 
-  // In a job of several ranks a mistake in the words is told after MPI has started, by one of them.
+  // In a job of several ranks, one of them reports a mistake in the command line after MPI has started.
   const CLI::App* chosen = nullptr;
   std::exception_ptr mistake;
   try {
@@ -74,11 +80,12 @@ int run(int argc, char** argv) {
   }
   const auto command = std::ranges::find(commands, chosen, &Command::words);
   const bool for_one = command != commands.end() && command->for_one_process();
-  if (!for_one && command != commands.end() && command->trains) catch_signals();  // before MPI starts
+  if (!for_one && command != commands.end() && command->trains) catch_signals();  // must come before MPI starts
   if (for_one && launched_tasks() == 1) return command->run(nullptr);
   Session session(&argc, &argv);
   set_log_rank(session.rank(), session.host());
   if (mistake) std::rethrow_exception(mistake);
+  if (!for_one) agree_on_instruction_sets(session.job());
   const auto work = [&] {
     const int code = command->run(&session);
     check_standard_output();
@@ -87,7 +94,7 @@ int run(int argc, char** argv) {
   return session.finish(for_one ? on_rank_0(work) : work());
 }
 
-// Says so with no more memory: what the operating system refuses once it may refuse again.
+// Reports without allocating memory, because the operating system has just refused to give more.
 [[noreturn]] void report_no_memory() {
   const char* who = rank_label_text();
   char text[600];
@@ -97,18 +104,17 @@ int run(int argc, char** argv) {
                     "  ringtrain plan shows what a rank needs: a smaller batch.micro, memory.recompute, fewer loader "
                     "threads or fewer ranks on a node need less; so does what else runs here\n",
                     *who != '\0' ? " (" : "", who, *who != '\0' ? ")" : "");
-  if (::write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) _exit(1);
-  if (job_size() <= 1) _exit(1);
-  abort_job(1);
+  if (::write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) _exit(exit_failed);
+  abort_job(exit_failed);
 }
 
-// An error that all ranks see (a bad file) is printed once: the others give rank 0 time to end the job, which reaches
-// them as SIGTERM.
+// Prints an error that all ranks have (a bad file) only once. The other ranks give rank 0 time to end the job, which
+// they notice by SIGTERM.
 [[noreturn]] void report(const std::exception& error) {
   const std::string who = rank_label();
   if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {
     for (int tenth = 0; tenth < 20 && requested_signal() == 0; ++tenth) usleep(100'000);
-    if (requested_signal() != 0) abort_job(1);
+    if (requested_signal() != 0) abort_job(exit_failed);
   }
   std::string text = cat("ringtrain: error", who.empty() ? "" : " (" + who + ")", ": ", error.what(), "\n");
   const auto* own = dynamic_cast<const Error*>(&error);
@@ -118,14 +124,10 @@ int run(int argc, char** argv) {
   std::fflush(stdout);
   std::fputs(printable(text).c_str(), stderr);
   std::fflush(stderr);
-  if (job_size() <= 1) {
-    std::fflush(nullptr);
-    _exit(1);  // nobody else to end: MPI_Abort's banner would bury the message
-  }
-  abort_job(1);
+  abort_job(exit_failed);
 }
 
-// An exception that no thread has caught, e.g. out of memory in a parallel region.
+// Reports an exception that no thread has caught, for example out of memory in a parallel region.
 [[noreturn]] void report_uncaught() {
   try {
     if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
@@ -143,6 +145,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::set_terminate(ringtrain::report_uncaught);
+  ringtrain::report_file_limits();
   try {
     const int code = ringtrain::run(argc, argv);
     ringtrain::check_standard_output();

@@ -85,6 +85,7 @@ trap 'kill -USR1 $job 2> /dev/null || true' USR1
 code=0
 wait $job || code=$?
 while kill -0 $job 2> /dev/null; do # a trap ends `wait` before the job has ended
+  sleep 0.1                         # with job control (set -m), `wait` returns at once while mpirun is stopped
   code=0
   wait $job || code=$?
 done

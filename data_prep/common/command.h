@@ -12,11 +12,11 @@ namespace ringtrain {
 
 struct DataCommand {
   const CLI::App* words = nullptr;
-  bool for_all_ranks = false;  // otherwise rank 0 does all
+  bool for_all_ranks = false;  // false: rank 0 does all the work
   std::function<int()> run;    // returns the exit code
 };
 
-// The one operand. Throws Error when there is none, or more.
+// Returns the one operand. Throws Error if there is none, or more than one.
 std::string one_input(const CLI::App& command, const std::vector<std::string>& words);
 
 // Options that several conversions have.

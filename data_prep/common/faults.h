@@ -9,11 +9,11 @@
 namespace ringtrain {
 
 struct Verification {
-  std::vector<std::string> faults;   // one sentence each, with the file and the record or block
+  std::vector<std::string> faults;   // each is one sentence that names the file and the record or block
   std::vector<std::string> summary;  // what the data set holds
 };
 
-// Collects the faults of one kind in one file; a damaged file has thousands, so the rest are counted.
+// Collects the faults of one kind in one file. It only counts those after the first few: a damaged file has thousands.
 class FaultList {
  public:
   FaultList(Verification& result, std::string path) : result_(result), path_(std::move(path)) {}

@@ -1,4 +1,4 @@
-// A uniform number in (0, 1) that is a function of a key and a text: chooses what is held out.
+// Draws a uniform number in (0, 1) from a key and a text. The numbers decide which samples are held out.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Values in a string of bytes and back, for messages between ranks of one job.
+// Packs values into a string of bytes and unpacks them, for messages between the ranks of one job.
 #pragma once
 
 #include <cstdint>

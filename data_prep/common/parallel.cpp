@@ -24,7 +24,7 @@ int available_threads() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
   if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more CPUs than cpu_set_t holds
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more CPUs than fit into cpu_set_t
 }
 
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& action) {

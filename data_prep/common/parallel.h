@@ -1,4 +1,4 @@
-// Threads of one process, and what the user sees of long work.
+// Runs work on the threads of one process, and shows the user its progress.
 #pragma once
 
 #include <atomic>
@@ -9,20 +9,20 @@
 
 namespace ringtrain {
 
-int available_threads();  // CPUs of the affinity mask
+int available_threads();  // number of CPUs in the affinity mask
 
-// action(index) for every index in [0, count), in about this order, each by one of `threads` threads. After an
-// exception no further index begins; the first exception is thrown here.
+// Calls action(index) for every index in [0, count), roughly in ascending order, on `threads` threads. After an
+// exception no further index begins. The first exception is thrown here.
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& action);
 
-// "examined 1,200 of 6,000 (20 %)" on stderr: one line that moves on a terminal, else a line now and then.
+// Prints "examined 1,200 of 6,000 (20 %)" to stderr: one changing line on a terminal, else a line now and then.
 class ProgressLine {
  public:
   ProgressLine(std::string what, std::int64_t total, bool shown);
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
-  void add(std::int64_t count);  // from any thread
+  void add(std::int64_t count);  // may be called from any thread
 
  private:
   void print(std::int64_t done);

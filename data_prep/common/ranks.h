@@ -1,4 +1,9 @@
-// The processes of one conversion: MPI's ranks when mpirun or srun started them, else this one alone.
+// The processes of one conversion: the ranks of MPI if mpirun or srun started them, otherwise this process alone.
+//
+// A conversion makes one object of Ranks and gives it to its parts. Rank 0 lists the input, prints, and renames the
+// files at the end. The other ranks get the list by broadcast() and do their share of the images and files. Without a
+// launcher MPI is not started, so a conversion also runs on login nodes where MPI cannot start. barrier(), broadcast(),
+// gather() and sum() are collective: every rank must call them in the same order.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +17,7 @@ class Ranks {
  public:
   struct Alone {};
   explicit Ranks(Alone) {}
-  Ranks();  // MPI_Init if a launcher's variables are set. One per process.
+  Ranks();  // calls MPI_Init if a launcher's variables are set; one per process
   ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
@@ -23,10 +28,10 @@ class Ranks {
 
   void barrier() const;
   void broadcast(std::string& bytes) const;                         // from rank 0; any length
-  std::vector<std::string> gather(const std::string& bytes) const;  // of all ranks in order on rank 0, else empty
-  void sum(std::span<std::uint64_t> values) const;                  // over all ranks, on all
+  std::vector<std::string> gather(const std::string& bytes) const;  // rank 0: one per rank, in order; others: empty
+  void sum(std::span<std::uint64_t> values) const;                  // over all ranks; every rank gets the sums
 
-  // Ends the other ranks too, which may wait for this one. Does nothing (and returns) without MPI.
+  // Ends the other ranks too, since they may wait for this one. Without MPI it does nothing and returns.
   static void abort_job();
 
  private:

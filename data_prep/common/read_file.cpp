@@ -12,7 +12,7 @@
 
 namespace ringtrain {
 
-// Opening a named pipe would wait for somebody to write into it, but for O_NONBLOCK.
+// Without O_NONBLOCK, opening a named pipe would wait until a process writes to it.
 InputFile::InputFile(const std::string& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));

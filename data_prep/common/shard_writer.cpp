@@ -91,7 +91,7 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool res
   for (const std::string& left_over : matching(true)) fs::remove(left_over);
 }
 
-// The lock files are removed by who held them; the locks vanish with the process, so a kill leaves no stale lock.
+// Only the holder of a lock removes its file. A lock ends with its process, so a killed one leaves no stale lock.
 void OutputFiles::unlock(bool held) {
   for (std::size_t i = 0; i < locks_.size(); ++i) {
     if (locks_[i] < 0) continue;

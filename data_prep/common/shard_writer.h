@@ -1,4 +1,4 @@
-// Writes shards of kind "text" (see README.md here): streamed, checksummed, under a temporary name until all are done.
+// Writes shards of kind "text" (see README.md here). They have checksums, and temporary names until all are finished.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace ringtrain {
 
-// 128 bits of what went into a data set: the same content and options give the same dataset_uuid, hence the same bytes.
+// A hash of 128 bits of a data set's content and options. Equal input gives an equal dataset_uuid and equal files.
 class ContentHash {
  public:
   void add(std::string_view bytes);
@@ -23,7 +23,7 @@ class ContentHash {
 
 // The attributes that all shards of one split have.
 struct SplitDescription {
-  std::string prefix;  // with the split: "data/pets-train"
+  std::string prefix;  // includes the split: "data/pets-train"
   std::string split, dataset_name, dataset_uuid, source, license;
   std::uint64_t seed = 0;
   std::int64_t total = 0;  // samples (names) or characters (running text)
@@ -34,7 +34,7 @@ struct SplitDescription {
   bool lowercase = false;
 };
 
-// Samples [first, last) of shard `shard` of `shards`.
+// The samples [first, last) of one shard.
 struct ShardRange {
   std::int64_t first, last;
 };
@@ -43,35 +43,35 @@ ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t sha
 // The files of a conversion. Until commit() they have temporary names; without it the destructor removes them.
 class OutputFiles {
  public:
-  // Removes what an interrupted conversion left; throws Error when there are data sets at these prefixes and not
-  // `force`, when a prefix names a folder, or while another conversion writes there.
-  // `resume`: what is there, finished or not, stays for the caller to look at.
+  // Removes the files that an interrupted conversion left. With `resume` all files stay, so that the caller can use
+  // them. Throws Error if data sets exist at these prefixes and `force` is false, if a prefix names a folder, or while
+  // another conversion writes there.
   OutputFiles(std::vector<std::string> prefixes, bool force, bool resume = false);
   ~OutputFiles();
   OutputFiles(const OutputFiles&) = delete;
   OutputFiles& operator=(const OutputFiles&) = delete;
 
-  std::string add(const std::string& final_path);  // the temporary path to write to
-  // Syncs and renames all, then removes the shards of an earlier conversion that were not replaced.
+  std::string add(const std::string& final_path);  // returns the temporary path to write to
+  // Syncs and renames all files. Then removes shards of an earlier conversion that were not replaced.
   void commit();
-  std::vector<std::string> matching(bool temporary) const;  // files at the prefixes: temporary or final ones
+  std::vector<std::string> matching(bool temporary) const;  // the files at the prefixes: temporary or final ones
 
  private:
   void unlock(bool held);
   std::vector<std::string> prefixes_, finals_;
-  std::vector<int> locks_;  // <prefix>.lock, against a second conversion at the same time
+  std::vector<int> locks_;  // lock files <prefix>.lock, which keep a second conversion out
   bool committed_ = false;
 };
 
-// The attributes of '/' that all kinds have, without `complete`.
+// Writes the attributes of '/' that all kinds have, except `complete`.
 void write_root_attributes(h5::File& file, const SplitDescription& split, const std::string& kind, std::int64_t shard,
                            std::int64_t count, std::int64_t num_classes);
 
-// One file. Rows are appended in order; finish() writes the checksums and, last, `complete`.
+// Writes one file. Rows are appended in order. finish() writes the checksums and, last of all, `complete`.
 class ShardWriter {
  public:
   ShardWriter(const SplitDescription& split, std::int64_t shard, OutputFiles& files);
-  // Running text leaves the last two empty.
+  // For running text, the last two spans are empty.
   void append(std::span<const std::uint8_t> tokens, std::span<const std::uint64_t> sample_ids,
               std::span<const std::uint32_t> name_index);
   void write_names(std::span<const std::uint8_t> bytes, std::span<const std::uint64_t> offsets);

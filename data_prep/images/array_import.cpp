@@ -56,7 +56,7 @@ ImageListing list_arrays(const ImportOptions& options, std::int64_t rows) {
   ImageListing listing;
   listing.root = options.input + ":";
   RowRange training = options.rows.value_or(RowRange{0, rows});
-  if (!options.rows && options.validation_rows) {  // what the validation split leaves, if that is one piece
+  if (!options.rows && options.validation_rows) {  // the rows outside the validation split, which must be one piece
     const RowRange held = *options.validation_rows;
     if (held.first > 0 && held.end < rows)
       throw Error("--validation-rows leaves two pieces", "give --rows FIRST:END too");

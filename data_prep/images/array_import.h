@@ -1,4 +1,4 @@
-// Other people's HDF5 arrays of images into a data set of kind "image".
+// Imports other people's HDF5 arrays of images into a data set of kind "image".
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ struct RowRange {
   std::int64_t first = 0, end = 0;
 };
 
-// `encoding`, when empty, is raw for pixels and jpeg for encoded images.
+// An empty `encoding` means raw for pixels and jpeg for encoded images.
 struct ImportOptions : ImageOptions {
   std::string input;
-  std::string images, labels;                     // data sets
+  std::string images, labels;                     // names of the HDF5 data sets
   std::string layout;                             // "NHWC", "NCHW"; "": from the shape
-  std::string class_list;                         // file; "": labels are their own names
+  std::string class_list;                         // path of a file; "": each class is named by its label
   std::string split;                              // "": train
   std::optional<double> validation;               // share of each class held out
   std::optional<RowRange> rows, validation_rows;  // unset: all, none
 };
 
-// Pixels u8 (N, H, W), (N, H, W, C) or (N, C, H, W) with C of 1 or 3; or variable-length u8, whole JPEG or PNG files
-// (Fuel's encoded_images). Labels: integers (N) or (N, 1). All ranks call it.
+// Takes pixels u8 (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3, or variable-length u8 that holds whole JPEG
+// or PNG files (Fuel's encoded_images). Labels are integers (N) or (N, 1). All ranks must call it.
 ImagesReport import_arrays(const ImportOptions& options, const Ranks& ranks, std::ostream& log);
 
 }  // namespace ringtrain

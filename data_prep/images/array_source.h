@@ -1,4 +1,4 @@
-// Images in a data set of somebody's HDF5 file, one row each.
+// Reads images from a data set of an HDF5 file of any origin. Each row is one image.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@ namespace ringtrain {
 
 class ArraySource : public ListedImageSource {
  public:
-  // Throws Error when the data set is not one that import_arrays takes.
+  // Throws Error if import_arrays() does not take such a data set.
   ArraySource(const std::string& path, const std::string& dataset, const std::string& layout);
 
   std::int64_t rows() const { return shape_[0]; }
@@ -38,12 +38,12 @@ class ArraySource : public ListedImageSource {
   h5::Shape shape_;
   bool encoded_ = false, channels_first_ = false;
   std::int64_t height_ = 0, width_ = 0, channels_ = 0;
-  std::int64_t block_rows_ = 1;  // of a chunk: unpacking it for one row at a time would be slow
+  std::int64_t block_rows_ = 1;  // rows of a chunk; unpacking a chunk once per row would be slow
   mutable std::mutex mutex_;
-  mutable std::deque<std::shared_ptr<const Block>> blocks_;  // the last ones used
+  mutable std::deque<std::shared_ptr<const Block>> blocks_;  // the most recently used ones
 };
 
-// (N) or (N, 1) integers; throws Error otherwise.
+// Returns the labels. Throws Error if they are not integers of shape (N) or (N, 1).
 std::vector<std::int64_t> read_array_labels(const std::string& path, const std::string& dataset);
 
 }  // namespace ringtrain

@@ -19,7 +19,7 @@ struct Entry {
   bool folder = false;
 };
 
-// Sorted by name; hidden ones (which macOS and editors leave) count as ignored.
+// Returns the entries, sorted by name. Hidden ones, which macOS and editors leave, count as ignored.
 std::vector<Entry> entries_of(const std::string& folder) {
   std::vector<Entry> entries;
   std::error_code failed;
@@ -36,7 +36,7 @@ bool hidden(const std::string& name) {
   return name.starts_with(".");
 }
 
-// torchvision's list, and GIF, so that such a file is named as broken instead of being passed over.
+// The endings that torchvision accepts, and GIF. A GIF is thus reported as broken instead of being ignored.
 bool called_like_a_image(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   if (dot == std::string::npos || hidden(fs::path(name).filename().string())) return false;
@@ -96,7 +96,7 @@ ClassFolders list_class_folders(const std::string& root, const std::string& belo
     };
     if (const auto packed = std::find_if(others.begin(), others.end(), is_packed); packed != others.end())
       throw Error(cat(result.folder, "/", *packed, ": is a compressed tar file"),
-                  "uncompress it: tar files are read in place");
+                  "uncompress it first (gzip -d, xz -d, zstd -d): its members are read in place");
     const bool flat = std::any_of(others.begin(), others.end(), called_like_a_image);
     throw Error(cat(result.folder, ": holds ",
                     flat ? "images, but no folder (or tar file) per class" : "no folder (or tar file) per class"),

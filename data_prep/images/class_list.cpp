@@ -15,7 +15,7 @@ namespace {
 constexpr const char* white = " \t\r\f\v";
 constexpr std::int32_t most_classes = 1 << 20, few_classes = 10000;
 
-// Calls action(line, number) for each line with something in it, without white space around it.
+// Calls action(line, number) for each line that is not blank. White space around the line is removed.
 template <class Action>
 void for_each_line(const std::string& path, const Action& action) {
   std::string text = read_text_file(path);
@@ -99,7 +99,7 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
     bool all_numbers = true;
     for (const ListedImage& entry : entries) {
       const std::optional<std::int32_t> label = as_label(entry.label);
-      // A slip of the pen among numbers would make ids of all of them, and other labels by the order of these.
+      // One typing error among numbers would turn all labels into ids, which are numbered in another order.
       if (label.has_value() != as_label(entries[0].label).has_value())
         throw Error(cat(path, ", line ", entry.line, ": the label ", shown(entry.label), " is ", label ? "a" : "no",
                         " number, unlike that of line ", entries[0].line, ", ", shown(entries[0].label)),
@@ -111,7 +111,7 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
       ids.insert(entry.label);
     }
     if (all_numbers) {
-      // A class for every number up to the highest: a list of one line is not to make a million of them.
+      // Every number up to the highest becomes a class. A list of one line must not make a million of them.
       const auto images = static_cast<std::int64_t>(entries.size());
       if (highest >= std::min<std::int64_t>(most_classes, few_classes + 16 * images))
         throw Error(cat(path, ": the label ", highest, " is too large for ", images, " images"),

@@ -1,4 +1,4 @@
-// The two text files that describe images: the classes, and which image is of which class.
+// Reads the two text files that describe images: the list of classes, and the list of each image's class.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// Label k is ids[k] ("n01440764"), called names[k] ("tench").
+// Label k is the class with the id ids[k] ("n01440764") and the name names[k] ("tench").
 struct ClassList {
   std::vector<std::string> ids, names;
   std::unordered_map<std::string, std::int32_t> labels;  // by id
@@ -17,7 +17,7 @@ struct ClassList {
   void add(const std::string& id, const std::string& name);
 };
 
-// Lines "n01440764 tench": the id, white space, the name (may hold blanks; the id itself when it is missing).
+// Reads lines like "n01440764 tench": id, white space, name (may hold blanks; if it is missing, the id is the name).
 ClassList read_class_list(const std::string& path);
 
 struct ListedImage {
@@ -25,11 +25,11 @@ struct ListedImage {
   std::int64_t line = 0;
 };
 
-// Lines "val/ILSVRC2012_val_00000001.JPEG 65": the path (may hold blanks), white space, a label or a class id.
+// Reads lines like "val/ILSVRC2012_val_00000001.JPEG 65": path (may hold blanks), white space, label or class id.
 std::vector<ListedImage> read_image_list(const std::string& path);
 
-// Labels of the entries. With classes: ids of them, or numbers below their count. Without: all numbers (which become
-// the labels, and the classes' ids too) or all ids (sorted); `classes` is filled. Throws Error naming the line.
+// Returns the label of each entry: a class id, or a number below the number of classes. If `classes` is empty, it is
+// filled: the entries must be all numbers, which are labels and ids at once, or all ids. Throws Error naming the line.
 std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, const std::string& path,
                                     ClassList& classes);
 

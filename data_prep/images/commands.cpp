@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "data_prep/common/ranks.h"
 #include "data_prep/images/array_import.h"
-#include "data_prep/images/contact_sheet.h"
 #include "data_prep/images/convert.h"
 
 namespace ringtrain {
@@ -28,7 +27,7 @@ void add_image_options(CLI::App& c, Options& o, const std::string& encoding_help
   c.add_option("--size", o.size, "resizes to this short side and cuts out the central square")
       ->type_name("N")
       ->check(whole_number(1));
-  c.add_option("--quality", o.quality, "of the JPEGs that are encoded again [95]")
+  c.add_option("--quality", o.quality, "JPEG quality of pictures that are encoded again [95]")
       ->type_name("Q")
       ->check(whole_number(1));
   c.add_option("--encoding", o.encoding, encoding_help)->type_name("jpeg|raw");
@@ -115,26 +114,6 @@ DataCommand declare_import(Program& program) {
             o->input = one_input(c, o->words);
             const Ranks ranks;
             import_arrays(*o, ranks, std::cout);
-            return 0;
-          }};
-}
-
-DataCommand declare_contact_sheet(Program& program) {
-  CLI::App& c = program.add("contact-sheet",
-                            "Draws random images of a data set with their classes. PREFIX is one split (data/pets-train), "
-                            "or a converter's --out (its training split).");
-  struct Typed : ContactSheetOptions {
-    std::vector<std::string> words;
-  };
-  const auto o = std::make_shared<Typed>();
-  add_operands(c, o->words, "PREFIX");
-  c.add_option("--out", o->out, "the sheet")->type_name("FILE.png");
-  c.add_option("--count", o->count, "images [48]")->type_name("N")->check(whole_number(1));
-  c.add_option("--columns", o->columns, "images side by side [8]")->type_name("N")->check(whole_number(1));
-  c.add_option("--seed", o->seed, "which ones [1]")->type_name("N")->check(whole_number(0));
-  return {&c, false, [o, &c] {
-            o->prefix = one_input(c, o->words);
-            make_contact_sheet(*o, std::cout);
             return 0;
           }};
 }

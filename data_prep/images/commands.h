@@ -1,4 +1,4 @@
-// The commands about images, as typed.
+// Defines the commands of ringtrain-data about images.
 #pragma once
 
 #include "data_prep/common/command.h"
@@ -7,6 +7,5 @@ namespace ringtrain {
 
 DataCommand declare_images(Program& program);
 DataCommand declare_import(Program& program);
-DataCommand declare_contact_sheet(Program& program);
 
 }  // namespace ringtrain

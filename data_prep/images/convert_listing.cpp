@@ -38,7 +38,7 @@ void set_mean_and_std(const PixelSums& sums, ImageSetDescription& set) {
   }
 }
 
-// Raw records all have one size.
+// Sets the size of raw records, which is the same for all.
 void set_raw_size(const Examination& examination, const ImageListing& listing, ImageSetDescription& set) {
   const Examined* first = nullptr;
   std::string first_key;
@@ -78,7 +78,7 @@ std::string uuid_of(const ImageListing& listing, const Examination& examination,
     hash.add(split_names[split]);
     for (std::size_t i = 0; i < examination.items[split].size(); ++i) {
       const Examined& item = examination.items[split][i];
-      if (item.broken) {  // its place in the order is taken
+      if (item.broken) {  // a broken image keeps its place in the order
         hash.add(~std::uint64_t{0});
         continue;
       }
@@ -90,7 +90,7 @@ std::string uuid_of(const ImageListing& listing, const Examination& examination,
   return hash.uuid();
 }
 
-// Shards that a conversion had already renamed when it was killed become unfinished again.
+// Makes shards unfinished again if a killed conversion had already renamed them.
 std::int64_t take_over(const std::vector<SplitPlan>& plans, bool force, const OutputFiles& files,
                        ImagesReport& report) {
   std::int64_t bytes = 0;
@@ -179,7 +179,7 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
                   "repair or remove them, or leave them out with --broken skip");
     }
   }
-  ranks.barrier();  // where the others wait when rank 0 ends the job
+  ranks.barrier();  // the other ranks wait here if rank 0 stops with an error
 
   ImageSetDescription set;
   set.raw = records.raw;

@@ -1,5 +1,5 @@
-// Listed images into shards, over all ranks and threads: pass 1 examines every image and finds the sizes, pass 2
-// writes the bytes. The files depend on the images, the options and the seed alone.
+// Writes listed images into shards, with all ranks and threads. Pass 1 examines every image and finds the sizes. Pass 2
+// writes the bytes. The files depend only on the images, the options and the seed.
 #pragma once
 
 #include <array>
@@ -20,25 +20,25 @@ namespace ringtrain {
 struct ImageOptions {
   std::string out;              // prefix; "-train" and "-validation" are appended
   std::int64_t shards = 0;      // per split; 0: about 512 MiB each
-  std::uint64_t seed = 1;       // of the order on disk and of what is held out
-  std::int64_t threads = 0;     // per rank; 0: those of the affinity mask
-  double memory_gib = 2;        // per rank: records kept from pass 1 to pass 2, so that they need not be read again
+  std::uint64_t seed = 1;       // decides the order on disk and which images are held out
+  std::int64_t threads = 0;     // per rank; 0: number of CPUs in the affinity mask
+  double memory_gib = 2;        // per rank, to keep records of pass 1, so that pass 2 need not read them again
   std::int64_t short_side = 0;  // see RecordOptions
   std::int64_t size = 0;
-  std::int64_t quality = 0;       // 0: 95
+  std::int64_t quality = 0;       // quality of JPEGs; 0: 95
   std::string encoding = "jpeg";  // or "raw"
   std::string check = "decode";   // or "header"
   std::string broken = "fail";    // or "skip"
-  bool statistics = false;        // mean and deviation of the training pixels instead of ImageNet's
+  bool statistics = false;        // store mean and deviation of the training pixels, not ImageNet's
   bool force = false;
-  bool resume = false;  // take over what a conversion that was killed had finished
+  bool resume = false;  // keep the shards that a killed conversion had finished
   std::string license = "unknown";
 };
 
 struct ImagesReport {
   struct Split {
     std::int64_t samples = 0, shards = 0, resumed_shards = 0;
-    std::uint64_t bytes = 0;  // of the records
+    std::uint64_t bytes = 0;  // size of all records
   };
   std::array<Split, 2> splits;
   std::int64_t classes = 0;
@@ -53,16 +53,16 @@ struct ImagesReport {
 // Throws Error when options contradict each other.
 void check_image_options(const ImageOptions& options);
 
-// On rank 0 only, else null: the files of these splits ("train", "validation"). Before any long work.
+// On rank 0, makes the files of the splits ("train", "validation"), before any long work. Other ranks get null.
 std::unique_ptr<OutputFiles> make_output_files(const ImageOptions& options, const std::vector<std::string>& splits,
                                                const Ranks& ranks);
 
-// All ranks, with the same listing. `source_name` is stored in the files.
+// Converts the listing. All ranks must call it with the same listing. `source_name` is stored in the files.
 ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& records, const ImageListing& listing,
                              const ListedImageSource& source, const std::string& source_name, OutputFiles* files,
                              const Ranks& ranks, std::ostream& log);
 
-// The options' part of how records are made.
+// Returns those of the options that say how records are made.
 RecordOptions record_options(const ImageOptions& options);
 
 }  // namespace ringtrain

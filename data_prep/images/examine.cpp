@@ -19,8 +19,8 @@ struct Place {
   std::size_t index;
 };
 
-// This rank's part: about what it will write in pass 2, in the listing's order (folders and tar files from front to
-// back).
+// Returns the images that this rank examines: roughly those that it will write in pass 2. They are in the listing's
+// order, so that folders and tar files are read from front to back.
 std::vector<Place> places_of_rank(const ImageListing& listing, std::uint64_t seed, const Ranks& ranks) {
   std::vector<Place> places;
   for (const SplitIndex split : {train_split, validation_split}) {
@@ -49,7 +49,7 @@ void take_notes(Unpacker& unpacker, std::vector<ImageNote>& notes) {
   }
 }
 
-// Every rank's findings to all.
+// Sends the findings of every rank to all ranks.
 void share(const std::vector<Place>& places, const Ranks& ranks, Examination& result) {
   Packer mine;
   mine.add(std::uint64_t{places.size()});
@@ -128,7 +128,7 @@ Examination examine_images(const ImageOptions& options, const RecordOptions& rec
       examined.change = record.change;
     } catch (const Error& error) {
       examined.broken = true;
-      // The reason often begins with the path already.
+      // The reason often begins with the path. The path is not printed twice.
       std::string reason = error.what();
       if (const std::string path = listing.root + item.key + ": "; reason.starts_with(path))
         reason.erase(0, path.size());

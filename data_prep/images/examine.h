@@ -1,4 +1,4 @@
-// Pass 1: every image is read, checked and made into its record; sizes and checksums go to all ranks.
+// Pass 1 reads and checks every image and makes its record. All ranks get the sizes and checksums of all records.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace ringtrain {
 
 struct Examined {
-  std::uint64_t bytes = 0;  // of the record
+  std::uint64_t bytes = 0;  // size of the record
   std::uint32_t crc32c = 0;
   std::int32_t height = 0, width = 0, channels = 0;
   Change change = Change::none;
@@ -24,13 +24,13 @@ struct ImageNote {
 };
 
 struct Examination {
-  std::array<std::vector<Examined>, 2> items;                   // as the listing; on all ranks
+  std::array<std::vector<Examined>, 2> items;                   // same order as the listing; on all ranks
   std::vector<ImageNote> broken, converted;                     // in the listing's order; on rank 0
-  PixelSums sums;                                               // of the training split; on all ranks
-  std::array<std::vector<std::vector<std::uint8_t>>, 2> cache;  // records that this rank kept, else empty
+  PixelSums sums;                                               // sums over the training split; on all ranks
+  std::array<std::vector<std::vector<std::uint8_t>>, 2> cache;  // records that this rank kept; otherwise empty
 };
 
-// Positions on disk to indices in the listing, broken images included: one random order, then cut into shards.
+// Maps positions on disk to indices in the listing, broken images included. Shards are pieces of this random order.
 std::vector<std::int64_t> disk_order(std::size_t count, SplitIndex split, std::uint64_t seed);
 
 Examination examine_images(const ImageOptions& options, const RecordOptions& records, const ImageListing& listing,

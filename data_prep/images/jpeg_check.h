@@ -1,4 +1,4 @@
-// Finding damaged JPEGs without making all of their pixels.
+// Finds damaged JPEGs without computing all of their pixels.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace ringtrain {
 
-// Throws Error exactly when decode_jpeg does, for damage in the entropy-coded data too: all of it is decoded, but each
-// block becomes one pixel.
+// Throws Error for exactly the files for which decode_jpeg() does, damaged entropy-coded data included. It decodes all
+// of the data, but computes only one pixel per block.
 JpegHeader check_jpeg(std::span<const std::uint8_t> bytes);
 
 }  // namespace ringtrain

@@ -38,7 +38,7 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() > 5 ? cat(text, " and ", names.size() - 5, " more") : text;
 }
 
-// Labels of the folders' classes. Without a class list the first split makes it, and the second must have the same.
+// Adds images, labelled by folder. Without a class list, the first split sets the classes, and the second must agree.
 void add_class_folders(const ClassFolders& found, bool fixed_classes, SplitIndex split, ImageListing& listing) {
   if (!fixed_classes && listing.classes.empty()) {
     for (const std::string& id : found.ids) listing.classes.add(id, id);
@@ -77,7 +77,7 @@ void add_class_folders(const ClassFolders& found, bool fixed_classes, SplitIndex
   if (listing.ignored_example.empty()) listing.ignored_example = found.ignored_example;
 }
 
-// The folder's name below root of a split of its own, "" when there is none.
+// Returns the name of the validation split's folder below root, or "" if there is none.
 std::string validation_folder(const std::string& root) {
   const bool val = is_folder(root + "val"), validation = is_folder(root + "validation");
   if (val && validation) throw Error(cat(root, ": has both val/ and validation/"), "keep one of them");

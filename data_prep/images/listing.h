@@ -1,4 +1,4 @@
-// Lists the images with their classes and splits, without reading their content.
+// Lists the images with their classes and splits. It does not read the content of the images.
 #pragma once
 
 #include <array>
@@ -13,9 +13,9 @@ namespace ringtrain {
 struct ImagesOptions;
 
 struct ImageItem {
-  std::string key;  // the path below the input; for a tar file's member that of the tar file, '/', the member's name
+  std::string key;  // path below the input; member of a tar file: path of the tar file, '/', name of the member
   std::int32_t label = 0;
-  std::int32_t archive = -1;            // number in ImageListing::archives; -1: a file of its own
+  std::int32_t archive = -1;            // index in ImageListing::archives; -1: a file of its own
   std::uint64_t offset = 0, bytes = 0;  // in the archive; arrays: offset is the row
 };
 
@@ -23,22 +23,22 @@ enum SplitIndex : std::size_t { train_split, validation_split };
 inline constexpr std::array<const char*, 2> split_names = {"train", "validation"};
 
 struct ImageListing {
-  std::string root;                   // folder of the keys, with '/' at the end
-  std::vector<std::string> archives;  // below root
+  std::string root;                   // folder that the keys are relative to, with '/' at the end
+  std::vector<std::string> archives;  // paths below root
   ClassList classes;
   std::array<std::vector<ImageItem>, 2> splits;
-  std::uint64_t ignored = 0;  // files that are not called like images
+  std::uint64_t ignored = 0;  // number of files whose names do not end like those of images
   std::string ignored_example;
 
   std::string serialize() const;
   static ImageListing deserialize(const std::string& bytes);
 };
 
-// Throws Error when folders cannot be read, when the splits' classes differ, when a class or everything is empty.
+// Throws Error if folders cannot be read, if the splits' classes differ, or if a class or everything is empty.
 ImageListing list_images(const ImagesOptions& options, int threads);
 
-// Moves a share of each class to the validation split: the lowest draws of a hash of seed and key, so that adding
-// images moves few others. At least one, and not all, of a class of two or more.
+// Moves a share of each class to the validation split. These are the images with the lowest keyed hash of seed and key,
+// so that adding images moves few others. A class of two or more gives at least one image, and not all.
 void hold_out_images(ImageListing& listing, std::uint64_t seed, double share);
 
 }  // namespace ringtrain

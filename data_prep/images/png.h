@@ -1,4 +1,4 @@
-// Reads PNG files as RGB images and writes images as PNG files, with libpng.
+// Reads PNG files as RGB images, with libpng.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,8 @@ namespace ringtrain {
 
 bool is_png(std::span<const std::uint8_t> bytes);
 
-// 3 channels whatever the file holds: palettes and grey are expanded, 16 bits become the upper 8, alpha is dropped (not
-// blended), as Pillow's convert("RGB") does. Throws Error with libpng's reason when the file is cut off or damaged.
+// Returns 3 channels: palettes and grey are expanded, 16 bits become the upper 8, alpha is dropped (not blended), as in
+// Pillow's convert("RGB"). Throws Error with libpng's reason if the file is cut off or damaged.
 Image decode_png(std::span<const std::uint8_t> bytes);
-
-std::vector<std::uint8_t> encode_png(const Image& image);  // 1 or 3 channels
 
 }  // namespace ringtrain

@@ -13,7 +13,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t largest_side = 65500;  // of a JPEG, as libjpeg sees it
+constexpr std::int64_t largest_side = 65500;  // libjpeg's limit
 
 bool is_jpeg(std::span<const std::uint8_t> bytes) {
   return bytes.size() >= 3 && bytes[0] == 0xFF && bytes[1] == 0xD8 && bytes[2] == 0xFF;
@@ -38,7 +38,7 @@ Image to_colour(Image image) {
   return colour;
 }
 
-// torchvision's Resize of the short side: the long one truncated.
+// Resizes the short side as torchvision's Resize does: the length of the long side is truncated.
 Image resize_short_side(const Image& image, std::int64_t side) {
   const std::int64_t shorter = std::min(image.height, image.width), longer = std::max(image.height, image.width);
   const std::int64_t long_side = std::min(largest_side, side * longer / shorter);
@@ -46,7 +46,7 @@ Image resize_short_side(const Image& image, std::int64_t side) {
                                      : resize_bilinear(image, long_side, side);
 }
 
-// torchvision's CenterCrop: offsets rounded half to even.
+// Cuts the central square as torchvision's CenterCrop does: offsets are rounded half to even.
 Image centre_square(const Image& image, std::int64_t side) {
   const auto top = static_cast<std::int64_t>(std::nearbyint(static_cast<double>(image.height - side) / 2));
   const auto left = static_cast<std::int64_t>(std::nearbyint(static_cast<double>(image.width - side) / 2));

@@ -11,14 +11,14 @@
 namespace ringtrain {
 
 struct RecordOptions {
-  std::int64_t short_side = 0;  // shrink to this, never enlarge; 0: keep
-  std::int64_t size = 0;        // the central square of this size after resizing the short side to it; 0: keep
-  int quality = 95;             // of what is encoded
-  bool raw = false;             // store pixels
-  bool grey_pixels = false;     // raw: images of one channel stay so
+  std::int64_t short_side = 0;  // shrink the short side to this, never enlarge; 0: keep
+  std::int64_t size = 0;        // resize the short side to this and cut the central square; 0: keep
+  int quality = 95;             // quality of encoded JPEGs
+  bool raw = false;             // store pixels, not JPEGs
+  bool grey_pixels = false;     // raw: images of one channel keep one channel
 };
 
-// Exact sums over the pixels of images, by channel: mean and deviation do not depend on the order of adding.
+// Exact sums over the pixels of images, per channel. Mean and deviation thus do not depend on the order of addition.
 struct PixelSums {
   std::array<std::uint64_t, 3> sum{}, sum_of_squares{};
   std::uint64_t pixels = 0;
@@ -33,11 +33,11 @@ struct ImageRecord {
   std::vector<std::uint8_t> bytes;  // JPEG, or pixels u8 [height, width, channels]
   std::int64_t height = 0, width = 0, channels = 0;
   Change change = Change::none;
-  std::string why;  // "PNG", "CMYK JPEG": what was converted
+  std::string why;  // the format that was converted: "PNG", "CMYK JPEG"
 };
 
-// `decode`: whole images are decoded even where the header would do. `sums`: not null: pixels are added (implies
-// decode). Throws Error with what is wrong with the image.
+// `decode` decodes whole images even if the header would be enough. If `sums` is not null, the pixels are added to it,
+// which implies `decode`. Throws Error that says what is wrong with the image.
 ImageRecord make_record(FoundImage found, const RecordOptions& options, bool decode, PixelSums* sums);
 
 }  // namespace ringtrain

@@ -26,7 +26,7 @@ std::string joined(const std::vector<double>& values) {
 
 constexpr std::size_t shown_of_a_kind = 10;
 
-// A word and the blanks that fill its column.
+// Returns a word, padded with blanks to the width of its column.
 std::string labelled(const std::string& word) {
   return word + std::string(12 - word.size(), ' ');
 }

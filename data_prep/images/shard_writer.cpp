@@ -30,7 +30,7 @@ h5::Handle make_dataset(const h5::File& file, const std::string& name, hid_t typ
   return made;
 }
 
-// Strings of fixed length, padded with zero bytes.
+// Writes strings of fixed length, padded with zero bytes.
 void write_strings(const h5::File& file, const std::string& name, const std::vector<std::string>& values) {
   const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
   std::size_t length = 1;
@@ -44,7 +44,7 @@ void write_strings(const h5::File& file, const std::string& name, const std::vec
   const h5::Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
   H5Tset_size(type.get(), length);
   H5Tset_strpad(type.get(), H5T_STR_NULLPAD);
-  H5Tset_cset(type.get(), utf8 ? H5T_CSET_UTF8 : H5T_CSET_ASCII);  // other file names: bytes, as HDF5 tools take them
+  H5Tset_cset(type.get(), utf8 ? H5T_CSET_UTF8 : H5T_CSET_ASCII);  // HDF5 tools show other names as bytes
   const h5::Handle made = make_dataset(file, name, type.get(), {static_cast<std::int64_t>(values.size())});
   if (!values.empty() && H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, padded.data()) < 0) {
     file.fail(cat("cannot write data set '", name, "'"));
@@ -62,8 +62,8 @@ void write_reals(const h5::File& file, const std::string& name, const std::vecto
   }
 }
 
-// HDF5 marks a file that is open for writing in its superblock; a writer that was killed between `complete` and closing
-// leaves the mark. (File format specification, "File Consistency Flags".)
+// HDF5 marks a file that is open for writing in its superblock. A writer that is killed after writing `complete` and
+// before closing leaves the mark. (File format specification, "File Consistency Flags".)
 bool was_closed(const std::string& path) {
   std::array<std::uint8_t, 24> superblock{};
   InputFile(path).read(0, superblock);
@@ -140,7 +140,7 @@ bool is_finished_shard(const std::string& path, const SplitDescription& split, s
            same("split", split.split) && same("license", split.license) && same("source", split.source) &&
            same("dataset_name", split.dataset_name) && file.read_integer("/", "shard_index") == shard &&
            file.read_integer("/", "num_shards") == split.num_shards;
-  } catch (const Error&) {  // half a file
+  } catch (const Error&) {  // the file is incomplete
     return false;
   }
 }

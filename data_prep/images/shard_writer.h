@@ -1,4 +1,4 @@
-// Writes one shard of kind "image": sizes are known, the bytes may come from several threads in any order.
+// Writes one shard of kind "image". Sizes are known before; the bytes may come from several threads in any order.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace ringtrain {
 
-// The attributes of all shards of a split that SplitDescription lacks.
+// The attributes that all shards of an image split have, in addition to those of SplitDescription.
 struct ImageSetDescription {
   bool raw = false;
-  std::int64_t height = 0, width = 0, channels = 3;  // raw
+  std::int64_t height = 0, width = 0, channels = 3;  // size of raw pixels
   ClassList classes;
   std::vector<double> mean, std;  // 3 each, of pixels / 255
 };
 
 // The tables of one shard, with a value per record in the shard's order.
 struct ImageColumns {
-  std::vector<std::uint64_t> offsets;  // one more than records; raw too, though not stored
+  std::vector<std::uint64_t> offsets;  // records + 1 values; raw shards use them too, but do not store them
   std::vector<std::int32_t> labels, shapes;
   std::vector<std::uint64_t> sample_ids;
   std::vector<std::uint32_t> crc32c;
@@ -36,7 +36,7 @@ class ImageShardWriter {
   ~ImageShardWriter();
   ImageShardWriter(const ImageShardWriter&) = delete;
   ImageShardWriter& operator=(const ImageShardWriter&) = delete;
-  // Bytes [offset, offset + bytes.size()) of `images`. From any thread.
+  // Writes bytes [offset, offset + bytes.size()) of `images`. May be called from any thread.
   void write(std::uint64_t offset, std::span<const std::uint8_t> bytes) const;
   void finish();  // syncs, writes `complete`, syncs
 
@@ -46,7 +46,7 @@ class ImageShardWriter {
   std::uint64_t address_ = 0;
 };
 
-// True if the file is a finished shard that a conversion with these descriptions would write again.
+// Returns true if the file is a finished shard that a conversion with these descriptions would write again.
 bool is_finished_shard(const std::string& path, const SplitDescription& split, std::int64_t shard);
 
 }  // namespace ringtrain

@@ -11,7 +11,7 @@
 namespace ringtrain {
 namespace {
 
-// May `count` files stay open, beside those of MPI, HDF5 and this program? The usual limit of 1,024 is only a default.
+// Returns whether `count` more files can stay open. Raises the limit if needed: the usual 1,024 is only a default.
 bool can_keep_open(std::size_t count) {
   constexpr std::size_t others = 256;
   rlimit limit{};
@@ -52,7 +52,7 @@ class FileSource : public ListedImageSource {
 
   const ImageListing& listing_;
   mutable std::mutex opening_;
-  mutable std::vector<std::shared_ptr<const InputFile>> archives_;  // that stay open; empty: too many for that
+  mutable std::vector<std::shared_ptr<const InputFile>> archives_;  // open archives; empty: too many to keep open
 };
 
 }  // namespace

@@ -10,7 +10,7 @@
 
 namespace ringtrain {
 
-// An image as it was found: a file's bytes, or pixels when `bytes` is empty and `image` is not.
+// An image as it was found: either the bytes of a file, or pixels if `bytes` is empty and `image` is not.
 struct FoundImage {
   std::vector<std::uint8_t> bytes;
   Image image;
@@ -19,11 +19,11 @@ struct FoundImage {
 class ListedImageSource {
  public:
   virtual ~ListedImageSource() = default;
-  // May be called from any thread. Throws Error with the reason; the caller adds the item's name.
+  // May be called from any thread. Throws Error with the reason, to which the caller adds the name of the item.
   virtual FoundImage read(const ImageItem& item) const = 0;
 };
 
-// Files below the listing's root, and members of its tar files. Keeps a reference to the listing.
+// Reads files below the listing's root, and members of its tar files. The source keeps a reference to the listing.
 std::unique_ptr<ListedImageSource> make_file_source(const ImageListing& listing);
 
 }  // namespace ringtrain

@@ -14,7 +14,7 @@ namespace ringtrain {
 namespace {
 
 constexpr std::uint64_t block_bytes = 512;
-constexpr std::uint64_t longest_name = 1 << 20;  // of an extended header
+constexpr std::uint64_t longest_name = 1 << 20;  // limit for an extended header, in bytes
 
 using Block = std::array<char, block_bytes>;
 
@@ -23,7 +23,7 @@ std::string_view field(const Block& block, std::size_t at, std::size_t length) {
   return text.substr(0, text.find('\0'));
 }
 
-// Octal with blanks around it, or GNU's big-endian binary when the first bit is set.
+// Reads octal digits with blanks around them, or GNU's big-endian binary number if the first bit is set.
 std::optional<std::uint64_t> number(const Block& block, std::size_t at, std::size_t length) {
   std::uint64_t value = 0;
   if ((static_cast<unsigned char>(block[at]) & 0x80u) != 0) {
@@ -62,7 +62,7 @@ struct Extended {
   bool sparse = false;
 };
 
-// Records "length key=value\n". False when they do not fit together.
+// Reads records of the form "length key=value\n". Returns false if the text does not have this form.
 bool read_pax(std::string_view text, Extended& extended) {
   while (!text.empty() && text[0] != '\0') {
     std::size_t length = 0;
@@ -121,7 +121,10 @@ std::vector<TarMember> list_tar(const std::string& path) {
       const std::string compression = compression_of({block.data(), block.size()});
       throw Error(cat(path, ": is not a plain tar file",
                       compression.empty() ? "" : cat(" but a compressed one (", compression, ")")),
-                  compression.empty() ? "" : "uncompress it first: the members are read in place");
+                  compression.empty()    ? ""
+                  : compression == "zip" ? "unpack it: a class is a folder or a tar file"
+                                         : cat("its members are read in place, so uncompress it first: ", compression,
+                                               " -dc ", path, " > NEW.tar"));
     }
     const char type = block[156];
     const std::optional<std::uint64_t> stored = number(block, 124, 12);
@@ -149,12 +152,12 @@ std::vector<TarMember> list_tar(const std::string& path) {
         name = cat(prefix, "/", name);
       if (extended.path) name = *extended.path;
       while (name.starts_with("./")) name.erase(0, 2);
-      // Before POSIX, a folder was a file whose name ends in a slash.
+      // Before POSIX, a folder was stored as a file whose name ends in a slash.
       if (!name.ends_with("/")) members.push_back({std::move(name), content, bytes});
     }
     extended = {};
   }
-  // Who reads a member that is cut off will say so; members that are not there at all would be missing without a word.
+  // The reader of a cut-off member reports it. Nobody would report members that are missing, so they are checked here.
   const bool last_is_cut = !members.empty() && members.back().offset + members.back().bytes > end;
   if (!ended && !last_is_cut) throw damaged(end, "the empty block that ends an archive is missing: it is cut off");
   return members;

@@ -1,4 +1,4 @@
-// What lies where in an uncompressed tar file (POSIX ustar and pax, GNU long names), so that members are read in place.
+// Lists the members of an uncompressed tar file (POSIX ustar and pax, GNU long names), so that they are read in place.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace ringtrain {
 
 struct TarMember {
   std::string name;
-  std::uint64_t offset = 0, bytes = 0;  // of its content in the file
+  std::uint64_t offset = 0, bytes = 0;  // position and size of its content in the file
 };
 
-// The regular files in it, in the archive's order; folders and links are left out. Throws Error naming the file and the
-// byte when it is not a tar file, compressed, or damaged. The content of the last member may be cut off.
+// Returns the regular files, in the archive's order. Folders and links are left out. Throws Error that names the file
+// and the byte if it is not a tar file, compressed, or damaged. The content of the last member may be cut off.
 std::vector<TarMember> list_tar(const std::string& path);
 
 }  // namespace ringtrain

@@ -22,9 +22,9 @@ namespace ringtrain {
 namespace {
 
 constexpr std::size_t classes_in_table = 20;
-constexpr std::int64_t records_at_once = 1024;  // whose results are kept until they are listed in order
+constexpr std::int64_t records_at_once = 1024;  // results of so many records are kept and then listed in order
 
-// The bytes of one shard's records, by pread or, for chunked files, through HDF5.
+// Reads the bytes of one shard's records, with pread() or, for chunked files, through HDF5.
 class ShardRecords {
  public:
   explicit ShardRecords(const ShardHeader& header)
@@ -74,7 +74,7 @@ struct Columns {
   }
 };
 
-// The faults of one record; empty strings: none.
+// The faults of one record. An empty string means no fault.
 struct RecordFaults {
   std::string checksum, image;
 };
@@ -92,7 +92,7 @@ RecordFaults check_record(const ShardHeader& header, const Columns& columns, std
     try {
       const JpegHeader jpeg = check_jpeg(bytes);
       found = {jpeg.height, jpeg.width, jpeg.components};
-      if (jpeg.components == 1 && said[2] == 3) found[2] = 3;  // as it is decoded for training
+      if (jpeg.components == 1 && said[2] == 3) found[2] = 3;  // training decodes grey JPEGs to 3 channels
     } catch (const Error& error) {
       faults.image = cat("does not decode: ", error.what());
       return faults;

@@ -1,4 +1,4 @@
-// The part of verify.h that looks at images.
+// The part of verify.h that checks images.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace ringtrain {
 
-// The data with which two splits are compared.
+// The data by which two splits are compared.
 struct ImageSplitFacts {
   struct Content {
     std::uint32_t crc32c = 0;
@@ -21,7 +21,7 @@ struct ImageSplitFacts {
   std::vector<std::uint64_t> sample_ids;  // sorted
 };
 
-// Every record: checksum, that it decodes, its shape, its label and id. `whole`: all shards of the split are there.
+// Checks every record: checksum, decoding, shape, label and id. `whole` says whether all shards of the split are there.
 ImageSplitFacts verify_image_split(const std::string& prefix, const std::vector<ShardHeader>& headers, bool whole,
                                    Verification& result);
 

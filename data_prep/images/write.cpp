@@ -12,7 +12,7 @@ namespace ringtrain {
 namespace {
 
 constexpr std::uint64_t automatic_shard_bytes = std::uint64_t{512} << 20;
-constexpr std::uint64_t write_bytes = std::uint64_t{4} << 20;  // at once, of small records
+constexpr std::uint64_t write_bytes = std::uint64_t{4} << 20;  // small records are joined up to this size
 
 ImageColumns columns_of(const SplitPlan& plan, ShardRange range, const ImageListing& listing,
                         const Examination& examination) {
@@ -32,7 +32,7 @@ ImageColumns columns_of(const SplitPlan& plan, ShardRange range, const ImageList
   return columns;
 }
 
-// Runs of records [first, last) of about write_bytes.
+// Returns runs of records [first, last) of about write_bytes each.
 std::vector<ShardRange> runs_of(const std::vector<std::uint64_t>& offsets) {
   std::vector<ShardRange> runs;
   const auto count = static_cast<std::int64_t>(offsets.size()) - 1;
@@ -80,7 +80,7 @@ class RecordReader {
   const std::string& root_;
   const ListedImageSource& source_;
   const std::vector<Examined>& examined_;
-  std::vector<std::vector<std::uint8_t>>& cache_;  // each record is wanted once
+  std::vector<std::vector<std::uint8_t>>& cache_;  // a record is moved out of it, since it is read only once
 };
 
 }  // namespace

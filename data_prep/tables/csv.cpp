@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t piece_bytes = 1 << 20;
 constexpr const char* byte_order_mark = "\xEF\xBB\xBF";
-// A longer line is not a name. The rest of such a line is dropped, so that a file without line ends needs no memory.
+// A longer line is not a name. The rest of such a line is dropped, so a file without line ends cannot fill the memory.
 constexpr std::size_t longest_line = 1 << 16;
 
 bool read_piece(std::istream& in, std::string& buffer, const std::string& file_name) {
@@ -181,7 +181,7 @@ std::string for_each_name(const NameSource& source, const std::function<void(std
   while (reader.next(fields)) {
     if (column < fields.size()) {
       use(fields[column]);
-    } else if (fields.size() > 1 || !fields[0].empty()) {  // an empty line is no record
+    } else if (fields.size() > 1 || !fields[0].empty()) {  // an empty line is not a record
       ++short_records;
     }
   }

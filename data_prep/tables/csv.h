@@ -1,4 +1,9 @@
-// The names in a file: one a line, or one column of a CSV file (RFC 4180). Read in pieces, so any size will do.
+// Reads the names in a file of any size: one per line, or one column of a CSV file (RFC 4180).
+//
+// for_each_name() is what the conversion of names calls. It looks at the ending of the file's name to choose between
+// lines and CSV. For CSV, choose_column() finds the column in the first record, and CsvReader reads one record after
+// the other through a buffer, so the file need not fit into memory. Names are passed on unchanged. Trimming and
+// dropping names is the work of data_prep/text/clean_names.cpp.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +15,14 @@
 
 namespace ringtrain {
 
-// Records of a CSV text: fields may be quoted, hold separators, line ends and doubled quotes; LF or CRLF; a byte-order
-// mark is skipped. The separator (comma, semicolon or tab) is taken from the first record.
+// Reads the records of a CSV text. A quoted field may hold separators, line ends and doubled quotes. Lines end in LF or
+// CRLF. A byte-order mark is skipped. The separator (comma, semicolon or tab) is taken from the first record.
 class CsvReader {
  public:
   CsvReader(std::istream& in, std::string file_name);
-  // False at the end. Throws Error naming the line when a quoted field never ends.
+  // Returns false at the end. Throws Error that names the line if a quoted field never ends.
   bool next(std::vector<std::string>& fields);
-  std::int64_t line() const { return record_line_; }  // where the last record began, from 1
+  std::int64_t line() const { return record_line_; }  // first line of the last record, counted from 1
 
  private:
   int get();
@@ -32,8 +37,8 @@ class CsvReader {
   char separator_ = ',';
 };
 
-// The column of names: the one asked for, or the one called "name" (in any case), or the only one whose header contains
-// "name". Throws Error listing the columns.
+// Returns the column of names: the one asked for, or the one called "name" (in any case), or the only one whose header
+// contains "name". Throws Error that lists the columns.
 std::size_t choose_column(const std::vector<std::string>& header, const std::string& asked,
                           const std::string& file_name);
 
@@ -42,8 +47,8 @@ struct NameSource {
   std::string column;  // not empty: CSV; empty: CSV when the path ends in .csv or .tsv
 };
 
-// Calls `use` with every name as it stands; returns the column's header, or "" for lines. `short_records` counts CSV
-// records that have no such field. Throws Error when the file cannot be read.
+// Calls `use` with every name, unchanged. Returns the column's header, or "" for lines. `short_records` counts CSV
+// records that have no such field. Throws Error if the file cannot be read.
 std::string for_each_name(const NameSource& source, const std::function<void(std::string_view)>& use,
                           std::int64_t& short_records);
 

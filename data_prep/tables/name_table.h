@@ -1,4 +1,4 @@
-// Distinct strings with their number of occurrences, in one pool: 5 million names in a few hundred MB.
+// Stores distinct strings and their number of occurrences in one pool. 5 million names take a few hundred MB.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ class NameTable {
     return std::string_view(pool_).substr(offsets_[i], offsets_[i + 1] - offsets_[i]);
   }
   std::uint64_t count(std::size_t i) const { return counts_[i]; }
-  NameTable sorted() const;  // by bytes, which for UTF-8 is by code point: independent of the input's order
+  NameTable sorted() const;  // by bytes, which is by code point in UTF-8
 
  private:
   void grow();
   std::string pool_;
   std::vector<std::uint64_t> offsets_ = {0}, counts_;
-  std::vector<std::uint32_t> slots_;  // open addressing: 1 + index, 0 when free
+  std::vector<std::uint32_t> slots_;  // hash table with open addressing: 1 + index; 0: free
 };
 
 }  // namespace ringtrain

@@ -11,25 +11,25 @@
 
 namespace ringtrain {
 
-inline constexpr std::size_t largest_alphabet = 254;  // 255 is the loader's "does not count"
+inline constexpr std::size_t largest_alphabet = 254;  // the loader uses 255 for "does not count"
 
 class Alphabet {
  public:
-  // `vocabulary`: the symbol of each id, one code point each (or one byte each). The first `reserved` entries stand for
-  // no symbol of the text (blank and stop).
+  // `vocabulary` is the symbol of each id: one code point each, or one byte each. The first `reserved` entries (blank
+  // and stop) stand for no symbol of the text.
   Alphabet() = default;
   Alphabet(std::string name, std::vector<std::string> vocabulary, std::size_t reserved, bool bytes = false);
 
-  // The 31 symbols of the pet-name study: '*' blank, '+' stop, a-z, '-', '.', space.
+  // The 31 symbols of the pet-name study: '*' (blank), '+' (stop), a-z, '-', '.', space.
   static Alphabet study31();
-  // For names in any language: "<blank>", "<stop>", then the given symbols by code point.
+  // An alphabet for names in any language: "<blank>", "<stop>", then the given symbols, sorted by code point.
   static Alphabet of_names(const std::map<std::uint32_t, std::uint64_t>& symbol_counts);
 
   const std::string& name() const { return name_; }
   const std::vector<std::string>& vocabulary() const { return vocabulary_; }
   std::size_t reserved() const { return reserved_; }
 
-  // Appends the ids of `text` to `ids`; false, with nothing appended, when a symbol is not in the alphabet.
+  // Appends the ids of `text` to `ids`. Returns false, and appends nothing, if a symbol is not in the alphabet.
   bool encode(std::string_view text, std::vector<std::uint8_t>& ids) const;
   std::string decode(const std::uint8_t* ids, std::size_t count) const;
 
@@ -38,11 +38,11 @@ class Alphabet {
   std::vector<std::string> vocabulary_;
   std::size_t reserved_ = 0;
   bool bytes_ = false;
-  std::array<std::int16_t, 256> small_{};  // code points (or bytes) below 256; -1: none
+  std::array<std::int16_t, 256> small_{};  // ids of code points (or bytes) below 256; -1: none
   std::unordered_map<std::uint32_t, std::uint8_t> large_;
 };
 
-// Every symbol of the study, before lower-casing: [A-Za-z .-].
+// Returns whether every symbol is one of the study's before lower-casing: [A-Za-z .-].
 bool fits_study31(std::string_view name);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// The cleaning rule: which names are kept, in which form, and why the others are not.
+// The rules for cleaning: which names are kept, in which form, and why the others are dropped.
 #include <algorithm>
 
 #include "base/error.h"
@@ -42,7 +42,7 @@ std::size_t symbols_in(std::string_view name) {
       std::count_if(name.begin(), name.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));
 }
 
-// Every alphabet requires that a name is valid, not empty, not too long, and has no control characters.
+// Every alphabet requires that a name is valid UTF-8, not empty, not too long, and without control characters.
 NameTable read_raw_names(const NamesOptions& options, CleanNames& result) {
   NameTable raw;
   std::int64_t short_records = 0;
@@ -74,7 +74,7 @@ bool most_fit_study31(const NameTable& raw) {
   return static_cast<double>(fitting) >= share_for_study31 * static_cast<double>(all);
 }
 
-// Every symbol of the names, or with drop_rare the most frequent ones that fit.
+// Takes every symbol of the names, or with drop_rare the most frequent ones that fit.
 Alphabet alphabet_of(const NameTable& names, bool drop_rare) {
   std::map<std::uint32_t, std::uint64_t> symbols;
   for (std::size_t i = 0; i < names.size(); ++i) {

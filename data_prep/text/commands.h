@@ -1,4 +1,4 @@
-// The commands about text, and the one that checks any data set, as typed.
+// Defines the commands of ringtrain-data about text, and the command that checks any data set.
 #pragma once
 
 #include "data_prep/common/command.h"

@@ -14,7 +14,7 @@
 namespace ringtrain {
 namespace {
 
-// All names as ids with their stop, one after the other.
+// The ids of all names, one name after the other. Each name ends with the stop.
 struct EncodedNames {
   std::vector<std::uint8_t> ids;
   std::vector<std::uint64_t> offsets = {0};
@@ -29,7 +29,7 @@ struct EncodedNames {
   std::int64_t length(std::size_t name) const { return static_cast<std::int64_t>(offsets[name + 1] - offsets[name]); }
 };
 
-// The rows of one split, numbered by name, then occurrence, then length of the prefix.
+// The rows of one split. They are numbered by name, then by occurrence of the name, then by length of the prefix.
 class PrefixRows {
  public:
   struct Place {
@@ -59,7 +59,7 @@ class PrefixRows {
   }
 
  private:
-  static constexpr std::int64_t landmark_step = 32;  // rows: a short walk instead of a search
+  static constexpr std::int64_t landmark_step = 32;  // rows; a look-up walks a short way from a landmark
   const EncodedNames& encoded_;
   std::vector<std::uint32_t> names_, landmarks_;
   std::vector<std::int64_t> starts_ = {0};
@@ -75,8 +75,8 @@ void write_known_names(const NameTable& names, ShardWriter& writer) {
   writer.write_names(bytes, offsets);
 }
 
-// Rows [begin, end) of one piece of a shard, which starts at `first` on disk. Separate loops: the look-ups are random
-// accesses to memory, and short loops let the processor have many of them under way.
+// Fills rows [begin, end) of a piece of a shard. The piece starts at position `first` on disk. The look-ups are random
+// accesses to memory. Short separate loops let the processor start many of them at the same time.
 struct Piece {
   std::vector<std::uint8_t> tokens;
   std::vector<std::uint64_t> sample_ids;
@@ -101,7 +101,7 @@ struct Piece {
   }
 };
 
-// Position p on disk holds row order(p): one sequence, cut into shards, so their number does not change the data set.
+// Position p on disk holds row order(p). Shards are cut from this sequence; their number does not change the data.
 void write_split(const SplitDescription& split, const NameTable& names, const EncodedNames& encoded,
                  const PrefixRows& rows, OutputFiles& files) {
   constexpr std::int64_t rows_at_once = 1 << 18;
@@ -121,7 +121,7 @@ void write_split(const SplitDescription& split, const NameTable& names, const En
         workers.emplace_back(
             [&, t] { piece.fill(first, count * t / threads, count * (t + 1) / threads, split, encoded, rows, order); });
       }
-      workers.clear();  // joins
+      workers.clear();  // joins the threads
       writer.append(piece.tokens, piece.sample_ids, piece.name_index);
     }
     if (shard == 0) write_known_names(names, writer);
@@ -196,7 +196,7 @@ std::vector<bool> hold_out(const NameTable& names, std::uint64_t seed, double sh
     if (draw < lowest_draw) lowest = i, lowest_draw = draw;
     if (draw > highest_draw) highest = i, highest_draw = draw;
   }
-  // Few names: neither split may be empty.
+  // If there are few names, a split could be empty. Each gets at least one.
   if (number == 0) held[lowest] = true;
   if (number == names.size()) held[highest] = false;
   return held;

@@ -1,4 +1,9 @@
-// Names (one a line, or a CSV column) into a data set of prefixes, as the pet-name study encodes them.
+// Converts names (one per line, or a CSV column) into a data set of prefixes, encoded as in the pet-name study.
+//
+// convert_names() does all of it. read_clean_names() reads, checks and counts the names and chooses the alphabet.
+// hold_out() puts each distinct name into one of the two splits. Every name then becomes one row per prefix
+// (prefix_row()). The rows are shuffled by the seed and written by common/shard_writer.h. data_prep/README.md describes
+// the rules under "Names" and the format under "The files".
 #pragma once
 
 #include <cstdint>
@@ -29,7 +34,7 @@ struct NamesOptions {
   std::string license = "unknown";
 };
 
-// Why names were dropped: how many, and the first few of them.
+// The names that were dropped for one reason: how many, and the first few of them.
 struct Dropped {
   std::uint64_t count = 0;
   std::vector<std::string> examples;
@@ -39,32 +44,32 @@ struct CleanNames {
   NameTable names;  // sorted; lower-case unless case is kept
   Alphabet alphabet;
   bool lowercase = true;
-  std::uint64_t read = 0, kept = 0;  // with multiplicity
+  std::uint64_t read = 0, kept = 0;  // every occurrence counts
   std::map<std::string, Dropped> dropped;
   std::string column;
 };
 
 struct NamesReport {
   struct Split {
-    std::int64_t names = 0, samples = 0, shards = 0;  // distinct names, prefixes
+    std::int64_t names = 0, samples = 0, shards = 0;  // numbers of distinct names, of prefixes and of shards
   };
   CleanNames clean;
   Split train, validation;
   std::string dataset_uuid;
 };
 
-// Reads, trims, checks, lower-cases and counts. Throws Error when no name is left.
+// Reads, trims, checks, lower-cases and counts the names. Throws Error if no name is left.
 CleanNames read_clean_names(const NamesOptions& options);
 
-// True for the distinct names that are held out: a keyed hash of (seed, name), so that adding names moves no others.
+// Returns which distinct names are held out. A hash of (seed, name) decides, so adding names moves no others.
 std::vector<bool> hold_out(const NameTable& names, std::uint64_t seed, double share);
 
-// The row of the first `length` symbols of `ids` (a name with its stop): the last context + 1 of them, padded on the
-// left.
+// Writes the row of a prefix of a name: context + 1 ids. The prefix is the first `length` of `ids`, which end with the
+// stop. The row has the last context + 1 of these; a shorter prefix is padded with `pad` on the left.
 void prefix_row(const std::uint8_t* ids, std::int64_t length, std::int64_t context, std::uint8_t pad,
                 std::uint8_t* row);
 
-// The whole conversion. `log` receives what a user wants to know.
+// Runs the whole conversion. `log` gets the messages for the user.
 NamesReport convert_names(const NamesOptions& options, std::ostream& log);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// Running text into a data set of characters; its last part is the validation split.
+// Converts running text into a data set of characters. The last part of the text is the validation split.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct TextOptions {
   std::string input;                 // "-": standard input
   std::string out;                   // prefix; "-train" and "-validation" are appended
   std::string alphabet = "auto";     // "auto": UTF-8 symbols; "bytes": any bytes
-  std::optional<double> validation;  // share at the end of the text; unset: 0.05, or none if the text is too short
+  std::optional<double> validation;  // share, at the end of the text; unset: 0.05, or none if it is too short
   std::int64_t shards = 2;
   std::uint64_t seed = 1;
   bool force = false;
@@ -24,8 +24,8 @@ struct TextReport {
   std::string dataset_uuid;
 };
 
-// The whole conversion. `log` receives what a user wants to know. With "auto" a byte-order mark is dropped and Windows
-// line ends become "\n"; with "bytes" the text stays as it is.
+// Runs the whole conversion. `log` gets the messages for the user. With "auto", a byte-order mark is dropped and
+// Windows line ends become "\n". With "bytes", the text stays as it is.
 TextReport convert_text(const TextOptions& options, std::ostream& log);
 
 }  // namespace ringtrain

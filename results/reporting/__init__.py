@@ -1,1 +1,1 @@
-"""What results/report.py and results/table.py are made of; a file for each subject."""
+"""The modules of the scripts in results/, such as report.py and table.py. Each file has one subject."""

@@ -1,7 +1,9 @@
-"""Branches: runs that leave another run at a checkpoint with k times the batch. The largest batch without loss of samples.
+"""Branches are runs that continue from a checkpoint of another run, the parent, with k times its batch. This file finds
+the largest batch that costs no extra samples.
 
-Merrill et al. 2025, "Critical Batch Size Revisited" (arXiv:2505.23971): branches of one point train on the same number of
-samples; a batch costs no samples where the smoothed loss at the branch's end is within a tolerance of all smaller batches'.
+The method is that of Merrill et al. 2025, "Critical Batch Size Revisited" (arXiv:2505.23971). Branches of one point
+train on the same number of samples. A batch costs no extra samples when the smoothed loss at its end is at most a
+tolerance above that of every smaller batch.
 """
 
 import math
@@ -21,7 +23,8 @@ TITLE = "The largest batch without loss of samples, along the run"
 
 @dataclass(frozen=True)
 class Branch:
-    """`loss`: smoothed, infinite where the branch did not end well. `run` is None for the parent's own way on."""
+    """`loss` is smoothed; it is infinite when the branch did not finish. When the parent itself takes the place of a
+    branch, `run` is None."""
 
     run: object
     factor: float
@@ -33,7 +36,7 @@ class Branch:
 
 @dataclass
 class Point:
-    """Where branches leave a parent; `branches`: by factor, those of several seeds next to each other."""
+    """A point of the parent at which branches begin. `branches` is sorted by factor, then by seed."""
 
     parent: Path
     step: int
@@ -43,7 +46,7 @@ class Point:
 
     @property
     def losses(self):
-        """factor -> mean over seeds, from the smallest on."""
+        """Maps each factor, from the smallest on, to the mean loss over its seeds."""
         found = {}
         for branch in self.branches:
             found.setdefault(branch.factor, []).append(branch.loss)
@@ -51,7 +54,8 @@ class Point:
 
     @property
     def largest(self):
-        """The largest factor whose loss is within the tolerance of those of all smaller factors; None where none ended."""
+        """The largest factor whose loss is at most the tolerance above that of every smaller factor. None when no
+        branch finished."""
         losses = self.losses
         good = [
             k
@@ -65,7 +69,7 @@ class Point:
 
 
 def smoothed(losses):
-    """The exponential moving average's last value; infinite where it is not finite or there is no loss."""
+    """Returns the last value of the exponential moving average. Infinite when there is no loss or one is not finite."""
     value = math.inf
     for number, loss in enumerate(losses):
         value = loss if number == 0 else (1 - SMOOTHING) * value + SMOOTHING * loss
@@ -88,7 +92,8 @@ def branch_of(run):
 
 
 def folder_of(run):
-    """The parent's folder; a relative path is that of the repository, or the study has moved with its parent."""
+    """Returns the parent's folder. A relative path counts from the working folder or the repository. If the parent is
+    at neither place, the folder next to the branch with the parent's name is taken: both may have moved together."""
     place = run.branch
     told = Path(place.get("run") or Path(place.get("from", "")).parent.parent)
     candidates = [told, keys.ROOT / told, run.path.parent / told.name]
@@ -96,7 +101,8 @@ def folder_of(run):
 
 
 def points_of(made):
-    """All points of the branches among the runs, in the order of parent and step."""
+    """Returns the points at which the branches among the runs begin, sorted by parent and step, and the parents'
+    columns."""
     found, parents = {}, {}
     for run in made:
         if run.branch:
@@ -116,7 +122,8 @@ def points_of(made):
 
 
 def add_way_on(point, parent):
-    """Without a branch at x 1 the parent itself is the smallest batch, as far as it went over the same samples."""
+    """Adds the parent itself as the smallest batch if there is no branch with its batch (x 1). The parent must have
+    trained on the samples of all branches."""
     if any(b.factor == 1 for b in point.branches) or "samples" not in parent:
         return
     some = point.branches[0]
@@ -157,7 +164,8 @@ def none_of(value):
 
 
 def draw_point(axes, index, point, name):
-    """Above: its largest batch, an arrow where no larger one was tried. Below: what each batch lost."""
+    """Draws the largest batch without loss into the upper axes, with an arrow when no larger batch was tried. Draws the
+    loss of each batch into the lower axes. Returns the batches."""
     losses, largest = point.losses, point.largest
     look = style.line(index, linestyle="")
     tried = [point.batch_of(k) for k in losses]
@@ -216,7 +224,7 @@ def figure(points, parents):
 
 
 def draw_noise(axis, points, parents):
-    """The noise scale along each parent; its values where branches leave it, which the axis must show."""
+    """Draws the noise scale of each parent. Returns its values at the points, so that the axis can show all of them."""
     at_points = []
     for number, name in enumerate(dict.fromkeys(str(p.parent) for p in points)):
         steps = parents.get(name, {})
@@ -251,7 +259,7 @@ def warnings(points):
 
 
 def items(made):
-    """The figure and its table; empty without branches."""
+    """Returns the figure and its table, or an empty list without branches."""
     points, parents = points_of(made)
     if not points:
         return []

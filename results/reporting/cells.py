@@ -1,4 +1,5 @@
-"""Runs put together: a cell is one experiment with its seeds, a family is what a line of a figure stands for."""
+"""Groups runs. A cell has the runs of one experiment with different seeds. A family has the cells of one line of a
+figure: they differ in batch and learning rate."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ NOT_FOLLOWING = ("model.", "data.", "loss.", "precision")
 
 @dataclass
 class Cell:
-    """Runs that differ in seed and machine only. `family`: (key, value) pairs; `rate`: the peak."""
+    """Runs that differ only in seed and machine. `family` has (key, value) pairs. `rate` is the peak learning rate."""
 
     family: tuple
     batch: int
@@ -30,7 +31,8 @@ class Cell:
         return sorted({run.seed for run in self.runs})
 
     def by_seed(self, value_of):
-        """seed -> mean over its runs, which repeat each other on other machines; seeds without a value are left out."""
+        """Maps each seed to the mean over its runs. Several runs of a seed are repeats on other machines. Seeds without
+        a value are left out."""
         found = {}
         for run in self.runs:
             value = value_of(run)
@@ -40,18 +42,20 @@ class Cell:
 
 
 def value_of(run, key):
-    """A folder that is older than the key has its default."""
+    """Returns the value of a key. A run that was made before the key existed gets the key's default."""
     return run.config.get(key, keys.defaults().get(key))
 
 
 def varied_keys(runs):
-    """Keys that decide and differ among the runs, sorted as the experiments list them."""
+    """Returns the keys that are part of what is learned (keys.decides) and differ among the runs, in the experiments'
+    order."""
     names = list(dict.fromkeys(key for run in runs for key in run.config))
     return [key for key in names if keys.decides(key) and len({value_of(run, key) for run in runs}) > 1]
 
 
 def follows_batch(key, runs):
-    """Whether a number is set by the batch: one value at each batch, as worker groups, warm-up and length often are."""
+    """Returns whether the key is a number with only one value at each batch. Worker groups, warm-up and length often
+    are."""
     if key.startswith(NOT_FOLLOWING) or not all(is_number(value_of(run, key)) for run in runs):
         return False
     values = {}
@@ -65,13 +69,14 @@ def is_number(value):
 
 
 class Family(tuple):
-    """(key, value) pairs that tell a family from the others; `words`: how a legend names it."""
+    """The (key, value) pairs in which a family differs from the others. `words` is its name in a legend."""
 
     words = ""
 
 
 def telling_keys(runs, names):
-    """As few of the keys as tell the families apart: what always changes together with them says nothing more."""
+    """Returns as few of the keys as possible, such that they still tell the families apart. A key that always changes
+    together with others is not needed."""
     rows = list(dict.fromkeys(tuple(value_of(run, key) for key in names) for run in runs))
     chosen = []
 
@@ -87,7 +92,8 @@ def telling_keys(runs, names):
 
 
 def named(families):
-    """The families with their words: values that are the key's default are left out where the rest is clear."""
+    """Names the families. Values that are the key's default are left out when all names still differ. Returns a map
+    from pairs to families."""
     short = keys.short_names([key for key, _ in families[0]]) if families else {}
     defaults = keys.defaults()
 
@@ -101,12 +107,13 @@ def named(families):
 
 
 def family_keys(runs):
-    """The keys that make families: not batch and rate, which are axes, nor what follows the batch."""
+    """Returns the keys that tell families apart. Batch and rate are left out, because they are axes. Keys that follow
+    the batch are left out, too."""
     return [k for k in varied_keys(runs) if k != "batch.global" and k not in RATE_KEYS and not follows_batch(k, runs)]
 
 
 def make_cells(runs):
-    """All cells, by family, batch and rate."""
+    """Returns all cells, sorted by family, batch and rate."""
     varied, telling = varied_keys(runs), telling_keys(runs, family_keys(runs))
     known = named(list({pairs: Family(pairs) for pairs in (pairs_of(run, telling) for run in runs)}.values()))
     cells = {}
@@ -122,7 +129,7 @@ def pairs_of(run, names):
 
 
 def families(cells):
-    """family -> its cells, in order."""
+    """Maps each family to its cells, in their order."""
     found = {}
     for cell in cells:
         found.setdefault(cell.family, []).append(cell)
@@ -130,7 +137,7 @@ def families(cells):
 
 
 def label(family):
-    """Of a line in a legend."""
+    """Returns the family's name for a legend."""
     if getattr(family, "words", ""):
         return family.words
     short = keys.short_names([key for key, _ in family])
@@ -138,7 +145,7 @@ def label(family):
 
 
 def cell_label(cell):
-    """Of a cell among others: batch and rate, then its family."""
+    """Returns the cell's name: batch and rate, then its family."""
     rest = label(cell.family)
     return f"batch {cell.batch}, rate {cell.rate:.4g}" + (f", {rest}" if cell.family else "")
 
@@ -152,8 +159,8 @@ def by_batch(cells):
 
 @dataclass(frozen=True)
 class Point:
-    """One batch of a family at its best rate. `values`: seed -> value; `edge`: low, high or "", where the best rate is
-    the first or last one that was tried; `rates`: how many were."""
+    """One batch of a family at its best rate. `values` maps seeds to values. `edge` is "low" or "high" when the best
+    rate is the lowest or the highest that was tried, else "". `rates` is the number of rates that were tried."""
 
     cell: Cell
     values: dict
@@ -166,7 +173,7 @@ class Point:
 
     @property
     def missing(self):
-        """Seeds that ran and have no value."""
+        """The number of seeds that ran and have no value."""
         return len(self.cell.seeds) - len(self.values)
 
     @property
@@ -175,13 +182,13 @@ class Point:
 
     @property
     def deviation(self):
-        """Of a sample; None of fewer than two seeds."""
+        """The standard deviation over the seeds (of a sample). None with fewer than two seeds."""
         return float(numpy.std(list(self.values.values()), ddof=1)) if len(self.values) > 1 else None
 
 
 def best_points(cells, value_of):
-    """For each batch the cell with the smallest mean, among those where most seeds have a value: a rate at which half
-    the seeds fail is no good rate. Batches without any are left out."""
+    """Returns for each batch the cell with the smallest mean. Cells in which half of the seeds or more have no value
+    count only when the batch has no other cell. Batches without any value are left out."""
     points = []
     for batch, tried in by_batch(cells).items():
         rated = [(cell, cell.by_seed(value_of)) for cell in tried]

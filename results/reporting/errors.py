@@ -1,5 +1,5 @@
-"""The one kind of error that a user sees as a sentence."""
+"""The exception whose text is shown to the user without a traceback."""
 
 
 class ReportError(Exception):
-    """Something that was given cannot be used; the text says what, why and what to do."""
+    """Raised when something that the user gave cannot be used. The text says what, why, and what to do."""

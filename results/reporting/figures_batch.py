@@ -1,4 +1,4 @@
-"""Against the batch: the final error or loss, and the best rate."""
+"""Figures over the batch: the final error or loss, and the best learning rate."""
 
 import numpy
 
@@ -33,7 +33,8 @@ def spread_row(point):
 
 
 def sideways(index, count):
-    """A factor of the batch that sets lines with the same batches apart, so that none hides another."""
+    """Returns a factor for the x values of a line. It shifts lines sideways, so that points of the same batch do not
+    hide each other."""
     return 1.09 ** (index - (count - 1) / 2)
 
 
@@ -47,7 +48,8 @@ def draw_points(axis, index, name, points, shift=1.0):
 
 
 def outcome(cells, measure, rows):
-    """The final value at the best rate of each batch, all other rates pale; published errors of images below."""
+    """Draws the final value at the best rate of each batch, and the values of all other rates in pale colour. For
+    images, a second panel below has published errors."""
     title = f"{measure.title[0].upper()}{measure.title[1:]}, against the batch"
     lines = {family: grouping.best_points(own, measure.of) for family, own in grouping.families(cells).items()}
     if not any(lines.values()):
@@ -82,8 +84,8 @@ def outcome(cells, measure, rows):
 
 
 def tuning_warnings(lines, did):
-    """What makes the best rate of each batch, and the spread over its seeds, weaker than they look. `lines`: family -> points;
-    `did`: what a seed with a value did."""
+    """Returns warnings: the best rate is at the edge of those that were tried, only one rate was tried, or there are
+    few seeds. `lines` maps families to points. `did` says what a seed with a value did, such as "finished"."""
     lines = {grouping.label(family): points for family, points in lines.items() if points}
     found = [
         f"{name}, batch {p.batch}: the best rate, {p.cell.rate:.4g}, is the {'lowest' if p.edge == 'low' else 'highest'} of "
@@ -113,7 +115,8 @@ def names_of(names, lines):
 
 
 def clip_outliers(axis, table):
-    """Rates at which training fell apart would flatten everything else."""
+    """Limits the y axis to values near the best rates. At some rates training diverges, and their values would make all
+    other differences invisible."""
     low, high = min(r["min"] for r in table), max(r["max"] for r in table)
     room = 0.25 * (high - low) or 0.05 * abs(high) or 1
     axis.set_ylim(max(low - room, axis.get_ylim()[0]), min(high + 2 * room, axis.get_ylim()[1]))
@@ -148,7 +151,8 @@ def draw_published(axis, published):
 
 
 def best_rates(cells, value_of, by):
-    """The best peak rate of each batch, beside the linear and the square-root line through the smallest batch's."""
+    """Draws the best peak rate of each batch. For comparison, draws the linear and the square-root rule from the
+    smallest batch on."""
     title = "Best peak learning rate, against the batch"
     lines = {f: grouping.best_points(own, value_of) for f, own in grouping.families(cells).items()}
     lines = {f: p for f, p in lines.items() if len(p) > 1}

@@ -1,4 +1,4 @@
-"""Along the runs: losses, learning rate, batch, and the gradient's noise scale."""
+"""Figures over the time of training: losses, learning rate, batch, and the gradient noise scale."""
 
 import math
 
@@ -8,12 +8,13 @@ from . import cells as grouping
 from . import style
 from .style import Figure, Missing
 
-POINTS = 200  # of a line; a figure is no wider
+POINTS = 200  # points of a line; more could not be seen
 LINES = 12
 
 
 def chosen(cells, value_of):
-    """(cells, sentence): all of them, or those at the best rate of each batch, or as many as a figure can show."""
+    """Returns (the cells to draw, a sentence about the choice). A figure shows at most LINES cells. If there are more,
+    it shows those at the best rate of each batch, or a part of these."""
     if len(cells) <= LINES:
         return cells, ""
     best = [p.cell for own in grouping.families(cells).values() for p in grouping.best_points(own, value_of)]
@@ -27,7 +28,7 @@ def chosen(cells, value_of):
 
 
 def thinned(x, y, mean):
-    """About POINTS values; means of neighbours, or every n-th value."""
+    """Returns about POINTS points: means of neighbours if `mean` is true, else every n-th point."""
     keep = numpy.isfinite(x) & numpy.isfinite(y)
     x, y = x[keep], y[keep]
     width = max(1, len(x) // POINTS)
@@ -40,7 +41,7 @@ def thinned(x, y, mean):
 
 
 def marks(index, count):
-    """Which points carry a marker: about five, at other places for each line."""
+    """Returns matplotlib's markevery: about five points of a line get a marker. The places differ from line to line."""
     every = max(1, count // 5)
     return (index * every // 7) % every, every
 
@@ -53,7 +54,7 @@ def course_rows(cell, run, x_key, xs, key, ys):
 
 
 def draw_column(axis, cells, key, mean, x_key="epoch", seeds=True):
-    """A line for each run; the rows behind them."""
+    """Draws a line for each run. Returns the rows of the figure's table."""
     rows = []
     for index, cell in enumerate(cells):
         look = {"color": style.COLOURS[index % 7], "linestyle": style.LINES[index % 4], "linewidth": 1.1}
@@ -131,7 +132,8 @@ def draw_evaluations(axis, cells):
 
 
 def limit_losses(axis):
-    """A run that fell apart would flatten the others: the axis ends at what 95 % of their points need."""
+    """Limits the y axis to the lowest 95 % of the points of runs that did not diverge. A run that diverged would make
+    the other lines look flat."""
     lines = [line for line in axis.get_lines() if not line.fell_apart] or axis.get_lines()
     values = numpy.concatenate([line.get_ydata() for line in lines] or [numpy.array([])]).astype(float)
     values = values[numpy.isfinite(values)]
@@ -172,7 +174,7 @@ def batches(cells, value_of):
 
 
 def noise(cells, value_of, made):
-    """The noise scale with its interval, and B_crit of the fits beside it."""
+    """Draws the noise scale with its interval, and the B_crit of each fit as a horizontal line."""
     title = "Gradient noise scale along the runs"
     measured = [c for c in cells if any("noise_scale" in run.steps for run in c.runs)]
     if not measured:
@@ -243,7 +245,8 @@ def none_of(value):
 
 
 def published_noise(cells, made, rows):
-    """McCandlish's table 1, from the start of training to its average, with ours on top."""
+    """Draws table 1 of McCandlish et al. 2018, and our values above it. A line goes from the value at the start of
+    training to the average over training."""
     title = "Noise scale and B_crit, ours and published"
     ours = own_scales(cells)
     published = {}
@@ -299,7 +302,7 @@ def published_noise(cells, made, rows):
 
 
 def own_scales(cells):
-    """family's label -> the median noise scale over steps and runs, as a published row has it."""
+    """Maps a family's label to its median noise scale over steps and runs, in the form of a published row."""
     found = {}
     for family, own in grouping.families(cells).items():
         values = [

@@ -1,4 +1,4 @@
-"""How fast: against ranks, against the batch, and where a step's time goes."""
+"""Figures of speed: over the number of ranks, over the batch, and by the parts of a step."""
 
 import numpy
 
@@ -20,7 +20,7 @@ def by_ranks(runs):
 
 
 def machine(run):
-    """What must be equal for two speeds to differ by ranks or batch alone."""
+    """Returns precision, threads and backend. Runs are compared over ranks or batch only if these are equal."""
     return (
         run.of_start("precision", run.config.get("precision")),
         run.config.get("run.threads", 0),
@@ -29,7 +29,7 @@ def machine(run):
 
 
 def speed_groups(cells):
-    """(family, precision, threads, backend) -> its runs; the rate has no bearing on speed."""
+    """Maps (family, machine()) to runs. The learning rate is not part of it, because it does not change the speed."""
     found = {}
     for cell in cells:
         for run in cell.runs:
@@ -38,7 +38,7 @@ def speed_groups(cells):
 
 
 def machine_labels(groups):
-    """A legend's words for each group; the machine's only where groups differ in it."""
+    """Returns each group's name for a legend. The machine is named only if the groups differ in it."""
     machines = {key[1] for key in groups}
     labels = {}
     for family, where in groups:
@@ -53,7 +53,7 @@ def machine_labels(groups):
 
 
 def time_to_target(cells, target):
-    """One line for each batch, at the rate that is fastest."""
+    """Draws one line for each batch of a family, at the fastest learning rate for each number of ranks."""
     title = "Time to the target, against ranks"
     if target is None:
         return Missing(title, "nothing was evaluated, so there is no target")
@@ -104,7 +104,8 @@ def rank_axis(axis, ranks):
 
 
 def scaling_lines(cells):
-    """name -> rows against ranks. strong: equal global batch; weak: equal samples per rank. Lines of one point are none."""
+    """Maps names of lines to rows, one row for each number of ranks. On a "strong" line the global batch is equal, on a
+    "weak" line the number of samples per rank. A line needs two points."""
     groups = speed_groups(cells)
     labels, lines = machine_labels(groups), {}
     for key, runs in groups.items():
@@ -133,7 +134,7 @@ def scaling_row(name, ranks, runs):
 
 
 def add_efficiency(rows):
-    """Samples per second and rank, over those of the fewest ranks."""
+    """Adds the efficiency: samples per second and rank, divided by the value of the fewest ranks."""
     first = rows[0]
     for row in rows:
         if row["samples_per_second"] and first["samples_per_second"]:
@@ -141,7 +142,7 @@ def add_efficiency(rows):
 
 
 def from_zero(axis):
-    """With room for the highest marker."""
+    """Lets the y axis begin at zero and leaves room for the highest marker."""
     axis.set_ylim(0, 1.06 * max(axis.dataLim.ymax, 1e-9))
 
 
@@ -179,7 +180,7 @@ def against_ranks(cells):
 
 
 def against_batch(cells):
-    """Throughput over the best, and memory, at each number of ranks."""
+    """Draws throughput, relative to the best batch, and memory, with a line for each number of ranks."""
     title = "Relative throughput and memory, against the batch"
     lines, groups = {}, speed_groups(cells)
     labels = machine_labels(groups)
@@ -229,7 +230,7 @@ def batch_row(name, ranks, batch, runs):
 
 
 def step_parts(cells):
-    """A stacked bar for each family, batch and number of ranks."""
+    """Draws a stacked bar for each family, batch and number of ranks."""
     title = "Where a step's time goes"
     bars, groups = [], speed_groups(cells)
     labels = machine_labels(groups)
@@ -293,7 +294,7 @@ ENERGY = " Energy: what the nodes' processors and memory drew, without GPUs, net
 
 
 def cost(cells):
-    """Node-hours of whole runs, and energy where the machine counted it."""
+    """Draws the node-hours of whole runs, and their energy if the machine counted it."""
     title = "Node-hours and energy, against the batch"
     rows = []
     for cell in cells:

@@ -1,4 +1,4 @@
-"""What a target takes, against the batch: steps, samples, epochs, and the fit of critical batches."""
+"""Figures of the cost to reach a target, over the batch: steps, samples, epochs, and the fit of the critical batch."""
 
 import numpy
 
@@ -18,13 +18,13 @@ def steps_points(cells, target):
 
 
 def mean_batch(point, target):
-    """Samples / steps to the target: the batch, or its mean where it changed along the run."""
+    """Returns samples / steps up to the target. This is the batch, or its mean if it changed during the run."""
     costs = [c for c in (measures.cost_to(run, target) for run in point.cell.runs) if c]
     return sum(c.samples for c in costs) / sum(c.steps for c in costs)
 
 
 def fits(lines, target):
-    """family -> Fit, of its batches at their best rates."""
+    """Maps each family to the Fit over its batches, each at its best rate."""
     found = {}
     for family, points in lines.items():
         made = fitting.fit([mean_batch(p, target) for p in points], [list(p.values.values()) for p in points])
@@ -55,8 +55,8 @@ def target_rows(lines, target):
 
 
 def to_target(target, lines, made):
-    """Steps and samples to the target at the best rate of each batch (`lines`, of steps_points), perfect scaling, the fits
-    (`made`) and the regimes of a single one."""
+    """Draws steps and samples to the target at the best rate of each batch, perfect scaling, and the fits. If there is
+    only one fit, its regimes are shaded. `lines` comes from steps_points(), `made` from fits()."""
     title = "Steps and samples to the target, against the batch"
     if target is None:
         return Missing(title, "nothing was evaluated, so there is no target")
@@ -65,7 +65,7 @@ def to_target(target, lines, made):
     drawing, axes = style.panels(2, shared=True)
     batches = [p.batch for points in lines.values() for p in points]
     for index, (family, points) in enumerate(lines.items()):
-        draw_target(axes, index, family, points, made.get(family), target)
+        draw_target(axes, (index, len(lines)), family, points, made.get(family), target)
     axes[0].set_ylabel("steps to the target")
     axes[1].set_ylabel("samples to the target")
     for axis in axes:
@@ -84,7 +84,9 @@ def to_target(target, lines, made):
     )
 
 
-def draw_target(axes, index, family, points, made, target):
+def draw_target(axes, place, family, points, made, target):
+    """`place`: the number of the line and of all lines."""
+    index, count = place
     if not points:
         return
     x, label = numpy.array([p.batch for p in points]), grouping.label(family)
@@ -99,7 +101,7 @@ def draw_target(axes, index, family, points, made, target):
             yerr=spread,
             capsize=3,
             label=label,
-            **style.line(index, linestyle="" if made else "-"),
+            **style.line(index, count, linestyle="" if made else "-"),
         )
     first = points[0]
     ideal = numpy.geomspace(x[0], x[-1], 50)
@@ -113,7 +115,7 @@ def draw_target(axes, index, family, points, made, target):
         label="perfect scaling" if index == 0 else None,
     )
     if made:
-        colour = style.COLOURS[index % len(style.COLOURS)]
+        colour = style.colour(index, count)
         axes[0].plot(ideal, made.steps_at(ideal), color=colour, linewidth=1.2)
         axes[1].plot(
             ideal,
@@ -127,7 +129,8 @@ def draw_target(axes, index, family, points, made, target):
 
 
 def shade_regimes(axes, critical):
-    """Where doubling the batch saves more than 80 %, and less than 20 %, of what perfect scaling would save."""
+    """Shades the batches from critical / 4 to 4 critical. Below them the slope of log steps over log batch is steeper
+    than -0.8, close to perfect scaling. Above them it is flatter than -0.2."""
     low, high = axes[0].get_xlim()
     for axis in axes:
         axis.axvspan(
@@ -190,7 +193,7 @@ def fit_rows(made, units="samples"):
 
 
 def warnings(lines, made):
-    """What makes the figure weaker than it looks."""
+    """Returns warnings about the best rates, about seeds that did not reach the target, and about the fit."""
     found = tuning_warnings(lines, "reached the target")
     for family, points in lines.items():
         name = grouping.label(family)
@@ -217,7 +220,7 @@ def fit_warnings(name, points, made):
 
 
 def epochs_to_759(cells, target, rows):
-    """Beside MLPerf's convergence points, for accuracy targets of images."""
+    """Draws the epochs to an accuracy on images, and below them the published convergence points of MLPerf."""
     title = "Epochs to the target, against the batch, beside MLPerf's convergence points"
     own = sorted((r for r in rows if r.metric == "epochs_to_759" and r.is_checked), key=lambda r: r.batch)
     if target is None or target.metric != "validation_accuracy" or not own:

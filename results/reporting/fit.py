@@ -1,7 +1,7 @@
-"""Steps S and samples E to a target against the batch: (S / Smin - 1) (E / Emin - 1) = 1.
+"""Fits (S / Smin - 1) (E / Emin - 1) = 1, where S is the number of steps and E the number of samples to a target.
 
-McCandlish et al. 2018, "An Empirical Model of Large-Batch Training" (arXiv:1812.06162), equation 2.11; with B = E / S it is
-S = Smin (1 + B_crit / B), and B_crit = Emin / Smin."""
+This is equation 2.11 of McCandlish et al. 2018, "An Empirical Model of Large-Batch Training" (arXiv:1812.06162). With
+the batch B = E / S and the critical batch B_crit = Emin / Smin, it says S = Smin (1 + B_crit / B)."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class Fit:
-    """Minima with their 95 % bootstrap intervals. `deviation`: of log S around the curve."""
+    """Smin (`steps`) and Emin (`samples`) with their 95 % bootstrap intervals. `deviation` is the standard deviation of
+    log S around the curve, and `points` the number of batches."""
 
     steps: float
     samples: float
@@ -45,7 +46,8 @@ class Fit:
 
 
 def minima(batches, log_steps, near=None):
-    """(Smin, Emin) by least squares in log S; log E has the same residuals, as E = S B. `near`: where to begin."""
+    """Returns (Smin, Emin) by least squares in log S. Since E = S B, log E has the same residuals. `near` is the
+    starting point of the search."""
     shift = numpy.log(batches)
 
     def residuals(logs):
@@ -58,7 +60,7 @@ def minima(batches, log_steps, near=None):
     highest = numpy.array([log_steps.min(), (log_steps + shift).min()])
     begin = highest - numpy.log(2) if near is None else numpy.log(near)
     found = least_squares(residuals, begin, slopes, method="lm").x
-    # One of them vanishes where all batches lie on one side of B_crit: the limits keep the numbers finite.
+    # If all batches lie on one side of B_crit, one of the minima goes to zero. The limits keep the numbers finite.
     return numpy.exp(numpy.clip(found, highest - 15, highest + 5))
 
 
@@ -67,7 +69,8 @@ def curve(batches, found):
 
 
 def spread_of_seeds(logs):
-    """Standard error of a batch's mean by its seeds, pooled over the batches; 0 where every batch has one seed."""
+    """Returns the standard error of a batch's mean over its seeds, pooled over the batches. 0 if every batch has one
+    seed."""
     free = sum(len(v) - 1 for v in logs)
     if free == 0:
         return 0.0
@@ -76,8 +79,9 @@ def spread_of_seeds(logs):
 
 
 def bootstrap(batches, found, residuals, deviation):
-    """Minima of DRAWS sets of points: the curve plus residuals drawn among all. They are widened to `deviation`, and by
-    Student's t over the normal distribution, as a few points show less scatter than there is."""
+    """Returns the minima of DRAWS sets of points. A point is on the curve plus a residual, which is drawn from all of
+    them with a random sign. The residuals are first scaled up to `deviation`, and then by the ratio of Student's t to
+    the normal distribution, because a few points show less scatter than there is."""
     free = len(batches) - 2
     size = numpy.sqrt(numpy.mean(residuals**2))
     widened = residuals * (deviation / size if size > 0 else 0.0) * student.ppf(0.975, free) / 1.96
@@ -87,8 +91,8 @@ def bootstrap(batches, found, residuals, deviation):
 
 
 def fit(batches, values):
-    """`batches`: one for each point; `values`: the steps of its seeds, a list for each. None with fewer than three
-    batches. The points are the means of log S over the seeds."""
+    """Returns the Fit, or None with fewer than three batches. `values` has a list for each batch, with the steps of
+    each seed. The curve goes through the means of log S over the seeds as well as possible."""
     batches = numpy.asarray(batches, float)
     logs = [numpy.log(numpy.asarray(v, float)) for v in values]
     if len(batches) < 3:

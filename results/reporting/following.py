@@ -1,6 +1,6 @@
-"""Run folders that are still written: their new records, and whether they have ended.
+"""Reads run folders while runs write to them: their new records, and whether they have ended.
 
-Needs PyYAML and no other package of the report: who has TensorBoard may have no SciPy."""
+Of the report's packages this file needs only PyYAML, because a machine with TensorBoard may have no SciPy."""
 
 import calendar
 import json
@@ -11,12 +11,12 @@ from pathlib import Path
 from .errors import ReportError
 
 FILES = ("run.json", "metrics.jsonl")
-NOT_ENDED = ("not ended", "running")  # in run.json; earlier versions wrote the second
-ENDED = ("finished", "failed", "diverged")  # of a trial in study.json
+NOT_ENDED = ("not ended", "running")  # outcomes in run.json; earlier versions wrote "running"
+ENDED = ("finished", "failed", "diverged")  # states of a trial in study.json
 
 
 def read_json(path):
-    """The object in a file that others replace as a whole; {} where it is not there, or cannot be read yet."""
+    """Returns the JSON object in a file, or {} if the file is missing or cannot be read yet."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError):
@@ -33,7 +33,7 @@ def is_evaluation(record):
 
 
 def parse(line):
-    """A record, or None: an empty line, or one that a kill cut off."""
+    """Returns the record in a line. Returns None for an empty line, or for one that a kill has cut off."""
     try:
         record = json.loads(line)
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -42,7 +42,7 @@ def parse(line):
 
 
 class RunFolder:
-    """One run folder and how far its metrics.jsonl has been read."""
+    """One run folder, and the position up to which its metrics.jsonl has been read."""
 
     def __init__(self, path, study=""):
         self.path, self.name, self.study = path, path.resolve().name, study
@@ -58,17 +58,19 @@ class RunFolder:
         return [s for s in self.record().get("starts", []) if isinstance(s, dict)]
 
     def outcome(self):
-        """Empty while it runs, and where there is no run.json."""
+        """Returns how the run ended. Returns "" while it runs and when there is no run.json."""
         outcome = str(self.record().get("outcome", ""))
         return "" if outcome in NOT_ENDED else outcome
 
     def identity(self):
-        """Path, and time of the first start: a later run in the same folder is another run."""
+        """Returns the path and the time of the first start. With the time, a later run in the same folder counts as
+        another."""
         starts = self.starts()
         return f"{self.path.resolve()} {starts[0].get('started', '') if starts else ''}".strip()
 
     def config(self):
-        """key -> value of experiment.yaml, defaults where it has none; {} without the file."""
+        """Returns key -> value of experiment.yaml, with defaults for keys that it lacks. Returns {} without the
+        file."""
         path = self.path / "experiment.yaml"
         if not path.is_file():
             return {}
@@ -85,8 +87,9 @@ class RunFolder:
         return {**keys.defaults(), **keys.flatten(tree)} if isinstance(tree, dict) else {}
 
     def new_records(self):
-        """(whether all is read again, records): those since the last look; or all, the first time and after the file
-        was replaced or cut back, as a resumed run does. A line is taken when it has its end."""
+        """Returns (again, records). Usually `again` is false and the records are those since the last call. The first
+        call, and a call after the file was replaced or cut back (as a resumed run does), reads all records; `again` is
+        then true. A line counts only when it is complete."""
         try:
             file = open(self.path / "metrics.jsonl", "rb")
         except FileNotFoundError:
@@ -107,13 +110,15 @@ class RunFolder:
 
 
 class Clock:
-    """When a record was written: run.json has the time of every start, metrics.jsonl the seconds of the run."""
+    """Computes when a record was written. run.json has the time of every start, metrics.jsonl the seconds of the
+    run."""
 
     def __init__(self):
         self.start, self.base, self.elapsed = -1, 0.0, 0.0
 
     def time_of(self, record, starts):
-        """Seconds since 1970, records in order; now where no start is known."""
+        """Returns seconds since 1970, or the present time if no start is known. Records must be given in their
+        order."""
         begun = [i for i, s in enumerate(starts) if s.get("resumed_from_step", 0) < record["step"]]
         start = begun[-1] if begun else 0
         if start != self.start:
@@ -124,7 +129,7 @@ class Clock:
 
 
 def seconds_of(text):
-    """Of "2026-11-21T10:30:59Z"; None of anything else."""
+    """Converts a time such as "2026-11-21T10:30:59Z" to seconds since 1970. Returns None for any other value."""
     try:
         return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))
     except (TypeError, ValueError):
@@ -132,7 +137,7 @@ def seconds_of(text):
 
 
 class Source:
-    """What was asked for: run folders, and folders in which runs appear one after another."""
+    """The paths that the user gave: run folders, and folders in which runs appear one after another."""
 
     def __init__(self, paths):
         self.paths = [p.parent if p.name in FILES and p.is_file() else p for p in map(Path, paths)]
@@ -145,7 +150,7 @@ class Source:
         return len(self.paths) == 1 and is_run(self.paths[0])
 
     def runs(self):
-        """Those that have begun."""
+        """Returns the run folders of all runs that have begun."""
         found = {}
         for path in self.paths:
             if is_run(path):
@@ -157,7 +162,8 @@ class Source:
         return list(found.values())
 
     def has_ended(self, followed, quiet):
-        """`followed`: path -> what follows the run there. `quiet`: no run has begun for a while."""
+        """Returns whether no more records can come. `followed` maps paths to Followed objects. `quiet` says that no run
+        has begun for a while."""
         if not all(one.ended for one in followed.values()):
             return False
         for path in self.paths:

@@ -1,4 +1,5 @@
-"""What a search by successive halving did: its rungs, and which trials went on (study.json's `search` and `rung_losses`)."""
+"""Shows a search by successive halving: its rungs, and which trials continued (`search` and `rung_losses` of
+study.json)."""
 
 import math
 
@@ -13,12 +14,12 @@ def is_number(value):
 
 
 def losses_of(run):
-    """Validation losses at the rungs' ends; None where there was none."""
+    """Returns the validation loss at the end of each rung, or None for a rung without one."""
     return [loss if is_number(loss) else None for loss in run.trial.get("rung_losses") or []]
 
 
 def searches(runs):
-    """study -> (its search, its runs)."""
+    """Maps each study with such a search to (the search, its runs)."""
     found = {}
     for run in runs:
         if run.search.get("kind") == "halving":
@@ -50,7 +51,8 @@ def rung_rows(search, runs):
 
 
 def trial_rows(search, runs):
-    """The best first: who came farther, then by the last loss."""
+    """Returns a row for each trial, the best first. Trials that reached a later rung come first, then those with a
+    lower loss there."""
     rows = []
     for run in runs:
         own = losses_of(run)
@@ -76,7 +78,7 @@ def trial_rows(search, runs):
 
 
 def figure(name, search, runs):
-    """A line for each trial; those that reached the last rung in colour."""
+    """Draws a line for each trial. Trials that reached the end of the last rung are in colour, the others in grey."""
     drawing, (axis,) = style.panels(height=3)
     samples, finalists = [rung.get("samples") for rung in search["rungs"]], 0
     for run in runs:
@@ -112,7 +114,7 @@ def figure(name, search, runs):
 
 
 def items(runs):
-    """For each search a figure, a table of its rungs and one of its trials."""
+    """Returns a figure, a table of rungs and a table of trials for each search."""
     found = []
     for number, (search, own) in enumerate(searches(runs).values()):
         if not search.get("rungs"):

@@ -1,7 +1,7 @@
-"""Makes a script go on in a Python that has the modules it needs.
+"""Starts a script again in a Python that has the modules it needs.
 
-A distribution's packages are seen by its own python3 only, and another one may come first on PATH. The same search as the
-Makefile's.
+Packages of a distribution are visible only to the distribution's own python3, and another python3 may come first on
+PATH. The search is the same as in the Makefile.
 """
 import importlib.util
 import os
@@ -14,7 +14,8 @@ def lacks(modules):
 
 
 def with_modules(*modules):
-    """Returns where all modules can be imported; otherwise the script starts again in a Python that has them, or ends."""
+    """Returns if all modules can be imported. Otherwise starts the script again in a Python that has them. If there is
+    none, ends the script with an error."""
     missing = lacks(modules)
     if not missing:
         return

@@ -1,4 +1,4 @@
-"""The keys of an experiment: which decide what is learned, their defaults, values as text."""
+"""The keys of an experiment: which of them decide what is learned, their defaults, and their values as text."""
 
 import math
 import re
@@ -9,7 +9,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# As src/config/schema.cpp marks them (how_it_runs): they decide how fast a run is, not what it learns.
+# These keys decide how fast a run is, not what it learns. src/config/schema.cpp marks the same keys as how_it_runs.
 HOW_IT_RUNS = {
     "name",
     "data.train",
@@ -63,19 +63,20 @@ HOW_IT_RUNS = {
     "run.log_every_steps",
     "run.threads",
 }
-# Another data set, or another checkpoint to go on from, is another task, although its path does not decide by itself.
+# These keys are paths. A path decides nothing by itself, but other data or another first checkpoint is another task.
 PLACES_OF_DATA = {"data.train", "data.validation", "branch.from"}
-# New keys of these sections are of the same sort.
+# All keys of these sections decide nothing about what is learned, either. This includes keys that are added later.
 SECTIONS_OF_THE_MACHINE = ("run.", "machine.", "checkpoint.", "memory.", "test.")
 
 
 def decides(key):
-    """Whether the key, the seed apart, is part of what is learned."""
+    """Returns whether the key decides what is learned. The seed does not count."""
     return key in PLACES_OF_DATA or not (key == "seed" or key in HOW_IT_RUNS or key.startswith(SECTIONS_OF_THE_MACHINE))
 
 
 def flatten(tree, prefix=""):
-    """{"batch": {"global": 64}} as {"batch.global": 64}; lists become tuples, so that values can be keys."""
+    """Turns {"batch": {"global": 64}} into {"batch.global": 64}. Lists become tuples, which can be keys of
+    dictionaries."""
     flat = {}
     for key, value in tree.items():
         if isinstance(value, dict):
@@ -90,7 +91,7 @@ def frozen(value):
 
 
 def text(value):
-    """As it would be written on a command line."""
+    """Returns the value as it is written on a command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (tuple, list)):
@@ -101,7 +102,7 @@ def text(value):
 
 
 def short_names(keys):
-    """key -> its last word where that is clear, else the whole key."""
+    """Maps each key to its last word if that word is clear and no other key has it, else to the whole key."""
     leaves = [key.rsplit(".", 1)[-1] for key in keys]
     vague = {"kind", "base", "global", "end", "power", "norm", "largest"}
     return {key: leaf if leaves.count(leaf) == 1 and leaf not in vague else key for key, leaf in zip(keys, leaves)}
@@ -109,7 +110,7 @@ def short_names(keys):
 
 @lru_cache
 def defaults(page=ROOT / "configs" / "README.md"):
-    """key -> default, from the generated page of all keys; empty where the page is not there."""
+    """Maps keys to defaults, as the generated page of all keys lists them. Returns {} if there is no such page."""
     if not page.is_file():
         return {}
     rows = re.findall(r"^\| `([\w.]+)` \|[^|]*\|[^|]*\| `([^`]*)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -117,7 +118,7 @@ def defaults(page=ROOT / "configs" / "README.md"):
 
 
 def parse(value):
-    """A value as it stands in YAML; 1e-08 is a number, which YAML 1.1 denies."""
+    """Parses a value in YAML. 1e-08 becomes a number, although it is a text in YAML 1.1."""
     try:
         loaded = yaml.safe_load(value)
         return (
@@ -128,14 +129,15 @@ def parse(value):
 
 
 def parse_override(word):
-    """ "learning_rate.base=0.1" as ("learning_rate.base", 0.1)."""
+    """Turns "learning_rate.base=0.1" into ("learning_rate.base", 0.1)."""
     key, _, value = word.partition("=")
     return key, parse(value)
 
 
 def peak_rate(config):
-    """The rate after warm-up: base x its scaling to the batch (src/config/schema.cpp, learning_rate.scaling); NaN where
-    the base is not known. A branch has that of the run that it left, times branch.rate_factor (src/config/branch.cpp)."""
+    """Returns the learning rate after warm-up: the base, scaled to the batch (learning_rate.scaling in
+    src/config/schema.cpp). Returns NaN if the base is not known. A branch has the rate of its parent times
+    branch.rate_factor (src/config/branch.cpp)."""
     base, reference = config.get("learning_rate.base", math.nan), config.get("learning_rate.base_batch", 0)
     batch = config.get("batch.global", 0) / config.get("branch.batch_factor", 1)
     times = batch / reference if reference else 1.0

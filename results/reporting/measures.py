@@ -1,4 +1,4 @@
-"""What a run is judged by: its final error or loss, and what it took to a target."""
+"""The numbers by which runs are compared: the final error or loss, and the cost to reach a target."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ TARGETS = ("validation_loss", "validation_accuracy")
 
 @dataclass(frozen=True)
 class Measure:
-    """A final value. `key`: of the evaluations, or `loss` of the updates."""
+    """A final value of a run. `key` is a key of the evaluations, or "loss" for the training loss of the updates."""
 
     key: str
     title: str
@@ -23,7 +23,7 @@ class Measure:
         return f"{self.title.split(',')[0]} ({self.unit})"
 
     def of(self, run):
-        """The run's final value; None where it did not finish, as what came before its end is not final."""
+        """Returns the run's final value. Returns None if the run did not finish or has no such value."""
         if run.state != "finished":
             return None
         if self.key == "loss":
@@ -33,7 +33,7 @@ class Measure:
         values = [e[self.key] for e in run.evaluations if isinstance(e.get(self.key), (int, float))]
         if not values:
             return None
-        # Goyal et al. 2017, section 5: the median of the last five epochs.
+        # The error is the median of the last five evaluations, as in section 5 of Goyal et al. 2017.
         return 100 * (1 - float(numpy.median(values[-5:]))) if self.key == "validation_accuracy" else float(values[-1])
 
 
@@ -43,7 +43,7 @@ TRAINING_LOSS = Measure("loss", "training loss, mean of the last 5 % of steps", 
 
 
 def measure_for(runs):
-    """Error for images, loss for text; the training loss where nothing was evaluated."""
+    """Returns the error for images and the validation loss for text. Without evaluations, returns the training loss."""
     if not any(run.evaluations for run in runs):
         return TRAINING_LOSS
     return ERROR if all(run.is_image for run in runs) else LOSS
@@ -69,8 +69,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run took to its first evaluation that reached the target. `resolution`: steps between evaluations.
-    `seconds`: evaluations included; `training_seconds`: without them."""
+    """The cost of a run up to its first evaluation that reached the target. `resolution` is the number of steps since
+    the evaluation before. `seconds` includes evaluations, and `training_seconds` does not."""
 
     steps: int
     samples: int
@@ -102,7 +102,8 @@ def best_value(run, metric):
 
 
 def cost_to(run, target):
-    """The Cost; None where the target was not reached, or the run diverged later: no recipe to recommend."""
+    """Returns the Cost. Returns None if the target was not reached, or if the run diverged later, because such a recipe
+    should not be recommended."""
     before, spent = 0, 0.0
     if run.state == "diverged":
         return None
@@ -123,7 +124,7 @@ def cost_to(run, target):
 
 
 def elapsed_at(run, step):
-    """Seconds of the run after this step."""
+    """Returns the run's elapsed seconds after this step."""
     steps = run.column("step")
     if not len(steps) or "elapsed_seconds" not in run.steps:
         return math.nan
@@ -131,8 +132,8 @@ def elapsed_at(run, step):
 
 
 def target_of(cells):
-    """The target that the runs stopped at if it is one; else the value that every batch reaches with its best rate and all
-    its seeds, in the families with the most batches. None where nothing was evaluated."""
+    """Returns the runs' own target if all have the same one. Otherwise returns the best value that every batch reaches
+    with all seeds at its best rate, in the families with the most batches. Returns None without evaluations."""
     runs = [run for cell in cells for run in cell.runs]
     stated = {(run.config.get("stop.target_metric"), run.config.get("stop.target_value")) for run in runs}
     if len(stated) == 1 and next(iter(stated))[0] in TARGETS:

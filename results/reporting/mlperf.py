@@ -1,4 +1,5 @@
-"""MLPerf's own checker of convergence points, of the Python package mlperf-logging (.ci/mlperf_logging.sh brings it)."""
+"""Runs MLPerf's own checker of convergence points. It is part of the Python package mlperf-logging, which
+.ci/mlperf_logging.sh installs."""
 
 import json
 import logging
@@ -15,7 +16,7 @@ HOW = "MLPerf's checker is not here: .ci/mlperf_logging.sh brings it (from PyPI)
 
 
 def checker():
-    """The module, None where it is not installed."""
+    """Returns the checker's module, or None if it is not installed."""
     if FOLDER.is_dir() and str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
     try:
@@ -26,7 +27,7 @@ def checker():
 
 
 def write_log(path, batch, cost):
-    """The lines of a run's MLPerf log that the checker reads."""
+    """Writes those lines of a run's MLPerf log that the checker reads."""
 
     def line(key, value, **metadata):
         return ":::MLLOG " + json.dumps({"key": key, "value": value, "metadata": metadata}) + "\n"
@@ -42,8 +43,9 @@ def write_log(path, batch, cost):
 
 
 def check(cell):
-    """What the checker says of the runs of a cell: (passed, sentence); (None, reason) where it cannot be asked. It drops
-    the fastest and the slowest run, allows one that did not converge, and interpolates between batches."""
+    """Returns the checker's result for the runs of a cell as (passed, sentence), or (None, reason) if it cannot run.
+    The checker leaves out the fastest and the slowest run, allows one run that did not converge, and interpolates
+    between batches."""
     module = checker()
     if module is None:
         return None, HOW
@@ -67,7 +69,7 @@ def check(cell):
 
 
 def is_benchmark(run):
-    """ResNet-50 on ImageNet with MLPerf's target."""
+    """Returns whether the run trains ResNet-50 on ImageNet with MLPerf's target."""
     return (
         run.config.get("model.kind") == "resnet"
         and run.config.get("model.depth") == 50

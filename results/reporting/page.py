@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, and a folder beside it with every figure and table."""
+"""Writes the page: one HTML file that needs no other file. A folder next to it has every figure and table as files."""
 
 import html
 
@@ -84,7 +84,7 @@ def missing_html(missing):
 
 
 def unique_ids(svg, name):
-    """Figures on one page must not share the ids that their parts refer to."""
+    """Adds the figure's name to all ids in the SVG, because two figures on one page must not share ids."""
     return (
         svg.replace('id="', f'id="{name}-')
         .replace('xlink:href="#', f'xlink:href="#{name}-')
@@ -93,7 +93,7 @@ def unique_ids(svg, name):
 
 
 def contents_html(sections):
-    """Links to the sections and their figures and tables."""
+    """Returns a list of links to the sections and to their figures and tables."""
     lines = []
     for number, section in enumerate(sections, 1):
         own = [i for i in section.items if isinstance(i, style.Figure) or isinstance(i, style.Table) and i.rows]
@@ -108,7 +108,7 @@ def words_html():
 
 
 def section_html(section, folder, link, number):
-    """Writes the section's files; its HTML."""
+    """Writes the files of a section's figures and tables. Returns the section's HTML."""
     parts = [f'<h2 id="section-{number}">{html.escape(section.title)}</h2><p>{html.escape(section.text)}</p>']
     for item in section.items:
         if isinstance(item, style.Figure):
@@ -122,7 +122,7 @@ def section_html(section, folder, link, number):
 
 
 def write(path, title, text, sections):
-    """The page at `path`; figures and tables in a folder of its name without the suffix."""
+    """Writes the page to `path`. Figures and tables go to a folder with the same name without the suffix."""
     folder = path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     parts = [section_html(s, folder, html.escape(folder.name), number) for number, s in enumerate(sections, 1)]

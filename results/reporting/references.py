@@ -1,4 +1,4 @@
-"""Published numbers (results/reference/*.csv), and whether a cell of runs followed their recipe."""
+"""Reads published numbers (results/reference/*.csv), and compares the recipe of a run with theirs."""
 
 import csv
 from dataclasses import dataclass
@@ -25,15 +25,16 @@ COLUMNS = [
     "evidence",
     "note",
 ]
-# Arithmetic and machine: said beside a verdict, no reason against one.
+# A difference in these keys is noted next to a verdict. It does not prevent the verdict.
 NOTED = {"precision", "communication.gradient_type"}
-# What the paper's data set must be, as the run's record says; paths are the user's own.
+# Data sets are compared by their numbers of samples in the run's record, because paths differ from user to user.
 DATA_KEYS = {"data.train_samples": "train", "data.validation_samples": "validation"}
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A row of the CSV; `batch` and `n` 0, `spread` None where there is none. `config`, `overrides`: the recipe here."""
+    """A row of the CSV. Without a value, `batch` and `n` are 0 and `spread` is None. `config` and `overrides` are the
+    recipe as an experiment of this program."""
 
     work: str
     table: str
@@ -106,7 +107,7 @@ def read_file(path):
 
 @lru_cache
 def read(folder=FOLDER):
-    """All rows of all files, as a tuple."""
+    """Returns all rows of all files in the folder."""
     return tuple(row for path in sorted(folder.glob("*.csv")) for row in read_file(path))
 
 
@@ -122,7 +123,7 @@ def all_defaults():
 
 
 def recipe(reference):
-    """key -> value as `ringtrain plan config overrides` would resolve it; None without a config here."""
+    """Returns key -> value, as `ringtrain plan CONFIG OVERRIDES` resolves them, or None if there is no such config."""
     config = config_of(reference.config) if reference.config else None
     if config is None:
         return None
@@ -143,7 +144,8 @@ def same(a, b):
 
 
 def differences(run, reference):
-    """(those that decide, those that are only noted), each "key ours (published theirs)". None without a recipe."""
+    """Returns (differences that prevent a verdict, differences that are only noted). A difference is a text
+    "key ours (published theirs)". Returns None without a recipe."""
     expected = recipe(reference)
     if expected is None:
         return None
@@ -168,7 +170,8 @@ def differences_of_data(run, expected):
 
 
 def nearest(run, candidates):
-    """(reference, differences that decide, noted ones) of the candidate with the fewest of the first."""
+    """Returns the candidate with the fewest differences that prevent a verdict, as (reference,
+    these differences, noted differences)."""
     rated = [(r, differences(run, r)) for r in candidates]
     rated = [(r, d) for r, d in rated if d is not None]
     if not rated:

@@ -1,4 +1,4 @@
-"""Run folders, as results/README.md describes them, read into plain objects."""
+"""Reads run folders, which results/README.md describes, into plain objects."""
 
 import fcntl
 import json
@@ -23,8 +23,9 @@ NOT_FINITE = re.compile(r"\b(nan|inf|infinite|infinity|not finite|diverged?)\b",
 
 @dataclass
 class Run:
-    """One run folder. `config`: key -> value as resolved; `record`: run.json; `steps`: column -> array, NaN where a
-    record lacks it; `evaluations`: their records in order; `trial`: what the study says of it, `search` of its search.
+    """One run folder. `config` maps the keys of the resolved experiment to values. `record` is run.json. `steps` maps
+    columns to arrays, with NaN where a record lacks the value. `evaluations` has the records of evaluations in order.
+    `trial` is the run's entry in study.json, or its trial.json. `search` is the search in study.json.
     """
 
     path: Path
@@ -42,18 +43,18 @@ class Run:
         return [s for s in self.record.get("starts", []) if isinstance(s, dict)]
 
     def of_start(self, key, default=None):
-        """From the newest start that says it."""
+        """Returns the value of the newest start in run.json that has this key."""
         return next((s[key] for s in reversed(self.starts) if key in s), default)
 
     @property
     def batch(self):
-        """Of a branch its own, which is a multiple of the parent's."""
+        """The global batch. A branch has its own batch, which is a multiple of the parent's."""
         own = self.of_start("batch", {}).get("global") if self.branch else None
         return own or self.config.get("batch.global", 0)
 
     @property
     def branch(self):
-        """Where it left another run; {} of any other run."""
+        """The place in the parent at which a branch begins. {} for a run that is no branch."""
         place = self.of_start("branch", {})
         return place if isinstance(place, dict) and isinstance(place.get("step"), int) else {}
 
@@ -84,13 +85,16 @@ class Run:
 
     @property
     def is_dead(self):
-        """Whether the run could not say how it ended: run.json says that it has not, and no process holds its lock."""
-        return self.record.get("outcome") in NOT_ENDED and not may_be_locked(self.path / ".lock")
+        """Whether the run could not say how it ended: run.json (or trial.json, for a trial that was killed before it had a
+        run.json) says that it has not, and no process holds its lock."""
+        told = self.record.get("outcome") if self.record else self.trial.get("state")
+        return told in NOT_ENDED and not may_be_locked(self.path / ".lock")
 
     @property
     def ran_away(self):
-        """Whether the last twentieth of the steps had a higher loss than the first step; of fewer than 20 steps, or where
-        the first one is not step 1 (a branch), twice as high. As src/study/trial_record.cpp decides."""
+        """Whether the mean loss of the last twentieth of the steps is above the loss of the first step. With fewer than
+        20 steps, or when the first step is not step 1 (a branch), it must be above twice that loss. The rule is the
+        same as in src/study/trial_record.cpp."""
         losses = self.column("loss")
         if len(losses) < 2:
             return False
@@ -99,12 +103,13 @@ class Run:
 
     @property
     def state(self):
-        """waiting, running, finished, stopped, failed or diverged, from the run's own record where there is one. A run that
-        finished worse than it began has diverged, too; of a search, one that did not go on was stopped. What the study
-        says counts where the run could say nothing more (it was killed), or only the study knows that it diverged."""
+        """One of waiting, running, finished, stopped, failed and diverged. The run's own record decides if there is
+        one. A run that finished with a loss above that of its first step (ran_away) has diverged. A trial that a search
+        did not continue was stopped. The study's word counts if the run was killed, or if only the study knows that the
+        run diverged."""
         told = self.trial.get("state", "")
         if not self.record:
-            return told or ("failed" if self.steps else "waiting")
+            return "failed" if self.is_dead else told or ("failed" if self.steps else "waiting")
         state = "failed" if self.is_dead else state_of(str(self.record.get("outcome", "")))
         if (state == "running" or self.is_dead) and told in ("failed", "diverged", "waiting"):
             return "stopped" if told == "waiting" else told
@@ -114,7 +119,7 @@ class Run:
 
     @property
     def left_by_search(self):
-        """Whether a search did not let it go on to the last rung."""
+        """Whether a search ended this trial before the last rung."""
         rungs = self.search.get("rungs", [])
         return bool(rungs) and 0 < (self.trial.get("rung") or 0) < len(rungs) and not self.trial.get("error")
 
@@ -127,7 +132,7 @@ class Run:
 
 
 def may_be_locked(lock):
-    """Whether a process may hold the lock of a run's folder: True where that cannot be told."""
+    """Returns whether a process may hold the lock of a run's folder. Returns True if this cannot be found out."""
     try:
         with open(lock, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -173,7 +178,8 @@ def read_json(path, expected):
 
 
 def read_metrics(path):
-    """(columns of the updates, evaluations). A line that is cut off (a killed run's last) is told and left out."""
+    """Returns (columns of the updates, evaluations). Warns about a line that is cut off, as the last line of a killed
+    run may be, and skips it."""
     updates, evaluations = [], []
     with open(path, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
@@ -236,7 +242,7 @@ def is_run(path):
 
 
 def read_study(path):
-    """All runs below a folder; study.json, where there is one, adds the trials that have not begun."""
+    """Returns all runs in a folder. If there is a study.json, trials that have not begun are added from it."""
     listed, search = {}, {}
     if (path / "study.json").is_file():
         study = read_json(path / "study.json", "a study's list of trials")
@@ -256,7 +262,8 @@ def read_study(path):
 
 
 def read_all(paths):
-    """The runs of run folders, their metrics.jsonl, and folders of run folders; each run once."""
+    """Returns the runs of all paths. A path is a run folder, its metrics.jsonl, or a folder of run folders. Each run is
+    listed once."""
     runs, seen = [], set()
     for given in map(Path, paths):
         path = given.parent if given.name in FILES and given.is_file() else given
@@ -272,7 +279,7 @@ def read_all(paths):
 
 
 def unite_names(runs):
-    """Names that several runs share get their folder in front."""
+    """Puts the folder in front of names that several runs share."""
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:

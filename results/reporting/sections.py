@@ -1,4 +1,4 @@
-"""What a report says of which runs: a section for each study and task."""
+"""Divides a report into sections, one for each study and task, and chooses their figures and tables."""
 
 import re
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ class Section:
 
 
 def tasks(runs):
-    """(study, model's kind, training data) -> runs that began; their numbers can stand in one figure. Branches begin in
-    the middle of another run, so they have figures of their own."""
+    """Maps (study, kind of model, training data) to the runs that have begun. The numbers of such runs can be compared
+    in one figure. Branches are left out. They begin in the middle of another run, so they have figures of their own."""
     found = {}
     for run in runs:
         if (run.steps or run.evaluations) and not run.branch:
@@ -104,7 +104,7 @@ def items_of_task(cells, runs, measure, target, rows):
 
 
 def make(runs, target=None):
-    """All sections; `target` in place of the runs' own."""
+    """Returns all sections. If `target` is given, it replaces the runs' own target."""
     rows, found = references.read(), tasks(runs)
     sections = [task_section(key, own, len(found) > 1, target, rows) for key, own in found.items()]
     for title, items, text in (

@@ -1,4 +1,4 @@
-"""What a run's steps took, in steady state: the first tenth of its steps is left out."""
+"""The time and memory of a run's steps, its node-hours and its energy. Times leave out the first tenth of the steps."""
 
 import math
 
@@ -15,7 +15,7 @@ COLUMNS = {
 
 
 def steady(run, key):
-    """Median over the steps; None without the column."""
+    """Returns the median of a column without the first tenth of the steps. Returns None without the column."""
     values = run.column(key)
     values = values[math.ceil(len(values) / 10) if len(values) > 1 else 0 :]
     values = values[numpy.isfinite(values)]
@@ -23,13 +23,13 @@ def steady(run, key):
 
 
 def throughput(run):
-    """Samples per second."""
+    """Returns the median of samples per second."""
     return steady(run, "samples_per_second")
 
 
 def parts(run):
-    """part -> mean seconds of a step, "rest" for what is in none; None where the split was not recorded. Means, which add
-    up to the step as medians do not."""
+    """Maps each part of a step to its mean seconds. "rest" is the time in no part. Returns None if the parts were not
+    recorded. Means are used because they add up to the whole step, which medians do not."""
     seconds = run.column("seconds")
     if not len(seconds) or any(c not in run.steps for c in COLUMNS.values()):
         return None
@@ -40,19 +40,19 @@ def parts(run):
 
 
 def exposed_share(run):
-    """Of the step, 0 to 1: communication that was not hidden behind the backward pass."""
+    """Returns the share of a step, 0 to 1, that is communication which did not run at the same time as computation."""
     found = parts(run)
     return found["exposed communication"] / sum(found.values()) if found and sum(found.values()) > 0 else None
 
 
 def memory_mib(run):
-    """Per rank, as planned before the run took it."""
+    """Returns the MiB per rank that the run's plan predicted."""
     sizes = run.of_start("memory_bytes_per_rank", {})
     return sum(sizes.values()) / 2**20 if sizes else None
 
 
 def node_hours(run):
-    """Nodes x hours, over all starts of a resumed run; None where the run's end was not recorded."""
+    """Returns nodes x hours, added over all starts of a run. Returns None if no time was recorded."""
     total, before = 0.0, 0.0
     for start in run.starts:
         elapsed = start.get("elapsed_seconds")
@@ -63,8 +63,8 @@ def node_hours(run):
 
 
 def energy_joules(run):
-    """What the processors and memory of all nodes drew: all parts of rank 0's node (energy_joules in run.json: a number, or
-    part -> joules), times the nodes. None where a start of the run has none."""
+    """Returns the energy of the processors and memory of all nodes: that of rank 0's node times the number of nodes. In
+    run.json, energy_joules is a number or maps parts to joules. Returns None if a start of the run has no energy."""
     found = [(start.get("energy_joules"), max(1, len(start.get("hosts", {})))) for start in run.starts]
     if not found or any(joules is None for joules, _ in found):
         return None

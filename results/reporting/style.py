@@ -1,4 +1,5 @@
-"""How all figures look: wide enough lines and letters for a phone, markers and line styles beside colours for grey."""
+"""The look of all figures. Lines and letters are large enough for a phone. Markers and line styles differ as well as
+colours, so that figures can be printed in grey."""
 
 import csv
 import io
@@ -11,15 +12,17 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot, ticker, transforms  # noqa: E402
 
-# Okabe and Ito 2008: told apart by colour-blind readers; the first ones differ in grey, too.
+from .colours import colors  # noqa: E402
+
+# Colours of Okabe and Ito 2008, which colour-blind readers can tell apart. The first ones differ in grey, too.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 LINES = ["-", "--", "-.", ":"]
 HATCHES = ["", "///", "...", "xxx", "\\\\\\", "++"]
-# Of a bar's parts: neighbours differ in lightness, so that they do in grey.
+# These are for the parts of a bar. Neighbours differ in lightness, so that they also differ in grey.
 BAR_COLOURS = ["#0072B2", "#A6D5F2", "#D55E00", "#F7E88B", "#000000", "#DDDDDD"]
 GREY = "#555555"
-LEGEND_WIDTH = 52  # letters of a line
+LEGEND_WIDTH = 52  # letters per line
 
 matplotlib.rcParams.update(
     {
@@ -45,7 +48,7 @@ matplotlib.rcParams.update(
 
 @dataclass
 class Figure:
-    """A drawing with the numbers behind it: `rows` are dictionaries with the same keys, in the order of columns."""
+    """A drawing and its numbers. `rows` are dictionaries with the same keys, in the order of the columns."""
 
     name: str
     title: str
@@ -69,9 +72,15 @@ class Table:
     note: str = ""
 
 
-def line(index, **more):
+def colour(index, count):
+    """The colour of one of `count` lines. No two of them have the same."""
+    return COLOURS[index] if count <= len(COLOURS) else colors(count)[index]
+
+
+def line(index, count=0, **more):
+    """How a line looks. Without `count`, the number of lines, colours repeat with another style of line."""
     return {
-        "color": COLOURS[index % len(COLOURS)],
+        "color": colour(index, count) if count else COLOURS[index % len(COLOURS)],
         "marker": MARKERS[index % len(MARKERS)],
         "linestyle": LINES[index % len(LINES)],
         **more,
@@ -79,7 +88,7 @@ def line(index, **more):
 
 
 def panels(count=1, height=3.3, shared=True):
-    """(drawing, list of axes), one below another, with room for the legends between them."""
+    """Returns (drawing, list of axes). The axes are one below another, with room for legends between them."""
     drawing, axes = pyplot.subplots(
         count,
         1,
@@ -97,7 +106,7 @@ def batch_axis(axis, batches, title="global batch (samples)"):
 
 
 def powers(axis, values):
-    """A logarithmic axis whose ticks are the values themselves, thinned out where there are many."""
+    """Makes the x axis logarithmic with ticks at the values. If values are close together, some get no tick."""
     values = sorted({v for v in values if v > 0})
     if not values:
         return
@@ -113,7 +122,7 @@ def powers(axis, values):
 
 
 def log_y(axis):
-    """Logarithmic, with enough labelled ticks where the range is short."""
+    """Makes the y axis logarithmic. A short range gets more ticks with labels."""
     axis.set_yscale("log")
     low, high = axis.get_ylim()
     axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda v, _: short(v)))
@@ -123,7 +132,7 @@ def log_y(axis):
 
 
 def short(value):
-    """1,048,576 as 1M, 8,192 as 8k (powers of two), 0.004 as it is."""
+    """Returns a short text: 1,048,576 becomes 1M and 8,192 becomes 8k (powers of two), and 0.004 stays."""
     for size, letter in ((2**20, "M"), (2**10, "k")):
         if value >= size and value % size == 0:
             return f"{value // size:.0f}{letter}"
@@ -133,12 +142,12 @@ def short(value):
 
 
 def wrapped(text, width):
-    """In lines that are no longer, so that a long name does not make the drawing small."""
+    """Breaks the text into lines of at most `width` letters, so that a long name does not make the drawing small."""
     return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)) or text
 
 
 def legend(axis, columns=3, below=0.5, **more):
-    """Inches below the axis, where the axis may still shrink to make room for it."""
+    """Puts the legend `below` inches below the axis. The layout can then shrink the axis to make room for it."""
     handles, labels = axis.get_legend_handles_labels()
     labels = [wrapped(label, LEGEND_WIDTH) for label in labels]
     if len(labels) > 12:
@@ -166,7 +175,7 @@ def svg_of(drawing):
 
 
 def save(figure, folder):
-    """NAME.svg, NAME.png and NAME.csv; the SVG's text."""
+    """Writes NAME.svg, NAME.png and NAME.csv. Returns the text of the SVG."""
     svg = svg_of(figure.drawing)
     (folder / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
     figure.drawing.savefig(folder / f"{figure.name}.png", dpi=150, bbox_inches="tight", metadata={"Software": None})

@@ -1,4 +1,4 @@
-"""The tables of a report; every number is copied or computed from the runs."""
+"""Makes the tables of a report. Every number is copied or computed from the runs."""
 
 import numpy
 
@@ -7,7 +7,8 @@ from . import keys, measures, mlperf, speed, style, verdict
 
 
 def trial_row(run, target=None):
-    """One run: what it was, how it ended, what it reached. A study without a target of its own has no columns of it."""
+    """Returns the row of a run: its settings, how it ended, and its results. Without a target, there are no columns for
+    the target."""
     steps, losses = run.column("step"), run.column("loss")
     finals = [e for e in run.evaluations if isinstance(e.get("validation_loss"), (int, float))]
     cost = measures.cost_to(run, target) if target else None
@@ -41,12 +42,12 @@ def trial_row(run, target=None):
 
 
 def plain(value):
-    """A list as text, anything else as it is."""
+    """Returns a list as text, and any other value unchanged."""
     return keys.text(value) if isinstance(value, tuple) else value
 
 
 def trials(runs, target=None):
-    """All runs, with the keys in which they differ."""
+    """Returns the table of all runs, with a column for each key in which they differ."""
     differing = [k for k in grouping.varied_keys(runs) if k not in ("batch.global", *keys.PLACES_OF_DATA)]
     rows = [{**trial_row(run, target), **{key: plain(run.config.get(key)) for key in differing}} for run in runs]
     return style.Table(
@@ -55,7 +56,7 @@ def trials(runs, target=None):
 
 
 def settings(cells, measure):
-    """Every experiment with the spread over its seeds."""
+    """Returns the table of all experiments, with the spread over their seeds."""
     rows = []
     for cell in cells:
         values = list(cell.by_seed(measure.of).values())
@@ -118,7 +119,7 @@ def verdicts(comparisons):
 
 
 def convergence(cells):
-    """MLPerf's checker, for runs of its benchmark."""
+    """Returns the table of the results of MLPerf's checker, for runs of its benchmark."""
     rows = []
     for cell in cells:
         if mlperf.is_benchmark(cell.runs[0]):
@@ -159,7 +160,7 @@ def references(rows):
 
 
 def origins(runs):
-    """With what the runs were made."""
+    """Returns the table of the commits, processors, backends, versions and hosts with which the runs were made."""
     found = {}
     for run in runs:
         for start in run.starts:

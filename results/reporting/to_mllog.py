@@ -1,7 +1,8 @@
-"""A log in MLPerf's format, by the package mlperf-logging: the events and keys of a closed ResNet-50 training.
+"""Writes a log in MLPerf's format with the package mlperf-logging. It has the events and keys of a closed ResNet-50
+training.
 
-Rules of training 4.0, the last with ResNet-50 (mlperf_logging/compliance_checker/training_4.0.0). The log is small and is
-written anew with every evaluation, so it never holds anything twice."""
+The rules are those of training 4.0, the last round with ResNet-50 (mlperf_logging/compliance_checker/training_4.0.0).
+The log is small. It is written again as a whole after every evaluation, so it has nothing twice."""
 
 import logging
 import math
@@ -50,7 +51,7 @@ OF_OPTIMIZER = {
 
 
 def benchmark_of(config, start):
-    """`resnet` is ResNet-50 on ImageNet; anything else goes by its own name."""
+    """Returns "resnet" for ResNet-50 on ImageNet. For any other run, returns the names of its model and data."""
     is_resnet50 = config.get("model.kind") == "resnet" and config.get("model.depth") == 50
     if is_resnet50 and start.get("train", {}).get("samples") == IMAGENET:
         return "resnet"
@@ -67,7 +68,7 @@ def warmup_epochs(config, start):
 
 
 def settings(config, start):
-    """(key, value) of the log, in order; what the run does not have is left out."""
+    """Returns the (key, value) pairs of the log, in order. A key for which the run has no value is left out."""
     batch, optimizer = start.get("batch", {}), config.get("optimizer.kind", "")
     found = {
         "seed": config.get("seed", 1),
@@ -93,7 +94,7 @@ def of_optimizer(config, start, optimizer):
         f"{optimizer}_opt_weight_decay": config.get("optimizer.weight_decay"),
     }
     if optimizer == "lars":
-        found["lars_epsilon"] = 0.0  # our trust ratio has none
+        found["lars_epsilon"] = 0.0  # our trust ratio has no epsilon
         found["lars_opt_learning_rate_warmup_epochs"] = warmup_epochs(config, start)
     if config.get("learning_rate.schedule") == "polynomial":
         found[f"{optimizer}_opt_end_learning_rate"] = config.get("learning_rate.end")
@@ -109,7 +110,8 @@ def is_power_of_two_times(value, unit):
 
 
 def missing(found, best):
-    """Sentences: what a log of the closed ResNet-50 benchmark needs and this one (`found`: key -> value) lacks."""
+    """Returns texts about what the closed ResNet-50 benchmark requires and this log lacks. `found` maps its keys to
+    values."""
     said = [f"{key} is missing" for key in COMMON if key not in found]
     optimizer = found.get("opt_name")
     if found.get("submission_benchmark") != "resnet":
@@ -196,7 +198,7 @@ class RunWriter:
         pass
 
     def lines(self):
-        """(how, key, value, metadata, seconds since 1970) in order; how: event, start or end."""
+        """Yields (how, key, value, metadata, seconds since 1970) in order, where how is "event", "start" or "end"."""
         starts, config = self.run.starts() or [{}], self.run.config()
         start, begin = starts[-1], following.seconds_of(starts[0].get("started")) or 0.0
         ranks, nodes = start.get("ranks", 1), max(1, len(start.get("hosts", {})))
@@ -222,7 +224,7 @@ class RunWriter:
         yield from self.blocks(config, begin)
 
     def blocks(self, config, begin):
-        """From evaluation to evaluation; epochs count from 1."""
+        """Yields the blocks of training between evaluations, and the evaluations. Epochs count from 1."""
         done, now = 0, begin
         every = max(1, round(config.get("evaluate.every_epochs", 1)))
         following_epochs = [epoch_of(e) for e, _ in self.evaluations]
@@ -242,7 +244,7 @@ class RunWriter:
             yield "end", "run_stop", None, {"status": "success" if self.has_reached(config) else "aborted"}, end
 
     def has_reached(self, config):
-        """The run's own target where it has one, else MLPerf's."""
+        """Returns whether the run has reached its own target or, if it has none, MLPerf's."""
         metric, value = config.get("stop.target_metric"), config.get("stop.target_value", TARGET)
         found = [
             e[metric or "validation_accuracy"] for e, _ in self.evaluations if e.get(metric or "validation_accuracy")
@@ -257,7 +259,7 @@ class RunWriter:
         )
 
     def write(self):
-        """Under another name first: who reads the log never sees half of it."""
+        """Writes the log under another name and then renames it, so that no reader sees half of it."""
         scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         logger = logging.Logger("mllog", logging.INFO)
         handler = logging.FileHandler(scratch, mode="w", encoding="utf-8")
@@ -286,7 +288,7 @@ class RunWriter:
 
 
 def epoch_of(evaluation):
-    """A whole number where it is one but for rounding."""
+    """Returns the epoch. If it is a whole number up to rounding, returns an integer."""
     epoch = evaluation.get("epoch", 0)
     return round(epoch) if abs(epoch - round(epoch)) < 1e-6 else round(epoch, 6)
 

@@ -1,4 +1,4 @@
-"""Event files, written and read by the package tensorboard."""
+"""Writes and reads event files with the package tensorboard."""
 
 import math
 import time
@@ -28,7 +28,7 @@ class TensorBoard:
         return RunWriter(self, run)
 
     def written(self, folder):
-        """What its own reader finds in a folder of event files."""
+        """Returns the steps that TensorBoard's own reader finds in a folder of event files."""
         if not any(folder.glob("events.out.tfevents.*")):
             return trackers.Written()
         reader = self.accumulator.EventAccumulator(str(folder), size_guidance={self.accumulator.SCALARS: 0})
@@ -42,7 +42,8 @@ class TensorBoard:
 
 
 class RunWriter:
-    """Events of one run: one for each record, so that a step is there with all its numbers or not at all."""
+    """Writes the events of one run. A record is one event, so that either all of its numbers are in the file or
+    none."""
 
     def __init__(self, board, run):
         self.board, self.run = board, run
@@ -62,7 +63,7 @@ class RunWriter:
         owner.write_text(identity + "\n", encoding="utf-8")
 
     def add(self, wall_time, **parts):
-        """The file is made by the first event: who only looks again leaves none behind."""
+        """Adds an event. The first event makes the file, so that a call without new records makes none."""
         if self.events is None:
             self.wait_for_a_later_name()
             self.events = self.board.files.EventFileWriter(str(self.folder))
@@ -71,21 +72,22 @@ class RunWriter:
         self.events.add_event(self.board.event_pb2.Event(wall_time=wall_time, **parts))
 
     def wait_for_a_later_name(self):
-        """Event files are read in the order of their names, which begin with the second in which they were made."""
+        """Waits until a new file gets a later name than all others. TensorBoard reads files in the order of names.
+        A name has the second in which the file was made."""
         newest = max((p.name.split(".")[3] for p in self.folder.glob("events.out.tfevents.*")), default="0")
         while newest.isdigit() and time.time() < int(newest) + 1:
             time.sleep(0.05)
 
     def add_settings(self, wall_time):
-        """The experiment, for TensorBoard's page of hyperparameters."""
+        """Adds the experiment, for TensorBoard's page of hyperparameters."""
         values = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in self.run.config().items()}
         if values:
             summary = self.board.hparams.hparams_pb(values, trial_id=self.run.name, start_time_secs=wall_time)
             self.events.add_event(self.board.event_pb2.Event(wall_time=wall_time, summary=summary))
 
     def take(self, stamped, again):
-        """A resumed run may compute steps again with another result: then the first of them is the place to go back to.
-        They may come long after the look that found the file cut back."""
+        """Writes new records. A resumed run may compute steps again with another result. The events then go back to the
+        first of these steps. Such steps may come many calls after the one in which the file was found cut back."""
         taken = stamped if again else self.newest + stamped
         other = [record["step"] for record, _ in stamped if self.written.differs(record)]
         if other:
@@ -103,7 +105,7 @@ class RunWriter:
         self.newest = [one for one in taken if one[0]["step"] == taken[-1][0]["step"]]
 
     def go_back_to(self, step, wall_time):
-        """TensorBoard drops what it has of this step and later ones when a session starts there."""
+        """Adds the start of a session at this step. TensorBoard then drops this step and all later ones."""
         start = self.board.event_pb2.SessionLog(status=self.board.event_pb2.SessionLog.START)
         self.add(wall_time, step=step, session_log=start)
         self.written.forget_from(step)

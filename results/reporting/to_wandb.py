@@ -1,4 +1,4 @@
-"""Runs of Weights & Biases, by the package wandb; without a network or a key into its offline folder."""
+"""Writes runs to Weights & Biases with the package wandb. Without a key, they go to wandb's offline folder."""
 
 import hashlib
 import netrc
@@ -9,7 +9,7 @@ from . import following, trackers, wandb_file
 
 
 def has_key():
-    """Whether wandb would find a key without asking anybody."""
+    """Returns whether wandb finds a key without asking the user."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
@@ -19,7 +19,8 @@ def has_key():
         return False
 
 
-# What this machine does and the source around follow.py say nothing of the run; a terminal's lines belong to nobody.
+# These settings turn off what wandb records about the machine, the sources and the terminal of follow.py. They are not
+# those of the run.
 SETTINGS = {
     "console": "off",
     "silent": True,
@@ -31,7 +32,7 @@ SETTINGS = {
 
 
 def tree_of(flat):
-    """{"batch.global": 64} as {"batch": {"global": 64}}."""
+    """Turns {"batch.global": 64} into {"batch": {"global": 64}}."""
     tree = {}
     for key, value in flat.items():
         *sections, last = key.split(".")
@@ -52,7 +53,7 @@ class Wandb:
         return RunWriter(self, run)
 
     def begin(self, run, run_id):
-        """A run there; several can be open at a time."""
+        """Opens a run of wandb. Several runs can be open at a time."""
         self.folder.mkdir(parents=True, exist_ok=True)
         newest = (run.starts() or [{}])[-1]
         known = self.wandb.Settings()
@@ -74,8 +75,8 @@ class Wandb:
 
 
 class RunWriter:
-    """A run there; its id follows from ours. `step`, a value of each row, is the axis: so an evaluation that comes after a
-    restart stands where it belongs."""
+    """Writes one run. Its id in wandb is computed from the run's identity. Each row has a value `step`, which is the x
+    axis. So an evaluation that comes after a restart gets the right place."""
 
     def __init__(self, sink, run):
         self.sink, self.run = sink, run
@@ -84,7 +85,8 @@ class RunWriter:
         self.last, self.has_ended = self.found()
 
     def found(self):
-        """({whether an evaluation: last step}, whether the end was told) in the files of earlier starts."""
+        """Reads wandb's files of earlier starts. Returns the last step of updates and of evaluations (False and True),
+        and whether the end of the run was written."""
         last, ended = {False: 0, True: 0}, False
         for path in sorted(self.sink.folder.glob(f"wandb/*run-*-{self.id}/run-{self.id}.wandb")):
             rows, summary = wandb_file.history(path, self.sink.messages)
@@ -97,14 +99,14 @@ class RunWriter:
     def open(self):
         if self.made is None:
             self.made = self.sink.begin(self.run, self.id)
-            # Where the files of earlier starts are gone, the server knows how far they came.
+            # If the files of earlier starts are gone, the server knows the last step.
             summary = dict(self.made.summary)
             self.last[False] = max(self.last[False], int(summary.get("step", 0)))
             if "validation_loss" in summary:
                 self.last[True] = max(self.last[True], int(summary.get("step", 0)))
 
     def take(self, stamped, again):
-        """What wandb was given stays: steps that a resumed run has computed again are not given a second time."""
+        """Writes new records. Steps that a resumed run has computed again are not written a second time."""
         del again
         for record, _ in stamped:
             kind = following.is_evaluation(record)
@@ -126,7 +128,7 @@ class RunWriter:
         self.made, self.has_ended = None, True
 
     def flush(self):
-        pass  # wandb's own process writes
+        pass  # a process of wandb writes the data
 
     def close(self):
         if self.made is not None:

@@ -1,4 +1,4 @@
-"""What follow.py hands a run's records to, and the steps that went there already."""
+"""Gives a run's records to the trackers of follow.py, and knows which steps each tracker already has."""
 
 import importlib
 import math
@@ -9,7 +9,7 @@ from . import following
 from .errors import ReportError
 
 ROOT = Path(__file__).resolve().parents[2]
-# What .ci/trackers.sh and .ci/mlperf_logging.sh install.
+# .ci/trackers.sh and .ci/mlperf_logging.sh install packages into these folders.
 FOLDERS = (
     ROOT / "build/trackers/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages",
     ROOT / "build/mlperf-logging",
@@ -17,7 +17,7 @@ FOLDERS = (
 
 
 def load(option, package, *modules):
-    """The modules of a package that only this option needs."""
+    """Returns modules of a package that only this option of follow.py needs."""
     for folder in FOLDERS:
         if folder.is_dir() and str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
@@ -32,7 +32,8 @@ def load(option, package, *modules):
 
 
 def make(arguments, source):
-    """What was asked for, as functions that make a run's writer; a missing package is an error before anything runs."""
+    """Returns an object for each tracker that the user asked for. Its writer(run) makes the writer of a run. A missing
+    package is reported here, before any run is followed."""
     sinks = []
     if arguments.tensorboard:
         from .to_tensorboard import TensorBoard
@@ -50,7 +51,8 @@ def make(arguments, source):
 
 
 def numbers(record, prefix=""):
-    """name -> number, in order; what is nested gets its name in front: noise_groups/weight/scale."""
+    """Maps names to the numbers of a record, in order. Names of nested numbers are joined:
+    noise_groups/weight/scale."""
     found = {}
     for key, value in record.items():
         if isinstance(value, dict):
@@ -61,18 +63,18 @@ def numbers(record, prefix=""):
 
 
 def mark_of(record):
-    """The number that tells two computations of a step apart."""
+    """Returns the loss of a record. If a step is computed twice with another result, the two losses differ."""
     value = record.get("validation_loss" if following.is_evaluation(record) else "loss")
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def same(a, b):
-    """As far as 32 bits can tell."""
+    """Returns whether two numbers are equal up to the rounding of 32-bit floats."""
     return a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=1e-6))
 
 
 class Written:
-    """The steps that a tracker has: step -> mark, of updates and of evaluations."""
+    """The steps that a tracker already has: a map step -> loss (mark_of) for updates, and another for evaluations."""
 
     def __init__(self, updates=None, evaluations=None):
         self.marks = {False: updates or {}, True: evaluations or {}}
@@ -84,7 +86,8 @@ class Written:
         return record["step"] in self.marks[following.is_evaluation(record)]
 
     def differs(self, record):
-        """Whether the step went there with other numbers: it was computed again after a resume."""
+        """Returns whether the tracker has this step with another loss. The step was then computed again after a
+        resume."""
         marks = self.marks[following.is_evaluation(record)]
         return record["step"] in marks and not same(marks[record["step"]], mark_of(record))
 
@@ -97,15 +100,16 @@ class Written:
 
 
 class Followed:
-    """A run with a writer for each sink. A writer has take([(record, time)], again), end(outcome), flush(), close(),
-    words() and advice()."""
+    """A run with a writer for each tracker (sink). A writer has the functions take([(record, time)], again),
+    end(outcome), flush(), close(), words() and advice()."""
 
     def __init__(self, run, sinks):
         self.run, self.sinks = run, sinks
         self.writers, self.clock, self.ended = [], following.Clock(), False
 
     def look(self, once=False):
-        """Hands on what is new. The outcome is read first: whatever comes before it is then in the file."""
+        """Gives new records to the writers. The outcome is read before the records. When there is an outcome, the
+        records are then complete."""
         outcome, starts = self.run.outcome(), self.run.starts()
         again, records = self.run.new_records()
         if self.ended and outcome and not records:

@@ -1,7 +1,8 @@
-"""Whether our runs lie inside, above or below what was published, with the arithmetic.
+"""Decides whether our runs lie inside, above or below a published result, and shows the arithmetic.
 
-Welch's t-test (Welch 1947) on the two means: it asks for no equal variances and is exact enough with five seeds. Where one
-side has one run only, it is compared with the other's prediction interval for one more run."""
+The two means are compared with Welch's t-test (Welch 1947), which does not need equal variances and is exact enough
+with five seeds. If one side has only one run, this run is compared with the prediction interval of the other side for
+one more run."""
 
 import math
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Sample:
-    """Mean, standard deviation (of a sample) and number of runs; deviation None where it is not known."""
+    """Mean, standard deviation (of a sample) and number of runs. If the deviation is not known, it is None."""
 
     mean: float
     deviation: float
@@ -48,7 +49,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`word`: inside, above, below, no spread, not comparable."""
+    """`word` is one of: inside, above, below, no spread, not comparable."""
 
     word: str
     arithmetic: str
@@ -59,7 +60,7 @@ def by_position(difference):
 
 
 def judge(ours, published):
-    """Verdict on two Samples."""
+    """Compares two Samples. Returns a Verdict."""
     difference = ours.mean - published.mean
     text = f"ours {ours}, published {published}, difference {difference:+.4g}"
     if ours.has_spread and published.has_spread:
@@ -106,7 +107,8 @@ def good_or_bad(verdict, metric):
 
 
 def candidates_for(cell, rows):
-    """Rows with a recipe here, for this kind of model where there are such; all of them are of images."""
+    """Returns the published rows that have a recipe as an experiment of this program. If some are for this kind of
+    model, returns only those. All rows are for images, so other runs get none."""
     if not cell.runs[0].is_image:
         return []
     recipes = [(r, made) for r in rows if r.metric in VALUES and (made := references.recipe(r))]
@@ -115,7 +117,8 @@ def candidates_for(cell, rows):
 
 
 def compare_cell(cell, rows):
-    """One Comparison for each metric: with all rows of our recipe, else with the nearest recipe, not comparable."""
+    """Compares a cell with published rows, metric by metric. If rows have the cell's recipe, it is compared with all of
+    them. Otherwise it is "not comparable", with the nearest recipe."""
     found, candidates = [], candidates_for(cell, rows)
     for metric in dict.fromkeys(r.metric for r in candidates):
         own = [r for r in candidates if r.metric == metric]
@@ -125,7 +128,7 @@ def compare_cell(cell, rows):
 
 
 def nearest_of(comparisons):
-    """One refusal is enough: that with the shortest list of reasons."""
+    """Returns the one comparison with the shortest list of differences."""
     return sorted(comparisons, key=lambda c: c.verdict.arithmetic.count("(published"))[:1]
 
 
@@ -143,14 +146,15 @@ def compare_exact(cell, reference):
 
 
 def not_comparable(cell, rows):
-    """Model and data first among the reasons."""
+    """Returns a "not comparable" with the differences from the nearest recipe. Those of model and data come first."""
     reference, decisive, noted = references.nearest(cell.runs[0], rows)
     decisive = sorted(decisive, key=lambda text: not text.startswith(("model.", "data.", "train ", "validation ")))
     return Comparison(cell, reference, Verdict("not comparable", "; ".join(decisive)), "; ".join(noted))
 
 
 def compare_all(cells, rows):
-    """Of a family that compares with nothing, the cell that is nearest to something speaks for all."""
+    """Returns the comparisons of all families. If no cell of a family is comparable, the family has one entry, for the
+    cell that is nearest to a published row."""
     found = []
     for own in grouping.families(cells).values():
         comparisons = [comparison for cell in own for comparison in compare_cell(cell, rows)]

@@ -1,8 +1,9 @@
-"""The .wandb files in which the package wandb keeps what a run logged: LevelDB's log format around its own records.
+"""Reads .wandb files, in which the package wandb keeps what a run logged. They have LevelDB's log format with wandb's
+records.
 
-A file begins with ":W&B", two bytes of magic number and one of version. It consists of blocks of 32 KiB. Each part of a record
-has a checksum (4 bytes), a length (2) and a kind (1: whole, 2: first, 3: middle, 4: last). The last bytes of a block, where
-fewer than seven are left, are empty."""
+A file begins with ":W&B", two bytes of magic number and one byte of version. It consists of blocks of 32 KiB. A record
+is divided into parts. Each part begins with a checksum (4 bytes), a length (2 bytes) and a kind (1 byte: 1 whole, 2
+first, 3 middle, 4 last). If fewer than seven bytes are left in a block, they are empty."""
 
 import json
 import struct
@@ -12,7 +13,7 @@ WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
 def parts(data):
-    """(kind, bytes) in order, up to the first part that is not all there."""
+    """Yields (kind, bytes) of the parts in order. Stops at the first part that is incomplete."""
     place = IDENT
     while place + HEADER <= len(data):
         left = BLOCK - place % BLOCK
@@ -27,7 +28,7 @@ def parts(data):
 
 
 def records(path, wandb_internal_pb2):
-    """The records that are whole."""
+    """Yields the complete records."""
     with open(path, "rb") as file:
         data = file.read()
     if data[:4] != b":W&B":
@@ -42,7 +43,7 @@ def records(path, wandb_internal_pb2):
 
 
 def history(path, wandb_internal_pb2):
-    """(rows, summary): what was logged, as dictionaries."""
+    """Returns (rows, summary), what the run logged, as dictionaries."""
     rows, summary = [], {}
     for record in records(path, wandb_internal_pb2):
         kind = record.WhichOneof("record_type")

@@ -26,18 +26,18 @@ namespace ringtrain {
 // tf32 rounds the factors of products of fp32 values to 10-bit fractions (GPUs). bf16 and fp16 have 16-bit activations
 // and products; weights, sums and statistics stay fp32.
 enum class Precision { fp32, tf32, bf16, fp16 };
-const char* precision_name(Precision precision);  // as the experiment spells it
+const char* precision_name(Precision precision);  // as it is spelt in an experiment
 Precision precision_of(const std::string& name);  // throws Error
 // In statistics mode, forward passes normalise and measure the groups of batch norm as in training, but without dropout
 // and without keeping values for gradients.
 enum class PassMode { training, inference, statistics };
-const char* pass_name(PassMode mode);  // as in tables of memory
+const char* pass_name(PassMode mode);  // as it is printed in tables of memory
 
 // An item of memory. `plan` prints the items, and the backend checks them against the memory that was allocated.
 struct MemoryItem {
   std::string what;
   std::int64_t bytes = 0;
-  bool on_device = false;  // in the device's memory
+  bool on_device = false;  // false: in host memory
 };
 
 // A flat fp32 vector in the backend's memory.
@@ -49,8 +49,8 @@ class Vector {
   virtual std::int64_t size() const = 0;
 };
 
-// Memory for vectors that are reduced over ranks: Communicator::allocate() and release(). Where it is empty, such
-// vectors lie in the backend's own memory.
+// Memory for vectors that are summed over ranks: Communicator::allocate() and release(). If the functions are empty,
+// such vectors are in the backend's own memory.
 struct ReducedMemory {
   std::function<void*(std::int64_t bytes)> allocate = {};
   std::function<void(void*)> release = {};
@@ -64,13 +64,13 @@ struct PassInput {
 
 struct PassContext {
   float gradient_scale =
-      0;  // fp16's loss scale / (targets counted in the global batch): gradients of all ranks then sum
+      0;  // fp16's loss scale / (targets counted in the global batch); the gradients of all ranks can then be summed
   // 1 / (virtual workers of the global batch x ranks that share each), for batch norm's statistics
   float statistic_scale = 0;
   std::uint64_t dropout_key = 0;  // with `step` and `first_row` it decides every random bit of the pass
   std::int64_t step = 0;
-  std::int64_t first_row = 0;  // of the global batch
-  float* state = nullptr;      // [micro_batch, layers, (h, c), hidden], replaced by take_sums(); null: zeros, not kept
+  std::int64_t first_row = 0;  // position of the pass's first row in the global batch
+  float* state = nullptr;      // [micro_batch, layers, (h, c), hidden], replaced by take_sums(); null: start from 0
   GroupRanks* group_ranks = nullptr;  // for a program whose groups are on several ranks; must live until backward()
 };
 
@@ -82,8 +82,8 @@ struct PassContext {
 struct PartTraffic {
   const std::byte* activations_in = nullptr;
   std::byte* activations_out = nullptr;
-  const std::byte* gradients_in = nullptr;  // of activations_out
-  std::byte* gradients_out = nullptr;       // of activations_in
+  const std::byte* gradients_in = nullptr;  // gradients of activations_out
+  std::byte* gradients_out = nullptr;       // gradients of activations_in
 };
 // Bytes of each exchange. 0: the part has no neighbour at this end.
 struct PartBytes {
@@ -92,10 +92,10 @@ struct PartBytes {
 
 // Sums over passes. They are added over micro-steps and ranks, and divided once at the end.
 struct LossSums {
-  double loss = 0;            // natural logarithm
+  double loss = 0;            // sum of the cross-entropies, in nats
   std::int64_t correct = 0;   // arg max equals target
   std::int64_t correct5 = 0;  // target among the five largest; images only
-  std::int64_t targets = 0;   // counted
+  std::int64_t targets = 0;   // number of targets that were counted
 
   LossSums& operator+=(const LossSums& other) {
     loss += other.loss;
@@ -107,14 +107,14 @@ struct LossSums {
 };
 
 struct BackwardHooks {
-  std::function<void(std::int64_t)> ready;  // gradients [0, watermark) are final; the last call has the whole vector
+  std::function<void(std::int64_t)> ready;  // gradients [0, watermark) are final; last call: all of them
   std::function<void()> poll;               // called often by the calling thread, so that communication advances
 };
 
-// The copies of a training program to host memory and back in every pass (Graph::offload()).
+// What a training program copies to host memory and back in every pass (Graph::offload()).
 struct HostTraffic {
-  std::int64_t bytes = 0;  // in each direction; as much host memory is page-locked
-  // Predicted seconds of a pass: computation, and the copies at the same time.
+  std::int64_t bytes = 0;  // copied in each direction; also the size of the page-locked host memory
+  // Predicted seconds of a pass. The computation and the copies run at the same time.
   double forward_seconds = 0, backward_seconds = 0, out_seconds = 0, back_seconds = 0;
 };
 
@@ -166,9 +166,9 @@ class Program {
 
 // The demands of a training step that decide how large a rank's micro-batches may be.
 struct PassDemand {
-  std::int64_t rows = 0;          // of the global batch; micro-batches divide them
+  std::int64_t rows = 0;          // rows of the global batch, a multiple of the micro-batch
   std::int64_t group = 0;         // samples that batch norm normalises together; 0: the model has none
-  std::int64_t vector_bytes = 0;  // weights, gradients, optimizer state
+  std::int64_t vector_bytes = 0;  // size of weights, gradients and optimizer state
   bool evaluates = false;         // an inference program is in memory at the same time as the training program
   bool measures_norms = false;    // a statistics program is in memory too
 };
@@ -177,13 +177,13 @@ struct PassDemand {
 // order.
 struct Update {
   UpdateRule rule;                       // gradient_scale, weight_decay and the trust ratios are filled in
-  std::span<const UpdateRange> ranges;   // the trained tensors, ascending
+  std::span<const UpdateRange> ranges;   // the trained tensors, in ascending order
   RangeNorms* gradient_norms =
-      nullptr;  // of these ranges, with which the update measures the gradient; null: no ranges
-  double clip_norm = 0;                  // of the unscaled gradient (Pascanu et al. 2013); 0: off
+      nullptr;  // measures the norm of the gradient in each of these ranges; null: there are no ranges
+  double clip_norm = 0;                  // largest norm of the unscaled gradient (Pascanu et al. 2013); 0: off
   float loss_scale = 1;                  // the gradients are multiplied by it
   std::int64_t trained = 0;              // number of trained elements; the statistics come after them
-  float norm_momentum = 0;               // running = (1 - momentum) running + momentum x this step's
+  float norm_momentum = 0;               // running = (1 - momentum) running + momentum x value of this step
   Program* program = nullptr;            // training program whose copies of the weights are renewed; null: none
   bool reports_trust = false;            // whether the result has the trust ratios
   std::optional<AdaScaleStep> adascale;  // AdaScale: the rate is multiplied by its gain
@@ -196,19 +196,19 @@ struct Update {
   std::function<double(std::span<double>)> complete_norms = {};
 };
 struct UpdateResult {
-  double gradient_norm = 0;  // before clipping and decay, loss scale removed; summed in double, the same bits each time
+  double gradient_norm = 0;  // unscaled, before clipping and decay; summed in double, reproducible bit for bit
   bool applied = false;
   // One per range; 1 for a range without a ratio. Empty if Update::reports_trust is false, if the optimizer has no
   // ratios, or if the update was skipped.
   std::vector<float> trust_ratios = {};
-  double gain = 1;                 // the factor by which AdaScale has multiplied the rate
-  AdaScaleAverages adascale = {};  // with this step
+  double gain = 1;                 // factor by which AdaScale has multiplied the rate
+  AdaScaleAverages adascale = {};  // including this step
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string describe() const = 0;  // "CPU, 2 threads, AVX-512 BF16, oneDNN 2.6.3"
+  virtual std::string describe() const = 0;  // such as "CPU, 2 threads, AVX-512 BF16, oneDNN 2.6.3"
 
   // Makes a vector of zeros. `reduced`: the communicator will sum it over ranks and may need special memory for it.
   virtual std::unique_ptr<Vector> make_vector(std::int64_t size, bool reduced = false) = 0;
@@ -224,17 +224,17 @@ class Backend {
   // handle of a device's stream; 0: the compute stream.
   virtual void add(std::span<const Vector* const> from, ElementRange range, Vector& to, std::uintptr_t stream = 0) = 0;
 
-  // Compiles a graph. `group` is the number of samples that batch norm normalises together (batch.worker); 0: all of
-  // the micro-batch. It is a divisor of micro_batch, or a multiple of it. A multiple means that the group is on group /
-  // micro_batch ranks, which every pass then needs (PassContext::group_ranks). Throws Error if the machine cannot run
-  // this precision.
+  // Compiles a graph. `group` is the number of samples that batch norm normalises together (batch.worker); 0: the whole
+  // micro-batch. It is a divisor or a multiple of micro_batch. If it is a multiple, the group is spread over group /
+  // micro_batch ranks, and every pass needs PassContext::group_ranks. Throws Error if the machine cannot run this
+  // precision.
   virtual std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
                                            PassMode mode, std::int64_t group = 0) = 0;
   // Compiles a part of a model. A training program has memory for `slots` micro-batches in flight.
   virtual std::unique_ptr<Program> compile_part(const Graph& graph, std::int64_t micro_batch, Precision precision,
                                                 PassMode mode, std::int64_t group, int slots) = 0;
-  // Returns the samples per pass if the experiment does not state them. On a CPU it is the fastest number by working
-  // set. On a device it is the largest that fits, which divides demand.rows and is a multiple of demand.group.
+  // Returns the samples per pass if the experiment does not state them. On a CPU, the size of the caches decides. On a
+  // device, it is the largest number that fits, divides demand.rows and is a multiple of demand.group.
   virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) = 0;
 
   // The ranges may be in any order and overlap. Throws Error if there are no ranges, or if one is empty.
@@ -263,7 +263,7 @@ class Backend {
 
   // Whether vectors and programs are in a device's memory.
   virtual bool on_device() const = 0;
-  // The device memory of a process besides vectors and programs. Estimates are marked as such.
+  // Returns the device memory of a process that vectors and programs do not use. Estimates are marked as such.
   virtual std::vector<MemoryItem> overhead() const = 0;
   // The device memory that a process may take, with overhead(); 0: not on a device.
   virtual std::int64_t device_bytes() const { return 0; }

@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// Exchanges in host memory go through `host`.
+// `host` does the exchanges in host memory.
 class DeviceGroupRanks : public GroupRanks {
  public:
   explicit DeviceGroupRanks(std::unique_ptr<GroupRanks> host) : host_(std::move(host)) {}

@@ -19,7 +19,7 @@ struct MatrixRange {
 
 // The iteration of Jordan 2024 with the coefficients of torch.optim.Muon:
 //
-//   X = U / max(|U|, epsilon), of the Frobenius norm;  5 times: A = X X^T, X = a X + (b A + c A^2) X
+//   X = U / max(|U|, epsilon) with the Frobenius norm |U|;  5 times: A = X X^T, X = a X + (b A + c A^2) X
 //
 // It moves the singular values near 1 (0.7 to 1.2) and keeps the singular vectors. A matrix with more rows than columns
 // uses the transposed form: A = X^T X, X = a X + X (b A + c A^2).
@@ -37,7 +37,7 @@ struct NewtonSchulz {
 class Orthogonalizer {
  public:
   virtual ~Orthogonalizer() = default;
-  // The bytes that allocate() takes, besides the vector.
+  // Returns the bytes that allocate() takes, without the vector.
   virtual std::int64_t bytes() const = 0;
   virtual void allocate() = 0;
   // Orthogonalises all matrices in place. A device only queues the work.

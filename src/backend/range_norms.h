@@ -23,7 +23,7 @@ struct ElementRange {
 class RangeNorms {
  public:
   virtual ~RangeNorms() = default;
-  virtual std::int64_t size() const = 0;  // ranges
+  virtual std::int64_t size() const = 0;  // number of ranges
   // Measures the ranges of `values`. Throws Error when a range ends beyond it. `stream`: the handle of the device's
   // stream that does it, so that a bucket can be measured in the stream that will sum it; 0: the program's stream.
   virtual void measure(const Vector& values, std::uintptr_t stream = 0) = 0;

@@ -1,4 +1,4 @@
-// Elapsed time. The clock is monotonic, so differences stay right when the wall clock is set. All processes of a
+// Elapsed time. The clock is monotonic, so a change of the wall clock does not disturb differences. All processes of a
 // machine share its origin, so the ranks of a node can compare times.
 #pragma once
 

@@ -9,7 +9,7 @@ namespace ringtrain {
 // to stdout and stderr. Several processes may write to the same file. Throws Error.
 void set_log_file(const std::string& path);
 bool has_log_file();
-// Writes text to where information goes, on any rank. Used to draw there, for example a progress bar.
+// Writes text to the output of information lines, on any rank. A progress bar, for example, draws with it.
 void write_log_text(const std::string& text);
 
 }  // namespace ringtrain

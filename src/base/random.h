@@ -64,7 +64,7 @@ inline double random_normal(std::uint64_t key, std::uint64_t index) {
 // Normal, cut off at two deviations (a value beyond them is drawn again) and scaled to the variance 1. The values lie
 // within +-2.2739. `index` must be less than 2^48.
 inline double random_truncated_normal(std::uint64_t key, std::uint64_t index) {
-  constexpr double deviation = 0.87962566103423978;  // of a standard normal that is cut off at two deviations
+  constexpr double deviation = 0.87962566103423978;  // deviation of a standard normal that is cut off at two
   for (std::uint64_t attempt = 0;; ++attempt) {
     const double normal = random_normal(key, index + (attempt << 48));
     if (std::abs(normal) <= 2) return normal / deviation;

@@ -64,7 +64,7 @@ std::shared_ptr<SharedMemory> SharedMemory::open(const std::string& name, std::s
   char target[64] = "";
   if (::readlink(name.c_str(), target, sizeof target - 1) < 0)
     throw Error(cat("cannot see ", name, ": ", std::strerror(errno)));
-  // If processes have other numbers here (containers), the name may belong to something else.
+  // If process numbers mean something else here (containers), the name may belong to something else.
   if (!std::string(target).starts_with(cat("/memfd:", file_name)))
     throw Error(cat(name, " is ", target, ", not the memory of another rank"));
   const int descriptor = ::open(name.c_str(), O_RDWR | O_CLOEXEC);

@@ -22,7 +22,7 @@ std::atomic<bool> held{false};
 void receive(int signal_number) {
   const double now = now_seconds();
   if (requested.load() == 0) {
-    first_time.store(now);  // before the flag: a reader of the flag finds the time too
+    first_time.store(now);  // stored before the flag, so a reader of the flag finds the time
     requested.store(signal_number);
     return;
   }
@@ -58,6 +58,10 @@ void catch_signals() {
   // &.
   for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) signal(signal_number, SIG_DFL);
   std::thread(wait_for_signals, expected).detach();
+}
+
+void report_file_limits() {
+  signal(SIGXFSZ, SIG_IGN);
 }
 
 void request_stop(int signal_number) {

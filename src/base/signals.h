@@ -20,6 +20,10 @@ namespace ringtrain {
 // launchers send the same signal in several ways.
 void catch_signals();
 
+// A file that would grow beyond a limit (ulimit -f) is an error of the call, EFBIG, as on a full disk. Without this
+// call SIGXFSZ would kill the process without a word. Shared memory counts as a file. Call it first in main().
+void report_file_limits();
+
 // After this call only SIGKILL can end this process early, because the checkpoint of the first signal is being written.
 void hold_signals();
 

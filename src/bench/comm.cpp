@@ -81,14 +81,15 @@ void print(const Preflight& result, double link_gbit) {
     log_info(text);
   }
   for (const auto& [scope, f] : result.fit) {
-    std::snprintf(line, sizeof line,
-                  "  %-8s %.1f us a message (%.1f us behind another), %.3f GB/s, fitted within %.0f %%", scope.c_str(),
-                  f.alpha * 1e6, f.gap * 1e6, f.beta > 0 ? 1e-9 / f.beta : 0.0, 100 * f.error);
+    std::snprintf(
+        line, sizeof line,
+        "  %-8s latency %.1f us a message (%.1f us if another is under way), %.3f GB/s; the fit is within %.0f %%",
+        scope.c_str(), f.alpha * 1e6, f.gap * 1e6, f.beta > 0 ? 1e-9 / f.beta : 0.0, 100 * f.error);
     log_info(std::string(line));
     if (f.beta <= 0 || (scope != "node" && scope != "network")) continue;
     std::snprintf(line, sizeof line, "  communication.%s_latency_us=%.3g communication.%s_gb_s=%.3g", scope.c_str(),
                   f.alpha * 1e6, scope.c_str(), 1e-9 / f.beta);
-    log_info(line, "  (what algorithm: auto asks for)");
+    log_info(line, "  (for communication.algorithm: auto)");
   }
 }
 
@@ -131,7 +132,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
   const bool alone_on_nodes = host.size() == std::ssize(context.hosts);
   struct Scope {
     std::string name;
-    int colour;  // of this rank
+    int colour;  // colour of this rank
   };
   std::vector<Scope> scopes;
   if (!alone_on_nodes) scopes.push_back({"node", first_of_node});
@@ -140,7 +141,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
 
   log_info("comm: all-reduce, bus bandwidth = 2 (p - 1) / p x bytes / seconds");
   for (const Scope& scope : scopes) {
-    Sums ring(context, scope.colour, "ring");  // the link is fitted to its cost
+    Sums ring(context, scope.colour, "ring");  // the link's figures are fitted to the cost of the ring
     const std::vector<double> sizes = gathered(host, ring.size());
     const int ranks = context.root() ? static_cast<int>(*std::max_element(sizes.begin(), sizes.end())) : 0;
     const double seconds = context.seconds / static_cast<double>(scopes.size()) / 9;

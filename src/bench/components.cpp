@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -15,6 +16,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/version.h"
+#include "bench/only_ring.h"
 #include "bench/reduced_source.h"
 #include "optim/optimizer.h"
 #include "parallel/synchronizer.h"
@@ -56,22 +58,23 @@ void forget_files(const DatasetIndex& index) {
 // The trainer's step with parts that can be left out, and without records.
 class Pipeline {
  public:
-  Pipeline(const RunPlan& plan, const Machine& machine)
+  Pipeline(const RunPlan& plan, const Machine& machine, std::shared_ptr<const Dataset> dataset)
       : plan_(plan),
         machine_(machine),
         backend_(*machine.backend),
         weights_(backend_.make_vector(plan.parameters.size())),
         gradients_(backend_.make_vector(plan.parameters.size(), true)),
-        optimizer_(plan.experiment.optimizer, plan.parameters, backend_),
-        synchronizer_(make_ring_synchronizer(
-            machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
+        synchronizer_(make_synchronizer(
+            plan.experiment.parallel, machine.communicator(), nullptr,
+            {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, plan.parameters.trained(),
             bucket_elements(plan.experiment.communication, backend_.on_device(), plan.batch.ranks),
             backend_.on_device())),
+        optimizer_(plan.experiment.optimizer, plan.parameters, backend_, {}, synchronizer_->update_share()),
         group_ranks_(plan.batch.span > 1 ? machine.communicator().share_groups(static_cast<int>(plan.batch.span))
                                          : nullptr),
         program_(
             backend_.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
-        dataset_(make_dataset(plan.train)),
+        dataset_(std::move(dataset)),
         loader_plan_(for_rank(plan.train_loader, machine.communicator().rank())) {
     program_->allocate();
     std::vector<float> flat(static_cast<std::size_t>(weights_->size()));
@@ -125,6 +128,10 @@ class Pipeline {
     double counters[7] = {};
     if (variant.sums) synchronizer_->agree(counters);
     if (variant.computes) optimizer_.finish();
+    if (variant.computes && variant.sums && optimizer_.is_shared()) {
+      synchronizer_->share(*weights_);
+      program_->set_weights(*weights_);
+    }
     ++context_.step;
   }
 
@@ -132,8 +139,8 @@ class Pipeline {
   const Machine& machine_;
   Backend& backend_;
   std::unique_ptr<Vector> weights_, gradients_;
-  Optimizer optimizer_;
   std::unique_ptr<Synchronizer> synchronizer_;
+  Optimizer optimizer_;
   std::unique_ptr<GroupRanks> group_ranks_;
   std::unique_ptr<Program> program_;
   std::shared_ptr<const Dataset> dataset_;
@@ -180,11 +187,12 @@ std::string csv_of(const BenchContext& context, const RunPlan& plan, const std::
 }  // namespace
 
 std::vector<ComponentRow> bench_components(const BenchContext& context, const std::string& csv) {
+  refuse_other_kinds(context.experiment.parallel, "bench components takes the steps of a ring apart");
   Communicator& host = *context.machine.host;
   const DatasetIndex index = shared_index(context.experiment.data.train, host);
   if (!index.is_image())
     throw Error(cat("data.train ", index.prefix, " holds ", index.kind,
-                    ", expected images: bench components takes their way from storage to the update apart"),
+                    ", expected images: bench components measures the parts of an image pipeline"),
                 "use an experiment with images, such as configs/imagenet_alexnet_lars.yaml");
   RunPlan plan;
   context.machine.agree_on_fusions([&] {
@@ -193,7 +201,7 @@ std::vector<ComponentRow> bench_components(const BenchContext& context, const st
                                      plan.norm_group);
   });
   const std::vector<Variant> all = variants(plan, context.machine.backend->on_device(), host.size());
-  Pipeline pipeline(plan, context.machine);
+  Pipeline pipeline(plan, context.machine, shared_dataset(plan.train, context.session.job()));
   const double share = context.seconds / static_cast<double>(rounds * all.size());
   std::vector<std::vector<double>> seconds(all.size());
   const std::int64_t steps = steps_in(host, share, pipeline.seconds_per_step(all.front(), 1));
@@ -210,7 +218,7 @@ std::vector<ComponentRow> bench_components(const BenchContext& context, const st
   log_info("components: ", plan.experiment.model.kind, ", ", to_string(plan.batch), ", each removed in turn");
   print(rows);
   if (!context.machine.backend->on_device())
-    log_info("  copy: a CPU computes on the loader's own memory, there is nothing to remove");
+    log_info("  copy: not measured, because a CPU reads the loader's memory directly");
   if (csv.empty()) return rows;
   write_file_atomically(csv, csv_of(context, plan, rows));
   log_info("wrote ", csv);

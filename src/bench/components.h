@@ -1,5 +1,5 @@
 // `ringtrain bench components` takes a training pipeline of images apart. It removes each part in turn. The gain in
-// throughput is what that part costs while all other parts run beside it:
+// throughput is the cost of that part while all other parts run at the same time:
 //
 //   storage ─► decode ─► augment ─► copy ─► compute ─► all-reduce
 #pragma once
@@ -13,7 +13,7 @@ namespace ringtrain {
 
 struct ComponentRow {
   std::string removed;            // "nothing", "storage", ...
-  double samples_per_second = 0;  // of all ranks
+  double samples_per_second = 0;  // over all ranks
   double seconds = 0;             // per step
   double cost_seconds = 0;        // how much shorter a step is without it; noise can make it negative
 };

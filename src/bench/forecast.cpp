@@ -257,7 +257,7 @@ StepRange Forecast::range(const BatchShare& share, int ranks, int ranks_per_node
 
 ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
   if (ranks > 1 && !has_node_ && !has_network_)
-    throw Error("no all-reduce was measured, so nothing can be said of more than one rank", measure_advice);
+    throw Error("no all-reduce was measured, so only one rank can be predicted", measure_advice);
   ForecastRow r;
   r.scaling = scaling, r.topology = topology, r.ranks = ranks;
   const auto seconds_of = [&](int count, ForecastRow* into) {

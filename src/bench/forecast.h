@@ -11,8 +11,8 @@
 
 namespace ringtrain {
 
-// strong: the batch of the experiment on more ranks. weak: the batch grows with the ranks, so that each rank keeps its
-// number of rows.
+// strong: the batch of the experiment is divided among more ranks. weak: the batch grows with the ranks, so that the
+// number of rows per rank stays the same.
 enum class Scaling { strong, weak };
 const char* scaling_name(Scaling scaling);
 const char* topology_name(Topology topology);
@@ -25,7 +25,7 @@ struct ForecastRow {
   double crowding = 1;  // threads per core; above 1 they take turns
   StepTime step;
   StepRange range;
-  double efficiency = 0;  // samples per second, divided by those of as many single ranks
+  double efficiency = 0;  // samples per second, divided by `ranks` times those of one rank
   double samples_per_second() const { return static_cast<double>(global_batch) / step.total(); }
 };
 
@@ -43,7 +43,7 @@ class Forecast {
   // Throws Error if so many ranks cannot divide the experiment's batch.
   ForecastRow row(Scaling scaling, Topology topology, int ranks) const;
 
-  // A measured training step and its prediction. Without a data set it is a step on the same input again and again.
+  // A measured training step and its prediction. Without a data set, every step uses the same input.
   struct Comparison {
     int ranks = 1, ranks_on_node = 1;
     double measured = 0, predicted = 0;  // seconds
@@ -57,7 +57,7 @@ class Forecast {
   bool core_sharing_is_measured() const { return core_sharing_is_measured_; }
   bool network_is_assumed() const {
     return network_is_assumed_;
-  }  // the figures of the node are used for the network too
+  }  // the network is assumed to be as fast as the links of a node
   const Uncertainty& uncertainty() const { return uncertainty_; }
   int ranks_per_node() const { return ranks_per_node_; }
   int cores_per_node() const { return cores_per_node_; }

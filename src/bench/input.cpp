@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <numeric>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -17,6 +19,7 @@
 #include "bench/input_advice.h"
 #include "bench/measure.h"
 #include "run/plan.h"
+#include "run/server_plan.h"
 #include "run/start.h"
 
 namespace ringtrain {
@@ -67,8 +70,37 @@ double read_rate(const DatasetIndex& index, int rank, double seconds) {
   return static_cast<double>(bytes) / (now - begin);
 }
 
-double loader_rate(const RunPlan& plan, const RankGroup& group, double seconds) {
-  Loader loader(shared_dataset(plan.train, group), for_rank(plan, plan.train_loader, group.rank()));
+// The loader of a rank. Parameter servers with ranks of their own load nothing, and of a pipeline's stages only the
+// first loads inputs.
+struct LoadingRank {
+  RunPlan plan;
+  int rank = 0, ranks = 1;  // among those that load
+  bool loads = true;
+};
+
+// Workers of parameter servers load like a ring of as many ranks. Without this, they would wait for a server to name
+// their batches.
+LoadingRank loading_rank(const Experiment& experiment, const DatasetIndex& index, int rank, int ranks,
+                         Backend& backend) {
+  if (const std::optional<ServerPlan> servers = server_plan(experiment, ranks, backend.on_device())) {
+    Experiment ring = experiment;
+    ring.parallel = {};
+    const int own = rank - servers->ranks();
+    return {make_run_plan(ring, index, nullptr, servers->workers, backend), own, servers->workers, own >= 0};
+  }
+  LoadingRank all{make_run_plan(experiment, index, nullptr, ranks, backend), rank, ranks, true};
+  if (const auto stages = static_cast<int>(all.plan.stages()); stages > 1) {
+    all.loads = rank % stages == 0;
+    all.ranks = ranks / stages;
+  }
+  return all;
+}
+
+double loader_rate(const LoadingRank& own, const RankGroup& group, double seconds) {
+  const RunPlan& plan = own.plan;
+  const std::shared_ptr<const Dataset> dataset = shared_dataset(plan.train, group);
+  if (!own.loads) return 0;
+  Loader loader(dataset, for_rank(plan, plan.train_loader, own.rank));
   loader.seek(0, 0);
   // Batches that were prepared before the clock starts do not count.
   for (std::int64_t i = 0; i < plan.train_loader.prefetch + 1; ++i) loader.next();
@@ -101,10 +133,11 @@ void bench_input(const BenchContext& context, Preflight& result) {
   const DatasetIndex index = shared_index(context.experiment.data.train, host);
   host.barrier();
   const std::vector<double> reads = gathered(host, read_rate(index, host.rank(), seconds));
-  const RunPlan plan = make_run_plan(context.experiment, index, nullptr, host.size(), *context.machine.backend);
+  const LoadingRank own = loading_rank(context.experiment, index, host.rank(), host.size(), *context.machine.backend);
   host.barrier();
-  const std::vector<double> samples = gathered(host, loader_rate(plan, context.session.job(), seconds)),
-                            threads = gathered(host, static_cast<double>(plan.train_loader.threads));
+  const std::vector<double> samples = gathered(host, loader_rate(own, context.session.job(), seconds)),
+                            threads =
+                                gathered(host, own.loads ? static_cast<double>(own.plan.train_loader.threads) : 0);
   if (!context.root()) return;
   result.input_is_images = index.is_image();
   result.input_is_raw = index.image.raw;
@@ -113,26 +146,35 @@ void bench_input(const BenchContext& context, Preflight& result) {
   const std::vector<double> bytes_of = host_sums(context, reads), samples_of = host_sums(context, samples),
                             threads_of = host_sums(context, threads);
   log_info("input: ", index.prefix, ", every node at the same time");
+  if (own.ranks < host.size())
+    log_info("  ", own.ranks, " of ", host.size(), " ranks load: with parallel.kind ", context.experiment.parallel.kind,
+             " the others need no inputs");
   for (std::size_t h = 0; h < context.hosts.size(); ++h) {
     result.input.push_back({context.hosts[h], bytes_of[h], samples_of[h], static_cast<int>(threads_of[h])});
     log_info("  ", context.hosts[h], ": ", readable_bytes(bytes_of[h]), "/s from the files, ",
              with_thousands(std::llround(samples_of[h])), " samples/s from the loaders");
   }
-  for (const auto& [values, what] : {std::pair(bytes_of, "reading files"), std::pair(samples_of, "loading samples")})
+  const auto compare = [&](const std::vector<double>& values, const char* what) {
     for (const SlowHost& s : slow_hosts(context.hosts, values, what, false)) result.slow.push_back(s);
+  };
+  compare(bytes_of, "reading files");
+  if (own.ranks == host.size()) compare(samples_of, "loading samples");
 }
 
 void advise_on_input(const BenchContext& context, const Preflight& result) {
   if (!context.root() || result.input.empty()) return;
-  const auto slowest = std::ranges::min_element(result.input, {}, &InputRate::samples_per_second);
+  const auto slowest = std::ranges::min_element(result.input, {}, [](const InputRate& rate) {
+    return rate.samples_per_second > 0 ? rate.samples_per_second : std::numeric_limits<double>::infinity();
+  });
   const StepMeasurement& step = result.step;
-  const auto ranks = static_cast<int>(std::ranges::count(context.session.hosts(), slowest->host));
+  const auto all = static_cast<int>(std::ranges::count(context.session.hosts(), slowest->host));
+  const auto ranks = std::max(1, static_cast<int>(slowest->loader_threads / context.experiment.data.loader_threads));
   const NodeInput node{.samples_per_second = slowest->samples_per_second,
                        .bytes_per_second = slowest->bytes_per_second,
                        .loader_threads = slowest->loader_threads,
                        .ranks = ranks,
                        .cores = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)),
-                       .computing_threads = ranks * (context.machine.device ? 1 : context.threads),
+                       .computing_threads = all * (context.machine.device ? 1 : context.threads),
                        .images = result.input_is_images,
                        .raw = result.input_is_raw,
                        .image_size = context.experiment.data.image_size,

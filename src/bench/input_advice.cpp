@@ -28,7 +28,7 @@ std::vector<std::string> input_advice_lines(const NodeInput& node, double wanted
   const InputAdvice a = input_advice(node, wanted);
   std::vector<std::string> lines = {cat("one loader thread on a core: ", rate(a.samples_per_core), " samples/s")};
   if (!(wanted > 0)) {
-    lines.push_back("--wanted RATE says how many threads so many samples/s of a node take");
+    lines.push_back("use --wanted RATE to see how many loader threads a node needs for RATE samples/s");
     return lines;
   }
   lines.push_back(cat(rate(wanted), " samples/s of a node take ", counted(a.threads, "loader thread"),

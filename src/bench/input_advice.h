@@ -9,23 +9,23 @@ namespace ringtrain {
 
 // Measurements of the slowest node. Its ranks were measured at the same time.
 struct NodeInput {
-  double samples_per_second = 0;  // of all its loaders
+  double samples_per_second = 0;  // all its loaders together
   double bytes_per_second = 0;    // from the data set's files
-  int loader_threads = 1;         // of all its ranks together
+  int loader_threads = 1;         // all its ranks together
   int ranks = 1, cores = 1;
-  int computing_threads = 1;         // of all its ranks together; one per rank with GPUs
+  int computing_threads = 1;         // all its ranks together; one per rank with GPUs
   bool images = false, raw = false;  // raw: stored decoded
   std::int64_t image_size = 0, channels = 3;
 };
 
 struct InputAdvice {
-  double samples_per_core = 0;                     // of a loader thread with a core of its own
+  double samples_per_core = 0;                     // rate of a loader thread that has a core to itself
   std::int64_t threads = 0, threads_per_rank = 0;  // needed for the wanted rate; the same on every rank
   std::int64_t free_cores = 0;                     // not used by computing threads, at least 0
   bool loaders_do = false;                         // threads <= free_cores
   std::int64_t decoded_size = 0;                   // side of a decoded data set's images, in pixels
   double decoded_bytes_per_second = 0;             // needed to read such a data set
-  bool files_do = false;                           // the files were read that fast
+  bool files_do = false;                           // the files were read at least that fast
 };
 
 // Loader threads share the cores of the node. The rate of one thread is the rate of all, divided by the number of

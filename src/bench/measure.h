@@ -18,10 +18,10 @@ struct BenchContext {
   const Experiment& experiment;
   Machine& machine;
   int threads = 1;
-  double seconds = 10;             // of each kind of measurement, approximately
+  double seconds = 10;             // for each kind of measurement, approximately
   double link_gbit = 0;            // the rated bandwidth between nodes; 0: not stated
-  double wanted = 0;               // samples per second that a node should load; 0: as many as its measured steps use
-  std::vector<std::string> hosts;  // distinct
+  double wanted = 0;               // samples per second that a node should load; 0: what its measured steps use
+  std::vector<std::string> hosts;  // each host once
   bool root() const { return session.rank() == 0; }
 };
 
@@ -40,10 +40,10 @@ Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, 
 
 // Returns the largest or smallest value among the ranks of each host, in the order of BenchContext::hosts.
 std::vector<double> by_host(const BenchContext& context, const std::vector<double>& of_rank, bool largest);
-// Returns one number per rank, on rank 0.
+// Gathers one number per rank. The result is on rank 0.
 std::vector<double> gathered(Communicator& host, double mine);
 
-// Measures what a start reads of the data sets and keeps in memory, with one copy per node and with one per rank.
+// Measures what the start reads from the data sets and keeps in memory, with one copy per node and one per rank.
 void bench_start(const BenchContext& context);
 void bench_comm(const BenchContext& context, Preflight& result);
 void bench_input(const BenchContext& context, Preflight& result);

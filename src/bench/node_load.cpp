@@ -24,7 +24,7 @@ bool on_all(Communicator& host, bool mine) {
   return without == 0;
 }
 
-// Binds all threads of this process, also those of OpenMP.
+// Binds all threads of this process to the CPUs, including those of OpenMP.
 void bind_to(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -50,7 +50,7 @@ NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& pl
         SyntheticPasses passes(plan, *backend);
         passes.compile(plan.batch.micro_batch);
         for (++started_; !ending_.load(std::memory_order_relaxed);) passes.pass();
-      } catch (const std::exception& e) {  // no memory for this many, so fewer run
+      } catch (const std::exception& e) {  // too little memory for all threads, so fewer run
         log_warning("computing beside the measured rank: ", e.what());
         ++started_;
       }

@@ -1,5 +1,5 @@
-// Puts the node into a state for a benchmark: all cores busy, or two ranks on the same cores. The state ends with the
-// object. The benchmark so measures what a rank's cores are worth when others use them or their caches.
+// Puts the node into a state for a benchmark: all cores are busy, or two ranks run on the same cores. The state ends
+// with the object. The benchmark measures how fast a rank is when others use its cores or its caches.
 #pragma once
 
 #include <atomic>
@@ -12,16 +12,16 @@
 
 namespace ringtrain {
 
-// Threads on the CPUs that this rank may use but does not need compute passes of the same kind. Memory, caches and
-// clock are then those of a node full of ranks. No such threads run if they would take more than half of the free
-// memory. `bytes_each` is the memory of one of them. Collective.
+// Loads the node: threads compute passes of the same kind on the CPUs that this rank may use but does not need. Memory,
+// caches and clock then behave as on a node full of ranks. There are no such threads if they would take more than half
+// of the free memory. `bytes_each` is the memory of one thread. Collective.
 class NodeLoad {
  public:
   NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads, std::int64_t bytes_each);
   ~NodeLoad();
   NodeLoad(const NodeLoad&) = delete;
   NodeLoad& operator=(const NodeLoad&) = delete;
-  bool is_there() const { return is_there_; }  // the same on all ranks: whether any rank has such threads
+  bool is_there() const { return is_there_; }  // whether any rank has such threads; the same on all ranks
 
  private:
   std::atomic<bool> ending_{false};

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Whether a step's object may lack this field, as in files of earlier versions.
+// Returns whether a step's object may lack this field. Files of earlier versions lack it.
 bool is_optional(std::string_view name) {
   return name == "full_node_pass" || name == "shared_pass" || name == "shared_step";
 }

@@ -10,7 +10,7 @@ namespace ringtrain {
 
 namespace {
 
-// The number of messages of a ring, and the bytes that a rank sends per byte of the vector.
+// Return the number of messages of a ring, and the bytes that a rank sends per byte of the vector.
 double messages(int ranks) {
   return 2.0 * (ranks - 1);
 }
@@ -115,7 +115,7 @@ double ready_at(std::span<const WatermarkPoint> watermark, double share) {
   return 1;
 }
 
-// The sum of a step's counters (recursive doubling) costs latency only.
+// Returns the time of the sum of a step's counters (recursive doubling), which costs latency only.
 double counters_seconds(const Cluster& c) {
   const auto rounds = [](int ranks) { return std::ceil(std::log2(static_cast<double>(ranks))); };
   return rounds(c.ranks_on_node()) * c.node.alpha + rounds(c.nodes()) * c.network.alpha;
@@ -124,7 +124,7 @@ double counters_seconds(const Cluster& c) {
 // Returns the time from the start of the last backward pass to the end of the last sum.
 double backward_and_sums(const StepWork& work, const Cluster& cluster, Topology topology) {
   if (cluster.ranks == 1) return work.backward;
-  const double rate = 1 - work.busy;  // of computation while the channel is occupied
+  const double rate = 1 - work.busy;  // speed of computation while the channel is occupied
   double now = 0, computed = 0, channel_free = 0, last_end = 0;
   const auto compute_until = [&](double target) {
     const double gained = std::min(target - computed, std::max(0.0, channel_free - now) * rate);

@@ -12,7 +12,7 @@ namespace ringtrain {
 // messages of the first one take alpha. Those of later sums take gap + beta b (the gap of LogP, Culler et al. 1993).
 struct Link {
   double alpha = 0, beta = 0, gap = 0;  // seconds, seconds per byte, seconds; gap <= alpha
-  double error = 0;                     // of the fit: the median of |1 - fitted / measured|
+  double error = 0;                     // error of the fit: the median of |1 - fitted / measured|
 };
 
 // `sums` all-reduces of `bytes` bytes each were started together and were finished after `seconds`.
@@ -42,7 +42,7 @@ SumCost ring_cost(const Link& link, int ranks, double bytes);
 // of two, the ranks beyond the power of two send their bytes to a partner and get the sum back.
 SumCost halving_cost(const Link& link, int ranks, double bytes);
 
-enum class FlatSums { ring, halving, faster };  // over all ranks alike; faster: the faster of the two
+enum class FlatSums { ring, halving, faster };  // over all ranks alike; faster: the faster one of the two
 
 struct Cluster {
   int ranks = 1, ranks_per_node = 1;
@@ -52,9 +52,9 @@ struct Cluster {
   int nodes() const { return (ranks + ranks_per_node - 1) / ranks_per_node; }
 };
 
-// flat: all ranks take part alike, and every step is as slow as its slowest link. hierarchical: reduce-scatter in the
-// node, a sum over the nodes for each piece, and all-gather in the node. The pieces share the network, which was
-// measured with one rank per node.
+// flat: all ranks take part alike, and every step of the sum is as slow as its slowest link. hierarchical: a
+// reduce-scatter in the node, a sum over the nodes for each piece, and an all-gather in the node. The pieces share the
+// network, which was measured with one rank per node.
 enum class Topology { flat, hierarchical };
 SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes);
 
@@ -63,17 +63,17 @@ struct WatermarkPoint {
   double time = 0, share = 0;
 };
 
-// The work of one rank in a step. The watermark is a staircase; without points it rises evenly.
+// The work of one rank in a step. The watermark is a step function. Without points it rises evenly.
 struct StepWork {
   double forward = 0, backward = 0;  // seconds per pass, without communication
   double update = 0;
-  double input = 0;       // seconds of the loader for this rank's share of the step, while the rank computes
-  double input_wait = 0;  // seconds of waiting for such a share that were measured
+  double input = 0;       // seconds in which the loader prepares this rank's share of a step, while the rank computes
+  double input_wait = 0;  // measured seconds of waiting for such a share
   std::int64_t accumulation = 1;
   std::int64_t elements = 0, bucket_elements = 1;
   double element_bytes = 4;
-  double busy = 0;  // share of the time of a sum that it takes from the computing core: 0 on a GPU, up to 1 on a CPU
-  double unexplained = 0;  // seconds that measured steps took beyond all of this; below it if negative
+  double busy = 0;         // share of a sum's time that the computing core spends on it: 0 on a GPU, up to 1 on a CPU
+  double unexplained = 0;  // seconds by which measured steps took longer than all of this explains; may be negative
   std::vector<WatermarkPoint> watermark;
 };
 
@@ -102,9 +102,9 @@ PassTime pass_at(std::span<const PassTime> measured, double micro_batch);
 // Returns the threads per core of a node, at least 1.
 double crowding(int ranks_on_node, int threads, int cores);
 
-// Threads that share a core take turns. With c threads a pass takes c times as long, and more: the other threads have
-// filled the caches with their data, and a message may arrive while its rank is not running. Both costs are given for
-// each thread beyond the first.
+// Threads that share a core take turns. With c threads a pass takes c times as long, and a little more: the other
+// threads have replaced the data in the caches, and a message may arrive while its rank is not running. The costs below
+// are for each thread after the first.
 struct CoreSharing {
   double slowdown = 0;      // relative slowdown of computation
   double message_wait = 0;  // seconds

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -9,8 +10,8 @@
 #include "checkpoint/snapshot.h"
 #include "cluster/watchdog.h"
 #include "nn/cuts.h"
-#include "run/memory_plan.h"
 #include "run/stage_plan.h"
+#include "run/start.h"
 #include "train/trainer.h"
 
 namespace ringtrain {
@@ -38,7 +39,7 @@ struct Measured {
 Measured measure(const RunPlan& plan, Machine& machine, const RankGroup& group, double seconds) {
   Communicator& host = *machine.host;
   Watchdog watchdog(group, plan.experiment.communication.timeout_seconds);
-  Loader loader(make_dataset(plan.train), for_rank(plan, plan.train_loader, host.rank()));
+  Loader loader(shared_dataset(plan.train, group), for_rank(plan, plan.train_loader, host.rank()));
   Trainer trainer(plan, *machine.backend, machine.communicator(), watchdog, loader, std::nullopt, machine.stages.get());
   load_trainer(nullptr, trainer, plan, {}, machine.communicator(), machine.stages.get());
   std::vector<double> times, bubbles, boundaries;
@@ -60,6 +61,17 @@ Measured measure(const RunPlan& plan, Machine& machine, const RankGroup& group, 
     return median(std::move(values));
   };
   return {settled(times), {settled(bubbles), settled(boundaries)}};
+}
+
+// Returns nothing if a run cannot have this plan: other sizes and cuts need other memory. The plan with the
+// experiment's own keys has been made before, so they are right.
+std::optional<RunPlan> plan_that_fits(const Experiment& experiment, const DatasetIndex& train,
+                                      const DatasetIndex* validation, int ranks, Backend& backend) {
+  try {
+    return make_run_plan(experiment, train, validation, ranks, backend);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -93,15 +105,14 @@ std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan) {
   return names;
 }
 
-std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train, Machine& machine,
-                                       const RankGroup& group, double seconds, bool only_sizes) {
+std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train,
+                                       const DatasetIndex* validation, Machine& machine, const RankGroup& group,
+                                       double seconds, bool only_sizes) {
   if (stages_of(experiment.parallel) == 1)
     throw Error("bench split measures pipelines, and every rank of this experiment computes the whole model",
                 "give an experiment with parallel.kind: pipeline, or add parallel.kind=pipeline");
-  const RunPlan first = make_run_plan(experiment, train, nullptr, group.size(), *machine.backend);
-  std::vector<std::int64_t> sizes = split_sizes(first, only_sizes ? 6 : 10);
-  const std::int64_t largest = largest_micro_batch(first, *machine.backend);
-  std::erase_if(sizes, [&](std::int64_t size) { return size > largest; });
+  const RunPlan first = make_run_plan(experiment, train, validation, group.size(), *machine.backend);
+  const std::vector<std::int64_t> sizes = split_sizes(first, only_sizes ? 6 : 10);
   std::vector<std::vector<std::string>> cuts = cuts_nearby(first);
   if (only_sizes) cuts.resize(1);
   std::vector<SplitTrial> trials;
@@ -110,7 +121,9 @@ std::vector<SplitTrial> measure_splits(const Experiment& experiment, const Datas
       Experiment candidate = experiment;
       candidate.batch.micro = size;
       candidate.parallel.cuts = cut;
-      const RunPlan plan = make_run_plan(candidate, train, nullptr, group.size(), *machine.backend);
+      const auto fitting = plan_that_fits(candidate, train, validation, group.size(), *machine.backend);
+      if (!fitting) continue;
+      const RunPlan& plan = *fitting;
       const Measured m = measure(plan, machine, group, seconds / static_cast<double>(cuts.size() * sizes.size()));
       trials.push_back({.micro_batch = size,
                         .micro_batches = plan.batch.accumulation,
@@ -120,6 +133,8 @@ std::vector<SplitTrial> measure_splits(const Experiment& experiment, const Datas
                         .bubble_seconds = m.passes.bubble,
                         .boundary_seconds = m.passes.boundary});
     }
+  if (trials.empty())
+    throw Error("no split size fits into the memory of a rank", "raise memory.limit_gib, or set memory.recompute=auto");
   return trials;
 }
 

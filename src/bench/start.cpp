@@ -34,7 +34,7 @@ double process_seconds() {
          std::stod(field) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-// Returns the memory of this process. A page that several processes share counts in parts (proc(5), smaps_rollup: Pss).
+// Returns the memory of this process. A page that k processes share counts as 1/k (proc(5), smaps_rollup: Pss).
 double resident_bytes() {
   std::ifstream file("/proc/self/smaps_rollup");
   std::string word;

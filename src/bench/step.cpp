@@ -10,6 +10,7 @@
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
 #include "bench/node_load.h"
+#include "bench/only_ring.h"
 #include "bench/synthetic_step.h"
 #include "checkpoint/snapshot.h"
 #include "run/start.h"
@@ -33,7 +34,7 @@ struct TrainingSteps {
   double seconds = 0, waited = 0;
 };
 
-// Runs the first training steps of the experiment, with its data set.
+// Runs the first training steps of the experiment with its data set, and returns their times.
 TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, double estimate) {
   const double budget = context.seconds / 4;
   std::int64_t steps = static_cast<std::int64_t>(budget / std::max(estimate, 1e-6));
@@ -43,7 +44,7 @@ TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, d
   host.broadcast(std::as_writable_bytes(std::span(&steps, 1)), 0);
 
   Watchdog watchdog(context.session.job(), plan.experiment.communication.timeout_seconds);
-  Loader loader(make_dataset(plan.train), for_rank(plan.train_loader, host.rank()));
+  Loader loader(shared_dataset(plan.train, context.session.job()), for_rank(plan.train_loader, host.rank()));
   Trainer trainer(plan, *context.machine.backend, context.machine.communicator(), watchdog, loader);
   load_trainer(nullptr, trainer, plan, {}, context.machine.communicator());
   std::vector<double> seconds, waited;
@@ -91,7 +92,7 @@ void print(const StepMeasurement& s, const RunPlan& plan) {
   }
   if (s.shared_pass > 0) {
     std::snprintf(line, sizeof line,
-                  "  while two ranks take turns on a core: a pass %.3f ms (%+.1f %% beside the turns), a step %.3f ms",
+                  "  two ranks on one core: a pass %.3f ms (%+.1f %% more than twice the time), a step %.3f ms",
                   1e3 * s.shared_pass, percent(s.shared_pass - 2 * pass, 2 * pass), 1e3 * s.shared_step);
     log_info(std::string(line));
   }
@@ -111,9 +112,7 @@ void print(const StepMeasurement& s, const RunPlan& plan) {
 }  // namespace
 
 void bench_step(const BenchContext& context, Preflight& result) {
-  if (context.machine.stages)
-    throw Error("bench step measures ranks that compute whole models, and this experiment is a pipeline",
-                "bench split measures its stages together; or add parallel.kind=ring");
+  refuse_other_kinds(context.experiment.parallel, "bench step measures steps of a ring");
   Communicator& host = *context.machine.host;
   Backend& backend = *context.machine.backend;
   const Experiment& e = context.experiment;
@@ -149,7 +148,7 @@ void bench_step(const BenchContext& context, Preflight& result) {
     const double share = seconds / 2 / static_cast<double>(sizes.size());
     for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
       step.compile(*size);
-      // The two take turns, so that a disturbance of the machine hits both.
+      // The two kinds of runs alternate, so that a disturbance of the machine affects both.
       std::vector<double> forward, pass;
       const Runs both = timed_runs(host, share, 1000, TooSlow::run_anyway, [&] {
         const double begin = now_seconds();

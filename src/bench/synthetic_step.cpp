@@ -64,11 +64,12 @@ void SyntheticPasses::pass(const BackwardHooks& hooks) {
 
 SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
     : SyntheticPasses(plan, *machine.backend),
-      optimizer_(plan.experiment.optimizer, plan.parameters, backend_),
-      synchronizer_(make_ring_synchronizer(
-          machine.communicator(), {gradients_->data(), static_cast<std::size_t>(gradients_->size())},
+      synchronizer_(make_synchronizer(
+          plan.experiment.parallel, machine.communicator(), nullptr,
+          {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, plan.parameters.trained(),
           bucket_elements(plan.experiment.communication, backend_.on_device(), plan.batch.ranks),
-          backend_.on_device())) {
+          backend_.on_device())),
+      optimizer_(plan.experiment.optimizer, plan.parameters, backend_, {}, synchronizer_->update_share()) {
   if (plan.batch.span > 1) group_ranks_ = machine.communicator().share_groups(static_cast<int>(plan.batch.span));
   machine.communicator().set_rounding(
       gradient_rounding(plan.parameters.trained(), plan.batch.global * plan.graph.sequence(), 1));
@@ -98,6 +99,9 @@ void SyntheticStep::step() {
   double counters[7] = {};
   synchronizer_->agree(counters);
   optimizer_.finish();
+  if (!optimizer_.is_shared()) return;
+  synchronizer_->share(*weights_);
+  program_->set_weights(*weights_);
 }
 
 std::vector<WatermarkPoint> SyntheticStep::watermark() {
@@ -113,7 +117,7 @@ std::vector<WatermarkPoint> SyntheticStep::watermark() {
   program_->take_sums();
   const double seconds = now_seconds() - begin;
   for (WatermarkPoint& p : points) p.time = std::min(1.0, p.time / seconds);
-  // Of two neighbours the later one stays, so that no bucket counts as final too early.
+  // If two points are neighbours, the later one stays, so that no bucket counts as final too early.
   while (points.size() > watermark_points) {
     std::vector<WatermarkPoint> fewer;
     for (std::size_t i = 1; i < points.size(); i += 2) fewer.push_back(points[i]);

@@ -6,9 +6,9 @@
 
 #include "bench/scaling_model.h"
 #include "optim/optimizer.h"
+#include "parallel/synchronizer.h"
 #include "run/machine.h"
 #include "run/plan.h"
-#include "parallel/synchronizer.h"
 
 namespace ringtrain {
 
@@ -26,7 +26,7 @@ class SyntheticPasses {
   const RunPlan& plan_;
   Backend& backend_;
   std::unique_ptr<Vector> weights_, gradients_;
-  std::unique_ptr<GroupRanks> group_ranks_;  // null: batch norm uses the own part of a shared group only
+  std::unique_ptr<GroupRanks> group_ranks_;  // null: batch norm uses only this rank's part of a shared group
   std::unique_ptr<Program> program_;
 
  private:
@@ -45,8 +45,8 @@ class SyntheticStep : public SyntheticPasses {
 
  private:
   void start_update();
-  Optimizer optimizer_;
   std::unique_ptr<Synchronizer> synchronizer_;
+  Optimizer optimizer_;
   BackwardHooks overlap_{[this](std::int64_t mark) { synchronizer_->ready(mark); }, [this] { synchronizer_->poll(); }};
 };
 

@@ -33,7 +33,7 @@ std::int64_t memory_limit(const BenchContext& context, double limit_gib) {
     bytes = 0.9 * static_cast<double>(context.machine.device->facts().free_bytes);
   else if (limit_gib == 0)
     bytes = 0.9 * static_cast<double>(free_host_bytes()) / context.session.node_size();
-  // The minimum over the ranks.
+  // The smallest value over the ranks decides.
   const std::vector<double> all = gathered(*context.machine.host, bytes);
   double least = all.empty() ? 0 : *std::ranges::min_element(all);
   context.machine.host->broadcast(std::as_writable_bytes(std::span(&least, 1)), 0);
@@ -47,6 +47,9 @@ RunPlan plan_of_batch(const Experiment& experiment, std::int64_t batch, int rank
   e.batch.global = batch * ranks;
   e.batch.worker = e.batch.micro = batch;
   e.noise.every_steps = 0;
+  e.parallel = {};  // every rank computes the whole model
+  if (e.memory.recompute != std::vector<std::string>{"auto"})
+    e.memory.limit_gib = 1e6;  // the plan of a batch that does not fit is made, too
   e.learning_rate = {};
   e.stop = {};
   e.stop.steps = 1;
@@ -86,7 +89,7 @@ double matrix_rate(const BenchContext& context, const RunPlan& like) {
       timed_runs(*context.machine.host, context.seconds / 4, 1000, TooSlow::run_anyway, [&] { passes.pass(); });
   const double operations = static_cast<double>(batch * training_flops_per_sample(plan.graph));
   if (!context.root()) return 0;
-  // The rate of the machine is that of the fastest run of the slowest rank.
+  // The machine's rate is the rate of the slowest rank in its fastest run.
   double slowest = 0;
   for (const std::vector<double>& of_rank : runs.of_rank)
     slowest = std::max(slowest, *std::ranges::min_element(of_rank));
@@ -142,7 +145,7 @@ std::string csv_of(const BenchContext& context, const Utilisation& u) {
   return csv.str();
 }
 
-// The batches to measure, and the first one that is too large (0: `largest` was reached first).
+// The batches to measure, and the first batch that is too large (0: `largest` was reached before).
 struct Batches {
   std::vector<std::int64_t> fitting;
   std::int64_t too_large = 0;

@@ -11,14 +11,14 @@
 
 namespace ringtrain {
 
-// One batch size.
+// The results for one batch size.
 struct UtilisationRow {
-  std::int64_t batch = 0;         // samples per rank and step; one pass
-  double seconds = 0;             // of a training step with the sum of gradients; 0: does not fit
-  double samples_per_second = 0;  // of all ranks
-  double flops = 0;               // floating-point operations per second of a rank, of its products
+  std::int64_t batch = 0;         // samples per rank and step, in one pass
+  double seconds = 0;             // a training step with the sum of gradients; 0: does not fit
+  double samples_per_second = 0;  // all ranks together
+  double flops = 0;               // floating-point operations per second of a rank, in products only
   double share = 0;               // flops divided by the matrix rate
-  std::int64_t memory_bytes = 0;  // of a training run on a rank, as `plan` prints it
+  std::int64_t memory_bytes = 0;  // memory of a training run on a rank, as `plan` prints it
   bool fits = true;
 };
 

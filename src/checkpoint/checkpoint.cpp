@@ -28,8 +28,8 @@ namespace fs = std::filesystem;
 constexpr const char* schema = "ringtrain-checkpoint";
 constexpr std::int64_t schema_major = 1, schema_minor = 1;
 constexpr const char* damaged_hint =
-    "--resume takes the newest whole checkpoint of a run by itself; remove this file or restore it from a copy";
-// HDF5 keeps attributes in 64 KiB object headers.
+    "remove this file or restore it from a copy; --resume finds the newest whole checkpoint of a run by itself";
+// HDF5 keeps attributes in object headers of 64 KiB.
 constexpr std::size_t longest_attribute = 32768;
 constexpr std::int64_t sync_bytes = 64 << 20;
 constexpr const char* reserved[] = {"schema", "schema_version", "step", "attributes_crc32c", "complete"};
@@ -102,7 +102,7 @@ void check_names(const Checkpoint& checkpoint) {
   }
 }
 
-// Data in the page cache does not count as progress. So the file is flushed to the disk piece by piece.
+// Data in the page cache does not count as progress. The file is therefore flushed to disk piece by piece.
 void write_file(const std::string& path, const Checkpoint& checkpoint, const Progress& progress) {
   h5::File file = h5::File::create(path);
   std::int64_t waiting = 0;
@@ -276,7 +276,9 @@ void require_readable(const std::string& path, const Progress& progress) {
   if (file >= 0) ::close(file);
   if (reason == 0 || reason == EISDIR) return;
   throw Error(cat(path, ": cannot read: ", std::strerror(reason)),
-              "it may be whole: --resume when the disk answers again, or move it away to go on from an older one");
+              "the file may be undamaged: use --resume when the disk can be read again, or move the file away to "
+              "continue from an "
+              "older checkpoint");
 }
 
 std::optional<std::int64_t> step_of_file(const std::string& file_name) {

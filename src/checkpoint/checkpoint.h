@@ -53,10 +53,10 @@ struct Checkpoint {
   const Number& find(const std::string& name) const;
 };
 
-// Writes a self-describing HDF5 file; results/checkpoints.md lists every name. It has a group per name prefix and one data set per array with the attribute
-// crc32c. Texts and numbers are attributes of the root; texts that are too long for an attribute are u8 data sets in
-// texts/. `contents` (u8) has a line with name and shape for each array, in order. attributes_crc32c covers step,
-// texts, numbers and contents. `complete` is written last.
+// Writes a self-describing HDF5 file; results/checkpoints.md lists every name. The file has a group per name prefix and
+// a data set per array with the attribute crc32c. Texts and numbers are attributes of the root; texts too long for that
+// are u8 data sets in texts/. `contents` (u8) has a line with name and shape for each array, in order.
+// attributes_crc32c covers step, texts, numbers and contents. `complete` is written last.
 //
 // The file is written to <path>.tmp, synced and opened again. All checksums are compared, and then the file is renamed.
 // On any failure, for example a full disk, the temporary file is removed, `path` is unchanged, and Error is thrown.

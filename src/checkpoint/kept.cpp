@@ -17,7 +17,7 @@ constexpr const char* kept_text = "kept_steps";
 struct Place {
   std::int64_t step = 0;
   double epochs = -1;         // less than 0: written by an earlier version
-  double epochs_before = -1;  // at the beginning of the last update
+  double epochs_before = -1;  // epochs at the beginning of the last update
 };
 
 // Counts epochs as RunPlan::schedule does.

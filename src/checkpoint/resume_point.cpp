@@ -22,7 +22,7 @@ void read_own(const std::string& run_dir, ResumePoint& point, const Progress& pr
   point.branch = stored_branch_point(*point.checkpoint);
 }
 
-// The best loss, the time and the evaluations of a branch start from zero.
+// Reads the source of a branch. The branch's best loss, time and evaluations start from zero.
 void read_source(const std::string& from, ResumePoint& point, const Progress& progress) {
   const std::string path = source_checkpoint(from);
   point.path = path;

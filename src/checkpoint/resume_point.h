@@ -14,7 +14,7 @@
 
 namespace ringtrain {
 
-// A new run begins with a default-constructed one: step 0, and nothing is known.
+// Where a run starts. A new run has a default-constructed one: step 0, and nothing is known.
 struct ResumePoint {
   // The following members are valid on all ranks.
   enum class Kind { beginning, source, own } kind = Kind::beginning;  // new, branch.from, or this run's checkpoint

@@ -136,8 +136,8 @@ static void check_same_workers(const Checkpoint& checkpoint, const std::string& 
   if (!plan.servers || !plan.servers->async || before.parallel.mode != "async" || ranks == 0) return;
   const std::int64_t was = ranks - server_ranks(before.parallel);
   if (was != plan.servers->workers)
-    throw Error(cat(path, ": its updates are of ", was, " workers, and there are ", plan.servers->workers,
-                    ", expected as many: an update is batch.global / workers samples"),
+    throw Error(cat(path, ": was written with ", was, " workers, and now there are ", plan.servers->workers,
+                    ", expected as many: an update takes batch.global / workers samples"),
                 cat("start ", was + plan.servers->ranks(), " ranks, or a new run in another run.dir"));
 }
 
@@ -175,8 +175,9 @@ std::string changed_rate(const Experiment& before, const RunPlan& plan, const Po
   std::int64_t step = 0;
   while (step < finished && was(step) == is(step)) ++step;
   if (step >= finished) return "";
-  return cat("the learning rate would have been another from step ", step + 1, " on: step ", finished, " had ",
-             was(finished - 1), ", step ", finished + 1, " has ", is(finished), " (instead of ", was(finished), ")");
+  return cat("the learning rate of finished steps would have been another, from step ", step + 1, " on. Step ",
+             finished, " had ", was(finished - 1), ". Step ", finished + 1, " has ", is(finished), " instead of ",
+             was(finished));
 }
 
 }  // namespace ringtrain

@@ -16,7 +16,7 @@ Experiment experiment_of(const Checkpoint& checkpoint, const std::string& path);
 struct KeyChange {
   std::string_view key;
   std::string was, is;
-  bool decides_result = false;  // false: it changes only speed, place or record (decides_what_is_learned())
+  bool decides_result = false;  // false: only speed, place or records change (decides_what_is_learned())
   bool operator==(const KeyChange&) const = default;
 };
 // Returns a text such as "learning_rate.base: 0.001 -> 0.002".

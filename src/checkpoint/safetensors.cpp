@@ -49,7 +49,7 @@ void refuse_other_formats(const std::string& path, const std::string& start) {
 
 // Throws Error if a name occurs twice; nlohmann::json alone would keep the last one.
 Json parse_header(const std::string& path, const std::string& text) {
-  std::vector<std::set<std::string>> keys;  // of the open objects
+  std::vector<std::set<std::string>> keys;  // the keys of each open object
   const auto watch = [&](int, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
@@ -84,7 +84,7 @@ bool is_list_of_counts(const Json& value) {
          });
 }
 
-// `data_begin` is the place in the file at which the offsets begin.
+// `data_begin` is the position in the file where the offsets begin to count.
 SafetensorsEntry entry_of(const std::string& path, const std::string& name, const Json& value, std::uint64_t data_begin,
                           std::uint64_t file_bytes) {
   const std::string who = cat(path, ": tensor ", shown(name));

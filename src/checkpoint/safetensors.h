@@ -16,8 +16,8 @@ struct SafetensorsEntry {
   std::string name;
   std::string dtype;  // "F32", "BF16", "I64", ...
   std::vector<std::int64_t> shape;
-  std::int64_t count = 0;              // elements
-  std::uint64_t begin = 0, bytes = 0;  // place in the file
+  std::int64_t count = 0;              // number of elements
+  std::uint64_t begin = 0, bytes = 0;  // position and size in the file
 };
 
 class SafetensorsFile {

@@ -21,10 +21,10 @@ namespace ringtrain {
 namespace {
 
 constexpr std::int64_t unknown_epoch = -1;
-constexpr std::int64_t piece_elements = 1 << 20;  // the elements that ranks exchange at a time
+constexpr std::int64_t piece_elements = 1 << 20;  // number of elements that ranks exchange at a time
 constexpr std::string_view running_prefix = "running/";
 
-// The name of a tensor's array in files. "" if the vector has nothing of this tensor.
+// Returns the name of a tensor's array in files. "" if the vector has no values for this tensor.
 using NameOf = std::function<std::string(const Parameter&)>;
 
 // One array per tensor. The padding and the order of the flat vector are not stored.
@@ -97,11 +97,11 @@ void restore_running_norms(const Checkpoint& checkpoint, const ParameterTable& p
 std::string weight_name(const Parameter& p) {
   return std::string(weights_prefix) + p.name;
 }
-// If the evaluated weights are an average, the weights that are trained have this name.
+// If the evaluated weights are an average, this is the name of the weights that are trained.
 std::string trained_name(const Parameter& p) {
   return p.kind == ParameterKind::statistic ? "" : "optimizer/y/" + p.name;
 }
-// The names for the optimizer's vector number `index`.
+// Returns the names for the optimizer's vector number `index`.
 NameOf state_name(const OptimizerConfig& config, std::size_t index) {
   return [&config, index](const Parameter& p) {
     const std::string name = Optimizer::state_names(config, p)[index];
@@ -295,6 +295,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
                {"norms_step", progress.norms_step},
                {"ranks", 0},
                {"threads", 0},
+               {"compared", 0},
                {"loss_scale", 0.0},
                {"loss_scale_steps", 0},
                {"applied_updates", 0},
@@ -424,6 +425,10 @@ RunProgress progress_of(const Checkpoint& c) {
   return p;
 }
 
+bool was_compared(const Checkpoint& checkpoint) {
+  return checkpoint.whole_or("compared", 0) == 1;
+}
+
 std::int64_t recorded_micro_batch(const Checkpoint& checkpoint) {
   return checkpoint.whole("micro_batch");
 }
@@ -444,10 +449,10 @@ void expect_evaluated_norms(const Checkpoint& checkpoint, const std::string& pat
   if (checkpoint.step == 0 || norms_step == checkpoint.step) return;
   if (experiment_of(checkpoint, path).evaluate.norm_statistics != "recomputed") return;
   throw Error(cat(path,
-                  ": has no recomputed statistics of batch norm (evaluate.norm_statistics): a signal left no time "
-                  "for them after step ",
+                  ": has no recomputed statistics of batch norm (evaluate.norm_statistics): a signal stopped the run "
+                  "before they were computed, after step ",
                   checkpoint.step),
-              "resume the run, whose next checkpoint has them, or give another checkpoint of it");
+              "resume the run: its next checkpoint will have them; or give another checkpoint");
 }
 
 void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat) {

@@ -7,15 +7,15 @@
 
 namespace ringtrain {
 
-// The state of a run beside weights and optimizer. It is stored in the checkpoint and is the same on all ranks.
+// The state of a run, apart from weights and optimizer. It is stored in the checkpoint and is the same on all ranks.
 struct RunProgress {
   Position position;
-  Position before;             // where the last update began; its step and samples are not kept
+  Position before;             // where the last update began; its `step` and `samples` are not stored
   double elapsed_seconds = 0;  // time spent on training, over all parts of the run
   double best_loss = 0;        // validation loss; has_best says whether there is one
   std::int64_t best_step = 0;
   bool has_best = false;
-  std::int64_t evaluated_step = 0;   // of the last evaluation
+  std::int64_t evaluated_step = 0;   // step of the last evaluation
   double scale_invariant_steps = 0;  // AdaScale's steps
   std::int64_t norms_step = -1;      // step of the recomputed batch norm statistics in the newest checkpoint; -1: none
 };
@@ -47,6 +47,10 @@ std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint);
 // loaded only if the checkpoint was trained with fp16.
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator, StageRanks* stages = nullptr);
+
+// Whether the ranks had compared their copies of the model before it was written, and found no difference. False where
+// one rank wrote it, or an earlier version.
+bool was_compared(const Checkpoint& checkpoint);
 
 // Returns the samples of a device pass, which a resumed run keeps. 0: the checkpoint was not written by a run.
 std::int64_t recorded_micro_batch(const Checkpoint& checkpoint);

@@ -14,12 +14,22 @@ bool is_experiment_file(const std::string& source) {
   return source.ends_with(".yaml") || source.ends_with(".yml");
 }
 
+namespace {
+
+std::string run_folder_of(const std::string& source, const std::vector<std::string>& overrides) {
+  if (!is_experiment_file(source)) return source;
+  const RunSource run = source_of_run({source, overrides}, true);
+  return run.folder.empty() ? run_folder_path(read_experiment(run.experiment.path, run.experiment.overrides), true)
+                            : run.folder;
+}
+
+}  // namespace
+
 std::string checkpoint_of(const std::string& source, const std::vector<std::string>& overrides, WhichCheckpoint which) {
   if (!overrides.empty() && !is_experiment_file(source))
     throw Error(cat(source, ": ", overrides[0], " changes nothing in it"), "keys can be given with an experiment file");
   if (source.ends_with(".h5")) return source;
-  const std::string folder =
-      is_experiment_file(source) ? run_folder_path(read_experiment(source, overrides), true) : source;
+  const std::string folder = run_folder_of(source, overrides);
   const std::string best = folder + "/checkpoints/best.h5";
   if (which != WhichCheckpoint::newest) {
     if (std::filesystem::exists(best)) return best;

@@ -174,7 +174,7 @@ void load_safetensors_without_head(const std::string& path, const RunPlan& plan,
   const Dense& head = classifier(plan.graph);
   Shapes shapes = shapes_of(entries);
   for (const std::string& name : {head.weight, head.bias})
-    shapes[name] = plan.parameters.find(name).shape;  // whatever the file has
+    shapes[name] = plan.parameters.find(name).shape;  // the file's shapes of the head do not matter
   require_same_tensors(path, shapes, plan);
   initialize(plan.parameters, plan.experiment.seed, flat);
   for (const Parameter& p : plan.parameters.all())

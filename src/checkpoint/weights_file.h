@@ -17,12 +17,12 @@ namespace ringtrain {
 // names every tensor that is missing, unknown or of another shape, or the first tensor with a value that is not finite.
 void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat);
 
-// The same for fine-tuning on other classes: the tensors of the last layer are not read. They begin as the experiment's
-// seed says. Throws Error for a model of text, whose first layer has the symbols of the data as well.
+// Does the same for fine-tuning on other classes. The tensors of the last layer are not read, but initialised from the
+// experiment's seed. Throws Error for a model of text, because its first layer depends on the symbols too.
 void load_safetensors_without_head(const std::string& path, const RunPlan& plan, std::span<float> flat);
 
-// Takes the mean and deviation of the pictures that the weights were trained on into the experiment, unless it states
-// them: a file that `ringtrain export` has written, or a checkpoint, carries them.
+// Copies the mean and deviation of the pictures that the weights were trained on to the experiment, unless it states
+// them. Files of `ringtrain export` and checkpoints contain them.
 void use_image_input_of(const SafetensorsFile& file, DataConfig& data);
 void use_image_input_of(const Checkpoint& checkpoint, DataConfig& data);
 

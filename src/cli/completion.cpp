@@ -1,4 +1,4 @@
-// Completion in bash: commands, options, the words that an option or operand takes, and keys of an experiment.
+// Completion in bash: commands, options, the words that an option or operand accepts, and keys of an experiment.
 #include <sstream>
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 namespace ringtrain {
 namespace {
 
-// "fp32|fp16" -> "fp32 fp16"; "" where the form is no list of words. Of operands the first counts.
+// "fp32|fp16" -> "fp32 fp16". Returns "" if the form is not a list of words. Only the first operand is used.
 std::string choices(const std::string& form) {
   std::string first = form.substr(0, form.find(' '));
   if (first.find('|') == std::string::npos || first.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") != std::string::npos)

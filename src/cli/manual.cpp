@@ -11,9 +11,9 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t line_width = 78;  // of the source, which no reader sees
+constexpr std::size_t line_width = 78;  // width of the source, which readers do not see
 
-// No letter of the text is taken for a macro or an escape, and hyphens can be searched for and copied.
+// Escapes the text: no letter acts as a macro or an escape, and hyphens can be searched for and copied.
 std::string troff(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -34,7 +34,7 @@ std::string quoted(const std::string& text) {
   return cat("\"", troff(text), "\"");
 }
 
-// Paragraphs; lines that begin with a space are shown as they are.
+// Writes paragraphs. Lines that begin with a space are shown unchanged.
 std::string paragraphs(const std::string& text) {
   std::string out;
   std::istringstream lines(wrapped(text, 0, line_width));

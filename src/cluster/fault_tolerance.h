@@ -11,25 +11,25 @@ namespace ringtrain {
 
 class FaultTolerance {
  public:
-  // Throws Error, with advice, where the library has no fault tolerance or the launcher has not switched it on.
+  // Throws Error, with advice, if the library has no fault tolerance or the launcher has not switched it on.
   static const FaultTolerance& get();
-  static bool is_switched_on();  // in Open MPI; from any thread
+  static bool is_switched_on();  // in Open MPI; may be called from any thread
 
-  // Ends this process so that the other ranks learn of it, and ends the job with this exit code. An mpirun that goes on
-  // without dead processes ignores MPI_Abort for all other ranks. It reports no process that exits, and its own exit
-  // code is 0 where all processes were killed. Therefore each rank kills itself, except the lowest living rank. This
-  // rank revokes the communicators, waits for the deaths of the others, and exits. Call it from the main thread.
+  // Ends the job with this exit code, so that the other ranks notice. If mpirun is told to go on without dead
+  // processes, it ignores MPI_Abort for all other ranks. It reports no process that exits, and its own exit code is 0
+  // if all processes were killed. Therefore each rank kills itself, except the lowest living rank. That rank revokes
+  // the communicators, waits for the deaths of the others, and exits. Call this from the main thread.
   [[noreturn]] static void end_job(int exit_code);
   static void end_with_job(MPI_Comm comm);  // end_job() revokes it
 
-  // Ranks of `comm` whose deaths this process knows of. A receive from MPI_ANY_SOURCE no longer waits for them. Local.
+  // Returns the ranks of `comm` that this process knows to be dead. MPI_ANY_SOURCE no longer waits for them. Local.
   std::vector<int> find_dead(MPI_Comm comm) const;
   // Ends all operations of all ranks on `comm` with an error. Not collective.
   void revoke(MPI_Comm comm) const;
-  // True when all ranks of `comm` live and pass true. All living ranks get the same answer. Collective; works on a
-  // revoked communicator, too.
+  // Returns true if all ranks of `comm` are alive and pass true. All living ranks get the same answer. Collective. It
+  // works on a revoked communicator too.
   bool agree(MPI_Comm comm, bool mine) const;
-  // The living ranks of `comm`, in its order. Collective over those.
+  // Returns a communicator of the living ranks of `comm`, in its order. Collective over those ranks.
   MPI_Comm shrink(MPI_Comm comm) const;
 
  private:
@@ -40,7 +40,7 @@ class FaultTolerance {
   int (*shrink_)(MPI_Comm, MPI_Comm*) = nullptr;
 };
 
-// The ranks in `comm` of the members of `part`; MPI_UNDEFINED for a member that is not in `comm`.
+// Returns the ranks in `comm` of the members of `part`. A member that is not in `comm` gets MPI_UNDEFINED.
 std::vector<int> places_in(MPI_Comm comm, MPI_Group part);
 
 }  // namespace ringtrain

@@ -14,33 +14,33 @@
 
 namespace ringtrain {
 
-// Called with a bucket's first element and the stream of its sum, as BeforeSum.
+// Called with the first element of a bucket and the stream of its sum, as BeforeSum is.
 using BeforeBucket = std::function<void(std::int64_t begin, std::uintptr_t stream)>;
 
 using PendingSums = std::deque<std::unique_ptr<Pending>>;
 
-// Begins the sums of the bucket [begin, end), the same on all ranks, and appends them. `before`: called once.
+// Starts the sums of the bucket [begin, end), the same on all ranks, and appends them. It calls `before` once.
 using StartBucket =
     std::function<void(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending)>;
 
 class GradientReducer {
  public:
-  // `gradients`: the whole flat vector. `bucket_elements`: elements of a bucket; the last bucket takes the rest.
-  // `start` starts the sum of a bucket; where it is null, all ranks get the sum. Throws Error for buckets of less than
-  // 1 element.
+  // `gradients` is the whole flat vector. `bucket_elements` is the size of a bucket; the last bucket takes the rest.
+  // `start` starts the sum of a bucket. If it is null, all ranks get the sum. Throws Error if `bucket_elements` is less
+  // than 1.
   GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements,
                   StartBucket start = {});
 
   // All ranks make the same calls in a step: begin(), ready() and poll() in the backward pass, then finish().
   // begin() starts a new step, in which no gradient is ready yet. `before` is called for every bucket before its sum.
   void begin(BeforeBucket before = {});
-  void ready(std::int64_t watermark);  // elements [0, watermark) hold their final local values: launch what is whole
-  void poll();                         // advance what is under way; cheap, called between kernels
+  void ready(std::int64_t watermark);  // elements [0, watermark) are final on this rank; starts full buckets
+  void poll();                         // advances the sums; cheap, called between kernels
   // Called when all gradients are ready. Starts the remaining sums and the sum of `counters`, if there are any. Returns
   // when the sums of the counters are complete and the gradients may be used (Pending::finish()).
   void finish(std::span<double> counters);
 
-  double exposed_seconds() const { return exposed_seconds_; }  // of the last step: time inside finish()
+  double exposed_seconds() const { return exposed_seconds_; }  // time inside finish() in the last step
   std::int64_t buckets() const;
 
  private:

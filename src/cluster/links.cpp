@@ -10,7 +10,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t kLongest = std::size_t{1} << 30;  // bytes of an MPI message, whose counts are ints
+constexpr std::size_t kLongest = std::size_t{1} << 30;  // bytes per MPI message, because MPI's counts are ints
 
 class MpiMessage : public Message {
  public:

@@ -1,4 +1,4 @@
-// Messages from one rank of a group to another, in host memory or between devices.
+// Sends messages from one rank of a group to another, in host memory or between devices.
 #pragma once
 
 #include <cstddef>
@@ -17,35 +17,35 @@ class Message {
   virtual ~Message() = default;
   virtual bool done() = 0;    // never blocks
   virtual void finish() = 0;  // throws GroupFailed when a rank of the group has failed
-  virtual void look_out() {}  // a caller that waits for done() calls it repeatedly; throws as finish() does
+  virtual void look_out() {}  // called repeatedly while waiting for done(); throws as finish() does
 };
 
-// The direction of all messages with one tag between two ranks.
+// Names the direction of all messages with one tag between two ranks.
 struct Lane {
   int from = 0, to = 0, tag = 0;
 };
 
-// For the main thread only. Messages between two ranks with the same tag arrive in the order in which they were sent;
-// both sides name the same number of bytes.
+// For the main thread only. Messages between two ranks with the same tag arrive in the order in which they were sent.
+// Both sides give the same number of bytes.
 //
-// Links between devices take addresses of the device. A message is sent after all work that the compute stream has when
-// the message is started. After finish() the message may still be under way. The host does not wait for it, but work
-// that is given to the compute stream after finish() does.
+// Links between devices take addresses of the device. A message is sent after all work that the compute stream had when
+// the message was started. After finish() the message may still be under way. The host does not wait for it. Work that
+// is given to the compute stream after finish() does.
 class Links {
  public:
   virtual ~Links() = default;
-  // Memory for messages. The caller releases it before the links are destroyed.
+  // Returns memory for messages. The caller releases it before the links are destroyed.
   virtual std::byte* allocate(std::int64_t bytes) = 0;
   virtual void release(std::byte* memory) = 0;
   virtual std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) = 0;
   virtual std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) = 0;
-  // Lets messages advance, and throws an error of a rank or a message. The host calls it while it waits for a device.
+  // Makes progress, and throws the error of a rank or a message. The host calls it while it waits for a device.
   virtual void poll() {}
   // Ends all messages under way after an error, so that memory can be freed. Throws nothing.
   virtual void abort(const std::string& why) { static_cast<void>(why); }
 };
 
-// In host memory, by MPI. Collective over the group.
+// Makes links in host memory by MPI. Collective over the group.
 std::unique_ptr<Links> make_links(const RankGroup& group);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// Messages from one rank to another, for work that is not the same on all ranks.
+// Sends messages from one rank to another, for work that differs between ranks.
 #pragma once
 
 #include <cstddef>
@@ -11,31 +11,31 @@
 
 namespace ringtrain {
 
-// Messages with the same sender, receiver and tag arrive in the order in which they were sent; others in any order. A
-// message has the length that its receiver expects. For the main thread only.
+// Messages with the same sender, receiver and tag arrive in the order in which they were sent. Other messages arrive in
+// any order. A message has the length that its receiver expects. For the main thread only.
 class Mailbox {
  public:
   virtual ~Mailbox() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // Returns when the receiver has the message or MPI has copied it; the caller may then change `bytes`. This and the
-  // functions below throw GroupFailed (rank_group.h) when a rank cannot take part any more. Where the group outlives
-  // deaths, a message to a dead rank is lost, and nothing is thrown.
+  // functions below throw GroupFailed (rank_group.h) if a rank cannot take part any more. If the group outlives deaths,
+  // a message to a dead rank is lost, and nothing is thrown.
   virtual void send(int to, int tag, std::span<const std::byte> bytes) = 0;
-  // Returns at once; `bytes` stay as they are until finish_sending() has returned.
+  // Returns at once. `bytes` must not change until finish_sending() has returned.
   virtual void start_sending(int to, int tag, std::span<const std::byte> bytes) = 0;
   virtual void finish_sending() = 0;
-  // Waits for the message. False: the sender has died, in a group that outlives deaths; `bytes` may have changed.
+  // Waits for the message. Returns false if the sender died and the group outlives deaths; `bytes` may have changed.
   [[nodiscard]] virtual bool receive(int from, int tag, std::span<std::byte> bytes) = 0;
-  // A rank whose message with this tag can be received without waiting; empty where there is no such message.
+  // Returns a rank whose message with this tag can be received without waiting, or nothing if there is no message.
   virtual std::optional<int> sender_of_waiting(int tag) = 0;
-  // A pause between two tests. It lets other threads run, and throws when another rank has failed.
+  // Pauses between two tests. It lets other threads run, and throws if another rank has failed.
   virtual void pause() = 0;
-  // The ranks whose deaths this rank knows of, in the order in which it has learned of them.
+  // Returns the ranks that this rank knows to be dead, in the order in which it learned of them.
   virtual const std::vector<int>& dead() const = 0;
 };
 
-// Collective over the group.
+// Makes a mailbox. Collective over the group.
 std::unique_ptr<Mailbox> make_mailbox(const RankGroup& group);
 
 }  // namespace ringtrain

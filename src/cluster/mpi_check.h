@@ -1,4 +1,4 @@
-// mpi.h without its C++ bindings, and error codes turned into exceptions. Only files of this folder include it.
+// Includes mpi.h without its C++ bindings, and turns error codes into exceptions. Only files of this folder include it.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1
@@ -12,7 +12,7 @@
 
 namespace ringtrain {
 
-// Communicators must return errors (MPI_ERRORS_RETURN) for this to see any.
+// Works only on communicators that return errors (MPI_ERRORS_RETURN).
 inline void check_mpi(int code, const char* call, std::source_location where = std::source_location::current()) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "unknown error";

@@ -1,5 +1,5 @@
-// Collectives on host memory. Sums follow schedules (sum_schedule.h) that are chosen by the bytes of each sum
-// (sum_choice.h). Lanes carry them out (mpi_lanes.h), by MPI messages or through the node exchange.
+// Collectives on host memory. A sum follows a schedule (sum_schedule.h), which is chosen by the number of bytes
+// (sum_choice.h). Lanes (mpi_lanes.h) carry it out by MPI messages or through the node exchange.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -23,15 +23,15 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t kCacheLine = 16;  // floats
+constexpr std::size_t kCacheLine = 16;  // in floats
 constexpr int kCounterTag = MpiLanes::slots, kGatherTag = kCounterTag + 1, kScatterTag = kCounterTag + 2,
               kSilentTag = kCounterTag + 3;
 
-// Chunks of a lane that is halved: enough that its last halves are worth a message, few enough that several lanes of a
-// bucket travel at the same time.
+// Chunks of a lane that is summed by halving. They are enough to make its last halves worth a message, and few enough
+// to let several lanes of a bucket travel at the same time.
 constexpr std::size_t kHalvedChunks = 16, kHierarchicalChunks = 64;
 
-// After an error: for the ranks of the group to leave what they compute and see that it has failed.
+// After an error, the ranks of the group have this time to stop what they compute and notice the failure.
 constexpr double kQuietSeconds = 600;
 
 class MpiCommunicator final : public Communicator {
@@ -82,21 +82,21 @@ class MpiCommunicator final : public Communicator {
   MPI_Comm comm_ = MPI_COMM_NULL;
   bool aborted_ = false;
   int rank_ = 0, size_ = 1;
-  std::size_t chunk_ = 0, max_count_ = 0, align_ = 1;  // elements
+  std::size_t chunk_ = 0, max_count_ = 0, align_ = 1;  // in elements
   SumChoice choice_;
   RankLayout layout_;
-  std::unique_ptr<NodeExchange> node_exchange_;  // null: nobody has asked for memory
+  std::unique_ptr<NodeExchange> node_exchange_;  // null: allocate() was not called
   MpiLanes lanes_;
   MpiCounterSums counter_sums_;
-  std::unique_ptr<MpiRootSums> root_sums_;        // null: nobody has asked for one
-  std::unique_ptr<MpiLibrarySums> library_sums_;  // null: this program's own algorithms
+  std::unique_ptr<MpiRootSums> root_sums_;        // null: there was no such sum or broadcast
+  std::unique_ptr<MpiLibrarySums> library_sums_;  // null: this program's own algorithms are used
 };
 
 class PendingSum final : public Pending {
  public:
   PendingSum(MpiCommunicator& communicator, PartsLeft left) : communicator_(communicator), left_(std::move(left)) {}
-  // MPI still uses the buffer, so an abandoned sum is finished first; not after an error, when the other ranks may
-  // never answer.
+  // MPI still uses the buffer, so an abandoned sum is finished first. After an error it is not finished, because the
+  // other ranks may never answer.
   ~PendingSum() override {
     if (*left_ == 0 || communicator_.aborted()) return;
     if (std::uncaught_exceptions() > 0) {
@@ -107,7 +107,7 @@ class PendingSum final : public Pending {
       finish();
     } catch (const std::exception& e) {
       communicator_.abort(e.what());
-      if (!communicator_.aborted()) std::abort();  // MPI failed while it holds memory that is about to be freed
+      if (!communicator_.aborted()) std::abort();  // MPI failed, and it still uses memory that is about to be freed
     }
   }
   bool done() override {
@@ -168,7 +168,7 @@ SumAlgorithm MpiCommunicator::algorithm_for(std::size_t bytes) const {
   return fastest_sum(layout_, choice_.links, static_cast<double>(bytes));
 }
 
-// Returns the number of elements of a lane. All of its messages are within MPI's limit.
+// Returns the number of elements of a lane, so that all of its messages are within MPI's limit.
 std::size_t MpiCommunicator::lane_elements(SumAlgorithm algorithm) const {
   const auto ranks = static_cast<std::size_t>(size_);
   switch (algorithm) {
@@ -236,7 +236,7 @@ std::unique_ptr<Pending> MpiCommunicator::start_all_gather(std::span<float> valu
   return start_half(ring_all_gather, values, piece);
 }
 
-// Each lane takes a chunk of every piece.
+// Each lane sums one chunk of every piece.
 std::unique_ptr<Pending> MpiCommunicator::start_half(RingHalf& half, std::span<float> values, std::int64_t piece) {
   check_pieces(values, piece);
   auto left = std::make_shared<std::size_t>(0);
@@ -284,8 +284,8 @@ std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<double> values) {
   return std::make_unique<PendingSum>(*this, std::move(left));
 }
 
-// Blocks, with the sums going on: another rank may need our part of a sum before it comes here. Only after a barrier():
-// then no rank is waited for that may fail before it comes.
+// Blocks, but lets the sums progress, because another rank may need our part of a sum before it comes here. Call it
+// only after a barrier(): then no rank is still on its way, so none can fail before it comes.
 void MpiCommunicator::complete(std::vector<MPI_Request>& requests) {
   int done = 0;
   for (Waiter waiter;;) {
@@ -325,7 +325,7 @@ void MpiCommunicator::scatter(std::span<const float> all, std::span<float> mine,
   exchange_with_root(mine, {const_cast<float*>(all.data()), all.size()}, root, false);
 }
 
-// `to_root`: what is read is `mine`; otherwise `all`. The other one is written.
+// If `to_root` is true, `mine` is read and `all` is written. Otherwise `all` is read and `mine` is written.
 void MpiCommunicator::exchange_with_root(std::span<float> mine, std::span<float> all, int root, bool to_root) {
   check_root(root);
   barrier();
@@ -385,8 +385,8 @@ void MpiCommunicator::abort(const std::string& why) {
   }
 }
 
-// Other ranks may still be writing to this rank's memory or reading from it. A receive is cancelled, or its message is
-// on its way and arrives. When all ranks have no receive left, nobody will ask for what this rank has sent.
+// Other ranks may still write to this rank's memory or read from it. An open receive is cancelled, unless its message
+// is on its way and arrives. When no rank has an open receive, nobody will ask for what this rank has sent.
 void MpiCommunicator::fall_silent() {
   std::vector<MPI_Request> receives, sends;
   counter_sums_.take_requests(receives, sends);
@@ -407,7 +407,7 @@ void MpiCommunicator::fall_silent() {
   for (MPI_Request& request : receives)
     if (request != MPI_REQUEST_NULL) check_mpi(MPI_Cancel(&request), "MPI_Cancel");
   all_done(receives);
-  std::vector<MPI_Request> words;  // no MPI_Ibarrier: it would answer a barrier() in which another rank still waits
+  std::vector<MPI_Request> words;  // not MPI_Ibarrier: it would match a barrier() in which another rank waits
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
     check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, r, kSilentTag, comm_, &words.emplace_back(MPI_REQUEST_NULL)),

@@ -11,7 +11,7 @@ void MpiCounterSums::start(std::span<double> values, const PartsLeft& left) {
   progress();
 }
 
-// Rounds: 0 take from the rank beyond the power of two; 1.. exchange; last: give back. False when there is none left.
+// Round 0 takes values from a rank beyond the power of two, the last round gives back. Returns false if none is left.
 bool MpiCounterSums::post_round(Sum& sum) {
   int rank = 0, size = 1;
   check_mpi(MPI_Comm_rank(comm_, &rank), "MPI_Comm_rank");

@@ -11,17 +11,17 @@
 
 namespace ringtrain {
 
-using PartsLeft = std::shared_ptr<std::size_t>;  // parts of a collective that still travel
+using PartsLeft = std::shared_ptr<std::size_t>;  // number of parts of a collective that are still under way
 
 // Recursive doubling (Rabenseifner 2004, section 2). In round k the partners rank and rank ^ 2^k exchange their values
 // and add them. There are log2(p) rounds. Both partners get the same bits because a + b = b + a. Ranks beyond the
 // largest power of two first give their values to a partner, and get the result last. All ranks start the same sums in
-// the same order; one sum is under way at a time.
+// the same order. One sum is under way at a time.
 class MpiCounterSums {
  public:
-  // `comm`: outlives this, and has no other messages with this tag.
+  // `comm` outlives this object, and has no other messages with this tag.
   MpiCounterSums(MPI_Comm comm, int tag) : comm_(comm), tag_(tag) {}
-  void start(std::span<double> values, const PartsLeft& left);  // *left grows by one, and falls inside progress()
+  void start(std::span<double> values, const PartsLeft& left);  // adds 1 to *left; progress() subtracts it again
   void progress();
 
   // Adds the open requests to the two lists after an error. The caller ends these requests and then calls forget().
@@ -40,7 +40,7 @@ class MpiCounterSums {
 
   MPI_Comm comm_;
   int tag_;
-  std::deque<Sum> sums_;  // front: under way
+  std::deque<Sum> sums_;  // the first one is under way
   MPI_Request requests_[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
 };
 

@@ -26,7 +26,7 @@ void MpiLanes::start(float* values, SumSchedule schedule, const PartsLeft& left)
   run(index);
 }
 
-// Posts the messages of the slot's next step that has any, unless it must wait; the lanes that have none left are done.
+// Posts the next step of the slot that has messages, unless it must wait. Lanes without such a step are done.
 void MpiLanes::run(std::size_t slot_index) {
   Slot& slot = slots_[slot_index];
   for (; !slot.lanes.empty(); slot.lanes.pop_front(), slot.step = 0) {
@@ -67,7 +67,7 @@ void MpiLanes::post(std::size_t slot_index) {
   const std::span<const float> sent(lane.values + step.sent.begin, step.sent.size());
   if (!sent.empty()) {
     if (lane.shared && node_->reaches(step.to)) {
-      // Both ranks of a small sum exchange all values, so this rank adds to what the other one still reads.
+      // Both ranks of a small sum exchange all values. This rank would change values that the other one still reads.
       const bool overlap = step.adds && step.sent.begin < step.received.end && step.received.begin < step.sent.end;
       overlap ? node_->send_copy(step.to, tag, sent) : node_->send(step.to, tag, sent);
       slot.awaits_reader = true;
@@ -92,7 +92,7 @@ void MpiLanes::test_requests() {
   open_requests_ -= count;
 }
 
-// Reads the values of the step if they are there, and sees whether this rank's values have been read.
+// Reads the values of the step if they are there, and checks whether this rank's values have been read.
 void MpiLanes::exchange_in_node(std::size_t slot_index) {
   Slot& slot = slots_[slot_index];
   const int number = static_cast<int>(slot_index);
@@ -134,7 +134,7 @@ void MpiLanes::progress() {
       end_step(i);
       advances = true;
     }
-    for (std::size_t i = 0; i < slots_.size(); ++i)  // lanes that had to wait
+    for (std::size_t i = 0; i < slots_.size(); ++i)  // tries again the lanes that had to wait
       if (!slots_[i].lanes.empty() && !slots_[i].is_posted) run(i);
   }
 }

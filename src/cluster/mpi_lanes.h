@@ -1,5 +1,5 @@
-// Carries out the schedules of sums (sum_schedule.h), several at a time. Ranks of a node read each other's values in
-// place where they can (node_exchange.h); all other values travel by MPI messages.
+// Carries out the schedules of sums (sum_schedule.h), several at a time. If ranks of a node can read each other's
+// values in place, they do (node_exchange.h). All other values travel by MPI messages.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +14,22 @@ namespace ringtrain {
 
 // A lane is a part of a vector with its schedule. Lanes of all collectives are numbered in the order of their start,
 // which is the same on all ranks. Lane j uses slot j mod `slots`. Each slot has a tag of its own and runs its lanes one
-// after the other; different slots run at the same time. The tag and the order of messages therefore identify the
-// receiver of a message, even where ranks advance slots in different orders.
+// after the other. Different slots run at the same time. The tag and the order of messages therefore identify the
+// receiver of a message, even if ranks advance slots in different orders.
 //
 // A sum over nodes has steps within the nodes and steps over the network. If all lanes were at the same kind of step,
-// either the nodes' memory or the network would be idle. Therefore a step within the node waits while `lanes_in_node`
-// older lanes are at such a step, and the older lanes reach the network earlier. The oldest lane never waits on any
-// rank, so there is always progress.
+// either the nodes' memory or the network would be idle. A step within the node therefore waits while `lanes_in_node`
+// older lanes are at such a step, so that the older lanes reach the network earlier. The oldest lane never has to wait
+// for this reason, so there is always progress.
 class MpiLanes {
  public:
   static constexpr int slots = 32;  // tags 0 .. slots - 1
   static constexpr int lanes_in_node = 8;
 
-  // `comm`: outlives this.
+  // `comm` outlives this object.
   explicit MpiLanes(MPI_Comm comm) : comm_(comm) {}
 
-  // From now on lanes of memory that `node` holds go through it within the node. `node` outlives this.
+  // From now on, lanes on memory of `node` exchange values within the node through `node`, which outlives this object.
   void use(NodeExchange& node) { node_ = &node; }
 
   // Starts a lane. `values` must stay in place until the lane is done. *left grows by one now, and falls by one when
@@ -50,11 +50,11 @@ class MpiLanes {
     bool shared;  // the ranks of the node can read the values
   };
   struct Slot {
-    std::deque<Lane> lanes;  // front: under way
+    std::deque<Lane> lanes;  // the first one is under way
     std::vector<float> incoming;
     std::size_t step = 0;
     int open_requests = 0;                              // MPI requests of the step
-    bool awaits_values = false, awaits_reader = false;  // of a rank of the node, through the node exchange
+    bool awaits_values = false, awaits_reader = false;  // from or by a rank of the node, through the node exchange
     bool is_posted = false;                             // the step's messages are under way
     bool is_open() const { return open_requests > 0 || awaits_values || awaits_reader; }
   };
@@ -69,7 +69,7 @@ class MpiLanes {
   MPI_Comm comm_;
   NodeExchange* node_ = nullptr;
   std::vector<Slot> slots_{slots};
-  std::vector<MPI_Request> requests_ = std::vector<MPI_Request>(2 * slots, MPI_REQUEST_NULL);  // slot: receive, send
+  std::vector<MPI_Request> requests_ = std::vector<MPI_Request>(2 * slots, MPI_REQUEST_NULL);  // slot: 2 requests
   std::vector<int> completed_ = std::vector<int>(2 * slots);
   std::size_t lanes_started_ = 0;
   int busy_slots_ = 0, open_requests_ = 0;

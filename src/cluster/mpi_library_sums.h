@@ -1,4 +1,4 @@
-// Sums by the MPI library's own all-reduce: the yardstick for the other algorithms.
+// Sums by the MPI library's own all-reduce, with which the other algorithms can be compared.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@
 
 namespace ringtrain {
 
-// Collectives of MPI cannot be cancelled, so a group that fails alone (RankGroup::ends_job() is false) cannot have
+// MPI's collectives cannot be cancelled. A group that fails alone (RankGroup::ends_job() is false) therefore cannot use
 // them.
 class MpiLibrarySums {
  public:
-  // Collective over the group. Throws Error where the group fails alone.
+  // Collective over the group. Throws Error if the group fails alone.
   explicit MpiLibrarySums(const RankGroup& group);
   ~MpiLibrarySums();
   MpiLibrarySums(const MpiLibrarySums&) = delete;
   MpiLibrarySums& operator=(const MpiLibrarySums&) = delete;
 
-  // At most INT_MAX elements. *left grows by one, and falls inside progress().
+  // `values` has at most INT_MAX elements. *left grows by one, and falls by one inside progress().
   void start(std::span<float> values, const PartsLeft& left);
   void progress();
 

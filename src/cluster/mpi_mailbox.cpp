@@ -10,7 +10,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t largest_message = std::size_t{1} << 30;  // MPI counts in int
+constexpr std::size_t largest_message = std::size_t{1} << 30;  // because MPI's counts are ints
 
 struct Transfer {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -55,7 +55,7 @@ class MpiMailbox : public Mailbox {
     MPI_Status status;
     const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, comm_, &is_there, &status);
     if (code != MPI_SUCCESS) {
-      learn_of_deaths();  // MPI tells that again until it has been asked
+      learn_of_deaths();  // MPI repeats this error until it is asked for the dead ranks
       if (dead().empty()) check_mpi(code, "MPI_Iprobe");
       return std::nullopt;
     }
@@ -72,7 +72,7 @@ class MpiMailbox : public Mailbox {
  private:
   bool is_dead(int rank) const { return std::ranges::find(group_.dead(), rank) != group_.dead().end(); }
 
-  // A message of a dead rank cannot be received any more, and stays before those of others.
+  // The message of a dead rank cannot be received, but MPI_ANY_SOURCE finds it before those of other ranks.
   std::optional<int> living_sender(int tag) {
     for (int from = 0; from < size(); ++from) {
       int is_there = 0;
@@ -87,7 +87,7 @@ class MpiMailbox : public Mailbox {
     if (!group_.outlives_deaths()) return;
     for (const int rank : FaultTolerance::get().find_dead(comm_)) group_.note_death(rank);
   }
-  // False: `peer` has died. Throws what went wrong else.
+  // Returns false if `peer` has died. Throws any other error.
   bool succeeds(int code, const char* call, int peer) {
     if (code == MPI_SUCCESS) return true;
     learn_of_deaths();
@@ -103,7 +103,7 @@ class MpiMailbox : public Mailbox {
                "MPI_Isend", to);
     }
   }
-  // Until all have ended. False: a peer has died before its one had.
+  // Waits until all transfers have ended. Returns false if a peer died before its transfer ended.
   bool wait_for(std::vector<Transfer>& transfers) {
     bool whole = true;
     std::size_t ended = 0;

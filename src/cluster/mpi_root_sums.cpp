@@ -8,7 +8,7 @@ namespace ringtrain {
 namespace {
 
 constexpr int kSumTag = 0, kBroadcastTag = 1;
-constexpr std::size_t kIncomingChunks = 16;  // of all ranks together, or one of each
+constexpr std::size_t kIncomingChunks = 16;  // chunks of all ranks together; at least one per rank
 
 }  // namespace
 
@@ -75,7 +75,7 @@ void MpiRootSums::post_receives(Part& part) {
   }
 }
 
-// Rank by rank, this rank's own values in their turn.
+// Adds the values of all ranks in the order of the ranks, including this rank's own values.
 void MpiRootSums::add(Part& part) {
   const std::size_t count = part.values.size();
   for (int r = 0; r < size_; ++r) {

@@ -1,4 +1,4 @@
-// Sums that end on one rank, and broadcasts in the background. Parameter servers need both.
+// Sums whose result is on one rank, and broadcasts in the background. Parameter servers need both.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace ringtrain {
 
-// Values travel in chunks. A root receives a few chunks of every rank at a time. When the chunks of all ranks for one
-// place have arrived, the root adds them in the order of the ranks, so the bits are the same each time. Messages are
-// matched by their order, so all ranks start the same sums and broadcasts in the same order. `left` counts the chunks
-// under way; it falls inside progress().
+// Values travel in chunks. A root receives a few chunks of every rank at a time. When a chunk has arrived from all
+// ranks, the root adds them in the order of the ranks, so the bits are the same each time. Messages are matched by
+// their order, so all ranks must start the same sums and broadcasts in the same order. `left` counts the chunks under
+// way. It falls inside progress().
 class MpiRootSums {
  public:
-  // `chunk`: elements. Collective over the group; messages travel on a communicator of their own.
+  // `chunk` is a number of elements. Collective over the group. Messages travel on a communicator of their own.
   MpiRootSums(const RankGroup& group, std::size_t chunk);
   ~MpiRootSums();
   MpiRootSums(const MpiRootSums&) = delete;
@@ -36,8 +36,8 @@ class MpiRootSums {
     std::span<float> values;
     PartsLeft left;
     bool receives = false;
-    std::vector<std::vector<float>> incoming = {};  // of a sum, by rank; its own is empty
-    std::vector<MPI_Request> requests = {};         // none: not posted yet
+    std::vector<std::vector<float>> incoming = {};  // for a sum: by rank; empty for this rank
+    std::vector<MPI_Request> requests = {};         // empty: not posted yet
   };
   void post_receives(Part& part);
   void add(Part& part);
@@ -47,9 +47,9 @@ class MpiRootSums {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   std::size_t chunk_, window_;
-  std::deque<Part> sums_;                 // on this rank; the first window_ are posted
-  std::deque<Part> transfers_;            // the rest
-  std::vector<std::vector<float>> free_;  // buffers to use again
+  std::deque<Part> sums_;                 // sums whose root is this rank; the first window_ are posted
+  std::deque<Part> transfers_;            // all other sums and broadcasts
+  std::vector<std::vector<float>> free_;  // buffers that can be used again
   std::vector<float> total_;
 };
 

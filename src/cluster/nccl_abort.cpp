@@ -21,7 +21,7 @@ void abort_nccl(const NcclApi& api, NcclComm* comm, const std::string& why, doub
       return;
     std::fprintf(stderr, "ringtrain: error (%s): %s\n  NCCL did not end within %g s after that; ending the job\n",
                  rank_label().c_str(), why.c_str(), deadline_seconds);
-  } catch (const std::exception& e) {  // no thread to be had
+  } catch (const std::exception& e) {  // no thread could be started
     std::fprintf(stderr, "ringtrain: error (%s): %s\n  NCCL cannot be ended: %s\n", rank_label().c_str(), why.c_str(),
                  e.what());
   }

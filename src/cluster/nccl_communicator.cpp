@@ -20,8 +20,8 @@ namespace {
 
 using cuda::Type;
 
-constexpr std::int64_t kPage = 2 << 20;  // of NCCL's allocator
-constexpr std::size_t kAlign = 64;       // elements: where pieces of a sum in a fixed order begin
+constexpr std::int64_t kPage = 2 << 20;  // page size of NCCL's allocator
+constexpr std::size_t kAlign = 64;       // in elements: pieces of a sum in a fixed order begin at multiples of it
 
 NcclType nccl_type(Type type) {
   return type == Type::fp32 ? NcclType::fp32 : type == Type::bf16 ? NcclType::bf16 : NcclType::fp16;
@@ -31,19 +31,19 @@ void* nccl_stream(cuda::Stream stream) {
   return reinterpret_cast<void*>(stream.handle);
 }
 
-// One collective that was started and has not been seen to end.
+// A collective that was started. Its end was not noticed yet.
 struct NcclCollective {
   std::string what;
   cuda::Event ready, end;
-  double since = -1;  // when `ready` was first seen to have happened and all before it to have ended
+  double since = -1;  // first time when `ready` was seen and all earlier collectives had ended
 };
 
-// NCCL works on `memory` itself or, with 16-bit gradients, on `half`.
+// NCCL works on `memory`, or on `half` if gradients travel in 16 bits.
 struct NcclVector {
   float* memory = nullptr;
   std::int64_t count = 0;
   void* half = nullptr;
-  void* handle = nullptr;  // of the registration
+  void* handle = nullptr;  // handle of NCCL's registration
   bool by_nccl = false;
 };
 
@@ -61,7 +61,7 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
   void set_rounding(const GradientRounding& rounding) override { rounding_ = rounding; }
-  // A few numbers per channel: by way of host memory, as neighbours on a node exchange them.
+  // Neighbours on a node exchange a few numbers per channel, so these go through host memory.
   std::unique_ptr<GroupRanks> share_groups(int span) override {
     return make_staged_group_ranks(device_, host_.share_groups(span), [this] { poll(); });
   }
@@ -80,12 +80,12 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   void collective(std::string what, const Call& call);
   struct Rounded {
     void* buffer = nullptr;
-    std::int64_t count = 0;  // from the first value on
+    std::int64_t count = 0;  // number of rounded values, which come first
   };
   Rounded rounded(std::span<float> values) const;
   void cast(const void* from, void* to, std::int64_t count, Type from_type, Type to_type, float scale);
   NcclStream calls() { return {api_, connection_.get(), nccl_stream(stream_), rank(), size()}; }
-  // `call` is given the values, all of them rounded or none, and their type; [begin, end) is what it leaves here.
+  // `call` gets the values, of which all or none are rounded, and their type. Its result here is [begin, end).
   template <class Call>
   std::unique_ptr<Pending> start_part(std::span<float> values, std::int64_t begin, std::int64_t end,
                                       const BeforeSum& before, const Call& call);
@@ -101,7 +101,7 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   int version_ = 0;
   NcclConnection connection_;
   cuda::Stream stream_;
-  cuda::DeviceMemory arrivals_;  // of a fixed order
+  cuda::DeviceMemory arrivals_;  // values from other ranks, for sums in a fixed order
   GradientRounding rounding_;
   std::int64_t bucket_ = 0;
 };
@@ -156,7 +156,7 @@ std::map<std::string, std::string> NcclCommunicator::record() const {
   return facts;
 }
 
-// `call` queues the collective in NCCL's stream. It runs after all work that is in the compute stream now.
+// Lets `call` queue the collective in NCCL's stream. It runs after all work that is in the compute stream now.
 template <class Call>
 void NcclCommunicator::collective(std::string what, const Call& call) {
   if (connection_.aborted())
@@ -171,7 +171,7 @@ void NcclCommunicator::collective(std::string what, const Call& call) {
   device_.record(run.end, stream_);
 }
 
-// Buckets come in order and begin anew at the vector's begin.
+// Buckets come in order. A bucket at the beginning of the vector starts the count again.
 std::string NcclCommunicator::name_of(std::span<float> values) {
   const NcclVector* vector = find(values);
   if (vector == nullptr) return cat("the sum of ", values.size(), " values");
@@ -180,7 +180,7 @@ std::string NcclCommunicator::name_of(std::span<float> values) {
   return cat("the sum of bucket ", bucket_, " (gradients ", begin, " to ", begin + std::ssize(values), ")");
 }
 
-// How many of the values travel in 16 bits, and where.
+// Returns the number of values that travel in 16 bits, and their buffer.
 NcclCommunicator::Rounded NcclCommunicator::rounded(std::span<float> values) const {
   if (options_.gradient_type == Type::fp32) return {};
   const NcclVector* vector = find(values);
@@ -202,7 +202,7 @@ void NcclCommunicator::sum_in_place(void* values, std::int64_t count, Type type,
   connection_.settle(what);
 }
 
-// The steps of the schedule one after the other.
+// Carries out the steps of the schedule one after the other.
 void NcclCommunicator::sum_in_tree(std::span<float> values, const std::string& what) {
   if (std::ssize(values) > options_.fixed_order_elements)
     throw Error(
@@ -240,7 +240,7 @@ std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values, co
   return pending(number);
 }
 
-// What is left of a sum on this rank comes back from 16 bits.
+// The result on this rank, [begin, end), is converted back from 16 bits.
 template <class Call>
 std::unique_ptr<Pending> NcclCommunicator::start_part(std::span<float> values, std::int64_t begin, std::int64_t end,
                                                       const BeforeSum& before, const Call& call) {
@@ -346,7 +346,7 @@ void* NcclCommunicator::allocate_registered(std::int64_t bytes, void*& handle) {
     good = result == NcclResult::success || result == NcclResult::in_progress;
     if (good) connection_.settle("the registration of the gradients' memory");
   }
-  // A sum must find registered memory on all ranks or on none.
+  // A sum must use registered memory on all ranks or on none.
   double refused = good ? 0 : 1;
   host_.sum(std::span<double>(&refused, 1));
   if (refused == 0) return memory;
@@ -356,7 +356,7 @@ void* NcclCommunicator::allocate_registered(std::int64_t bytes, void*& handle) {
   return nullptr;
 }
 
-// Called in destructors.
+// Destructors call it, so it throws nothing.
 void NcclCommunicator::deregister(void* handle) {
   if (handle == nullptr || connection_.get() == nullptr) return;
   try {
@@ -388,7 +388,7 @@ void* NcclCommunicator::allocate(std::int64_t bytes) {
 void NcclCommunicator::release(void* memory) {
   NcclVector a;
   if (!take_out(memory, a)) return;
-  // Freeing would wait for sums, and so for ranks that may never come.
+  // Freeing would wait for sums, and therefore for ranks that may never come.
   if (std::uncaught_exceptions() > 0) abort("an error ended this rank");
   void* registered = a.half != nullptr ? a.half : a.memory;
   if (a.half != nullptr) device_.release(a.memory);

@@ -19,7 +19,7 @@ NcclConnection::~NcclConnection() {
   try {
     if (api_.finalize(comm_) != NcclResult::success) settle("the end of NCCL");
     api_.destroy(comm_);
-  } catch (const std::exception&) {  // fail() has ended NCCL, and the ranks are on their way out anyway
+  } catch (const std::exception&) {  // fail() has ended NCCL, and the ranks are stopping anyway
   }
 }
 
@@ -79,7 +79,7 @@ void NcclConnection::look(const std::string& what) {
   poll();
 }
 
-// A rank that has failed will not take part: NCCL would wait for it.
+// NCCL would wait for a failed rank for ever, so NCCL is ended.
 void NcclConnection::poll() {
   if (!end_.poll) return;
   try {

@@ -40,7 +40,7 @@ void choose_algorithm(const std::string& algorithm, int nccl_version) {
   if (algorithm != "ring" && algorithm != "tree")
     throw Error(cat("communication.algorithm is '", algorithm, "', which is for sums by MPI, and NCCL sums here"),
                 "choose auto, ring or tree, or communication.library: mpi");
-  // Since 2.24 a choice can be made for one collective and leaves the others as they are.
+  // Since NCCL 2.24, an algorithm can be chosen for one collective only.
   const std::string value = nccl_version >= 22400 ? "allreduce:" + algorithm : algorithm;
   setenv("NCCL_ALGO", value.c_str(), 0);
 }

@@ -9,9 +9,9 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kOldest = 21800;  // NcclConfig is that version's
+constexpr int kOldest = 21800;  // NcclConfig is the struct of this version
 
-// The table's types are handed to functions that were compiled with those of nccl.h.
+// Values of the table's types are passed to functions that were compiled with the types of nccl.h.
 static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId));
 static_assert(static_cast<int>(NcclResult::success) == ncclSuccess);
 static_assert(static_cast<int>(NcclResult::remote_error) == ncclRemoteError);

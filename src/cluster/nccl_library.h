@@ -1,5 +1,5 @@
-// NCCL's functions as a table, filled when the library is loaded: the program links without NCCL, and tests put a table
-// of their own in its place. The types stand for those of nccl.h, which only nccl_library.cpp includes and compares.
+// A table of NCCL's functions, filled when the library is loaded. The program links without NCCL, and tests can use a
+// table of their own. The types stand for those of nccl.h. Only nccl_library.cpp includes nccl.h and compares them.
 #pragma once
 
 #include <climits>
@@ -16,11 +16,11 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-enum class NcclResult : int { success = 0, remote_error = 6, in_progress = 7 };  // all others: errors
+enum class NcclResult : int { success = 0, remote_error = 6, in_progress = 7 };  // all other values are errors
 enum class NcclType : int { bytes = 0, fp16 = 6, fp32 = 7, bf16 = 9 };
 enum class NcclOperation : int { sum = 0 };
 
-// ncclConfig_t as of NCCL 2.18. Newer libraries read as much of it as `size` says and take defaults for the rest.
+// ncclConfig_t of NCCL 2.18. Newer libraries read only the first `size` bytes and use defaults for the rest.
 struct NcclConfig {
   static constexpr int kUndefined = INT_MIN;
   std::size_t size = sizeof(NcclConfig);
@@ -34,7 +34,7 @@ struct NcclConfig {
   int split_share = kUndefined;
 };
 
-// `stream`: a cudaStream_t.
+// `stream` is a cudaStream_t.
 struct NcclApi {
   NcclResult (*get_version)(int* version) = nullptr;
   NcclResult (*get_unique_id)(NcclUniqueId* id) = nullptr;
@@ -49,31 +49,31 @@ struct NcclApi {
                           void* stream) = nullptr;
   NcclResult (*reduce)(const void* from, void* to, std::size_t count, NcclType type, NcclOperation operation, int root,
                        NcclComm* comm, void* stream) = nullptr;
-  // `count`: of a rank's piece.
+  // `count` is the number of elements of a rank's piece.
   NcclResult (*reduce_scatter)(const void* from, void* to, std::size_t count, NcclType type, NcclOperation operation,
                                NcclComm* comm, void* stream) = nullptr;
   NcclResult (*all_gather)(const void* from, void* to, std::size_t count, NcclType type, NcclComm* comm,
                            void* stream) = nullptr;
-  // `peer`: a rank of the communicator. The first message of two ranks connects them, which needs both.
+  // `peer` is a rank of the communicator. The first message of two ranks connects them, for which both must come.
   NcclResult (*send)(const void* from, std::size_t count, NcclType type, int peer, NcclComm* comm,
                      void* stream) = nullptr;
   NcclResult (*receive)(void* to, std::size_t count, NcclType type, int peer, NcclComm* comm, void* stream) = nullptr;
-  // Calls between them are one collective.
+  // Calls between group_start() and group_end() form one collective.
   NcclResult (*group_start)() = nullptr;
   NcclResult (*group_end)() = nullptr;
   const char* (*error_text)(NcclResult result) = nullptr;
   const char* (*last_error)(NcclComm* comm) = nullptr;
-  // Null in libraries before 2.19.
+  // These are null in libraries before 2.19.
   NcclResult (*allocate)(void** memory, std::size_t bytes) = nullptr;
   NcclResult (*release)(void* memory) = nullptr;
   NcclResult (*register_memory)(NcclComm* comm, void* memory, std::size_t bytes, void** handle) = nullptr;
   NcclResult (*deregister)(NcclComm* comm, void* handle) = nullptr;
 };
 
-// Loads libnccl.so.2 at the first call. Throws Error with advice when there is none, or one that is too old.
+// Loads libnccl.so.2 at the first call. Throws Error with advice if there is none or if it is too old.
 const NcclApi& nccl_api();
 
-// "2.28.9" of 22809.
+// Turns 22809 into "2.28.9".
 inline std::string nccl_version_text(int version) {
   return cat(version / 10000, ".", version % 10000 / 100, ".", version % 100);
 }

@@ -12,15 +12,15 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kBlocks = 8;     // of the GPU, for a lane: with the four of a stage a quarter of an H100
-constexpr int kIdTag = 4;      // of the host's links
+constexpr int kBlocks = 8;     // GPU blocks per lane; a stage's four lanes use a quarter of an H100
+constexpr int kIdTag = 4;      // tag in the host's links
 constexpr int kFrom = 0, kTo = 1;  // ranks of a lane's communicator
 
-// A message from its start to its end.
+// A message on its way.
 struct Passage {
   std::string what;
   cuda::Event ready, end;
-  double since = -1;  // when `ready` was first seen to have happened and all before it to have ended
+  double since = -1;  // first time when `ready` was seen and all earlier messages had ended
   bool ended = false;
 };
 
@@ -95,7 +95,7 @@ class NcclLane {
   void abort(const std::string& why) { connection_.abort(why); }
 
  private:
-  // NCCL connects two ranks at their first message, for which the caller waits: here, where all come in order.
+  // NCCL connects two ranks at their first message, and the caller waits. Here, all ranks come in the same order.
   void connect(const std::function<void()>& poll) {
     const cuda::DeviceMemory byte(device_, 1, "the first message of a link");
     const auto passage = start(byte.data(), 1);
@@ -131,7 +131,7 @@ class NcclLinks final : public Links {
   std::byte* allocate(std::int64_t bytes) override {
     return static_cast<std::byte*>(device_.allocate(bytes, "activations and gradients at the cuts"));
   }
-  // Freeing would wait for messages, and so for ranks that may never come.
+  // Freeing would wait for messages, and therefore for ranks that may never come.
   void release(std::byte* memory) override {
     if (std::uncaught_exceptions() > 0) abort("an error ended this rank");
     device_.release(memory);

@@ -1,8 +1,8 @@
-// Messages between devices by NCCL's sends and receives.
+// Sends messages between devices with NCCL.
 //
-// A lane is one direction between two ranks. Each lane is a communicator of its own, with a stream of its own. A send
-// waits in its stream until the other rank receives. Nothing else is in that stream, so two messages that cross cannot
-// wait for each other. There are few lanes, and each takes few blocks of a GPU, so all of them run beside the passes.
+// A lane is one direction between two ranks. Each lane has a communicator and a stream of its own. A send waits in its
+// stream until the other rank receives. Nothing else is in that stream, so two messages in opposite directions cannot
+// wait for each other. There are few lanes with few blocks of a GPU each, so they all run while passes run.
 //
 //   compute   F0 |e0        F1 |e1 ...   |wait r0| B0
 //                 \             \            /
@@ -21,16 +21,16 @@
 namespace ringtrain {
 
 struct NcclLinkOptions {
-  int rank = 0;  // in the group of `host`
-  // All that this rank takes part in. Lanes are made in this order, and each needs both ranks: a chain of ranks, each of
-  // which begins with the one before it, comes through.
+  int rank = 0;  // rank in the group of `host`
+  // All lanes of this rank. They are made in this order, and each needs both of its ranks. A chain of ranks does not
+  // deadlock if each rank begins with the lane to the rank before it.
   std::vector<Lane> lanes = {};
-  double timeout_seconds = 480;  // for a start, and for a message from when this rank's part is ready
-  std::function<void()> poll = {};  // throws when a rank of the group has failed
+  double timeout_seconds = 480;  // for a start, and for a message after this rank's part is ready
+  std::function<void()> poll = {};  // throws if a rank of the group has failed
 };
 
-// Collective over the ranks of the lanes. `api` is called for each lane: NCCL's functions. `device`, `host` and the
-// functions outlive it. Throws Error, on every rank that sees it, when a rank does not come in time.
+// Collective over the ranks of the lanes. `api` is called for each lane and returns NCCL's functions. `device`, `host`
+// and the functions must outlive the result. Throws Error, on every rank that notices it, if a rank is not in time.
 std::unique_ptr<Links> make_nccl_links(const std::function<const NcclApi&()>& api, cuda::Device& device, Links& host,
                                        const NcclLinkOptions& options);
 

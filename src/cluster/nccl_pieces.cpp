@@ -9,14 +9,14 @@ bool fails(NcclResult result) {
   return result != NcclResult::success && result != NcclResult::in_progress;
 }
 
-// `call` takes each piece that is not empty, with its rank.
+// Calls `call` for each piece that is not empty, with the rank of the piece.
 template <class Call>
 NcclResult for_pieces(const NcclStream& to, std::int64_t count, std::int64_t piece, const Call& call) {
   if (const NcclResult started = to.api.group_start(); fails(started)) return started;
   NcclResult result = NcclResult::success;
   for (int rank = 0; rank * piece < count && !fails(result); ++rank)
     result = call(rank * piece, static_cast<std::size_t>(std::min(piece, count - rank * piece)), rank);
-  const NcclResult ended = to.api.group_end();  // a group that was begun must end, whatever happened in it
+  const NcclResult ended = to.api.group_end();  // a group that was begun must end, even after an error
   return fails(result) ? result : ended;
 }
 

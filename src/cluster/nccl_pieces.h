@@ -1,5 +1,5 @@
-// Collectives that NCCL itself does not have: the halves of a sum whose pieces differ in length (its own reduce-scatter
-// and all-gather take equal ones only), and two messages that cross.
+// Collectives that NCCL does not have: the halves of a sum whose pieces differ in length (NCCL's reduce-scatter and
+// all-gather take only equal ones), and two messages in opposite directions.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ringtrain {
 
-// The library, communicator and stream with which calls are made.
+// The library, the communicator and the stream for calls.
 struct NcclStream {
   const NcclApi& api;
   NcclComm* comm;
@@ -17,12 +17,12 @@ struct NcclStream {
   int rank, ranks;
 };
 
-// `values` [count] are cut into pieces of `piece` elements, of which the last ones may be shorter or empty; in place.
-// Equal pieces are one call of NCCL, others a group of calls, one for each piece.
+// `values` [count] are cut into pieces of `piece` elements. The last pieces may be shorter or empty. The result is in
+// place. Equal pieces are one call of NCCL. Other pieces are a group of calls, one for each piece.
 NcclResult reduce_pieces(const NcclStream& to, void* values, std::int64_t count, std::int64_t piece, NcclType type);
 NcclResult gather_pieces(const NcclStream& to, float* values, std::int64_t count, std::int64_t piece);
 
-// The messages of a step of a schedule, at the same time: of `values`, and to `received`.
+// Exchanges the messages of a step of a schedule at the same time. Sends part of `values`; writes to `received`.
 NcclResult exchange(const NcclStream& to, const SumStep& step, const float* values, float* received);
 
 }  // namespace ringtrain

@@ -52,7 +52,7 @@ void* NodeExchange::allocate(std::size_t bytes) {
 
 void NodeExchange::release(void* memory) {
   for (Region& region : regions_)
-    if (region.own && region.own->bytes().data() == memory) region = {};  // the others keep their numbers
+    if (region.own && region.own->bytes().data() == memory) region = {};  // the other regions keep their numbers
 }
 
 int NodeExchange::place_of(int rank) const {
@@ -79,7 +79,7 @@ std::byte* NodeExchange::bytes(int place) const {
   return reinterpret_cast<std::byte*>(regions_[0].of_place[static_cast<std::size_t>(place)]->bytes().data());
 }
 
-// The memory of a rank has its offers [to][slot], its receipts [from][slot] and its copies [slot].
+// The memory of a rank holds its offers [to][slot], its receipts [from][slot] and its copies [slot].
 NodeExchange::Offer& NodeExchange::offer(int from, int to, int slot) const {
   return reinterpret_cast<Offer*>(bytes(from))[to * slots_ + slot];
 }

@@ -14,61 +14,61 @@
 
 namespace ringtrain {
 
-// A pair of ranks passes values in slots, one after the other in each slot:
+// A pair of ranks passes values in slots. In each slot, values pass one after the other:
 //
 //   from:  send() ............................... is_read(): the values may change again
 //   to:             receive(): their address, reads them, has_read()
 //
-// Nothing here blocks. For the main thread only.
+// No function here blocks. For the main thread only.
 class NodeExchange {
  public:
-  // `node`: the ranks of this rank's node, as ranks of the group, ascending. Collective over the group. Where the ranks
-  // cannot map each other's memory (containers), a warning says so, and holds() is false for all memory.
+  // `node` lists the ranks of this rank's node, as ranks of the group, in ascending order. Collective over the group.
+  // If the ranks cannot map each other's memory (containers), a warning says so, and holds() is false for all memory.
   NodeExchange(const RankGroup& group, std::vector<int> node, int slots);
 
-  // Memory, filled with zeros, that the ranks of the node can read. It begins at a page. Collective over the group.
-  // Throws Error if there is too little memory.
+  // Returns memory, filled with zeros, that the ranks of the node can read. It begins at a page. Collective over the
+  // group. Throws Error if there is too little memory.
   void* allocate(std::size_t bytes);
   void release(void* memory);  // not collective
 
-  // True if the ranks of the node can read `values`: allocate() gave the memory around them.
+  // Returns true if the ranks of the node can read `values`, which must be in memory of allocate().
   bool holds(const float* values) const;
-  // True if `rank` is another rank of the node.
+  // Returns true if `rank` is another rank of the node.
   bool reaches(int rank) const { return rank >= 0 && place_of(rank) >= 0; }
 
-  // Offers `values`, for which holds() is true, to a rank that reaches() is true for. They must not change before
-  // is_read() is true.
+  // Offers `values`, for which holds() is true, to a rank for which reaches() is true. The values must not change
+  // before is_read() is true.
   void send(int to, int slot, std::span<const float> values);
-  // Offers a copy of at most most_copied values.
+  // Offers a copy of the values, which are at most most_copied.
   void send_copy(int to, int slot, std::span<const float> values);
   bool is_read(int to, int slot) const;
 
-  // The values that `from` has offered in the slot, until has_read(); null: it has not offered them yet.
+  // Returns the values that `from` has offered in the slot, valid until has_read(). Null: it has not offered any yet.
   const float* receive(int from, int slot) const;
   void has_read(int from, int slot);
 
-  static constexpr std::size_t most_copied = 4096;  // elements
+  static constexpr std::size_t most_copied = 4096;  // in elements
 
  private:
-  // One direction of a slot. The sender writes the first line, the reader the second one, each in its own memory, so
-  // that a rank that waits reads its cache until the other rank writes.
+  // One direction of a slot. The sender writes the Offer and the reader writes the Receipt, each in its own memory and
+  // in a cache line of its own. A rank that waits thus reads its cache until the other rank writes.
   struct alignas(64) Offer {
-    std::uint64_t count;           // offers so far; written last
-    std::uint64_t region, offset;  // of the values, in the sender's memory
+    std::uint64_t count;           // number of offers so far; written last
+    std::uint64_t region, offset;  // place of the values in the sender's memory
   };
   struct alignas(64) Receipt {
-    std::uint64_t count;  // offers read so far
+    std::uint64_t count;  // number of offers read so far
   };
-  // Memory of one call of allocate(): of this rank, and of the ranks of the node by their places.
+  // Memory of one call of allocate(): this rank's memory, and that of the node's ranks, indexed by place.
   struct Region {
     std::shared_ptr<SharedMemory> own;
-    std::vector<std::shared_ptr<SharedMemory>> of_place;  // empty: the node does not share it
+    std::vector<std::shared_ptr<SharedMemory>> of_place;  // empty: the ranks do not share it
   };
 
   int place_of(int rank) const;
-  std::pair<std::uint64_t, std::uint64_t> find(const float* values) const;  // region and offset; of none: past the end
-  std::byte* bytes(int place) const;                                        // of the region that holds the offers
-  Offer& offer(int from, int to, int slot) const;                           // from, to: places
+  std::pair<std::uint64_t, std::uint64_t> find(const float* values) const;  // region and offset; none: past the end
+  std::byte* bytes(int place) const;                                        // memory of region 0
+  Offer& offer(int from, int to, int slot) const;                           // from, to: places on the node
   Receipt& receipt(int from, int to, int slot) const;
   float* copies(int place, int slot) const;
 

@@ -1,4 +1,4 @@
-// Work for one process in a job of several ranks.
+// Lets one process of a job of several ranks do some work.
 #pragma once
 
 #include <time.h>

@@ -1,6 +1,6 @@
-// The common part of the two communicators for vectors in device memory, NCCL's and the one through host memory. It has
-// the table of the memory that they allocated, events for reuse, and the unfinished sums in the order of their start.
-// Collectives on host memory go to the communicator of the ranks.
+// The common part of the two communicators for vectors in device memory: the one with NCCL and the one through host
+// memory. It has the table of the memory that they allocated, events for reuse, and the unfinished sums in the order of
+// their start. Collectives on host memory go to the host communicator of the ranks.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class QueuedCommunicator : public DeviceCommunicator {
 
   // ---- Memory
 
-  // The memory that holds all of `values`; null: allocate() did not give it.
+  // Returns the memory that holds all of `values`, or null if allocate() did not give it.
   const Allocation* find(std::span<const float> values) const {
     for (const Allocation& a : allocations_)
       if (values.data() >= a.memory && values.data() + values.size() <= a.memory + a.count) return &a;
@@ -63,7 +63,7 @@ class QueuedCommunicator : public DeviceCommunicator {
 
   // ---- Sums under way
 
-  // The number of the next sum. Its Pending finds it by this number.
+  // Returns the number of the next sum. Its Pending finds it by this number.
   std::int64_t next_number() const { return ended_ + std::ssize(running_); }
   bool ended(std::int64_t number) const { return number < ended_; }
   // Returns a sum that has not ended.
@@ -94,7 +94,7 @@ class QueuedCommunicator : public DeviceCommunicator {
 
  private:
   std::vector<cuda::Event> free_events_;
-  std::int64_t ended_ = 0;  // running_[i] is number ended_ + i
+  std::int64_t ended_ = 0;  // running_[i] has the number ended_ + i
 };
 
 }  // namespace ringtrain

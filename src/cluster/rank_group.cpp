@@ -16,7 +16,7 @@ namespace {
 constexpr int kFailureTag = 1;
 constexpr unsigned kLookEvery = 64;
 constexpr double kLookOutSeconds = 1;
-// MPI libraries send so few bytes at once, whether or not the receiver is there.
+// MPI libraries send a message of this length at once, even if the receiver is not there yet.
 constexpr std::size_t kLongestFailure = 512;
 
 std::vector<std::string> gather_texts(const std::string& mine, MPI_Comm comm) {
@@ -65,8 +65,8 @@ RankGroup::State::State(MPI_Comm taken, bool whole_job)
   MPI_Comm_size(node.get(), &node_size);
 }
 
-// A failed group keeps its communicator: MPI would give its number to a new one, which then took late messages of this
-// one for its own. One that may have lost a rank leaves it to MPI, too.
+// A failed group keeps its communicator. MPI could give its number to a new communicator, which would then receive late
+// messages of this one. The communicator of a group that may have lost a rank is left to MPI, too.
 RankGroup::State::~State() {
   int all_told = 1, finalized = 0;
   MPI_Finalized(&finalized);
@@ -74,7 +74,7 @@ RankGroup::State::~State() {
   if (finalized || outlives_deaths) return;
   if (failure) {
     MPI_Testall(static_cast<int>(telling.size()), telling.data(), &all_told, MPI_STATUSES_IGNORE);
-    if (!all_told) static_cast<void>(failure.release());  // MPI still reads it
+    if (!all_told) static_cast<void>(failure.release());  // MPI still reads the text
   } else if (std::uncaught_exceptions() == 0) {
     MPI_Comm_free(&comm);
   }
@@ -127,7 +127,7 @@ std::optional<RankGroup> RankGroup::split(int colour, bool ends_job) const {
   return RankGroup(std::make_shared<State>(part, ends_job));
 }
 
-// MPI's own blocking calls do not see failures. They come after a meeting: then all ranks are in them and none waits.
+// MPI's own blocking calls do not notice failures. They come after meet(), when all ranks are in them and none waits.
 void RankGroup::meet() const {
   Waiter waiter;
   meet([&] { waiter.pause(); });

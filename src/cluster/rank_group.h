@@ -23,60 +23,60 @@
 
 namespace ringtrain {
 
-// Another rank of this rank's group has failed. The text names the rank and says why.
+// Another rank of this rank's group has failed. The text names the rank and gives the reason.
 class GroupFailed : public Error {
  public:
   using Error::Error;
 };
 
-// A handle: copies are the same group. For the main thread only, except demand_failure().
+// A handle: copies stand for the same group. For the main thread only, except demand_failure().
 class RankGroup {
  public:
-  static RankGroup of_job();  // all ranks. Collective over the job
+  static RankGroup of_job();  // returns the group of all ranks; collective over the job
 
   int rank() const;
   int size() const;
-  int node_rank() const;  // among the group's ranks of this node
+  int node_rank() const;  // position among the group's ranks on this node
   int node_size() const;
   const std::string& host() const;
-  const std::vector<std::string>& hosts() const;  // of every rank, in rank order
+  const std::vector<std::string>& hosts() const;  // host of every rank, in rank order
 
-  // The ranks of this group that give the same colour, in the order of this group's ranks; none where it is negative.
-  // Collective.
+  // Returns the group of the ranks that give the same colour, in the order of this group. A rank with a negative colour
+  // gets none. Collective.
   std::optional<RankGroup> split(int colour) const;
-  // The same for ranks that stay together with all of this group: where an error in this group ends the job, so does
-  // one in the part, and nobody waits for the part's other ranks.
+  // Does the same for ranks that stay together with this whole group. If an error in this group ends the job, so does
+  // an error in the part, and nobody waits for the part's other ranks.
   std::optional<RankGroup> part(int colour) const;
 
-  // Waits until all ranks of the group are here. Throws GroupFailed.
+  // Waits until all ranks of the group have called it. Throws GroupFailed.
   void meet() const;
-  // The same, for a rank that has time: `while_waiting` is called again and again, and may sleep or throw.
+  // Does the same for a rank that has other work: `while_waiting` is called again and again, and may sleep or throw.
   void meet(const std::function<void()>& while_waiting) const;
-  // A text of each rank, of any length, on all ranks of the group (or of the node, by node rank). Collective over the
-  // group. Throws GroupFailed.
+  // Gathers one text of any length from each rank. All ranks of the group (or of the node, in the order of node ranks)
+  // get all texts. Collective over the group. Throws GroupFailed.
   std::vector<std::string> gather(const std::string& mine) const;
   std::vector<std::string> gather_on_node(const std::string& mine) const;
 
-  bool ends_job() const;  // an error in this group ends the whole job: nobody calls or sees the failures below
-  // Tells the other ranks that this one cannot go on. Only the first call counts. Does not block.
+  bool ends_job() const;  // true: an error here ends the whole job, and the functions below are not used
+  // Tells the other ranks that this one cannot go on. Only the first call has an effect. Does not block.
   void fail(const std::string& why) const;
   // May be called from any thread. The next check() of this rank then calls fail().
   void demand_failure(const std::string& why) const;
   bool failed() const;
-  // To be called again and again while this rank waits for others; looks for messages every 64th time. Throws
-  // GroupFailed when a rank has failed.
+  // Call it again and again while this rank waits for others. It looks for messages every 64th time. Throws GroupFailed
+  // if a rank has failed.
   void check() const;
-  // Called about once a second while this rank waits for others of the group, also after a failure: it may find that
-  // one of them has died, and then does not return.
+  // look_out() calls the lookout about once a second while this rank waits for others of the group, also after a
+  // failure. The lookout may find that one of them has died. Then it does not return.
   void set_lookout(std::function<void()> lookout) const;
   void look_out() const;
 
-  // From now on a rank may die and the others go on (cluster/surviving_communicator.h). The same call on all ranks.
+  // From now on, the others go on if a rank dies (surviving_communicator.h). All ranks must call it.
   void outlive_deaths() const;
   bool outlives_deaths() const;
-  // The ranks that have died, in the order in which this rank has learned of them.
+  // Returns the ranks that have died, in the order in which this rank learned of them.
   const std::vector<int>& dead() const;
-  void note_death(int rank) const;  // once or again
+  void note_death(int rank) const;  // may be called more than once for a rank
 
   struct State;
   const State& state() const { return *state_; }  // for the files of this folder that call MPI: rank_group_mpi.h

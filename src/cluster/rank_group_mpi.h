@@ -1,4 +1,4 @@
-// MPI's side of a group of ranks, for the files of this folder.
+// The data of a group of ranks that MPI needs, for the files of this folder.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace ringtrain {
 
-// The ranks of a communicator that share this rank's memory, in its order. Collective over `comm`.
+// Communicates with the ranks of a communicator that share this rank's memory, in its order. Collective over `comm`.
 class NodeCommunicator {
  public:
   explicit NodeCommunicator(MPI_Comm comm) {
@@ -37,7 +37,7 @@ struct RankGroup::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  MPI_Comm comm;  // carries failures, meet() and texts; sums have communicators of their own
+  MPI_Comm comm;  // for failures, meet() and texts; sums have communicators of their own
   NodeCommunicator node;
   bool ends_job;
   int rank = 0, size = 1, node_rank = 0, node_size = 1;
@@ -47,17 +47,17 @@ struct RankGroup::State {
   bool outlives_deaths = false;
   std::vector<int> dead;
 
-  std::unique_ptr<const std::string> failure;  // what is being told to the others; null: none
+  std::unique_ptr<const std::string> failure;  // the failure that the others are told of; null: none
   std::vector<MPI_Request> telling;
   unsigned looks = 0;
   std::function<void()> lookout;
-  double looked_out = 0;  // now_seconds()
+  double looked_out = 0;  // time by now_seconds()
   std::atomic<bool> demanded{false};
   std::mutex mutex;
   std::string demand;  // guarded by `mutex`
 };
 
-// A communicator of the group's ranks, which the caller frees. Collective. Throws GroupFailed.
+// Makes a communicator of the group's ranks, which the caller frees. Collective. Throws GroupFailed.
 MPI_Comm duplicate(const RankGroup& group);
 
 }  // namespace ringtrain

@@ -11,9 +11,9 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t kBytesOfJob = std::int64_t{1} << 24;  // three for each of five million ranks
+constexpr std::int64_t kBytesOfJob = std::int64_t{1} << 24;  // three bytes for each of five million ranks
 
-// Locks of the open file, not of the process: any thread may ask, and closing another descriptor drops none.
+// The lock belongs to the open file, not to the process. Any thread may use it; closing other descriptors keeps it.
 struct flock lock_of(short type, std::int64_t begin, std::int64_t length) {
   struct flock lock {};
   lock.l_type = type;

@@ -11,28 +11,28 @@ namespace ringtrain {
 
 class Roster {
  public:
-  // Opens or makes the file, which jobs share. `number`: of the job, the same on its ranks and no other job's. Throws
-  // Error where the file cannot be written. All ranks of the job come here before the first asks for another.
+  // Opens or makes the file, which jobs share. `number` is the same on all ranks of a job, and unique to it. Throws
+  // Error if the file cannot be written. All ranks of the job must make a Roster before one asks for another rank.
   Roster(const std::string& path, std::uint32_t number, int rank, int ranks);
   ~Roster();
   Roster(const Roster&) = delete;
   Roster& operator=(const Roster&) = delete;
 
-  bool is_alive(int rank) const;  // until its process ends, or its Roster
-  bool any_at_work() const;  // other than this rank
-  void stop_work();          // of this rank, for good
+  bool is_alive(int rank) const;  // until its process or its Roster ends
+  bool any_at_work() const;  // any rank except this one
+  void stop_work();          // ends the work of this rank for ever
 
   // May be called from any thread.
   void ask_all_to_stop();
-  bool asked_to_stop() const;  // by another rank
+  bool asked_to_stop() const;  // whether another rank has asked
 
  private:
   enum class Part { alive, work, stop };
   std::int64_t place(Part part, int rank) const;
   void hold(Part part, bool held) const;
-  bool is_held(Part part, int rank, int count) const;  // by another rank
+  bool is_held(Part part, int rank, int count) const;  // whether another rank holds it
 
-  std::int64_t begin_;  // of the job's bytes
+  std::int64_t begin_;  // where the job's bytes begin
   int rank_, ranks_, file_ = -1;
 };
 

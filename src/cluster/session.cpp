@@ -1,5 +1,6 @@
 #include "cluster/session.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,15 +26,15 @@ namespace {
 
 constexpr std::chrono::seconds kFinalizeTime{20};
 
-// For rank_label() from any thread: written once, before the flag.
+// rank_label() may be called from any thread. The text is written once, before the flag is set.
 char label_text[300] = "";
 std::atomic<bool> label_is_set{false};
 std::atomic<int> ranks_of_job{0};
 std::atomic<bool> is_rank_0{false};
 const std::thread::id main_thread = std::this_thread::get_id();
 
-// Without a launcher Open MPI 4 would start a daemon (orted) for this one process: 0.2 s, and fatal where it is
-// missing.
+// Without a launcher, Open MPI 4 would start a daemon (orted) for this one process. That takes 0.2 s, and fails if the
+// daemon is missing.
 void prepare_start_without_launcher() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_FD", "SLURM_STEP_ID"})
     if (std::getenv(name) != nullptr) return;
@@ -45,16 +46,42 @@ constexpr const char* kLauncherAdvice =
     "there is), or mpirun inside the allocation; load the module of the MPI that this program was built with, and use "
     "the mpirun of the same module";
 
-// Open MPI ends the process inside MPI_Init when srun offers a PMI that it was not built for; its message names
-// configure's options and not the user's.
+// When a process ends with an exit code other than 0, Open MPI 4's mpirun prints up to 12 lines of its own, which bury
+// the program's last message. It prints none for MPI_Abort in a process with mpirun's switch --quiet. The switch hides
+// other messages too, such as those of MPI_Init, so it is set only in front of MPI_Abort. Returns whether this MPI has
+// it.
+bool make_abort_quiet() {
+  auto* const quiet = static_cast<bool*>(dlsym(RTLD_DEFAULT, "orte_execute_quiet"));
+  if (quiet != nullptr) *quiet = true;
+  return quiet != nullptr;
+}
+
+bool is_started_by_mpirun() {
+  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
+}
+
+// Ends a job of Open MPI 4's mpirun with the exit code. All work has been done. Returns if another launcher started it.
+// Collective.
+void end_quietly(int exit_code) {
+  const char* recovers = std::getenv("OMPI_MCA_orte_enable_recovery");  // then MPI_Abort does not end the others
+  if (!is_started_by_mpirun() || recovers != nullptr || FaultTolerance::is_switched_on() || !make_abort_quiet()) return;
+  std::signal(SIGTERM, SIG_DFL);  // mpirun ends the others with it
+  MPI_Barrier(MPI_COMM_WORLD);    // all have printed
+  if (is_rank_0) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  _exit(exit_code);
+}
+
+// Open MPI ends the process inside MPI_Init if srun offers a PMI that it was not built for. Its message tells how to
+// configure Open MPI, but not what the user can do.
 std::atomic<bool> initializing{false};
 
 void advise_at_exit() {
   if (initializing.load()) std::fprintf(stderr, "ringtrain: MPI could not start: %s\n", kLauncherAdvice);
 }
 
-// srun without any PMI: Open MPI 5 would start each rank alone in a world of its own, and Open MPI 4 ends even one
-// rank.
+// Without any PMI under srun, Open MPI 5 would start each rank alone in a world of its own. Open MPI 4 would end even a
+// single rank.
 void check_launcher(const std::string& launcher, int tasks) {
 #ifdef OPEN_MPI
   if (launcher == "srun" && (tasks > 1 || OMPI_MAJOR_VERSION < 5))
@@ -62,7 +89,7 @@ void check_launcher(const std::string& launcher, int tasks) {
                     tasks == 1 ? "start in it" : "bring them together"),
                 kLauncherAdvice);
 #else
-  static_cast<void>(launcher), static_cast<void>(tasks);  // others have ways of their own to ask Slurm
+  static_cast<void>(launcher), static_cast<void>(tasks);  // other MPI libraries have their own ways to ask Slurm
 #endif
 }
 
@@ -76,7 +103,7 @@ Session::Session(int* argc, char*** argv) {
   const StartGuard guard("MPI could not start");
   std::atexit(advise_at_exit);
   initializing.store(true);
-  // The main thread alone communicates. The watchdog's MPI_Abort is the exception, and abort_job does not rely on it.
+  // Only the main thread communicates, except for the watchdog's MPI_Abort, on which abort_job() does not rely.
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   initializing.store(false);
@@ -105,12 +132,12 @@ Session::Session(int* argc, char*** argv) {
 
 Session::~Session() {
   if (finished_ || std::uncaught_exceptions() > 0)
-    return;  // with an error the other ranks may never reach MPI_Finalize
+    return;  // after an error, the other ranks may never reach MPI_Finalize
   job_.reset();
   MPI_Finalize();
 }
 
-// A job that hangs here has its checkpoint, and would still burn its allocation and never be queued again.
+// If MPI_Finalize hangs, the process exits anyway: its work is done, and it would use up the job's allocation.
 int Session::finish(int exit_code) {
   finished_ = true;
   std::fflush(nullptr);
@@ -121,6 +148,7 @@ int Session::finish(int exit_code) {
     std::fflush(stderr);
     _exit(exit_code);
   }).detach();
+  if (exit_code != 0) end_quietly(exit_code);
   job_.reset();
   MPI_Finalize();
   return exit_code;
@@ -130,17 +158,13 @@ std::string Session::mpi_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(text, &length);
-  // "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\nMPICH Release date: ..."
+  // The text is "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\nMPICH Release date: ...".
   std::string line(text, std::strcspn(text, ",\n"));
   if (const auto at = line.find("MPI v"); at != std::string::npos) line.erase(at + 4, 1);
   if (const auto at = line.find(" Version:"); at != std::string::npos) line.erase(at, 9);
   std::replace(line.begin(), line.end(), '\t', ' ');
   line.erase(std::unique(line.begin(), line.end(), [](char a, char b) { return a == ' ' && b == ' '; }), line.end());
   return line;
-}
-
-int job_size() {
-  return ranks_of_job.load(std::memory_order_relaxed);
 }
 
 void abort_job(int exit_code) {
@@ -151,7 +175,7 @@ void abort_job(int exit_code) {
       std::this_thread::sleep_for(std::chrono::seconds(seconds));
       _exit(exit_code);
     }).detach();
-  } catch (...) {  // no more threads to be had: the alarm's default action ends the process
+  } catch (...) {  // no thread could be started: the alarm ends the process
     std::signal(SIGALRM, SIG_DFL);
     alarm(static_cast<unsigned>(seconds));
   }
@@ -161,10 +185,14 @@ void abort_job(int exit_code) {
   MPI_Finalized(&down);
   if (up && !down && FaultTolerance::is_switched_on()) {
     if (std::this_thread::get_id() == main_thread) FaultTolerance::end_job(exit_code);
-    if (ranks_of_job > 1 && !is_rank_0) std::raise(SIGKILL);  // so that the others learn of it
+    if (ranks_of_job > 1 && !is_rank_0) std::raise(SIGKILL);  // so that the other ranks notice it
     _exit(exit_code);
   }
-  if (up && !down) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  // Nobody else is to be ended where no launcher is: MPI_Abort would only print its lines.
+  if (up && !down && (ranks_of_job > 1 || is_started_by_mpirun())) {
+    make_abort_quiet();
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+  }
   _exit(exit_code);
 }
 

@@ -8,7 +8,7 @@ namespace ringtrain {
 
 namespace {
 
-constexpr double kRoundSeconds = 0.1;  // between two words to the ranks that wait
+constexpr double kRoundSeconds = 0.1;  // time between two messages to the ranks that wait
 
 }  // namespace
 
@@ -47,13 +47,13 @@ void wait_together(SlowWork* work, Communicator& communicator, Watchdog& watchdo
   watchdog.enter(step, Phase::checkpoint);
   std::int64_t seen = work != nullptr ? work->bytes() : 0;
   for (;;) {
-    std::array<double, 2> news = {0, 0};  // still at work; bytes since the last round
+    std::array<double, 2> news = {0, 0};  // 1 if still at work; bytes since the last round
     if (work != nullptr) {
       const bool ended = work->ended_within(kRoundSeconds);
       const std::int64_t bytes = work->bytes();
       news = {ended ? 0.0 : 1.0, static_cast<double>(bytes - std::exchange(seen, bytes))};
     }
-    communicator.poll();  // a rank alone waits for no sum
+    communicator.poll();  // with one rank, the sum below does not poll
     communicator.sum(std::span<double>(news));
     if (news[0] == 0) return;
     if (news[1] > 0) watchdog.alive();

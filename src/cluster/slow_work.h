@@ -22,15 +22,15 @@ using Progress = std::function<void(std::int64_t bytes)>;
 class SlowWork {
  public:
   SlowWork() = default;
-  ~SlowWork();  // waits for the end
+  ~SlowWork();  // waits for the end of the work
   SlowWork(const SlowWork&) = delete;
   SlowWork& operator=(const SlowWork&) = delete;
 
-  // Calls finish() for the work before. `work` calls no MPI.
+  // Calls finish() for the previous work. `work` must not call MPI.
   void start(std::function<void(const Progress&)> work);
   bool ended_within(double seconds);             // also true if nothing was started
-  std::int64_t bytes() const { return bytes_; }  // of all progress so far
-  bool failed() const { return failed_; }        // the next finish() throws. Never blocks
+  std::int64_t bytes() const { return bytes_; }  // bytes of all progress so far
+  bool failed() const { return failed_; }        // the next finish() will throw; never blocks
   void finish();                                 // waits for the end; throws what the work threw
 
  private:
@@ -43,8 +43,8 @@ class SlowWork {
   std::atomic<bool> failed_{false};
 };
 
-// Waits for the work of one rank in phase `checkpoint` of this step; `work` is null on all other ranks. finish() then
-// tells how it ended. Collective.
+// Waits for the work of one rank, in phase `checkpoint` of this step. `work` is null on all other ranks. A call of
+// finish() then throws the error of the work, if any. Collective.
 void wait_together(SlowWork* work, Communicator& communicator, Watchdog& watchdog, std::int64_t step);
 
 }  // namespace ringtrain

@@ -47,7 +47,7 @@ std::string describe(const SlurmJob& job, const std::string& launcher) {
 }
 
 std::string launcher_name() {
-  // mpirun starts its daemons with srun, and the ranks inherit what that has set: srun comes last.
+  // mpirun starts its daemons with srun, and the ranks inherit srun's variables. Therefore srun is tested last.
   if (is_set("OMPI_COMM_WORLD_SIZE")) return "mpirun";
   if (is_set("HYDI_CONTROL_FD") || is_set("MPI_LOCALNRANKS")) return "mpiexec";  // Hydra: MPICH, Intel MPI
   if (!is_set("SLURM_STEP_NUM_TASKS")) return is_set("PMI_RANK") || is_set("PMIX_RANK") ? "mpiexec" : "none";
@@ -56,8 +56,8 @@ std::string launcher_name() {
 }
 
 int launched_tasks() {
-  // A launcher of MPI says its number itself; Slurm's variables in its ranks may be those of its daemon, or of an
-  // salloc around a deliberate `mpirun -n 1`. In a batch script SLURM_NTASKS is set too, but not SLURM_STEP_NUM_TASKS.
+  // A launcher of MPI sets the number itself. Slurm's variables in its ranks may be those of its daemon, or of an
+  // salloc around a deliberate `mpirun -n 1`. A batch script also has SLURM_NTASKS, but not SLURM_STEP_NUM_TASKS.
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
     if (is_set(name)) return count_of(name);
   return 1;

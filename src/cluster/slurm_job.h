@@ -9,22 +9,22 @@ namespace ringtrain {
 struct SlurmJob {
   std::string id;                     // SLURM_JOB_ID; empty: no Slurm
   std::string array_job, array_task;  // empty outside an array
-  int restarts = 0;                   // how often it has been requeued
-  std::string nodes;                  // "node[1-2]"
+  int restarts = 0;                   // how often the job was requeued
+  std::string nodes;                  // such as "node[1-2]"
   bool in_slurm() const { return !id.empty(); }
-  // What scontrol and scancel take: 4711, or 4709_3. The bare id of an array's last task is the whole array's.
+  // Returns what scontrol and scancel take: 4711, or 4709_3. The plain id of an array's last task is the whole array's.
   std::string name() const;
 };
 SlurmJob slurm_job();
 
-// "Slurm job 4709_3, restart 2, on node[1-2], started by srun --mpi=pmix".
+// Returns "Slurm job 4709_3, restart 2, on node[1-2], started by srun --mpi=pmix".
 std::string describe(const SlurmJob& job, const std::string& launcher);
 
-// "mpirun", "mpiexec", "srun --mpi=pmix", "srun --mpi=pmi2", "srun", or "none". To be asked before MPI_Init, which sets
-// variables of its own.
+// Returns "mpirun", "mpiexec", "srun --mpi=pmix", "srun --mpi=pmi2", "srun", or "none". Call it before MPI_Init, which
+// sets variables of its own.
 std::string launcher_name();
 
-// Processes that the launcher (mpirun, or srun for a job step) says it started; 1 without one.
+// Returns the number of processes that the launcher (mpirun, or srun for a job step) started; 1 without a launcher.
 int launched_tasks();
 
 }  // namespace ringtrain

@@ -1,5 +1,5 @@
-// All parts to all ranks by recursive doubling. Before round k (distance d = 2^k) rank r has the d parts of the ranks
-// that differ from it in the lowest k bits; it exchanges them with rank r ^ d for that one's:
+// Sends all parts to all ranks by recursive doubling. Before round k (distance d = 2^k) rank r has the d parts of the
+// ranks that differ from it only in the lowest k bits. It exchanges these parts with those of rank r ^ d:
 //
 //   rank 0   0 . . .  -> 0 1 . .  -> 0 1 2 3
 //   rank 1   . 1 . .  -> 0 1 . .  -> 0 1 2 3
@@ -23,7 +23,7 @@ class SpanRanks final : public GroupRanks {
       : group_(group), comm_(duplicate(group)), first_(group.rank() / span * span), size_(span) {
     check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
-  // After a failure a late message may still arrive: MPI keeps the memory that it was promised.
+  // After a failure, a late message may still arrive. The buffer is then not freed, because MPI may write to it.
   ~SpanRanks() override {
     if (open_) static_cast<void>(buffer_.release());
     if (!open_ && std::uncaught_exceptions() == 0 && !group_.failed()) MPI_Comm_free(&comm_);
@@ -68,7 +68,7 @@ class SpanRanks final : public GroupRanks {
   RankGroup group_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   int first_, size_;
-  bool open_ = false;  // MPI uses the buffer
+  bool open_ = false;  // MPI is using the buffer
   std::unique_ptr<std::vector<double>> buffer_ = std::make_unique<std::vector<double>>();
 };
 

@@ -10,12 +10,12 @@
 
 namespace ringtrain {
 
-// The ranks [span t, span (t + 1)) that include this rank. `span` is a power of two that divides the group's size.
-// Collective over the group. Throws GroupFailed, Error for another span, and the errors of check_spans().
+// Returns the ranks [span t, span (t + 1)) that include this rank. `span` is a power of two that divides the group's
+// size. Collective over the group. Throws GroupFailed, Error for another span, and the errors of check_spans().
 std::unique_ptr<GroupRanks> make_span_ranks(const RankGroup& group, int span);
 
-// Throws Error where ranks that would share a worker are on different nodes. Such ranks exchange numbers twice in every
-// batch norm of every pass, and the other ranks wait meanwhile. `hosts`: the host of every rank, in rank order.
+// Throws Error if ranks that would share a worker are on different nodes. Such ranks exchange numbers twice in every
+// batch norm of every pass, and the other ranks wait meanwhile. `hosts` has the host of every rank, in rank order.
 void check_spans(const std::vector<std::string>& hosts, int span);
 
 }  // namespace ringtrain

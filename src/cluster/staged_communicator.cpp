@@ -18,20 +18,20 @@ using cuda::CopyKind;
 struct StagedVector {
   float* memory = nullptr;
   std::int64_t count = 0;
-  float* staged = nullptr;  // page-locked, as long as `memory`
+  float* staged = nullptr;  // page-locked copy of the same length
 };
 
-// Elements of a collective's values.
+// A range of the elements of a collective.
 struct Elements {
   std::size_t begin = 0, count = 0;
 };
 
-// On its way to the host, in the ring (`sum`), on its way back (`returning`).
+// A sum that is on its way to the host, in the inner collective (`sum`), or on its way back (`returning`).
 struct StagedSum {
   std::span<float> values, staged;
-  Elements up;                                                     // what comes back
+  Elements up;                                                     // elements that are copied back
   std::function<std::unique_ptr<Pending>(std::span<float>)> start;  // the inner collective
-  float* borrowed = nullptr;                                       // of spare_; null: it has memory of its own
+  float* borrowed = nullptr;                                       // from spare_; null: not borrowed
   cuda::Event ready, here, back;
   std::unique_ptr<Pending> sum;
   bool returning = false;
@@ -81,14 +81,14 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   void give_back(StagedSum& run);
 
   cuda::Stream down_,
-      up_;  // one per direction, so that a bucket on its way back does not wait for one that is not final
+      up_;  // one stream per direction, so that copies back do not wait for buckets that are not final
   bool aborted_ = false;
-  // Page-locked memory for vectors that allocate() did not give, weights above all: free ones, and all with their sizes.
+  // Page-locked memory for vectors of other origin than allocate(), such as weights: the free ones, and all with sizes.
   std::vector<std::pair<float*, std::size_t>> spare_, borrowable_;
 };
 
 StagedCommunicator::~StagedCommunicator() {
-  running_.clear();  // sums of the inner communicator end with it or before
+  running_.clear();  // sums must end before the inner communicator does
   while (!allocations_.empty()) release(allocations_.back().memory);
   for (const auto& [memory, count] : borrowable_) device_.release_host(memory);
 }
@@ -110,7 +110,7 @@ void StagedCommunicator::release(void* memory) {
   device_.release(a.memory);
 }
 
-// Steps give the same vectors again, so that no memory is made after the first one.
+// Steps use the same vectors again, so only the first step allocates memory.
 std::span<float> StagedCommunicator::staging_of(std::span<float> values, float*& borrowed) {
   if (const StagedVector* a = find(values)) return {a->staged + (values.data() - a->memory), values.size()};
   auto free = std::ranges::find_if(spare_, [&](const auto& one) { return one.second == values.size(); });
@@ -125,7 +125,7 @@ std::span<float> StagedCommunicator::staging_of(std::span<float> values, float*&
   return {borrowed, values.size()};
 }
 
-// `down` goes to the host, `start` is given all of the values there, and `up` comes back.
+// Copies `down` to the host, gives all values there to `start`, and copies `up` back.
 std::unique_ptr<Pending> StagedCommunicator::start(std::span<float> values, Elements down, Elements up,
                                                    const BeforeSum& before, Start start) {
   const std::int64_t number = next_number();
@@ -187,7 +187,7 @@ std::unique_ptr<Pending> StagedCommunicator::start_broadcast(std::span<float> va
                [this, root](std::span<float> staged) { return host_.start_broadcast(staged, root); });
 }
 
-// The inner sums start in the order of start_sum(), which is the same on all ranks, whatever arrives first.
+// The inner sums start in the order of start_sum(), even if later values arrive first: all ranks need the same order.
 void StagedCommunicator::progress() {
   for (StagedSum& run : running_) {
     if (run.sum == nullptr && !run.returning) {
@@ -241,7 +241,7 @@ void StagedCommunicator::broadcast_vector(std::span<float> values, int root) {
   if (rank() != root) {
     device_.copy(values.data(), on_host.data(), bytes, CopyKind::to_device, compute);
     device_.record(copied, compute);
-    device_.synchronize(copied, [] {});  // the host's copy ends here
+    device_.synchronize(copied, [] {});  // the copy reads on_host, which ends here
   }
   reuse({copied});
 }

@@ -14,8 +14,8 @@
 
 namespace ringtrain {
 
-// `device` and `host` must outlive the communicator. Its sums advance only inside done(), finish() and poll(), because
-// the host takes part in them.
+// `device` and `host` must outlive the communicator. Its sums make progress only inside done(), finish() and poll(),
+// because the host takes part in them.
 std::unique_ptr<DeviceCommunicator> make_staged_communicator(cuda::Device& device, Communicator& host);
 
 }  // namespace ringtrain

@@ -12,7 +12,7 @@ namespace {
 
 using cuda::CopyKind;
 
-// Memory of the device and its page-locked twin.
+// Memory of the device and a page-locked buffer of the same size.
 struct StagedBuffer {
   std::byte* memory = nullptr;
   std::byte* staged = nullptr;
@@ -20,17 +20,17 @@ struct StagedBuffer {
   cuda::Event free;  // the last copy from `staged` to the device is done
 };
 
-// A message goes through these places in turn.
+// A message waits, travels between hosts, and has arrived, in this order.
 struct Journey {
   enum class At { waits, travels, arrived };
   bool sends = false;
   std::span<std::byte> memory, staged;
   int peer = 0, tag = 0;
-  cuda::Event ready;      // `staged` may be sent, or written
-  cuda::Event done = {};  // received: it is in `memory`; the buffer's
-  cuda::Event taken = {};  // received: what read `memory` before has ended
+  cuda::Event ready;      // `staged` may be sent (or overwritten, for a received message)
+  cuda::Event done = {};  // received: the message is in `memory`; event of the buffer
+  cuda::Event taken = {};  // received: earlier reads of `memory` have ended
   At at = At::waits;
-  std::unique_ptr<Message> message;  // of the host's links
+  std::unique_ptr<Message> message;  // message of the host's links
 };
 
 class StagedLinks final : public Links {
@@ -73,7 +73,7 @@ class StagedLinks final : public Links {
     free_events_.push_back(made);
     return std::make_unique<StagedMessage>(*this, journey);
   }
-  // `staged` is written when the copy from it, of the message before, has ended.
+  // `staged` is overwritten only after the copy of the previous message from `staged` has ended.
   std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
     StagedBuffer& buffer = buffer_of(bytes.data(), bytes.size());
     Journey& journey = begin(buffer, bytes.size(), from, tag);
@@ -84,7 +84,7 @@ class StagedLinks final : public Links {
     return std::make_unique<StagedMessage>(*this, journey);
   }
 
-  // Messages of the same two ranks and tag start in the order of the calls.
+  // Messages with the same ranks, direction and tag start in the order of the calls.
   void poll() override {
     std::vector<const Journey*> waiting;
     for (Journey& journey : journeys_) {

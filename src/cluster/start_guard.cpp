@@ -15,15 +15,15 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "cluster/session.h"
 #include "cluster/slurm_job.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr int kExitCode = 86;  // the watchdog's
 constexpr double kStartSeconds = 600;
-constexpr double kApart = 1;  // seconds from a rank's message to the next one's, in which it ends the others
+constexpr double kApart = 1;  // seconds that rank r + 1 waits longer than rank r, whose message ends the job
 constexpr int kRanksApart = 10;
 
 double start_seconds() {
@@ -53,7 +53,7 @@ struct StartGuard::State {
   bool is_over = false;
   std::thread thread;
 
-  // Counts ticks as the watchdog does: a tick that took much longer than asked means that this process was suspended.
+  // Counts ticks as the watchdog does. A tick that took much longer than expected means that the process was suspended.
   void watch() {
     const double tick = std::clamp(limit / 20, 0.01, 0.5);
     double waited = -kApart * std::min(launched_rank(), kRanksApart), last = now_seconds();
@@ -67,11 +67,11 @@ struct StartGuard::State {
       ::gethostname(host, sizeof host - 1);
       const std::string text =
           cat("\nringtrain: ", what, " within ", limit, " s (seen by rank ", launched_rank(), " on ", host, ", pid ",
-              ::getpid(), "); ending the job. A process of the job hangs, was stopped, or never came: look at the ",
-              "nodes' processes. A start that takes longer: RINGTRAIN_START_SECONDS (MPI's start), ",
-              "communication.timeout_seconds (what follows)\n");
+              ::getpid(), "); ending the job. A process of the job hangs, was stopped, or did not start: look at the ",
+              "processes on the nodes. If the start is only slow, raise RINGTRAIN_START_SECONDS (start of MPI) or ",
+              "communication.timeout_seconds (all later steps of the start)\n");
       std::fputs(text.c_str(), stderr);
-      abort_job(kExitCode);
+      abort_job(exit_hung);
     }
   }
 };

@@ -1,5 +1,5 @@
-// Ends a job whose start hangs. The watchdog does not run yet while MPI starts and in the first collectives; nothing
-// else would notice then that a process of the job hangs or is missing.
+// Ends a job whose start hangs. While MPI starts and in the first collectives, the watchdog does not run yet. Nothing
+// else would then notice that a process of the job hangs or is missing.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace ringtrain {
 // process that no launcher has started.
 class StartGuard {
  public:
-  // `what` begins the message, e.g. "MPI could not start". `seconds` is the limit; 0 or less stands for the limit of a
-  // start, which is 600 s or the value of RINGTRAIN_START_SECONDS. Throws Error where that variable is no such number.
+  // `what` begins the message, e.g. "MPI could not start". `seconds` is the limit. 0 or less: the limit of a start,
+  // which is 600 s or RINGTRAIN_START_SECONDS. Throws Error if that variable is not a positive number.
   explicit StartGuard(std::string what, double seconds = 0);
   ~StartGuard();
   StartGuard(const StartGuard&) = delete;

@@ -11,7 +11,7 @@
 namespace ringtrain {
 namespace {
 
-// One step: the slowest of its messages. `flows`: ranks of a node that send over its network at the same time.
+// The cost of one step is that of its slowest message. `flows` ranks of a node send over its network at the same time.
 struct StepCost {
   double latency = 0, seconds_per_byte = 0;
 };
@@ -33,7 +33,7 @@ SumSeconds ring_seconds(int ranks, const StepCost& step, double bytes) {
   return sum;
 }
 
-// `step_to`: what a message to rank r ^ distance costs; 0: to a partner beyond the power of two.
+// `step_to(distance)` is the cost of a message to rank r ^ distance. 0 stands for a partner beyond the power of two.
 template <class StepTo>
 SumSeconds halving_seconds(int ranks, const StepTo& step_to, double bytes) {
   SumSeconds sum;
@@ -102,7 +102,7 @@ int RankLayout::ring_flows() const {
 
 SumSeconds sum_seconds(SumAlgorithm algorithm, const RankLayout& layout, const SumLinks& links, double bytes) {
   const int ranks = layout.ranks(), nodes = static_cast<int>(layout.nodes().size());
-  std::size_t most = 1;  // ranks of a node
+  std::size_t most = 1;  // largest number of ranks on a node
   for (const auto& node : layout.nodes()) most = std::max(most, node.size());
   const StepCost in_node = node_step(links), all_out = network_step(links, static_cast<double>(most));
   switch (algorithm) {

@@ -13,8 +13,8 @@ enum class SumAlgorithm { ring, halving, hierarchical, library };
 const char* sum_algorithm_name(SumAlgorithm algorithm);
 
 // A message of b bytes takes latency + b / bandwidth (Hockney 1994). Latencies are in seconds, bandwidths in bytes per
-// second. The `node` values hold for ranks of one node that all send at once. The `network` values hold for a node
-// where one rank alone sends to another node.
+// second. The `node` values hold if all ranks of a node send at the same time. The `network` values hold if only one
+// rank of a node sends to another node.
 struct SumLinks {
   double node_latency = 1e-6, node_bandwidth = 5e9;
   double network_latency = 2e-6, network_bandwidth = 12e9;
@@ -23,7 +23,7 @@ struct SumLinks {
 // The nodes of a group, each with its ranks in ascending order.
 class RankLayout {
  public:
-  // `node_of_rank`: the name of each rank's node, for example its host.
+  // `node_of_rank` has the name of each rank's node, for example its host.
   explicit RankLayout(const std::vector<std::string>& node_of_rank);
 
   int ranks() const { return ranks_; }
@@ -31,7 +31,7 @@ class RankLayout {
   const std::vector<int>& node_of(int rank) const {
     return nodes_[static_cast<std::size_t>(node_of_rank_[static_cast<std::size_t>(rank)])];
   }
-  bool even() const;                    // as many ranks on every node
+  bool even() const;                    // every node has the same number of ranks
   bool neighbours(int distance) const;  // rank r and r ^ distance are on one node, for all r
   int ring_flows() const;               // the most ranks of one node whose next rank is on another node
 
@@ -41,25 +41,25 @@ class RankLayout {
   std::vector<int> node_of_rank_;
 };
 
-// The seconds of a sum: its messages' latencies, and the transfer of its bytes. The ranks of a node share its network.
+// The seconds of a sum: latencies of its messages, and transfer of its bytes. The ranks of a node share its network.
 struct SumSeconds {
   double latency = 0, transfer = 0;
   double total() const { return latency + transfer; }
 };
-// The predicted seconds of a sum of `bytes` bytes. `algorithm` must not be `library`.
+// Predicts the seconds of a sum of `bytes` bytes. `algorithm` must not be `library`.
 SumSeconds sum_seconds(SumAlgorithm algorithm, const RankLayout& layout, const SumLinks& links, double bytes);
 
-// The fastest of ring, halving and, where all nodes have equally many ranks, hierarchical. The answer depends on the
-// arguments alone, so a resumed run makes the same choice.
+// Returns the fastest of ring, halving and, if all nodes have the same number of ranks, hierarchical. The answer
+// depends only on the arguments, so a resumed run makes the same choice.
 SumAlgorithm fastest_sum(const RankLayout& layout, const SumLinks& links, double bytes);
 
-// The settings of an experiment for sums by MPI.
+// The settings of an experiment for sums with MPI.
 struct SumChoice {
   std::string algorithm = "auto";  // auto | ring | halving | hierarchical | mpi
   SumLinks links = {};
   std::vector<std::string> node_of_rank = {};  // empty: the hosts of the group
 };
-// Throws Error for an unknown algorithm, and for hierarchical where the nodes have different numbers of ranks.
+// Throws Error for an unknown algorithm, and for hierarchical if the nodes have different numbers of ranks.
 void check_sum_choice(const SumChoice& choice, const RankLayout& layout);
 
 }  // namespace ringtrain

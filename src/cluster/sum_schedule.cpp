@@ -10,7 +10,7 @@ std::size_t round_up(std::size_t count, std::size_t align) {
   return (count + align - 1) / align * align;
 }
 
-// Equal pieces of a vector: the last ones may be shorter or empty.
+// Equal pieces of a vector. The last pieces may be shorter or empty.
 struct Pieces {
   std::size_t length, piece, stride;
   SumRange operator[](int index) const {
@@ -25,8 +25,8 @@ Pieces equal_pieces(std::size_t length, int count, std::size_t align) {
   return {length, piece, piece};
 }
 
-// Steps [first, end) of 2 (p - 1). In step s every rank sends piece (rank - shift - s) to the right and receives piece
-// (rank - shift - s - 1) from the left, modulo p:
+// Returns steps [first, end) of 2 (p - 1). In step s every rank sends piece (rank - shift - s) to the right and
+// receives piece (rank - shift - s - 1) from the left, modulo p:
 //
 //   p = 3, rank 0:  send 0, add 2 | send 2, add 1 | send 1, take 0 | send 0, take 2
 SumSchedule ring_steps(int rank, int ranks, const Pieces& pieces, int first, int end, int shift) {
@@ -41,7 +41,7 @@ SumSchedule ring_steps(int rank, int ranks, const Pieces& pieces, int first, int
   return schedule;
 }
 
-// The schedule of a part of the vector that begins at `begin`, among the ranks `members`.
+// Appends the schedule of a part of the vector. The part begins at `begin`, and the ranks `members` take part.
 void append(SumSchedule& schedule, SumSchedule part, std::size_t begin, const std::vector<int>& members) {
   const auto member = [&](int index) { return index < 0 ? -1 : members[static_cast<std::size_t>(index)]; };
   for (SumStep& step : part) {
@@ -78,7 +78,7 @@ SumSchedule halving_sum(int rank, int ranks, std::size_t length, std::size_t ali
       schedule.push_back({.to = partner, .from = partner, .sent = all, .received = all, .adds = true});
     }
   } else {
-    SumSchedule back;  // the last step first
+    SumSchedule back;  // steps in reverse order
     SumRange kept = all;
     for (int distance = 1; distance < power; distance *= 2) {
       const int partner = rank ^ distance;

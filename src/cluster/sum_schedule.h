@@ -7,7 +7,7 @@
 
 namespace ringtrain {
 
-// Elements [begin, end) of the vector.
+// The elements [begin, end) of the vector.
 struct SumRange {
   std::size_t begin = 0, end = 0;
   std::size_t size() const { return end - begin; }
@@ -24,15 +24,15 @@ struct SumStep {
 
 using SumSchedule = std::vector<SumStep>;
 
-// In all schedules each element is summed by one rank, or by all ranks in the same order. All ranks therefore end with
-// the same bits. `length`: elements of the vector. `align`: pieces begin at multiples of this many elements.
+// In all schedules, each element is summed by one rank, or by all ranks in the same order. All ranks therefore get the
+// same bits. `length` is the number of elements. Pieces begin at multiples of `align` elements.
 
-// Reduce-scatter and all-gather around a ring: 2 (p - 1) steps, each of length / p (Patarasuk and Yuan 2009).
+// Reduce-scatter and all-gather around a ring: 2 (p - 1) steps with length / p elements (Patarasuk and Yuan 2009).
 SumSchedule ring_sum(int rank, int ranks, std::size_t length, std::size_t align);
 
 // The two halves of the sum around a ring. Piece i has `piece` elements that begin at i x stride; it ends at `length`
-// at the latest. The reduce-scatter leaves rank r with the sums of piece r. The all-gather copies piece r of rank r to
-// all.
+// at the latest. After the reduce-scatter, rank r has the sums of piece r. The all-gather copies piece r of rank r to
+// all ranks.
 SumSchedule ring_reduce_scatter(int rank, int ranks, std::size_t length, std::size_t piece, std::size_t stride);
 SumSchedule ring_all_gather(int rank, int ranks, std::size_t length, std::size_t piece, std::size_t stride);
 
@@ -45,13 +45,13 @@ SumSchedule ring_all_gather(int rank, int ranks, std::size_t length, std::size_t
 SumSchedule halving_sum(int rank, int ranks, std::size_t length, std::size_t align);
 inline constexpr std::size_t small_sum = 4096;
 
-// The most elements that a rank receives at once in a sum by halving.
+// Returns the most elements that a rank receives at once in a sum by halving.
 std::size_t most_received(std::size_t length, std::size_t align);
 
 // Sums within each node first, so that a node sends every element once. Local rank j receives piece j from the ranks of
 // its node and adds it. The ranks with the same place in their nodes then sum their pieces: by halving, or around a
-// ring where the number of nodes is no power of two. At last every rank sends its piece to the ranks of its node.
-// `nodes`: the ranks of each node, equally many on every node.
+// ring if the number of nodes is not a power of two. At last every rank sends its piece to the ranks of its node.
+// `nodes` has the ranks of each node. All nodes have the same number of ranks.
 SumSchedule hierarchical_sum(int rank, const std::vector<std::vector<int>>& nodes, std::size_t length,
                              std::size_t align);
 

@@ -12,10 +12,10 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t largest_message = std::size_t{1} << 30;  // MPI counts in int
+constexpr std::size_t largest_message = std::size_t{1} << 30;  // because MPI's counts are ints
 constexpr double drain_seconds = 10;                           // a revoked communicator ends its messages at once
 
-struct Interrupted {};  // a rank has died, or another one has seen that
+struct Interrupted {};  // a rank has died, or another rank has noticed a death
 
 class SurvivingCommunicator : public Communicator {
  public:
@@ -107,7 +107,7 @@ class SurvivingCommunicator : public Communicator {
     });
   }
 
-  // `once`: the collective on the ranks of comm_; it may be called again with its inputs as they were.
+  // `once` is the collective on the ranks of comm_. It may be repeated, and must then find its inputs unchanged.
   template <class Once>
   void complete(const Once& once) {
     while (!mpi_.agree(comm_, ends_whole(once))) leave_out_the_dead();
@@ -124,7 +124,7 @@ class SurvivingCommunicator : public Communicator {
     }
   }
 
-  // A communicator with a dead rank is left to MPI.
+  // A communicator with a dead rank is not freed, but left to MPI.
   void leave_out_the_dead() {
     comm_ = mpi_.shrink(comm_);
     FaultTolerance::end_with_job(comm_);
@@ -147,7 +147,7 @@ class SurvivingCommunicator : public Communicator {
     return static_cast<int>(place - members_.begin());
   }
 
-  // A binomial tree: the rank k places after the root has it from the one whose place lacks k's lowest bit.
+  // A binomial tree. The rank k places after the root receives from the place that lacks k's lowest 1 bit.
   void send_to_all(std::span<std::byte> bytes, int root) {
     const int size = static_cast<int>(members_.size()), from = place_of(root);
     const int own = (place_of(rank()) - from + size) % size;
@@ -199,8 +199,8 @@ class SurvivingCommunicator : public Communicator {
   const FaultTolerance& mpi_;
   const RankGroup group_;
   const std::function<void(const std::vector<int>&)> may_go_on_;
-  MPI_Comm comm_;             // of the ranks that lived after the last collective; left to MPI
-  std::vector<int> members_;  // their numbers in the group, by place in comm_
+  MPI_Comm comm_;             // ranks that were alive after the last collective; never freed
+  std::vector<int> members_;  // numbers of these ranks in the group, by place in comm_
   std::vector<MPI_Request> requests_;
 };
 

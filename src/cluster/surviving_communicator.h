@@ -10,7 +10,7 @@
 
 namespace ringtrain {
 
-// Thrown on all living ranks when the root of a broadcast has died, because no other rank has its values.
+// Thrown on all living ranks if the root of a broadcast has died, because no other rank has its values.
 class RootDied : public Error {
  public:
   using Error::Error;
@@ -22,8 +22,8 @@ class RootDied : public Error {
 // RankGroup::outlives_deaths() is true. Sums are added in the order of the ranks, so the death of a rank that adds
 // zeros does not change a bit. A sum begins when its caller waits for it. This communicator is made for the few
 // collectives that parameter servers need; a root sends to log2(size) ranks.
-// `may_go_on` throws, on all living ranks alike, where the job cannot go on without the dead ranks. Collective over the
-// group. Throws Error, with advice, where MPI has no fault tolerance or the group is only a part of the job.
+// `may_go_on` throws, on all living ranks alike, if the job cannot go on without the dead ranks. Collective over the
+// group. Throws Error, with advice, if MPI has no fault tolerance or the group is only a part of the job.
 std::unique_ptr<Communicator> make_surviving_communicator(const RankGroup& group,
                                                           std::function<void(const std::vector<int>& dead)> may_go_on);
 

@@ -1,4 +1,4 @@
-// The pause of a rank between two tests of an unfinished collective.
+// The pauses of a rank between two tests of an unfinished collective.
 #pragma once
 
 #include <sched.h>
@@ -8,12 +8,12 @@
 
 namespace ringtrain {
 
-// True where this node has more ranks than CPUs. Spinning would then take time from the rank that is waited for.
-// Session sets it once.
+// True if this node has more ranks than CPUs. Spinning would then take time from the rank that is waited for. Session
+// sets it once.
 inline std::atomic<bool> node_is_oversubscribed{false};
 
-// Spins for some microseconds, then offers the CPU at each try. It sleeps only on an oversubscribed node, because a
-// sleep takes about 60 us with the kernel's timer slack.
+// Spins for some microseconds, and then yields the CPU between tests. It sleeps only on an oversubscribed node, because
+// a sleep takes about 60 us with the kernel's timer slack.
 class Waiter {
  public:
   void pause() {

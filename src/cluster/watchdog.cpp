@@ -1,5 +1,5 @@
-// The board is an MPI shared-memory window, one entry per rank of the node. MPI removes its file from the file system
-// as soon as all have attached, so nothing is left behind after kill -9.
+// The board is an MPI shared-memory window with one entry per rank of the node. MPI removes its file as soon as all
+// ranks have attached, so kill -9 leaves nothing behind.
 #include "cluster/watchdog.h"
 
 #include <unistd.h>
@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
 #include "cluster/start_guard.h"
@@ -28,21 +29,20 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kExitCode = 86;
 constexpr int kRunFails = 1, kJobEnds = 2, kRankDied = 4;  // events
-constexpr double kDeadSeconds = 3;        // a launcher that works ends the job sooner than this after a rank's death
-constexpr double kOtherNodesSeconds = 2;  // for the tables of the other nodes, before the abort silences them
+constexpr double kDeadSeconds = 3;        // after a rank's death, a working launcher ends the job sooner than this
+constexpr double kOtherNodesSeconds = 2;  // time for other nodes to print tables before the abort
 
-// One cache line per rank. The owner writes, everyone reads.
+// One cache line per rank. Its owner writes it, and all ranks read it.
 struct alignas(64) Entry {
-  std::atomic<std::int64_t> step_and_phase;  // step << 8 | phase
-  std::atomic<double> changed;               // now_seconds()
+  std::atomic<std::int64_t> step_and_phase;  // (step << 8) | phase
+  std::atomic<double> changed;               // time by now_seconds()
   std::atomic<std::int32_t> reported;        // in entry 0 only: events for which a rank of the node prints the table
   std::int32_t rank, pid;
 };
 static_assert(std::atomic<double>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 
-// The state letter of proc(5); 0 when there is no such process (here: it may be in another pid namespace).
+// Returns the state letter of proc(5), or 0 if there is no such process (or if it is in another pid namespace).
 char process_state(int pid) {
   std::ifstream file(cat("/proc/", pid, "/stat"));
   std::string line;
@@ -86,6 +86,8 @@ const char* phase_name(Phase phase) {
       return "forward";
     case Phase::backward:
       return "backward";
+    case Phase::stage_wait:
+      return "stage wait";
     case Phase::communication:
       return "communication";
     case Phase::update:
@@ -109,9 +111,9 @@ struct Watchdog::State {
   MPI_Win window = MPI_WIN_NULL;
   bool several_nodes = false;
   std::vector<Entry*> board;
-  std::vector<char> visible;  // by entry: its process can be seen in our /proc
+  std::vector<char> visible;  // by entry: whether its process is visible in our /proc
   Entry* own = nullptr;
-  std::size_t next = 0;  // the rank after this one on the node, cyclically
+  std::size_t next = 0;  // entry of the next rank on the node; the first one follows the last
   std::atomic<int> spared_begin{0}, spared_end{0};
   std::atomic<std::uint64_t> beats{0};
   std::mutex mutex;
@@ -142,7 +144,7 @@ Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
   s.several_nodes = node_size < group.size();
 
   void* memory = nullptr;
-  const MPI_Aint bytes = 2 * sizeof(Entry);  // MPI promises no alignment: room to round up
+  const MPI_Aint bytes = 2 * sizeof(Entry);  // room to round up, because MPI promises no alignment
   check_mpi(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, s.node.get(), &memory, &s.window),
             "MPI_Win_allocate_shared");
   for (int r = 0; r < node_size; ++r) {
@@ -167,12 +169,12 @@ Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
 
 Watchdog::~Watchdog() {
   State& s = *state_;
-  bool together = std::uncaught_exceptions() == 0 && !s.group.failed();  // all ranks come here
+  bool together = std::uncaught_exceptions() == 0 && !s.group.failed();  // whether all ranks come here
   if (s.group.outlives_deaths()) together = false;
   s.beat();
   s.write(s.own->step_and_phase.load(std::memory_order_relaxed) >> 8, Phase::finished);
   if (together) {
-    // Still watched: a rank that never comes here must not let the others wait for ever.
+    // The watchdog still runs: a rank that never comes here must not let the others wait for ever.
     int done = 0;
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Ibarrier(s.group.state().comm, &request);
@@ -214,8 +216,8 @@ void Watchdog::step_finished(std::int64_t step) {
   state_->beat();
 }
 
-// Counts the time without a beat in ticks. A tick that took much longer than asked means that this process was
-// suspended as a whole (Ctrl-Z, Slurm's suspend): only a second of it counts, or every rank would fire on waking up.
+// Counts the time without a beat in ticks. A tick that took much longer than expected means that the whole process was
+// suspended (Ctrl-Z, Slurm's suspend). Only a second of it counts, or every rank would fire after waking up.
 void Watchdog::State::watch() {
   const double tick = std::clamp(timeout / 20, 0.01, 0.5);
   double idle = 0, dead = 0, last = now_seconds();
@@ -246,8 +248,8 @@ void Watchdog::State::watch() {
   }
 }
 
-// Every rank looks after the next one of its node only, so that a tick costs one small read from /proc. After a dead
-// one that may be dead it looks after the one behind it.
+// Every rank checks only the next rank of its node, so that a tick costs one small read from /proc. If that rank is
+// dead and its death is spared (spare()), this rank checks the one after it.
 const Entry* Watchdog::State::dead_peer() const {
   for (std::size_t i = 0; i + 1 < board.size(); ++i) {
     const std::size_t peer = (next + i) % board.size();
@@ -261,10 +263,10 @@ const Entry* Watchdog::State::dead_peer() const {
 
 void Watchdog::State::end_job(const std::string& reason) {
   if (!report(kJobEnds, reason, "ending the job"))
-    std::this_thread::sleep_for(std::chrono::seconds(5));  // the rank that prints aborts too, unless it fails to
+    std::this_thread::sleep_for(std::chrono::seconds(5));  // gives the rank that prints time to abort first
   else if (several_nodes)
     std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
-  abort_job(kExitCode);
+  abort_job(exit_hung);
 }
 
 void Watchdog::State::lose(const Entry& lost) {
@@ -273,14 +275,14 @@ void Watchdog::State::lose(const Entry& lost) {
   report(kRankDied, reason, cat("the ranks of its run (", group.size(), ") leave the job"));
 }
 
-// Memory of this rank is in nobody's hands but its own group's, which ends as well.
+// Only ranks of this rank's own group use its memory, and they end as well.
 void Watchdog::State::leave() {
   group.demand_failure("one of its ranks has died");
   if (several_nodes) std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
-  leave_job(kExitCode);
+  leave_job(exit_hung);
 }
 
-// Prints the table of this node, once for each event. False where another rank does.
+// Prints the table of this node, once for each event. Returns false if another rank prints it.
 bool Watchdog::State::report(int event, const std::string& reason, const std::string& consequence) {
   if ((board[0]->reported.fetch_or(event) & event) != 0) return false;
   const double now = now_seconds();
@@ -299,8 +301,8 @@ bool Watchdog::State::report(int event, const std::string& reason, const std::st
                   visible[i] ? state_name(state) : "not visible from here", suspect ? "  <-- look here" : "");
     text += line;
   }
-  text += "Ranks in \"communication\" wait for the others; the one that is behind holds them up.\n";
-  for (std::size_t written = 0; written < text.size();) {  // one write, so that other ranks' lines do not mix with it
+  text += "Ranks in \"communication\" and \"stage wait\" wait for the others; the one that is behind holds them up.\n";
+  for (std::size_t written = 0; written < text.size();) {  // one write, so that ranks' lines do not mix
     const ssize_t count = ::write(STDERR_FILENO, text.data() + written, text.size() - written);
     if (count <= 0) break;
     written += static_cast<std::size_t>(count);

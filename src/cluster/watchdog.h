@@ -1,8 +1,8 @@
 // Ends a job that hangs. Every rank of a group writes its step and phase to a board in the node's shared memory. A
-// thread of each rank notices when its rank has not finished a step in time. It prints the phase of every rank of the
-// node and ends the job. The death of a rank's process ends the job, too. Where the group may fail alone
+// thread of each rank notices if its rank has not finished a step in time. It prints the phase of every rank of the
+// node and ends the job. The death of a rank's process ends the job, too. If the group may fail alone
 // (RankGroup::ends_job() is false), the watchdog first lets only the group's run fail. If the run has not ended after
-// the same time again, or a rank has died, the processes of the group end (leave_job()). The launcher then decides
+// the same time again, or if a rank has died, the processes of the group end (leave_job()). The launcher then decides
 // about the other processes.
 #pragma once
 
@@ -19,6 +19,7 @@ enum class Phase : std::uint32_t {
   input,
   forward,
   backward,
+  stage_wait,  // for another stage of a pipeline
   communication,
   update,
   evaluation,
@@ -29,13 +30,13 @@ const char* phase_name(Phase phase);
 
 class Watchdog {
  public:
-  // Collective over the group. timeout_seconds <= 0: the watchdog never fires. The time-out covers everything between
-  // two calls of step_finished(); evaluations and checkpoints call alive() while they run.
+  // Collective over the group. With timeout_seconds <= 0 the watchdog never fires. The time-out covers everything
+  // between two calls of step_finished(). Evaluations and checkpoints call alive() while they run.
   Watchdog(const RankGroup& group, double timeout_seconds);
   ~Watchdog();
   // The watchdog ignores deaths of ranks [begin, end) of the group; the other ranks handle such deaths themselves.
   void spare(int begin, int end);
-  void enter(std::int64_t step, Phase phase);  // writes two words, no system call
+  void enter(std::int64_t step, Phase phase);  // writes two words; makes no system call
   void alive();                                // restarts the clock
   void step_finished(std::int64_t step);
 

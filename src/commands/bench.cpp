@@ -21,7 +21,7 @@ namespace ringtrain {
 
 namespace {
 
-constexpr double noticeable_skew_seconds = 1;  // make, file times and batch systems count in seconds
+constexpr double noticeable_skew_seconds = 1;  // because make, file times and batch systems count in seconds
 
 // Each node compares its version with that of rank 0 and prints a difference itself.
 bool same_version_everywhere(const BenchContext& context) {
@@ -68,9 +68,10 @@ std::string describe_cuts(const SplitTrial& trial) {
 
 void bench_split(const BenchContext& context, const BenchArguments& arguments) {
   Machine& machine = context.machine;
-  const DatasetIndex index = shared_index(context.experiment.data.train, *machine.host);
+  const TrainingData data = shared_data(context.experiment, *machine.host);
   const std::vector<SplitTrial> trials =
-      measure_splits(context.experiment, index, machine, context.session.job(), context.seconds, false);
+      measure_splits(context.experiment, data.train, data.validation ? &*data.validation : nullptr, machine,
+                     context.session.job(), context.seconds, false);
   if (!context.root()) return;
   const SplitTrial& best = fastest(trials);
   char line[160];

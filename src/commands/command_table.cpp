@@ -12,6 +12,7 @@ namespace ringtrain {
 namespace {
 
 constexpr const char* an_experiment = "EXPERIMENT.yaml [key.path=value ...]";
+constexpr const char* an_experiment_or_run = "EXPERIMENT.yaml|RUN_FOLDER [key.path=value ...]";
 constexpr const char* any_source = "RUN_FOLDER|CHECKPOINT.h5|EXPERIMENT.yaml [key.path=value ...]";
 
 // The arguments of a command, with the operands as they were typed.
@@ -35,7 +36,7 @@ int own_threads(Session* session) {
   return session != nullptr ? session->available_threads() : static_cast<int>(own_cpus().size());
 }
 
-// Returns a path and overrides. `what` names the operand of the command, for the message; null: the path may be
+// Returns a path and overrides. `what` names the operand of the command in messages. If it is null, the path may be
 // missing.
 ExperimentArguments experiment_of(const CLI::App& command, const std::vector<std::string>& words, const char* what) {
   const std::string own = cat("ringtrain ", command.get_name());
@@ -61,11 +62,11 @@ Command declare_train(Program& program, const std::vector<std::string>& command_
       "Trains on all ranks that mpirun or srun starts. SIGTERM, SIGUSR1 and Ctrl-C end the run with a checkpoint and "
       "exit code 85.");
   const auto a = typed<TrainArguments>();
-  add_operands(c, a->words, an_experiment);
-  c.add_flag("--resume", a->resume,
-             "goes on with a run: that of the folder which stands in the experiment's place, that of run.dir or "
-             "run.id, or the "
-             "newest run of the experiment's name");
+  add_operands(c, a->words, an_experiment_or_run);
+  c.add_flag(
+      "--resume", a->resume,
+      "goes on with the run in RUN_FOLDER. With EXPERIMENT.yaml: with the run that run.dir or run.id names, or the "
+      "newest run of the experiment's name");
   return {&c, all_ranks, true, [a, &c, command_line](Session* session) {
             a->experiment = experiment_of(c, a->words, "an experiment file or, with --resume, a run's folder");
             a->command_line = command_line;
@@ -77,21 +78,26 @@ Command declare_plan(Program& program) {
   CLI::App& c = program.add(
       "plan",
       "Checks everything without training. Prints the resolved experiment, the batch arithmetic, the learning rate, the "
-      "parameters and the memory.");
+      "parameters and the memory. RUN_FOLDER stands for the experiment of that run.");
   const auto a = typed<PlanArguments>();
   a->ranks = 0;
-  add_operands(c, a->words, an_experiment);
-  c.add_option("--ranks", a->ranks, "for so many ranks [those of this job]")->type_name("N")->check(whole_number(1));
-  c.add_option("--device", a->device,
-               "for a GPU, which need not be here: a100, h100, h200, b200 or a file that describes one. Memory on that "
-               "GPU, and the bytes that a step moves. With machine.plan_cache=FOLDER: with the kernels that a search on "
-               "that GPU has timed")
+  add_operands(c, a->words, an_experiment_or_run);
+  c.add_option("--ranks", a->ranks, "plan for this number of ranks [those of this job]")
+      ->type_name("N")
+      ->check(whole_number(1));
+  c.add_option(
+       "--device", a->device,
+       "plans for a GPU that this machine need not have: a100, h100, h200, b200 or a file that describes one. "
+       "Shows the memory on that GPU and the bytes that a step moves. machine.plan_cache=FOLDER uses the kernels "
+       "that a run on such a GPU has timed")
       ->type_name("GPU");
+  add_list(c, "--preflight", a->preflight, "FILE,...",
+           "measurements of bench step --json, from which the time of the run is estimated");
   c.add_flag("--all", a->all, "prints keys that have no effect here, too");
   return {&c, one_process, false, [a, &c](Session* session) {
             if (a->ranks == 0) a->ranks = session != nullptr ? session->size() : 1;
             a->threads = own_threads(session);
-            a->experiment = experiment_of(c, a->words, "an experiment file");
+            a->experiment = experiment_of(c, a->words, "an experiment file or a run's folder");
             return plan(*a);
           }};
 }
@@ -102,11 +108,11 @@ Command declare_evaluate(Program& program) {
   add_operands(c, a->words, any_source);
   c.add_option("--weights", a->weights, "weights from this file instead of the checkpoint")
       ->type_name("FILE.safetensors");
-  c.add_option("--json", a->json, "writes the result")->type_name("FILE");
+  c.add_option("--json", a->json, "writes the result to this file")->type_name("FILE");
   c.add_option("--logits", a->logits, "writes inputs and logits of the first samples, to compare with another program")
       ->type_name("FILE.safetensors")
       ->check(file_that_ends_in(".safetensors"));
-  c.add_option("--samples", a->samples, cat("so many samples with --logits [", a->samples, "]"))
+  c.add_option("--samples", a->samples, cat("number of samples in --logits [", a->samples, "]"))
       ->type_name("N")
       ->check(whole_number(1));
   return {&c, all_ranks, false, [a, &c](Session* session) {
@@ -166,13 +172,13 @@ Command declare_sample(Program& program) {
   CLI::App& c = program.add("sample", "Invents names, or writes text. Names that the data has are marked *.");
   const auto a = typed<SampleArguments>();
   add_operands(c, a->words, any_source);
-  c.add_option("--count", a->count, "so many [20]")->type_name("N")->check(whole_number(1));
+  c.add_option("--count", a->count, "number of names or texts [20]")->type_name("N")->check(whole_number(1));
   c.add_option("--temperature", a->temperature, "divides the logits: below 1 is safer, above 1 is wilder [1]")
       ->type_name("T")
       ->check(number(0));
-  c.add_option("--seed", a->seed, "of the random draws [1]")->type_name("N")->check(whole_number(0));
+  c.add_option("--seed", a->seed, "seed of the random draws [1]")->type_name("N")->check(whole_number(0));
   c.add_flag("--new-only", a->new_only, "leaves out names that the data has");
-  c.add_option("--prompt", a->prompt, "how each begins")->type_name("TEXT");
+  c.add_option("--prompt", a->prompt, "the beginning of every name or text")->type_name("TEXT");
   c.add_option("--length", a->length, cat("symbols of running text [", a->length, "]"))
       ->type_name("N")
       ->check(whole_number(1));
@@ -212,7 +218,9 @@ Command declare_bench(Program& program) {
   add_operands(c, a->words,
                "start|comm|input|step|split|utilisation|components ... [EXPERIMENT.yaml] [key.path=value ...]");
   c.add_option("--json", a->json, "adds the results to this file, which predict reads")->type_name("FILE");
-  c.add_option("--seconds", a->seconds, "for each kind, about [10]")->type_name("S")->check(number(0.01));
+  c.add_option("--seconds", a->seconds, "about how long each kind is measured [10]")
+      ->type_name("S")
+      ->check(number(0.01));
   c.add_option("--link-gbit", a->link_gbit, "what the network between nodes should give")
       ->type_name("G")
       ->check(number(0));
@@ -257,12 +265,14 @@ Command declare_predict(Program& program) {
   c.add_option("--rows-per-rank", a->rows_per_rank, "where the batch grows with the ranks [as measured]")
       ->type_name("N")
       ->check(whole_number(1));
-  c.add_option("--latency-us", a->latency_us, "of a network that was not measured; with --link-gbit")
+  c.add_option("--latency-us", a->latency_us, "latency of a network that was not measured; needs --link-gbit")
       ->type_name("L")
       ->check(number(0));
-  c.add_option("--link-gbit", a->link_gbit, "of a network that was not measured")->type_name("G")->check(number(0));
+  c.add_option("--link-gbit", a->link_gbit, "bandwidth of a network that was not measured")
+      ->type_name("G")
+      ->check(number(0));
   c.add_option("--csv", a->csv, "writes the table, with the measured steps")->type_name("FILE");
-  c.add_option("--json", a->json, "writes the table and what it rests on")->type_name("FILE");
+  c.add_option("--json", a->json, "writes the table, the fitted model and the comparisons")->type_name("FILE");
   return {&c, one_process, false, [a, &c](Session*) {
             a->experiment = experiment_of(c, a->words, "an experiment file");
             return predict(*a);
@@ -292,14 +302,16 @@ Command declare_study(Program& program, const std::vector<std::string>& command_
   CLI::Option* resume = c.add_flag(
       "--resume", a->resume, "goes on where trials have begun already, by this job or another; finished ones stay");
   c.add_option_function<std::string>(
-       "--index", [a](const std::string& text) { read_share(text, *a); }, "the share of one job of an array")
+       "--index", [a](const std::string& text) { read_share(text, *a); },
+       "runs share K of N of the trials, as one job of an array")
       ->type_name("K/N");
   add_list(c, "--preflight", a->preflight, "FILE,...", "measurements that say how long a step takes");
   c.add_flag("--plan", a->plan_only,
              "trains nothing: checks every trial, and shows their number, batch arithmetic and, from preflight files or "
              "trials that have run, the time to expect")
       ->excludes(resume);
-  c.add_option("--device", a->device, "with --plan: for a GPU, as of plan")->type_name("GPU");
+  c.add_option("--device", a->device, "with --plan: plans for this GPU, which need not be here (ringtrain plan --help)")
+      ->type_name("GPU");
   return {&c, [a] { return a->plan_only; }, true, [a, &c, command_line](Session* session) {
             a->command_line = command_line;
             a->threads = own_threads(session);

@@ -12,7 +12,7 @@ namespace ringtrain {
 
 struct Command {
   const CLI::App* words = nullptr;
-  // Whether rank 0 alone does the work. Known after the words were read.
+  // Returns whether rank 0 alone does the work. Valid after the words were read.
   std::function<bool()> for_one_process;
   bool trains = false;  // a signal ends the command with a checkpoint
   // Does the work and returns the exit code. `session` is null for a command that needs one process, in a job of one

@@ -8,29 +8,28 @@
 #include <string>
 #include <vector>
 
+#include "base/exit_codes.h"
 #include "checkpoint/source.h"
 #include "cluster/session.h"
 #include "config/reader.h"
 
 namespace ringtrain {
 
-// Exit code of a run that was asked to stop (SIGTERM, SIGUSR1, Ctrl-C) and wrote a checkpoint first.
-inline constexpr int exit_checkpointed = 85;
-
 struct TrainArguments {
   ExperimentArguments experiment;
   bool resume = false;
-  std::vector<std::string> command_line;  // for the record
+  std::vector<std::string> command_line;  // for the records of the run
 };
 // Collective over all ranks.
 int train(const TrainArguments& arguments, Session& session);
 
 struct PlanArguments {
-  ExperimentArguments experiment;
+  ExperimentArguments experiment;  // its path may be a run's folder
   std::int64_t ranks = 1;
-  int threads = 1;     // per rank, where run.threads leaves the choice to the machine
-  std::string device;  // a GPU's name or description; empty: this machine's CPU
-  bool all = false;    // also prints keys without effect
+  int threads = 1;                          // per rank, if run.threads is 0
+  std::string device;                       // name or description of a GPU; empty: this machine's CPU
+  bool all = false;                         // also prints keys without effect
+  std::vector<std::string> preflight = {};  // files that say how long a step takes
 };
 // Prints everything about a run on a number of ranks, without training. One process.
 int plan(const PlanArguments& arguments);
@@ -40,15 +39,15 @@ struct SampleArguments {
   std::int64_t count = 20;
   double temperature = 1;
   std::uint64_t seed = 1;
-  bool new_only = false;      // names: leave out those that the data has
+  bool new_only = false;      // names: leave out names that are in the data
   std::string prompt;         // the beginning of each name or text
-  std::int64_t length = 400;  // running text: symbols
+  std::int64_t length = 400;  // running text: number of symbols
 };
 // Prints names or text that the model invents. One process.
 int sample(const SampleArguments& arguments);
 
 struct ExportArguments {
-  ExperimentArguments experiment;  // its path is a source as for sample
+  ExperimentArguments experiment;  // its path is a source as in SampleArguments
   WhichCheckpoint which = WhichCheckpoint::best_or_newest;
   std::string out, dtype = "fp32";  // fp32 | fp16 | bf16
 };
@@ -59,43 +58,43 @@ struct ImportArguments {
   std::string weights;
   ExperimentArguments experiment;
   std::string out;           // a checkpoint; empty: a new run's folder
-  std::int64_t classes = 0;  // above 0: the last layer begins anew with this number of classes
+  std::int64_t classes = 0;  // above 0: the last layer is initialised anew with this number of classes
 };
 // One process.
 int import_weights(const ImportArguments& arguments);
 
 struct EvaluateArguments {
-  ExperimentArguments experiment;  // its path is a source as for sample
+  ExperimentArguments experiment;  // its path is a source as in SampleArguments
   std::string weights;             // a safetensors file instead of the checkpoint
-  std::string json;                // the result as a file
-  std::string logits;              // a safetensors file of the first `samples` samples
+  std::string json;                // file for the result
+  std::string logits;              // safetensors file for the first `samples` samples
   std::int64_t samples = 16;
 };
 // Collective over all ranks.
 int evaluate(const EvaluateArguments& arguments, Session& session);
 
 struct BenchArguments {
-  std::vector<std::string> kinds;  // of comm, input, step, split, utilisation, components
-  ExperimentArguments experiment;  // no path: comm with the experiment's defaults, utilisation of the small CNN
-  std::string json;                // where the result goes; what a file of the same ranks holds of other kinds stays
-  double seconds = 10;             // for each kind, about
-  double link_gbit = 0;            // what the network between nodes should give; 0: not stated
-  double wanted = 0;               // samples per second that a node should load; 0: what measured steps take
-  double limit_gib = 0;            // utilisation: memory of a rank; 0: memory.limit_gib, or what is free
-  std::int64_t largest = 0;        // utilisation: batch of a rank; 0: the largest that fits
-  std::string csv;                 // split, utilisation or components: the table
+  std::vector<std::string> kinds;  // some of start, comm, input, step, split, utilisation, components
+  ExperimentArguments experiment;  // without a path, comm uses the default experiment and utilisation a small CNN
+  std::string json;                // file for the result; other kinds in it stay if they are of the same ranks
+  double seconds = 10;             // for each kind, approximately
+  double link_gbit = 0;            // rated bandwidth of the network between nodes; 0: not stated
+  double wanted = 0;               // samples per second that a node should load; 0: what measured steps use
+  double limit_gib = 0;            // utilisation: memory of a rank; 0: memory.limit_gib, or the free memory
+  std::int64_t largest = 0;        // utilisation: largest batch of a rank; 0: the largest that fits
+  std::string csv;                 // split, utilisation or components: file for the table
 };
 // Collective over all ranks. Returns the exit code.
 int bench(const BenchArguments& arguments, Session& session);
 
 struct PredictArguments {
   ExperimentArguments experiment;
-  std::string ranks = "1..4096";              // "1..4096": doubling; "1,2,48": these
-  std::vector<std::string> preflight, check;  // files: fitted on, compared with
+  std::string ranks = "1..4096";              // "1..4096": powers of two; "1,2,48": these numbers
+  std::vector<std::string> preflight, check;  // files to fit to, and files to compare with
   std::int64_t ranks_per_node = 0;            // 0: as measured
   std::int64_t cores_per_node = 0;            // 0: as measured
-  std::int64_t rows_per_rank = 0;             // of the rows with a growing batch; 0: as measured
-  double latency_us = 0, link_gbit = 0;       // of a network that was not measured; 0: not stated
+  std::int64_t rows_per_rank = 0;             // for weak scaling; 0: as measured
+  double latency_us = 0, link_gbit = 0;       // for a network that was not measured; 0: not stated
   std::string csv, json;
 };
 // One process.
@@ -105,11 +104,11 @@ struct StudyArguments {
   ExperimentArguments study;  // its file, and keys of the experiment that are the same in all trials
   bool plan_only = false;
   bool resume = false;
-  std::vector<std::string> command_line;  // for the record
+  std::vector<std::string> command_line;  // for the records of the runs
   std::int64_t share = 0, shares = 0;     // --index: which trials; 0 shares: all
   std::vector<std::string> preflight;     // files that say how long a step takes
-  int threads = 1;                        // per rank, where run.threads leaves the choice to the machine
-  std::string device;                     // as of PlanArguments
+  int threads = 1;                        // per rank, if run.threads is 0
+  std::string device;                     // as in PlanArguments
 };
 // Checks every trial of a study and prints its plan. One process.
 int plan_study(const StudyArguments& arguments);

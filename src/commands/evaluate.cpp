@@ -1,4 +1,4 @@
-// `ringtrain evaluate`: one pass over a validation set.
+// `ringtrain evaluate` makes one pass over a validation set.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -26,22 +26,22 @@
 namespace ringtrain {
 namespace {
 
-// The findings of rank 0: the source of the weights, and the experiment with which they are evaluated.
+// What rank 0 has found: the source of the weights, and the experiment with which they are evaluated.
 struct Source {
-  std::string path;  // of the weights
+  std::string path;  // path of the weights
   std::unique_ptr<Checkpoint> checkpoint;
   Experiment experiment;
   std::int64_t step = 0, micro_batch = 0;
 };
 
 // An evaluation needs the classes (or symbols) of the training set, and its mean and deviation if neither the
-// experiment nor the weights state them. Weights travel further than data: without the training set, the validation set
-// gives them.
+// experiment nor the weights state them. Users often have the weights without the training set. The validation set then
+// gives these values.
 void use_validation_set_alone(DataConfig& data) {
   try {
     find_shards(data.train);
   } catch (const Error& error) {
-    log_warning(error.what(), "; classes", data.mean.empty() ? ", mean and deviation" : "", " are those of ",
+    log_warning(error.what(), "; the classes", data.mean.empty() ? ", mean and deviation" : "", " are taken from ",
                 data.validation);
     data.train = data.validation;
   }
@@ -140,7 +140,7 @@ void report(const Source& source, const RunPlan& plan, const Evaluation& e, cons
   t.row("counted", cat(with_thousands(e.targets), images ? " images" : " characters"));
   t.row("time", text_of("%.1f s", e.seconds));
   std::string table = t.str();
-  table.pop_back();  // write_info_line() ends the line
+  table.pop_back();  // write_info_line() adds the end of the line
   write_info_line(table);
   if (json.empty()) return;
   nlohmann::ordered_json record = {{"weights", source.path},
@@ -169,7 +169,7 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   if (root) source = find_source(arguments);
   const Experiment experiment = shared_experiment(source.experiment, arguments.experiment.path, *start);
   start->broadcast(std::as_writable_bytes(std::span(&source.micro_batch, 1)), 0);
-  guard.reset();  // from here on the watchdog looks for hangs
+  guard.reset();  // from here on, the watchdog notices hangs
   Watchdog watchdog(session.job(), experiment.communication.timeout_seconds);
   Machine machine = make_machine(experiment, session.job(), thread_count(experiment, session));
   Communicator* const communicator = machine.host.get();

@@ -48,7 +48,7 @@ int export_weights(const ExportArguments& arguments) {
   for (const NamedArray& array : checkpoint.arrays) {
     const std::string name = array.name.substr(weights_prefix.size());
     tensors.push_back({name, type->second, array.shape, std::span<const float>(array.values)});
-    constexpr std::string_view mean = "running_mean";  // PyTorch has a counter of updates for each of these
+    constexpr std::string_view mean = "running_mean";  // PyTorch has a counter of updates for each running mean
     if (name.ends_with(mean))
       tensors.push_back({name.substr(0, name.size() - mean.size()) + "num_batches_tracked",
                          "I64",

@@ -1,4 +1,4 @@
-// `ringtrain import` makes a run at step 0 of weights that were trained elsewhere.
+// `ringtrain import` makes a run at step 0 from weights that were trained elsewhere.
 #include <filesystem>
 
 #include "base/error.h"
@@ -23,7 +23,7 @@ int import_weights(const ImportArguments& arguments) {
     throw Error(
         cat("branch.from is ", experiment.branch.from, ", and weights are imported: a run begins with one of them"),
         "leave out branch.*");
-  Experiment alone = experiment;  // one rank reads the whole model, however a run divides it
+  Experiment alone = experiment;  // one rank reads the whole model, even if the run will divide it
   alone.parallel = {};
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
   const RunPlan plan = make_run_plan(alone, read_dataset_index(experiment.data.train), nullptr, 1, *backend);

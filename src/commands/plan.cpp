@@ -6,7 +6,9 @@
 #include <filesystem>
 
 #include "backend/cuda/program/base.h"
+#include "base/error.h"
 #include "base/log.h"
+#include "bench/preflight.h"
 #include "checkpoint/branch_point.h"
 #include "checkpoint/resume_rules.h"
 #include "commands/commands.h"
@@ -14,8 +16,10 @@
 #include "config/schema.h"
 #include "run/course.h"
 #include "run/fixed_order.h"
+#include "run/folder.h"
 #include "run/machine.h"
 #include "run/memory_plan.h"
+#include "run/owner_plan.h"
 #include "run/plan_tables.h"
 #include "run/plan_warnings.h"
 #include "run/planned_index.h"
@@ -40,31 +44,42 @@ std::string plan_traffic(const RunPlan& p, const Machine& machine) {
                           p.batch.micro_batch, p.batch.rows_per_rank, std::ssize(choices), timed);
 }
 
-// Returns a line with the time of the run, if it is as fast as the nearest earlier run of this name on as many ranks,
-// or "" if there is none. Adds a warning if it is more than a day.
-std::string describe_time(const RunPlan& p, std::int64_t ranks, std::vector<std::string>& warnings) {
+// Returns a line with the time of the run. It is as fast as the nearest earlier run of this name on as many ranks, or
+// as the preflight files predict. Returns "" if neither is there. Adds a warning if it takes more than a day.
+std::string describe_time(const RunPlan& p, const PlanArguments& arguments, std::vector<std::string>& warnings) {
   const RunConfig& run = p.experiment.run;
   const std::string folder = run.dir.empty()
                                  ? "results/" + p.experiment.name
                                  : std::filesystem::absolute(run.dir).lexically_normal().parent_path().string();
-  const TimeExpectation earlier(measured_runs(folder), {});
+  std::vector<Preflight> preflight;
+  for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
+  const TimeExpectation measured(measured_runs(folder), preflight);
   Trial trial;
-  trial.ranks = ranks;
+  trial.ranks = arguments.ranks;
   trial.experiment = p.experiment;
-  const auto time = earlier.of(trial, trial_plan_of(p));
-  if (!time) return "";
+  const auto time = measured.of(trial, trial_plan_of(p));
+  if (!time) {
+    if (!preflight.empty())
+      warnings.push_back(
+          "the preflight files tell no time for this run: they are of another model, or have no all-reduce for so many "
+          "ranks, or the run has no fixed number of steps");
+    return "";
+  }
   constexpr double day = 86400;
   if (time->seconds > day)
     warnings.push_back(cat("the run takes about ", readable_duration(time->seconds),
                            "; a job with a shorter limit ends with a checkpoint, and --resume goes on"));
-  return cat("\nexpected time  about ", readable_duration(time->seconds), ", as fast as ", folder, "/", time->from,
+  return cat("\nexpected time  about ", readable_duration(time->seconds),
+             time->from == "preflight" ? ", from the preflight files, without evaluations and checkpoints"
+                                       : cat(", as fast as ", folder, "/", time->from),
              "\n");
 }
 
 }  // namespace
 
 int plan(const PlanArguments& arguments) {
-  const Experiment experiment = read_experiment(arguments.experiment.path, arguments.experiment.overrides);
+  const ExperimentArguments from = source_of_run(arguments.experiment, true).experiment;
+  const Experiment experiment = read_experiment(from.path, from.overrides);
   const DataConfig& data = experiment.data;
   const DatasetIndex train_index = planned_index(experiment, data.train, data.train_samples);
   DatasetIndex validation_index;
@@ -82,14 +97,16 @@ int plan(const PlanArguments& arguments) {
   const std::string course = describe_batch_course(p);
   const std::string traffic = machine.fusions ? plan_traffic(p, machine) : "";
   const std::string choices = describe_memory_choices(p, *backend), stages = describe_stages(p, *backend);
+  const std::string owners = owner_table(p, *backend);
   const std::string order = describe_fixed_order(p, *backend, machine.device == nullptr);
-  std::printf("%s\n%s\n%s%s%s%s%s\n%s\n%s%s%s%s%s%s", (arguments.all ? to_yaml(experiment) : effective_yaml(experiment)).c_str(),
+  std::printf("%s\n%s\n%s%s%s%s%s%s%s\n%s\n%s%s%s%s%s%s",
+              (arguments.all ? to_yaml(experiment) : effective_yaml(experiment)).c_str(),
               describe_run(p, backend->describe(), memory).c_str(), stages.c_str(), stages.empty() ? "" : "\n",
-              course.c_str(), course.empty() ? "" : "\n", describe_learning_rate(p).c_str(),
-              describe_parameters(p).c_str(), describe_memory(memory).c_str(), order.empty() ? "" : "\n", order.c_str(),
-              choices.empty() ? "" : "\n", choices.c_str(), traffic.c_str());
+              owners.c_str(), owners.empty() ? "" : "\n", course.c_str(), course.empty() ? "" : "\n",
+              describe_learning_rate(p).c_str(), describe_parameters(p).c_str(), describe_memory(memory).c_str(),
+              order.empty() ? "" : "\n", order.c_str(), choices.empty() ? "" : "\n", choices.c_str(), traffic.c_str());
   std::vector<std::string> warnings = plan_warnings(p);
-  std::printf("%s", describe_time(p, arguments.ranks, warnings).c_str());
+  std::printf("%s", describe_time(p, arguments, warnings).c_str());
   std::fflush(stdout);
   for (const std::string& warning : warnings) log_warning(warning);
   return 0;

@@ -10,10 +10,10 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "bench/forecast.h"
+#include "bench/only_ring.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "run/folder.h"
-#include "run/stage_plan.h"
 
 namespace ringtrain {
 
@@ -135,7 +135,7 @@ void refuse_fitted(const std::vector<std::string>& measured, const std::vector<s
                     "compare with a measurement of its own: ringtrain bench step ... --json other.json");
 }
 
-// Prints what the shared cores cost, if a row has more threads than cores.
+// Prints the cost of sharing cores, if a row has more threads than cores.
 void print_turns(const Forecast& f, const std::vector<ForecastRow>& rows) {
   double most = 1;
   for (const ForecastRow& r : rows) most = std::max(most, r.crowding);
@@ -180,19 +180,20 @@ void print_basis(const Forecast& f) {
   log_info(std::string(line));
   if (f.network_is_assumed())
     log_warning(
-        "no network was measured: between nodes the figures of the node itself are taken, which is too good. "
+        "no network was measured: the links inside a node are used instead, so the prediction is too optimistic. "
         "Measure on two nodes, or state the network: --latency-us 5 --link-gbit 100");
   if (s.passes.size() == 1)
-    log_warning("one size of pass was measured: smaller ones are taken to be in proportion, which is too good");
+    log_warning(
+        "only one size of pass was measured: the time of smaller passes is assumed to be proportional, so the "
+        "prediction "
+        "is too optimistic");
 }
 
 }  // namespace
 
 int predict(const PredictArguments& arguments) {
   const Experiment experiment = read_experiment(arguments.experiment.path, arguments.experiment.overrides);
-  if (stages_of(experiment.parallel) > 1)
-    throw Error("parallel.kind is pipeline, and predict knows ranks that compute whole models",
-                "add parallel.kind=ring; bench split measures pipelines");
+  refuse_other_kinds(experiment.parallel, "predict knows the steps of a ring");
   ForecastOptions options;
   options.ranks_per_node = arguments.ranks_per_node;
   options.cores_per_node = arguments.cores_per_node;
@@ -221,6 +222,11 @@ int predict(const PredictArguments& arguments) {
   print(rows, Scaling::strong);
   if (!refused.empty()) log_info("  not on ", refused, " ranks: ", first_refusal);
   print(rows, Scaling::weak);
+  if (experiment.parallel.shard_state)
+    log_info(
+        "parallel.shard_state: a reduce-scatter and an all-gather move the bytes of the ring's sum, and are predicted "
+        "as "
+        "that sum. The all-gather follows the update, so a step whose sums hide behind its passes is slower than this");
   print_turns(forecast, rows);
   print_basis(forecast);
 

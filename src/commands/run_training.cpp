@@ -41,7 +41,7 @@ namespace {
 
 struct PlannedRun {
   RunPlan plan;
-  std::vector<MemoryItem> memory;  // of one rank
+  std::vector<MemoryItem> memory;  // memory of one rank
 };
 
 // Makes the plan on all ranks and completes the position in `from`. Rank 0 throws Error for a checkpoint with which the
@@ -52,7 +52,7 @@ PlannedRun agree_on_plan(const Experiment& experiment, const TrainingData& data,
   machine.agree_on_fusions([&] {
     planned.plan = make_run_plan(experiment, data.train, data.validation ? &*data.validation : nullptr, ranks,
                                  *machine.backend, from.micro_batch, from.branch);
-    // Rank 0 also chooses for the other stages of a pipeline.
+    // Rank 0 makes the choices for the other stages of a pipeline, too.
     for (int stage = 1; machine.host->rank() == 0 && stage < planned.plan.stages(); ++stage)
       rank_memory(planned.plan, *machine.backend, stage);
     planned.memory = rank_memory(planned.plan, *machine.backend, machine.host->rank());
@@ -63,7 +63,7 @@ PlannedRun agree_on_plan(const Experiment& experiment, const TrainingData& data,
   return planned;
 }
 
-// ---- Rank 0 opens the folder: what it says and writes before step 0 ------------------------------------------------
+// ---- Rank 0 opens the folder, prints and writes what comes before step 0 --------------------------------------------
 
 struct StartFacts {
   const TrainingRequest& request;
@@ -132,7 +132,7 @@ std::optional<Experiment> experiment_of_last_start(const std::string& run_dir) {
   try {
     return read_experiment(path, {});
   } catch (const Error& error) {
-    log_warning(error.what(), ": what has changed since the last start is not known");
+    log_warning(error.what(), ": changes of keys since the last start cannot be listed");
     return std::nullopt;
   }
 }
@@ -167,7 +167,7 @@ LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, c
   const double invariant_steps = from.progress.scale_invariant_steps;
   if (const std::string rates = changed_rate(before, plan, from.progress.position, invariant_steps);
       more && !rates.empty())
-    log_warning("these changes give the run another learning-rate course: ", rates);
+    log_warning("these changes change the learning rate: ", rates);
   if (step > 0 && !made_on_this_machine(*from.checkpoint, start))
     log_info(
         "the checkpoint was made on another machine or number of ranks or threads: it continues within rounding, "
@@ -228,7 +228,7 @@ std::string tenths(double seconds) {
   return text;
 }
 
-// Returns the signal that this rank has got. The signal may have come to other ranks only.
+// Returns the name of the signal that this rank has received, or says that the signal came to another rank.
 std::string stop_cause() {
   return requested_signal() != 0 ? signal_name(requested_signal()) : "a signal to another rank";
 }
@@ -316,7 +316,8 @@ void remove_folder(const std::string& run_dir) {
 std::int64_t measured_split(const Experiment& experiment, const TrainingData& data, Machine& machine,
                             const RankGroup& group) {
   constexpr double seconds = 5;
-  const std::vector<SplitTrial> trials = measure_splits(experiment, data.train, machine, group, seconds, true);
+  const std::vector<SplitTrial> trials = measure_splits(
+      experiment, data.train, data.validation ? &*data.validation : nullptr, machine, group, seconds, true);
   const SplitTrial& best = fastest(trials);
   if (group.rank() == 0)
     log_info("batch.micro is 0: of ", trials.size(), " split sizes ", best.micro_batch, " was the fastest, ",
@@ -334,7 +335,7 @@ class GroupTraining {
         threads_(thread_count(request.experiment, request.session)),
         watchdog_(request.group, request.experiment.communication.timeout_seconds) {
     machine_.host = make_training_communicator(request.experiment, request.group);
-    // No run continues without rank 0 (parallel/server_ranks.h).
+    // A run cannot continue without rank 0, so only the deaths of other servers are spared (parallel/server_ranks.h).
     if (request.group.outlives_deaths())
       watchdog_.spare(1, static_cast<int>(server_ranks(request.experiment.parallel)));
   }
@@ -361,7 +362,7 @@ class GroupTraining {
   RunProgress progress_;
   std::optional<EnergyMeter> energy_;  // on rank 0
   std::unique_ptr<TrainingRun> run_;
-  bool is_recorded_ = false;  // this start, in run.json
+  bool is_recorded_ = false;  // whether this start is in run.json
 };
 
 // Reads everything and makes the plan. Rank 0 locks the folder of an earlier run before it reads anything there,
@@ -371,7 +372,8 @@ void GroupTraining::prepare() {
   const TrainingData data = request_.data(*machine_.host);
   folder_ = request_.folder;
   if (root_ && request_.resume && folder_ == nullptr)
-    folder_ = &own_folder_.emplace(run_folder_path(experiment, true), true);
+    folder_ = &own_folder_.emplace(
+        request_.resumed_folder.empty() ? run_folder_path(experiment, true) : request_.resumed_folder, true);
   from_ = shared_resume_point(experiment, request_.resume, run_dir(), *machine_.host, watchdog_);
 
   complete_machine(machine_, experiment, request_.group, threads_, from_.choices, request_.devices);
@@ -385,14 +387,14 @@ void GroupTraining::prepare() {
 
 void GroupTraining::open() {
   if (root_ && folder_ == nullptr) folder_ = &own_folder_.emplace(run_folder_path(request_.experiment, false), false);
-  // The counters are those of the whole node. They would include the energy of other trials on it.
+  // The energy counters belong to the whole node. They would include the energy of other trials on the node.
   if (root_ && request_.group.node_size() == request_.session.node_size()) energy_.emplace();
   LaterRecords later = LaterRecords::drop;
   if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_);
   is_recorded_ = root_;
   run_ = std::make_unique<TrainingRun>(planned_.plan, std::move(from_), run_dir(), machine_, threads_, later, watchdog_,
                                        request_.group);
-  machine_.host->barrier();  // every rank has its memory and weights: the run has started
+  machine_.host->barrier();  // the run has started when every rank has its memory and weights
   if (!root_) return;
   if (has_steps_left(planned_.plan, progress_))
     write_experiment(run_dir(), planned_.plan.experiment, progress_.position.step);

@@ -14,18 +14,19 @@
 namespace ringtrain {
 
 struct TrainingRequest {
-  const Session& session;                           // of the whole job: this process's threads, the launcher
-  const RankGroup& group;                           // whose ranks train
+  const Session& session;                           // the whole job; knows this process's threads and the launcher
+  const RankGroup& group;                           // the ranks that train
   const Experiment& experiment;                     // the same on all ranks
   std::function<TrainingData(Communicator&)> data;  // collective over the group
-  std::vector<std::string> command_line;            // for the record
+  std::vector<std::string> command_line;            // for the records of the run
   bool resume = false;
+  std::string resumed_folder = "";       // on rank 0, with resume; "": run_folder_path() says it
   const RunFolder* folder = nullptr;     // on rank 0 of a study's trial: a locked folder; null: the run makes its own
   const NodeDevices* devices = nullptr;  // for a trial; null: the group is the whole job
-  std::int64_t pause_samples = 0;        // TrainingRun::pause_after()
+  std::int64_t pause_samples = 0;        // see TrainingRun::pause_after()
 };
 
-// The value of run_training() for a run that has paused before its end.
+// Returned by run_training() for a run that has paused before its end.
 inline constexpr int training_paused = -1;
 
 // Returns the exit code, 0 or exit_checkpointed, or training_paused. Collective over the group. An error is thrown on

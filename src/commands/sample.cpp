@@ -66,7 +66,7 @@ struct Alphabet {
     }
     return ids;
   }
-  // If the symbols are bytes, the last letter of a text may be incomplete. It is left out then.
+  // If the symbols are bytes, the last letter of a text may be incomplete. It is then left out.
   std::string decode(const std::vector<std::uint8_t>& ids) const {
     std::string text;
     for (std::uint8_t id : ids) text += symbols[id];
@@ -91,7 +91,7 @@ std::uint8_t draw(std::vector<float> logits, int dropped, double temperature, do
   return static_cast<std::uint8_t>(i);
 }
 
-constexpr std::int64_t rows_of_names = 64;  // names that are made at a time
+constexpr std::int64_t rows_of_names = 64;  // number of names that are made at a time
 
 struct Model {
   Checkpoint checkpoint;
@@ -113,7 +113,7 @@ struct Model {
     alphabet.stop = static_cast<int>(checkpoint.number("stop_id"));
     alphabet.lowercase = checkpoint.number("lowercase") != 0;
     context = checkpoint.whole("context_length");
-    // Running text is made symbol by symbol with carried state. Names are made with a window of symbols.
+    // Running text is made symbol by symbol, with carried state. Names are made with a window of symbols.
     const Graph graph = build_model(
         experiment.model, {std::max<std::int64_t>(1, context), static_cast<std::int64_t>(alphabet.symbols.size())});
     state_size = graph.state_size();
@@ -132,7 +132,7 @@ struct Model {
 class NameMaker {
  public:
   static constexpr std::int64_t rows = rows_of_names;
-  static constexpr std::size_t longest = 30;  // as the study
+  static constexpr std::size_t longest = 30;  // as in the pet-name study
 
   NameMaker(Model& model, const SampleArguments& arguments)
       : model_(model), arguments_(arguments), prompt_(model.alphabet.encode(arguments.prompt)) {}
@@ -205,8 +205,8 @@ int sample_names(Model& model, const SampleArguments& arguments) {
     }
   }
   if (printed < arguments.count)
-    log_warning("only ", printed, " of ", arguments.count, " names came out new in ", most,
-                " tries: the model repeats its data; try a higher --temperature");
+    log_warning("only ", printed, " of ", arguments.count, " names are new after ", most,
+                " tries, because the model repeats names of its data; try a higher --temperature");
   if (has_data && !arguments.new_only) std::cout << "(* " << marked << " of " << printed << " names are in the data)\n";
   return 0;
 }

@@ -80,7 +80,7 @@ std::vector<TrialRecord> records_of(const Trials& trials) {
 // The other trials fail, without any effect on these. Throws Error if no trial has its data.
 std::vector<std::size_t> read_indices(const Trials& trials, const std::vector<std::size_t>& taken, StudyWork& work,
                                       TrialPlanner& planner) {
-  std::set<std::string> missing;  // prefixes
+  std::set<std::string> missing;  // prefixes of missing data sets
   std::vector<std::size_t> ready;
   std::optional<Error> first;
   for (const std::size_t place : taken) {
@@ -142,7 +142,7 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   if (study.search == Search::halving) {
     work.rungs = rungs_of(study, trials);
     work.facts.search = search_json(study, trials);
-    SearchCourse(work.rungs, work.points, work.folder);  // throws where the folder has another search's rungs
+    SearchCourse(work.rungs, work.points, work.folder);  // throws if the folder has the rungs of another search
   }
   work.trials = records_of(trials);
   check_folder(work.folder, arguments.resume);
@@ -150,7 +150,7 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   for (TrialRecord& record : work.trials) read_trial_record(cat(work.folder, "/", record.name), record);
   for (const std::size_t place : taken) {
     const Experiment& e = trials.list[place].experiment;
-    if (is_branch(e) && !work.trials[place].is_over()) source_checkpoint(e.branch.from);  // throws where it is not there
+    if (is_branch(e) && !work.trials[place].is_over()) source_checkpoint(e.branch.from);  // throws if it is missing
   }
 
   TrialPlanner planner(session.available_threads(), arguments.device);

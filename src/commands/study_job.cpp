@@ -12,6 +12,7 @@
 #include "backend/cuda/backend.h"
 #include "base/clock.h"
 #include "base/diverged.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/log_file.h"
 #include "base/signals.h"
@@ -23,13 +24,12 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kExitFailed = 1, kExitDead = 86;
 constexpr double kLookSeconds = 0.5;             // between two looks for dead ranks
 constexpr unsigned kRungMicroseconds = 100'000;  // between two looks for the end of a rung
 constexpr double kSureSeconds = 2;               // for which a rank must be missing at the end
 constexpr double kFarewellSeconds = 5;           // for which the last rank waits for the others
 
-// The report of a rank about a trial: the first line is one of these, and hint, place and text follow.
+// The report of a rank about a trial. The first line is one of these words. Hint, place and text follow.
 constexpr const char *kFinished = "finished", *kPaused = "paused", *kStopped = "stopped", *kDiverged = "diverged",
                      *kFailed = "failed", *kOtherFailed = "another rank failed";
 
@@ -84,7 +84,7 @@ StudyJob::StudyJob(const Session& session, StudyWork work, std::vector<std::stri
       devices_(devices_of_node(work_, session.job())),
       over_(work_.queue.size(), 0) {
   if (!work_.rungs.empty()) search_.emplace(work_.rungs, work_.points, work_.folder);
-  session_.job().meet();  // everyone is in the roster
+  session_.job().meet();  // all ranks are in the roster
   watch_ranks_of(session_.job());
   std::optional<StudyRecord> shown;
   if (session_.rank() == 0) shown.emplace(work_.folder, work_.facts, work_.trials);
@@ -94,7 +94,7 @@ StudyJob::StudyJob(const Session& session, StudyWork work, std::vector<std::stri
 StudyJob::~StudyJob() = default;
 
 int StudyJob::run() {
-  if (session_.rank() == 0) record_.write();  // with what earlier jobs have left
+  if (session_.rank() == 0) record_.write();  // with the results of earlier jobs
   work_in_groups(session_.job(), 0);
   set_log_rank(session_.rank(), session_.host());
   roster_.stop_work();
@@ -111,7 +111,7 @@ int StudyJob::run() {
     leave_behind();
     record_.write();
     code = exit_code(stopped);
-    if (code == 0 && troubled) code = kExitFailed;
+    if (code == 0 && troubled) code = exit_failed;
     say_how_it_ended(code);
   }
   return std::stoi(session_.job().gather(std::to_string(code))[0]);
@@ -127,18 +127,18 @@ void StudyJob::work_in_groups(const RankGroup& ranks, std::size_t size) {
   work_in_groups(group, size + 1);
 }
 
-// Each trial gets a group of its own, which can be thrown away when it fails. False: a rank was asked to stop.
+// Each trial gets a group of its own, which can be discarded if it fails. Returns false if a rank was asked to stop.
 bool StudyJob::work_off(const RankGroup& group) {
   for (;;) {
     std::optional<Taken> taken;
-    std::string offer;  // of rank 0: the trial's place in the queue, until when, and whether it goes on
+    std::string offer;  // from rank 0: place in the queue, where to pause, and whether to resume
     if (group.rank() == 0 && requested_signal() == 0) taken = take(group.size());
     if (taken) offer = cat(taken->queued, ' ', taken->pause, ' ', taken->resume);
     if (!taken && group.rank() == 0 && search_ && !search_->is_over()) offer = "wait";
     std::vector<std::string> said = group.gather(requested_signal() != 0 ? "stop" : offer);
     if (std::ranges::count(said, "stop") > 0) return false;
     if (said[0].empty()) return true;
-    if (said[0] == "wait") {  // for the end of the rung, which others work on
+    if (said[0] == "wait") {  // other groups still work on the trials of this rung
       ::usleep(kRungMicroseconds);
       continue;
     }
@@ -156,11 +156,11 @@ bool StudyJob::work_off(const RankGroup& group) {
   }
 }
 
-// A trial that failed is tried again by the next job, not by this one.
+// Returns whether this job has no more to do for the trial. If a trial failed, the next job tries it again.
 bool StudyJob::is_over(const TrialRecord& record, std::size_t place) const {
   if (record.is_over()) return true;
   if (record.state == TrialState::failed) return record.starts != work_.trials[place].starts;
-  return record.state == TrialState::waiting && record.job == work_.job && !record.paused;  // was stopped
+  return record.state == TrialState::waiting && record.job == work_.job && !record.paused;  // the trial was stopped
 }
 
 // Whether the record says that this job runs the trial. The group of the trial may be dead; see bury_dead().
@@ -168,10 +168,10 @@ bool StudyJob::is_running_here(const TrialRecord& record) const {
   return record.state == TrialState::running && record.job == work_.job;
 }
 
-// A failed trial is out of its rung where this job has tried it.
+// Returns the trial's state in the search. A trial that failed in this job has left its rung.
 TrialStanding StudyJob::standing(const TrialRecord& record, std::size_t place) const {
   TrialStanding standing;
-  const std::int64_t started = work_.trials[place].starts;  // when this job began
+  const std::int64_t started = work_.trials[place].starts;  // number of starts when this job began
   if (record.state == TrialState::finished) standing.state = TrialStanding::State::finished;
   if (record.state == TrialState::diverged || (record.state == TrialState::failed && record.starts != started))
     standing.state = TrialStanding::State::ended;
@@ -189,7 +189,7 @@ void StudyJob::follow_search() {
   search_->update(standings);
 }
 
-// At the end: trials that wait at the end of a rung that others have left.
+// Called at the end. Finishes trials that paused at the end of a rung and will not be continued.
 void StudyJob::leave_behind() {
   if (!search_) return;
   follow_search();
@@ -271,7 +271,7 @@ std::string StudyJob::train(const RankGroup& ranks, const QueuedTrial& trial, co
       const auto train = work_.indices.find(experiment.data.train);
       const auto validation = work_.indices.find(experiment.data.validation);
       if (train == work_.indices.end() || (validation == work_.indices.end() && !experiment.data.validation.empty()))
-        return shared_data(experiment, communicator);  // which could not be read when the job began
+        return shared_data(experiment, communicator);  // it could not be read when the job began
       TrainingData found{train->second, std::nullopt};
       if (!experiment.data.validation.empty()) found.validation = validation->second;
       return found;
@@ -295,7 +295,7 @@ std::string StudyJob::train(const RankGroup& ranks, const QueuedTrial& trial, co
   }
 }
 
-// `said`: by each rank of the group. The first that had an error of its own counts.
+// `said` has the report of each rank. Divergence counts more than a failure; of equal reports the first one counts.
 void StudyJob::conclude(Taken& taken, const std::vector<std::string>& said) try {
   TrialRecord& r = taken.record;
   const std::string folder = record_.folder_of(r);
@@ -330,14 +330,14 @@ void StudyJob::conclude(Taken& taken, const std::vector<std::string>& said) try 
   give_up(taken.queued, error);
 }
 
-// This rank cannot work on the trial: its folder cannot be read or written.
+// Called if this rank cannot work on the trial, because its folder cannot be read or written.
 void StudyJob::give_up(std::size_t queued, const std::exception& error) {
   over_[queued] = true;
   troubles_.push_back(cat(work_.trials[work_.queue[queued].place].name, ": ", error.what()));
   log_warning("trial ", troubles_.back());
 }
 
-// Trials that this job has begun and whose ranks are gone without a word.
+// Marks trials of this job as failed if their ranks have died without a report.
 void StudyJob::bury_dead() {
   record_.look();
   for (const QueuedTrial& q : work_.queue) {
@@ -363,7 +363,7 @@ void StudyJob::write_study() {
   }
 }
 
-// A rank that waits for one that has died leaves the job; the ranks of other groups go on.
+// A rank that waits for a dead rank leaves the job. The ranks of other groups go on.
 void StudyJob::watch_ranks_of(const RankGroup& group) const {
   std::vector<int> ranks;
   for (const std::string& rank : group.gather(std::to_string(session_.rank()))) ranks.push_back(std::stoi(rank));
@@ -371,8 +371,8 @@ void StudyJob::watch_ranks_of(const RankGroup& group) const {
     for (const int rank : ranks)
       if (!roster_.is_alive(rank)) {
         set_log_file("");
-        log_warning("rank ", rank, " has died; rank ", session_.rank(), ", which worked with it, leaves the job");
-        leave_job(kExitDead);
+        log_warning("rank ", rank, " has died; rank ", session_.rank(), " worked on the same trial and leaves the job");
+        leave_job(exit_hung);
       }
   });
 }
@@ -385,7 +385,7 @@ int StudyJob::exit_code(bool stopped) const {
     left = left || (r.state == TrialState::waiting);
   }
   if (stopped && left) return exit_checkpointed;
-  return failed || left ? kExitFailed : 0;
+  return failed || left ? exit_failed : 0;
 }
 
 void StudyJob::say_how_it_ended(int code) {
@@ -401,11 +401,11 @@ void StudyJob::say_how_it_ended(int code) {
   if (code != 0) log_info("continue with: ringtrain study ", work_.facts.file, " --resume");
 }
 
-// True: all ranks are here. False: the others that still live are here, too.
+// Returns true if all ranks are here. Returns false if all living ranks are here and others have died.
 bool StudyJob::wait_for_all() {
   const RankGroup& job = session_.job();
   job.set_lookout(nullptr);
-  double looked = 0, complete = now_seconds();  // when no rank was missing
+  double looked = 0, complete = now_seconds();  // last time when no rank was missing
   const auto look = [&] {
     ::usleep(10'000);
     const double now = now_seconds();
@@ -424,15 +424,15 @@ bool StudyJob::wait_for_all() {
   }
 }
 
-// MPI_Finalize would wait for the dead. The lowest rank that lives has the last word.
+// Leaves without MPI_Finalize, which would wait for dead ranks. The lowest living rank writes the final messages.
 void StudyJob::leave_without_the_dead() {
   pulse_.reset();
   for (int r = 0; r < session_.rank(); ++r)
-    if (roster_.is_alive(r)) leave_job(kExitFailed);
+    if (roster_.is_alive(r)) leave_job(exit_failed);
   set_log_rank(0);
   bury_dead();
   write_study();
-  say_how_it_ended(kExitFailed);
+  say_how_it_ended(exit_failed);
   const auto alone = [&] {
     for (int r = session_.rank() + 1; r < session_.size(); ++r)
       if (roster_.is_alive(r)) return false;
@@ -441,7 +441,7 @@ void StudyJob::leave_without_the_dead() {
   for (const double begin = now_seconds(); !alone() && now_seconds() - begin < kFarewellSeconds;) ::usleep(50'000);
   std::fflush(nullptr);
   tell_launcher();
-  leave_job(kExitFailed);
+  leave_job(exit_failed);
 }
 
 }  // namespace ringtrain

@@ -21,7 +21,7 @@ namespace ringtrain {
 // can work on one study, and no group depends on ranks of other groups.
 class StudyJob {
  public:
-  // Collective over the job; `work` is the same on all ranks.
+  // Collective over the job. `work` is the same on all ranks.
   StudyJob(const Session& session, StudyWork work, std::vector<std::string> command_line);
 
   ~StudyJob();
@@ -33,8 +33,8 @@ class StudyJob {
 
  private:
   struct Taken {
-    std::size_t queued = 0;  // in the queue
-    std::int64_t pause = 0;  // samples at the end of a search's rung; 0: the end of the trial
+    std::size_t queued = 0;  // place in the queue
+    std::int64_t pause = 0;  // samples at the end of a rung of the search; 0: the end of the trial
     TrialRecord record;
     std::unique_ptr<RunFolder> folder;
     bool resume = false;
@@ -67,8 +67,8 @@ class StudyJob {
   StudyRecord record_;
   Roster roster_;
   std::optional<NodeDevices> devices_;
-  std::optional<SearchCourse> search_;  // of search: halving
-  std::vector<char> over_;              // by place in the queue, as known to this rank
+  std::optional<SearchCourse> search_;  // for search: halving
+  std::vector<char> over_;              // by place in the queue: whether the trial is over, as far as this rank knows
   std::vector<std::string> troubles_;   // reasons why this rank could not work on a trial
   std::unique_ptr<class StudyPulse> pulse_;
 };

@@ -1,4 +1,4 @@
-// `ringtrain study --plan`: the trials of a study file, and what they come to.
+// `ringtrain study --plan` prints the trials of a study file and their total cost.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -113,7 +113,7 @@ int plan_study(const StudyArguments& arguments) {
   for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
   const Trials trials = make_trials(study);
   const std::vector<std::size_t> taken = taken_places(study, trials, arguments);
-  if (study.search == Search::halving) rungs_of(study, trials);  // throws
+  if (study.search == Search::halving) rungs_of(study, trials);  // checks the rungs; throws Error
   TrialPlanner planner(arguments.threads, arguments.device);
   std::vector<PlannedTrial> planned = plan_all(study, trials, taken, planner);
   const TimeExpectation times(measured_runs(study_folder(study)), preflight);

@@ -40,7 +40,7 @@ StudyPulse::StudyPulse(Roster& roster, const StudyWork& work, int ranks, std::op
       record_(std::move(record)),
       since_(work.queue.size(), 0),
       width_(terminal_width()) {
-  if (record_) record_->look();  // what was there before is no news
+  if (record_) record_->look();  // what was there before is not reported
   thread_ = std::thread([this] { beat(); });
 }
 
@@ -63,7 +63,7 @@ void StudyPulse::beat() {
     if (begin - asked >= kSignalSeconds || requested_signal() != 0) pass_on_signals();
     if (begin - asked >= kSignalSeconds) asked = begin;
     if (record_) show();
-    // Many trials on a slow file system: looking takes a twentieth of the time at most.
+    // If looking is slow (many trials on a slow file system), it takes at most a twentieth of the time.
     const double pause = 20 * (now_seconds() - begin) - kBeatSeconds;
     if (pause > 0) stop_signal_.wait_for(lock, std::chrono::duration<double>(pause), [this] { return stop_; });
   }
@@ -113,7 +113,7 @@ std::string StudyPulse::progress_text() const {
   return text;
 }
 
-// Trials that have ended say how long the expected unit takes here.
+// Estimates the time left. Trials that have ended show how many seconds a unit of expected time takes here.
 std::optional<double> StudyPulse::seconds_left() const {
   double taken = 0, expected = 0;
   for (const QueuedTrial& q : work_.queue) {

@@ -1,4 +1,4 @@
-// A thread that runs beside a study's trials. On every rank it notices when another rank was asked to stop. On rank 0
+// A thread that runs while a study's trials run. On every rank it notices if another rank was asked to stop. On rank 0
 // of the job it also shows the progress of the study.
 #pragma once
 
@@ -34,7 +34,7 @@ class StudyPulse {
   const int ranks_;
   std::optional<StudyRecord> record_;
   std::vector<double> since_;  // by place in the queue: the time at which the trial was first seen running
-  const int width_;            // of the terminal; 0: none
+  const int width_;            // width of the terminal; 0: no terminal
   bool announced_ = false, bar_shown_ = false;
   std::mutex mutex_;
   std::condition_variable stop_signal_;

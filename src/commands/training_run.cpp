@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "base/clock.h"
@@ -10,6 +9,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "checkpoint/kept.h"
+#include "cluster/slurm_job.h"
 #include "commands/commands.h"
 #include "run/adascale_plan.h"
 #include "run/points.h"
@@ -44,10 +44,9 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
     note_kept();
   }
   load_trainer(from.checkpoint.get(), trainer_, plan, progress_, communicator_, machine.stages.get());
-  if (from.kind == ResumePoint::Kind::own) good_.emplace_back(progress_.position.step, from.path);
   trainer_.compare_copies([this] { return known_good(); });
   steps_of_run_ =
-      make_steps({plan, trainer_, loader_, communicator_, watchdog, servers_.get()},
+      make_steps({plan, *machine.backend, trainer_, loader_, communicator_, watchdog, servers_.get()},
                  [this](const Position& before, const Position& position) { return all_meet_after(before, position); });
   if (communicator_.rank() == 0) {
     if (plan.servers && plan.servers->async)
@@ -59,7 +58,7 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
   }
   stop_cost_ = from.knows_stop_cost ? from.stop_cost.value_or(StopCost{}) : try_save(run_dir);
   if (recorder_) {
-    recorder_->note(describe(stop_cost_, !from.knows_stop_cost));
+    recorder_->note(describe(stop_cost_, !from.knows_stop_cost, slurm_job().in_slurm()));
     record_stop_cost(run_dir, stop_cost_);
   }
   begin_ = now_seconds() - progress_.elapsed_seconds;
@@ -69,8 +68,8 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
 int TrainingRun::run() {
   bool stop = at_last_step();
   if (stop && recorder_) recorder_->note(cat("nothing to do: the run has its ", progress_.position.step, " steps"));
-  // A signal leaves no time for an evaluation that is due at its step, nor for statistics of batch norm: the resumed
-  // run makes up for them.
+  // A stop by a signal skips an evaluation that is due, and the recomputation of batch norm's statistics. The resumed
+  // run does them here.
   if (begins_ && reaches_kept_point(plan_, progress_.before, progress_.position)) save(false);  // the initial weights
   if (progress_.position.step > 0) {
     const bool lacks_norms = stop && norms_ && progress_.norms_step != progress_.position.step;
@@ -87,13 +86,13 @@ int TrainingRun::run() {
     if (report.requests.check > 0) last_comparison_ = now_seconds();
     record(report);
     note_deaths();
-    if (!report.met) {  // nothing is due that needs the other ranks
+    if (!report.met) {  // no work is due that needs the other ranks
       step_begin_ = now_seconds();
       continue;
     }
 
     if (report.requests.signal > 0) prepare_to_leave();
-    if (report.requests.fail > 0 && writer_) writer_->finish();  // throws what went wrong
+    if (report.requests.fail > 0 && writer_) writer_->finish();  // throws the error of the write
     stop = leaving_ || report.requests.stop > 0 || at_last_step();
     const bool improved = !leaving_ && evaluation_due(stop) && evaluate(stop);
     if (stop || improved || report.requests.save > 0 || checkpoint_due()) save(improved);
@@ -105,7 +104,7 @@ int TrainingRun::run() {
   return leaving_ ? exit_checkpointed : 0;
 }
 
-// Records servers that have died and whose ranges other servers hold too.
+// Records the deaths of servers whose ranges other servers hold too.
 void TrainingRun::note_deaths() {
   for (; recorder_ && noted_deaths_ < group_.dead().size(); ++noted_deaths_) {
     const int rank = group_.dead()[noted_deaths_], range = rank % servers_->ranges();
@@ -152,15 +151,13 @@ Requests TrainingRun::requests() const {
   if (s.seconds > 0 && now_seconds() - begin_ >= s.seconds) r.stop = 1;
   if (c.every_seconds > 0 && now_seconds() - last_save_ >= c.every_seconds) r.save = 1;
   if (writer_->failed()) r.fail = 1;
-  // Once a minute, and in less than a thousandth of the time.
-  const double pause = std::max(60.0, 1000 * trainer_.comparison_seconds());
   if (trainer_.compares_copies() && plan_.experiment.communication.check_every_steps < 0 &&
-      now_seconds() - last_comparison_ >= pause)
+      is_time_to_compare(now_seconds() - last_comparison_, trainer_.comparison_seconds()))
     r.check = 1;
   return r;
 }
 
-// All ranks call this after the same step. From here on only the checkpoint matters.
+// All ranks call this after the same step. After it, only the checkpoint matters.
 void TrainingRun::prepare_to_leave() {
   leaving_ = true;
   hold_signals();
@@ -175,14 +172,14 @@ bool TrainingRun::at_last_step() const {
   return paused() || has_all_steps(plan_, progress_.position, progress_.scale_invariant_steps);
 }
 
-// Whether one should happen at this step and has not yet.
+// Returns whether an evaluation is due at this step and has not been made yet.
 bool TrainingRun::evaluation_due(bool at_end) const {
   const EvaluateConfig& e = plan_.experiment.evaluate;
   return evaluator_ && progress_.evaluated_step < progress_.position.step &&
          (at_end || due(e.every_epochs, e.every_steps, plan_, progress_.before, progress_.position, e.offset_epochs));
 }
 
-// Whether all ranks meet after this update, whatever its result.
+// Returns whether all ranks meet after this update, whatever its result is.
 bool TrainingRun::all_meet_after(const Position& before, const Position& position) const {
   const EvaluateConfig& e = plan_.experiment.evaluate;
   const CheckpointConfig& c = plan_.experiment.checkpoint;
@@ -275,7 +272,7 @@ bool TrainingRun::measure_norms() {
   return measured;
 }
 
-// Nothing when a signal has ended it half-way.
+// Evaluates. Returns nothing if a signal has ended the evaluation before its end.
 std::optional<Evaluation> TrainingRun::run_evaluation() {
   if (!measure_norms()) return std::nullopt;
   Vector& weights = trainer_.evaluated_weights();
@@ -286,8 +283,8 @@ std::optional<Evaluation> TrainingRun::run_evaluation() {
   return whole;
 }
 
-// Returns whether this is the best so far; sets `stop` when the target is reached. A signal ends the
-// evaluation half-way: the resumed run begins with it.
+// Evaluates. Returns whether this is the best loss so far. Sets `stop` if the target is reached. If a signal ends the
+// evaluation before its end, the resumed run begins with it.
 bool TrainingRun::evaluate(bool& stop) {
   const std::optional<Evaluation> whole = run_evaluation();
   if (!whole) {
@@ -300,7 +297,7 @@ bool TrainingRun::evaluate(bool& stop) {
   const bool finite = std::isfinite(e.loss);
   if (!finite && recorder_)
     log_warning("the validation loss after step ", progress_.position.step, " is ", e.loss,
-                ": the weights or running statistics have outgrown their numbers");
+                ": the weights or batch norm's running statistics have become too large for their number type");
   const bool improved = finite && (!progress_.has_best || e.loss < progress_.best_loss);
   if (improved) {
     progress_.has_best = true;
@@ -321,6 +318,7 @@ Checkpoint TrainingRun::snapshot() {
   const std::span<const float> norms = norms_are_measured() ? norms_->values() : std::span<const float>{};
   Checkpoint c = take_snapshot(trainer_, plan_, progress_, communicator_, norms, machine_.stages.get());
   c.numbers["threads"] = threads_;
+  c.numbers["compared"] = trainer_.compares_copies() ? 1 : 0;  // save() has compared them
   set_kept_steps(c, kept_);
   c.texts["machine"] = machine_.identity();
   c.texts["fusions"] = machine_.fusion_choices();
@@ -347,18 +345,26 @@ StopCost TrainingRun::try_save(const std::string& run_dir) {
   return cost;
 }
 
-// All ranks wait until rank 0 has written the last checkpoint. Throws on rank 0 what the writing threw.
+// Waits, on all ranks, until rank 0 has written the last checkpoint. Rank 0 throws the error of the write, if any.
 void TrainingRun::finish_writing() {
   wait_together(writer_ ? &writer_->work() : nullptr, communicator_, watchdog_, progress_.position.step);
   if (writer_) writer_->finish();
 }
 
-// On rank 0. A file has its name only when it is whole, and older ones are removed.
-std::string TrainingRun::known_good() const {
-  for (auto checkpoint = good_.rbegin(); checkpoint != good_.rend(); ++checkpoint)
-    if (std::filesystem::exists(checkpoint->second))
-      return cat(checkpoint->second, " (after step ", checkpoint->first, ")");
-  return "";
+// On rank 0. Checkpoints of later steps are those that --resume did not use, because they are damaged.
+KnownCheckpoint TrainingRun::known_good() const {
+  KnownCheckpoint newest{.name = "", .compared = false};
+  for (const std::int64_t step : checkpoint_steps(run_dir_)) {
+    if (step > progress_.position.step) continue;
+    const std::string path = checkpoint_path(run_dir_, step), name = cat(path, " (after step ", step, ")");
+    try {
+      if (was_compared(read_checkpoint_header(path))) return {.name = name};
+    } catch (const Error&) {
+      continue;
+    }
+    if (newest.name.empty()) newest.name = name;
+  }
+  return newest;
 }
 
 void TrainingRun::save(bool best) {
@@ -374,7 +380,6 @@ void TrainingRun::save(bool best) {
   if (writer_) {
     if (before_saving_) before_saving_();
     recorder_->flush();
-    good_.emplace_back(checkpoint.step, checkpoint_path(run_dir_, checkpoint.step));
     writer_->start(std::move(checkpoint), best);
   }
   last_save_ = now_seconds();

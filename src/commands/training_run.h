@@ -35,11 +35,11 @@ class TrainingRun {
   // Call it before run(). The run then pauses at the first step that reaches this number of samples; 0: it does not
   // pause.
   void pause_after(std::int64_t samples) { pause_samples_ = samples; }
-  // Must be called before run(). Rank 0 then calls `call` before it writes a checkpoint; it may throw.
+  // Must be called before run(). Rank 0 then calls `call` before it writes a checkpoint. `call` may throw.
   void before_saving(std::function<void()> call) { before_saving_ = std::move(call); }
   // Trains until the run stops, with a checkpoint. Returns the exit code. Collective.
   int run();
-  // Whether the run has paused at pause_after() before its end.
+  // Returns whether the run has paused at pause_after() before its end.
   bool paused() const;
 
   // Returns the updates of an asynchronous run by staleness, with those of earlier starts. Empty on other ranks than 0.
@@ -51,11 +51,11 @@ class TrainingRun {
   const RunProgress& progress() const { return progress_; }
   // Returns the cost of a stop, on rank 0. An earlier start has measured it if this one has written or trained nothing.
   StopCost stop_cost() const;
-  // Returns the share of the time of rank 0's steps in which they waited for input.
+  // Returns the share of the time of rank 0's steps that was spent waiting for input.
   double input_share() const { return step_seconds_ > 0 ? times_.input / step_seconds_ : 0; }
   // Returns the times of this start's steps for every rank, on rank 0. Collective.
   std::vector<StepTimes> rank_times() { return gather_times(times_, communicator_); }
-  // The summary of the gradient noise; empty where the noise was not measured.
+  // Returns the summary of the gradient noise, or nothing if the noise was not measured.
   std::optional<NoiseSummary> noise_summary();
   std::vector<double> last_accuracies() const { return recorder_->last_accuracies(); }  // on rank 0
 
@@ -79,7 +79,7 @@ class TrainingRun {
   Checkpoint snapshot();
   StopCost try_save(const std::string& run_dir);
   void finish_writing();
-  std::string known_good() const;
+  KnownCheckpoint known_good() const;
   void save(bool best);
 
   const RunPlan& plan_;
@@ -94,25 +94,24 @@ class TrainingRun {
   bool begins_;                     // whether the run begins with fresh weights
   std::shared_ptr<const Dataset> train_;
   Loader loader_;
-  std::unique_ptr<ServerRanks> servers_;  // null: all ranks do the same
+  std::unique_ptr<ServerRanks> servers_;  // null: no parameter servers
   Trainer trainer_;
   std::unique_ptr<Steps> steps_of_run_;
   std::unique_ptr<Evaluator> evaluator_;      // null: no validation data
   std::unique_ptr<NormRecomputation> norms_;  // null: evaluations use the statistics in the weights
-  std::unique_ptr<CheckpointWriter> writer_;  // on rank 0, as the recorder
+  std::unique_ptr<CheckpointWriter> writer_;  // on rank 0, as is the recorder
   std::unique_ptr<Recorder> recorder_;
   std::unique_ptr<ArrivalsFile> arrivals_;  // on rank 0 of an asynchronous run
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
   double last_comparison_ = 0;  // time of the last comparison of the ranks' copies, by rank 0's clock
-  std::vector<std::pair<std::int64_t, std::string>> good_;  // checkpoints of equal copies: step and path
-  StepTimes times_;                                         // of this rank's steps, in this start
-  double step_seconds_ = 0;                                 // on rank 0: the same steps as a whole
+  StepTimes times_;             // of this rank's steps, in this start
+  double step_seconds_ = 0;     // on rank 0: the same steps as a whole
   std::int64_t steps_ = 0, dropped_ = 0;
   std::int64_t pause_samples_ = 0;
   std::function<void()> before_saving_;
-  std::int64_t measured_step_ = -1;  // the step for which norms_ has measured last
-  std::size_t noted_deaths_ = 0;     // of servers
-  bool leaving_ = false;             // a signal asked for it
+  std::int64_t measured_step_ = -1;  // the step for which norms_ has last measured
+  std::size_t noted_deaths_ = 0;     // number of dead servers that were recorded
+  bool leaving_ = false;             // whether a signal has asked the run to stop
   StopCost stop_cost_;               // on rank 0: as known at the start of this job
 };
 

@@ -10,7 +10,7 @@
 namespace ringtrain {
 namespace {
 
-// All divisors in increasing order; number >= 1. O(sqrt number).
+// Returns all divisors in increasing order. The number must be at least 1. O(sqrt number).
 std::vector<std::int64_t> divisors(std::int64_t number) {
   std::vector<std::int64_t> small, large;
   for (std::int64_t d = 1; d <= number / d; ++d)
@@ -22,7 +22,7 @@ std::vector<std::int64_t> divisors(std::int64_t number) {
   return small;
 }
 
-// The ratio of the larger to the smaller of two positive numbers.
+// Returns the ratio of the larger to the smaller of two positive numbers.
 double ratio(std::int64_t a, std::int64_t b) {
   return static_cast<double>(std::max(a, b)) / static_cast<double>(std::min(a, b));
 }
@@ -46,14 +46,14 @@ std::string nearest_of(std::vector<std::int64_t> numbers, std::int64_t wanted) {
   return out;
 }
 
-// The greatest common divisor of all batches of a run.
+// Returns the greatest common divisor of all batches of a run.
 std::int64_t common_batch(const BatchConfig& batch) {
   std::int64_t all = 0;
   for (const std::int64_t b : batches_on_course(batch)) all = std::gcd(all, b);
   return all;
 }
 
-// All numbers of ranks that can divide or share so many workers of `worker` samples.
+// Returns all numbers of ranks that can divide or share this number of workers of `worker` samples each.
 std::vector<std::int64_t> possible_ranks(std::int64_t workers, std::int64_t worker) {
   std::vector<std::int64_t> all;
   for (const std::int64_t teams : divisors(workers))

@@ -1,8 +1,8 @@
 // Divides the global batch into virtual workers, ranks and micro-batches. Only this file does batch arithmetic.
 //   global = workers x worker = ranks x accumulation x micro_batch
-// In a model with batch norm there may be more ranks than whole workers can be given to. A team of ranks then shares
-// each worker. The team's size (span) is a power of two. The team processes one worker in each pass, and every member
-// takes an equal part of it.
+// A model with batch norm may have more ranks than whole workers. A team of ranks then shares each worker. The size of
+// the team (span) is a power of two. The team processes one worker in each pass, and every member takes an equal part
+// of it.
 //   global = (ranks / span) teams x accumulation x worker,   worker = span x micro_batch
 #pragma once
 
@@ -27,42 +27,42 @@ struct BatchPlan {
   std::int64_t passes_of_small_batch() const { return small_batch / micro_batch; }
 };
 
-// The plan of the run's first batch.
-// `preferred_micro_batch` (at least 1) is the micro-batch that the backend runs fastest. It is used when batch.micro is
-// 0 (auto): micro_batch is then the divisor of rows_per_rank that is nearest in ratio. A prime 4099 with a preferred
-// 256 so becomes one pass of 4099 and not 4099 passes of 1.
-// `whole_workers` is true for a model with batch norm, where a pass must not split a virtual worker. micro_batch is
-// then a multiple of batch.worker. If ranks share a worker, micro_batch is one rank's part of it. The span is the
-// smallest power of two that divides both ranks and batch.worker and for which the number of teams divides the workers.
-// `small_batch` must be a multiple of batch.worker and of batch.micro and must divide the rank's rows. micro_batch then
-// divides small_batch. 0 stands for a micro-batch.
+// Returns the plan for the first batch of the run.
+// `preferred_micro_batch` (at least 1) is the micro-batch that the backend runs fastest. If batch.micro is 0 (auto),
+// micro_batch is the divisor of rows_per_rank that is nearest to it in ratio. With a prime 4099 and a preferred 256,
+// that is one pass of 4099 and not 4099 passes of 1.
+// `whole_workers` is true for a model with batch norm. A pass must not split a virtual worker then, so micro_batch is a
+// multiple of batch.worker. If ranks share a worker, micro_batch is one rank's part of it. The span is the smallest
+// power of two that divides both ranks and batch.worker and for which the number of teams divides the workers.
+// `small_batch` must be a multiple of batch.worker and of batch.micro, and must divide the rank's rows. micro_batch
+// then divides small_batch. 0 stands for one micro-batch.
 // These rules hold for every batch that the run may have (batches_on_course()), with one micro_batch and small_batch.
-// Throws Error when worker does not divide global, when ranks neither divide the workers nor can share them, and when
+// Throws Error if worker does not divide global, if ranks can neither divide the workers nor share them, or if
 // batch.micro does not divide the rank's rows. The hint lists values that work.
 BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
                      bool whole_workers, std::int64_t small_batch = 0);
 
-// The span of batch_plan() for a model with batch norm. 0 if the ranks can neither divide the workers nor share them.
+// Returns the span of batch_plan() for a model with batch norm; 0 if ranks can neither divide nor share the workers.
 std::int64_t ranks_per_worker(const BatchConfig& batch, std::int64_t ranks);
 
-// The plan for another batch on the run's course. Only the number of passes changes. The ranks, worker, span,
+// Returns the plan for another batch on the run's course. Only the number of passes changes. The ranks, worker, span,
 // micro_batch and small_batch stay the same.
 BatchPlan resized(const BatchPlan& plan, std::int64_t batch);
 
-// The batch with which any number of ranks evaluates. It is `batch` if the ranks divide it. Otherwise it is the next
-// larger one that they divide, in passes of batch.micro samples; if that is 0, in passes of `recorded_micro_batch`
-// (0: batch.worker) or of a rank's share of the batch, whichever is smaller. Every sample must stand for itself, as
-// images, names and windows of text do.
+// Returns the batch with which any number of ranks evaluates. It is `batch` if the ranks divide it, otherwise the next
+// larger batch that they divide. A pass has batch.micro samples. If that is 0, a pass has `recorded_micro_batch`
+// samples (0: batch.worker) or a rank's share of the batch, whichever is smaller. Samples must be independent of each
+// other, as images, names and windows of text are.
 BatchConfig evaluation_batch(BatchConfig batch, std::int64_t ranks, std::int64_t recorded_micro_batch);
 
-// The largest number of ranks up to `ranks` that divides the batch's virtual workers, in whole passes of batch.micro.
+// Returns the largest number of ranks up to `ranks` that divides the virtual workers, in whole passes of batch.micro.
 std::int64_t dividing_ranks(const BatchConfig& batch, std::int64_t ranks);
 
 // Returns 1 and the eight divisors of `number` nearest to `wanted`, in increasing order, for a hint:
 // "1, 192, 256, 384".
 std::string nearest_divisors(std::int64_t number, std::int64_t wanted);
 
-// The arithmetic in one line, with numbers: "4096 = 16 workers x 256 = 2 ranks x 8 micro-steps x 256".
+// Returns the arithmetic in one line: "4096 = 16 workers x 256 = 2 ranks x 8 micro-steps x 256".
 std::string to_string(const BatchPlan& plan);
 
 }  // namespace ringtrain

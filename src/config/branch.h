@@ -1,5 +1,5 @@
-// Branches. A branch is a run that continues from another run's checkpoint with a multiple of that run's batch (Merrill
-// et al. 2025, "Critical Batch Size Revisited", arXiv:2505.23971, section 3.1). This file computes a branch's course.
+// A branch is a run that continues from another run's checkpoint with a multiple of that run's batch (Merrill et al.
+// 2025, "Critical Batch Size Revisited", arXiv:2505.23971, section 3.1). This file computes the course of a branch.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ inline bool is_branch(const Experiment& experiment) {
   return !experiment.branch.from.empty();
 }
 
-// The experiment of the run that a branch continues, as far as the schedule depends on it: batch.global and
-// batch.largest are divided by branch.batch_factor, and branch.* has its defaults. Any other experiment is returned as
-// it is.
+// Returns the experiment of the run that a branch continues, as far as the schedule depends on it: batch.global and
+// batch.largest are divided by branch.batch_factor, and branch.* has its defaults. An experiment that is not a branch
+// is returned unchanged.
 Experiment source_experiment(const Experiment& experiment);
 
-// The run's batch and the factor of its scheduled rate, at every position in the data. This is batch_course(); in a
-// branch the factor is also multiplied by branch.rate_factor.
+// Returns the run's batch and the factor of its scheduled rate, at every position in the data. This is batch_course().
+// In a branch the factor is also multiplied by branch.rate_factor.
 BatchCourse course_of(const Experiment& experiment, std::int64_t epoch_samples, bool keeps_rest,
                       std::int64_t epoch_span);
 

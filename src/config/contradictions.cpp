@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <variant>
 
 #include "base/error.h"
+#include "base/table.h"
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
 #include "config/branch.h"
@@ -15,7 +17,7 @@
 namespace ringtrain {
 namespace {
 
-// "optimizer.kind is sgd"
+// Returns, for example, "optimizer.kind is sgd".
 std::string state(std::string_view key, const Experiment& experiment) {
   return cat(key, " is ", value_text(*find_field(key), experiment));
 }
@@ -41,13 +43,23 @@ std::optional<Contradiction> points_contradiction(const Experiment& e) {
   if (points.back().epoch > e.stop.epochs)
     return {{{"learning_rate.points", "stop.epochs"},
              cat(is, " but ", state("stop.epochs", e), ", expected points up to the end"),
-             "Give the points that the shorter run shall have, or another schedule."}};
+             cat("Set learning_rate.points to pairs whose epochs are at most ", e.stop.epochs,
+                 ", or learning_rate.points=[] with another learning_rate.schedule.")}};
   if (points.back().epoch < e.stop.epochs && points.back().factor == 0)
     return {{{"learning_rate.points", "stop.epochs"},
              cat(is, " but ", state("stop.epochs", e),
                  ", expected a last factor above 0, or the last point at the end: "
                  "nothing is learned at a rate of 0")}};
   return std::nullopt;
+}
+
+// Returns "[30,60]", the milestones that a run of so many epochs reaches.
+std::string milestones_before(double end, std::vector<double> milestones) {
+  std::erase_if(milestones, [end](double epoch) { return epoch >= end; });
+  if (milestones.empty()) return cat("[", with_digits(end / 2), "]");
+  std::string text;
+  for (const double epoch : milestones) text += cat(text.empty() ? "[" : ",", with_digits(epoch));
+  return text + "]";
 }
 
 std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
@@ -80,7 +92,8 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
   if (!lr.milestones.empty() && e.stop.epochs > 0 && lr.milestones.back() >= e.stop.epochs)
     return {{{"learning_rate.milestones", "stop.epochs"},
              cat(is("milestones"), " but ", state("stop.epochs", e), ", expected milestones before the end"),
-             "Give the milestones that the shorter run shall have, or another schedule."}};
+             cat("Set learning_rate.milestones=", milestones_before(e.stop.epochs, lr.milestones),
+                 ", or learning_rate.milestones=[] with another learning_rate.schedule.")}};
   if (!lr.milestones.empty() && lr.milestones.front() < warmup_epochs)
     return {{{"learning_rate.milestones", "learning_rate.warmup_epochs", "learning_rate.scaling"},
              cat(is("milestones"), " but warm-up takes ", warmup_epochs, " epochs, expected milestones after it")}};
@@ -88,7 +101,7 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
   if (lr.schedule == "polynomial" || lr.schedule == "cosine") {
     if (e.stop.epochs == 0 && e.stop.steps == 0)
       return {{{"learning_rate.schedule", "stop.epochs", "stop.steps"},
-               cat(is("schedule"), " but the run's length is not known, expected stop.epochs or stop.steps")}};
+               cat(is("schedule"), " and needs the length of the run, expected stop.epochs or stop.steps")}};
     if (lr.end > peak)
       return {{{"learning_rate.end", "learning_rate.base", "learning_rate.scaling", "batch.global"},
                cat(is("end"), " but the peak rate is ", peak, ", expected an end at or below it")}};
@@ -200,10 +213,9 @@ std::optional<Contradiction> schedule_free_contradiction(const Experiment& e) {
     if (value_text(*find_field(key), e) == "true") return against(key, "only one of them");
   const bool sgd = e.optimizer.kind == "sgd";
   if ((sgd ? e.optimizer.momentum : e.optimizer.beta1) == 0)
-    return against(sgd ? "optimizer.momentum" : "optimizer.beta1",
-                   "a value above 0: it is the average's share of the weights that train");
+    return against(sgd ? "optimizer.momentum" : "optimizer.beta1", "a value above 0: it is the weight of the average");
   if (e.learning_rate.schedule != "constant")
-    return against("learning_rate.schedule", "constant: the average takes the schedule's place");
+    return against("learning_rate.schedule", "constant: the averaging replaces the schedule");
   if (has_batch_norm(e.model) && e.evaluate.norm_statistics != "recomputed")
     return {{{"optimizer.schedule_free", "model.kind", "evaluate.norm_statistics"},
              cat("optimizer.schedule_free evaluates averaged weights, whose batch norm has seen no sample, but ",
@@ -223,8 +235,8 @@ std::optional<Contradiction> adascale_contradiction(const Experiment& e) {
   if (e.learning_rate.scaling != "none")
     return against("learning_rate.scaling", "none: the gain takes the place of a scaling");
   if (e.optimizer.momentum_correction) return against("optimizer.momentum_correction", "false");
-  if (!e.batch.schedule.empty()) return against("batch.schedule", "a batch that stays as it is");
-  if (e.batch.follow_noise > 0) return against("batch.follow_noise", "a batch that stays as it is");
+  if (!e.batch.schedule.empty()) return against("batch.schedule", "a constant batch");
+  if (e.batch.follow_noise > 0) return against("batch.follow_noise", "a constant batch");
   if (e.data.last_batch != "drop") return against("data.last_batch", "drop: every step has the same batch");
   const bool needs_end = e.learning_rate.schedule == "polynomial" || e.learning_rate.schedule == "cosine";
   if (needs_end && e.stop.epochs == 0)
@@ -239,7 +251,7 @@ std::optional<Contradiction> adascale_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-// AdamW's keys have no effect when Muon uses SGD for the other parameters.
+// AdamW's keys have no effect if Muon uses SGD for the other parameters.
 std::optional<Contradiction> muon_contradiction(const Experiment& e) {
   if (e.optimizer.kind != "muon" || e.optimizer.other_kind == "adamw") return std::nullopt;
   const Experiment defaults;
@@ -340,7 +352,7 @@ std::optional<Contradiction> pipeline_contradiction(const Experiment& e) {
   for (const auto& [asked, key, why] : table)
     if (asked)
       return {{{"parallel.kind", key},
-               cat("parallel.kind is pipeline but ", state(key, e), ", expected it left out: ", why)}};
+               cat("parallel.kind is pipeline but ", state(key, e), ", which a pipeline cannot have: ", why)}};
   return std::nullopt;
 }
 
@@ -423,6 +435,22 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
              cat(state("stop.target_metric", e),
                  " but evaluation is off, expected evaluate.every_epochs or evaluate.every_steps")}};
   return std::nullopt;
+}
+
+std::string way_out(const Contradiction& contradiction, const Experiment& experiment) {
+  if (!contradiction.hint.empty()) return contradiction.hint;
+  Experiment defaults;
+  std::string ways;
+  for (const std::string_view key : contradiction.keys) {
+    const Field& field = *find_field(key);
+    const std::string value = value_text(field, defaults);
+    if (field.required_ || value_text(field, experiment) == value) continue;
+    Experiment changed = experiment;
+    std::visit([&](auto* member) { *member = *std::get<decltype(member)>(field.member(defaults)); },
+               field.member(changed));
+    if (!find_contradiction(changed)) ways += cat(ways.empty() ? "Set " : " or ", key, "=", value);
+  }
+  return ways.empty() ? "" : ways + ".";
 }
 
 }  // namespace ringtrain

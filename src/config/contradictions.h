@@ -18,4 +18,8 @@ struct Contradiction {
 // Returns the first contradiction that can be found without a data set.
 std::optional<Contradiction> find_contradiction(const Experiment& experiment);
 
+// Returns what a user can do about a contradiction: its own hint, or the keys of it of which one, set to its default,
+// removes it, as in "Set learning_rate.warmup_epochs=0 or learning_rate.warmup_steps=0." "": no single default does.
+std::string way_out(const Contradiction& contradiction, const Experiment& experiment);
+
 }  // namespace ringtrain

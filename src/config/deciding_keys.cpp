@@ -4,7 +4,7 @@ namespace ringtrain {
 
 namespace {
 
-// Whether the run makes other updates than a ring would make.
+// Returns whether the run makes other updates than a ring would make.
 bool leaves_the_ring(const ParallelConfig& parallel) {
   return parallel.kind == "server" && (parallel.mode == "async" || parallel.backup_workers > 0);
 }
@@ -13,9 +13,9 @@ bool leaves_the_ring(const ParallelConfig& parallel) {
 
 bool decides_what_is_learned(const Field& field, const Experiment& e) {
   if (section_of(field.key) == "branch" && e.branch.from.empty())
-    return false;  // the id of a run that is no branch does not depend on these keys
+    return false;  // if the run is not a branch, its id does not depend on these keys
   if (section_of(field.key) == "parallel" && !leaves_the_ring(e.parallel))
-    return false;  // all these kinds make the same updates, up to rounding
+    return false;  // all other kinds make the same updates, up to rounding
   if (!field.how_it_runs_) return true;
   const bool follows = e.batch.follow_noise > 0;
   if (field.key == "noise.small_batch") return follows || e.optimizer.adascale;

@@ -5,9 +5,9 @@
 
 namespace ringtrain {
 
-// Whether the field decides what this experiment learns. Keys for speed, folders or logging (Field::how_it_runs()) do
-// not. The keys of the noise scale do when training depends on the measured noise: optimizer.adascale computes its gain
-// from noise.small_batch, and batch.follow_noise chooses the batch from the averages.
+// Returns whether the field decides what this experiment learns. Keys for speed, folders or logging
+// (Field::how_it_runs()) do not. Keys of the noise scale do if training depends on the measured noise:
+// optimizer.adascale computes its gain from noise.small_batch, and batch.follow_noise chooses the batch.
 bool decides_what_is_learned(const Field& field, const Experiment& experiment);
 
 }  // namespace ringtrain

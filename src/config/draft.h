@@ -10,8 +10,8 @@
 
 namespace ringtrain {
 
-// Copies are independent. A study so reads a file once and makes many experiments that differ in a few keys. The caller
-// chooses how a message names the place of a change: "study.yaml:7:3: " or "override 'seed=2': ".
+// Copies are independent. A study can therefore read a file once and make many experiments that differ in a few keys.
+// The caller chooses how a message names the place of a change: "study.yaml:7:3: " or "override 'seed=2': ".
 class ExperimentDraft {
  public:
   // Reads the keys of a user's file, or of its text. Throws Error as read_experiment() does. Missing required keys and

@@ -18,7 +18,7 @@ struct EpochFactor {
   bool operator==(const EpochFactor&) const = default;
 };
 
-// A place in a run: after so many epochs, a fraction allowed, or after so many steps.
+// A place in a run: after a number of epochs (which may be a fraction) or after a number of steps.
 struct RunPoint {
   double at = 0;
   bool in_steps = false;
@@ -39,18 +39,18 @@ struct ModelConfig {
   bool norm = false;              // alexnet: batch norm after every convolution
   std::string initial = "he";     // he | truncated_normal | uniform
   double initial_range = 0;       // uniform: weights lie in +-initial_range; 0: the model's own
-  double forget_bias = 0;         // char_lstm: initial bias of the forget gates; 0: as the other biases
+  double forget_bias = 0;         // char_lstm: initial bias of the forget gates; 0: like the other biases
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Whether the model normalises by batch statistics.
+// Returns whether the model normalises by batch statistics.
 inline bool has_batch_norm(const ModelConfig& model) {
   return model.kind == "resnet" || (model.kind == "alexnet" && model.norm);
 }
 
 struct DataConfig {
   std::string train;               // prefix of the shards: <prefix>-00000-of-00002.h5
-  std::string validation;          // the same; empty: no evaluation
+  std::string validation;          // prefix of the shards; empty: no evaluation
   std::string order = "windows";   // running text: windows (shuffled) | streams (carried hidden state)
   std::int64_t sequence = 64;      // running text: characters per window; names bring their own context length
   std::string blanks = "counted";  // names: counted | masked (padding targets in the loss)
@@ -60,13 +60,13 @@ struct DataConfig {
   std::vector<double> crop_area = {0.08, 1};            // random_resized_crop: share of the image
   std::vector<double> crop_ratio = {3.0 / 4, 4.0 / 3};  // random_resized_crop: width / height
   std::int64_t pad = 4;                                 // pad_crop: black pixels on all sides
-  bool flip = true;                                     // images: horizontally, half of the time
+  bool flip = true;                                     // images: random horizontal flips, half of the time
   std::vector<double> mean, std;  // images, per channel of pixels / 255; empty: the data set's own
-  std::int64_t train_samples = 0, validation_samples = 0, classes = 0;  // what the data sets must hold; 0: not stated
+  std::int64_t train_samples = 0, validation_samples = 0, classes = 0;  // sizes the data sets must have; 0: any
   std::string last_batch = "drop";  // the samples at an epoch's end that fill no batch: drop | smaller
   std::int64_t loader_threads = 1;
-  std::int64_t reads = 8;     // images: records being read at the same time
-  std::int64_t prefetch = 4;  // micro-batches ready ahead
+  std::int64_t reads = 8;     // images: number of records that are read at the same time
+  std::int64_t prefetch = 4;  // number of micro-batches that are prepared in advance
   bool operator==(const DataConfig&) const = default;
 };
 
@@ -76,7 +76,7 @@ struct BatchConfig {
   std::int64_t micro = 0;             // samples per device pass; 0 = auto
   std::vector<EpochFactor> schedule;  // from this epoch on the batch is global x factor, but at most largest
   std::int64_t largest = 0;           // samples; 0: no limit
-  double follow_noise = 0;            // the batch doubles while it is below this multiple of the noise scale; 0: off
+  double follow_noise = 0;            // while the batch is below this multiple of the noise scale, it doubles; 0: off
   std::int64_t patience = 0;          // samples during which the batch must have been below that multiple
   bool operator==(const BatchConfig&) const = default;
 };
@@ -88,7 +88,7 @@ struct LossConfig {
 
 struct LossScaleConfig {
   double initial = 65536;
-  std::int64_t growth_steps = 2000;  // 0: the scale stays as it is
+  std::int64_t growth_steps = 2000;  // 0: the scale stays constant
   bool operator==(const LossScaleConfig&) const = default;
 };
 
@@ -100,12 +100,12 @@ struct OptimizerConfig {
   bool momentum_correction = false;  // rate_in_momentum: v is scaled by lr(t) / lr(t - 1) first
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0;
-  std::vector<std::string> no_decay = {"norm", "bias"};  // kinds of parameters that weight decay leaves alone
+  std::vector<std::string> no_decay = {"norm", "bias"};  // kinds of parameters without weight decay
   double trust_coefficient = 0.001;                      // lars
   std::string lars_form = "paper";                       // paper | mlperf
-  std::vector<std::string> no_trust = {"norm", "bias"};  // lars: kinds of parameters at the full rate
+  std::vector<std::string> no_trust = {"norm", "bias"};  // lars: kinds of parameters without a trust ratio
   bool trust_undecayed = false;               // lamb: whether parameters without weight decay have a trust ratio
-  double transition_center = 10;              // rmsprop_to_sgd: epochs until the two weigh the same
+  double transition_center = 10;              // rmsprop_to_sgd: epochs until both have the same weight
   double transition_length = 5;               // rmsprop_to_sgd: epochs
   std::string muon_rate = "original";         // muon: original | match_rms_adamw
   std::string other_kind = "adamw";           // muon: adamw | sgd, for parameters that are not hidden matrices
@@ -119,7 +119,7 @@ struct OptimizerConfig {
 };
 
 struct LearningRateConfig {
-  double base = 0.001;           // at base_batch
+  double base = 0.001;           // learning rate at base_batch
   std::int64_t base_batch = 0;   // 0 = batch.global, so that no scaling happens
   std::string scaling = "none";  // none | linear | sqrt | legw
   double warmup_epochs = 0;
@@ -137,7 +137,7 @@ struct LearningRateConfig {
 
 struct NoiseConfig {
   std::int64_t every_steps = 1;  // 0: off
-  std::int64_t small_batch = 0;  // samples; 0: what a rank does in one pass
+  std::int64_t small_batch = 0;  // samples; 0: one micro-batch
   std::int64_t half_life = 0;    // samples; 0: 100 x batch.global
   std::string groups = "none";   // groups of parameters with their own noise scale: none | kind | tensor
   bool operator==(const NoiseConfig&) const = default;
@@ -147,7 +147,7 @@ struct BranchConfig {
   std::string from;          // a checkpoint of another run; empty: the run begins by itself
   double batch_factor = 1;   // multiplies every batch of the run
   double rate_factor = 1;    // multiplies the learning rate
-  std::int64_t samples = 0;  // the branch ends after so many samples; 0: stop.* alone decides
+  std::int64_t samples = 0;  // the branch ends after this number of samples; 0: stop.* alone decides
   bool operator==(const BranchConfig&) const = default;
 };
 
@@ -165,7 +165,7 @@ struct EvaluateConfig {
   double offset_epochs = 0;  // epochs before the first evaluation of every_epochs; 0: every_epochs
   std::int64_t every_steps = 0;
   std::string norm_statistics = "running";  // batch norm: running | recomputed | last
-  std::int64_t norm_samples = 0;            // recomputed: from so many training samples
+  std::int64_t norm_samples = 0;            // recomputed: number of training samples that are used
   bool operator==(const EvaluateConfig&) const = default;
 };
 
@@ -195,7 +195,7 @@ struct CommunicationConfig {
   std::int64_t max_ctas = 0;                         // nccl: thread blocks that NCCL may use; 0: NCCL chooses
   double bucket_mib = 0;                             // size of a gradient bucket; 0: bucket_elements()
   std::int64_t chunk_kib = 128;                      // messages of sums by MPI
-  double node_latency_us = 1, node_gb_s = 5;         // of messages between ranks of a node, for algorithm auto
+  double node_latency_us = 1, node_gb_s = 5;         // messages between ranks of a node, for algorithm auto
   double network_latency_us = 2, network_gb_s = 12;  // between nodes
   double timeout_seconds = 600;                      // a step that takes longer ends the job
   std::int64_t check_every_steps = -1;  // how often the ranks' copies are compared; 0: never; -1: once a minute
@@ -221,7 +221,7 @@ struct ParallelConfig {
 struct MemoryConfig {
   std::vector<std::string> recompute = {"none"};  // none, auto, or names of blocks
   bool offload = false;                           // GPU: activations are copied to the host and back
-  double limit_gib = 0;                           // of each rank; 0: what the machine has
+  double limit_gib = 0;                           // limit of each rank; 0: what the machine has
   bool operator==(const MemoryConfig&) const = default;
 };
 
@@ -237,7 +237,7 @@ struct TestConfig {
 struct RunConfig {
   std::string dir;                   // the run's own folder; empty: results/<name>/<id>
   std::string id;                    // empty: the time of the start
-  std::int64_t log_every_steps = 0;  // lines in a batch log; 0 = about twenty per epoch
+  std::int64_t log_every_steps = 0;  // steps between lines of the log; 0 = about twenty lines per epoch
   std::int64_t threads = 0;          // per rank; 0 = its share of the affinity mask
   bool operator==(const RunConfig&) const = default;
 };

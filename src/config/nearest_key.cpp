@@ -19,7 +19,7 @@ std::string nearest_key(std::string_view key, bool is_map) {
     for (const std::string_view known : sections()) consider(known, edit_distance(key, known));
   } else {
     for (const Field& field : schema()) {
-      // Being in another section costs one, so that a near key of the same section wins.
+      // A key in another section counts as one more edit, so that a near key of the same section wins.
       const std::size_t apart = section_of(field.key) == section ? 0 : 1;
       consider(field.key, std::min(edit_distance(key, field.key), edit_distance(leaf, leaf_of(field.key)) + apart));
       for (const std::string_view name : field.also_) consider(field.key, leaf == name ? apart : best_cost);

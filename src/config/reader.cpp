@@ -22,7 +22,7 @@
 namespace ringtrain {
 namespace {
 
-// A place in the file or an override, and its rank among all places: overrides come after the file.
+// A place in the file or in an override, and its rank among all places. Overrides come after the file.
 struct Place {
   std::string prefix;               // "exp.yaml:3:11: " or "override 'seed=x': "
   std::tuple<int, int, int> order;  // (0, line, column) or (number of the override from 1, 0, 0)
@@ -201,7 +201,7 @@ Value value_of_text(const Field& field, const std::string& text, const Place& wh
   throw Error(cat(where.prefix, key.key, " is no longer a key, expected ", key.now), std::string(key.hint));
 }
 
-// The file
+// Reading of the file
 
 class FileReader {
  public:
@@ -342,7 +342,7 @@ struct ExperimentDraft::State {
     state->sections = reader.sections_with_file();
     return state;
   }
-  // The place where a missing key would have to be added.
+  // Returns the place where a missing key would have to be added.
   const Place& section_place(std::string_view section) const {
     const auto found_place = sections.find(section);
     return found_place == sections.end() ? sections.at("") : found_place->second;
@@ -398,7 +398,7 @@ const Experiment& ExperimentDraft::finish() const {
       const auto place = given.find(key);
       if (place != given.end() && place->second.order > where.order) where = place->second;
     }
-    throw Error(where.prefix + contradiction->what, contradiction->hint);
+    throw Error(where.prefix + contradiction->what, way_out(*contradiction, state_->experiment));
   }
   return state_->experiment;
 }

@@ -26,10 +26,10 @@ Experiment parse_experiment(const std::string& yaml, const std::string& path,
 Experiment parse_stored_experiment(const std::string& yaml, const std::string& path,
                                    const std::vector<std::string>& overrides);
 
-// The resolved experiment as YAML with every key. Reading the text gives the same experiment again.
+// Writes the resolved experiment as YAML with every key. Reading the text gives the same experiment again.
 std::string to_yaml(const Experiment& experiment);
 
-// configs/README.md: every key with type, unit, default and meaning.
+// Writes configs/README.md: every key with type, unit, default and meaning.
 std::string schema_markdown();
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// Keys of earlier versions. Files that a run has stored stay readable. In a user's file a retired key is an error.
+// Keys of earlier versions. Files that a run has stored can still be read. In a user's file, a retired key is an error.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@ namespace ringtrain {
 struct RetiredKey {
   std::string_view key;                                             // "optimizer.decay_norm_and_bias"
   std::string_view now;                                             // the key that has replaced it
-  std::optional<std::string> (*value_now)(const std::string& old);  // as an override writes it; none: never written
-  std::string_view hint;                                            // for users: what to write instead
+  std::optional<std::string> (*value_now)(const std::string& old);  // value of `now`; none: never written
+  std::string_view hint;                                            // tells users what to write instead
 };
 
-// Null when the key was never retired.
+// Returns null if the key was never retired.
 const RetiredKey* find_retired_key(std::string_view key);
 
 }  // namespace ringtrain

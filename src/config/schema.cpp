@@ -12,7 +12,7 @@ namespace {
 
 constexpr double int32_limit = 2147483647, step_limit = 1e12, epoch_limit = 1e6, second_limit = 1e9;
 
-// Key and member come from one spelling, so they cannot differ.
+// The key and the member come from one text, so they cannot differ.
 #define FIELD(path) Field(#path, [](Experiment& experiment) -> Member { return &experiment.path; })
 
 // clang-format off
@@ -36,7 +36,7 @@ std::vector<Field> make_schema() {
       .means("Probability that a value is set to zero in training. Dropout acts between LSTM layers, and before AlexNet's hidden "
              "dense layers (0.5 in the paper). With one LSTM layer it has no effect."),
     FIELD(model.depth).unit("layers").from(18, 152).only_with("model.kind", {"resnet"})
-      .means("18, 34, 50, 101 or 152."),
+      .means("The number of layers: 18, 34, 50, 101 or 152."),
     FIELD(model.width).unit("channels").from(16, 4096).only_with("model.kind", {"resnet"})
       .means("Channels of the first stage, a multiple of 16. Every later stage has twice as many as the one before. The paper has "
              "64."),
@@ -46,25 +46,26 @@ std::vector<Field> make_schema() {
     FIELD(model.zero_gamma).only_with("model.kind", {"resnet"}).also({"zero_init_residual"})
       .means("Whether the last norm of every block starts with gamma = 0 instead of 1 (Goyal et al. 2017, section 5.1)."),
     FIELD(model.stride_in).words({"3x3", "1x1"}).only_with("model.kind", {"resnet"})
-      .means("The convolution of a bottleneck that has the stride. 3x3: ResNet version 1.5 (fb.resnet.torch, Goyal, MLPerf, "
-             "torchvision). 1x1: the first convolution, ResNet version 1 (He et al. 2015, You et al. 2017). Depths 18 and 34 "
-             "have no bottlenecks."),
+      .means("Which convolution of a bottleneck has the stride. 3x3: ResNet version 1.5 (fb.resnet.torch, Goyal, "
+             "MLPerf, torchvision). 1x1: the first convolution, ResNet version 1 (He et al. 2015, You et al. 2017). "
+             "Depths 18 and 34 have no bottlenecks."),
     FIELD(model.norm_momentum).above(0, 1).only_with("model.kind", {"resnet", "alexnet"}).also({"bn_momentum"})
       .means("Weight of a step's statistics in batch norm's running statistics. A step's statistics are the mean over all virtual "
              "workers. 0.1 corresponds to the 0.9 of Goyal et al."),
     FIELD(model.norm).only_with("model.kind", {"alexnet"}).also({"batch_norm", "bn"})
-      .means("Whether batch norm follows every convolution, which then has no bias: AlexNet-BN (Ginsburg's, on which "
-             "You et al. 2017 tried LARS)."),
+      .means("true: batch norm follows every convolution, and convolutions have no bias. This is Ginsburg's AlexNet-BN, "
+             "on which You et al. 2017 tried LARS."),
     FIELD(model.initial).words({"he", "truncated_normal", "uniform"}).also({"init", "initializer"})
-      .means("The initial weights. he: convolutions N(0, 2 / fan out) (He et al. 2015), ResNet's last layer N(0, 0.01^2), "
-             "other dense layers and the LSTM as PyTorch's. truncated_normal: images only, variance 2 / fan in, cut off at 2 "
-             "deviations, ResNet's last layer with deviation 0.01, biases 0 (he_normal of TensorFlow, MLPerf's option). "
-             "uniform: all weights and biases in +-initial_range. Norms start at gamma 1 (or zero_gamma) and beta 0."),
+      .means("The initial weights. he: convolutions N(0, 2 / fan out) (He et al. 2015), ResNet's last layer N(0, "
+             "0.01^2), other dense layers and the LSTM as in PyTorch. truncated_normal: images only, variance 2 / fan "
+             "in, cut off at 2 deviations, ResNet's last layer with deviation 0.01, biases 0 (he_normal of TensorFlow, "
+             "MLPerf's option). uniform: all weights and biases in +-initial_range. Norms start at gamma 1 (or "
+             "zero_gamma) and beta 0."),
     FIELD(model.initial_range).from(0, 100).only_with("model.initial", {"uniform"}).also({"init_range"})
       .means("Bound of the initial weights. char-rnn uses 0.08. 0: the default of char_lstm, 1 / sqrt(hidden)."),
     FIELD(model.forget_bias).from(-100, 100).only_with("model.kind", {"char_lstm"})
-      .means("Initial value of the forget gates' bias b_ih. char-rnn uses 1. The second bias b_hh, which is added to b_ih, starts "
-             "like all other biases. 0: b_ih also starts like all other biases."),
+      .means("Initial value of the forget gates' bias b_ih. char-rnn uses 1. The second bias b_hh, which is added to "
+             "b_ih, starts like all other biases. 0: no special value; b_ih starts like all other biases."),
 
     FIELD(data.train).how_it_runs().path().required().also({"dataset", "train_data"})
       .means("Prefix of the training shards, <prefix>-00000-of-00002.h5 and so on, or one file that ends in .h5. A relative path "
@@ -76,9 +77,9 @@ std::vector<Field> make_schema() {
       .means("Running text only. windows: the text is cut into samples, which have a new random order every epoch. streams: every "
              "row of the global batch reads its own part of the text from start to end and keeps its hidden state."),
     FIELD(data.sequence).unit("characters").from(1, 1e6).also({"seq_length", "sequence_length"})
-      .means("Running text only: characters per sample. Names bring their own length."),
+      .means("Running text only: characters per sample. For names, the data set sets the length."),
     FIELD(data.blanks).words({"counted", "masked"}).also({"padding"})
-      .means("Names only: whether the blanks that pad short names count in the losses."),
+      .means("Names only. Short names are padded with blanks. counted: blanks count in the losses. masked: they do not."),
     FIELD(data.image_size).unit("pixels").from(8, 4096).also({"img_size", "crop_size", "resolution"})
       .means("Images only: side of the square that the model sees."),
     FIELD(data.resize).unit("pixels").from(0, 8192)
@@ -86,9 +87,10 @@ std::vector<Field> make_schema() {
              "length. Then the central square is cut out, as in torchvision. 0: no resizing before the cut."),
     FIELD(data.augmentation).words({"random_resized_crop", "pad_crop", "none"}).also({"augment"})
       .means("Images only, training. random_resized_crop: a random part, resized (Szegedy et al. 2014, as torchvision). "
-             "pad_crop: pad, then a random square, as for CIFAR. none: as in evaluation."),
+             "pad_crop: the image is padded, and a random square is cut out, as for CIFAR. none: images are prepared as "
+             "in evaluation."),
     FIELD(data.crop_area).above(0, 1).only_with("data.augmentation", {"random_resized_crop"}).also({"scale"})
-      .means("Smallest and largest share of the image's area in the random part."),
+      .means("The random part covers between these two shares of the image's area."),
     FIELD(data.crop_ratio).above(0, 100).only_with("data.augmentation", {"random_resized_crop"}).also({"ratio"})
       .means("Smallest and largest width / height of the part. The ratio is drawn log-uniformly."),
     FIELD(data.pad).unit("pixels").from(0, 1024).only_with("data.augmentation", {"pad_crop"}).means("Black pixels added on all "
@@ -96,8 +98,9 @@ std::vector<Field> make_schema() {
     FIELD(data.flip).means("Images only: whether half of the training images are mirrored."),
     FIELD(data.mean).from(0, 1).means("Images only: the mean that is subtracted from pixels / 255, per channel. []: the mean of "
              "the data set."),
-    FIELD(data.std).above(0, 1).means("Images only: the standard deviation by which pixels are divided, per channel. []: that of "
-             "the data set."),
+    FIELD(data.std).above(0, 1)
+      .means("Images only: the standard deviation by which pixels / 255 are divided, per channel. []: the standard "
+             "deviation of the data set."),
     FIELD(data.train_samples).how_it_runs().unit("samples").from(0, 1e12)
       .means("Samples that the training set must have. Any other number is an error. With data.classes stated too, `plan` works "
              "on a machine without the images. 0: not stated."),
@@ -122,8 +125,7 @@ std::vector<Field> make_schema() {
     FIELD(batch.worker).unit("samples").required().from(1, int32_limit).also({"local_batch", "batch_per_gpu"})
       .means("Samples per virtual worker. Batch norm computes its statistics over one virtual worker. The key must divide "
              "batch.global. The number of ranks must divide the number of workers, batch.global / batch.worker. With batch "
-             "norm on CPUs, a power of two of ranks on one node may share each worker. A pass is then one rank's part of one "
-             "worker."),
+             "norm, a power of two of ranks on one node may share each worker. A pass is then one rank's part of one worker."),
     FIELD(batch.micro).how_it_runs().unit("samples").from(0, int32_limit).also({"micro_batch", "micro_batch_size"})
       .means("Samples per device pass. The key changes speed and memory, not the result. It must divide each rank's share of "
              "batch.global. 0: the backend chooses."),
@@ -149,17 +151,18 @@ std::vector<Field> make_schema() {
     FIELD(loss_scale.initial).above(0, 0x1p24).only_with("precision", {"fp16"})
       .means("The factor that multiplies gradients in the backward pass at the start of the run (Micikevicius et al. 2018)."),
     FIELD(loss_scale.growth_steps).unit("steps").from(0, step_limit).only_with("precision", {"fp16"})
-      .means("The loss scale is doubled after so many updates in a row without overflow. At an overflow the scale is halved and "
-             "the update is skipped. 0: the scale stays constant, and an overflow ends the run."),
+      .means("The loss scale is doubled after this many updates in a row without overflow. At an overflow the scale is "
+             "halved and the update is skipped. 0: the scale stays constant, and an overflow ends the run."),
 
     FIELD(optimizer.kind).words({"sgd", "lars", "adam", "adamw", "lamb", "rmsprop", "rmsprop_to_sgd", "muon"})
       .means("sgd: u = momentum u + g, w -= lr u. lars: SGD with a trust ratio for each tensor (You et al. 2017). adam: "
-             "weight decay is added to the gradient. adamw: weight decay apart from it, w -= lr weight_decay w. lamb: "
-             "AdamW's direction with a trust ratio |w| / |direction| for each tensor (You et al. 2020). rmsprop: "
+             "weight decay is added to the gradient. adamw: weight decay acts on the weights, w -= lr weight_decay w. "
+             "lamb: AdamW's direction with a trust ratio |w| / |direction| for each tensor (You et al. 2020). rmsprop: "
              "w -= lr g / (sqrt v + epsilon), v the mean of squared gradients. rmsprop_to_sgd: RMSprop that turns into "
-             "SGD with momentum (Akiba et al. 2017). muon: every weight matrix between the "
-             "first and the last layer moves by its Nesterov momentum, made orthogonal (Jordan 2024, as torch.optim.Muon); "
-             "a convolution is the matrix [out, in x kernel x kernel], an LSTM's gates are one, [4 hidden, input]."),
+             "SGD with momentum (Akiba et al. 2017). muon: the Nesterov momentum of each weight matrix between the "
+             "first and the last layer is made orthogonal, and the matrix moves by it (Jordan 2024, as "
+             "torch.optim.Muon). A convolution counts as one matrix, [out, in x kernel x kernel]. An LSTM's gates count "
+             "as one matrix, [4 hidden, input]."),
     FIELD(optimizer.momentum).fraction().only_with("optimizer.kind", {"sgd", "lars", "rmsprop_to_sgd", "muon"})
       .means("0: plain gradient descent. muon: m = momentum m + (1 - momentum) g; 0.95 is usual."),
     FIELD(optimizer.nesterov).only_with("optimizer.kind", {"sgd"})
@@ -177,7 +180,8 @@ std::vector<Field> make_schema() {
     FIELD(optimizer.epsilon).above(0, 1)
       .only_with("optimizer.kind", {"adam", "adamw", "lamb", "rmsprop", "rmsprop_to_sgd", "muon"}).also({"eps"})
       .means("Added to the root of the mean square."),
-    FIELD(optimizer.weight_decay).from(0, 1000).also({"wd", "l2"}).means("0: off."),
+    FIELD(optimizer.weight_decay).from(0, 1000).also({"wd", "l2"})
+      .means("The strength of weight decay. optimizer.kind says how it acts. 0: off."),
     FIELD(optimizer.no_decay).words({"norm", "bias"}).also({"exclude_from_weight_decay"})
       .means("Parameters that weight decay leaves alone. norm: gamma and beta of batch norm (Goyal et al. 2017). bias: of "
              "dense, convolution and LSTM layers. []: it acts on everything, as in torchvision."),
@@ -185,13 +189,13 @@ std::vector<Field> make_schema() {
       .means("The rate of a tensor is multiplied by its trust ratio, trust_coefficient |w| / (|g| + weight_decay |w|). A tensor "
              "of zeros has the trust ratio 1."),
     FIELD(optimizer.lars_form).words({"paper", "mlperf"}).only_with("optimizer.kind", {"lars"})
-      .means("Both: v = momentum v + lr ratio (g + weight_decay w), w -= v. mlperf: kinds in no_trust do not decay, "
-             "whatever no_decay says, and a gradient of zeros has the ratio 1."),
+      .means("Both forms compute v = momentum v + lr ratio (g + weight_decay w), w -= v. paper: nothing else. mlperf: "
+             "parameters in no_trust do not decay, whatever no_decay says, and a gradient of zeros has the ratio 1."),
     FIELD(optimizer.no_trust).words({"norm", "bias"}).only_with("optimizer.kind", {"lars"})
       .means("Kinds of parameters without a trust ratio. They use the full learning rate, as in MLPerf. []: all parameters have a "
              "trust ratio, as in the paper."),
     FIELD(optimizer.trust_undecayed).only_with("optimizer.kind", {"lamb"}).also({"use_nvlamb"})
-      .means("Whether parameters without weight decay have a trust ratio, too. Without it they move as in Adam."),
+      .means("true: parameters without weight decay have a trust ratio, too. false: they move as in Adam."),
     FIELD(optimizer.transition_center).unit("epochs").from(0, epoch_limit)
       .only_with("optimizer.kind", {"rmsprop_to_sgd"})
       .means("The epoch at which RMSprop and SGD have the same weight. Akiba et al. call it b_c."),
@@ -226,7 +230,8 @@ std::vector<Field> make_schema() {
     FIELD(optimizer.clip_value).from(0, 1e9)
       .only_with("optimizer.kind", {"sgd", "adam", "adamw", "lamb", "rmsprop", "rmsprop_to_sgd"})
       .also({"grad_clamp", "clip_grad_value"})
-      .means("Every element of the gradient is cut to +-clip_value, in place of clip_norm (char-rnn). 0: off."),
+      .means("Every element of the gradient is limited to +-clip_value, as in char-rnn. Use it instead of clip_norm. 0: "
+             "off."),
     FIELD(optimizer.record_trust_every_steps).how_it_runs().unit("steps").from(0, step_limit)
       .only_with("optimizer.kind", {"lars", "lamb"})
       .means("How often metrics.jsonl gets trust_ratios, the trust ratio of every tensor that has one. 0: off."),
@@ -246,29 +251,32 @@ std::vector<Field> make_schema() {
       .means("Length of warm-up in steps, instead of warmup_epochs. legw does not change warmup_steps, because k x the epochs at "
              "k x the batch take the same number of steps. 0: off."),
     FIELD(learning_rate.warmup_from).words({"base", "zero"})
-      .means("The rate at which warm-up starts. base: learning_rate.base without scaling (Goyal et al. 2017). Without a scaling "
-             "this is already the peak. zero: 0."),
+      .means("The rate at which warm-up starts. base: learning_rate.base before scaling (Goyal et al. 2017). If scaling "
+             "is none, this is already the peak. zero: 0."),
     FIELD(learning_rate.schedule).words({"constant", "step", "polynomial", "cosine", "exponential", "points"})
       .also({"scheduler", "lr_policy"})
-      .means("After warm-up. constant: peak. step: x factor at each milestone. polynomial: end + (peak - end) (1 - x)^power. "
-             "cosine: end + (peak - end) (1 + cos(pi x)) / 2. x runs from 0 at the end of warm-up to 1 when the last step is "
-             "done, so these two need stop.epochs or stop.steps. exponential: peak x factor^(epochs since the end of warm-up), "
-             "changing at every step. points: lines between given points."),
+      .means("The rate after warm-up. constant: the peak. step: x factor at each milestone. polynomial: end + (peak - "
+             "end) (1 - x)^power. cosine: end + (peak - end) (1 + cos(pi x)) / 2. x runs from 0 at the end of warm-up "
+             "to 1 when the last step is done, so polynomial and cosine need stop.epochs or stop.steps. exponential: "
+             "peak x factor^(epochs since the end of warm-up), changing at every step. points: lines between given "
+             "points."),
     FIELD(learning_rate.milestones).unit("epochs").above(0, epoch_limit).only_with("learning_rate.schedule", {"step"})
-      .means("Increasing, measured from the start of training (warm-up included), rounded to the nearest step."),
+      .means("The epochs at which the rate changes, in increasing order. They count from the start of training, warm-up "
+             "included, and are rounded to the nearest step."),
     FIELD(learning_rate.points).from(0, 1e6).only_with("learning_rate.schedule", {"points"}).also({"lr_points"})
       .means("[epoch, factor] pairs: factors of the peak, joined by straight lines, constant before the first and after "
              "the last. Epochs count from the start of training (warm-up included) and are rounded to the nearest step. "
              "Two points at one epoch are a jump. [[0, 0], [2, 1], [16, 0]] is FFCV's ramp."),
     FIELD(learning_rate.every).words({"step", "epoch"}).also({"lr_update"})
-      .means("How often the rate changes, warm-up included. epoch: all steps of an epoch have the rate of its first one; "
-             "in the warm-up that of its end, (e + 1) / warmup_epochs of the way in epoch e = 0, 1, ..., so that "
-             "warmup_from: zero moves in the first epoch, too (as in NVIDIA's DeepLearningExamples)."),
+      .means("How often the rate changes, warm-up included. epoch: all steps of an epoch have the rate of its first "
+             "step. During warm-up they have the rate of the epoch's end: (e + 1) / warmup_epochs of the way in epoch e "
+             "= 0, 1, ... With warmup_from: zero, the first epoch therefore trains, too (as in NVIDIA's "
+             "DeepLearningExamples)."),
     FIELD(learning_rate.factor).above(0, 1000).only_with("learning_rate.schedule", {"step", "exponential"})
       .also({"gamma", "decay_rate"}).means("step: the rate is multiplied by this at each milestone. exponential: the rate is "
              "multiplied by this in every epoch."),
     FIELD(learning_rate.power).above(0, 100).only_with("learning_rate.schedule", {"polynomial"})
-      .means("1: linear. 2: as MLPerf."),
+      .means("The power of the polynomial. 1: linear. 2: as in MLPerf."),
     FIELD(learning_rate.end).from(0, 1e6).only_with("learning_rate.schedule", {"polynomial", "cosine"})
       .also({"min_lr", "eta_min"}).means("The learning rate at the end of the decay, at most the peak."),
 
@@ -280,15 +288,15 @@ std::vector<Field> make_schema() {
              "ranks, and a micro-batch divides the small batch. 0: the micro-batch of a rank. A single rank whose micro-batch "
              "is the whole batch then measures nothing."),
     FIELD(noise.half_life).how_it_runs().unit("samples").from(0, 1e15)
-      .means("After so many samples, the weight of a step in the averages is halved. 0: 100 x batch.global. The averages then "
-             "cover about 290 steps and scatter 17 times less than a single step. A run of 2,500 steps still has many "
-             "half-lives."),
+      .means("After this many samples, the weight of a step in the averages is halved. 0: 100 x batch.global. The "
+             "averages then cover about 290 steps and scatter 17 times less than a single step. A run of 2,500 steps "
+             "still has many half-lives."),
 
     FIELD(noise.groups).how_it_runs().words({"none", "kind", "tensor"})
-      .means("Groups of parameters whose noise scale is measured in addition to that of the whole gradient. kind: each kind of "
-             "parameter (weight, bias, norm). tensor: each tensor. The run's summary and run.json have the results; "
-             "metrics.jsonl has those of the kinds. The key changes no weight. Where training follows the noise scale, it may "
-             "change the rounding."),
+      .means("Groups of parameters whose noise scale is measured in addition to that of the whole gradient. kind: each "
+             "kind of parameter (weight, bias, norm). tensor: each tensor. The results are in the run's summary and in "
+             "run.json. metrics.jsonl has the results of kind only. The key changes no weight. If training follows the "
+             "noise scale, the key may change rounding."),
 
     FIELD(branch.from).how_it_runs().path().also({"init_from", "initial_checkpoint", "pretrained", "load"})
       .means("A checkpoint of another run, from which this run continues. Write a file, or RUN@POINT: the other run's folder and "
@@ -302,15 +310,15 @@ std::vector<Field> make_schema() {
       .means("The learning rate is that of the other run after the same number of samples, times this factor. Use sqrt k for Adam "
              "and k for SGD (Merrill et al. 2025)."),
     FIELD(branch.samples).unit("samples").from(0, 1e15)
-      .means("The branch ends after so many samples of its own, rounded up to whole steps. stop.epochs and stop.steps then only "
-             "set the length of the learning rate's schedule. 0: stop.* alone ends the branch."),
+      .means("The branch ends after this many samples of its own, rounded up to whole steps. stop.epochs and stop.steps "
+             "then only set the length of the learning rate's schedule. 0: stop.* alone ends the branch."),
 
     FIELD(stop.epochs).unit("epochs").from(0, epoch_limit).also({"epochs", "num_epochs", "max_epochs"})
-      .means("The run ends after so many passes over the training data. Fractions are allowed. 0: no such limit."),
+      .means("The run ends after this many passes over the training data. Fractions are allowed. 0: no such limit."),
     FIELD(stop.steps).unit("steps").from(0, step_limit).also({"steps", "max_steps", "iterations"})
-      .means("The run ends after so many optimizer steps. 0: no such limit."),
+      .means("The run ends after this many optimizer steps. 0: no such limit."),
     FIELD(stop.seconds).unit("seconds").from(0, second_limit).also({"time", "max_seconds"})
-      .means("The run ends after so much time. The time before a resume counts too. 0: no such limit."),
+      .means("The run ends after this many seconds. The time before a resume counts too. 0: no such limit."),
     FIELD(stop.target_metric).words({"", "validation_loss", "validation_accuracy"}).also({"target", "metric"})
       .means("Stop when an evaluation reaches target_value: a loss at or below it, an accuracy at or above it. "
              "\"\": off."),
@@ -320,8 +328,9 @@ std::vector<Field> make_schema() {
     FIELD(evaluate.every_epochs).how_it_runs().unit("epochs").from(0, epoch_limit).means("How often the model is evaluated. 0: "
              "off."),
     FIELD(evaluate.offset_epochs).how_it_runs().unit("epochs").from(0, epoch_limit)
-      .means("The first evaluation of every_epochs happens after so many epochs. The next ones follow every every_epochs epochs "
-             "(MLPerf: every 4, the first after 1, 2, 3 or 4). 0: the first one happens after every_epochs."),
+      .means("The first evaluation of every_epochs happens after this many epochs. The next ones follow every "
+             "every_epochs epochs (MLPerf: every 4, the first after 1, 2, 3 or 4). 0: the first one happens after "
+             "every_epochs."),
     FIELD(evaluate.every_steps).how_it_runs().unit("steps").from(0, step_limit).means("Evaluations in addition to those of "
              "every_epochs. 0: off."),
     FIELD(evaluate.norm_statistics).words({"running", "recomputed", "last"})
@@ -330,9 +339,9 @@ std::vector<Field> make_schema() {
              "training samples (Goyal et al. 2017; Wu and Johnson 2021). last: the statistics of the last step, averaged over "
              "all virtual workers (Akiba et al. 2017)."),
     FIELD(evaluate.norm_samples).unit("samples").from(0, 1e12).only_with("evaluate.norm_statistics", {"recomputed"})
-      .means("For recomputed, which needs this key: how many training samples are used. They are the first samples in the order "
-             "of the first epoch, with the augmentation of training but without dropout. They are processed in groups of "
-             "batch.worker, which must divide this number. Mean and variance are taken over all of the samples."),
+      .means("The number of training samples used. recomputed needs this key. They are the first samples in the order "
+             "of the first epoch, with the augmentation of training but without dropout. They are processed in groups "
+             "of batch.worker, which must divide this number. Mean and variance are taken over all of the samples."),
 
     FIELD(checkpoint.every_epochs).how_it_runs().unit("epochs").from(0, epoch_limit).means("How often a checkpoint is written. 0: "
              "off."),
@@ -363,7 +372,8 @@ std::vector<Field> make_schema() {
       .also({"allreduce", "all_reduce"})
       .means("The all-reduce algorithm for gradients. Between CPUs (MPI): ring, halving (recursive halving and doubling), "
              "hierarchical (within the nodes first) or mpi (the algorithm of the MPI library). auto computes which one is the "
-             "fastest from the latencies and bandwidths below. Between GPUs (NCCL): ring or tree. auto: NCCL chooses."),
+             "fastest from the latencies and bandwidths below. Between GPUs (NCCL): ring or tree. auto: NCCL chooses. Only auto "
+             "with parallel.kind server, and only auto or ring with parallel.shard_state."),
     FIELD(communication.order).how_it_runs().words({"any", "fixed"}).also({"deterministic", "reproducible"})
       .means("The order in which gradients are added. any: the fastest order. fixed: one binary tree over the passes of all "
              "ranks. Losses, weights and checkpoints then have the same bits on 1, 2, 4, 8 ... ranks of one kind of machine "
@@ -394,18 +404,19 @@ std::vector<Field> make_schema() {
              "the optimizer's state, if every rank has all of it. In a pipeline the replicas of a stage are compared, and with "
              "parameter servers the replicas of a range. The ranks also compare before every checkpoint. A difference ends the "
              "job with the name of the rank and its host. The comparison cannot see an error before the gradients are summed, "
-             "because all ranks then get the same wrong sum. -1: about once a minute. 0: never."),
+             "because all ranks then get the same wrong sum. -1: about once a minute. 0: never. Ranks with asynchronous servers "
+             "or backup workers compare only when all of them meet, at evaluations and checkpoints; only -1 and 0 fit them."),
 
     FIELD(parallel.kind).how_it_runs().words({"ring", "server", "pipeline"}).also({"strategy", "distributed"})
-      .means("ring: every rank has all weights, and gradients are summed over the ranks. server: parameter servers update the "
-             "weights. The first ranks are the servers. Synchronous servers without backup workers are workers too. "
-             "Asynchronous servers, and servers with backup workers, do no other work. pipeline: consecutive parts of the "
-             "model lie on different ranks."),
+      .means("ring: every rank has all weights, and gradients are summed over the ranks. server: parameter servers "
+             "update the weights. The first ranks are the servers. Synchronous servers without backup workers are "
+             "workers too. Asynchronous servers and servers with backup workers do nothing else. pipeline: consecutive "
+             "parts of the model lie on different ranks."),
     FIELD(parallel.shard_state).how_it_runs().only_with("parallel.kind", {"ring"}).also({"zero", "zero_stage"})
       .means("Each rank keeps the optimizer's state of a part of the weights and updates that part (ZeRO stage 1, "
              "Rajbhandari et al. 2020). The weights stay whole on every rank."),
     FIELD(parallel.servers).how_it_runs().unit("ranks").from(1, 65536).only_with("parallel.kind", {"server"})
-      .means("The number of servers. The weights and the optimizer's state are cut into so many ranges of equal size."),
+      .means("The number of servers. The weights and the optimizer's state are cut into this many ranges of equal size."),
     FIELD(parallel.mode).words({"sync", "async"}).only_with("parallel.kind", {"server"})
       .means("sync: a step waits for the gradients of all workers. async: the gradient of each worker is an update by itself, "
              "which is applied when it arrives."),
@@ -417,7 +428,8 @@ std::vector<Field> make_schema() {
       .means("The recorded order of arrival of an earlier run (its arrivals.csv). The updates are applied in that order again, so "
              "the run is reproducible."),
     FIELD(parallel.backup_workers).unit("workers").from(0, 65536).only_with("parallel.kind", {"server"})
-      .means("sync: a step uses the gradients that arrive first and drops so many late gradients (Chen et al. 2016)."),
+      .means("With mode sync: a step uses the gradients that arrive first, and drops this many late ones (Chen et al. "
+             "2016)."),
     FIELD(parallel.replicas).how_it_runs().unit("servers").from(1, 2).only_with("parallel.kind", {"server"})
       .means("How many servers hold each range. With 2 the job survives the death of a server. 2 needs parallel.mode async and "
              "MPI with fault tolerance (ULFM): Open MPI 5, started with mpirun --with-ft ulfm."),
@@ -433,16 +445,17 @@ std::vector<Field> make_schema() {
 
     FIELD(memory.recompute).how_it_runs().also({"checkpointing", "gradient_checkpointing", "remat"})
       .means("Blocks whose activations are computed again in the backward pass instead of being kept (Chen et al. 2016). none: no "
-             "block. auto: the cheapest blocks that bring the run below memory.limit_gib. Or names of blocks, such as "
-             "layer1.0, features.3 or lstm.l0. layer1 stands for all blocks of layer1. The key changes no bit of the result. "
-             "`plan` shows the cost."),
+             "block. auto: cheap blocks that bring the run below memory.limit_gib, and none that it could do without. Or names of "
+             "blocks, such as layer1.0, features.3 or lstm.l0. layer1 stands for all blocks of layer1. The key changes no bit of "
+             "the result. `plan` shows the cost."),
     FIELD(memory.offload).how_it_runs()
       .means("GPU: activations of early layers are copied to host memory until the backward pass. As many are copied as the link "
              "to the host can transfer both ways during the passes. If memory.limit_gib needs it, more activations are copied, "
              "which costs time. The key changes no bit of the result. `plan` shows which activations are copied."),
     FIELD(memory.limit_gib).how_it_runs().unit("GiB").from(0, 1e6)
-      .means("The most memory that each rank may use: GPU memory, or host memory if the rank computes on a CPU. batch.micro: 0 "
-             "then chooses the largest micro-batch that fits. 0: the memory of the GPU; on CPUs no limit."),
+      .means("The most memory that each rank may use: GPU memory, or host memory if the rank computes on a CPU. A plan that "
+             "needs more is refused. If the key is set, batch.micro: 0 chooses the largest micro-batch that fits. 0: the "
+             "memory of the GPU; on CPUs no limit."),
 
     FIELD(test.slow_rank).how_it_runs().from(-1, 1e6)
       .means("For experiments with a slow rank: the number of the slow rank, from 0. It sleeps at the beginning of each of its "

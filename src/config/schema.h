@@ -12,7 +12,7 @@
 
 namespace ringtrain {
 
-// A field's place in an Experiment; the pointer's type is the field's type.
+// The place of a field in an Experiment. The type of the pointer is the type of the field.
 using Member = std::variant<std::string*, bool*, std::int64_t*, std::uint64_t*, double*, std::vector<double>*,
                             std::vector<std::string>*, std::vector<EpochFactor>*, std::vector<RunPoint>*>;
 
@@ -29,7 +29,7 @@ struct Field {
   std::string_view key;  // "batch.global"
   Member (*member)(Experiment&);
   std::string_view unit_;                     // "samples"; empty: none
-  Range range_;                               // numbers, each number of a list, each factor of a list of pairs
+  Range range_;                               // for numbers, numbers of a list, and factors of a list of pairs
   std::vector<std::string_view> words_;       // text, and each text of a list: the allowed words; empty: any
   bool required_ = false;                     // must be given; a required text must not be empty
   bool folder_name_ = false;                  // text: usable as the name of a folder
@@ -59,17 +59,17 @@ struct Field {
   Field& means(std::string_view text) { return meaning_ = text, *this; }
 };
 
-// In the order of the file. Keys without a section come first.
+// Returns all fields in the order of the file. Keys without a section come first.
 const std::vector<Field>& schema();
 
-// The field of a key, or null if there is no such key.
+// Returns the field of a key, or null if there is no such key.
 const Field* find_field(std::string_view key);
 
 // section_of() gives "batch" for "batch.global" and "" for "seed". leaf_of() gives the part after the section.
 std::string_view section_of(std::string_view key);
 std::string_view leaf_of(std::string_view key);
 
-// The sections in the order of the file.
+// Returns the sections in the order of the file.
 const std::vector<std::string_view>& sections();
 
 // Returns "; did you mean 'learning_rate.base'?" for an unknown key, and "" if no known key is near. `is_map` says that
@@ -78,20 +78,20 @@ std::string nearest_key(std::string_view key, bool is_map);
 
 bool is_list(const Field& field);
 
-// The expected value, for a message: "an integer from 1 to 65536", "one of sgd, adam, adamw".
+// Returns the expected value, for a message: "an integer from 1 to 65536", "one of sgd, adam, adamw".
 std::string expected(const Field& field);
 
-// The field's value as an experiment file has it: 0.001, true, [30, 60, 80], [norm, bias], "".
+// Returns the field's value as in an experiment file: 0.001, true, [30, 60, 80], [norm, bias], "".
 std::string value_text(const Field& field, const Experiment& experiment);
 
-// Whether the field has an effect. It has none if it belongs to one value of another key, and that key has another
-// value here.
+// Returns whether the field has an effect. It has none if it belongs to a certain value of another key, and that key
+// has a different value here.
 bool has_effect(const Field& field, const Experiment& experiment);
 
-// The text of to_yaml (reader.h) without the keys that have no effect. Its last line, a comment, says how many there are.
+// Returns the text of to_yaml() (reader.h) without keys that have no effect. Its last line, a comment, counts those.
 std::string effective_yaml(const Experiment& experiment);
 
-// Whether the text can be the name of a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.
+// Returns whether the text can name a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.
 bool is_folder_name(std::string_view text);
 
 }  // namespace ringtrain

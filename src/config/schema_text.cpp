@@ -1,4 +1,4 @@
-// The schema as text, for error messages, a run's own experiment.yaml, and configs/README.md.
+// Writes the schema as text, for error messages, a run's own experiment.yaml, and configs/README.md.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -39,8 +39,8 @@ constexpr SectionText section_texts[] = {
     {"run", "The folder and the output of the run. These keys do not change the result."},
 };
 
-// The shortest digits that give the same number when read. Very small numbers are written as 1.0e-08, because readers
-// of YAML 1.1 take 1e-08 for text.
+// Returns the shortest digits that give the same number when read. Very small numbers are written as 1.0e-08, because
+// YAML 1.1 reads 1e-08 as text.
 std::string number_text(double value) {
   char buffer[64];
   const bool plain = value == 0 || (std::abs(value) >= 1e-5 && std::abs(value) < 1e15);
@@ -61,7 +61,7 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-// Writes text without quotes if every reader of YAML takes it for text. "3x3" and "1f1b" are text; "0x3" is a number.
+// Writes text without quotes if every reader of YAML reads it as text. "3x3" and "1f1b" are text; "0x3" is a number.
 std::string text_text(const std::string& text) {
   static constexpr std::string_view reserved[] = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"};
   std::string lower;
@@ -204,19 +204,17 @@ std::string effective_yaml(const Experiment& experiment) {
 std::string schema_markdown() {
   std::string out =
       "# The experiment file\n\n"
-      "This page is generated from `src/config/schema.cpp`; a test fails when it is stale.\n\n"
-      "An experiment is a YAML file. It states the statistics of the experiment; the number of ranks only decides how\n"
-      "fast it runs. Keys that are not given take their default. After the file, `key.path=value` overrides a key "
-      "(the\n"
-      "last one wins, a list is written `learning_rate.milestones=[30,60,80]`). `bin/ringtrain plan FILE --ranks N`\n"
-      "checks everything without training.\n\n"
-      "The reader is strict: an unknown key, a wrong type, a value out of range or two keys that contradict each "
-      "other\n"
-      "end the program with one message that names file, line and column. Integers are plain digits (`4096`, not "
-      "`4e3`\n"
-      "or `4_096`), numbers are finite, switches are `true` or `false`. Some keys have an effect "
-      "only with another key.\n"
-      "Their description says so (\"Only with\"). Without that key they must keep their default value.\n";
+      "To describe an experiment, write a YAML file with the keys on this page. Keys that are not given take\n"
+      "their default. `bin/ringtrain plan FILE --ranks N` checks everything without training.\n\n"
+      "After the file, `key.path=value` overrides a key. The last value wins. A list is written\n"
+      "`learning_rate.milestones=[30,60,80]`. The keys decide the statistics of the experiment. The number of\n"
+      "ranks only decides how fast it runs.\n\n"
+      "The reader is strict. An unknown key, a wrong type, a value out of range, or two keys that contradict\n"
+      "each other end the program. One message then names file, line and column. Integers are plain digits\n"
+      "(`4096`, not `4e3` or `4_096`), numbers are finite, and switches are `true` or `false`.\n\n"
+      "Some keys have an effect only with another key. Their description says so (\"Only with\"). Without that\n"
+      "key they must keep their default value.\n\n"
+      "This page is generated from `src/config/schema.cpp`; a test fails when it is stale.\n";
   std::string_view section = "-";
   for (const Field& field : schema()) {
     if (section_of(field.key) != section) {

@@ -4,9 +4,28 @@
 #include "config/schema.h"
 
 namespace ringtrain {
+namespace {
+
+// communication.algorithm names ways to sum on all ranks. Gradients take other ways to servers and to sharded state.
+std::optional<Contradiction> algorithm_contradiction(const Experiment& e) {
+  const std::string& algorithm = e.communication.algorithm;
+  const std::string is = cat("communication.algorithm is ", algorithm, " but ");
+  if (e.parallel.kind == "server" && algorithm != "auto")
+    return {{{"communication.algorithm", "parallel.kind"},
+             cat(is, "parallel.kind is server, expected auto: gradients are sent to the servers, which add them")}};
+  if (e.parallel.shard_state && algorithm != "auto" && algorithm != "ring")
+    return {{{"communication.algorithm", "parallel.shard_state"},
+             cat(is,
+                 "parallel.shard_state is true, expected auto or ring: each rank gets the sums of its own part around "
+                 "a ring")}};
+  return std::nullopt;
+}
+
+}  // namespace
 
 std::optional<Contradiction> find_server_contradiction(const Experiment& e) {
   const ParallelConfig& p = e.parallel;
+  if (auto contradiction = algorithm_contradiction(e)) return contradiction;
   const bool async = p.mode == "async";
   if (p.kind == "server" && !async && p.replicas > 1)
     return {{{"parallel.mode", "parallel.replicas"},
@@ -23,13 +42,17 @@ std::optional<Contradiction> find_server_contradiction(const Experiment& e) {
     bool asked;
     std::string_view key, expected;
   } table[] = {
-      {e.precision == "fp16", "precision", "fp32 or bf16: a loss scale would change between a pull and its update"},
-      {e.data.order == "streams", "data.order", "windows: a stream's carried state goes from each update to the next"},
+      {e.precision == "fp16", "precision",
+       "fp32 or bf16: a loss scale could change between the time when a worker gets weights and its update"},
+      {e.data.order == "streams", "data.order",
+       "windows: the hidden state of streams would have to pass from update to update"},
       {e.optimizer.kind == "muon", "optimizer.kind", "another optimizer: Muon needs whole matrices on every rank"},
       {e.optimizer.adascale, "optimizer.adascale", "false: servers do not see the gradients of small batches"},
       {e.batch.follow_noise > 0, "batch.follow_noise", "0: servers do not measure the noise scale"},
       {e.noise.small_batch > 0, "noise.small_batch", "0: servers do not measure the noise scale"},
       {e.noise.groups != "none", "noise.groups", "none: servers do not measure the noise scale"},
+      {e.communication.check_every_steps > 0, "communication.check_every_steps",
+       "-1 (these ranks compare their copies when all of them meet, at evaluations and checkpoints) or 0 (never)"},
       {!e.branch.from.empty(), "branch.from", "a run that begins by itself"},
       {p.servers > 1 && e.optimizer.record_trust_every_steps > 0, "optimizer.record_trust_every_steps",
        "0, or parallel.servers: 1: each server knows the ratios of its part only"},

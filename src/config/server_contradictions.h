@@ -1,4 +1,4 @@
-// Checks for keys that parameter servers on their own ranks do not support.
+// Checks for keys that parameter servers and sharded state do not support.
 #pragma once
 
 #include <optional>

@@ -62,7 +62,7 @@ YAML::Node load_yaml_document(const std::string& yaml, const std::string& path, 
   bool more = false;
   try {
     document = YAML::Load(yaml);
-    // YAML::LoadAll (0.7) is not used. It never stops finding documents when text stands before a map.
+    // YAML::LoadAll (0.7) is not used. It finds documents for ever if text comes before a map.
     std::istringstream stream(yaml);
     YAML::Parser parser(stream);
     more = parser.HandleNextDocument(last) && parser.HandleNextDocument(last);

@@ -14,14 +14,14 @@ struct YamlMistake {
   std::string what;
 };
 
-// Looks where the parser gave up: at that line, and at the last one before it that is not empty or a comment.
+// Looks at the line where the parser gave up, and at the last line before it that is not empty or a comment.
 std::optional<YamlMistake> find_yaml_mistake(std::string_view yaml, int line, int column);
 
 // For a key that is not separated from its value, as in "depth:50" and "depth 50", returns what is missing and what was
 // expected. Returns "" for other lines. Indentation and a comment at the end are ignored.
 std::string missing_separator(std::string_view line);
 
-// A line of a text, counted from 0; "" after its end.
+// Returns a line of a text. Lines count from 0. Returns "" after the end of the text.
 std::string_view line_at(std::string_view text, int number);
 
 }  // namespace ringtrain

@@ -8,7 +8,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t least_buffered_bytes = 256 << 10;  // so that readers seldom wait while images are small
+constexpr std::int64_t least_buffered_bytes = 256 << 10;  // so that readers seldom wait if images are small
 
 }  // namespace
 
@@ -22,8 +22,8 @@ RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan) {
   if (!plan.has_pixels) return sizes;
   sizes.inputs = plan.micro_batch * plan.image.size * plan.image.size * 3;
   sizes.readers = plan.reads;
-  // Each reader may read one record while another one waits, and each decoder works on one. Buffers have the usual
-  // size. The largest photographs may be a hundred times as large; they are counted apart.
+  // Each reader may read one record while another one waits, and each decoder works on one record. Buffers have the
+  // usual size of a record. The largest photographs may be a hundred times as large, so they are counted separately.
   const std::int64_t largest = std::max<std::int64_t>(1, index.largest_record());
   const std::int64_t mean = (index.image_bytes() + index.total - 1) / std::max<std::int64_t>(1, index.total);
   sizes.buffer_bytes = std::clamp<std::int64_t>(2 * mean, 1, largest);

@@ -15,9 +15,9 @@ class ImageDataset;
 // The part of a micro-batch that one thread fills: all of it for text, one row for images.
 struct BatchPart {
   std::int64_t epoch = 0, offset = 0, micro_step = 0;  // as in MicroBatch
-  std::int64_t batch = 0;                              // rows of the global batch
-  std::int64_t part = 0;                               // in [0, parts)
-  std::int64_t first_row = 0;                          // of the micro-batch, in the global batch
+  std::int64_t batch = 0;                              // number of rows of the global batch
+  std::int64_t part = 0;                               // number of this part, in [0, parts)
+  std::int64_t first_row = 0;                          // first row of the micro-batch in the global batch
 };
 
 // A slot of the ring. The parts of one micro-batch are filled at the same time, each by its own thread.
@@ -34,27 +34,27 @@ class BatchFiller {
   virtual void fill(const BatchPart& part, std::span<const std::uint8_t> record, const BatchSpace& space) = 0;
 };
 
-// All functions may be called from any thread at once.
+// All functions may be called from several threads at the same time.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
   virtual std::unique_ptr<BatchFiller> make_filler() = 0;
-  // The record from which a part is filled; 0 bytes: no record. Both functions may wait for a file server.
+  // The record from which a part is filled. 0 bytes: there is no record. Both functions may wait for a file server.
   virtual std::int64_t record_bytes(const BatchPart& part) const = 0;
   virtual void read(const BatchPart& part, std::vector<std::uint8_t>& record) const = 0;
 };
 
 struct RingSizes {
-  std::int64_t slots = 0;    // micro-batches: `prefetch` ahead, and the one that the trainer holds
+  std::int64_t slots = 0;    // number of micro-batches: `prefetch`, and the one that the trainer holds
   std::int64_t inputs = 0;   // bytes of a slot
-  std::int64_t targets = 0;  // of a slot
-  std::int64_t parts = 1;    // of a micro-batch
+  std::int64_t targets = 0;  // targets of a slot
+  std::int64_t parts = 1;    // parts of a micro-batch
   std::int64_t readers =
-      0;  // threads that read records before other threads fill parts from them; 0: parts have no record
+      0;  // number of threads that read records; other threads turn these into parts. 0: parts have no records
   // Memory for records that are read but not yet used:
-  std::int64_t buffers = 0;         // buffers that are reused
-  std::int64_t buffer_bytes = 0;    // of each
-  std::int64_t oversize_bytes = 0;  // for all records at a time that are larger than a buffer
+  std::int64_t buffers = 0;         // number of buffers that are reused
+  std::int64_t buffer_bytes = 0;    // size of a buffer
+  std::int64_t oversize_bytes = 0;  // limit for all records together that are larger than a buffer
 
   std::int64_t memory_bytes() const {
     return slots * (inputs + targets * static_cast<std::int64_t>(sizeof(std::int32_t))) + buffers * buffer_bytes +
@@ -65,7 +65,7 @@ struct RingSizes {
 RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan);
 std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
 
-// Parts of make_batch_source().
+// Called by make_batch_source().
 std::unique_ptr<BatchSource> make_text_source(std::shared_ptr<const TextDataset> dataset, const LoaderPlan& plan);
 std::unique_ptr<BatchSource> make_image_source(std::shared_ptr<const ImageDataset> dataset, const LoaderPlan& plan);
 

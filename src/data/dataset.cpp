@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint8_t index_version = 2;
 constexpr const char* index_magic = "RTDX";
 
-// One function lists the fields for both directions, so that reading and writing always agree.
+// Lists the fields for both directions, so that reading and writing always agree.
 template <class Archive, class Index>
 void transfer(Archive& archive, Index& index) {
   archive(index.prefix), archive(index.kind), archive(index.split), archive(index.dataset_name);

@@ -1,6 +1,6 @@
 // Data sets. Begin reading here. A data set on disk (schema "ringtrain" 1.x) consists of shards. DatasetIndex holds
-// their headers, and Dataset reads samples or text by position, whatever the shard. loader.h prepares micro-batches in
-// the background: sampler.h and row_plan.h say which samples they have, and image_transform.h turns records into
+// their headers. Dataset reads samples or text by position, in any shard. loader.h prepares micro-batches in the
+// background: sampler.h and row_plan.h say which samples they have, and image_transform.h turns records into
 // pixels.
 #pragma once
 
@@ -14,10 +14,10 @@ namespace ringtrain {
 
 class SharedMemory;
 
-// Arrays without a byte address are read through HDF5: chunked, filtered, compact or external ones, as h5py makes them.
+// Arrays without a byte address are read through HDF5: chunked, filtered, compact or external ones, as from h5py.
 inline constexpr std::uint64_t no_byte_offset = ~std::uint64_t{0};
 
-// kind "text"
+// The format of a data set of kind "text".
 struct TextFormat {
   bool running_text = false;        // tokens u8 [T]; otherwise tokens u8 [N, context_length + 1]
   std::int64_t context_length = 0;  // names only
@@ -27,24 +27,24 @@ struct TextFormat {
   bool lowercase = false;
 };
 
-// kind "image"
+// The format of a data set of kind "image".
 struct ImageFormat {
   bool raw = false;                    // records are pixels u8 [height, width, channels]; otherwise JPEG files
   std::int64_t height = 0, width = 0;  // raw only
   std::int64_t channels = 3;
-  std::vector<std::string> class_names, class_ids;  // by label: "tench", "n01440764"
+  std::vector<std::string> class_names, class_ids;  // by label: such as "tench", "n01440764"
   std::vector<double> mean, std;                    // 3 values each, for pixels / 255
 
   std::int64_t num_classes() const { return static_cast<std::int64_t>(class_names.size()); }
   std::int64_t raw_record_bytes() const { return height * width * channels; }
 };
 
-// The places of a shard's other arrays in its file (or no_byte_offset), and the length of its records.
+// The places of a shard's other arrays in its file (or no_byte_offset), and the size of its records.
 struct ImageArrays {
   std::uint64_t offsets = no_byte_offset, labels = no_byte_offset, shapes = no_byte_offset;
   std::uint64_t sample_ids = no_byte_offset, crc32c = no_byte_offset;
   bool has_crc32c = false;
-  std::int64_t image_bytes = 0;     // of all records
+  std::int64_t image_bytes = 0;     // size of all records together
   std::int64_t largest_record = 0;  // bytes
 };
 
@@ -54,7 +54,7 @@ struct DatasetIndex {
     std::string path;
     std::int64_t first = 0;             // first sample (names) or character (running text) of the shard in the data set
     std::int64_t count = 0;             // samples or characters
-    std::uint64_t byte_offset = 0;      // of the tokens or the images in the file
+    std::uint64_t byte_offset = 0;      // position of the tokens or the images in the file
     std::uint64_t file_bytes = 0;       // the file's expected length
     std::uint32_t start_crc32c = 0;     // start_checksum() of the file
     std::vector<std::uint32_t> crc32c;  // text: one per block of `crc_block_bytes` of the tokens
@@ -73,7 +73,7 @@ struct DatasetIndex {
   bool is_image() const { return kind == "image"; }
   std::size_t shard_of(std::int64_t position) const;  // position of a sample or character in [0, total)
   std::int64_t largest_record() const;                // images: bytes
-  std::int64_t image_bytes() const;                   // images: of all records
+  std::int64_t image_bytes() const;                   // images: bytes of all records
 
   std::string serialize() const;
   static DatasetIndex deserialize(const std::string& bytes);
@@ -88,16 +88,16 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual const DatasetIndex& index() const = 0;
-  // Bytes that this process has read from the files so far, with the checks of their first bytes.
+  // Returns the bytes that this process has read from the files so far, including checks of their first bytes.
   virtual std::int64_t bytes_read() const = 0;
 };
 
 // Returns the bytes that a data set keeps in memory after everything was read: the text, or the tables of the images.
 std::int64_t dataset_bytes(const DatasetIndex& index);
 
-// `memory` has dataset_bytes(index) bytes of zeros at first. The processes of a machine share it as their only copy.
-// The process that needs a part first reads and checks it, and others wait for that part only. Null: this process has a
-// copy of its own.
+// `memory` has dataset_bytes(index) bytes, which are zeros at first. The processes of a machine share it as their only
+// copy. The first process that needs a part reads and checks it. Others wait only for that part. Null: this process has
+// a copy of its own.
 std::shared_ptr<const Dataset> make_dataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr);
 
 // Random access to tokens from any thread. A file is opened when it is first needed. Bytes are read by pread in blocks,
@@ -113,14 +113,14 @@ class TextDataset : public Dataset {
   // For running text: reads characters [first, first + out.size()), across shards.
   void read_text(std::int64_t first, std::span<std::uint8_t> out) const;
   std::int64_t bytes_read() const override;
-  static std::int64_t bytes_of(const DatasetIndex& index);  // dataset_bytes()
+  static std::int64_t bytes_of(const DatasetIndex& index);  // see dataset_bytes()
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-// Returns the distinct names of the data set as sorted UTF-8. With them, invented names are told from known ones.
+// Returns the distinct names of the data set as sorted UTF-8. They tell known names from invented ones.
 std::vector<std::string> read_known_names(const DatasetIndex& index);
 
 }  // namespace ringtrain

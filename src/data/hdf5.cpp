@@ -116,7 +116,7 @@ hid_t memory_type<double>() {
 constexpr std::int64_t block_bytes = 16 << 20;
 
 std::int64_t elements(const Shape& shape) {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // whatever the other extents are
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // even if other extents are invalid
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
   return count;
@@ -143,7 +143,7 @@ std::int64_t most_bytes(const File& file, hid_t dataset) {
   return std::max(always, H5Pget_nfilters(creation.get()) > 0 ? bytes * packing : bytes);
 }
 
-// Throws Error if the shape needs more bytes than the file can have, so that nobody allocates memory for it.
+// Throws Error if the shape needs more bytes than the file can have, so that no memory is allocated for it.
 Shape shape_of(const File& file, const std::string& name, hid_t dataset) {
   const Handle space(checked(H5Dget_space(dataset), file.path(), cat("cannot read the shape of '", name, "'")),
                      H5Sclose);
@@ -203,7 +203,7 @@ Guard::Guard() : lock_(library_lock()) {
   static thread_local bool quiet = false;
   if (quiet) return;
   if (!has_locking_property) ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
-  H5dont_atexit();  // the handles close everything; HDF5's own clean-up crashes on a file that a full disk left half
+  H5dont_atexit();  // handles close everything; HDF5's own clean-up crashes on a file that a full disk left half
                     // closed
   H5open();
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);

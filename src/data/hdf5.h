@@ -19,7 +19,7 @@ namespace ringtrain::h5 {
 
 std::recursive_mutex& library_lock();
 
-// Owns an hid_t and closes it with the given function under the lock. It can be moved, but not copied.
+// Owns an hid_t, and closes it with the given function under the lock. It can be moved, but not copied.
 class Handle {
  public:
   Handle() = default;
@@ -36,14 +36,14 @@ class Handle {
 };
 
 using Shape = std::vector<std::int64_t>;
-// Is called with the number of bytes after each block of rows (16 MiB, or one row). The lock is not held during the
+// Called after each block of rows (16 MiB, or one row) with the number of bytes. The lock is not held during the
 // call.
 using AfterBlock = std::function<void(std::int64_t bytes)>;
 
 // An HDF5 file. T is one of: std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, float, double.
 class File {
  public:
-  static File create(const std::string& path);  // fails if it exists; data sets are contiguous and aligned to 4096
+  static File create(const std::string& path);  // throws if it exists; data sets are contiguous and aligned to 4096
   static File open(const std::string& path);    // read-only, file locking off
 
   const std::string& path() const { return path_; }
@@ -56,12 +56,12 @@ class File {
              const AfterBlock& after_block = {});
   template <class T>
   std::vector<T> read(const std::string& dataset,
-                      const AfterBlock& after_block = {}) const;  // the whole data set; the
-                                                                  // stored type must be T's class and size
+                      const AfterBlock& after_block = {}) const;  // the whole data set; its type must
+                                                                  // have the class and size of T
   Shape shape(const std::string& dataset) const;
   std::string type(const std::string& dataset) const;  // "u8", "i32", "u32", "i64", "u64", "f32", "f64", "string", ...
 
-  // object "/" is the root group.
+  // The object "/" is the root group.
   void write_attribute(const std::string& object, const std::string& name, const std::string& value);
   void write_attribute(const std::string& object, const std::string& name, const std::vector<std::string>& value);
   void write_attribute(const std::string& object, const std::string& name, std::int64_t value);
@@ -75,9 +75,9 @@ class File {
   std::vector<std::int64_t> read_integers(const std::string& object, const std::string& name) const;
 
   hid_t id() const { return handle_.get(); }  // for calls of HDF5 that this class lacks; take library_lock() first
-  // Throws Error with `what` and HDF5's reason. For callers of id().
+  // Throws Error with `what` and HDF5's reason, for callers of id().
   [[noreturn]] void fail(const std::string& what, std::source_location where = std::source_location::current()) const;
-  void flush();  // to the operating system and to the disk (fsync)
+  void flush();  // writes to the operating system and to the disk (fsync)
   void close();  // throws errors, unlike the destructor
 
  private:

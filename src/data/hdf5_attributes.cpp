@@ -67,7 +67,7 @@ void expect(bool good, const File& file, const OpenAttribute& attribute, const s
                   type_name(attribute.type.get()), " x ", attribute.count));
 }
 
-// Fixed-length strings are cut at the first zero byte; h5py writes variable-length ones.
+// Fixed-length strings are cut at the first zero byte. h5py writes variable-length strings.
 std::vector<std::string> attribute_strings(const File& file, const OpenAttribute& attribute) {
   const std::string what = cat("cannot read ", attribute.what);
   const auto count = static_cast<std::size_t>(attribute.count);
@@ -171,7 +171,7 @@ std::vector<std::int64_t> File::read_integers(const std::string& object, const s
             cat("cannot read ", attribute.what));
     std::copy(bytes.begin(), bytes.end(), values.begin());
   } else if (!values.empty()) {
-    // A damaged file's odd type would crash the library's conversion.
+    // An odd type in a damaged file would crash the library's conversion.
     const std::size_t size = H5Tget_size(attribute.type.get());
     expect(H5Tget_offset(attribute.type.get()) == 0 && H5Tget_precision(attribute.type.get()) == 8 * size && size <= 8,
            *this, attribute, "integers of whole bytes");

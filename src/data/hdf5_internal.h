@@ -9,7 +9,7 @@
 
 namespace ringtrain::h5 {
 
-// Takes the lock and switches off the printing of errors, which a thread-safe HDF5 does per thread.
+// Takes the lock, and switches off the printing of errors. A thread-safe HDF5 needs that in each thread.
 class Guard {
  public:
   Guard();

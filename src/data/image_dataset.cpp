@@ -21,7 +21,7 @@ struct ImageDataset::State {
   // The tables of one shard, in memory that other processes may share.
   struct Shard {
     std::span<std::uint64_t> loaded;   // one value; 1: the whole shard is loaded
-    std::span<std::uint64_t> offsets;  // of JPEG records; one more value than records
+    std::span<std::uint64_t> offsets;  // offsets of JPEG records; number of records + 1
     std::span<std::uint64_t> sample_ids;
     std::span<std::int32_t> labels;
     std::span<std::uint32_t> crc32c;  // empty: the file has none
@@ -179,7 +179,7 @@ void ImageDataset::read(std::int64_t sample, std::vector<std::uint8_t>& out) con
     state_->read(at, shard, out);
     if (shard.crc32c.empty() || crc32c(out) == shard.crc32c[at.record]) return;
     if (retries_left == 0) break;
-    pause_before_retry();  // a second try tells a bad disk from a passing error
+    pause_before_retry();  // trying again tells a bad disk from a temporary error
   }
   throw Error(cat(name_of(sample), " has a wrong CRC-32C"),
               cat(damaged, "; bin/ringtrain-data verify ", state_->index.prefix, " lists all faults"));

@@ -7,7 +7,7 @@
 namespace ringtrain {
 
 // A shard is opened when it is first needed. Its labels, offsets, ids and checksums are then read and checked, and stay
-// in memory (24 bytes per sample). Any number of threads may read records at once, by pread.
+// in memory (24 bytes per sample). Any number of threads may read records at the same time, by pread.
 class ImageDataset : public Dataset {
  public:
   struct Record {
@@ -21,7 +21,7 @@ class ImageDataset : public Dataset {
   ~ImageDataset() override;
   const DatasetIndex& index() const override;
   std::int64_t bytes_read() const override;
-  static std::int64_t bytes_of(const DatasetIndex& index);  // dataset_bytes()
+  static std::int64_t bytes_of(const DatasetIndex& index);  // see dataset_bytes()
 
   Record record(std::int64_t sample) const;
   // Reads the bytes of a record into `out`, which is resized: a JPEG file, or pixels u8 [height, width, channels]. A

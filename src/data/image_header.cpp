@@ -1,4 +1,4 @@
-// The part of a shard's header that describes its images.
+// Reads the part of a shard's header that describes its images.
 #include <algorithm>
 #include <limits>
 
@@ -7,7 +7,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t largest_side = 65535;  // of an image; the limit of JPEG
+constexpr std::int64_t largest_side = 65535;  // in pixels; the limit of JPEG
 
 std::string to_text(const h5::Shape& shape) {
   std::string text;

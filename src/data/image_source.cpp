@@ -1,4 +1,4 @@
-// Fills micro-batches of images. A part is a row; its record is a JPEG file or pixels.
+// Fills micro-batches of images. A part is a row. The record of a row is a JPEG file or pixels.
 #include <algorithm>
 
 #include "base/error.h"
@@ -38,7 +38,7 @@ class ImageSource : public BatchSource {
           space.inputs.subspan(static_cast<std::size_t>(part.part) * row_bytes, row_bytes);
       std::int32_t& target = space.targets[static_cast<std::size_t>(part.part)];
       const StepRows::Row row = source_.row_of(part);
-      if (row.targets == 0) {  // a padding row of a tail
+      if (row.targets == 0) {  // a padding row at the end of an evaluation
         std::fill(pixels.begin(), pixels.end(), std::uint8_t{0});
         target = ignored_target;
         return;

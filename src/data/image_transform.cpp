@@ -12,13 +12,13 @@
 namespace ringtrain {
 namespace {
 
-// Rounds as Python's round() does: half to even.
+// Rounds half to even, as Python's round() does.
 std::int64_t rounded(double x) {
   return static_cast<std::int64_t>(std::nearbyint(x));
 }
 
-// The random numbers of one sample's augmentation. Each is found by its place, so that none depends on the number of
-// tries before.
+// The random numbers of one sample's augmentation. Each has a place of its own, so that it does not depend on the
+// number of earlier tries.
 class Draws {
  public:
   explicit Draws(const SampleKey& key)
@@ -60,8 +60,8 @@ CropBox random_resized_crop(const ImageTransform& transform, std::int64_t height
   return {(height - h) / 2, (width - w) / 2, h, w};
 }
 
-// How an output is made: the part `source` of the image is resized to height x width, and `window` of that is put at
-// row `top` and column `left` of the output. The rest is black. The output may be mirrored after that.
+// Says how an output is made. The part `source` of the image is resized to height x width. `window` of the result is
+// put at row `top` and column `left` of the output. The rest is black. The output may then be mirrored.
 struct Cut {
   PixelBox source;
   std::int64_t height = 0, width = 0;
@@ -70,7 +70,7 @@ struct Cut {
   bool flip = false;
 };
 
-// torchvision's CenterCrop along one axis: `place` in the output, `start` and `count` in the resized image.
+// Does torchvision's CenterCrop along one axis: `place` in the output, `start` and `count` in the resized image.
 void center(std::int64_t length, std::int64_t size, std::int64_t& place, std::int64_t& start, std::int64_t& count) {
   place = length < size ? (size - length) / 2 : 0;
   start = length < size ? 0 : rounded(static_cast<double>(length - size) / 2.0);
@@ -133,7 +133,7 @@ CropBox training_crop(const ImageTransform& transform, std::int64_t height, std:
 struct ImageDecoder::State {
   ImageTransform transform;
   BilinearResizer resizer;
-  std::vector<std::uint8_t> rows;  // two, of images in memory
+  std::vector<std::uint8_t> rows;  // two rows, for images in memory
 
   void check_output(std::span<std::uint8_t> out) const {
     if (std::ssize(out) != transform.size * transform.size * 3)

@@ -13,16 +13,16 @@ enum class Augmentation { none, random_resized_crop, pad_crop };
 
 struct ImageTransform {
   std::int64_t size = 224;  // side of the result u8 [size, size, 3]
-  // For evaluation, and for training with Augmentation::none. The short side is resized to this; the long side is
-  // truncated as in torchvision's Resize. Then the central size x size is cut out (CenterCrop, offsets rounded half to
-  // even). 0: no resizing.
+  // For evaluation, and for training with Augmentation::none. The short side is resized to this. The length of the long
+  // side is truncated, as in torchvision's Resize. Then the central size x size is cut out (CenterCrop, offsets rounded
+  // half to even). 0: no resizing.
   std::int64_t resize = 256;
-  Augmentation augmentation = Augmentation::random_resized_crop;  // in training
+  Augmentation augmentation = Augmentation::random_resized_crop;  // for training
   double scale_low = 0.08, scale_high = 1;                        // random_resized_crop: share of the area
   double ratio_low = 3.0 / 4, ratio_high = 4.0 / 3;               // width / height, log-uniform
-  std::int64_t pad = 4;  // pad_crop: black pixels on all sides of the size x size image (resized as above), then a
-                         // random size x size
-  bool flip = true;      // horizontally, probability 1/2
+  std::int64_t pad = 4;  // pad_crop: black pixels on all sides of the size x size image (resized as above); then a
+                         // random square of size x size is cut out
+  bool flip = true;      // horizontal flip with probability 1/2
 };
 
 // The rectangle that is cut out of a training sample.
@@ -39,9 +39,9 @@ struct SampleKey {
   std::uint64_t sample_id = 0;
 };
 
-// Chooses the crop as torchvision's RandomResizedCrop.get_params does for a height x width image (10 tries, then the
-// central crop), and then the flip as RandomHorizontalFlip does. For pad_crop it is RandomCrop(size, padding) of a size
-// x size image.
+// Chooses the crop of a height x width image as torchvision's RandomResizedCrop.get_params does (10 tries, then the
+// central crop), and the flip as RandomHorizontalFlip does. For pad_crop, the crop is RandomCrop(size, padding) of a
+// size x size image.
 CropBox training_crop(const ImageTransform& transform, std::int64_t height, std::int64_t width, const SampleKey& key);
 
 // Decodes and transforms images. Each thread has its own, because it keeps libjpeg's state and scratch memory.
@@ -50,16 +50,16 @@ class ImageDecoder {
   explicit ImageDecoder(const ImageTransform& transform);
   ~ImageDecoder();
   ImageDecoder(ImageDecoder&&) noexcept;
-  // Writes u8 [size, size, 3] to `out`. Throws Error with what is wrong with the image; the caller adds file and
-  // record. Grey is repeated to three channels. Only the rows and columns that are needed are decoded.
+  // Writes u8 [size, size, 3] to `out`. Throws Error that says what is wrong with the image; the caller adds file and
+  // record. Grey is repeated to three channels. Only the necessary rows and columns are decoded.
   void training(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out);
   void evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out);
-  // The part of training() after the choice of the crop: torchvision's resized_crop to size x size, then the mirror.
+  // The part of training() after the choice of the crop: torchvision's resized_crop to size x size, then the flip.
   void resized_crop(std::span<const std::uint8_t> jpeg, const CropBox& box, std::span<std::uint8_t> out);
-  // For benchmarks: decodes the same pixels as training(), without resizing and mirroring. `out` gets the beginnings of
+  // For benchmarks: decodes the same pixels as training(), but does not resize or flip. `out` gets the beginnings of
   // the rows.
   void decoded_only(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out);
-  // The same for stored pixels u8 [height, width, channels] with 1 or 3 channels.
+  // Does the same for stored pixels u8 [height, width, channels] with 1 or 3 channels.
   void training_raw(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,
                     std::int64_t channels, const SampleKey& key, std::span<std::uint8_t> out);
   void evaluation_raw(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,

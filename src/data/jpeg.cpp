@@ -22,7 +22,7 @@ void check(const Image& image) {
                     image.pixels.size(), " values; 1 or 3 channels and all their values were expected"));
 }
 
-// libjpeg's state for writing. The destructor frees it.
+// The state of libjpeg while it writes. The destructor frees it.
 struct Writer {
   JpegErrors errors;
   jpeg_compress_struct info{};

@@ -1,4 +1,4 @@
-// Turns libjpeg's errors into exceptions. Exceptions must not pass libjpeg's C frames, so these are left with longjmp.
+// Turns libjpeg's errors into exceptions. An exception must not pass libjpeg's C frames, so longjmp leaves these.
 #pragma once
 
 // Each of these headers needs the one before.
@@ -25,9 +25,9 @@ struct JpegErrors : jpeg_error_mgr {
 // Returns the value for cinfo->err. Warnings about lost data are errors too; JpegReader lists them.
 jpeg_error_mgr* set_up(JpegErrors& errors);
 
-// Limits the number of scans; called after jpeg_create_decompress(). Each scan of a progressive file goes over the
-// whole picture, however few bytes it has. A file with thousands of empty scans would keep a reader busy for hours.
-// Encoders write about ten.
+// Limits the number of scans. Call it after jpeg_create_decompress(). Each scan of a progressive file goes over the
+// whole picture, even if the scan has few bytes. A file with thousands of empty scans would keep a reader busy for
+// hours. Encoders write about ten scans.
 void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors);
 
 // Runs `calls`, which calls libjpeg. `calls` must not own objects with destructors.

@@ -9,10 +9,10 @@ namespace ringtrain {
 namespace {
 
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
-// A file with fewer bytes cannot have so many pixels. With Huffman codes a block of 8 x 8 pixels takes at least one bit
-// of a scan; an arithmetic coder needs as little as a hundredth of that. Small pictures are always accepted.
+// A file with fewer bytes cannot have so many pixels. With Huffman codes, a block of 8 x 8 pixels takes at least one
+// bit of a scan. An arithmetic coder may need only a hundredth of that. Small pictures are always accepted.
 constexpr std::int64_t kMostPixelsPerByte = 512, kArithmeticGain = 100, kFewPixels = 1 << 20;
-// Fancy upsampling needs one chroma sample, which is up to two pixels, on either side.
+// Fancy upsampling needs one chroma sample on either side, which is up to two pixels.
 constexpr std::int64_t kContextPixels = 2;
 
 [[noreturn]] void leave(j_common_ptr info) {
@@ -38,7 +38,7 @@ void warn(j_common_ptr info, int level) {
   if (level < 0 && loses_data(info->err->msg_code)) leave(info);
 }
 
-// Pillow's cmyk2rgb for inverted values, where 255 is no ink.
+// Converts as Pillow's cmyk2rgb does for inverted values, where 255 means no ink.
 void cmyk_to_rgb(const std::uint8_t* ink, std::int64_t pixels, std::uint8_t* rgb) {
   for (std::int64_t i = 0; i < pixels; ++i, ink += 4, rgb += 3) {
     for (int c = 0; c < 3; ++c) {
@@ -75,10 +75,10 @@ struct JpegReader::Codec {
   std::int64_t samples_stride = 0, rgb_stride = 0;
   std::int64_t width = 0, skipped_columns = 0;
 
-  ~Codec() { jpeg_destroy_decompress(&info); }  // here, because the constructor of JpegReader may throw
+  ~Codec() { jpeg_destroy_decompress(&info); }  // in this class, because the constructor of JpegReader may throw
 
-  // Whether libjpeg smooths blocks. It then guesses missing coefficients of an unfinished progressive file from blocks
-  // that are further away.
+  // Returns whether libjpeg smooths blocks. Smoothing guesses missing coefficients of an unfinished progressive file
+  // from blocks that are further away.
   bool smooths() const {
     if (info.progressive_mode == 0 || info.coef_bits == nullptr) return false;
     for (int c = 0; c < info.num_components; ++c)

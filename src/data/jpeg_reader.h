@@ -1,4 +1,4 @@
-// Decodes the wanted rows and columns of one JPEG to RGB. Only jpeg.cpp and image_transform.cpp use it.
+// Decodes chosen rows and columns of one JPEG to RGB. Only jpeg.cpp and image_transform.cpp use it.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ struct PixelBox {
   std::int64_t top = 0, left = 0, height = 0, width = 0;
 };
 
-// Pixels are those of Pillow's convert("RGB"), bit for bit, whichever part is decoded. Decoding uses ISLOW and fancy
-// upsampling, whose neighbouring pixels are decoded too. Grey is repeated. CMYK and YCCK count as inverted, as Adobe
-// writes them, and are converted by Pillow's formula.
+// Pixels equal those of Pillow's convert("RGB"), bit for bit, for every part that is decoded. Decoding uses ISLOW and
+// fancy upsampling; neighbouring pixels that upsampling needs are decoded too. Grey is repeated. CMYK and YCCK count as
+// inverted, as Adobe writes them, and are converted by Pillow's formula.
 //
 // Warnings of libjpeg about lost data are errors: premature end, bad Huffman codes, missing restart markers. Warnings
-// that concern no pixels are ignored: extraneous bytes before a marker, unknown Adobe transforms, odd scan parameters,
-// bad ICC chunks. Pillow reads such files, and photographs from the web have them.
+// that do not concern pixels are ignored: extraneous bytes before a marker, unknown Adobe transforms, odd scan
+// parameters, bad ICC chunks. Pillow reads such files, and photographs from the web have them.
 class JpegReader {
  public:
   explicit JpegReader(std::span<const std::uint8_t> bytes);  // reads the header; `bytes` must outlive this
@@ -28,15 +28,15 @@ class JpegReader {
   JpegReader(const JpegReader&) = delete;
   const JpegHeader& header() const { return header_; }
 
-  // Prepares to decode `box`; rows are then read in order. May be called once. `padding_bytes` bytes after the rows of
-  // read() are readable.
+  // Prepares to decode `box`. Its rows are then read in order. May be called once. After the rows of read(),
+  // `padding_bytes` more bytes are readable.
   void start(const PixelBox& box, std::int64_t padding_bytes);
   // Returns the next `count` (1 or 2) rows of the box, u8 [width, 3]. They are valid until the next call.
   struct Rows {
     const std::uint8_t *first, *second;  // second: nullptr when count is 1
   };
   Rows read(std::int64_t count);
-  // Called after all rows of the whole image. Checks the end of the file.
+  // Checks the end of the file. Call it after all rows of the whole image were read.
   void finish();
 
  private:

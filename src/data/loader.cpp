@@ -36,7 +36,7 @@ struct Loader::State {
     MicroBatch batch;
     BatchSpace space;
     std::int64_t parts_left = 0;
-    std::exception_ptr failure;  // of the first part that failed
+    std::exception_ptr failure;  // error of the first part that failed
     std::int64_t failed_part = 0;
   };
   struct Work {
@@ -46,7 +46,7 @@ struct Loader::State {
     std::int64_t record_bytes = 0;  // 0: no buffer
   };
 
-  // The next micro-batch to be filled.
+  // The place of the next micro-batch to be filled.
   struct Place {
     Position position;  // epoch and offset of its global batch
     std::int64_t micro_step = 0;
@@ -211,8 +211,8 @@ struct Loader::State {
     }
   }
 
-  // Warns of the first error in batches that are thrown away, because nothing else would tell of the unreadable file.
-  // Does nothing if next() has thrown an error.
+  // Warns of the first error in batches that are discarded, because nothing else would report the unreadable file. Does
+  // nothing if next() has thrown an error.
   void warn_of_unused() noexcept {
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const std::exception_ptr failure = std::exchange(slot(next_take + static_cast<std::int64_t>(i)).failure, nullptr);
@@ -221,7 +221,7 @@ struct Loader::State {
         std::rethrow_exception(failure);
       } catch (const Error& error) {
         log_warning(error.what(), "; the batch was read ahead, and is thrown away unused");
-      } catch (...) {  // not an error of a file, and nobody waits for the batch
+      } catch (...) {  // not an error of a file, and the batch is not needed
       }
     }
   }
@@ -259,14 +259,14 @@ struct Loader::State {
           }
           const bool waited = now_seconds() - begin > page_cache_seconds;
           lock.lock();
-          if (waited && !reads_wait) {  // other readers may sleep since a time without waits
+          if (waited && !reads_wait) {  // other readers may still sleep
             part_free.notify_all();
             buffer_free.notify_all();
           }
           reads_wait = waited;
         }
       }
-      if (failure != nullptr || !started) {  // not started: seek() waits until this part is given up
+      if (failure != nullptr || !started) {  // if not started, seek() waits for this part to end
         finish(work, failure);
       } else {
         ready.push_back(std::move(work));
@@ -304,7 +304,7 @@ struct Loader::State {
   void seek(const Place& place, std::int64_t batch) {
     std::unique_lock<std::mutex> lock(mutex);
     const bool has_batch = batch == 0 || course == constant_course(batch, samples, course.keeps_rest);
-    // An evaluation that has ended stands at its beginning again; its prepared batches stay.
+    // An evaluation that has ended is at its beginning again. Its prepared batches are kept.
     const bool already_there = started && has_batch && !plan.on_request && place_to_return() == place;
     if (already_there && slot(next_take).failure == nullptr) return;
     started = false;
@@ -356,7 +356,7 @@ struct Loader::State {
 
   const std::shared_ptr<const Dataset> dataset;
   const LoaderPlan plan;
-  const std::int64_t samples, steps;  // of an epoch
+  const std::int64_t samples, steps;  // samples and steps of an epoch
   std::deque<Position> requested;     // global batches to read
   BatchCourse course;
   const RingSizes sizes;
@@ -368,19 +368,19 @@ struct Loader::State {
   std::mutex mutex;
   std::condition_variable part_free, buffer_free, record_ready, slot_full;
   bool started = false, ending = false, holding = false;
-  bool has_warned = false;     // of an error since the last seek, by next() or warn_of_unused()
-  Place next_place;            // of the micro-batch of next_part
-  std::int64_t next_part = 0;  // to be filled, since the last seek
-  std::int64_t taken = 0;      // parts that are read, ready or filled
-  std::int64_t next_take = 0;  // micro-batch that next() returns
+  bool has_warned = false;     // whether next() or warn_of_unused() has reported an error since the last seek
+  Place next_place;            // place of the micro-batch of next_part
+  std::int64_t next_part = 0;  // next part to be filled, counted from the last seek
+  std::int64_t taken = 0;      // number of parts that are being read, ready or being filled
+  std::int64_t next_take = 0;  // micro-batch that next() will return
   std::deque<Work> ready;
   std::vector<std::vector<std::uint8_t>> spare_buffers;
-  std::int64_t buffers_out = 0;   // in use, at most sizes.buffers
+  std::int64_t buffers_out = 0;   // number of buffers in use, at most sizes.buffers
   std::int64_t oversize_out = 0;  // bytes of records larger than a buffer, at most sizes.oversize_bytes
   std::int64_t readers_without_buffer = 0;
   bool reads_wait = true;  // whether the last read waited because the file was not in the page cache
   double waited_seconds = 0;
-  std::vector<std::thread> threads;  // the last member, because they use all others
+  std::vector<std::thread> threads;  // the last member, because threads use all other members
 };
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan, std::unique_ptr<BatchSource> source)

@@ -1,4 +1,4 @@
-// Background threads that keep a ring of micro-batches ahead of the trainer.
+// Prepares micro-batches in background threads. A ring of them is kept ready for the trainer.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace ringtrain {
 
-// A target that does not count in the loss: in padding rows, masked blanks and tails.
+// A target that does not count in the loss. It is used for padding rows, for masked blanks and at the end of the data.
 inline constexpr std::int32_t ignored_target = -1;
 
 enum class TextOrder {
@@ -24,21 +24,21 @@ enum class TextOrder {
 struct LoaderPlan {
   std::uint64_t seed = 0;
   TextOrder order = TextOrder::rows;  // images: rows
-  std::int64_t sequence = 0;          // characters per sample (T); for rows the data set's context_length; images: 1
+  std::int64_t sequence = 0;          // symbols per sample (L); for rows the data set's context_length; images: 1
   bool mask_blanks = false;           // pad_id targets become ignored_target
   ImageTransform image;               // images only
   bool has_pixels = true;             // images only; false: only labels are read
-  std::int64_t reads = 8;             // images only: records being read at the same time
+  std::int64_t reads = 8;             // images only: number of records that are read at the same time
   std::int64_t global_batch = 0;
   // This rank's rows of every global batch are [first_row, first_row + rows). If `span` ranks share the workers of
-  // batch norm, they share the span x rows rows from first_row on. This rank has the micro-batches member, member +
-  // span, member + 2 span, ... of them.
+  // batch norm, they share the span x rows rows that begin at first_row. This rank has micro-batches member, member +
+  // span, member + 2 span, ... of these rows.
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
   std::int64_t micro_batch = 0;  // divides rows
   std::int64_t span = 1, member = 0;
-  BatchCourse course;        // training; an empty course: global_batch over the whole run
-  bool evaluation = false;   // natural order; every sample or character exactly once; tails are padded
+  BatchCourse course;        // for training; an empty course means global_batch for the whole run
+  bool evaluation = false;   // natural order; every sample or character exactly once; the last batch is padded
   std::int64_t threads = 1;  // threads that fill batches, or decode images
   std::int64_t prefetch = 4;
   bool on_request = false;  // training: reads only the global batches that Loader::request() names
@@ -47,30 +47,30 @@ struct LoaderPlan {
 // The input of one pass of one rank.
 struct MicroBatch {
   std::int64_t epoch = 0;         // evaluation: 0
-  std::int64_t offset = 0;        // samples of the epoch before this global batch
+  std::int64_t offset = 0;        // number of samples of the epoch before this global batch
   std::int64_t micro_step = 0;    // within the step
   std::int64_t first_row = 0;     // place of row 0 in the global batch; the key of dropout and of carried state
   std::int64_t step_targets = 0;  // counted targets of this rank's share of the step
-  std::int64_t valid_rows = 0;    // rows with a counted target, which come first; < micro_batch only in a tail
+  std::int64_t valid_rows = 0;    // rows with a counted target, which come first; fewer only at the end of the data
   bool resets_state = false;      // streams: the carried state starts from zero at this step
   std::span<const std::uint8_t> inputs;   // [micro_batch, sequence]; images: [micro_batch, size, size, 3]
-  std::span<const std::int32_t> targets;  // [micro_batch, sequence], ignored_target where not counted
+  std::span<const std::int32_t> targets;  // [micro_batch, sequence]; ignored_target: does not count
 };
 
 // The samples of a step, for N samples or T characters, a batch of B and sequences of L:
-// - Training with rows or windows: the step at offset o of epoch e takes positions [o, o + B) of EpochOrder(seed, e,
-// N).
-//   A rest that does not fill a batch is dropped. For another B on the run's course, each rank has the same share, B /
-//   global_batch x (first_row, rows), in more micro-batches.
+// - Training with rows or windows: the step at offset o of epoch e takes the positions [o, o + B) of
+//   EpochOrder(seed, e, N).
+//   A rest that does not fill a batch is dropped. For another B on the run's course, each rank has the same share,
+//   B / global_batch x (first_row, rows), in more micro-batches.
 // - course.keeps_rest: the rest at the end of an epoch is filled up to a batch with rows that do not count. For text
 //   these are padding rows. For images they are the first images of the epoch, so that batch norm sees no padding.
-// - Windows: N = (T - L) / L windows of L + 1 characters at stride L, from a phase in [0, L) that (seed, epoch) gives.
-// - Streams: row j of the B global rows reads its own contiguous piece of (T - 1) / B characters, L per step, so that
-// an
-//   epoch has piece / L steps.
-// - Evaluation: rows and windows in natural order (windows at phase 0, the last one shorter and masked), and streams in
-// B
-//   rows of ceil((T - 1) / B) characters. Every target occurs exactly once on any number of ranks.
+// - Windows: N = (T - L) / L windows of L + 1 characters at stride L. They begin at a phase in [0, L), which depends
+//   on (seed, epoch).
+// - Streams: row j of the B global rows reads its own contiguous piece of (T - 1) / B characters, L per step. An epoch
+//   has piece / L steps.
+// - Evaluation: rows and windows in natural order (windows at phase 0; the last one is shorter and masked). Streams
+//   have B rows of ceil((T - 1) / B) characters.
+//   Every target occurs exactly once on any number of ranks.
 std::int64_t samples_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);  // N (streams: B x steps)
 std::int64_t steps_per_epoch(const DatasetIndex& index,
                              const LoaderPlan& plan);  // for global_batch; throws Error if N < B
@@ -79,25 +79,25 @@ class BatchSource;
 
 class Loader {
  public:
-  // `source` fills the micro-batches; null: the data set does, as the plan says.
+  // `source` fills the micro-batches. If it is null, the data set does, as the plan says.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan, std::unique_ptr<BatchSource> source);
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
   ~Loader();  // ends the threads
   // Starts, or starts again, with the global batch after the first `offset` samples of this epoch (evaluation: epoch
-  // 0). Batches that were prepared before are thrown away. `batch` is the size of every global batch from there on; 0:
+  // 0). Batches that were prepared before are discarded. `batch` is the size of every global batch from there on. 0:
   // the course decides. Throws Error if no whole batch is left there.
   void seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch = 0);
   // With on_request: asks for the global batch after the first `offset` samples of the epoch. Batches are read in the
   // order of the requests.
   void request(std::int64_t epoch, std::int64_t offset);
-  void forget_requests();  // and throws away what was read for them
-  // Returns the next micro-batch, in order and across epochs. It is valid until the next call. Throws what a loader
-  // thread threw. If the batch with the error is thrown away, by seek() or at the end, the error becomes a warning.
+  void forget_requests();  // also discards what was read for them
+  // Returns the next micro-batch, in order and across epochs. It is valid until the next call. Throws the error of a
+  // loader thread. If the batch with the error is discarded, by seek() or at the end, the error becomes a warning.
   const MicroBatch& next();
   // Returns the memory of all micro-batches, for devices that copy from it.
   std::vector<std::span<const std::byte>> ring() const;
-  double waited_seconds() const;  // total time next() has waited
-  // Returns the bytes of the ring; for images also the most that records take while they wait for decoding.
+  double waited_seconds() const;  // total time for which next() has waited
+  // Returns the bytes of the ring. For images it adds the largest size of records that wait for decoding.
   static std::int64_t memory_bytes(const DatasetIndex& index, const LoaderPlan& plan);
 
  private:

@@ -9,9 +9,9 @@ namespace ringtrain {
 
 class MemoryPlaces {
  public:
-  explicit MemoryPlaces(std::uint8_t* memory) : memory_(memory) {}  // null: only counts bytes(); the arrays are empty
+  explicit MemoryPlaces(std::uint8_t* memory) : memory_(memory) {}  // null: only bytes() counts; arrays are empty
 
-  // The caller keeps the alignment of T: larger types come first, and pad() after them.
+  // The caller keeps the alignment of T: larger types come first, and pad() comes after them.
   template <class T>
   std::span<T> take(std::int64_t count) {
     const auto values = static_cast<std::size_t>(count);

@@ -190,13 +190,13 @@ void BilinearResizer::start(const AxisWindow& rows, const AxisWindow& columns, s
   out_ = out;
   out_stride_ = stride_bytes;
   written_ = held_from_ = pushed_ = 0;
-  // Room for whole registers, and for the byte that the AVX2 kernel writes after a row.
+  // Leaves room for whole registers, and for the byte that the AVX2 kernel writes after a row.
   const std::int64_t pixels = rows_first_ ? columns_.end() - columns_.begin() : columns_.count();
   held_stride_ = padded(pixels * 3 + 1);
   held_capacity_ = 2 * rows_.taps() + 16;
   const std::int64_t out_row = padded(columns_.count() * 3 + 1);
-  // The memory after the held rows is for taps of weight 0: those of the last output row, and those of the last held
-  // row's columns.
+  // The memory after the held rows is read by taps of weight 0: by those of the last output row, and by those of the
+  // columns of the last held row.
   held_.resize(static_cast<std::size_t>((held_capacity_ + rows_.taps()) * held_stride_ + padding_bytes()));
   pair_.resize(static_cast<std::size_t>(2 * (rows_first_ ? held_stride_ + padding_bytes() : out_row) + 2 * out_row));
 }

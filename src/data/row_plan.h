@@ -1,4 +1,4 @@
-// Computes which symbols or which image each row of each global batch reads. The functions depend on the plan only, so
+// Computes which symbols or which image each row of each global batch reads. The functions depend only on the plan, so
 // that every rank, thread and resumed run finds the same rows.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace ringtrain {
 
-// The rows of this rank in a global batch of `batch` rows. If ranks share workers, `first` is the beginning of the rows
-// of all of them.
+// The rows of this rank in a global batch of `batch` rows. If ranks share workers, `first` is the first row of all
+// these ranks.
 struct RowRange {
   std::int64_t first = 0, count = 0;
 };
@@ -27,13 +27,13 @@ inline std::int64_t first_row_of_pass(const LoaderPlan& plan, const RowRange& ow
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan);
 
 // The rows of the global batch at `offset` in the epoch. Row j of a global batch reads `targets` + 1 symbols (input 0
-// ... target `targets` - 1), or one image (`targets` 1).
+// to target `targets` - 1), or one image (`targets` is 1).
 class StepRows {
  public:
   struct Row {
     std::int64_t first = 0;    // order rows: the sample; other orders: the first character
-    std::int64_t targets = 0;  // 0: a padding row of a tail
-    bool counts = true;        // false: an image that pads a tail in training
+    std::int64_t targets = 0;  // 0: a padding row
+    bool counts = true;        // false: an image that only fills the last batch of a training epoch
   };
   StepRows(const DatasetIndex& index, const LoaderPlan& plan, std::int64_t epoch, std::int64_t offset);
   Row operator()(std::int64_t global_row) const;

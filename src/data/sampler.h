@@ -5,8 +5,8 @@
 
 namespace ringtrain {
 
-// A pseudo-random permutation of [0, count) that needs no memory: a Feistel network over the next power of four with
-// cycle walking (Black and Rogaway 2002), keyed by (seed, epoch).
+// A pseudo-random permutation of [0, count) that needs no memory. It is a Feistel network over the next power of four
+// with cycle walking (Black and Rogaway 2002), keyed by (seed, epoch).
 class EpochOrder {
  public:
   EpochOrder(std::uint64_t seed, std::int64_t epoch, std::int64_t count);

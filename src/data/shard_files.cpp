@@ -18,9 +18,9 @@
 namespace ringtrain {
 namespace {
 
-// Returns how many files stay open; the least recently used file is closed. It is at most a quarter of the files that
-// the process may open, because files read through HDF5 count twice. It is bounded because ranks x shards open files
-// burden a metadata server.
+// Returns how many files may stay open; beyond that, the least recently used file is closed. It is at most a quarter of
+// the process's limit, because files read through HDF5 count twice. It is bounded because ranks x shards open files are
+// a burden for a metadata server.
 std::size_t open_file_limit() {
   rlimit limit{};
   std::size_t most = 512;
@@ -30,7 +30,7 @@ std::size_t open_file_limit() {
   return std::max<std::size_t>(most, 1);
 }
 
-constexpr std::size_t checked_bytes = 4096;  // at the start of a file
+constexpr std::size_t checked_bytes = 4096;  // number of checked bytes at the start of a file
 
 std::string place(const std::string& path, const char* array, std::int64_t record) {
   return cat(path, ": ", record < 0 ? std::string() : cat("record ", record, ": "), "'", array, "'");
@@ -110,7 +110,7 @@ std::shared_ptr<ShardFiles::OpenFile> ShardFiles::open(std::size_t shard) {
   bytes_read_ += static_cast<std::int64_t>(std::min<std::uint64_t>(checked_bytes, shards_[shard].file_bytes));
   std::shared_ptr<OpenFile> closed;  // is closed after the lock is released
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (entry.file != nullptr) return entry.file;  // another thread was faster
+  if (entry.file != nullptr) return entry.file;  // another thread has opened the file
   if (open_count_ == most_open_) {
     Entry* oldest = nullptr;
     for (Entry& each : entries_) {

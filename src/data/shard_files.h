@@ -17,7 +17,7 @@
 
 namespace ringtrain {
 
-// How often a failed read is tried again, and the pause before each try.
+// The number of times that a failed read is tried again, and the pause before each new try.
 inline constexpr int read_retries = 3;
 void pause_before_retry();
 
@@ -29,7 +29,7 @@ class ShardFiles {
  public:
   using Pread = ssize_t (*)(int, void*, std::size_t, off_t);
 
-  // `shards` must outlive this.
+  // `shards` must outlive this object.
   explicit ShardFiles(const std::vector<DatasetIndex::Shard>& shards, Pread pread = ::pread);
   ~ShardFiles();
 
@@ -37,7 +37,7 @@ class ShardFiles {
   void check(std::size_t shard) { open(shard); }
 
   // Reads bytes [offset, offset + out.size()) of the file. After a failure (EIO, ESTALE, end of file) it opens the file
-  // again and retries. After that it throws Error with the file, `array` and, if given, the record.
+  // again and retries. If that fails too, it throws Error with the file, `array` and, if given, the record.
   void read(std::size_t shard, std::uint64_t offset, std::span<std::uint8_t> out, const char* array,
             std::int64_t record = -1);
 
@@ -54,7 +54,7 @@ class ShardFiles {
     return values;
   }
 
-  std::int64_t bytes_read() const { return bytes_read_; }  // by all functions of this class
+  std::int64_t bytes_read() const { return bytes_read_; }  // bytes read by all functions of this class
 
  private:
   struct OpenFile;

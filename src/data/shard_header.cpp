@@ -107,7 +107,7 @@ std::vector<std::string> find_shards(const std::string& prefix) {
                                   "   (or: text INPUT ..., images INPUT ...)");
   fs::path folder = fs::path(prefix).parent_path();
   if (folder.empty()) folder = ".";
-  std::map<std::int64_t, std::vector<bool>> found;  // by number of shards: the shards that exist
+  std::map<std::int64_t, std::vector<bool>> found;  // which shards exist, by the number of shards
   bool unfinished = false;
   std::error_code failed;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed)) {

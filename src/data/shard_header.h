@@ -13,28 +13,28 @@ namespace ringtrain {
 struct ShardHeader {
   std::string path, kind, split, dataset_name, dataset_uuid;
   std::int64_t shard_index = 0, num_shards = 0;
-  std::int64_t count = 0, total = 0;  // samples or characters (running text): this shard, all shards
-  std::uint64_t byte_offset = no_byte_offset, file_bytes = 0;  // of the tokens or the images; the file's length
-  std::uint32_t start_crc32c = 0;  // start_checksum()
-  // kind "text"
+  std::int64_t count = 0, total = 0;  // samples or characters (running text) in this shard, in all shards
+  std::uint64_t byte_offset = no_byte_offset, file_bytes = 0;  // position of tokens or images; length of the file
+  std::uint32_t start_crc32c = 0;  // see start_checksum()
+  // For kind "text":
   bool running_text = false;
-  std::int64_t context_length = 0;  // names
+  std::int64_t context_length = 0;  // names only
   std::int64_t crc_block_bytes = 65536;
   std::vector<std::string> vocabulary;
   std::int64_t pad_id = -1, stop_id = -1;
   bool lowercase = false;
-  std::vector<std::uint32_t> crc32c;  // one per block of tokens; empty: the file has none
-  // kind "image"
+  std::vector<std::uint32_t> crc32c;  // one per block of tokens; empty: the file has no checksums
+  // For kind "image":
   ImageFormat image;
   ImageArrays arrays;
 
   bool is_image() const { return kind == "image"; }
-  // of text
+  // For text:
   std::int64_t row_bytes() const { return running_text ? 1 : context_length + 1; }
   std::int64_t bytes() const { return count * row_bytes(); }
 };
 
-// Throws Error with the file and the attribute or data set.
+// Reads and checks the header. Throws Error with the file and the attribute or data set.
 ShardHeader read_shard_header(const std::string& path);
 
 // Returns the shards of <prefix> in order: <prefix>-00000-of-NNNNN.h5 ..., or the one file if the prefix ends in .h5.

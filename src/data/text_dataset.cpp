@@ -17,7 +17,7 @@ struct TextDataset::State {
   // it is read without a lock.
   struct Shard {
     std::span<std::uint8_t> loaded;  // one per block; 1: the block is loaded
-    std::span<std::uint8_t> whole;   // one value; 1: all blocks have been read, but not checked (tokens without a byte address)
+    std::span<std::uint8_t> whole;   // one value; 1: all blocks are read, but not yet checked (no byte address)
     std::span<std::uint8_t> tokens;
   };
 
@@ -66,7 +66,7 @@ struct TextDataset::State {
     shard.whole[0] = 1;
   }
 
-  // Returns what is wrong with the block, or "" if it is as it was written.
+  // Returns what is wrong with the block, or "" if its checksum is right.
   std::string fault_of(std::size_t which, std::int64_t block) const {
     const std::span<const std::uint8_t> bytes = block_of(shards[which], block);
     const std::vector<std::uint32_t>& sums = index.shards[which].crc32c;
@@ -93,7 +93,7 @@ struct TextDataset::State {
     if (is_loaded(shard, block)) return;
     if (!by_address && shard.whole[0] == 0) read_through_hdf5(which);
     std::string fault;
-    for (int attempt = 0; attempt < 2; ++attempt) {  // a second try tells a bad disk from a passing error
+    for (int attempt = 0; attempt < 2; ++attempt) {  // a second try tells a bad disk from a temporary error
       if (by_address) {
         files.read(which, entry.byte_offset + static_cast<std::uint64_t>(block * index.text.crc_block_bytes),
                    block_of(shard, block), "tokens");

@@ -1,4 +1,4 @@
-// The part of a shard's header that describes its tokens.
+// Reads the part of a shard's header that describes its tokens.
 #include "data/shard_header_internal.h"
 
 namespace ringtrain {
@@ -36,7 +36,7 @@ void read_tokens_layout(const h5::File& file, ShardHeader& header) {
 void read_vocabulary(const h5::File& file, ShardHeader& header) {
   header.vocabulary = file.read_strings("tokens", "vocab");
   for (std::string& symbol : header.vocabulary) {
-    if (symbol.empty()) symbol.assign(1, '\0');  // fixed-length strings cannot hold the symbol NUL
+    if (symbol.empty()) symbol.assign(1, '\0');  // strings of fixed length cannot hold the symbol NUL
   }
   const auto size = static_cast<std::int64_t>(header.vocabulary.size());
   if (size < 1 || size > largest_vocabulary) {

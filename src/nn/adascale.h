@@ -16,18 +16,18 @@ struct AdaScaleAverages {
   double steps = 0;     // applied steps with a finite measurement
 };
 
-// The inputs of the gain beside the gradient's norm.
+// The inputs of the gain, in addition to the gradient's norm.
 struct AdaScaleStep {
   double times = 1;               // S = batch / base batch, above 1
   double batch = 0;               // samples of the step
   double small_batch = 0;         // samples of each small batch, less than `batch`
   AdaScaleAverages averages;      // averages over the earlier steps
-  std::int64_t small_norms = -1;  // element of the gradients with the sum, over all small batches, of the squared
-                                  // norms of what each small batch has added to the gradient, loss scale included
+  std::int64_t small_norms = -1;  // this element of the gradients has the sum of the squared norms of what each small
+                                  // batch has added to the gradient, including the loss scale
 };
 
-// Returns the averages including this step. `squared_norm` is that of the step's gradient. `small_norms` is the sum
-// above. Both have the loss scale removed. The estimates are unbiased, as in optim/noise_scale.h. The variance is at
+// Returns the averages including this step. `squared_norm` is that of the step's gradient, `small_norms` is the sum
+// above. Both are without the loss scale. The estimates are unbiased, as in optim/noise_scale.h. The variance is at
 // least 1e-6 and the gradient at least 0. The averages are plain means over the first 1000 / S steps. After that they
 // are moving averages with the decay max(1 - S / 1000, 0).
 RINGTRAIN_HD AdaScaleAverages with_step(const AdaScaleStep& s, double squared_norm, double small_norms) {

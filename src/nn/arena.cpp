@@ -20,7 +20,7 @@ void ArenaPlan::place() {
   place(0, 1);
 }
 
-// The slots lie at the beginning. All waiting buffers are alive at moment `turn`, so no two buffers of a slot can share
+// The slots come first. All waiting buffers of a slot are alive at the moment `turn`, so no two of them can share
 // memory.
 void ArenaPlan::place(int turn, int slots) {
   slot_bytes_ = 0;

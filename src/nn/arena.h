@@ -1,5 +1,5 @@
-// Plans one block of memory for buffers with known lifetimes. So the exact size of a program is known before memory is
-// allocated.
+// Plans one block of memory for buffers with known lifetimes. The exact size of a program is thus known before memory
+// is allocated.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// Handle of a planned buffer.
+// A handle of a planned buffer.
 struct Buffer {
   int id = -1;
   bool planned() const { return id >= 0; }
@@ -38,7 +38,7 @@ class ArenaPlan {
     std::int64_t bytes = 0;
     int first = 0, last = 0;
     std::int64_t offset = -1;
-    bool waits = false;  // it waits for the backward pass: one copy per slot
+    bool waits = false;  // whether it waits for the backward pass; then there is one copy per slot
   };
   const std::vector<Item>& items() const { return items_; }
 

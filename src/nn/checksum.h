@@ -1,8 +1,8 @@
 // The checksum with which ranks compare their copies of a vector. CPUs and GPUs use the same formula.
 //
 // The checksum is the sum, modulo 2^64, of checksum_term() over all 64-bit words (two fp32 values each). The sum has
-// the same bits in any order, so threads and blocks may add in any order. A term is a bijection of its word. So a
-// change within one word, for example a flipped bit, is always detected. Other changes are missed once in 2^64 cases.
+// the same bits in any order, so threads and blocks may add in any order. A term is a bijection of its word. A change
+// within one word, such as a flipped bit, is therefore always found. Other changes are missed once in 2^64 cases.
 #pragma once
 
 #include <cstdint>

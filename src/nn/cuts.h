@@ -12,11 +12,11 @@ namespace ringtrain {
 // The nodes between two places where a model can be cut, for example a residual block, or a layer with the nodes after
 // it.
 struct ModelLayer {
-  std::string name;               // "layer2.0", "features.3", "lstm.l1"
+  std::string name;               // such as "layer2.0", "features.3", "lstm.l1"
   int first = 0, last = 0;        // nodes [first, last)
-  std::int64_t flops = 0;         // forward, per sample
-  std::int64_t values = 0;        // written by its nodes, per sample
-  std::int64_t input_values = 0;  // that cross a cut before this layer, per sample; 0: first layer
+  std::int64_t flops = 0;         // operations of a forward pass, per sample
+  std::int64_t values = 0;        // values written by its nodes, per sample
+  std::int64_t input_values = 0;  // values that cross a cut before this layer, per sample; 0: first layer
 };
 
 // Returns the layers in order of execution. There is no cut before the first layer.
@@ -25,7 +25,7 @@ std::vector<ModelLayer> layers_of(const Graph& graph);
 // The speeds from which a stage's time is predicted.
 struct StageRates {
   double flops = 5e10;      // per second and rank
-  double bytes = 1e10;      // read or written, per second
+  double bytes = 1e10;      // bytes read or written, per second
   double wire_bytes = 2e9;  // per second between two ranks
   double value_bytes = 4;
 };

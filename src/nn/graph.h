@@ -35,7 +35,7 @@ struct Dense {
   std::int64_t input = 0, output = 0;
   std::string weight, bias;  // [output, input], [output]
 };
-// Softmax and cross-entropy at every position, against targets i32 [length]. A target ignored_target does not count.
+// Softmax and cross-entropy at every position, for targets i32 [length]. The target ignored_target does not count.
 struct CrossEntropy {
   std::int64_t classes = 0;
   double label_smoothing =
@@ -88,15 +88,15 @@ struct Node {
   std::vector<int> inputs;  // the nodes whose outputs it reads
   FeatureShape output;
   std::string block = {};   // the block that it belongs to; "": none
-  std::int64_t flops = 0;   // of a forward pass, per sample: multiply and add count as 2, a gather as 0
-  bool recomputed = false;  // training keeps only the block's input and computes the rest again
+  std::int64_t flops = 0;   // operations of a forward pass, per sample: multiply and add are 2, a gather is 0
+  bool recomputed = false;  // training keeps only the block's input and recomputes the rest
 };
 
 // Consecutive nodes with one name for users ("layer1.0", "features.3", "lstm.l0"). A block has one input value.
 struct Block {
   std::string name;
   std::size_t first = 0, last = 0;  // nodes
-  std::int64_t flops = 0;           // of a forward pass, per sample
+  std::int64_t flops = 0;           // operations of a forward pass, per sample
   bool recomputed = false;
 };
 
@@ -151,7 +151,7 @@ class Graph {
   std::int64_t sequence() const { return sequence_; }        // positions per sample
   std::int64_t classes() const { return classes_; }
   bool has_images() const { return has_images_; }
-  bool has_batch_norm() const { return has_batch_norm_; }           // then a micro-batch has whole virtual workers
+  bool has_batch_norm() const { return has_batch_norm_; }           // if true, a micro-batch has whole virtual workers
   std::int64_t input_bytes() const { return input_bytes_; }         // of one sample: symbol ids or pixels
   std::int64_t forward_flops_per_sample() const { return flops_; }  // multiply and add count as 2, a gather as 0
   // Returns the number of values that a stream of text carries from one step to the next, per sample: layers x (h, c) x
@@ -162,7 +162,7 @@ class Graph {
   // statistics come after them.
   ParameterTable parameters() const;
 
-  // Floating-point operations of a node's forward pass, per sample.
+  // Returns the floating-point operations of a node's forward pass, per sample.
   std::int64_t forward_flops_of(int node) const { return nodes_[static_cast<std::size_t>(node)].flops; }
   const std::vector<Parameter>& parameters_of(int node) const {
     return node_parameters_[static_cast<std::size_t>(node)];

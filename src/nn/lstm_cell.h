@@ -1,4 +1,4 @@
-// One unit of an LSTM cell (Hochreiter and Schmidhuber 1997 with forget gate, as torch.nn.LSTM writes it):
+// One unit of an LSTM cell (Hochreiter and Schmidhuber 1997, with a forget gate, as in torch.nn.LSTM):
 //   i, f, o = sigmoid(...), g = tanh(...);  c = f c' + i g;  h = o tanh(c)
 #pragma once
 
@@ -40,7 +40,7 @@ RINGTRAIN_HD LstmGradient lstm_gradient(const LstmGates& a, float c, float c_pre
 
 // Dropout (Srivastava et al. 2014). The random bits depend on the place in the data, never on the rank or thread. One
 // Philox block gives 16 bits to each of eight units, so the drop probability is a multiple of 1/65536. Among 128
-// neighbouring units, unit u takes half u / 64 of word (u / 16) % 4 of block u % 16. So neighbouring units lie in
+// neighbouring units, unit u takes half u / 64 of word (u / 16) % 4 of block u % 16. Neighbouring units are thus in
 // neighbouring lanes of a vector register.
 RINGTRAIN_HD std::uint32_t dropout_threshold(double probability) {
   return static_cast<std::uint32_t>(probability * 65536.0 + 0.5);

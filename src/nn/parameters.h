@@ -34,16 +34,16 @@ struct Parameter {
   InitialPart part = {};    // the part that starts with another value
 };
 
-// Tensors lie in the order in which the backward pass finishes them. Each begins at a multiple of 64 elements, with
-// zeros as padding. So one integer (the watermark) says that all elements before it are ready. Statistics come last. In
-// the gradient vector, their places hold this step's sums, which are reduced with the last bucket.
+// Tensors are in the order in which the backward pass finishes them. Each begins at a multiple of 64 elements, with
+// zeros as padding. One integer (the watermark) therefore says that all elements before it are ready. Statistics come
+// last. In the gradient vector, their places hold this step's sums, which are reduced with the last bucket.
 class ParameterTable {
  public:
   void append(Parameter parameter);  // sets offset and count
   const std::vector<Parameter>& all() const { return all_; }
   const Parameter& find(const std::string& name) const;  // throws Error if there is none
   std::int64_t count() const { return count_; }          // trained values
-  std::int64_t trained() const { return trained_; }      // elements of the trained tensors; statistics lie after
+  std::int64_t trained() const { return trained_; }      // elements of the trained tensors; statistics come after them
   std::int64_t size() const { return size_; }            // elements of the flat vector, padding included
 
  private:
@@ -51,8 +51,8 @@ class ParameterTable {
   std::int64_t count_ = 0, trained_ = 0, size_ = 0;
 };
 
-// Computes the initial values as a pure function of (seed, parameter name, index). So every rank and every layout has
-// the same weights.
+// Computes the initial values as a pure function of (seed, parameter name, index), so that every rank and every layout
+// has the same weights.
 void initialize(const ParameterTable& table, std::uint64_t seed, std::span<float> flat);
 
 }  // namespace ringtrain

@@ -19,12 +19,12 @@ enum class OptimizerKind {
   rmsprop_to_sgd,
   schedule_free_sgd,
   schedule_free_adamw,
-  muon  // for Muon's matrices; other tensors use another optimizer's rule
+  muon  // for Muon's matrices; other tensors use the rule of another optimizer
 };
 constexpr int optimizer_kinds = 10;
 
-// The inputs of an update beside the vectors. Two members differ between tensors: weight_decay, and learning_rate if
-// the optimizer has a trust ratio. The trust ratio multiplies learning_rate.
+// The inputs of an update, apart from the vectors. Two members differ between tensors: weight_decay, and learning_rate
+// if the optimizer has a trust ratio. The trust ratio multiplies learning_rate.
 struct UpdateRule {
   OptimizerKind kind = OptimizerKind::sgd;
   float learning_rate = 0;
@@ -34,11 +34,11 @@ struct UpdateRule {
                           // schedule_free: the weight of the average in y, the paper's beta
   bool nesterov = false;  // sgd: w -= lr (g + momentum u)
   bool rate_inside = false;  // sgd: v = momentum correction v + lr g; w -= v (nesterov: w -= lr g + momentum v)
-  float correction = 1;      // the rate / the rate of the last applied update, or 1
+  float correction = 1;      // rate / rate of the last applied update, or 1
   float beta1 = 0, beta2 = 0, epsilon = 0;  // Kingma and Ba 2015; rmsprop: beta2 is torch's alpha
   float bias_correction1 = 1;               // 1 - beta1^t in the applied update number t = 1, 2, ...
   float bias_correction2 = 1;               // sqrt(1 - beta2^t)
-  float weight_decay = 0;                   // g += decay w; adamw: w *= 1 - lr decay first (Loshchilov and Hutter 2019)
+  float weight_decay = 0;                   // g += decay w; adamw: first w *= 1 - lr decay (Loshchilov and Hutter 2019)
   float trust_coefficient = 0;              // lars
   bool mlperf = false;                      // lars: MLPerf's rule for a gradient of zero
   float sgd_share = 0;                      // rmsprop_to_sgd: from 0 (RMSprop) to 1 (SGD)
@@ -110,7 +110,7 @@ RINGTRAIN_HD float lamb_direction(const UpdateRule& r, float w, float m, float v
   return m / r.bias_correction1 / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon) + r.weight_decay * w;
 }
 
-// `v` is the running mean of the squared gradient, without bias correction.
+// `v` is the running mean of the squared gradient. Its bias is not corrected.
 RINGTRAIN_HD float rmsprop_update(const UpdateRule& r, float w, float g, float& v) {
   g = scaled_gradient(r, g) + r.weight_decay * w;
   v = r.beta2 * v + (1.0f - r.beta2) * g * g;
@@ -171,7 +171,7 @@ RINGTRAIN_HD void make_muons(UpdateRule& r, float matrix_factor) {
 }
 
 // Returns the new weight of one element. `first` and `second` are its state. Optimizers without a second state do not
-// touch `second`. lamb touches neither, because move_moments() has updated both before. For muon, `g` is an element of
+// use `second`. lamb changes neither, because move_moments() has updated both before. For muon, `g` is an element of
 // the orthogonalised direction, and its state was updated before too.
 RINGTRAIN_HD float updated_weight(const UpdateRule& r, float w, float g, float& first, float& second) {
   switch (r.kind) {

@@ -34,8 +34,8 @@ bool decays_to_end(const LearningRateConfig& config) {
   return config.schedule == "polynomial" || config.schedule == "cosine";
 }
 
-// Returns the rate between `peak` and `end`. x is the share of the steps between the warm-up and the end of the run
-// that is done.
+// Returns the rate between `peak` and `end`. x is the finished share of the steps from the end of the warm-up to the
+// end of the run.
 double decayed_to_end(const LearningRateConfig& config, double peak, double x) {
   if (x <= 0) return peak;
   if (x >= 1) return config.end;
@@ -56,7 +56,7 @@ double factor_at(const std::vector<EpochFactor>& points, const ScheduleContext& 
   return last.factor + (next->factor - last.factor) * (step - at(last)) / (at(*next) - at(last));
 }
 
-// The step at which the rate is taken, and the step at which it is taken during the warm-up.
+// The step for which the rate is taken, and the step for which it is taken during the warm-up.
 struct Places {
   double step, in_warmup;
 };

@@ -14,8 +14,8 @@ namespace ringtrain {
 struct ScheduleContext {
   std::int64_t global_batch = 0;
   std::int64_t steps_per_epoch = 0;
-  std::int64_t total_steps = 0;  // 0: no known end (constant, step and exponential schedules only)
-  // The number of samples of an epoch if an epoch takes all its samples; steps_per_epoch is then rounded up. 0: an
+  std::int64_t total_steps = 0;  // 0: the end is not known (constant, step and exponential schedules only)
+  // The number of samples of an epoch if an epoch takes all its samples. steps_per_epoch is then rounded up. 0: an
   // epoch has whole batches only.
   std::int64_t whole_epoch = 0;
 
@@ -49,13 +49,13 @@ struct ScheduleContext {
 //                               holds from that step on
 //
 // With every: epoch, all steps of an epoch have the rate of the epoch's first step. An epoch that begins in the warm-up
-// takes the rate at its end instead, but at most the peak: from + (peak - from) (e + 1) / (warm-up's epochs) in epoch e
-// = 0, 1, ... So the first epoch trains even if `from` is 0 (NVIDIA's DeepLearningExamples, lr_cosine_policy).
+// has the rate at its end instead, but at most the peak: from + (peak - from) (e + 1) / (warm-up's epochs) in epoch e =
+// 0, 1, ... The first epoch thus trains even if `from` is 0 (NVIDIA's DeepLearningExamples, lr_cosine_policy).
 //
 // A decay has exactly the rate `peak` at step T_w. It would reach exactly `end` at step T, which is one step after the
-// last update. A run that continues after T stays at `end`. Throws Error if the context has no epoch length, if it has
-// no end but the schedule needs one, or if the points are empty.
-// schedule needs one, or points that are empty.
+// last update. A run that continues after T stays at `end`.
+// Throws Error if the context has no epoch length, if the schedule needs an end but the context has none, or if the
+// schedule needs points but there are none.
 double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, double step);
 
 // Returns the number of warm-up steps, T_w. It is config.warmup_steps if that is set. Otherwise it is warmup_epochs

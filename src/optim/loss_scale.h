@@ -10,7 +10,7 @@ namespace ringtrain {
 
 class LossScale {
  public:
-  LossScale() = default;  // the scale is 1, and every overflow is an error: fp32, bf16
+  LossScale() = default;  // for fp32 and bf16: the scale is 1, and every overflow is an error
   explicit LossScale(const LossScaleConfig& config);
 
   float value() const { return value_; }
@@ -18,8 +18,8 @@ class LossScale {
   std::int64_t steps_since_change() const { return steps_; }
 
   // Call this after a step. `applied` says whether its gradient was finite. A dynamic scale is halved after a gradient
-  // that was not finite. It is doubled after growth_steps updates in a row. Returns false if the scale cannot be
-  // lowered any further (a fixed scale: at once); the training has then diverged.
+  // that was not finite, and doubled after growth_steps updates in a row. Returns false if the scale cannot be lowered
+  // any further, which is always the case for a fixed scale. The training has then diverged.
   bool advance(bool applied);
   void resume(float value, std::int64_t steps_since_change);
 

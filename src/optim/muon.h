@@ -25,13 +25,13 @@ MatrixRange matrix_of(const Parameter& parameter, std::int64_t begin);
 //   match_rms_adamw  0.2 sqrt(max(rows, columns))
 double muon_rate_factor(const std::string& form, const MatrixRange& matrix);
 
-// The layout of a flat vector that contains only Muon's matrices. The matrices of each rank lie together, so that one
-// broadcast shares them.
+// The layout of a flat vector that contains only Muon's matrices. The matrices of each rank are next to each other, so
+// that one broadcast shares them.
 struct MuonLayout {
   std::vector<MatrixRange> matrices;  // in the order of the parameter table
   std::vector<int> owners;            // the rank that orthogonalises each matrix
-  std::vector<ElementRange> shares;   // the elements of each rank; begin = end: it has no matrix
-  std::int64_t size = 0;              // elements
+  std::vector<ElementRange> shares;   // the elements of each rank; begin = end: the rank has no matrix
+  std::int64_t size = 0;              // number of elements
   std::vector<MatrixRange> of(int rank) const;
 };
 

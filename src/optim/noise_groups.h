@@ -1,5 +1,5 @@
 // The noise scales of the parts of a model. A part is a kind of parameter or a single tensor (noise.groups). tr(Sigma)
-// and |G|^2 are sums over elements, so the values of the groups add up to the values of the whole model.
+// and |G|^2 are sums over elements. The values of the parts therefore add up to the values of the whole model.
 #pragma once
 
 #include <span>
@@ -13,11 +13,11 @@ namespace ringtrain {
 
 class NoiseGroups {
  public:
-  // `by` is kind or tensor; the trained tensors are grouped by it. `half_life` is the half-life of NoiseScale.
+  // `by` is kind or tensor. The trained tensors are grouped by it. `half_life` is the half-life of NoiseScale.
   NoiseGroups(const ParameterTable& parameters, const std::string& by, double half_life);
 
   std::size_t size() const { return names_.size(); }
-  const std::string& name(std::size_t group) const { return names_[group]; }  // "norm", "conv1.weight"
+  const std::string& name(std::size_t group) const { return names_[group]; }  // such as "norm" or "conv1.weight"
   const NoiseScale& scale(std::size_t group) const { return scales_[group]; }
   NoiseScale& scale(std::size_t group) { return scales_[group]; }
 

@@ -25,7 +25,7 @@ void set_interval(NoiseRatio& ratio, double a, double b, double c, bool trace_is
     const double q = b + std::copysign(root, b);  // without cancellation
     ratio.low = std::min(c / q, q / a);
     ratio.high = std::max(c / q, q / a);
-  } else if (c > 0 && trace_is_positive) {  // the gradient may be 0, but the trace may not
+  } else if (c > 0 && trace_is_positive) {  // the gradient may be 0, but the trace cannot be 0
     ratio.low = c / (b + root);
   }
 }
@@ -82,8 +82,8 @@ double NoiseScale::targets_per_sample() const {
   return average(targets);
 }
 
-// The variance of a weighted mean of n equally good values is their variance / n, with n = (sum of weights)^2 / (sum of
-// squared weights). If the values drift within the half-life, the drift counts as scatter. The interval is then too
+// The variance of a weighted mean of n equally precise values is their variance / n, with n = (sum of weights)^2 / (sum
+// of squared weights). If the values drift within the half-life, the drift counts as scatter. The interval is then too
 // wide, but never too narrow.
 NoiseRatio NoiseScale::ratio() const {
   const auto [s, g] = mean();

@@ -23,7 +23,7 @@ struct NoiseMeasurement {
   double small_squared_norm = 0;  // |G_b|^2, the mean over all small batches of the step
 };
 // Returns the effective b of a batch whose last small batch may be smaller than the others: sum of b_i^2 / B. The mean
-// of G_b|^2, weighted by b_i^2, then has the expectation |G|^2 + tr(Sigma) / b.
+// of |G_b|^2, weighted by b_i^2, then has the expectation |G|^2 + tr(Sigma) / b.
 double mean_small_batch(std::int64_t batch, std::int64_t small_batch);
 
 // Unbiased estimates. A single estimate is noisy, and `gradient` may be negative. Nothing is clamped.
@@ -33,8 +33,8 @@ struct NoiseEstimate {
 };
 NoiseEstimate estimate_noise(const NoiseMeasurement& m);
 
-// A noise scale in samples, with its 95 % interval. An end without a value is unbounded, or unknown after too few
-// steps.
+// A noise scale in samples, with its 95 % interval. A missing end means that the interval is unbounded there, or that
+// there were too few steps.
 struct NoiseRatio {
   double value = 0;
   std::optional<double> low, high;
@@ -51,12 +51,12 @@ class NoiseScale {
 
   struct Step {
     NoiseEstimate estimate;
-    std::int64_t samples = 0;      // samples of the run, this step included
+    std::int64_t samples = 0;      // samples of the run, including this step
     std::int64_t batch = 0;        // batch of this step
     std::int64_t small_batch = 0;  // small batch of the estimate
     double learning_rate = 0;
     double targets_per_sample = 1;  // targets that counted in the loss; text: characters per sequence
-    bool is_rest = false;           // the epoch's last batch, smaller than its neighbours
+    bool is_rest = false;           // whether this is the smaller last batch of an epoch
   };
   void add(const Step& step);
 

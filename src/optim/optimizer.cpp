@@ -12,7 +12,7 @@ namespace ringtrain {
 namespace {
 
 struct KnownOptimizer {
-  std::string_view name;  // optimizer.kind
+  std::string_view name;  // value of optimizer.kind
   bool schedule_free;
   OptimizerKind kind;
   std::vector<std::string> state;
@@ -67,7 +67,7 @@ double schedule_free_momentum(const OptimizerConfig& config) {
   return config.kind == "sgd" ? config.momentum : config.beta1;
 }
 
-constexpr std::int64_t piece_elements = 1 << 20;  // elements of a vector that the host holds at a time
+constexpr std::int64_t piece_elements = 1 << 20;  // number of elements of a vector that the host holds at a time
 
 std::vector<ElementRange> parts_within(const std::vector<ElementRange>& own, std::int64_t begin, std::int64_t end) {
   std::vector<ElementRange> parts;
@@ -125,8 +125,8 @@ std::int64_t Optimizer::state_elements(const ParameterTable& parameters,
   return elements;
 }
 
-// If a rank has only some of the elements, a tensor's range is cut to each part, and the states of the parts lie next
-// to each other.
+// If a rank has only some of the elements, a tensor's range is cut into the parts of this rank. The states of the parts
+// are next to each other.
 void Optimizer::make_ranges(const ParameterTable& parameters) {
   std::int64_t state = 0;
   for (const Parameter& p : parameters.all()) {
@@ -185,7 +185,7 @@ std::vector<double> Optimizer::gradient_norms() {
 
 // Implements Update::complete_norms for this share.
 double Optimizer::complete_norms(std::span<double> norms) {
-  if (!share_.own) {  // whole tensors: the other ranks have other tensors
+  if (!share_.own) {  // this rank has whole tensors; other ranks have other tensors
     double sum = std::accumulate(norms.begin(), norms.end(), 0.0);
     share_.sum({&sum, 1});
     return sum;
@@ -226,7 +226,7 @@ void Optimizer::make_muon(const ParameterTable& parameters) {
   orthogonalizer_->allocate();
 }
 
-// Broadcasts the share of every rank.
+// Broadcasts the directions of every rank.
 void Optimizer::gather_directions() {
   for (int rank = 0; rank < ranks_.size; ++rank) {
     const ElementRange share = layout_.shares[static_cast<std::size_t>(rank)];

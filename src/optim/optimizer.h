@@ -21,15 +21,15 @@
 
 namespace ringtrain {
 
-// The inputs of an update beside the gradient. They depend only on the run's position, except for AdaScale's averages.
+// The inputs of an update, apart from the gradient. They depend only on the run's position, except AdaScale's averages.
 struct UpdateStep {
   double rate = 0;                                      // the learning rate
   double epochs = 0;                                    // epochs so far, with a fraction; for rmsprop_to_sgd
-  bool reports_trust = false;                           // UpdateResult must contain the trust ratios
+  bool reports_trust = false;                           // whether UpdateResult must contain the trust ratios
   std::optional<AdaScaleStep> adascale = std::nullopt;  // the gain multiplies the rate
 };
 
-// alpha_SGD of Akiba et al. 2017, the share of SGD after RMSprop. e, center and length are in epochs:
+// alpha_SGD of Akiba et al. 2017: the share of SGD after RMSprop. e, center and length are in epochs:
 //
 //   e < center                 exp(2 (e - center) / length) / 2
 //   e < center + length / 2    1/2 + (e - center) / length
@@ -54,8 +54,8 @@ class Optimizer {
     start(weights, gradients, step, loss_scale, norm_momentum, program);
     return finish();
   }
-  // start() and finish() do the same as update(), in two parts. A device may be given other work between them. Each
-  // start() needs its finish() before the next start(), because only finish() tells whether the update was applied.
+  // start() and finish() do the same as update(), in two parts. A device may get other work between them. Each start()
+  // needs its finish() before the next start(), because only finish() says whether the update was applied.
   void start(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale, float norm_momentum,
              Program* program);
   UpdateResult finish();
@@ -65,8 +65,8 @@ class Optimizer {
   // Skipped updates do not count.
   struct Applied {
     std::int64_t updates = 0;
-    double rate = 0;            // of the last update; 0: none yet
-    double largest_rate = 0;    // of all updates
+    double rate = 0;            // rate of the last update; 0: none yet
+    double largest_rate = 0;    // largest rate of all updates
     double average_weight = 0;  // sum over the updates of largest_rate^2
     bool operator==(const Applied&) const = default;
   };
@@ -93,8 +93,8 @@ class Optimizer {
   // Returns the length of a state vector on a rank that updates the elements `own`.
   static std::int64_t state_elements(const ParameterTable& parameters,
                                      const std::optional<std::vector<ElementRange>>& own);
-  // Returns whether the evaluated weights are an average (optimizer.schedule_free). update() is then given y, the point
-  // at which the gradient is computed, and the state "z" starts as a copy of the weights.
+  // Returns whether the evaluated weights are an average (optimizer.schedule_free). update() then gets y, the point at
+  // which the gradient is computed. The state "z" starts as a copy of the weights.
   static bool averages(const OptimizerConfig& config) { return config.schedule_free; }
   // Call this before the first update. It sets the state that does not start at zero.
   void begin(const Vector& weights);
@@ -104,8 +104,8 @@ class Optimizer {
   Vector& evaluated(Vector& weights);
   // Returns the trained tensors in the order of the parameter table.
   std::span<const UpdateRange> ranges() const { return tensors_; }
-  // Squared norms of the gradient that the newest start() was given, one per range. The gradient is the reduced one,
-  // with the loss scale, before clipping and weight decay. Call it after finish(). Before finish(), fetch_norms() may
+  // Returns the squared norms of the gradient of the newest start(), one per range. The gradient is the reduced one,
+  // with the loss scale, before clipping and weight decay. Call this after finish(). Before finish(), fetch_norms() may
   // start the copy to the host.
   std::vector<double> gradient_norms();
   void fetch_norms() {
@@ -128,7 +128,7 @@ class Optimizer {
   std::vector<UpdateRange> tensors_;            // the trained tensors, in the order of the parameter table
   std::vector<UpdateRange> parts_;              // the parts of them that this rank updates
   std::vector<std::size_t> tensor_of_;          // the index of each part's tensor
-  std::unique_ptr<RangeNorms> gradient_norms_;  // of the parts; null: this rank has no part
+  std::unique_ptr<RangeNorms> gradient_norms_;  // measures the parts; null: this rank has no part
   std::vector<double> tensor_norms_;            // squared norms of the newest update, if ranks share the elements
   std::int64_t trained_;
   std::vector<std::unique_ptr<Vector>> state_;
@@ -137,8 +137,8 @@ class Optimizer {
   std::unique_ptr<Vector> directions_;  // null: Muon has no matrix
   std::unique_ptr<Orthogonalizer> orthogonalizer_;
   std::unique_ptr<Vector> average_;  // [parameters.size()]; null: schedule_free is off
-  bool reports_trust_ = false;       // in the newest start()
-  Applied applied_, started_;        // started_: the next applied_, if the newest update is applied
+  bool reports_trust_ = false;       // for the newest start()
+  Applied applied_, started_;        // started_ becomes applied_ if the newest update is applied
 };
 
 }  // namespace ringtrain

@@ -12,15 +12,15 @@
 namespace ringtrain {
 
 struct UpdateShare {
-  // The elements of the flat vector that this rank updates, ascending and without overlap. The optimizer keeps state
-  // for these elements only. Empty: all trained elements.
+  // The elements of the flat vector that this rank updates, in ascending order and without overlap. The optimizer keeps
+  // state for these elements only. Empty: all trained elements.
   std::optional<std::vector<ElementRange>> own = std::nullopt;
   // Collective. Sums over the ranks that hold the other parts. All of them get the same bits. Null: no other ranks.
   std::function<void(std::span<double>)> sum = {};
-  // Whether the state vectors have places for all trained elements, like the weights' vector, whatever `own` is.
+  // Whether the state vectors have places for all trained elements, as the vector of weights has, even if `own` is set.
   bool whole_state = false;
   // Collective. `values` are the elements [begin, begin + size) of a flat vector. This rank has filled in its own
-  // elements; the call fills in the others. Null: no other ranks.
+  // elements. The call fills in the others. Null: no other ranks.
   std::function<void(std::span<float> values, std::int64_t begin)> gather = {};
 };
 

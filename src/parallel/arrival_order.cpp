@@ -45,7 +45,7 @@ class ArrivalOrder : public UpdateOrder {
 
  private:
   struct Worker {
-    std::int64_t started = 0, finished = 0;  // steps of this worker
+    std::int64_t started = 0, finished = 0;  // number of steps of this worker
     std::int64_t update = -1, version = 0;   // the worker computes this update from these weights
     std::int64_t hint = -1;                  // an update that is kept for it; another worker takes it if none is left
   };
@@ -65,7 +65,7 @@ class ArrivalOrder : public UpdateOrder {
             .staleness = applied_ - worker.version};
   }
 
-  // Updates that were kept for workers, but lie after the meeting, can be granted to any worker again.
+  // Updates that were kept for workers, but come after the meeting, can be granted to any worker again.
   ServerAction meet() {
     fresh_ = granted_end_ = applied_;
     meeting_ = -1;
@@ -80,7 +80,7 @@ class ArrivalOrder : public UpdateOrder {
     return std::ranges::all_of(workers_, [&](const Worker& other) { return other.finished >= others; });
   }
 
-  // Returns the next update of the run's order that no worker has. Returns nothing if it lies after the meeting.
+  // Returns the next update of the run's order that no worker has. Returns nothing if that update is after the meeting.
   std::optional<std::int64_t> take_fresh() {
     if (meeting_ >= 0 && fresh_ >= meeting_) return std::nullopt;
     const std::int64_t update = fresh_++;
@@ -123,7 +123,7 @@ class ArrivalOrder : public UpdateOrder {
   std::int64_t applied_;
   std::int64_t fresh_;         // updates before this are granted or kept for a worker
   std::int64_t granted_end_;   // updates from here on are not granted
-  std::int64_t meeting_ = -1;  // updates at the next meeting; -1: not known yet
+  std::int64_t meeting_ = -1;  // number of updates at the next meeting; -1: not known yet
   bool took_ = false;
 };
 

@@ -1,5 +1,5 @@
-// arrivals.csv in the folder of an asynchronous run: which worker computed each update, and from which version of the
-// weights, in the order in which the updates were applied. parallel.replay takes such a file.
+// arrivals.csv in the folder of an asynchronous run. Its lines are in the order in which the updates were applied. They
+// say which worker computed each update, and from which version of the weights. parallel.replay takes such a file.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ namespace ringtrain {
 // Reads the arrivals of the steps after `after_step`. Throws Error if the file cannot be read or has another form.
 std::vector<Arrival> read_arrivals(const std::string& path, std::int64_t after_step);
 
-// The number of updates for each staleness.
+// Returns the number of updates for each staleness.
 std::map<std::int64_t, std::int64_t> staleness_histogram(const std::vector<Arrival>& arrivals);
 
 class ArrivalsFile {
  public:
-  // Appends to the file in this folder, after its lines for steps after `after_step` have been removed. Throws Error.
+  // Appends to the file in this folder. First removes its lines for steps after `after_step`. Throws Error.
   ArrivalsFile(const std::string& run_dir, std::int64_t after_step);
   void add(const Arrival& arrival);
   const std::string& path() const { return path_; }

@@ -71,7 +71,7 @@ class BackupOrder : public UpdateOrder {
   const MeetsAfter meets_;
   std::vector<std::int64_t> steps_;  // the newest step that each worker was granted
   std::deque<int> idle_, arrived_;
-  std::int64_t step_;  // updates in the weights
+  std::int64_t step_;  // number of updates in the weights
   std::int64_t taken_ = 0, dropped_ = 0;
   bool meets_soon_ = false, meets_now_ = false;
 };

@@ -21,9 +21,10 @@ void check_parallel(const Experiment& experiment, int ranks) {
   if (!serves && !p.shard_state) return;
   const std::string what = serves ? cat("parallel.kind is ", p.kind) : "parallel.shard_state is true";
   if (experiment.optimizer.kind == "muon")
-    throw Error(cat(what, ", but optimizer.kind is muon, which needs whole matrices where a rank has parts of them"),
-                "expected another optimizer.kind, or parallel.kind: ring without parallel.shard_state (Muon's work is "
-                "shared out by matrices there)");
+    throw Error(
+        cat(what, ", but optimizer.kind is muon, which needs whole matrices, and each rank has only parts of them"),
+        "expected another optimizer.kind, or parallel.kind: ring without parallel.shard_state (Muon's work is "
+        "shared out by matrices there)");
   if (serves && p.servers > ranks)
     throw Error(cat("parallel.servers is ", p.servers, ", but there ", ranks == 1 ? "is " : "are ", ranks,
                     ranks == 1 ? " rank" : " ranks", ", expected at most as many servers as ranks"),

@@ -25,7 +25,7 @@ void OwnedSums::begin(BeforeBucket before) {
   reducer_.begin(std::move(before));
 }
 
-// All ranks need the sums after the trained elements: batch norm's statistics and AdaScale's norms.
+// All ranks need the sums after the trained elements, which are batch norm's statistics and AdaScale's norms.
 void OwnedSums::start_bucket(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
   if (before) before(0);
   const std::int64_t trained_end = std::clamp(trained_, begin, end);
@@ -64,7 +64,7 @@ void OwnedSums::share(Vector& weights) {
   waited_seconds_ += now_seconds() - begin;
 }
 
-// Every owner sends its elements to all ranks. `values` is in host memory, also on a machine with devices.
+// Every owner sends its elements to all ranks. `values` is in host memory, even if the ranks use devices.
 void OwnedSums::gather(std::span<float> values, std::int64_t begin) {
   for (const auto& [elements, rank] : owners_) {
     const std::int64_t from = std::max(begin, elements.begin), to = std::min(begin + std::ssize(values), elements.end);

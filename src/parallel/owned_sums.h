@@ -22,15 +22,15 @@ class OwnedSums : public Synchronizer {
   void share(Vector& weights) override;
 
  protected:
-  // Begins the sums of [begin, end), which lies in the trained elements.
+  // Begins the sums of [begin, end), which is a part of the trained elements.
   virtual void start_sums(std::int64_t begin, std::int64_t end, PendingSums& pending) = 0;
-  // Begins to send every owner's elements to all ranks.
+  // Begins to send the elements of every owner to all ranks.
   virtual void start_sharing(std::span<float> weights, PendingSums& pending) = 0;
 
   static std::span<float> part(std::span<float> values, std::int64_t begin, std::int64_t end) {
     return values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   }
-  double waited_seconds() const { return waited_seconds_; }  // for sums and weights in this step
+  double waited_seconds() const { return waited_seconds_; }  // time spent waiting for sums and weights in this step
 
   Communicator& communicator_;
   std::span<float> gradients_;
@@ -43,7 +43,7 @@ class OwnedSums : public Synchronizer {
 
   GradientReducer reducer_;
   bool on_device_;
-  bool is_summing_ = false;  // in host memory, between finish() and agree()
+  bool is_summing_ = false;  // true in host memory between finish() and agree()
   double waited_seconds_ = 0;
 };
 

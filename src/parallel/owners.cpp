@@ -5,7 +5,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t alignment = 64;  // elements; whole cache lines, and a good alignment for GPU kernels
+constexpr std::int64_t alignment = 64;  // in elements: whole cache lines, and a good alignment for GPU kernels
 
 std::int64_t part_of(std::int64_t elements, std::int64_t parts) {
   const std::int64_t part = (elements + parts - 1) / parts;
@@ -37,6 +37,10 @@ std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trai
       append_pieces(all, bucket, shard_piece(bucket.end - bucket.begin, ranks));
     }
   return all;
+}
+
+ElementRange served_range(std::int64_t trained, int range, int ranges) {
+  return {trained * range / ranges, trained * (range + 1) / ranges};
 }
 
 std::optional<std::vector<ElementRange>> owned_by(int rank, const std::vector<OwnedRange>& owners) {

@@ -1,4 +1,4 @@
-// Tells which rank updates which elements of the flat vector when the ranks share the optimizer's work.
+// Says which rank updates which elements of the flat vector if the ranks share the optimizer's work.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,25 @@ struct OwnedRange {
   int rank = 0;
 };
 
-// Whether the servers are workers too. This is so for synchronous servers without backup workers.
+// Returns whether the servers are workers too. This is true for synchronous servers without backup workers.
 bool servers_work(const ParallelConfig& parallel);
 
-// The length of the pieces into which ranks divide a bucket (parallel.shard_state), a multiple of 64 elements. Rank r
-// has the r-th piece. The last pieces may be shorter or empty.
+// Returns the length of the pieces into which ranks divide a bucket (parallel.shard_state), a multiple of 64 elements.
+// Rank r has the r-th piece. The last pieces may be shorter or empty.
 std::int64_t shard_piece(std::int64_t bucket_elements, int ranks);
 
-// Ranges that cover [0, trained) in ascending order. Empty if every rank updates everything. `bucket_elements` is the
-// bucket size of the communication.
+// Returns ranges that cover [0, trained) in ascending order. Empty if every rank updates everything. `bucket_elements`
+// is the bucket size of the communication.
 std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trained, std::int64_t bucket_elements,
                                int ranks);
+
+// The elements of one of `ranges` ranges of equal size, for servers on their own ranks.
+ElementRange served_range(std::int64_t trained, int range, int ranges);
 
 // Throws Error if the experiment cannot run on this number of ranks.
 void check_parallel(const Experiment& experiment, int ranks);
 
-// The ranges of one rank. None if every rank updates everything.
+// Returns the ranges of one rank, or nothing if every rank updates everything.
 std::optional<std::vector<ElementRange>> owned_by(int rank, const std::vector<OwnedRange>& owners);
 
 }  // namespace ringtrain

@@ -20,15 +20,15 @@ std::span<std::byte> bytes_of(Message& message) {
 }  // namespace
 
 ParameterServer::ParameterServer(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients,
-                                 std::unique_ptr<UpdateOrder> order, bool combines, Apply apply, Signalled signalled)
+                                 std::span<float> received, std::unique_ptr<UpdateOrder> order, Apply apply,
+                                 Signalled signalled)
     : ranks_(ranks),
       weights_(weights),
       gradients_(gradients),
+      received_(received),
       order_(std::move(order)),
-      combines_(combines),
       apply_(std::move(apply)),
       signalled_(std::move(signalled)),
-      received_(combines ? gradients.size() : 0),
       sums_(static_cast<std::size_t>(ranks.workers())) {}
 
 bool ParameterServer::step(const Wishes& wishes) {
@@ -128,7 +128,7 @@ void ParameterServer::send_weights(int worker) {
 
 void ParameterServer::take(const ServerOrder& order) {
   const ServerAction& action = order.action;
-  const std::span<float> into = combines_ ? std::span(received_) : gradients_;
+  const std::span<float> into = combines() ? received_ : gradients_;
   for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {
     if (!ranks_.mailbox().receive(ranks_.rank_of_worker(action.worker), gradient_tag,
                                   std::as_writable_bytes(piece(into, range))))
@@ -136,7 +136,7 @@ void ParameterServer::take(const ServerOrder& order) {
     moved_bytes_ += static_cast<double>(piece(into, range).size_bytes());
   }
   if (action.kind == ServerAction::Kind::drop) return;
-  if (combines_) combine(static_cast<double>(order.sums.targets), taken_.count == 0);
+  if (combines()) combine(static_cast<double>(order.sums.targets), taken_.count == 0);
   const WorkerSums& sums = order.sums;
   WorkerSums& all = taken_.sums;
   all.loss += sums.loss;
@@ -151,8 +151,8 @@ void ParameterServer::take(const ServerOrder& order) {
   taken_.count += 1;
 }
 
-// Adds a gradient to the combination. A gradient that was divided by its number of targets is weighted with that
-// number.
+// Adds a gradient to the combination. If a gradient was divided by its number of targets, that number is its
+// weight.
 void ParameterServer::combine(double weight, bool first) {
   const auto factor = static_cast<float>(weight);
   for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {
@@ -162,7 +162,7 @@ void ParameterServer::combine(double weight, bool first) {
 }
 
 void ParameterServer::apply(const ServerAction& action) {
-  if (combines_) {
+  if (combines()) {
     const float factor = 1.0f / static_cast<float>(taken_.sums.targets);
     for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank()))
       for (float& value : piece(gradients_, range)) value *= factor;
@@ -194,7 +194,7 @@ ServerOrder ServedWorker::note(const WorkerNote& note) {
   return order;
 }
 
-// Returns false if the server has died. Any of its weights that have arrived are valid: the other holder of the range
+// Returns false if the server has died. All weights that have arrived are valid, because the other holder of the range
 // sends weights of the same version to the same places.
 bool ServedWorker::pull(int server) {
   for (const ElementRange& range : ranks_.pulled_from(server))

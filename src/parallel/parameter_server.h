@@ -1,7 +1,7 @@
-// Training with parameter servers on their own ranks. ParameterServer is the side of a server and makes the updates.
-// ServedWorker is the side of a worker and gets its work. Server 0 decides the order (update_order.h) and tells the
-// other servers. They do the same in the same order. All parts of the weights that a worker pulls therefore have the
-// same version, and the servers can sum norms over their parts.
+// Training with parameter servers on their own ranks. ParameterServer is the server's side and makes the updates.
+// ServedWorker is the worker's side and gets its work. Server 0 decides the order (update_order.h) and tells the other
+// servers, which do the same in the same order. All parts of the weights that a worker pulls therefore have the same
+// version, and the servers can sum norms over their parts.
 //
 //   worker    asks or delivers ─────────► server 0: grant ─► weights of its range
 //     gradient ranges ─► each server      │  and the same order, message by message
@@ -27,9 +27,9 @@ namespace ringtrain {
 
 // The combined gradients of one update. Their combination is the mean over all their targets.
 struct TakenGradients {
-  WorkerSums sums;           // of all of them
-  ServerAction last;         // how the last one was taken
-  std::int64_t count = 0;    // of gradients
+  WorkerSums sums;           // sums of all these gradients
+  ServerAction last;         // the action that took the last gradient
+  std::int64_t count = 0;    // number of gradients
   std::int64_t dropped = 0;  // gradients that came too late since the last update
 };
 
@@ -39,17 +39,18 @@ class ParameterServer {
   using Apply = std::function<void(const TakenGradients&)>;
   using Signalled = std::function<bool()>;  // whether this rank was asked to stop
 
-  // `weights`, `gradients`: the flat vectors. `order`: on server 0. `combines`: an update takes several gradients.
-  ParameterServer(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients,
-                  std::unique_ptr<UpdateOrder> order, bool combines, Apply apply, Signalled signalled);
+  // `weights`, `gradients`: the flat vectors. `received`: a vector of their length for one worker's gradient, if an
+  // update combines several gradients; empty: an update takes one. `order`: on server 0.
+  ParameterServer(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients, std::span<float> received,
+                  std::unique_ptr<UpdateOrder> order, Apply apply, Signalled signalled);
 
   // Server 0 returns after it has applied an update. If the ranks meet after this update, server 0 returns after the
-  // meeting. The other servers return after the next meeting. Returns whether the ranks have met. wishes() then has the
-  // wishes of all ranks. `wishes` are those of this rank.
+  // meeting. The other servers return after the next meeting. Returns whether the ranks have met. wishes() then returns
+  // the wishes of all ranks. `wishes` are those of this rank.
   bool step(const Wishes& wishes);
   const Wishes& wishes() const { return met_wishes_; }
-  double waited_seconds() const { return waited_seconds_; }  // total, for workers
-  double moved_bytes() const { return moved_bytes_; }        // total: weights and gradients, of this server
+  double waited_seconds() const { return waited_seconds_; }  // total time of waiting for workers
+  double moved_bytes() const { return moved_bytes_; }        // total of weights and gradients of this server
 
  private:
   bool lead(const Wishes& wishes);
@@ -63,14 +64,13 @@ class ParameterServer {
   void apply(const ServerAction& action);
   WorkerSums& sums_of(std::int64_t worker) { return sums_[static_cast<std::size_t>(worker)]; }
   void tell(int rank, const ServerOrder& order);
+  bool combines() const { return !received_.empty(); }
 
   ServerRanks& ranks_;
-  std::span<float> weights_, gradients_;
+  std::span<float> weights_, gradients_, received_;
   const std::unique_ptr<UpdateOrder> order_;
-  const bool combines_;
   const Apply apply_;
   const Signalled signalled_;
-  std::vector<float> received_;   // of combined gradients
   std::vector<WorkerSums> sums_;  // of each worker's newest gradient
   TakenGradients taken_;
   Wishes wishes_{}, met_wishes_{};
@@ -80,10 +80,10 @@ class ParameterServer {
 
 class ServedWorker {
  public:
-  // `weights`, `gradients`: the flat vectors; the weights of a grant are put there.
+  // `weights` and `gradients` are the flat vectors. The weights of a grant are stored in `weights`.
   ServedWorker(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients)
       : ranks_(ranks), weights_(weights), gradients_(gradients) {}
-  // Both functions wait for the answer of server 0: a grant with weights, or a meeting.
+  // Both functions wait for the answer of server 0, which is a grant with weights or a meeting.
   ServerOrder ask(bool wants_to_stop);
   ServerOrder deliver(const WorkerSums& sums, bool wants_to_stop);
 

@@ -13,11 +13,12 @@ namespace ringtrain {
 
 class StageRanks;
 
-// Callbacks of the trainer for micro-batch `i` of the step. Each is called in increasing order of i.
+// Callbacks of the trainer for micro-batch `i` of the step. Each of them is called in increasing order of i.
 struct PassCalls {
-  std::function<void(std::int64_t i)> input;    // brings its input and targets
+  std::function<void(std::int64_t i)> input;    // provides its input and targets
   std::function<void(std::int64_t i)> forward;  // after input(i)
   std::function<void(std::int64_t i)> backward;
+  std::function<void()> waits;  // before the rank waits for another stage
 };
 
 // Seconds that a rank spent in a step outside its passes.
@@ -31,8 +32,11 @@ class PassOrder {
   virtual ~PassOrder() = default;
   // Does the forward and backward pass of every micro-batch of the step. Collective over the ranks of a pipeline.
   virtual PassTimes run(std::int64_t micro_batches, const PassCalls& calls) = 0;
-  // Does one forward pass without a backward pass. `pass` runs the program.
-  virtual void forward(const std::function<void()>& pass) { pass(); }
+  // Does one forward pass without a backward pass. `pass` runs the program. `waits` is as in PassCalls.
+  virtual void forward(const std::function<void()>& pass, const std::function<void()>& waits) {
+    static_cast<void>(waits);
+    pass();
+  }
 };
 
 // One event of a stage: the forward or the backward pass of a micro-batch.
@@ -42,22 +46,22 @@ struct StageEvent {
   bool operator==(const StageEvent&) const = default;
 };
 
-// The events of stage `stage` of `stages` for m micro-batches. gpipe (Huang et al. 2019) does all forward passes, then
-// all backward passes. 1f1b (Narayanan et al. 2019, PipeDream-Flush) begins with stages - 1 - stage forward passes.
-// Then it alternates forward and backward passes.
+// Returns the events of stage `stage` of `stages` for m micro-batches. gpipe (Huang et al. 2019) does all forward
+// passes, then all backward passes. 1f1b (Narayanan et al. 2019, PipeDream-Flush) begins with stages - 1 - stage
+// forward passes. Then it alternates forward and backward passes.
 std::vector<StageEvent> stage_events(const std::string& schedule, std::int64_t stage, std::int64_t stages,
                                      std::int64_t micro_batches);
-// The most micro-batches that a stage holds at a time. This is m with gpipe, and min(stages - stage, m) with 1f1b.
+// Returns the most micro-batches that a stage holds at a time: m with gpipe, and min(stages - stage, m) with 1f1b.
 std::int64_t stage_slots(const std::string& schedule, std::int64_t stage, std::int64_t stages,
                          std::int64_t micro_batches);
-// The share of a step in which a stage is idle, if all stages are equally fast: (K - 1) / (m + K - 1) for K stages.
+// Returns the idle share of a stage if all stages are equally fast: (K - 1) / (m + K - 1) for K stages.
 double bubble_share(std::int64_t stages, std::int64_t micro_batches);
 
 // If `ranks` is null, each micro-batch has its forward and backward pass in turn. Otherwise `program` is the program of
 // a pipeline's stage with `slots` slots.
 std::unique_ptr<PassOrder> make_pass_order(StageRanks* ranks, Program& program, const std::string& schedule,
                                            std::int64_t slots);
-// Bytes of the buffers that a stage's PassOrder takes in the memory of the device that computes.
+// Returns the bytes of the buffers that a stage's PassOrder takes in the memory of the device that computes.
 std::int64_t pass_order_bytes(const PartBytes& bytes);
 
 }  // namespace ringtrain

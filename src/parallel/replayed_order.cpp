@@ -56,8 +56,8 @@ class ReplayedOrder : public UpdateOrder {
       ++applied_;
       meets_now_ = meets_(applied_);
       if (meets_now_ && !is_clean())
-        throw Error(cat("parallel.replay: the ranks meet after step ", applied_,
-                        ", but the recorded run had other updates under way there"),
+        throw Error(cat("parallel.replay: this run stops for an evaluation or a checkpoint after step ", applied_,
+                        ", but in the recorded run other updates were being computed then"),
                     hint);
       meets_now_ = meets_now_ || (meets_soon_ && is_clean());
       return ServerAction{.kind = ServerAction::Kind::apply, .update = applied_ - 1, .meets = meets_now_};
@@ -89,8 +89,8 @@ class ReplayedOrder : public UpdateOrder {
     std::vector<std::int64_t> next(states_.size(), -1);
     for (std::size_t i = arrivals_.size(); i-- > 0;)
       hints_[i] = std::exchange(next[static_cast<std::size_t>(arrivals_[i].worker)], arrivals_[i].update);
-    // clean_[n] says that the ranks can meet after n arrivals: exactly the updates before begin_ + n are applied, and
-    // no worker computes one.
+    // clean_[n] says that the ranks can meet after n arrivals. This is so if exactly the updates before begin_ + n are
+    // applied and no worker computes one.
     clean_.resize(arrivals_.size() + 1);
     std::int64_t largest = begin_ - 1;
     std::vector<bool> pulled_before(arrivals_.size() + 1, false);
@@ -134,7 +134,7 @@ class ReplayedOrder : public UpdateOrder {
   const std::int64_t begin_;
   std::int64_t applied_;
   const std::vector<Arrival> arrivals_;
-  std::vector<std::size_t> grants_;  // places in arrivals_
+  std::vector<std::size_t> grants_;  // indices of arrivals_, in the order of the grants
   std::vector<std::int64_t> hints_;  // for each arrival, the update that its worker computes next
   std::vector<bool> clean_;          // by the number of applied arrivals
   std::vector<State> states_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "parallel/owners.h"
 #include "parallel/server_messages.h"
 
 namespace ringtrain {
@@ -23,8 +24,7 @@ void ServerRanks::check_deaths() const {
 }
 
 ElementRange ServerRanks::range_of(int server) const {
-  const int range = server % ranges_;
-  return {trained_ * range / ranges_, trained_ * (range + 1) / ranges_};
+  return served_range(trained_, server % ranges_, ranges_);
 }
 
 std::vector<ElementRange> ServerRanks::with_statistics(ElementRange range, bool statistics) const {

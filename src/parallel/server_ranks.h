@@ -16,7 +16,7 @@ namespace ringtrain {
 
 class ServerRanks {
  public:
-  // `mailbox`: of all ranks. `trained`, `elements`: of the flat vector, as ParameterTable has them.
+  // `mailbox` connects all ranks. `trained` and `elements` are those of the flat vector, as in ParameterTable.
   ServerRanks(std::unique_ptr<Mailbox> mailbox, int ranges, int replicas, std::int64_t trained, std::int64_t elements);
 
   Mailbox& mailbox() { return *mailbox_; }
@@ -25,25 +25,25 @@ class ServerRanks {
   int workers() const { return mailbox_->size() - servers(); }
   bool is_server() const { return mailbox_->rank() < servers(); }
   int rank_of_worker(std::int64_t worker) const { return servers() + static_cast<int>(worker); }
-  std::vector<int> holders(int range) const;  // servers that have it
+  std::vector<int> holders(int range) const;  // servers that hold it
 
   // Throws if the run cannot continue without the dead ranks that this rank knows of.
   void check_deaths() const;
 
-  // The trained elements that a server holds: ranges of equal size, whatever tensors they cut.
+  // Returns the trained elements that a server holds. Ranges have equal sizes and may cut tensors.
   ElementRange range_of(int server) const;
-  // The elements that a worker sends to a server: the gradient of the server's range, and this step's statistics. The
-  // statistics lie after the trained elements, and every server has them.
+  // Returns the elements that a worker sends to a server: the gradient of the server's range, and this step's
+  // statistics. The statistics come after the trained elements, and every server has them.
   std::vector<ElementRange> pushed_to(int server) const;
-  // The elements that a worker gets from a server: the weights of the server's range. The holders of the first range
-  // also send the running statistics.
+  // Returns the elements that a worker gets from a server: the weights of the server's range. The holders of the first
+  // range also send the running statistics.
   std::vector<ElementRange> pulled_from(int server) const;
 
   // Sums `values` over the ranges. All holders of a range must pass the same values. All servers get the same bits.
   // Collective over the servers.
   void sum(std::span<double> values);
-  // The elements that this rank's optimizer updates. Empty if one server has everything. Empty also on workers, which
-  // update nothing.
+  // Returns the elements that this rank's optimizer updates. Empty if one server has everything. Empty also on workers,
+  // which update nothing.
   UpdateShare update_share();
 
  private:
@@ -54,8 +54,8 @@ class ServerRanks {
   std::int64_t trained_, elements_;
 };
 
-// Throws Error if a run with so many ranges and replicas cannot continue without the ranks `dead`. A run needs every
-// worker, a holder of each range, and rank 0. Rank 0 decides the order and writes the run's files.
+// Throws Error if a run with this number of ranges and replicas cannot continue without the ranks `dead`. A run needs
+// every worker, a holder of each range, and rank 0. Rank 0 decides the order and writes the run's files.
 void check_server_deaths(const std::vector<int>& dead, int ranges, int replicas);
 
 }  // namespace ringtrain

@@ -30,7 +30,7 @@ class Buffers {
   std::array<std::byte*, 2> memory_{};
 };
 
-// The messages from a neighbour, in order. The next message is received while the last one is used.
+// The messages from a neighbour, in order. The next message is received while the previous one is used.
 class Arrivals {
  public:
   Arrivals(Links& links, int from, int tag, std::int64_t bytes)
@@ -74,7 +74,7 @@ class Departures {
  public:
   Departures(Links& links, int to, int tag, std::int64_t bytes)
       : links_(links), to_(to), tag_(tag), buffers_(links, bytes) {}
-  // Returns the memory for the next message. Waits until the last message but one was sent.
+  // Returns the memory for the next message. Waits until the message that used this memory was sent.
   std::byte* next() {
     if (buffers_.empty()) return nullptr;
     if (messages_[at_]) std::exchange(messages_[at_], nullptr)->finish();
@@ -134,10 +134,11 @@ class StagePasses : public PassOrder {
       if (!event.backward) calls.input(i);
       program_.select(static_cast<int>(i % slots_));
       if (event.backward)
-        backward([&] { calls.backward(i); });
+        backward([&] { calls.backward(i); }, calls.waits);
       else
-        forward_pass([&] { calls.forward(i); });
+        forward_pass([&] { calls.forward(i); }, calls.waits);
     }
+    calls.waits();
     timed(times_.boundary, [&] {
       activations_out_.finish();
       gradients_out_.finish();
@@ -145,9 +146,10 @@ class StagePasses : public PassOrder {
     return times_;
   }
 
-  void forward(const std::function<void()>& pass) override {
+  void forward(const std::function<void()>& pass, const std::function<void()>& waits) override {
     activations_in_.expect(1);
-    forward_pass(pass);
+    forward_pass(pass, waits);
+    waits();
     activations_out_.finish();  // nobody may call poll() before the next pass
   }
 
@@ -155,7 +157,8 @@ class StagePasses : public PassOrder {
   int before() const { return ranks_.is_first() ? -1 : ranks_.rank_of(ranks_.replica(), ranks_.stage() - 1); }
   int after() const { return ranks_.is_last() ? -1 : ranks_.rank_of(ranks_.replica(), ranks_.stage() + 1); }
 
-  void forward_pass(const std::function<void()>& pass) {
+  void forward_pass(const std::function<void()>& pass, const std::function<void()>& waits) {
+    waits();
     PartTraffic traffic;
     traffic.activations_in = timed(times_.bubble, [&] { return activations_in_.take(); });
     traffic.activations_out = timed(times_.boundary, [&] { return activations_out_.next(); });
@@ -165,7 +168,8 @@ class StagePasses : public PassOrder {
     poll();
   }
 
-  void backward(const std::function<void()>& pass) {
+  void backward(const std::function<void()>& pass, const std::function<void()>& waits) {
+    waits();
     PartTraffic traffic;
     traffic.gradients_in = timed(times_.bubble, [&] { return gradients_in_.take(); });
     traffic.gradients_out = timed(times_.boundary, [&] { return gradients_out_.next(); });

@@ -18,8 +18,8 @@ namespace ringtrain {
 struct StageDevices {
   // Makes the communicator that sums a device's vectors over the ranks of `host`. Collective over those ranks.
   std::function<std::unique_ptr<DeviceCommunicator>(Communicator& host)> sums;
-  // Links between devices. `rank`: of this rank in the group of `host`. `lanes`: all that it takes part in, those with
-  // the stage before it first. `poll` throws when a rank of the pipeline has failed. Collective.
+  // Makes links between devices. `rank` is this rank's number in the group of `host`. `lanes` are all its lanes; those
+  // with the previous stage come first. `poll` throws if a rank of the pipeline has failed. Collective.
   std::function<std::unique_ptr<Links>(Links& host, int rank, std::vector<Lane> lanes, std::function<void()> poll)>
       links;
 };
@@ -43,12 +43,12 @@ class StageRanks {
 
   // Sums the gradients of this stage over the replicas, in the memory where the gradients are.
   Communicator& over_replicas() { return device_sums_ ? static_cast<Communicator&>(*device_sums_) : *over_replicas_; }
-  DeviceCommunicator* device_sums() { return device_sums_.get(); }  // null: in host memory, or one replica
-  Communicator& over_stages() { return *over_stages_; }             // of this replica
+  DeviceCommunicator* device_sums() { return device_sums_.get(); }  // null: in host memory, or with one replica
+  Communicator& over_stages() { return *over_stages_; }             // between the stages of this replica
   Links& links() { return *links_; }                                // between all ranks of the group, in host memory
   // Links for activations and gradients that cross the cuts. They connect devices if the ranks compute on devices.
   Links& crossings() { return crossings_ ? *crossings_ : *links_; }
-  void poll();  // throws the error of a failed rank; to be called while the host waits for a device
+  void poll();  // call it while the host waits for a device; throws the error of a failed rank
   void abort(const std::string& why);
   // Every rank updates all weights of its stage. Norms are taken over the whole model.
   UpdateShare share();

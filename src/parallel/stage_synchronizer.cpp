@@ -38,7 +38,7 @@ class StageSynchronizer : public Synchronizer {
   GradientReducer reducer_;
   std::int64_t elements_;
   bool on_device_;
-  bool is_summing_ = false;  // in host memory, between finish() and agree()
+  bool is_summing_ = false;  // true in host memory between finish() and agree()
 };
 
 }  // namespace

@@ -31,24 +31,24 @@ class Synchronizer {
   virtual void begin(BeforeBucket before = {}) = 0;
   virtual void ready(std::int64_t watermark) = 0;  // elements [0, watermark) hold this rank's final values
   virtual void poll() = 0;                         // lets the sums advance; cheap, called between kernels
-  // Every gradient is ready. Backend::start_update() may be called with the gradients from here on.
+  // Call this when every gradient is ready. After it, Backend::start_update() may be called with the gradients.
   virtual void finish() = 0;
   // Sums `counters` over the ranks. All ranks get the same bits. After finish(), agree() also waits for the sums of the
   // gradients. Backend::finish_update() may then be called.
   virtual void agree(std::span<double> counters) = 0;
 
-  // The elements that this rank updates. A rank that updates a part gets the summed gradients of that part only. The
-  // statistics after the trained elements are summed on all ranks. share() must follow each update.
+  // Returns the elements that this rank updates. A rank that updates a part gets the summed gradients of that part
+  // only. The statistics after the trained elements are summed on all ranks. share() must follow each update.
   virtual UpdateShare update_share() { return {}; }
   // Collective. Gathers `weights`, of which each rank has updated its own elements, on all ranks. Returns when
   // `weights` are complete.
   virtual void share(Vector& weights) { static_cast<void>(weights); }
-  // Seconds of the last step in which this rank waited for gradients to reach servers, or for weights from them.
+  // Returns the seconds of the last step in which this rank waited for servers to get gradients or to send weights.
   virtual double server_seconds() const { return 0; }
 };
 
-// Every rank keeps all weights, and a ring sums the gradients bucket by bucket while the backward pass still runs
-// (cluster/gradient_reducer.h). `gradients`: the flat vector, where start_sum() of the communicator finds it.
+// Every rank keeps all weights. A ring sums the gradients bucket by bucket while the backward pass still runs
+// (cluster/gradient_reducer.h). `gradients` is the flat vector, in memory that start_sum() can sum.
 std::unique_ptr<Synchronizer> make_ring_synchronizer(Communicator& communicator, std::span<float> gradients,
                                                      std::int64_t bucket_elements, bool on_device);
 
@@ -66,8 +66,8 @@ std::unique_ptr<Synchronizer> make_server_synchronizer(Communicator& communicato
                                                        std::int64_t trained, std::int64_t bucket_elements,
                                                        const std::vector<OwnedRange>& owners, bool on_device);
 
-// The synchronizer that the experiment asks for. `stages` is not null in a pipeline. The gradients of a stage are then
-// summed over its replicas by a ring, and counters are summed over all ranks.
+// Makes the synchronizer that the experiment asks for. `stages` is not null in a pipeline. The gradients of a stage are
+// then summed over its replicas by a ring, and counters are summed over all ranks.
 std::unique_ptr<Synchronizer> make_synchronizer(const ParallelConfig& parallel, Communicator& communicator,
                                                 StageRanks* stages, std::span<float> gradients, std::int64_t trained,
                                                 std::int64_t bucket_elements, bool on_device);

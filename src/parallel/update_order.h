@@ -25,10 +25,10 @@ namespace ringtrain {
 
 struct ServerAction {
   enum class Kind : std::int64_t {
-    grant,  // to `worker`: `update`, with the weights of now; `hint`: what it will probably be granted next, -1:
+    grant,  // to `worker`: `update`, with the present weights; `hint`: what it will probably be granted next, -1:
             // unknown
     take,   // the gradient of `worker` for `update`, `staleness` updates old
-    drop,   // the same, too late to count
+    drop,   // the same, but too late to count
     apply,  // the gradients taken since the last apply; `dropped` gradients came too late since then
     meet    // no gradient is being computed, and `update` updates are applied
   };
@@ -36,7 +36,7 @@ struct ServerAction {
   std::int64_t worker = -1;
   std::int64_t update = 0;
   std::int64_t hint = -1;
-  std::int64_t version = 0;  // grant: updates in the weights; take, drop: those that were in them at the pull
+  std::int64_t version = 0;  // grant: updates in the weights; take, drop: updates in the weights at the pull
   std::int64_t staleness = 0;
   std::int64_t dropped = 0;
   bool meets = false;  // apply: the ranks meet before the next update
@@ -46,14 +46,14 @@ struct ServerAction {
 class UpdateOrder {
  public:
   virtual ~UpdateOrder() = default;
-  virtual void asks(int worker) = 0;      // a worker without work: once at the start and after every meeting
-  virtual void delivers(int worker) = 0;  // its gradient is there
-  virtual void meet_soon() = 0;           // all shall meet as soon as the updates that are under way are applied
+  virtual void asks(int worker) = 0;      // the worker has no work; called once at the start and after every meeting
+  virtual void delivers(int worker) = 0;  // the worker's gradient has arrived
+  virtual void meet_soon() = 0;           // all ranks shall meet after the updates that are under way
   virtual std::optional<ServerAction> next() = 0;  // nothing: a worker must ask or deliver first
 };
 
-// Whether all ranks meet after so many updates. The result depends on the number alone. It is only called with numbers
-// after the last meeting.
+// Returns whether all ranks meet after this number of updates. The result depends only on the number. It is only called
+// with numbers after the last meeting.
 using MeetsAfter = std::function<bool(std::int64_t updates)>;
 
 // Updates are applied when they arrive. With `max_staleness` s >= 0 (stale synchronous parallel, Ho et al. 2013), no
@@ -66,10 +66,10 @@ std::unique_ptr<UpdateOrder> make_arrival_order(int workers, std::int64_t begin,
 
 // One line of arrivals.csv.
 struct Arrival {
-  std::int64_t step = 0;     // updates in the weights with this one
-  std::int64_t update = 0;   // whose samples it has taken
+  std::int64_t step = 0;     // number of updates in the weights, including this one
+  std::int64_t update = 0;   // the update of the run's order whose samples it has taken
   std::int64_t worker = 0;   // from 0
-  std::int64_t version = 0;  // updates in the weights that it was computed from
+  std::int64_t version = 0;  // number of updates in the weights from which it was computed
   std::int64_t staleness() const { return step - 1 - version; }
   bool operator==(const Arrival&) const = default;
 };

@@ -8,8 +8,8 @@
 
 namespace ringtrain {
 
-// Sets RunPlan::adascale_times and base_schedule. The schedule's epochs then have as many steps as those of a run at
-// base_batch, and stop.epochs counts them; stop.steps counts updates.
+// Sets RunPlan::adascale_times and base_schedule. The epochs of the schedule then have as many steps as those of a run
+// at base_batch. stop.epochs counts these epochs; stop.steps counts updates.
 void measure_by_base_batch(RunPlan& plan);
 
 // Returns the schedule by which the learning rate is measured.

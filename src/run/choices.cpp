@@ -69,7 +69,7 @@ RunChoices read_choices(const std::string& run_dir) {
   try {
     return of_text(contents(path));
   } catch (const Error& e) {
-    log_warning(path, ": ", e.what(), "; plans are searched anew, and the run may continue within rounding only");
+    log_warning(path, ": ", e.what(), "; new cuDNN plans are searched, and the results may differ by rounding");
     return {};
   }
 }

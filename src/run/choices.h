@@ -13,9 +13,9 @@
 namespace ringtrain {
 
 struct RunChoices {
-  std::string device, cudnn;                         // for which the plans were made; "" without plans
-  std::map<std::string, std::string> communication;  // Communicator::record()
-  std::string plans;                                 // Device::packed_plans()
+  std::string device, cudnn;                         // the plans were made for these; "" without plans
+  std::map<std::string, std::string> communication;  // see Communicator::record()
+  std::string plans;                                 // see Device::packed_plans()
 
   bool empty() const { return device.empty() && communication.empty(); }
   bool fit(const cuda::DeviceFacts& facts) const { return device == facts.name && cudnn == facts.cudnn_version; }

@@ -14,7 +14,7 @@
 namespace ringtrain {
 namespace {
 
-// Returns the last step by stop.epochs, in steps of the schedule; 0: stop.epochs is not given.
+// Returns the last step by stop.epochs, in steps of the schedule. 0: stop.epochs is not given.
 std::int64_t last_step_of_epochs(const RunPlan& plan) {
   StopConfig stop = plan.experiment.stop;
   stop.steps = 0;
@@ -25,7 +25,7 @@ bool has_end(const RunPlan& plan) {
   return plan.experiment.stop.epochs > 0 || plan.experiment.stop.steps > 0 || plan.experiment.branch.samples > 0;
 }
 
-// Returns the samples that are left of branch.samples.
+// Returns the number of samples that are left of branch.samples.
 std::int64_t samples_left(const RunPlan& plan, const Position& p) {
   return plan.branch.position.samples + plan.experiment.branch.samples - p.samples;
 }
@@ -84,7 +84,7 @@ std::string describe_following(const RunPlan& plan) {
   return t.str();
 }
 
-// The course of a run that is not a branch.
+// Plans the course of a run that is not a branch.
 void plan_own_course(RunPlan& plan) {
   const Experiment& e = plan.experiment;
   const bool keeps_rest = plan.course.keeps_rest;

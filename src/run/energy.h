@@ -29,7 +29,7 @@ class EnergyMeter {
  private:
   struct Counter {
     std::string part, path;
-    std::int64_t range = 0;  // microjoules at which the counter wraps around to 0
+    std::int64_t range = 0;  // value in microjoules at which the counter wraps around to 0
     std::int64_t last = 0;
     double total = 0;  // microjoules
   };

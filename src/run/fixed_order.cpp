@@ -44,6 +44,15 @@ double seconds_of_step(const RunPlan& plan, Backend& backend) {
   return least * static_cast<double>(plan.batch.accumulation - 1);
 }
 
+// Returns the samples of a pass of the same run with communication.order=any.
+std::int64_t micro_batch_in_any_order(const RunPlan& plan, Backend& backend) {
+  Experiment experiment = plan.experiment;
+  experiment.communication.order = "any";
+  return make_run_plan(experiment, plan.train, plan.has_validation ? &plan.validation : nullptr,
+                       static_cast<int>(plan.batch.ranks), backend, 0, plan.branch)
+      .batch.micro_batch;
+}
+
 }  // namespace
 
 std::int64_t stated_micro_batch(const Experiment& experiment) {
@@ -89,6 +98,10 @@ std::string describe_fixed_order(const RunPlan& plan, Backend& backend, bool mea
   if (additions > 0 && measures)
     cost += cat(": ", with_digits(1000 * seconds_of_step(plan, backend), 3), " ms (measured here, on one rank)");
   t.row("cost of a rank", cost);
+  if (!measures) return t.str();
+  if (const std::int64_t free = micro_batch_in_any_order(plan, backend); free > batch.micro_batch)
+    t.row("not in this cost", cat("passes of ", batch.micro_batch, " samples instead of ", free,
+                                  ", which are slower: ringtrain bench step measures passes"));
   return t.str();
 }
 

@@ -27,7 +27,8 @@ void check_fixed_order(const RunPlan& plan);
 std::int64_t waiting_nodes(const RunPlan& plan);
 
 // Returns a table with the tree ("8 passes of 32 samples; ...") and the memory and time that it costs a rank. If
-// `measures` is true, the time is measured here by adding vectors of that size. "" if there is no fixed order.
+// `measures` is true, the time is measured here by adding vectors of that size. A line says how much larger the passes
+// would be in any order, because that time is not measured. "" if there is no fixed order.
 std::string describe_fixed_order(const RunPlan& plan, Backend& backend, bool measures);
 
 }  // namespace ringtrain

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -165,6 +166,16 @@ void remove_unless_used(const std::string& path) {
   fs::remove(path, ignored);
 }
 
+// Returns the folder's name without links, such as results/NAME/latest. It is results/NAME/ID if the folder is there,
+// so that the link `latest` is kept, and otherwise the whole path.
+std::string short_name(const fs::path& folder) {
+  std::error_code failed;
+  const fs::path whole = fs::canonical(folder, failed);
+  if (failed) return folder.string();
+  const fs::path usual = fs::path("results") / whole.parent_path().filename() / whole.filename();
+  return fs::equivalent(usual, whole, failed) ? usual.string() : whole.string();
+}
+
 }  // namespace
 
 bool is_kept_name(std::string_view name) {
@@ -204,12 +215,15 @@ std::string run_folder_path(const Experiment& experiment, bool resume) {
   }
 }
 
-ExperimentArguments experiment_of_run(ExperimentArguments source, bool resume) {
+RunSource source_of_run(ExperimentArguments source, bool resume) {
   std::error_code ignored;
   fs::path folder = source.path;
   const bool is_folder = fs::is_directory(folder, ignored);
-  if (!is_folder) folder = folder.parent_path();
-  const bool is_run = fs::exists(folder / "experiment.yaml", ignored) && fs::exists(folder / "run.json", ignored);
+  if (!is_folder) folder = folder.has_parent_path() ? folder.parent_path() : ".";
+  // `import` writes no run.json, but a checkpoint of step 0.
+  const bool is_run = fs::exists(folder / "experiment.yaml", ignored) &&
+                      (fs::exists(folder / "run.json", ignored) ||
+                       fs::exists(folder / "checkpoints" / "step-000000000.h5", ignored));
   if (is_folder && !is_run)
     throw Error(cat(source.path,
                     " is a folder without experiment.yaml and run.json, expected a run's folder or an experiment file"),
@@ -217,11 +231,15 @@ ExperimentArguments experiment_of_run(ExperimentArguments source, bool resume) {
   if (is_folder && !resume)
     throw Error(cat(source.path, " is the folder of a run, which only --resume goes on with"),
                 cat("add --resume, or train its experiment again: ", (folder / "experiment.yaml").string()));
-  if (!resume || !is_run || (!is_folder && fs::path(source.path).filename() != "experiment.yaml")) return source;
-  const fs::path whole = fs::canonical(folder, ignored);  // results/NAME/latest is a link
+  if (!is_run || (!is_folder && fs::path(source.path).filename() != "experiment.yaml")) return {source, ""};
   source.path = (folder / "experiment.yaml").string();
-  source.overrides.insert(source.overrides.begin(), "run.dir=" + (ignored ? folder : whole).string());
-  return source;
+  const bool names_folder = std::ranges::any_of(source.overrides, [](const std::string& text) {
+    return text.starts_with("run.dir=") || text.starts_with("run.id=");
+  });
+  if (resume && !names_folder) return {source, short_name(folder)};
+  // The stored run.dir and run.id name this folder, which a new run must not use.
+  source.overrides.insert(source.overrides.begin(), {"run.dir=", "run.id="});
+  return {source, ""};
 }
 
 RunFolder::RunFolder(const std::string& path, bool resume)
@@ -252,7 +270,7 @@ RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
   make_folder(path_);
   lock_ = take_lock(path_);
   try {
-    check();  // again: another job may have used the folder before this process got the lock
+    check();  // checked again: another job may have used the folder before this one got the lock
     probe(path_);
   } catch (...) {
     if (!resume) remove_unless_used(path_);
@@ -263,7 +281,7 @@ RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
 
 void RunFolder::keep_lock() const {
   struct stat now {}, own {};
-  if (::fstat(lock_, &own) != 0) return;  // the file system cannot tell
+  if (::fstat(lock_, &own) != 0) return;  // the file system cannot say which file it is
   if (::stat(cat(path_, "/", lock_name).c_str(), &now) == 0) {
     if (now.st_ino == own.st_ino && now.st_dev == own.st_dev) return;
   } else if (errno != ENOENT) {
@@ -300,7 +318,7 @@ bool lock_owner_is_gone(const std::string& text) {
   std::istringstream words(text);
   std::string host, word;
   pid_t pid = 0;
-  if (!(words >> host >> word >> pid) || pid <= 0) return true;  // cut off in a write: the writer died
+  if (!(words >> host >> word >> pid) || pid <= 0) return true;  // the text is cut off, so its writer has died
   if (is_of_an_earlier_life(text)) return true;
   return host == this_host() && ::kill(pid, 0) != 0 && errno == ESRCH;
 }

@@ -20,11 +20,17 @@ bool is_kept_name(std::string_view name);
 // second, -2, -3, ... is appended. Throws Error if the program uses the name itself.
 std::string run_folder_path(const Experiment& experiment, bool resume);
 
-// Returns the experiment file and overrides of a command line whose source may be a run's folder or the experiment.yaml
-// in it. With `resume`, such a source means that run: its experiment.yaml, and run.dir set to the folder (an override
-// of run.dir by the user takes precedence). Other sources are returned unchanged. Throws Error for a folder without a
-// run, and for a run's folder without `resume`.
-ExperimentArguments experiment_of_run(ExperimentArguments source, bool resume);
+struct RunSource {
+  ExperimentArguments experiment;
+  std::string folder;  // of the run that is resumed; "": run_folder_path() says it
+};
+
+// Returns the experiment file of a command line whose source may be a run's folder or the experiment.yaml in it. With
+// `resume`, such a source means that run, unless the user's overrides name another folder with run.dir or run.id.
+// Without `resume`, the stored experiment is trained again: run.dir and run.id, which name the old folder, are
+// cleared. Other sources are returned unchanged. Throws Error for a folder without a run, and for a run's folder
+// without `resume`.
+RunSource source_of_run(ExperimentArguments source, bool resume);
 
 // Makes the folder, checks that it can be written, and locks it. Throws Error with a hint.
 //
@@ -59,7 +65,7 @@ class RunFolder {
   mutable int lock_ = -1;  // keep_lock() may have to open it again
 };
 
-// The file of a trial's folder with the trial's state (study/trial_record.h), beside the files of a run.
+// The file in a trial's folder with the state of the trial (study/trial_record.h), in addition to the files of a run.
 inline constexpr const char* trial_file_name = "trial.json";
 
 // Returns whether the process that wrote the text of a lock file has ended. The text is "host pid 1234", with "job 4711

@@ -6,7 +6,7 @@
 
 namespace ringtrain {
 
-// Library -> version as found at run time: "MPI", "HDF5", "oneDNN", "yaml-cpp", "nlohmann-json".
+// Returns each library with its version, as found at run time: "MPI", "HDF5", "oneDNN", "yaml-cpp", "nlohmann-json".
 std::map<std::string, std::string> library_versions();
 
 std::string version_text();  // for `ringtrain --version`: the program, its build and its libraries

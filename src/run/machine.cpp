@@ -16,6 +16,7 @@
 #include "cluster/staged_links.h"
 #include "cluster/surviving_communicator.h"
 #include "parallel/server_ranks.h"
+#include "run/instruction_sets.h"
 #include "run/plan.h"
 #include "run/stage_plan.h"
 
@@ -23,7 +24,7 @@ namespace ringtrain {
 
 namespace {
 
-constexpr std::size_t kUuidShown = 12;  // "GPU-1c2d3e4f"
+constexpr std::size_t kUuidShown = 12;  // length of "GPU-1c2d3e4f"
 
 std::string default_plan_cache() {
   const auto below = [](const char* variable, const std::string& rest) {
@@ -34,7 +35,7 @@ std::string default_plan_cache() {
   return cache.empty() ? below("HOME", "/.cache/ringtrain") : cache;
 }
 
-// The result is the same on all ranks.
+// Returns whether the ranks compute on GPUs. The result is the same on all ranks.
 bool takes_gpu(const MachineConfig& config, std::size_t visible, Communicator& communicator) {
   if (config.device != "auto") return config.device == "cuda";
   double with_gpu = visible > 0 ? 1 : 0;
@@ -79,8 +80,8 @@ void Machine::take_choices(const std::string& fusions_of_rank_0, const RunChoice
   if (host->rank() != 0 || kept.device.empty()) return;
   const cuda::DeviceFacts& facts = device->facts();
   if (kept.fit(facts)) return device->take_plans(kept.plans);
-  log_info("the run's plans were chosen for ", kept.device, " with cuDNN ", kept.cudnn, "; for ", facts.name,
-           " with cuDNN ", facts.cudnn_version, " they are searched anew");
+  log_info("the run's cuDNN plans are for ", kept.device, " with cuDNN ", kept.cudnn, "; this machine has ", facts.name,
+           " with cuDNN ", facts.cudnn_version, ", so new plans are searched and the results may differ by rounding");
 }
 
 std::string Machine::identity() const {
@@ -118,7 +119,7 @@ SumChoice sum_choice(const CommunicationConfig& c) {
                     .network_bandwidth = c.network_gb_s * 1e9}};
 }
 
-// The program knows only after the ranks have looked for GPUs whether MPI sums.
+// Throws Error for algorithm tree. The program knows that MPI sums only after the ranks have looked for GPUs.
 void check_no_tree(const CommunicationConfig& c) {
   if (c.algorithm == "tree")
     throw Error("communication.algorithm is 'tree', which is NCCL's, and the sums of this run go through MPI",
@@ -143,8 +144,8 @@ std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda
                                  .timeout_seconds = 0.8 * c.timeout_seconds});
 }
 
-std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group,
-                                             cuda::Device* device, const RunChoices& kept) {
+std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group, cuda::Device* device,
+                                             const RunChoices& kept) {
   const std::int64_t stages = stages_of(experiment.parallel);
   if (stages == 1 || group.size() % stages != 0) return nullptr;  // make_run_plan() throws in the second case
   StageDevices devices;
@@ -211,6 +212,7 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
       if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
     }
     check_no_tree(c);
+    report_lower_instruction_sets();
     m.stages = make_stage_ranks(experiment, group);
     m.backend = make_host_backend(experiment, threads, *m.host, m.stages.get());
     return;

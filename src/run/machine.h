@@ -43,7 +43,7 @@ struct Machine {
   // Collective. Call it before agree_on_fusions(). The plans are used if they are for this device type and cuDNN
   // version. Otherwise a line in the log says that new plans are made.
   void take_choices(const std::string& fusions_of_rank_0, const RunChoices& kept);
-  // Everything beside ranks and threads on which the bits of the result depend. "" on a CPU.
+  // Returns everything, apart from ranks and threads, on which the bits of the result depend. "" on a CPU.
   std::string identity() const;
 };
 
@@ -51,8 +51,8 @@ struct Machine {
 // more ranks than GPUs.
 Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads);
 // make_machine() in two parts, for a group that may fail alone. If the second part fails, the communicator of the first
-// part can still tell the other ranks. `kept` are the choices of the run that is resumed. `node` describes what all
-// ranks of the job on this node see, if the group is only a part of them. null: the group's ranks divide the devices.
+// part can still tell the other ranks. `kept` are the choices of the run that is resumed. If the group is only a part
+// of the job's ranks on this node, `node` says what all of them see. null: the group's ranks divide the devices.
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group);
 // Returns the host communicator of a run that trains. With parallel.replicas the run continues if a server dies. Throws
 // Error with a hint if MPI has no fault tolerance.
@@ -70,7 +70,7 @@ std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda
 // Memory of a communicator, which must outlive the backend, for the vectors that it sums.
 ReducedMemory reduced_memory(Communicator& sums);
 // Returns the CPU backend of a rank that trains with `host`, or in a pipeline with `stages` (null: no pipeline). Its
-// gradients lie in memory of the communicator that sums them.
+// gradients are in memory of the communicator that sums them.
 std::unique_ptr<Backend> make_host_backend(const Experiment& experiment, int threads, Communicator& host,
                                            StageRanks* stages);
 // Returns the machine for `ringtrain plan`. It has a backend that compiles programs and counts memory, but no

@@ -20,11 +20,15 @@ bool is_auto(const Experiment& e) {
   return e.memory.recompute == Names{"auto"};
 }
 
-// Returns the limit in bytes; 0: no limit. If blocks are chosen automatically without a limit, the GPU's memory is the
-// limit.
+// Returns the limit in bytes; 0: no limit. Without memory.limit_gib it is the memory of the GPU.
 std::int64_t limit_of(const Experiment& e, const Backend& backend) {
-  if (e.memory.limit_gib == 0 && is_auto(e)) return backend.device_bytes();
+  if (e.memory.limit_gib == 0) return backend.device_bytes();
   return static_cast<std::int64_t>(e.memory.limit_gib * (1 << 30));
+}
+
+// Whether memory.* leaves the micro-batch to the backend, which knows the GPU's memory too.
+bool backend_chooses(const Experiment& e) {
+  return e.memory.limit_gib == 0 && !is_auto(e);
 }
 
 // Returns the blocks that the experiment names itself.
@@ -63,6 +67,7 @@ std::int64_t bytes_with(const RunPlan& p, Backend& backend, std::int64_t micro_b
 
 // Returns the micro-batches that the rank's rows allow, in increasing order.
 std::vector<std::int64_t> candidates(const RunPlan& p) {
+  if (p.batch.span > 1) return {p.batch.micro_batch};  // ranks that share workers have no choice
   std::int64_t rows = p.experiment.noise.small_batch;
   if (rows == 0) {
     for (const std::int64_t batch : p.batches) rows = std::gcd(rows, batch);
@@ -80,8 +85,8 @@ std::vector<std::int64_t> candidates(const RunPlan& p) {
   return sizes;
 }
 
-// Returns 0 if not even the smallest micro-batch fits. Memory grows with the micro-batch, so the search compiles few
-// programs that do not fit.
+// Returns the largest micro-batch that fits, or 0 if none fits. Memory grows with the micro-batch, so the search
+// compiles few programs that do not fit.
 std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend, std::int64_t limit, const Names& recomputed) {
   const std::vector<std::int64_t> sizes = candidates(p);
   const auto fits = [&](std::size_t i) { return bytes_with(p, backend, sizes[i], recomputed) <= limit; };
@@ -112,9 +117,9 @@ double kept_elements(const Graph& graph, const Block& block) {
   return elements;
 }
 
-// Returns the cheapest blocks whose recomputation makes the micro-batch fit on the ranks of a stage. `trial` recomputes
-// no block.
-Names cheapest_blocks(const RunPlan& trial, Backend& backend, std::int64_t limit, int stage) {
+// Returns cheap blocks whose recomputation makes the micro-batch fit on the ranks of a stage. `trial` recomputes no
+// block. Each candidate is planned, so the search tries some tens of sets and not all of them.
+Names cheap_blocks(const RunPlan& trial, Backend& backend, std::int64_t limit, int stage) {
   ModelPart part = part_of(trial, stage);
   const auto program_bytes = [&](const Names& names) {
     part.graph.recompute(names);
@@ -137,29 +142,51 @@ Names cheapest_blocks(const RunPlan& trial, Backend& backend, std::int64_t limit
       if (i != skipped) names.push_back(chosen[i].name);
     return names;
   };
-  for (const Block& block : blocks) {
-    chosen.push_back(block);
-    if (!fits(names_without(chosen.size()))) continue;
+  const auto is_chosen = [&](const Block& block) {
+    return std::ranges::any_of(chosen, [&](const Block& c) { return c.name == block.name; });
+  };
+  const auto drop_needless = [&] {
     std::ranges::stable_sort(chosen, [](const Block& a, const Block& b) { return a.flops > b.flops; });
     for (std::size_t i = 0; i < chosen.size();)
       if (fits(names_without(i)))
         chosen.erase(chosen.begin() + static_cast<std::ptrdiff_t>(i));
       else
         ++i;
+  };
+  // Replaces one block by a cheaper one, if the pass still fits.
+  const auto replace_one = [&] {
+    std::vector<Block> by_cost = blocks;
+    std::ranges::stable_sort(by_cost, {}, &Block::flops);
+    for (std::size_t i = 0; i < chosen.size(); ++i)
+      for (const Block& other : by_cost) {
+        if (other.flops >= chosen[i].flops || is_chosen(other)) continue;
+        Names names = names_without(i);
+        names.push_back(other.name);
+        if (!fits(names)) continue;
+        chosen[i] = other;
+        return true;
+      }
+    return false;
+  };
+  for (const Block& block : blocks) {
+    chosen.push_back(block);
+    if (!fits(names_without(chosen.size()))) continue;
+    do drop_needless();
+    while (replace_one());
     Names names;  // in the order of the model
     for (const Block& b : part.graph.blocks())
-      if (std::ranges::any_of(chosen, [&](const Block& c) { return c.name == b.name; })) names.push_back(b.name);
+      if (is_chosen(b)) names.push_back(b.name);
     return names;
   }
   return all_blocks(part.graph);
 }
 
-// Returns the cheapest blocks of all stages.
-Names cheapest_blocks(const RunPlan& p, Backend& backend, std::int64_t limit, std::int64_t micro_batch) {
+// Returns the chosen blocks of all stages.
+Names cheap_blocks(const RunPlan& p, Backend& backend, std::int64_t limit, std::int64_t micro_batch) {
   const RunPlan trial = with_passes(p, micro_batch, {});
   Names names;
   for (int stage = 0; stage < p.stages(); ++stage)
-    for (std::string& name : cheapest_blocks(trial, backend, limit, stage))
+    for (std::string& name : cheap_blocks(trial, backend, limit, stage))
       if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
   return names;
 }
@@ -180,14 +207,14 @@ std::string gib(std::int64_t bytes) {
   const std::int64_t most = largest_micro_batch(p, backend, limit, all_blocks(p.graph));
   std::string hint;
   if (same > 0) hint = cat("the largest batch.micro that fits is ", same);
-  if (most > same)
-    hint += cat(same > 0 ? "; " : "", "with memory.recompute: auto a batch.micro of up to ", most, " fits");
+  if (most > same) hint += cat(same > 0 ? "; " : "", "with memory.recompute=auto, the largest is ", most);
   if (same == 0 && most == 0) {
     const std::int64_t least = candidates(p).front();
     const std::int64_t bytes =
         std::min(bytes_with(p, backend, least, {}), bytes_with(p, backend, least, all_blocks(p.graph)));
     hint = cat("no batch.micro fits: the smallest, ", least, ", needs ", gib(bytes),
-               " GiB; raise memory.limit_gib or take a smaller ", "model");
+               p.experiment.memory.limit_gib > 0 ? " GiB; raise memory.limit_gib or take a smaller model"
+                                                 : " GiB; take a smaller model");
   }
   const double stated = p.experiment.memory.limit_gib;
   throw Error(cat("a rank needs ", gib(needed), " GiB with a micro-batch of ", micro_batch, "; ",
@@ -214,7 +241,7 @@ std::string milliseconds(double seconds) {
   return cat(with_digits(1000 * seconds, 3), " ms");
 }
 
-// Returns the bytes that a pass copies, and the time of the copies beside the time of the pass.
+// Returns the bytes that a pass copies, the time of the copies, and the time of the pass.
 std::string describe_offload(const RunPlan& p, Backend& backend) {
   const HostTraffic traffic =
       backend.compile(p.graph, p.batch.micro_batch, p.precision, PassMode::training, p.norm_group)->host_traffic();
@@ -258,11 +285,14 @@ void plan_memory(RunPlan& p, Backend& backend, std::int64_t wanted) {
   p.graph.recompute(blocks);
   const std::int64_t limit = limit_of(e, backend);
   if (limit == 0) return;
-  std::int64_t micro_batch = wanted > 0 ? wanted : largest_micro_batch(p, backend, limit, blocks);
+  std::int64_t micro_batch = wanted;
+  if (wanted == 0 && backend_chooses(e) && bytes_with(p, backend, p.batch.micro_batch, blocks) <= limit)
+    micro_batch = p.batch.micro_batch;
+  if (micro_batch == 0) micro_batch = largest_micro_batch(p, backend, limit, blocks);
   // A larger micro-batch would leave a pipeline too few micro-batches to fill it.
   if (wanted == 0 && p.stages() > 1) micro_batch = std::min(micro_batch, p.batch.micro_batch);
   if (micro_batch == 0) micro_batch = candidates(p).front();
-  if (is_auto(e)) blocks = cheapest_blocks(p, backend, limit, micro_batch);
+  if (is_auto(e)) blocks = cheap_blocks(p, backend, limit, micro_batch);
   // If the pass does not fit otherwise, more is copied than the passes can hide.
   for (double stretch = 1.5; e.memory.offload && stretch <= 64; stretch *= 1.5) {
     if (bytes_with(p, backend, micro_batch, blocks) <= limit) break;
@@ -282,7 +312,7 @@ std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend) {
 std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   const Experiment& e = p.experiment;
   const std::int64_t limit = limit_of(e, backend);
-  if (e.memory.recompute == Names{"none"} && limit == 0 && !e.memory.offload) return "";
+  if (e.memory.recompute == Names{"none"} && e.memory.limit_gib == 0 && !e.memory.offload) return "";
   Names chosen;
   for (const Block& block : p.graph.blocks())
     if (block.recomputed) chosen.push_back(block.name);

@@ -24,14 +24,14 @@ void mark_named_blocks(const Experiment& experiment, Graph& graph);
 
 // Carries out memory.*: marks the recomputed blocks in the plan's graph and sets the micro-batch.
 // `wanted_micro_batch` is batch.micro or the micro-batch of a checkpoint. 0 leaves it open. The largest micro-batch
-// that fits below memory.limit_gib is then chosen. Without a limit, the limit is the memory of the GPU. With
-// memory.recompute: auto, blocks are added in the order of falling bytes per flop until the pass fits. Each block that
-// the pass also fits without is then removed. If the micro-batch is open, blocks are recomputed only if the smallest
-// micro-batch does not fit otherwise.
-// With memory.offload, as many activations are copied as the passes hide. More are copied only if the micro-batch does
-// not fit otherwise.
-// Throws Error, with the largest micro-batch that fits, if the wanted one does not fit. Throws Error also for keys that
-// this machine does not support.
+// that fits below memory.limit_gib is then chosen. Without memory.limit_gib, the limit is the memory of the GPU, and
+// the backend chooses an open micro-batch, unless its choice does not fit. With memory.recompute: auto, blocks are
+// added in the order of falling bytes per flop until the pass fits. Each block that the pass also fits without is then
+// removed, and a block is replaced by a cheaper one as long as the pass still fits. If the micro-batch is open, blocks
+// are recomputed only if the smallest micro-batch does not fit otherwise. With memory.offload, as many activations are
+// copied as the passes hide. More are copied only if the micro-batch does not fit otherwise. Throws Error, with the
+// largest micro-batch that fits, if the wanted one does not fit. Throws Error also for keys that this machine does not
+// support.
 void plan_memory(RunPlan& plan, Backend& backend, std::int64_t wanted_micro_batch);
 
 // Returns the largest micro-batch that the planned run could have. Without a limit it is all rows of a rank.

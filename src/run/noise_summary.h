@@ -21,7 +21,7 @@ struct NoiseSummary {
   NoiseEstimate mean;                                // averages at the last step
   NoiseRatio scale;                                  // the ratio of the averages, in samples
   std::int64_t batch = 0;                            // batch of the last step
-  std::int64_t training_samples = 0;                 // D
+  std::int64_t training_samples = 0;                 // size of the training set
   std::optional<double> characters_per_sample = {};  // text only
   std::vector<NoiseOfGroup> groups = {};             // empty: noise.groups is off
 
@@ -30,13 +30,13 @@ struct NoiseSummary {
 };
 
 // One step at `batch` makes as much progress as `gain` steps at the run's own batch. One sample of that step makes
-// `efficiency` times as much progress as a sample at the run's own batch.
+// `efficiency` times as much progress as one sample at the run's own batch.
 struct PredictedBatch {
   std::int64_t batch = 0;
   double gain = 0, efficiency = 0;
 };
-// Predictions from a quarter of the run's batch to 64 times the batch, in powers of two. Empty if the noise scale is
-// not above 0: the noise then hides the average gradient.
+// Returns predictions from a quarter of the run's batch to 64 times the batch, in powers of two. Empty if the noise
+// scale is not above 0, because the noise then hides the average gradient.
 std::vector<PredictedBatch> predicted_batches(const NoiseSummary& summary);
 
 // Returns the table for the log.

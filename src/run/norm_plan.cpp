@@ -21,7 +21,7 @@ void plan_norms(RunPlan& p) {
   std::int64_t groups_of_pass = std::clamp<std::int64_t>(p.batch.micro_batch / p.norm_group, 1, groups);
   while (groups % groups_of_pass != 0) --groups_of_pass;
   p.norm_loader = p.train_loader;
-  p.norm_loader.course = {};  // one batch
+  p.norm_loader.course = {};  // the batch never changes
   p.norm_loader.span = 1;
   p.norm_loader.global_batch = p.norm_loader.rows = p.norm_loader.micro_batch = groups_of_pass * p.norm_group;
 }

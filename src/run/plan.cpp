@@ -114,7 +114,7 @@ void check_stated(const char* key, std::int64_t stated, std::int64_t found, cons
 std::int64_t vector_bytes(const ParameterTable& parameters, const Experiment& e) {
   const std::int64_t states = std::ssize(Optimizer::state_names(e.optimizer)) + (e.noise.every_steps > 0 ? 1 : 0);
   const std::int64_t full = Optimizer::averages(e.optimizer) ? 3 : 2;
-  const std::int64_t muons = e.optimizer.kind == "muon" ? 2 * muon_layout(parameters, 1).size : 0;  // at most
+  const std::int64_t muons = e.optimizer.kind == "muon" ? 2 * muon_layout(parameters, 1).size : 0;  // the largest size
   const std::int64_t elements = full * parameters.size() + states * parameters.trained() + muons;
   return elements * static_cast<std::int64_t>(sizeof(float));
 }
@@ -311,6 +311,21 @@ std::string model_fingerprint(const RunPlan& plan) {
   return text;
 }
 
+std::int64_t checkpoint_bytes(const RunPlan& plan) {
+  const bool averages = Optimizer::averages(plan.experiment.optimizer);
+  std::int64_t values = 0;
+  for (const Parameter& p : plan.parameters.all()) {
+    values += p.count;
+    if (p.kind == ParameterKind::statistic && plan.norm_samples > 0) values += p.count;
+    if (p.kind == ParameterKind::statistic) continue;
+    if (averages) values += p.count;
+    for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, p))
+      if (!name.empty()) values += p.count;
+  }
+  if (plan.carries_state) values += plan.batch.global * plan.graph.state_size();
+  return values * static_cast<std::int64_t>(sizeof(float));
+}
+
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank) {
   const ModelPart part = part_of(plan, rank);
   const auto flat_bytes = part.parameters.size() * static_cast<std::int64_t>(sizeof(float));
@@ -326,6 +341,9 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
       Optimizer::state_elements(part.parameters, own) * static_cast<std::int64_t>(sizeof(float));
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
     items.push_back({"optimizer state " + name, own_bytes});
+  if (plan.servers && !plan.servers->async && rank < plan.servers->ranks())
+    items.push_back({"gradients of one worker, before they are added up",
+                     gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))});
   const bool averages = Optimizer::averages(plan.experiment.optimizer);
   if (averages) items.push_back({"averaged weights", flat_bytes});
   if (plan.experiment.optimizer.kind == "muon") {
@@ -372,18 +390,7 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   }
   if (plan.norm_samples > 0)
     items.push_back({"loader, batch norm's statistics", Loader::memory_bytes(plan.train, plan.norm_loader)});
-  std::int64_t values = 0;
-  for (const Parameter& p : plan.parameters.all()) {
-    values += p.count;
-    if (p.kind == ParameterKind::statistic && plan.norm_samples > 0) values += p.count;
-    if (p.kind == ParameterKind::statistic) continue;
-    if (averages) values += p.count;
-    for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, p))
-      if (!name.empty()) values += p.count;
-  }
-  if (plan.carries_state) values += plan.batch.global * plan.graph.state_size();
-  if (rank == 0)
-    items.push_back({"checkpoint being written, rank 0", values * static_cast<std::int64_t>(sizeof(float))});
+  if (rank == 0) items.push_back({"checkpoint being written, rank 0", checkpoint_bytes(plan)});
   return items;
 }
 

@@ -32,7 +32,7 @@ struct ServerPlan {
   int replicas = 1;  // servers that hold each range
   int workers = 1;
   int ranks() const { return servers * replicas; }  // ranks of the servers
-  bool async = false;  // an update is one worker's share of the batch; else the first workers of a step
+  bool async = false;  // true: an update is one worker's share of the batch; false: the first workers' shares
 };
 
 // The part of the model that a rank computes: the whole model, or one stage of a pipeline.
@@ -40,7 +40,7 @@ struct ModelPart {
   Graph graph;
   ParameterTable parameters;
   std::int64_t stage = 0, stages = 1;
-  std::int64_t slots = 1;  // micro-batches in flight
+  std::int64_t slots = 1;  // number of micro-batches in flight
   bool is_whole() const { return stages == 1; }
   bool is_last() const { return stage + 1 == stages; }
 };
@@ -53,7 +53,7 @@ struct RunPlan {
   ParameterTable parameters;
   Precision precision = Precision::fp32;
   std::vector<int> cuts;  // pipeline: the first node of each stage after the first; the ranks of `batch` are then
-                          // replicas, each of stages() ranks
+                          // replicas, each with stages() ranks
   std::int64_t stages() const { return std::ssize(cuts) + 1; }
   BatchPlan batch;                    // async: the batch of one update, on one rank
   std::optional<ServerPlan> servers;  // none: all ranks do the same work
@@ -64,12 +64,12 @@ struct RunPlan {
   ScheduleContext schedule;           // in a branch: the schedule of the run that it leaves
   double adascale_times = 0;          // AdaScale's S = batch.global / learning_rate.base_batch; 0: it is off
   ScheduleContext base_schedule;      // AdaScale: the schedule in steps of base_batch
-  std::int64_t updates = 0;           // in the whole run by stop.epochs and stop.steps; 0: not known
+  std::int64_t updates = 0;           // updates of the whole run by stop.epochs and stop.steps; 0: not known
   std::int64_t samples_per_epoch = 0;
-  LoaderPlan train_loader, validation_loader;  // for rank 0; for_rank() makes the others
-  std::int64_t norm_samples = 0;               // batch norm's statistics are recomputed on them for evaluations; 0: no
-  LoaderPlan norm_loader;                      // one rank's passes over them, from any multiple of its batch on
-  bool carries_state = false;                  // text that runs on from step to step
+  LoaderPlan train_loader, validation_loader;  // for rank 0; for_rank() makes those of other ranks
+  std::int64_t norm_samples = 0;               // samples for recomputing batch norm's statistics; 0: not recomputed
+  LoaderPlan norm_loader;                      // one rank's passes over these samples, from a multiple of its batch on
+  bool carries_state = false;                  // whether text continues from step to step
   bool measures_noise = false;    // some steps measure the gradient noise scale
   double noise_half_life = 0;     // samples
   std::int64_t patience = 0;      // samples of patience, for batch.follow_noise
@@ -83,8 +83,8 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
                       const std::optional<BranchPoint>& branch = std::nullopt);
 
 // Makes a plan for an evaluation on any number of ranks. It needs neither a learning rate nor enough samples for a
-// step. Each row of a batch of streams is a stream of its own, so that their number must stay: ranks beyond batch.ranks
-// then have no rows.
+// step. Each row of a batch of streams is a stream of its own, so the number of rows must stay the same. Ranks beyond
+// batch.ranks then have no rows.
 RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                              int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
 
@@ -127,6 +127,10 @@ std::unique_ptr<Program> compile_part(const RunPlan& plan, const ModelPart& part
 // Returns a text that is equal for two models if the weights of one fit the other. It contains every tensor's name and
 // shape, and the vocabulary of its rows.
 std::string model_fingerprint(const RunPlan& plan);
+
+// Returns the bytes of the arrays in a checkpoint of the run, in memory and nearly in the file: weights, statistics,
+// optimizer state and carried hidden state.
+std::int64_t checkpoint_bytes(const RunPlan& plan);
 
 // Returns the exact bytes of memory that one rank needs, item by item: vectors, programs, loaders and the data set.
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank = 0);

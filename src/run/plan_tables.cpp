@@ -11,6 +11,7 @@
 #include "run/course.h"
 #include "run/memory_plan.h"
 #include "run/norm_plan.h"
+#include "run/owner_plan.h"
 #include "run/points.h"
 #include "run/server_plan.h"
 #include "run/stage_plan.h"
@@ -139,7 +140,7 @@ std::string describe_stop(const RunPlan& plan) {
   if (by_stop && plan.updates > 0)
     part(plan.schedule.total_steps > 0 ? cat("after ", steps, " (", with_digits(epochs), " epochs)")
                                        : "after " + steps);
-  else if (by_stop && plan.schedule.total_steps > 0)  // and the batch follows the noise
+  else if (by_stop && plan.schedule.total_steps > 0)  // here the batch follows the noise
     part(cat("after ", with_digits(epochs), " epochs",
              s.steps > 0 ? cat(" or ", with_thousands(s.steps), " steps") : ""));
   if (s.seconds > 0) part(cat("after ", with_digits(s.seconds), " s"));
@@ -172,6 +173,8 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   if (plan.train.is_image()) t.row("images", describe_images(e.data));
   t.row("batch", to_string(plan.batch));
   if (plan.servers) t.row("servers", describe_servers(plan));
+  if (const std::string owners = describe_owners(plan); !owners.empty())
+    t.row(e.parallel.shard_state ? "shards" : "servers", owners);
   t.row("epoch", describe_epoch(plan));
   if (is_branch(e)) t.row("branch", describe_branch(plan));
   t.row("optimizer", describe_optimizer(e));

@@ -1,11 +1,12 @@
 #include "run/plan_warnings.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/table.h"
 #include "optim/learning_rate.h"
-#include "optim/optimizer.h"
+#include "run/points.h"
 
 namespace ringtrain {
 namespace {
@@ -43,11 +44,14 @@ void warn_of_warm_up(const RunPlan& plan, std::vector<std::string>& warnings) {
 
 void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
   const CheckpointConfig& checkpoint = plan.experiment.checkpoint;
-  const auto states = std::ssize(Optimizer::state_names(plan.experiment.optimizer));
-  const double bytes = 4 * static_cast<double>(plan.parameters.size() + states * plan.parameters.trained());
-  // A new checkpoint is written before an old one is deleted. The best checkpoint may be older than the last `keep`
-  // ones.
-  const std::int64_t most = checkpoint.keep + 1 + (checkpoint.best && plan.has_validation ? 1 : 0);
+  const double bytes = static_cast<double>(checkpoint_bytes(plan));
+  // A new checkpoint is written before an old one is deleted. The best checkpoint and those of checkpoint.keep_at may
+  // be older than the last `keep` ones.
+  const std::int64_t kept = std::ranges::count_if(checkpoint.keep_at, [&](const RunPoint& point) {
+    const std::optional<Position> position = position_of(point, plan);
+    return !position || plan.updates == 0 || position->step <= plan.updates;
+  });
+  const std::int64_t most = checkpoint.keep + 1 + kept + (checkpoint.best && plan.has_validation ? 1 : 0);
   const std::filesystem::path folder = existing_folder(plan);
   std::error_code failed;
   const std::filesystem::space_info room = std::filesystem::space(folder, failed);
@@ -55,7 +59,8 @@ void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
   if (failed || needed <= static_cast<double>(room.available)) return;
   warnings.push_back(cat("up to ", most, " checkpoints of ", readable_bytes(bytes), " do not fit the disk of ",
                          folder.string(), ", where ", readable_bytes(static_cast<double>(room.available)),
-                         " are free; set run.dir to another disk, or checkpoint.keep lower"));
+                         " are free; set run.dir to another disk, or checkpoint.keep lower",
+                         kept > 0 ? ", or give fewer points in checkpoint.keep_at" : ""));
 }
 
 }  // namespace

@@ -22,12 +22,12 @@ class SmoothedRate {
 // Returns seconds as a text: 59 becomes "59s", 192 "3:12", 3723 "1:02:03", and 100000 "1d 03:46".
 std::string readable_duration(double seconds);
 
-// One line of at most `width` - 1 columns: "step 120/400 [=====>      ] 1,234 samples/s loss 1.2345 ETA 0:12". On a
-// narrow terminal the bar is dropped first, then the other parts from the right. If total_steps is 0 (unknown), there
-// is no bar and no ETA.
+// Returns one line of at most `width` - 1 columns: "step 120/400 [=====>      ] 1,234 samples/s loss 1.2345 ETA 0:12".
+// On a narrow terminal the bar is dropped first, then the other parts from the right. If total_steps is 0 (unknown),
+// there is no bar and no ETA.
 std::string progress_bar(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate, int width);
-// Returns a line for a batch log, with epoch, learning rate and gradient norm in addition. `samples_per_second` is the
-// rate of the steps since the line before. `rate` gives the ETA.
+// Returns a line for a batch log, which also has epoch, learning rate and gradient norm. `samples_per_second` is the
+// rate of the steps since the previous line. `rate` gives the ETA.
 std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate,
                           double samples_per_second);
 

@@ -27,17 +27,17 @@ struct BranchRecord {
 
 // One start of the program. Empty members are left out of the file. So are members that are 0, if 0 has no meaning.
 struct RunRecord {
-  std::string name;  // of the experiment
+  std::string name;  // name of the experiment
   std::string commit, build_flags;
   std::vector<std::string> command_line;
   std::map<std::string, std::string> versions;  // library -> version
-  std::vector<std::string> hosts;               // of every rank, in rank order; stored as host -> ranks
-  std::string launcher;                         // launcher_name()
+  std::vector<std::string> hosts;               // host of every rank, in rank order; stored as host -> ranks
+  std::string launcher;                         // see launcher_name()
   std::int64_t ranks = 0;
   std::int64_t threads = 0;  // per rank
   std::string cpu, instruction_set, backend, precision, communicator;
   BatchPlan batch;
-  std::int64_t steps_per_epoch = 0, total_steps = 0;  // total 0: not known
+  std::int64_t steps_per_epoch = 0, total_steps = 0;  // total_steps 0: not known
   std::int64_t resumed_from_step = 0;                 // 0: from the start
   std::string train_dataset, train_uuid, validation_dataset, validation_uuid;
   std::int64_t train_samples = 0, validation_samples = 0;
@@ -58,21 +58,21 @@ struct ServerDeath {
 struct RunOutcome {
   std::string outcome = "finished";  // or "stopped by SIGTERM after 1.2 s", or the text of the error
   std::int64_t step = 0;
-  double elapsed_seconds = 0;    // of the run, earlier starts included
+  double elapsed_seconds = 0;    // time of the run, including earlier starts
   std::string best_metric = "";  // empty: there is none
   double best_value = 0;
   std::int64_t best_step = 0;
   std::string thrown_at = "";  // for an error: the place in the code; "": no error
   std::optional<NoiseSummary> noise = std::nullopt;
-  std::map<std::string, double> energy_joules = {};     // of rank 0's node in this start, by part; see EnergyMeter
+  std::map<std::string, double> energy_joules = {};     // rank 0's node in this start, by part; see EnergyMeter
   std::map<std::int64_t, std::int64_t> staleness = {};  // asynchronous runs: updates by staleness
   std::int64_t dropped = 0;                             // backup workers: the gradients that came too late
   std::vector<StepTimes> rank_times = {};               // times of this start's steps, in rank order
 };
 
 // Adds this start to "starts" in <run_dir>/run.json, with the time (UTC), the process id, and Slurm's SLURM_* ids if
-// they are set. The top level of the file repeats the newest start: "name" and "outcome". The outcome is "not ended"
-// while the run goes on, and after it was killed; the lock of the folder tells which. A run.json that cannot be read is
+// they are set. The top level of the file repeats "name" and "outcome" of the newest start. The outcome is "not ended"
+// while the run goes on, and after it was killed. The lock of the folder tells which. A run.json that cannot be read is
 // moved to run.json.damaged with a warning; the run still starts.
 void record_start(const std::string& run_dir, const RunRecord& record);
 

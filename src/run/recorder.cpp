@@ -85,8 +85,8 @@ class TemporaryFile {
 };
 
 // Keeps the complete records up to `last_step` in run_dir's metrics.jsonl. It works line by line, because the file of a
-// long run may be larger than memory. The later records get a file of their own before they leave the old one, so no
-// record is ever lost.
+// long run may be larger than memory. Later records are first written to a file of their own and then removed from the
+// old one, so no record is ever lost.
 void cut_back(const std::string& run_dir, std::int64_t last_step, LaterRecords later) {
   const std::string path = run_dir + "/metrics.jsonl";
   std::ifstream in(path, std::ios::binary);
@@ -134,8 +134,8 @@ struct Recorder::State {
     if (file >= 0) ::close(file);
   }
 
-  // Each record is one call of write(). So a killed process can cut off the last line, but cannot mix or lose earlier
-  // lines.
+  // Each record is one call of write(). A killed process can therefore cut off the last line, but cannot mix or lose
+  // earlier lines.
   void append(const std::string& line) {
     std::size_t done = 0;
     while (done < line.size()) {

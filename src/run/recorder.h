@@ -32,10 +32,10 @@ struct ServedRecord {
 
 struct StepRecord {
   std::int64_t step = 0;     // finished updates, from 1
-  double epoch = 0;          // finished epochs, a fraction
-  std::int64_t samples = 0;  // cumulative
+  double epoch = 0;          // finished epochs, with a fraction
+  std::int64_t samples = 0;  // samples so far
   double loss = 0;           // the mean over the counted targets of the global batch
-  double accuracy = 0;       // the share predicted right, before the update
+  double accuracy = 0;       // the share predicted right, with the weights before the update
   double lr = 0;
   std::int64_t global_batch = 0;  // samples of this step
   double grad_norm = 0;           // before clipping and weight decay
@@ -43,12 +43,12 @@ struct StepRecord {
   std::optional<double> gain = std::nullopt;                   // AdaScale's gain; none if the step was skipped
   std::optional<double> scale_invariant_epoch = std::nullopt;  // finished epochs, with a fraction; AdaScale only
   double loss_scale = 1;                                       // written when it is not 1: fp16
-  bool skipped = false;                                        // fp16: the gradient overflowed and nothing was updated
-  std::vector<std::pair<std::string, float>> trust_ratios;     // of tensors, by name; written if there are some
+  bool skipped = false;                                        // fp16: the gradient overflowed, so nothing was updated
+  std::vector<std::pair<std::string, float>> trust_ratios;     // by name of the tensor; written if there are any
   std::optional<ServedRecord> served = std::nullopt;
-  double seconds = 0;  // of this step
+  double seconds = 0;  // time of this step
   double samples_per_second = 0;
-  double elapsed_seconds = 0;  // of the run, earlier starts included
+  double elapsed_seconds = 0;  // time of the run, including earlier starts
   // The parts of the step's time. The rest of the time is bookkeeping.
   double input_seconds = 0, forward_seconds = 0, backward_seconds = 0, communication_seconds = 0, update_seconds = 0;
   std::optional<PassTimes> passes = std::nullopt;  // pipeline only: "bubble_seconds" and "boundary_seconds"
@@ -75,9 +75,9 @@ enum class LaterRecords { drop, keep };
 
 class Recorder {
  public:
-  // Appends to <run_dir>/metrics.jsonl. Records of steps after `resume_step` are removed first, and so is a broken last
-  // line, which a killed process leaves. `total_steps` is for the ETA; 0: unknown. `log_every_steps` is the distance of
-  // lines if stdout is not a terminal. A terminal gets a progress bar with ETA, samples/s and loss.
+  // Appends to <run_dir>/metrics.jsonl. Before that, it removes records of steps after `resume_step`, and a broken last
+  // line, which a killed process leaves. `total_steps` is for the ETA; 0: unknown. `log_every_steps` is the number of
+  // steps between lines if stdout is not a terminal. A terminal gets a progress bar with ETA, samples/s and loss.
   Recorder(const std::string& run_dir, std::int64_t resume_step, std::int64_t total_steps, std::int64_t log_every_steps,
            LaterRecords later = LaterRecords::drop);
   ~Recorder();

@@ -11,7 +11,7 @@
 
 namespace ringtrain {
 
-// Rank 0 reads the files and sends their contents to the other ranks. So all ranks see the same contents, and a file
+// Rank 0 reads the files and sends their contents to the other ranks. All ranks thus see the same contents, and a file
 // server has only one reader. All functions are collective. `path` and `prefix` matter on rank 0, and in messages.
 Experiment shared_experiment(const ExperimentArguments& arguments, Communicator& communicator);
 Experiment shared_experiment(const Experiment& of_rank_0, const std::string& path, Communicator& communicator);
@@ -24,11 +24,11 @@ struct TrainingData {
 };
 TrainingData shared_data(const Experiment& experiment, Communicator& communicator);
 
-// Collective over the group. The data set of an index that all ranks have. The ranks of a node share one copy
+// Collective over the group. Returns the data set of an index that all ranks have. The ranks of a node share one copy
 // (cluster/node_memory.h).
 std::shared_ptr<const Dataset> shared_dataset(const DatasetIndex& index, const RankGroup& group);
 
-// run.threads, or the number of cores in the rank's affinity mask. Warns if run.threads is larger.
+// Returns run.threads, or the number of cores in the rank's affinity mask. Warns if run.threads is larger.
 int thread_count(const Experiment& experiment, const Session& session);
 
 // Collective over the group. Rank 0 writes which job this is and where the group's ranks are. Warns if ranks share

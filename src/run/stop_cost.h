@@ -12,7 +12,7 @@ struct CheckpointCost {
   double seconds = 0;
 };
 
-// It is measured by a trial write when a run starts, and from the checkpoints written when it ends.
+// Measured by a trial write when a run starts, and from the checkpoints that were written when it ends.
 struct StopCost {
   CheckpointCost checkpoint;
   double step_seconds = 0;  // 0: not measured yet

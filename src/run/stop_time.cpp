@@ -26,15 +26,17 @@ int lead_seconds(const StopCost& cost) {
   return 10 * static_cast<int>(std::ceil(needed / 10));
 }
 
-std::string describe(const StopCost& cost, bool is_trial) {
+std::string describe(const StopCost& cost, bool is_trial, bool in_slurm) {
   const bool knows_steps = cost.step_seconds > 0;
   const int lead = lead_seconds(cost);
-  return cat("stopping takes two steps", knows_steps ? " of " + seconds_text(cost.step_seconds) : "",
-             " and a checkpoint (", readable_bytes(static_cast<double>(cost.checkpoint.bytes)), " in ",
-             seconds_text(cost.checkpoint.seconds), is_trial ? ", trial write" : ", as recorded",
-             "); a Slurm job needs --signal=USR1@", lead, " or more",
-             knows_steps ? "" : ", plus four times the seconds of a step",
-             lead > kUsualKillWait ? cat("; the ", kUsualKillWait, " s that SIGTERM usually leaves are too few") : "");
+  const std::string stop =
+      cat("a stop takes two steps", knows_steps ? " of " + seconds_text(cost.step_seconds) : "", " and a checkpoint (",
+          readable_bytes(static_cast<double>(cost.checkpoint.bytes)), " in ", seconds_text(cost.checkpoint.seconds),
+          is_trial ? ", trial write)" : ", as recorded)");
+  if (!in_slurm) return stop;
+  return cat(stop, ". To stop in time, this job needs --signal=USR1@", lead, " or more",
+             knows_steps ? "" : "; add four times the seconds of a step, which is not measured yet",
+             lead > kUsualKillWait ? cat(". SIGTERM alone usually leaves only ", kUsualKillWait, " s") : "");
 }
 
 }  // namespace ringtrain

@@ -10,6 +10,7 @@
 #include "base/nearest_word.h"
 #include "base/utf8.h"
 #include "checkpoint/kept.h"
+#include "config/path_text.h"
 #include "config/run_point.h"
 #include "config/yaml_document.h"
 
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr const char* example = "{from: results/names/parent, at: [1, 2], batch: [x1, x2, x4], samples: 100000}";
 constexpr std::string_view known[] = {"from", "at", "batch", "samples", "rate"};
 
-// x4 or 4
+// Reads "x4" or "4".
 std::optional<double> factor_of(std::string_view text) {
   if (text.starts_with('x')) text.remove_prefix(1);
   double value = 0;
@@ -69,7 +70,8 @@ BranchTrials::BranchTrials(const Entry& branch, const std::string& path) : path_
 
 // Looks for the run in the study's folder, and then in the working directory.
 void BranchTrials::read_run(const Entry& entry) {
-  const std::string given = entry.node.IsScalar() ? entry.node.Scalar() : "";
+  const std::string given =
+      entry.node.IsScalar() ? expand_path(entry.node.Scalar(), cat(entry.place, "branch.from")) : "";
   if (given.empty()) refuse(entry, "the folder of a run, as results/names/parent");
   const std::string beside = (fs::path(path_).parent_path() / given).lexically_normal().string();
   std::error_code too_long;  // a path that is too long counts as missing

@@ -1,4 +1,4 @@
-// Strict reading of the maps and values of a study file. An Error names file, line and column of a mistake.
+// Reads the maps and values of a study file strictly. An Error names file, line and column of a mistake.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -31,7 +31,7 @@ double number_of(const Entry& entry, double low, double high, const std::string&
 std::int64_t integer_of(const Entry& entry, double low, double high);
 std::string word_of(const Entry& entry, std::initializer_list<std::string_view> words);
 
-// The text of a value, as an override has it: "0.1", "[30, 60]".
+// Returns the text of a value as an override has it: "0.1", "[30, 60]".
 std::string override_text(const YAML::Node& node, const Entry& entry);
 
 }  // namespace ringtrain

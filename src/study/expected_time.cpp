@@ -70,7 +70,7 @@ std::optional<ExpectedTime> TimeExpectation::of(const Trial& trial, const TrialP
     const ForecastRow row = forecast.row(Scaling::strong, Topology::flat, static_cast<int>(trial.ranks));
     return ExpectedTime{row.step.total() * static_cast<double>(plan.steps), "preflight"};
   } catch (const Error&) {
-    return std::nullopt;  // another model was measured, or only one rank and no link
+    return std::nullopt;  // another model was measured, or the files have only one rank and no link
   }
 }
 

@@ -12,17 +12,17 @@ namespace ringtrain {
 
 // The measured speed of a run. The time includes evaluations and checkpoints.
 struct MeasuredRun {
-  std::string trial, model;  // model_keys()
+  std::string trial, model;  // `model` is from model_keys()
   std::int64_t ranks = 1, global_batch = 0;
   double seconds_per_sample = 0;
 };
 
-// The times of every run in the study's folder that has finished a step. Folders that cannot be read are ignored.
+// Returns the times of every run in the study's folder that has finished a step. Unreadable folders are ignored.
 std::vector<MeasuredRun> measured_runs(const std::string& study_folder);
 
 struct ExpectedTime {
   double seconds = 0;
-  std::string from;  // "ranks-4", "preflight"
+  std::string from;  // source of the time: "ranks-4", "preflight"
 };
 
 class TimeExpectation {

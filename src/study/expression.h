@@ -41,14 +41,14 @@ class Expression {
   const TextPlace& place() const { return place_; }
   const std::vector<Name>& names() const { return names_; }  // in the order of the text
 
-  // `value_of` gives each name's value, and may throw. Throws Error if a result is not finite, as in 1 / 0 or sqrt(-1).
+  // `value_of` returns the value of a name, and may throw. Throws Error if a result is not finite (1 / 0, sqrt(-1)).
   double evaluate(const std::function<double(const Name&)>& value_of) const;
 
  private:
   friend class ExpressionParser;
-  // The expression in postfix order: each operation takes `count` values from the stack.
+  // The expression in postfix order. Each operation takes `count` values from the stack.
   struct Operation {
-    std::string word;  // "+", "sqrt"; "-1": the sign; "": a number; "name"
+    std::string word;  // "+", "sqrt"; "-1": the sign; "": a number; "name": a name
     std::size_t count = 0, offset = 0;
     double number = 0;
     std::size_t name = 0;  // index in names_

@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 constexpr double no_loss = std::numeric_limits<double>::quiet_NaN();
 
-// The mean loss over the seeds of each point. It is NaN if one of the seeds has no finite loss.
+// Returns the mean loss over the seeds of each point. It is NaN if one of the seeds has no finite loss.
 std::map<std::string, double> mean_losses(const std::map<std::string, std::vector<double>>& all) {
   std::map<std::string, double> means;
   for (const auto& [point, losses] : all) {

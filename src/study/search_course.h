@@ -14,8 +14,8 @@ namespace ringtrain {
 // The progress of a trial, read from its folder.
 struct TrialStanding {
   enum class State { going, finished, ended } state = State::going;  // ended: failed or diverged
-  std::int64_t samples = 0;                                          // at its newest checkpoint
-  double loss = 0;  // validation loss there; not finite: it has not been evaluated
+  std::int64_t samples = 0;                                          // samples at its newest checkpoint
+  double loss = 0;  // validation loss at that checkpoint; not finite: it has not been evaluated
 };
 
 // The course of search: halving. Its decisions are stored in the study's folder, one file for each rung
@@ -32,18 +32,18 @@ class SearchCourse {
   // end, update() promotes the best points. Several jobs may call it at the same time. Throws Error.
   void update(const std::vector<TrialStanding>& standings);
 
-  // The task of a trial now: to train until it has taken so many samples. 0 means until the trial's end. Returns
+  // Returns the task of a trial: the number of samples up to which it trains. 0 means up to the trial's end. Returns
   // nothing if the trial waits for others at the end of its rung, or if it was not promoted.
   std::optional<std::int64_t> task(std::size_t trial, const TrialStanding& standing) const;
 
   bool is_over() const { return over_; }                   // nothing is left to do
-  std::size_t rung_of(std::size_t trial) const;            // the last rung of the trial, from 1
+  std::size_t rung_of(std::size_t trial) const;            // the last rung of the trial, counted from 1
   bool is_left_behind(std::size_t trial) const;            // a later rung has begun without it
-  std::vector<double> losses_of(std::size_t trial) const;  // of the trial's point, at each decided rung's end
+  std::vector<double> losses_of(std::size_t trial) const;  // losses of its point at the end of each decided rung
 
  private:
   struct Decision {
-    std::map<std::string, double> losses;  // of the rung's points; NaN: none
+    std::map<std::string, double> losses;  // losses of the rung's points; NaN: none
     std::vector<std::string> promoted;
   };
   std::string path_of(std::size_t rung) const;
@@ -56,7 +56,7 @@ class SearchCourse {
   std::vector<Rung> rungs_;
   std::vector<std::string> points_;
   std::string folder_;
-  std::vector<Decision> decided_;  // of the rungs before the current one
+  std::vector<Decision> decided_;  // decisions about the rungs before the current one
   bool over_ = false;
 };
 

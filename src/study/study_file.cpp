@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/nearest_word.h"
 #include "base/utf8.h"
+#include "config/path_text.h"
 #include "config/schema.h"
 #include "config/yaml_document.h"
 #include "config/yaml_mistakes.h"
@@ -144,7 +145,7 @@ void StudyReader::read_name(const Entry& entry) {
 std::string StudyReader::experiment_path(const Entry& entry) const {
   namespace fs = std::filesystem;
   if (!entry.node.IsScalar() || entry.node.Scalar().empty()) refuse(entry, "the path of an experiment file");
-  const std::string& given = entry.node.Scalar();
+  const std::string given = expand_path(entry.node.Scalar(), cat(entry.place, "experiment"));
   const std::string beside = (fs::path(path_).parent_path() / given).lexically_normal().string();
   std::error_code too_long;  // a path that is too long counts as missing
   const bool is_beside = fs::exists(beside, too_long);
@@ -239,7 +240,7 @@ void StudyReader::read_group(const Entry& entry) {
   study_->axes.push_back(std::move(axis));
 }
 
-// {uniform: [low, high]}, {log_uniform: [low, high], multiple_of: 32}, {log_grid: [low, high], points: 5}
+// Reads {uniform: [low, high]}, {log_uniform: [low, high], multiple_of: 32} or {log_grid: [low, high], points: 5}.
 void StudyReader::read_range(const Entry& entry) {
   static const std::string example = "a list, {log_uniform: [0.0001, 0.1]} or {log_grid: [0.0001, 0.1], points: 4}";
   check_key(entry, "varied");
@@ -421,7 +422,7 @@ void StudyReader::read_search(const std::map<std::string, Entry>& given) {
   if (given.contains("budget")) read_budget(given.at("budget"));
 }
 
-// {samples: 3000000, factor: 3, first: 100000}
+// Reads {samples: 3000000, factor: 3, first: 100000}.
 void StudyReader::read_budget(const Entry& entry) {
   constexpr std::string_view known[] = {"samples", "factor", "first"};
   if (study_->search != Search::halving)

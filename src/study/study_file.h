@@ -18,7 +18,7 @@
 
 namespace ringtrain {
 
-// key: expression. The key is an experiment's with a number as its value, or one of the study's.
+// A rule "key: expression". The key is one of the study, or one of the experiment that has a number as its value.
 struct Rule {
   std::string key;
   Expression expression;
@@ -27,10 +27,10 @@ struct Rule {
 
 // The end of each trial. These limits replace the experiment's stop.epochs and stop.steps. Its other limits stay.
 struct Limits {
-  std::vector<Setting> settings;  // stop.epochs, stop.seconds, stop.target_metric, stop.target_value
+  std::vector<Setting> settings;  // for stop.epochs, stop.seconds, stop.target_metric, stop.target_value
   std::int64_t samples = 0;       // rounded up to whole steps; 0: not given
   std::string samples_place;
-  bool ends_by_count() const;  // by epochs or samples
+  bool ends_by_count() const;  // whether epochs or samples end a trial
 };
 
 enum class Search { all, halving };
@@ -39,10 +39,10 @@ struct Study {
   explicit Study(ExperimentDraft draft) : base(std::move(draft)) {}
 
   std::string path, name;
-  std::string experiment;              // the path of its file
-  std::vector<std::string> overrides;  // of all trials, from the command line
+  std::string experiment;              // path of the experiment's file
+  std::vector<std::string> overrides;  // for all trials, from the command line
   ExperimentDraft base;                // the experiment with these overrides
-  std::uint64_t seed = 1;              // of the draws
+  std::uint64_t seed = 1;              // seed of the draws
   std::vector<Axis> axes;              // in the file's order, but ranks_per_trial is first
   Draws draws;
   std::vector<Setting> seeds;  // from repeat; empty: the experiment's seed
@@ -55,9 +55,9 @@ struct Study {
   bool sets(std::string_view key) const;  // whether an axis, a draw or a rule sets the key in at least one trial
 };
 
-// Throws Error. Its message is one sentence with the file, line and column, the expected value, and the nearest known
-// key. The experiment's path is relative to the study's folder. If there is no such file, the path is relative to the
-// working directory.
+// Reads a study. Throws Error. Its message is one sentence with the file, line and column, the expected value, and the
+// nearest known key. The experiment's path is relative to the study's folder, or to the working directory if there is
+// no such file.
 Study read_study(const std::string& path, const std::vector<std::string>& overrides);
 Study parse_study(const std::string& yaml, const std::string& path, const std::vector<std::string>& overrides);
 

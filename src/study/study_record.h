@@ -12,8 +12,8 @@ namespace ringtrain {
 
 struct StudyFacts {
   std::string name, experiment, file, text;  // `file`: path of the study's file; `text`: its content
-  std::string commit;                        // of the program
-  std::string search = "";                   // search_json() of search: halving; "": search: all
+  std::string commit;                        // commit of the program
+  std::string search = "";                   // search_json() for search: halving; "" for search: all
 };
 
 class StudyRecord {
@@ -23,7 +23,7 @@ class StudyRecord {
 
   const std::string& folder() const { return folder_; }
   std::string folder_of(const TrialRecord& trial) const { return folder_ + "/" + trial.name; }
-  // The states at the last look().
+  // Returns the states at the time of the last look().
   const std::vector<TrialRecord>& trials() const { return trials_; }
   std::int64_t count(TrialState state) const;
 
@@ -37,7 +37,7 @@ class StudyRecord {
   std::string folder_;
   StudyFacts facts_;
   std::vector<TrialRecord> trials_;
-  std::vector<std::int64_t> seen_;  // of each trial's file: a number that changes when the file does
+  std::vector<std::int64_t> seen_;  // for each trial's file: a number that changes when the file changes
 };
 
 }  // namespace ringtrain

@@ -16,9 +16,9 @@ namespace ringtrain {
 
 // One trial of the job's share.
 struct QueuedTrial {
-  std::size_t place = 0;   // in StudyWork::trials
+  std::size_t place = 0;   // place in StudyWork::trials
   std::string experiment;  // resolved, with run.dir
-  double seconds = 0;      // expected; if !StudyWork::knows_seconds, only proportional to that
+  double seconds = 0;      // expected time; without StudyWork::knows_seconds only proportional to it
 };
 
 // All ranks have the same StudyWork. Rank 0 makes it from the files and sends it to the other ranks.
@@ -30,10 +30,10 @@ struct StudyWork {
   bool knows_seconds = false;
   bool asks_for_gpus = false;                   // some trial of the queue may run on GPUs
   std::string job;                              // unique name of the job
-  std::uint32_t number = 0;                     // of this job in the roster's file
+  std::uint32_t number = 0;                     // number of this job in the roster's file
   std::map<std::string, DatasetIndex> indices;  // by prefix
-  std::vector<Rung> rungs;                      // of search: halving; empty with search: all
-  std::vector<std::string> points;              // of each trial, for the rungs
+  std::vector<Rung> rungs;                      // for search: halving; empty with search: all
+  std::vector<std::string> points;              // the point of each trial, for the rungs
 
   std::string serialize() const;
   static StudyWork deserialize(const std::string& text);
@@ -46,7 +46,7 @@ void check_folder(const std::string& folder, bool resume);
 // had another value.
 void check_same_result(const std::string& folder, const Trial& trial);
 
-// The trial's experiment, with run.dir set to the trial's folder.
+// Returns the trial's experiment, with run.dir set to the trial's folder.
 Experiment experiment_in(const std::string& folder, const Trial& trial);
 
 }  // namespace ringtrain

@@ -17,7 +17,7 @@ class TrialKeys {
  public:
   explicit TrialKeys(const Study& study) : study_(study), draft_(study.base) {}
 
-  // Throws Error at the setting's place.
+  // Sets a key. Throws Error at the setting's place.
   void set(const Setting& setting);
   // Applies all rules. A rule is applied after the rules whose results it reads. Throws Error if rules need each other,
   // if a result is not valid for its key, and if batch_per_rank x ranks is not batch.global.
@@ -27,7 +27,7 @@ class TrialKeys {
 
   const ExperimentDraft& draft() const { return draft_; }
   std::int64_t ranks() const { return ranks_; }
-  std::optional<std::int64_t> batch_per_rank() const { return per_rank_; }  // if the study sets it
+  std::optional<std::int64_t> batch_per_rank() const { return per_rank_; }  // empty if the study does not set it
   const std::vector<std::string>& changed() const { return changed_; }      // keys of the experiment, as they were set
 
  private:

@@ -53,7 +53,7 @@ std::string trial_name(const Study& study, const std::vector<const Choice*>& tak
     const Field* field = find_field(setting.key);
     return field == nullptr || value_text(*field, base) != value_text(*field, own);
   };
-  std::vector<std::string> names, groups;  // keys outside groups; "group-case"
+  std::vector<std::string> names, groups;  // parts for keys outside groups; parts "group-case"
   for (std::size_t i = 0; i < taken.size(); ++i) {
     const bool differs = std::ranges::any_of(taken[i]->settings, changes);
     if (differs && study.axes[i].is_group) groups.push_back(cat(study.axes[i].name, "-", taken[i]->name));

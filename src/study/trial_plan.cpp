@@ -49,7 +49,7 @@ TrialPlan trial_plan_of(const RunPlan& p) {
   plan.steps_per_epoch = p.schedule.steps_per_epoch;
   plan.steps = p.schedule.total_steps;
   plan.samples = plan.steps * p.batch.global;
-  if (e.data.last_batch == "smaller" && plan.steps_per_epoch > 0)  // whole epochs, then whole batches
+  if (e.data.last_batch == "smaller" && plan.steps_per_epoch > 0)  // samples of whole epochs, then of whole batches
     plan.samples =
         plan.steps / plan.steps_per_epoch * p.samples_per_epoch + plan.steps % plan.steps_per_epoch * p.batch.global;
   if (is_branch(e)) {

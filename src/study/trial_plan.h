@@ -18,8 +18,8 @@ struct TrialPlan {
   BatchPlan batch;
   std::int64_t steps_per_epoch = 0;
   std::int64_t steps = 0;    // 0: not known, because another limit or AdaScale ends the run
-  std::int64_t samples = 0;  // of these steps
-  double peak_rate = 0;      // highest learning rate; of a branch, the rate at its beginning
+  std::int64_t samples = 0;  // samples of these steps
+  double peak_rate = 0;      // highest learning rate; for a branch, the rate at its beginning
   std::int64_t parameters = 0;
   std::string experiment_id;
 };
@@ -46,7 +46,7 @@ class TrialPlanner {
   int threads_;
   std::string device_;
   std::map<std::string, DatasetIndex> indices_;
-  std::map<int, Machine> machines_;  // by threads
+  std::map<int, Machine> machines_;  // by number of threads
 };
 
 }  // namespace ringtrain

@@ -11,8 +11,8 @@
 
 namespace ringtrain {
 
-// waiting: the trial has not begun, or was asked to stop and continues with --resume, or is at the end of a search's
-// rung. running: a job works on the trial, or was killed while it worked on it (then the folder's lock is free).
+// waiting: the trial has not begun, or was asked to stop and continues with --resume, or is at the end of a rung of a
+// search. running: a job works on the trial, or was killed while it worked on it (then the folder's lock is free).
 // diverged: the loss or gradient was no longer finite, or the run finished and had run away (TrialOutcome::ran_away).
 // failed: the run ended with any other error.
 enum class TrialState { waiting, running, finished, failed, diverged };
@@ -25,11 +25,11 @@ inline const char* to_string(TrialState state) {
 struct TrialOutcome {
   std::string outcome;  // as in run.json: "finished", "stopped by SIGUSR1", "error: ..."
   std::int64_t final_step = 0, samples = 0;
-  double elapsed_seconds = 0;                                            // of the run, earlier starts included
-  std::optional<double> loss, accuracy;                                  // of the last update
-  std::optional<double> validation_loss, validation_accuracy;            // of the last evaluation
-  std::optional<double> best_validation_loss, best_validation_accuracy;  // of all evaluations
-  std::optional<std::int64_t> best_step;                                 // of the best loss
+  double elapsed_seconds = 0;                                            // time of the run, including earlier starts
+  std::optional<double> loss, accuracy;                                  // values of the last update
+  std::optional<double> validation_loss, validation_accuracy;            // values of the last evaluation
+  std::optional<double> best_validation_loss, best_validation_accuracy;  // best values of all evaluations
+  std::optional<std::int64_t> best_step;                                 // step of the best loss
   // Whether the mean loss of the last twentieth of the steps is higher than the loss of the first step. In a run of
   // fewer than 20 steps, or one that does not begin with step 1 (a branch), it must be more than twice as high.
   bool ran_away = false;
@@ -46,7 +46,7 @@ struct TrialRecord {
   std::uint64_t seed = 1;
 
   TrialState state = TrialState::waiting;
-  std::int64_t starts = 0;              // how often a job began or continued it
+  std::int64_t starts = 0;              // how often a job has begun or continued it
   std::string job;                      // the last job that worked on it
   std::string updated;                  // UTC
   std::optional<TrialOutcome> outcome;  // none: it has not begun
@@ -54,11 +54,11 @@ struct TrialRecord {
   std::vector<double> rung_losses;      // validation loss at the end of each rung; NaN: none
   bool paused = false;                  // waiting at the end of that rung, evaluated
   bool left_behind = false;             // not promoted, so it never continues
-  std::string error, hint, thrown_at;   // of the newest start; "": none
+  std::string error, hint, thrown_at;   // for the newest start; "": none
   bool is_over() const { return state == TrialState::finished || state == TrialState::diverged; }
 };
 
-// "key=value" overrides as a JSON object, with numbers as numbers.
+// Writes "key=value" overrides as a JSON object, with numbers as numbers.
 std::string overrides_to_json(const std::vector<std::string>& overrides, const Experiment& experiment);
 
 std::string to_json(const TrialRecord& record);                          // several lines without a final newline

@@ -99,7 +99,7 @@ class TrialMaker {
     keep(std::move(trial));
   }
 
-  // The field's value. Text has no quotes here, although it may need them in a file.
+  // Returns the field's value. Text has no quotes here, although it may need them in a file.
   static std::string override_value(const Field& field, const Experiment& experiment) {
     Experiment copy = experiment;
     const Member member = field.member(copy);

@@ -25,7 +25,7 @@ struct Trials {
   // In the study's order: the first axis changes slowest, then come the other axes, the draws, and the seeds, which
   // change fastest.
   std::vector<Trial> list;
-  std::size_t choices = 0;   // combinations, with those that are left out or make the same trial as another one
+  std::size_t choices = 0;   // combinations, including those that are left out or make an equal trial
   std::size_t left_out = 0;  // combinations that do not fulfil the study's conditions
 };
 

@@ -10,7 +10,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr int digits = 4;  // of drawn numbers, so that they differ and can still be typed
+constexpr int digits = 4;  // digits of drawn numbers: enough to differ, and few enough to type
 
 double rounded(double value) {
   char text[40];

@@ -12,7 +12,7 @@
 
 namespace ringtrain {
 
-// Words of a study beside the experiment's keys. batch_per_rank is batch.global / ranks_per_trial.
+// Words of a study, in addition to the experiment's keys. batch_per_rank is batch.global / ranks_per_trial.
 inline constexpr std::string_view ranks_key = "ranks_per_trial", per_rank_key = "batch_per_rank";
 
 // A key's value, as the text of an override. Messages about the value begin with `place`: "study.yaml:7:3: ".
@@ -22,7 +22,7 @@ struct Setting {
 
 // One value of a list, or one case of a group.
 struct Choice {
-  std::string name;  // of a case; "" for a value
+  std::string name;  // name of a case; "" for a value
   std::vector<Setting> settings;
 };
 
@@ -46,29 +46,29 @@ struct DrawnKey {
   NumberRange range;
 };
 
-// `count` points. Each point has a value for every drawn key.
+// A number of points. Each point has a value for every drawn key.
 struct Draws {
   std::vector<DrawnKey> keys;
   Sequence sequence = Sequence::sobol;
   std::uint32_t count = 0;
 };
 
-// The number at `fraction` in (0, 1) of the range, as the text of an override. It is rounded to four digits, or to a
-// multiple for integers, and stays within the range. In a uniform range every integer (or multiple) is equally likely.
+// Returns the number at `fraction` in (0, 1) of the range, as the text of an override. It is rounded to four digits, or
+// to a multiple for integers, and stays within the range. In a uniform range every integer is equally likely.
 std::string value_at(const NumberRange& range, double fraction);
 
-// `points` numbers from low to high, both included. They have equal distances, or equal ratios in a logarithmic range.
-// Numbers that rounding makes equal occur once.
+// Returns `points` numbers from low to high, both included. They have equal distances, or equal ratios in a logarithmic
+// range. Numbers that become equal by rounding occur once.
 std::vector<std::string> grid_values(const NumberRange& range, std::int64_t points);
 
-// The settings of point `index`, one for each drawn key.
+// Returns the settings of point `index`, one for each drawn key.
 std::vector<Setting> drawn_settings(const Draws& draws, std::uint64_t seed, std::uint32_t index);
 
-// Whether the field's value is one number.
+// Return whether the field's value is one number, and whether it is an integer.
 bool is_number(const Field& field);
 bool is_integer(const Field& field);
 
-// The shortest digits that read back as the same number.
+// Returns the shortest digits that read back as the same number.
 std::string shortest(double value);
 
 }  // namespace ringtrain

@@ -11,8 +11,8 @@
 namespace ringtrain {
 namespace {
 
-// The totals of an evaluation begin with the counts of correct answers, correct5 and targets. The loss of each pass
-// follows from this place on.
+// The totals of an evaluation begin with three counts: correct, correct5 and targets. The losses of the passes follow
+// from this place on.
 constexpr std::int64_t first_loss = 3;
 
 // Parameter servers have no rows. In `ringtrain evaluate`, streams of text may have fewer shares than there are ranks.
@@ -48,8 +48,8 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
   const std::int64_t state_of_pass = plan_.batch.micro_batch * part_.graph.state_size();
   program_->set_weights(weights);
   loader_.seek(0, 0);
-  // The losses of all ranks' passes are added in the order of the samples. So the sum does not depend on the number of
-  // ranks.
+  // The losses of all ranks' passes are added in the order of the samples. The sum therefore does not depend on the
+  // number of ranks.
   std::vector<double> totals(
       static_cast<std::size_t>(first_loss + steps * loader_plan_.global_batch / loader_plan_.micro_batch));
   LossSums counts;
@@ -66,12 +66,15 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
       context.state = carried_state_.data() + batch.micro_step * state_of_pass;
       if (batch.resets_state) std::fill_n(context.state, state_of_pass, 0.0f);
     }
-    order_->forward([&] {
-      const LossSums of_pass = program_->run({batch.inputs.data(), batch.targets.data()}, context);
-      totals[static_cast<std::size_t>(first_loss + (batch.offset + batch.first_row) / loader_plan_.micro_batch)] +=
-          of_pass.loss;
-      counts += of_pass;
-    });
+    order_->forward(
+        [&] {
+          watchdog_.enter(step, Phase::evaluation);
+          const LossSums of_pass = program_->run({batch.inputs.data(), batch.targets.data()}, context);
+          totals[static_cast<std::size_t>(first_loss + (batch.offset + batch.first_row) / loader_plan_.micro_batch)] +=
+              of_pass.loss;
+          counts += of_pass;
+        },
+        [&] { watchdog_.enter(step, Phase::stage_wait); });
     if (after_pass) after_pass(batch, *program_);
   }
   leaving.finish();

@@ -34,8 +34,8 @@ class Evaluator {
   Evaluator(const RunPlan& plan, std::shared_ptr<const Dataset> validation, Backend& backend,
             Communicator& communicator, Watchdog& watchdog, StageRanks* stages = nullptr);
   using AfterPass = std::function<void(const MicroBatch&, const Program&)>;
-  // Whether this rank wants to leave. The evaluator asks before each pass (train/leaving.h). If the function is empty
-  // (on all ranks), every evaluation runs to its end.
+  // Returns whether this rank wants to leave. The evaluator asks before each pass (train/leaving.h). If the function is
+  // empty (on all ranks), every evaluation runs to its end.
   using WantsToLeave = Leaving::Wish;
   // Collective. Batch norm normalises with the statistics in `weights`. The result has the same bits on all ranks. It
   // is empty if a rank wanted to leave. `after_pass` is called after each pass of this rank, in order.

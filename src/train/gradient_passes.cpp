@@ -61,8 +61,8 @@ LossSums GradientPasses::take_sums(Program& program) {
   return all.total();
 }
 
-// The binary number of the pass ends with `level` ones. So the pass completes a node on every level up to `level`, and
-// the largest of these nodes waits for its neighbour.
+// The binary number of the pass ends with `level` ones. The pass therefore completes a node on every level up to
+// `level`. The largest of these nodes waits for its neighbour.
 void GradientPasses::keep_node(std::int64_t pass) {
   const auto level = static_cast<std::size_t>(std::countr_one(static_cast<std::uint64_t>(pass)));
   const ElementRange all{0, gradients_.size()};

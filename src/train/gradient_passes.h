@@ -59,7 +59,7 @@ class GradientPasses {
   std::int64_t bucket_elements_;
   std::size_t small_level_ = 0;                  // the level of the nodes that are small batches
   std::vector<std::unique_ptr<Vector>> levels_;  // the waiting node of each level; fixed order only
-  TreeSum<LossSums> losses_;                     // of the passes before the last one; fixed order only
+  TreeSum<LossSums> losses_;                     // losses of the passes before the last one; fixed order only
   std::optional<SmallBatchNorms> small_norms_;
   BatchPlan batch_;
   bool measures_ = false;

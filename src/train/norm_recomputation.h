@@ -40,8 +40,8 @@ class NormRecomputation {
   using WantsToLeave = Leaving::Wish;
   bool measure(const Vector& weights, std::int64_t step, const WantsToLeave& wants_to_leave);
 
-  // Returns the statistics of the newest measurement, in the order in which they lie after the trained elements. They
-  // are zeros before the first measurement.
+  // Returns the statistics of the newest measurement, in the order in which they follow the trained elements. They are
+  // zeros before the first measurement.
   std::span<const float> values() const { return values_; }
   // Swaps values() with the statistics in `weights`. A second call undoes the first.
   void exchange(Vector& weights);

@@ -14,10 +14,12 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t pieces = 4;            // of a checksum, 16 bits each
+constexpr std::size_t pieces = 4;            // pieces of a checksum, 16 bits each
 constexpr std::size_t sums = 2 * pieces;     // the sums of the pieces and of their squares
 constexpr std::size_t per_group = 1 + sums;  // one more counter for the number of ranks
-constexpr std::size_t most_named = 8;        // ranks that a message names
+constexpr std::size_t most_named = 8;        // number of ranks that a message names
+constexpr double pause_seconds = 60;         // between two comparisons, at least
+constexpr double pause_per_cost = 1000;      // and at least this many times the seconds of one comparison
 
 void put(std::uint64_t checksum, std::span<double> to) {
   for (std::size_t i = 0; i < pieces; ++i) {
@@ -78,7 +80,20 @@ std::string describe_ranks(Communicator& communicator, const std::vector<int>& r
   return text;
 }
 
+// Says what to do, before "on other hosts" or "without that host".
+std::string way_back(const KnownCheckpoint& checkpoint) {
+  if (checkpoint.name.empty()) return "start the run again, as there is no checkpoint that is known to be good,";
+  if (checkpoint.compared)
+    return cat("--resume from the last checkpoint that is known to be good, ", checkpoint.name, ",");
+  return cat("start the run again, or --resume from ", checkpoint.name,
+             ", which is not known to be good, because the copies were not compared before it was written,");
+}
+
 }  // namespace
+
+bool is_time_to_compare(double seconds, double cost) {
+  return seconds >= std::max(pause_seconds, pause_per_cost * cost);
+}
 
 std::vector<ReplicatedTensor> replicated_tensors(const ParameterTable& parameters, Vector& weights,
                                                  Optimizer& optimizer, const OptimizerConfig& config) {
@@ -104,7 +119,7 @@ std::vector<ReplicatedTensor> replicated_tensors(const ParameterTable& parameter
 }
 
 ReplicaCheck::ReplicaCheck(Backend& backend, Communicator& communicator, std::vector<ReplicatedTensor> tensors,
-                           ReplicaGroups groups, std::function<std::string()> known_good)
+                           ReplicaGroups groups, std::function<KnownCheckpoint()> known_good)
     : communicator_(communicator),
       tensors_(std::move(tensors)),
       groups_(std::move(groups)),
@@ -184,16 +199,14 @@ void ReplicaCheck::report(int group, std::int64_t step) {
   const std::string who = describe_ranks(communicator_, minority);
   const std::string tensor =
       first_difference(group, std::ranges::min(members), static_cast<std::int64_t>(members.size()));
-  const std::string good = broadcast_string(communicator_, communicator_.rank() == 0 ? known_good_() : "", 0);
+  const std::string way = broadcast_string(communicator_, communicator_.rank() == 0 ? way_back(known_good_()) : "", 0);
   const std::string of_group = groups_.what.empty() ? "" : cat(" of ", groups_.what, " ", group);
   const std::string differ = others == 0 ? who + " have different copies of the model"
                                          : cat(who, minority.size() == 1 ? " has another copy" : " have other copies",
                                                " of the model than the ", others, " other ranks");
   throw Error(
       cat("after step ", step, ", ", differ, of_group, "; the first tensor that differs is ", tensor),
-      cat("A processor, a memory or a link computes wrong: ",
-          good.empty() ? "start the run again, as there is no checkpoint that is known to be good,"
-                       : cat("--resume from the last checkpoint that is known to be good, ", good, ","),
+      cat("A processor, memory or network link is probably faulty: ", way,
           others == 0            ? " on other hosts."
           : minority.size() == 1 ? " without that host."
                                  : " without those hosts.",

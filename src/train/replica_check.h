@@ -38,13 +38,22 @@ struct ReplicaGroups {
   std::string what = {};
 };
 
+// The newest checkpoint of a run that is known to be good, for the message of a difference.
+struct KnownCheckpoint {
+  std::string name;      // "runs/a/checkpoints/step-000000010.h5 (after step 10)"; "": there is none
+  bool compared = true;  // false: no checkpoint is known to be good, and this is the newest of the others
+};
+
+// Returns whether the ranks should compare their copies, `seconds` after they last did: once a minute, and in less than
+// a thousandth of the time. `cost` is the seconds of a comparison. This is communication.check_every_steps: -1.
+bool is_time_to_compare(double seconds, double cost);
+
 class ReplicaCheck {
  public:
   // `tensors` must be the same on all ranks of a group. Tensors of one vector must be neighbours in memory. Their
-  // vectors must outlive this object. `known_good` is called on rank 0 if copies differ. It returns the name of the
-  // newest checkpoint that was written from equal copies, for the error message, or "" if there is none.
+  // vectors must outlive this object. `known_good` is called on rank 0 if copies differ.
   ReplicaCheck(Backend& backend, Communicator& communicator, std::vector<ReplicatedTensor> tensors,
-               ReplicaGroups groups, std::function<std::string()> known_good);
+               ReplicaGroups groups, std::function<KnownCheckpoint()> known_good);
 
   // Starts the checksums. A device computes them before any work that it is given later.
   void start();
@@ -66,7 +75,7 @@ class ReplicaCheck {
   Communicator& communicator_;
   std::vector<ReplicatedTensor> tensors_;
   ReplicaGroups groups_;
-  std::function<std::string()> known_good_;
+  std::function<KnownCheckpoint()> known_good_;
   std::unique_ptr<Checksums> checksums_;  // null: this rank has no copy
   double seconds_ = 0;
 };

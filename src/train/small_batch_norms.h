@@ -2,7 +2,7 @@
 // compares them with the norm of the whole batch.
 //
 // The passes of a step add to one gradient vector. If a rank has several small batches in a step, a second vector keeps
-// the gradient from before each small batch, and the norm of the difference is measured. So measuring changes neither
+// the gradient from before each small batch, and the norm of the difference is measured. Measuring thus changes neither
 // the order of the additions nor the bits of the gradient. In a fixed order (communication.order) the gradient of each
 // small batch is a node of a tree and is measured directly. The norms are then added in the same tree.
 #pragma once

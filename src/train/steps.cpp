@@ -29,7 +29,7 @@ class EqualSteps : public Steps {
 };
 
 // The common part of servers and workers. After a meeting, every rank has all weights and the whole optimizer state, as
-// in a ring.
+// with a ring.
 class ServedSteps : public Steps {
  public:
   explicit ServedSteps(const StepParts& parts)
@@ -68,8 +68,8 @@ class ServedSteps : public Steps {
   StepPositions positions_;
 
  private:
-  // A server and its replica do the same work in the same order. So their copies of a range must be equal, and meetings
-  // compare them.
+  // A server and its replica do the same work in the same order. Their copies of a range must therefore be equal, and
+  // meetings compare them.
   void compare_holders() {
     ServerRanks& servers = *parts_.servers;
     const int rank = servers.mailbox().rank();
@@ -104,10 +104,11 @@ class ServerSteps : public ServedSteps {
   ServerSteps(const StepParts& parts, MeetingRule meets)
       : ServedSteps(parts),
         meets_(std::move(meets)),
+        received_(parts.plan.servers->async ? nullptr : parts.backend.make_vector(parts.trainer.gradients().size())),
         server_(
-            *parts.servers, all_of(parts.trainer.weights()), all_of(parts.trainer.gradients()), order(),
-            !parts.plan.servers->async, [this](const TakenGradients& taken) { apply(taken); },
-            [] { return requested_signal() != 0; }) {}
+            *parts.servers, all_of(parts.trainer.weights()), all_of(parts.trainer.gradients()),
+            received_ ? all_of(*received_) : std::span<float>(), order(),
+            [this](const TakenGradients& taken) { apply(taken); }, [] { return requested_signal() != 0; }) {}
 
   StepReport step(const Requests& r) override {
     const double waited = server_.waited_seconds();
@@ -158,7 +159,8 @@ class ServerSteps : public ServedSteps {
   }
 
   MeetingRule meets_;
-  StepReport report_;  // of the newest update
+  StepReport report_;                 // of the newest update
+  std::unique_ptr<Vector> received_;  // one worker's gradient; null: async
   ParameterServer server_;
 };
 

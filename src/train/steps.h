@@ -1,4 +1,4 @@
-// A rank's part in the steps of a run. The interface is the same for equal ranks, for parameter servers and for
+// The part of a rank in the steps of a run. The interface is the same for equal ranks, for parameter servers and for
 // workers.
 #pragma once
 
@@ -19,7 +19,7 @@ class Steps {
   virtual StepReport step(const Requests& requests) = 0;
 };
 
-// Whether all ranks must meet after an update. The answer depends only on the positions before and after the update.
+// Returns whether all ranks must meet after an update. The answer depends only on the positions before and after it.
 using MeetingRule = std::function<bool(const Position& before, const Position& position)>;
 
 // Makes the server ranks of a plan that has servers. Returns null if all ranks do the same work. Collective over the
@@ -28,6 +28,7 @@ std::unique_ptr<ServerRanks> make_server_ranks(const RunPlan& plan, const RankGr
 
 struct StepParts {
   const RunPlan& plan;
+  Backend& backend;
   Trainer& trainer;
   Loader& loader;
   Communicator& communicator;

@@ -191,14 +191,15 @@ StepReport Trainer::step(const Requests& requests) {
                                              // A device computes during this read.
                                              if (!staged_ && keeps_reading(next))
                                                clock.time(Phase::input, times.input, [&] { stage_next(); });
-                                           }});
+                                           },
+                                       .waits = [&] { watchdog_.enter(position_.step, Phase::stage_wait); }});
   staged_of_step_ = staged_ ? 1 : 0;
   const std::int64_t targets = targets_;
   program_->close_sums();
   if (compares) clock.time(Phase::update, times.update, [&] { replicas_->start(); });
 
-  // The host gives a device all work of this step and the first pass of the next step before it waits. So the device is
-  // never idle.
+  // The host gives a device all work of this step and the first pass of the next step before it waits, so that the
+  // device is never idle.
   clock.time(Phase::communication, times.communication, [&] { synchronizer_->finish(); });
   clock.time(Phase::update, times.update, [&] { start_update(report); });
   if (may_run_ahead()) {
@@ -277,7 +278,7 @@ StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests
           of_groups, compares ? replicas_->counters() : std::vector<double>{}};
 }
 
-void Trainer::compare_copies(std::function<std::string()> known_good) {
+void Trainer::compare_copies(std::function<KnownCheckpoint()> known_good) {
   const int copies = stages_ != nullptr ? stages_->replicas() : communicator_.size();
   if (plan_.experiment.communication.check_every_steps == 0 || copies == 1) return;
   ReplicaGroups groups;
@@ -294,7 +295,7 @@ void Trainer::check_copies() {
   if (replicas_) replicas_->run(position_.step);
 }
 
-// The answer is the same on all ranks. The copies are compared as the previous step left them.
+// Returns whether this step compares the copies, as the previous step left them. The result is the same on all ranks.
 bool Trainer::compares_now() const {
   const std::int64_t every = plan_.experiment.communication.check_every_steps;
   return replicas_ && (compares_next_ || (every > 0 && position_.step > 0 && position_.step % every == 0));
@@ -380,8 +381,8 @@ bool Trainer::keeps_reading(const Position& next) {
 // passes of a pipeline stage wait for the neighbouring stages. If ranks share the update, the weights of the other
 // ranks have not arrived yet.
 bool Trainer::may_run_ahead() const {
-  return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() && !plan_.carries_state &&
-         !optimizer_.is_shared();
+  return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() &&
+         !plan_.carries_state && !optimizer_.is_shared();
 }
 
 void Trainer::stage_next() {
@@ -418,14 +419,14 @@ void Trainer::start_update(StepReport& report) {
                         .reports_trust = every > 0 && (position_.step + 1) % every == 0,
                         .adascale = adascale_ ? adascale_->next(part_.parameters.size()) : std::nullopt};
   const bool measures_groups = noise_groups_ && measures_noise(next_position());
-  Program* const copies = optimizer_.is_shared() ? nullptr : program_.get();  // share_weights() makes them
+  Program* const copies = optimizer_.is_shared() ? nullptr : program_.get();  // null: share_weights() renews them
   optimizer_.start(*weights_, *gradients_, step, loss_scale_.value(), norm_momentum(plan_.experiment), copies);
-  if (measures_groups) optimizer_.fetch_norms();  // before a device gets its next pass
+  if (measures_groups) optimizer_.fetch_norms();  // must come before a device gets its next pass
 }
 
-// The reduced values have the same bits on all ranks. So all ranks continue, all skip the update, or all stop. If the
-// loss is not finite, no weight has changed: a CPU has not begun the update, and a device has found NaN in the gradient
-// and skipped it.
+// The reduced values have the same bits on all ranks. All ranks therefore continue, all skip the update, or all stop.
+// If the loss is not finite, no weight has changed: a CPU has not begun the update, and a device has found NaN in the
+// gradient and skipped it.
 void Trainer::finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets) {
   report.requests = counters.requests();
   report.loss = counters.loss() / static_cast<double>(targets);

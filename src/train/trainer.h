@@ -59,23 +59,23 @@ struct NoiseReport {
 // An update that a parameter server has applied.
 struct ServedReport {
   std::int64_t update = 0;                  // the update whose samples were used
-  std::int64_t worker = 0, version = 0;     // worker: who computed it; version: the updates in its weights
+  std::int64_t worker = 0, version = 0;     // worker: the worker that computed it; version: the updates in its weights
   std::int64_t staleness = 0;               // updates that were applied between version and this update
   std::int64_t gradients = 1, dropped = 0;  // gradients in this update; gradients that came too late
   StepTimes times;                          // the mean over the workers; communication: waiting for weights
 };
 
 struct StepReport {
-  Position position;                   // after this step
-  std::optional<Position> before;      // before this step; empty: the previous report's position
-  bool met = true;                     // all ranks have returned after this update
+  Position position;                   // position after this step
+  std::optional<Position> before;      // position before this step; empty: position of the previous report
+  bool met = true;                     // whether all ranks have returned after this update
   std::optional<ServedReport> served;  // on server 0
   std::int64_t samples = 0;            // samples of this step
   double loss = 0;                     // the mean over the counted targets of the global batch
   double accuracy = 0, accuracy5 = 0;  // top-1; top-5 (images only)
   double learning_rate = 0;            // the rate that was used: the schedule's rate x the gain
   std::optional<double> gain;          // AdaScale's gain; empty without AdaScale or if the step was skipped
-  double scale_invariant_steps = 0;    // AdaScale's count, this step included
+  double scale_invariant_steps = 0;    // AdaScale's count, including this step
   double gradient_norm = 0;            // before clipping and weight decay
   float loss_scale = 1;                // the loss scale of fp16
   bool applied = true;                 // false: the fp16 gradient overflowed, the weights are unchanged
@@ -111,7 +111,7 @@ class Trainer {
   void stand_at(const Position& position) { position_ = position; }  // other ranks made the updates
 
   const Position& position() const { return position_; }
-  std::int64_t batch() const { return course_.batch_at(position_); }  // of the next step
+  std::int64_t batch() const { return course_.batch_at(position_); }  // batch of the next step
   // Call this before the first step. Training continues at `position`, with the current contents of weights(),
   // optimizer() and carried_state(). `batch` is the batch that has grown with the noise scale; 0 is the first batch.
   void start_at(const Position& position, std::int64_t batch = 0);
@@ -135,7 +135,7 @@ class Trainer {
   }
   // Call this before the first step. Ranks then compare their copies (communication.check_every_steps). See
   // ReplicaCheck for `known_good`.
-  void compare_copies(std::function<std::string()> known_good);
+  void compare_copies(std::function<KnownCheckpoint()> known_good);
   // Compares other groups of ranks, each of which holds the same `tensors`. Call it after compare_copies().
   std::unique_ptr<ReplicaCheck> make_comparison(std::vector<ReplicatedTensor> tensors, ReplicaGroups groups) {
     return std::make_unique<ReplicaCheck>(backend_, communicator_, std::move(tensors), std::move(groups), known_good_);
@@ -146,13 +146,13 @@ class Trainer {
   double comparison_seconds() const { return replicas_ ? replicas_->seconds() : 0; }
   // Throws Error if the copies differ now. Collective.
   void check_copies();
-  // [rows of this rank, layers of its part, (h, c), hidden]
+  // Returns [rows of this rank, layers of its part, (h, c), hidden].
   std::span<float> carried_state() { return carried_state_; }
 
  private:
   void sleep_if_slow(StepClock& clock, StepTimes& times);
   void stage_next();
-  // `position` is where the step of the pass begins.
+  // `position` is the position at which the step of the pass begins.
   void get_input(StepClock& clock, StepTimes& times, const Position& position);
   void forward(StepClock& clock, StepTimes& times, const Position& position);
   bool keeps_reading(const Position& next);
@@ -201,15 +201,15 @@ class Trainer {
   PageVector<float> carried_state_;
   Pinned pinned_;
   std::uint64_t dropout_key_;
-  std::function<std::string()> known_good_;
+  std::function<KnownCheckpoint()> known_good_;
   std::unique_ptr<ReplicaCheck> replicas_;  // null: nothing is compared
-  bool compares_next_ = false;              // rank 0's clock asked for it
-  double slow_seconds_;                     // this rank sleeps so long in each step (test.slow_rank)
+  bool compares_next_ = false;              // whether rank 0's clock asked for a comparison
+  double slow_seconds_;                     // how long this rank sleeps in each step (test.slow_rank)
   std::optional<MicroBatch> staged_;        // the input of the program's next forward pass
-  bool ahead_ = false;                      // the first pass of the next step has begun
+  bool ahead_ = false;                      // whether the first pass of the next step has begun
   std::int64_t staged_of_step_ = 0;         // micro-batches of this step that have been staged
   std::int64_t targets_ = 0;                // targets of the newest pass's global batch
-  bool alone_ = false;                      // set by compute(): the mean is over this rank's targets
+  bool alone_ = false;                      // set by compute(): whether the mean is over this rank's targets only
   double rate_factor_ = 1;                  // set by apply()
   Position position_;
 };

@@ -1,4 +1,4 @@
-// Compares sums over ranks with MPI_Allreduce, and measures how much of the sums is hidden behind computation.
+// Compares sums over ranks with MPI_Allreduce, and measures which share of the sums is hidden by computation.
 //
 //   mpirun -n 2 all_reduce_bench [algorithm] [chunk_kib ...]        default: auto 64 256 1024
 //

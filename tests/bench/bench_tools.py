@@ -136,6 +136,18 @@ def about(options, torch, **more):
     }
 
 
+def head(title, facts, unit, counted):
+    """The lines of a page before its table. `counted` says how the FLOPs behind the share are counted."""
+    return [f"# {title}", "", f"    {facts['command']}", "",
+            f"- Date: {facts['date']}. Commit: {facts['commit']}. Machine: {facts['machine']}.",
+            f"- Versions: {facts['versions']}.", f"- Input: {facts['input']}", "", "How to read the table:", "",
+            f"- **ringtrain, PyTorch**: {unit} of whole training steps, as median [minimum, maximum].",
+            "- **ratio**: ringtrain's median divided by PyTorch's. The column after it has the target for the ratio.",
+            "- **share**: the rate of ringtrain's step divided by the rate of a 2048^3 matrix product, which was measured in the same minutes."
+            f" {counted}",
+            "- **PyTorch's**: the same share for PyTorch. The column after it has the target for the share."]
+
+
 def make_parser(description, output):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=str(ROOT / "build/pytorch/bin/python"), help="a Python with torch [build/pytorch/bin/python]")

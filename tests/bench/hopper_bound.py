@@ -25,7 +25,7 @@ class Convolution:
     outputs: int
     kernel: int
     stride: int
-    size: int  # of the input's map
+    size: int  # height and width of the input's map
     stored: int = 0  # channels of the input in memory, if they are more
 
     @property

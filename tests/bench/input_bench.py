@@ -162,10 +162,14 @@ def main():
         writer = csv.DictWriter(file, fieldnames=[*rows[0], *about])
         writer.writeheader()
         writer.writerows({**row, **about} for row in rows)
-    lines = ["# JPEG to training crops, per core: ringtrain against Pillow and torchvision", ""]
-    lines += [f"- {key}: {value}" for key, value in about.items()]
-    lines += ["- random crops (scale 0.08 to 1, ratio 3/4 to 4/3) resized to the square, mirrored or not, as u8; the same crops for all;"
-              " images per CPU second over whole passes: median [minimum, maximum]; ratio: ringtrain's median over the row's", "",
+    lines = ["# JPEG to training crops on one core: how fast is ringtrain against Pillow and torchvision?", "", f"    {about['command']}", "",
+             f"- Date: {about['date']}. Commit: {about['commit']}. Machine: {about['machine']}.", f"- Versions: {about['versions']}.",
+             f"- Input: {about['input']}.",
+             "- Work: random crops (scale 0.08 to 1, ratio 3/4 to 4/3), resized to the square, mirrored or not, as u8."
+             " All programs make the same crops.", "", "How to read the table:", "",
+             "- **images per CPU second**: over whole passes, as median [minimum, maximum].",
+             "- **ringtrain's ratio**: ringtrain's median divided by the median of the row.",
+             "- **same bytes as ringtrain**: whether the crops have the same bytes.", "",
               "| program | images per CPU second | ringtrain's ratio | target | same bytes as ringtrain |", "|---|---|---|---|---|"]
     lines += [f"| {r['program']} | {r['images_per_cpu_second']:,.0f} [{r['min']:,.0f}, {r['max']:,.0f}] | {r['ringtrain_ratio']:.2f} "
               f"| {r['target'] or '-'} | {r['same_bytes']} |" for r in rows]

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import time
 
-from bench_tools import (ROOT, WORK, about, call, chosen, fail, make_parser, measure, parse, ringtrain_command, run_pytorch,
+from bench_tools import (ROOT, WORK, about, call, chosen, fail, head, make_parser, measure, parse, ringtrain_command, run_pytorch,
                          run_ringtrain, way, write)
 
 VOCABULARY = 31
@@ -104,11 +104,9 @@ def launch_seconds(options, ranks, tries=3):
 
 
 def table(rows, facts, launches):
-    lines = ["# Char-LSTM on CPU cores: ringtrain against PyTorch", ""]
-    lines += [f"- {key}: {value}" for key, value in facts.items()]
-    lines += ["- samples/s of whole training steps: median [minimum, maximum]; ratio of medians; share: the step's FLOPs (3 x forward,"
-              " the one-hot layer a gather) over the rate of a 2048^3 matrix product measured in the same minutes", "",
-              "| model | T | batch | | precision | ringtrain | PyTorch | ratio | target | share | PyTorch's | target |",
+    lines = head("Char-LSTM on CPU cores: how fast is ringtrain against PyTorch?", facts, "samples/s",
+                 "A step counts 3 x the\n  FLOPs of the forward pass. The one-hot layer counts as a gather.")
+    lines += ["", "| model | T | batch | | precision | ringtrain | PyTorch | ratio | target | share | PyTorch's | target |",
               "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for r in rows:
         lines.append(
@@ -118,8 +116,8 @@ def table(rows, facts, launches):
             f"| {r['ratio']:.2f} | {r['target'] or '-'} | {r['ringtrain_share_of_matmul']:.0%} of {r['matmul_gflops']:.0f} GFLOP/s "
             f"| {r['pytorch_share_of_matmul']:.0%} | {r['share_target']:.0%} |")
     if launches:
-        lines += ["", "Launch (mpirun) to first finished step, 4 x 128, batch 256: "
-                  + ", ".join(f"{seconds:.2f} s on {ranks} rank{'s' if ranks > 1 else ''}" for ranks, seconds in launches.items())
+        lines += ["", "From the launch (mpirun) to the first finished step, the 4 x 128 model with batch 256 takes "
+                  + " and ".join(f"{seconds:.2f} s on {ranks} rank{'s' if ranks > 1 else ''}" for ranks, seconds in launches.items())
                   + " (target 1.5 s)."]
     return lines
 
@@ -143,7 +141,8 @@ def main():
                       f"{row['ringtrain_samples_per_second']:,.0f} against {row['pytorch_samples_per_second']:,.0f} samples/s, "
                       f"ratio {row['ratio']:.2f}" + (f" (target {row['target']})" if row["target"] else ""), flush=True)
     launches = {} if options.no_launch else {ranks: launch_seconds(options, ranks) for ranks in (1, 2)}
-    facts = about(options, rows[0]["torch"], input="made-up names and text from HDF5; PyTorch: random tokens in memory")
+    facts = about(options, rows[0]["torch"],
+                  input="ringtrain reads made-up names and text from HDF5. PyTorch has random tokens in memory.")
     write(options, rows, facts, table(rows, facts, launches))
 
 

@@ -5,8 +5,8 @@ weights.
   make demo                                                  (for the data set and the program)
   build/pytorch/bin/python tests/bench/noise_check.py --epochs 0.5 3
 
-For each value of --epochs, ringtrain trains for so long and exports the weights. It then trains on at a rate of almost
-zero, so that the weights stay as they are, and averages its estimates over --passes epochs. PyTorch computes the
+For each value of --epochs, ringtrain trains that many epochs and exports the weights. It then trains on at a rate of
+almost zero, so that the weights stay as they are, and averages its estimates over --passes epochs. PyTorch computes the
 gradient of every training sample at these weights, with its own dropout masks. From these gradients it computes
 tr(Sigma) and |G|^2 without any estimate from batches. Writes both programs' values, for the population and for the
 training set, to results/bench/noise_names.csv.

@@ -218,7 +218,7 @@ def main():
             if rate is None:
                 continue
             _, first = train(task, "first", {"optimizer.kind": "sgd"}, 1e-30, 1)
-            first = {name: value * (value.abs() > 1e-20) for name, value in first.items()}  # zero biases have moved
+            first = {name: value * (value.abs() > 1e-20) for name, value in first.items()}  # biases begin at 0
             losses, weights = train(task, "run", keys, rate, STEPS)
             expected, expected_weights = reference(task, first, kind, keys, rate)
             single, single_weights = reference(task, first, kind, keys, rate, torch.float32)

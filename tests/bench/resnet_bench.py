@@ -15,8 +15,8 @@ import re
 import statistics
 from pathlib import Path
 
-from bench_tools import (MADE_UP, ROOT, WORK, about, call, chosen, make_parser, measure, parse, run_pytorch, run_ringtrain, way,
-                         write)
+from bench_tools import (MADE_UP, ROOT, WORK, about, call, chosen, head, make_parser, measure, parse, run_pytorch, run_ringtrain,
+                         way, write)
 
 BATCH, SIZE, CLASSES = 16, 224, 1000
 PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
@@ -98,12 +98,10 @@ def measure_way(ranks, precision, options):
 
 
 def table(rows, facts):
-    lines = ["# ResNet-50 on CPU cores: ringtrain against PyTorch", ""]
-    lines += [f"- {key}: {value}" for key, value in facts.items()]
-    lines += [f"- images/s of whole training steps: median [minimum, maximum]; ratio of medians; share: {GFLOP_PER_IMAGE:.2f} GFLOP per"
-              " image (3 x forward without the gradient of the pixels) over the rate of a 2048^3 matrix product measured in"
-              " the same minutes",
-              "- memory: peak of resident memory over all ranks; of PyTorch's, what importing it takes is in brackets", "",
+    lines = head("ResNet-50 on CPU cores: how fast is ringtrain against PyTorch?", facts, "images/s",
+                 f"An image counts {GFLOP_PER_IMAGE:.2f}\n  GFLOP: 3 x the forward pass, without the gradient of the pixels.")
+    lines += ["- **memory**: the peak of resident memory over all ranks. The last column has the same for PyTorch. The brackets hold the"
+              " part that importing PyTorch\n  takes.", "",
               "| batch | | precision | ringtrain | PyTorch | ratio | target | share | PyTorch's | target | memory | PyTorch's |",
               "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for r in rows:
@@ -116,8 +114,9 @@ def table(rows, facts):
             f"| {r['ringtrain_peak_mib']:,} MiB | {r['pytorch_peak_mib']:,} [{r['pytorch_import_mib']:,}] MiB |")
     of_primitives = [f"{r['share_of_primitives']:.2f} in {r['precision']}" for r in rows if r["share_of_primitives"] != ""]
     if of_primitives:
-        lines += ["", f"A step of one process against its bare oneDNN primitives (target {PRIMITIVES_TARGET}): {', '.join(of_primitives)}."]
-    lines += ["", f"Where ringtrain's steps go (waiting for input: target below {WAIT_TARGET:.0%}):", "",
+        lines += ["", "The rate of a step of one process, divided by the rate of its bare oneDNN primitives "
+                  f"(target {PRIMITIVES_TARGET}), is {' and '.join(of_primitives)}."]
+    lines += ["", "## Where ringtrain's steps spend their time", "", f"The target for waiting for input is below {WAIT_TARGET:.0%}.", "",
               "| | precision | step, s | input | forward | backward | communication | update |", "|---|---|---|---|---|---|---|---|"]
     for r in rows:
         parts = " | ".join(f"{r[f'{part}_share']:.1%}" for part in ("input", "forward", "backward", "communication", "update"))
@@ -139,7 +138,7 @@ def main():
                   f"{row['pytorch_samples_per_second']:.2f} images/s, ratio {row['ratio']:.2f} (target {row['target'] or '-'}), "
                   f"{row['ringtrain_share_of_matmul']:.0%} of {row['matmul_gflops']:.0f} GFLOP/s", flush=True)
     facts = about(options, f"{rows[0]['torch']}, torchvision {rows[0]['torchvision']}",
-                  input=f"{what}, decoded, cropped and flipped during the step; PyTorch: random pixels in memory")
+                  input=f"ringtrain decodes, crops and flips {what} during the step. PyTorch has random pixels in memory.")
     write(options, rows, facts, table(rows, facts))
 
 

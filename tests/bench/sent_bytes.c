@@ -1,5 +1,5 @@
-/* Counts the bytes that a rank sends from point to point, for benchmarks of how ranks communicate. Preloaded; at the end each
-   rank writes their number to $SENT_BYTES.RANK. */
+/* Counts the bytes that a rank sends from point to point, for benchmarks of how ranks communicate. It is preloaded. At
+   the end each rank writes the number of its bytes to $SENT_BYTES.RANK. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -275,6 +275,15 @@ class Workshop:
         return result
 
 
+def start_ranks(workshop, ranks, setup, *words, env=None):
+    """Starts any ringtrain command. Each rank's shell runs `setup` first, for example "ulimit -f 8"."""
+    env = {"OMPI_MCA_btl_vader_backing_directory": str(workshop.folder), **(env or {})}
+    job = Job([LAUNCHER, ranks, "bash", "-c", f'{setup}\nexec "$0" "$@"', PROGRAM, *words],
+              workshop.folder / f"output-{next(workshop.numbers)}", env)
+    workshop.jobs.append(job)
+    return job
+
+
 def some_names(count, seed):
     """Makes names of syllables, so that they are short, distinct and learnable."""
     generator = random.Random(seed)

@@ -1,4 +1,5 @@
-"""Tests slurm/train.sbatch with stand-ins for Slurm's commands: requeues, launchers, and nodes of two kinds."""
+"""Tests slurm/train.sbatch and prep.sbatch with stand-ins for Slurm's commands: requeues, launchers, nodes of two
+kinds."""
 import os
 import re
 import subprocess
@@ -26,7 +27,12 @@ class Batch:
         (self.bin / name).write_text("#!/bin/bash\n" + text)
         (self.bin / name).chmod(0o755)
 
-    def run(self, *words, site="", path=None, **variables):
+    def run(self, *words, **variables):
+        if not any(str(word).startswith(str(self.folder)) for word in words):
+            words = [*words, self.workshop.experiment(stop__steps=5), f"run.dir={self.folder / 'run'}"]
+        return self.start("train.sbatch", *words, **variables)
+
+    def start(self, script, *words, site="", path=None, **variables):
         file = self.folder / "site.env"
         file.write_text('. "$root/slurm/site.env"\nLAUNCHER=mpirun\n'
                         f"MPIRUN_OPTIONS=(--allow-run-as-root --oversubscribe --bind-to none)\n{site}\n")
@@ -34,9 +40,8 @@ class Batch:
                      "RINGTRAIN_SITE": str(file), "RINGTRAIN_ROOT": str(ROOT), "FAULTS_FOLDER": str(self.folder),
                      "PATH": f"{self.bin}:{path or os.environ['PATH']}", "OMPI_MCA_plm": "isolated", "OMPI_MCA_ras": "^slurm",
                      "OMPI_MCA_mpi_yield_when_idle": "1", **variables}
-        experiment = self.workshop.experiment(stop__steps=5)
-        return subprocess.run([ROOT / "slurm" / "train.sbatch", *words, experiment, f"run.dir={self.folder / 'run'}"], cwd=self.folder,
-                              env=environment() | variables, capture_output=True, text=True, timeout=90)
+        return subprocess.run([ROOT / "slurm" / script, *words], cwd=self.folder, env=environment() | variables,
+                              capture_output=True, text=True, timeout=90)
 
 
 @pytest.fixture
@@ -110,3 +115,40 @@ def test_a_heterogeneous_job_is_refused(batch):
     done = batch.run(SLURM_HET_SIZE="2")
     assert done.returncode == 1 and "a heterogeneous job: only its first part would get ranks" in done.stderr, done
     assert not (batch.folder / "run").exists()
+
+
+def test_a_runs_folder_goes_on_in_its_place(batch):
+    run = batch.workshop.train("run", stop__steps=3)
+    stored = (run / "experiment.yaml").read_text()
+    (batch.folder / "latest").symlink_to(run)
+    done = batch.run(batch.folder / "latest", "stop.steps=5", "--resume")
+    assert done.returncode == 0 and f"run folder {run}\n" in done.stdout, done
+    assert last_step(run) == 5 and (run / "experiment.yaml").read_text() == stored.replace("steps: 3", "steps: 5")
+    # A job of a chain also goes on, and `--preflight` takes the experiment in the folder.
+    batch.command("ranks", f'echo "$1" "$3" >> "{batch.folder}/called"\n[ "$1" != bench ] || exit 0\nexec "{ROOT}/bin/ringtrain" "$@"\n')
+    site = f'RINGTRAIN=("{batch.bin}/ranks")'
+    done = batch.run("--chain=c", "--preflight", run, "stop.steps=7", site=site)
+    assert done.returncode == 0 and last_step(run) == 7, done
+
+
+def test_a_chain_on_a_runs_folder_names_no_other_folder(batch):
+    run = batch.workshop.train("run", stop__steps=3)
+    batch.command("sbatch", f'echo "$@" >> "{batch.folder}/submitted"; echo 7\n')
+    for source, is_run in (run, True), (batch.workshop.experiment(), False):
+        (batch.folder / "submitted").unlink(missing_ok=True)
+        done = subprocess.run([ROOT / "slurm" / "chain.sh", "2", ROOT / "slurm" / "train.sbatch", source, "--resume"], text=True,
+                              capture_output=True, env={**environment(), "PATH": f"{batch.bin}:{os.environ['PATH']}"}, cwd=batch.folder)
+        submitted = (batch.folder / "submitted").read_text()
+        assert done.returncode == 0 and submitted.count(str(source)) == 2 and ("run.id=" in submitted) != is_run, done
+
+
+@pytest.mark.parametrize("command, ranks, again", [("images", 2, "--resume"), ("import", 2, "--resume"), ("names", 1, ""), ("text", 1, "")])
+def test_prep_shares_the_conversions_of_images_among_the_ranks_and_resumes_them(batch, command, ranks, again):
+    batch.command("converter", f'echo "$*" >> "{batch.folder}/called"\n')
+    site = f'RINGTRAIN_DATA=("{batch.bin}/converter")'
+    for restarts, more in ("0", ""), ("1", again):
+        done = batch.start("prep.sbatch", command, "input", "--out", batch.folder / "out", site=site, SLURM_RESTART_COUNT=restarts)
+        assert done.returncode == 0 and "finished" in done.stdout, done
+        called = (batch.folder / "called").read_text().splitlines()
+        assert called == [f"{command} input --out {batch.folder / 'out'} {more}".strip()] * ranks
+        (batch.folder / "called").unlink()

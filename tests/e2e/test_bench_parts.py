@@ -4,6 +4,7 @@ import csv
 import pytest
 
 from conftest import assert_drawn
+from test_holes import preload  # noqa: F401 (a fixture)
 from test_images import CNN, CROPPED, data_sets  # noqa: F401 (a fixture)
 
 
@@ -60,8 +61,65 @@ def test_components_are_removed_in_turn(workshop, data_sets):  # noqa: F811
         for row in rows:
             assert float(row["samples_per_second"]) == pytest.approx(16 / float(row["seconds_per_step"]), rel=1e-3)
             assert float(row["cost_seconds"]) == pytest.approx(seconds["nothing"] - seconds[row["removed"]], abs=1e-5)
-        assert "copy: a CPU computes on the loader's own memory" in result.out
+        assert "copy: not measured, because a CPU reads the loader's memory directly" in result.out
         assert_drawn(file)
+
+
+ASYNC = {"kind": "server", "mode": "async"}
+BACKUP = {"kind": "server", "backup_workers": 1}
+PIPELINE = {"kind": "pipeline", "stages": 2}
+
+
+@pytest.mark.parametrize("parallel, ranks, why, ring", [
+    (ASYNC, 2, "whose workers have no common step", "parallel.kind=ring parallel.mode=sync"),
+    (BACKUP, 3, "such a step does not wait for all gradients", "parallel.kind=ring parallel.backup_workers=0"),
+    ({"kind": "server"}, 2, "whose gradients go to parameter servers", "parallel.kind=ring"),
+    ({**PIPELINE, "stages": 3}, 3, "whose ranks compute some of the layers", "parallel.kind=ring parallel.stages=2"),
+])
+def test_step_and_components_refuse_what_is_no_ring_and_say_how_to_make_one(workshop, parallel, ranks, why, ring):
+    experiment = workshop.experiment(parallel=parallel, batch={"global": 24, "worker": 4})
+    for kind in ("step", "components"):
+        result = workshop.run("bench", kind, experiment, "--seconds", "0.3", ranks=ranks, timeout=20)
+        assert result.code != 0 and why in result.err and f"set {ring}" in result.err, result
+    result = workshop.run("bench", "step", experiment, *ring.split(), "--seconds", "0.3", ranks=ranks, timeout=30)
+    assert result.code == 0 and "a training step with the data set" in result.out, result
+
+
+@pytest.mark.parametrize("parallel, loading, ranks", [(ASYNC, 2, 3), (BACKUP, 2, 3), (PIPELINE, 1, 2), ({}, 2, 2)])
+def test_input_is_measured_whatever_the_ranks_do_with_it(workshop, parallel, loading, ranks):
+    experiment = workshop.experiment(parallel=parallel, batch={"global": 24, "worker": 4})
+    result = workshop.run("bench", "input", experiment, "--seconds", "0.3", ranks=ranks, timeout=20)
+    assert result.code == 0 and "samples/s from the loaders" in result.out, result
+    assert (f"{loading} of {ranks} ranks load" in result.out) == (loading < ranks), result
+
+
+def test_sharded_state_is_measured(workshop, data_sets):  # noqa: F811
+    sharded = {"parallel": {"shard_state": True}}
+    result = workshop.run("bench", "step", workshop.experiment(**sharded), "--seconds", "0.5", ranks=2)
+    assert result.code == 0, result
+    workshop.data = data_sets["raw"]
+    result = workshop.run("bench", "components", workshop.experiment(**SMALL, **sharded), "--seconds", "0.5", ranks=2)
+    assert result.code == 0 and "without all-reduce" in result.out, result
+
+
+def test_utilisation_is_that_of_whole_models(workshop, data_sets):  # noqa: F811
+    workshop.data = data_sets["raw"]
+    file = workshop.folder / "utilisation.csv"
+    result = workshop.run("bench", "utilisation", workshop.experiment(**CNN, parallel=PIPELINE), "--largest", "2",
+                          "--seconds", "0.3", "--csv", file, ranks=2)
+    assert result.code == 0, result
+    for row in table(file):
+        rate = 2 * int(row["batch_per_rank"]) / float(row["seconds"])
+        assert float(row["samples_per_second"]) == pytest.approx(rate, rel=1e-3)
+
+
+def test_utilisation_finds_the_batch_that_is_above_the_experiments_limit(workshop, data_sets):  # noqa: F811
+    workshop.data = data_sets["raw"]
+    file = workshop.folder / "utilisation.csv"
+    result = workshop.run("bench", "utilisation", workshop.experiment(**CNN, memory={"limit_gib": 0.01}), "--seconds", "0.3",
+                          "--csv", file)
+    assert result.code == 0, result
+    assert [r["fits"] for r in table(file)][-2:] == ["yes", "no"]
 
 
 def test_what_cannot_be_measured_is_told(workshop, names):
@@ -75,3 +133,13 @@ def test_what_cannot_be_measured_is_told(workshop, names):
                         (["utilisation", "--csv", "x.png"], "expected a file that ends in .csv")):
         result = workshop.run("bench", *words, "--seconds", "0.2")
         assert result.code != 0 and told in result.err, result
+
+
+@pytest.mark.parametrize("kind, changes", [("step", {}), ("split", {"parallel": {"kind": "pipeline", "stages": 2}}), ("components", SMALL)])
+def test_the_ranks_of_a_node_share_the_data_sets_tables(workshop, data_sets, preload, kind, changes):  # noqa: F811
+    """Where rank 1 cannot open the memory of rank 0, a warning says so; nothing would be opened without sharing."""
+    if kind == "components":
+        workshop.data = data_sets["raw"]
+    env = {"LD_PRELOAD": str(preload), "RINGTRAIN_FAULTS": "call=open,path=/proc/*/fd/*,rank=1,from=1,count=0,do=EACCES"}
+    result = workshop.run("bench", kind, workshop.experiment(**changes), "--seconds", "0.2", ranks=2, env=env)
+    assert result.code == 0 and "cannot all share one copy of the data set's tables or text" in result.err, result

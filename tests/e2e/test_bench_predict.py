@@ -50,6 +50,19 @@ def preflight(workshop):
     return file
 
 
+def test_predict_refuses_what_is_no_ring_and_says_what_it_takes_sharded_state_for(workshop, preflight):
+    for parallel, why in [({"kind": "server", "mode": "async"}, "no common step"),
+                          ({"kind": "server", "backup_workers": 1}, "does not wait for all gradients"),
+                          ({"kind": "server", "servers": 2}, "go to parameter servers"),
+                          ({"kind": "pipeline"}, "bench split measures pipelines")]:
+        result = workshop.run("predict", workshop.experiment(parallel=parallel), "--preflight", preflight, ranks=0)
+        assert result.code != 0 and why in result.err and "parallel.kind=ring" in result.err, result
+    for sharded in (False, True):
+        experiment = workshop.experiment(parallel={"shard_state": sharded})
+        result = workshop.run("predict", experiment, "--preflight", preflight, "--ranks", "1,2", ranks=0)
+        assert result.code == 0 and ("a reduce-scatter and an all-gather" in result.out) == sharded, result
+
+
 def test_all_kinds_are_measured_into_one_file(workshop):
     file = workshop.folder / "preflight.json"
     experiment = workshop.experiment()

@@ -1,4 +1,5 @@
 """Tests what the build promises: vectorised kernels for each instruction set, and errors that name the variable."""
+import os
 import re
 import shutil
 import subprocess
@@ -54,3 +55,31 @@ def test_a_library_that_is_missing_where_it_was_asked_for_is_an_error_that_names
     assert done.returncode != 0
     assert named in done.stderr, done.stderr
     assert not (tmp_path / "config.mk").exists()
+
+
+def test_a_build_keeps_the_variables_that_were_given_on_the_command_line(tmp_path):
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+    (tmp_path / ".ci").mkdir()
+    for name in "configure", "cudnn_frontend", "cutlass", "setup":
+        (tmp_path / ".ci" / f"{name}.sh").write_text('#!/bin/bash\n[ -z "${1:-}" ] || touch "$1"\n')
+        (tmp_path / ".ci" / f"{name}.sh").chmod(0o755)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA", "MAKE", "MFLAGS"))}
+
+    def build(*words, **variables):
+        done = subprocess.run(["make", "build/config.mk", *words], cwd=tmp_path, env={**clean, **variables}, text=True, capture_output=True)
+        assert done.returncode == 0, done
+        return (tmp_path / "build" / "inputs").read_text(), done.stdout
+
+    default, said = build()
+    assert "CUDA=auto" in default and "as in the last build" not in said
+    chosen, said = build("CUDA=0", "MPI_HOME=/my mpi")
+    assert "CUDA=0" in chosen and "as in the last build" not in said
+    again, said = build()
+    assert again == chosen and said.count("as in the last build: CUDA=0 MPI_HOME=/my mpi") == 1, said
+    assert "CUDA=1" in build(CUDA="1")[0] and build()[0] == chosen, "the environment wins, for this once"
+    done = subprocess.run(["make", "-n", "demo"], cwd=tmp_path, env=clean, text=True, capture_output=True)
+    assert done.stdout.count("as in the last build") == 1, done
+    assert (tmp_path / "build" / "inputs").read_text() == chosen, "also in the make of a make"
+    assert build("CUDA=auto", "MPI_HOME=")[0] == default
+    default_again, said = build()
+    assert default_again == default and "as in the last build" not in said

@@ -2,12 +2,14 @@
 import json
 import os
 import re
+import signal
 import subprocess
+import time
 
 import pytest
 import yaml
 
-from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, evaluations, steps
+from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, evaluations, last_step, steps
 
 GOOD = """name: e2e
 model: {hidden: 16}
@@ -63,6 +65,19 @@ def test_the_program_has_the_last_word(workshop):
     result = workshop.run("train", path, ranks=2, timeout=30)
     assert result.code == 1 and result.err.splitlines()[-2].startswith("ringtrain: error (rank 0"), result
     assert "MPI_ABORT" not in result.err and "-----" not in result.err, result
+    experiment = workshop.experiment(run__dir=str(workshop.folder / "run"), stop__steps=10**6)
+    launched = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
+    if "Open MPI) 4" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
+        for ranks in "1", "2":  # mpirun itself, without the launcher's filter
+            done = subprocess.run([*launched, ranks, PROGRAM, "train", path], capture_output=True, text=True, timeout=30)
+            assert done.returncode == 1 and done.stderr.splitlines()[-2].startswith("ringtrain: error (rank 0"), done
+        stopped = subprocess.Popen([*launched, "2", PROGRAM, "train", experiment], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 30
+        while last_step(workshop.folder / "run") < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        stopped.send_signal(signal.SIGUSR1)
+        out, err = stopped.communicate(timeout=30)
+        assert stopped.returncode == 85 and err == "mpirun: Forwarding signal 10 to job\n" and out.splitlines()[-1].startswith("continue with: "), (out, err)
     killed = subprocess.run([LAUNCHER, "2", "bash", "-c", "kill -9 $$"], capture_output=True, text=True, timeout=30)
     assert killed.returncode == 137 and "ended by signal 9 (KILL)" in killed.stderr, killed
     missing = subprocess.run([LAUNCHER, "2", "./nowhere"], capture_output=True, text=True, timeout=30)
@@ -125,6 +140,17 @@ def test_version_and_help(workshop):
         assert word in version.out, version
     help_text = workshop.run("--help", ranks=0)
     assert help_text.code == 0 and all(word in help_text.out for word in ("train", "plan", "sample")), help_text
+    for command in "train", "plan":
+        assert "EXPERIMENT.yaml|RUN_FOLDER" in workshop.run(command, "--help", ranks=0).out
+
+
+def test_plan_takes_the_folder_of_a_run(workshop):
+    run = workshop.train("run", stop__steps=3, seed=5)
+    for source in run, run / "experiment.yaml":
+        result = workshop.run("plan", source, "stop.steps=7", ranks=0)
+        assert result.code == 0 and "seed: 5\n" in result.out and "steps: 7\n" in result.out, result
+    result = workshop.run("plan", run / "checkpoints", ranks=0)
+    assert result.code == 1 and "expected a run's folder or an experiment file" in result.err, result
 
 
 def test_plan_prints_the_arithmetic_for_any_number_of_ranks(workshop):
@@ -138,6 +164,17 @@ def test_plan_prints_the_arithmetic_for_any_number_of_ranks(workshop):
     assert result.code != 0 and "3 ranks do not divide" in result.err, result
 
 
+def test_plan_expects_the_time_of_a_measured_step(workshop):
+    experiment, file = workshop.experiment(data__validation=""), workshop.folder / "step.json"
+    result = workshop.run("bench", "step", experiment, "--seconds", 0.2, "--json", file, ranks=0)
+    assert result.code == 0, result
+    plan = ("plan", experiment, f"run.dir={workshop.folder / 'none' / 'run'}", "stop.steps=400", "--preflight", file)
+    result = workshop.run(*plan, ranks=0)
+    assert re.search(r"^expected time  about .*, from the preflight files, without evaluations and checkpoints$", result.out, re.M), result
+    result = workshop.run(*plan, "model.hidden=32", ranks=0)
+    assert "expected time" not in result.out and "the preflight files tell no time for this run" in result.err, result
+
+
 def test_plan_expects_the_time_of_the_nearest_earlier_run(workshop):
     changes = {"run__dir": str(workshop.folder / "next"), "data__validation": ""}
     plan = ("plan", workshop.experiment(**changes), "stop.steps=400")
@@ -147,7 +184,7 @@ def test_plan_expects_the_time_of_the_nearest_earlier_run(workshop):
     assert re.search(rf"^expected time  about .*, as fast as {re.escape(str(workshop.folder))}/measured$", result.out, re.M), result
     assert "expected time" not in workshop.run(*plan, "--ranks", 2, ranks=0).out, "measured on one rank"
     record = json.loads((measured / "run.json").read_text())
-    record["starts"][-1]["elapsed_seconds"] = 20000  # of 20 steps
+    record["starts"][-1]["elapsed_seconds"] = 20000  # for 20 steps
     (measured / "run.json").write_text(json.dumps(record))
     result = workshop.run(*plan, ranks=0)
     assert "about 4d 15" in result.out and "the run takes about 4d 15" in result.err, result
@@ -200,7 +237,7 @@ def test_a_run_describes_itself(workshop):
     assert first["ranks"] == 2 and first["batch"]["global"] == 32 and first["versions"]["HDF5"]
     assert sorted(rank for ranks in first["hosts"].values() for rank in ranks) == [0, 1]
     assert first["train"]["uuid"] and "train" in first["command_line"]
-    for start in first, second:  # for both ranks; the log has rank 0's steps, too
+    for start in first, second:  # run.json has both ranks; metrics.jsonl has rank 0
         assert [set(rank) for rank in start["rank_seconds"]] == [{"input", "forward", "backward", "communication", "update"}] * 2
         assert all(rank["backward"] > 0 for rank in start["rank_seconds"])
     for part, seconds in second["rank_seconds"][0].items():
@@ -293,6 +330,15 @@ def test_an_error_says_its_place_in_the_code_where_it_is_asked_for(workshop):
     assert workshop.run("--verbose", *words, ranks=0).err == verbose.err
     help_text = workshop.run("--help", ranks=0)
     assert "--verbose" in help_text.out, help_text
+
+
+def test_help_and_manual_page_list_the_exit_codes_of_the_documentation(workshop):
+    page = (ROOT / "results" / "runs.md").read_text()
+    documented = set(re.findall(r"^\| (\d+) \|", page, re.MULTILINE))
+    assert documented == {"0", "1", "2", "85", "86"}
+    for flag, title in (("--help", "\nExit codes\n"), ("--manual-page", '\n.SH "EXIT CODES"\n')):
+        text = workshop.run(flag, ranks=0).out.split(title)[1]
+        assert set(re.findall(r"^ +(\d+) +\S", text, re.MULTILINE)) == documented, text
 
 
 def test_a_run_that_becomes_nan_says_so_and_records_where(workshop):

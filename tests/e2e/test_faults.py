@@ -1,5 +1,6 @@
 """Runs a dozen fixed faults of the campaign (tests/faults). The job must end or go on as expected, nothing durable may
 be lost, and the resumed run must equal the undisturbed one bit for bit."""
+import csv
 import re
 import shutil
 import signal
@@ -11,7 +12,9 @@ import pytest
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
-from draw import CATALOGUE, ENDS, FAMILIES, GOES_ON, READ_IN_VAIN, STOPS, Blow, Fault, Rule, draw  # noqa: E402
+import record  # noqa: E402
+from draw import (CATALOGUE, ENDS, FAMILIES, GOES_ON, LATER_FAMILIES, LATER_JOBS, READ_IN_VAIN, RECORDED_SEEDS, STOPS, Blow,  # noqa: E402
+                  Fault, Rule, draw, has_died)
 from jobs import KINDS, run_dirs, undisturbed  # noqa: E402
 from outcome import of_the_end, of_the_files, of_the_whole  # noqa: E402
 from running import Place, harm_file  # noqa: E402
@@ -19,6 +22,7 @@ from trial import clear, strike  # noqa: E402
 
 KILL, STOP, USR1, TERM = (f"signal:{int(getattr(signal, 'SIG' + name))}" for name in ("KILL", "STOP", "USR1", "TERM"))
 QUICK = {"communication.timeout_seconds": 3}
+SLOW = {"test.slow_rank": 1, "test.slow_seconds": 0.5}
 
 
 def fault(job, rules=(), blows=(), outcome=ENDS, says="ringtrain: error", **more):
@@ -38,13 +42,22 @@ DOZEN = {
     "a disk that fills up": fault("names-2", [Rule("write any", 0.6, "ENOSPC", count=0, rank=0)], says="No space left"),
     "a disk that fills up under a pipeline": fault("pipeline-2", [Rule("sync checkpoint", 0.5, "ENOSPC", rank=0)], says="No space left"),
     "one rank meets a bad shard": fault("cnn-2", [Rule("read data", 0.7, "EIO", count=0, rank=1)], says=r"pictures-\w+-0000\d-of-00002\.h5"),
-    "a checkpoint that is cut off": fault("names-2", [Rule("send", 0.8, TERM, rank=1)], outcome=STOPS, harm=("cut off", 0.7)),
-    "a checkpoint of another model": fault("names-2", [Rule("send", 0.8, TERM, rank=0)], outcome=STOPS, harm=("of another model", 0.7)),
+    "a checkpoint that is cut off": fault("names-2", [Rule("send", 0.6, TERM, rank=1)], outcome=STOPS, harm=("cut off", 0.7)),
+    "a checkpoint of another model": fault("names-2", [Rule("send", 0.6, TERM, rank=0)], outcome=STOPS, harm=("of another model", 0.7)),
     "a disk that does not answer in --resume": fault("names-2", [Rule("send", 0.8, KILL, rank=1)], says=r"\brank 1\b",
                                                      on_resume=[Rule("read checkpoint", 0, "ESTALE", count=0, rank=0)]),
     "short reads": fault("cnn-2", [Rule("read data", 0, "short", count=40)], outcome=GOES_ON),
     "no second names and no locks": fault("names-2", [Rule("link checkpoint", 0, "EOPNOTSUPP", count=0), Rule("lock", 0, "ENOLCK", count=0)],
                                           outcome=GOES_ON),
+    # The other ranks wait for a slow one, in a sum through the memory that the ranks of a node share.
+    "a rank is killed in a sum": fault("names-3", blows=[Blow("metrics", 1.0, "rank 0", "KILL")], keys=SLOW, says=has_died(0)),
+    "a rank whose gradients others read is killed": fault("names-3", blows=[Blow("metrics", 1.0, "rank 1", "KILL")], keys=SLOW, says=has_died(1)),
+    "a rank stands still in a sum": fault("cnn-2", blows=[Blow("metrics", 1.5, "rank 0", "STOP")], keys={**QUICK, **SLOW},
+                                          says=r"no step was finished for 3 s(.*\n)*.* 0 +\d+ +\d+ +communication .*STOPPED"),
+    "mpirun pauses": fault("names-2", blows=[Blow("metrics", 0.1, "mpirun", "STOP"), Blow("hit", 0.5, "mpirun", "CONT")], outcome=GOES_ON),
+    "the batch script pauses": fault("batch-2", blows=[Blow("metrics", 0.1, "script", "STOP"), Blow("hit", 0.5, "script", "CONT")],
+                                     outcome=GOES_ON),
+    "a worker of an asynchronous server is killed": fault("async-3", [Rule("send", 0.5, KILL, rank=2)], says=has_died(2)),
     "a wall clock a year back": fault("names-2", [Rule("#call=clock,from=20,count=0", 0, "shift:-31536000")], outcome=GOES_ON),
 }
 
@@ -127,6 +140,36 @@ def test_the_campaign_sees_how_a_job_should_not_end():
 
 def test_a_number_is_the_same_fault_each_time_and_every_family_is_drawn():
     assert draw(1, 17) == draw(1, 17) != draw(2, 17)
-    drawn = [draw(3, number) for number in range(400)]
-    assert {f.family for f in drawn} == {family.__name__.replace("_", " ") for _, family in FAMILIES}
-    assert {f.job for f in drawn} == set(KINDS)
+    later = {name for names in LATER_JOBS.values() for name in names}
+    for seed, families, jobs in ((3, FAMILIES, set(KINDS) - later), (RECORDED_SEEDS + 1, FAMILIES + LATER_FAMILIES, set(KINDS))):
+        drawn = [draw(seed, number) for number in range(400)]
+        assert {f.family for f in drawn} == {family.__name__.replace("_", " ") for _, family in families}
+        assert {f.job for f in drawn} == jobs
+    paused = {f.target for f in drawn if "STOP and CONT" in f.what}
+    assert {"mpirun", "launcher", "batch script"} <= paused
+
+
+def test_the_recorded_faults_are_drawn_again():
+    with open(record.RECORD, newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["seed"]) <= RECORDED_SEEDS]
+    assert len(rows) > 1000
+    for row in rows:
+        again = draw(int(row["seed"]), int(row["number"]))
+        assert ([again.family, again.what, again.moment, again.target, again.job]
+                == [row[key] for key in ("family", "fault", "moment", "target", "job")]), row
+
+
+# The pattern of a message must refuse what a job prints in any case.
+HARMLESS = """ranks 0-1 on here: 2 cores
+ringtrain: warning: the disk is slow
+step 5/24 loss 2.5 samples/s, rank 1 waits
+ringtrain: the job of rank 0 began
+"""
+
+
+def test_no_pattern_of_a_message_is_met_by_a_harmless_line():
+    for seed in 1, RECORDED_SEEDS + 1:
+        for number in range(600):
+            drawn = draw(seed, number)
+            if ENDS in drawn.allowed:
+                assert of_the_end(drawn, 1, [], HARMLESS, "write"), (seed, number, drawn.family, drawn.says)

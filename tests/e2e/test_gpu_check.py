@@ -39,8 +39,8 @@ GTEST_PASSES = "[ RUN      ] Suite.One\n[       OK ] Suite.One (1 ms)\n[  PASSED
 
 
 class MadeUpProcesses:
-    """Every command takes `usual` seconds and passes. Commands whose text contains a key of `special` do (seconds,
-    code, text)."""
+    """Every command takes `usual` seconds and passes. A command whose text contains a key of `special` has the seconds,
+    exit code and output of its value (seconds, code, text)."""
 
     def __init__(self, clock, usual=1.0, special=None):
         self.clock, self.usual, self.special, self.started = clock, usual, special or {}, []
@@ -153,7 +153,7 @@ def test_a_check_that_fails_is_told_and_keeps_no_other_from_running(tmp_path, mo
         "--precision bf16 --input raw": (2, 1, "error: out of memory\n"), "--side pytorch": (2, 3, "no torch here\n")})
     assert status(results, "ResNet-50 bf16 raw") == "failed"
     assert next(r for r in results if r["name"] == "ResNet-50 bf16 raw")["said"] == ["error: out of memory"]
-    assert Counter(r["status"] for r in results) == {"passed": len(results) - 3, "failed": 3}  # both of PyTorch
+    assert Counter(r["status"] for r in results) == {"passed": len(results) - 3, "failed": 3}  # and two of PyTorch
     assert check_schedule.exit_code(results) == 1
 
 

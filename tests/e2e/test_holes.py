@@ -3,15 +3,18 @@ like NFS."""
 import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import h5py
+import numpy
 import pytest
 
-from conftest import CONVERTER, ROOT, environment, last_step, some_names
+from conftest import CONVERTER, ROOT, environment, last_step, some_names, start_ranks
 from test_no_hangs import assert_gone
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
@@ -67,6 +70,42 @@ def test_memory_that_runs_out_is_told_in_words_by_the_rank_that_has_none(worksho
     assert "out of memory" in result.err and "ringtrain plan shows" in result.err, result
     assert ranks == 1 or f"(rank {rank} on " in result.err, result
     assert not re.search("terminate called|signal 6|Segmentation", result.err), result
+
+
+def test_a_launcher_whose_mpirun_is_stopped_waits_without_work(workshop):
+    def processor_seconds(pid):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    run, job = workshop.start_training("run", ranks=2, stop__steps=60, test={"slow_rank": 0, "slow_seconds": 0.02})
+    job.wait_for_step(run, 3)
+    launcher = job.process.pid
+    mpirun = int(Path(f"/proc/{job.ranks()[0]}/stat").read_text().rsplit(") ", 1)[1].split()[1])
+    before = processor_seconds(launcher)
+    os.kill(mpirun, signal.SIGSTOP)
+    time.sleep(1)
+    used = processor_seconds(launcher) - before
+    os.kill(mpirun, signal.SIGCONT)
+    result = job.wait(60)
+    assert result.code == 0 and last_step(run) == 60, result
+    assert used < 0.2, used
+
+
+# ---- A limit on the size of files ----------------------------------------------------------------------------------
+
+def test_a_file_that_may_not_grow_is_an_error_and_not_a_signal(workshop, tmp_path):
+    """SIGXFSZ would kill a rank without a word. Memory that ranks share counts as a file, too."""
+    path = workshop.experiment(run__dir=str(workshop.folder / "run"), model__hidden=128)
+    # The probe of the folder fits into 256 KiB. The ranks' memory and the checkpoint do not, and neither would the memory
+    # of Open MPI.
+    result = start_ranks(workshop, 2, "ulimit -f 256", "train", path, env={"OMPI_MCA_btl": "self,tcp"}).wait(60)
+    assert result.code == 1 and result.err.count("ringtrain: error") == 1 and "File too large" in result.err, result
+    assert "cannot read each other's memory" in result.err, result
+    source = tmp_path / "input.txt"
+    source.write_text("\n".join(some_names(300, 1)) + "\n")
+    done = subprocess.run(["bash", "-c", 'ulimit -f 4; exec "$0" "$@"', CONVERTER, "names", source, "--out", tmp_path / "set"],
+                          capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 1 and "ringtrain-data: error" in done.stderr and "File too large" in done.stderr, done
 
 
 # ---- NFS -----------------------------------------------------------------------------------------------------------
@@ -135,16 +174,34 @@ def test_a_removed_lock_is_taken_again(workshop):
 
 # ---- Converters ----------------------------------------------------------------------------------------------------
 
-def convert(folder, preload, kind, rules=""):
+def sources(folder, kind):
+    """The words of a small conversion into folder/set, with two shards of training samples, and its input."""
+    if kind == "images":
+        for split in "train", "val":
+            for label in "a", "b":
+                place = folder / "pictures" / split / label
+                place.mkdir(parents=True, exist_ok=True)
+                for picture in "420", "444", "grey":
+                    shutil.copy(ROOT / "tests/golden/images" / f"{picture}.jpg", place)
+        return ["images", folder / "pictures", "--shards", "2"]
+    if kind == "import":
+        with h5py.File(folder / "arrays.h5", "w") as file:
+            file["x"] = numpy.arange(24 * 8 * 8 * 3, dtype=numpy.uint8).reshape(24, 8, 8, 3)
+            file["y"] = numpy.arange(24) % 3
+        return ["import", folder / "arrays.h5", "--images", "x", "--labels", "y", "--encoding", "raw", "--rows", "0:16",
+                "--validation-rows", "16:24", "--shards", "2"]
     source = folder / "input.txt"
     source.write_text("\n".join(some_names(300, 1)) + "\n")
-    command = [CONVERTER, kind, source, "--out", folder / "set", "--shards", "2", *(["--validation", "0.1"] if kind == "text" else [])]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60,
+    return [kind, source, "--shards", "2", *(["--validation", "0.1"] if kind == "text" else [])]
+
+
+def convert(folder, preload, kind, rules=""):
+    return subprocess.run([CONVERTER, *sources(folder, kind), "--out", folder / "set"], cwd=ROOT, capture_output=True, text=True, timeout=60,
                           env=environment(with_rules(preload, rules) if rules else {}))
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
-@pytest.mark.parametrize("kind", ["names", "text"])
+@pytest.mark.parametrize("kind", ["names", "text", "images", "import"])
 def test_a_converter_on_a_full_disk_says_so_and_leaves_no_half_written_shard(tmp_path, preload, kind, call):
     for first in 1, 2, 4:
         done = convert(tmp_path, preload, kind, f"call={call},path={tmp_path}/set*,from={first},count=0,do=ENOSPC")

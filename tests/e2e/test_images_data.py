@@ -5,6 +5,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tarfile
 import time
 import zlib
@@ -12,6 +13,7 @@ import zlib
 import h5py
 import numpy
 import pytest
+from matplotlib import pyplot
 
 from conftest import CONVERTER, LAUNCHER, ROOT, environment
 
@@ -177,13 +179,42 @@ def test_files_say_what_the_schema_asks_for(images, tmp_path):
     (["images", "IN", "--out", "OUT", "--size", "x"], "--size: 'x', expected a whole number of at least 1"),
     (["images", "IN", "--out", "OUT", "--sort"], "unknown option --sort"),
     (["import", "nowhere.h5", "--images", "x", "--labels", "y", "--out", "OUT"], "nowhere.h5: cannot open"),
-    (["contact-sheet", "OUT", "--out", "OUT.png"], "no data set at"),
 ])
 def test_mistakes_give_one_clear_error(images, tmp_path, words, message):
     replaced = [str(images) if w == "IN" else w.replace("OUT", str(tmp_path / "out")) for w in words]
     result = data(*replaced)
     assert result.returncode == 1
     assert message in result.stderr and result.stderr.count("error:") == 1, result.stderr
+
+
+def sheet_of(*words):
+    return subprocess.run([str(word) for word in (sys.executable, ROOT / "results" / "contact_sheet.py", *words)], text=True,
+                          capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize("options", [[], ["--encoding", "raw", "--size", "12"]])
+def test_a_contact_sheet_shows_its_images_and_depends_on_the_seed_alone(images, tmp_path, options):
+    assert data("images", images, "--out", tmp_path / "set", "--shards", 3, *options).returncode == 0
+    sheets = []
+    for seed in 1, 1, 2:
+        result = sheet_of(tmp_path / "set", "-o", tmp_path / "sheet.png", "--count", 5, "--columns", 3, "--seed", seed)
+        assert result.returncode == 0 and f"5 of 72 images of {tmp_path / 'set-train'}" in result.stdout, result
+        sheets.append((tmp_path / "sheet.png").read_bytes())
+    assert sheets[0] == sheets[1] != sheets[2]
+    pixels = pyplot.imread(tmp_path / "sheet.png")[..., :3]
+    height, width, _ = pixels.shape
+    # The images are noise with many colours. The last place of the second row is empty, and there is text below the images.
+    assert numpy.unique(pixels[:height // 3, :width // 4].reshape(-1, 3), axis=0).shape[0] > 50
+    assert pixels[height // 2:, int(width * 0.7):].min() == 1 and pixels[int(height * 0.4):int(height * 0.49), :width // 3].min() < 0.2
+
+
+def test_a_contact_sheet_of_something_else_is_refused(images, tmp_path):
+    result = sheet_of(tmp_path / "missing", "-o", tmp_path / "sheet.png")
+    assert result.returncode == 1 and "there is no data set at" in result.stderr and "Traceback" not in result.stderr, result
+    (tmp_path / "names.txt").write_text("ann\nbea\ncleo\n")
+    assert data("names", tmp_path / "names.txt", "--out", tmp_path / "names").returncode == 0
+    result = sheet_of(tmp_path / "names", "-o", tmp_path / "sheet.png")
+    assert result.returncode == 1 and "is a data set of kind 'text'" in result.stderr, result
 
 
 def test_eurosat_converts_and_verifies(tmp_path):
@@ -195,5 +226,5 @@ def test_eurosat_converts_and_verifies(tmp_path):
     result = data("verify", tmp_path / "eurosat")
     assert result.returncode == 0 and "no faults found" in result.stdout, result
     assert "5,000 images" in result.stdout and "10 classes" in result.stdout
-    result = data("contact-sheet", tmp_path / "eurosat", "--out", tmp_path / "sheet.png")
-    assert result.returncode == 0 and os.path.getsize(tmp_path / "sheet.png") > 10000, result
+    assert sheet_of(tmp_path / "eurosat", "-o", tmp_path / "sheet.png").returncode == 0
+    assert os.path.getsize(tmp_path / "sheet.png") > 10000

@@ -62,6 +62,24 @@ def test_nothing_that_is_installed_names_the_checkout(prefix):
         assert str(ROOT).encode() not in data, path
 
 
+def pages_of(folder):
+    return {str(page.relative_to(folder)): page.read_text() for page in sorted(folder.rglob("*.md"))}
+
+
+def test_every_page_is_installed_and_its_links_and_scripts_exist(prefix):
+    folder = prefix / "share" / "doc" / "ringtrain"
+    pages = pages_of(folder.resolve())
+    known = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, text=True, capture_output=True).stdout.split()
+    assert len(pages) > 30 and set(known) <= set(pages), set(known) - set(pages)
+    missing = [(page, link) for page, text in pages.items() for link in re.findall(r"\]\(([^)\s]+)\)", text)
+               if ":" not in link and not link.startswith("#") and not (folder / page).parent.joinpath(link.split("#")[0]).exists()]
+    assert missing == []
+    # The pages for users also name scripts without a link.
+    named = {(page, script) for page, text in pages.items() if page.split("/")[0] in ("README.md", "configs", "data_prep", "results", "slurm")
+             and "/bench/" not in page for script in re.findall(r"(?<![\w/.])(?:data_prep|results|slurm)/\w+\.(?:sh|py|sbatch)", text)}
+    assert len(named) > 10 and [item for item in sorted(named) if not (folder / item[1]).exists()] == []
+
+
 def test_settings_of_the_site_outlive_a_second_installation(tmp_path):
     prefix = tmp_path / "prefix"
     install("/opt/elsewhere", DESTDIR=str(tmp_path / "package"))
@@ -76,9 +94,22 @@ def test_settings_of_the_site_outlive_a_second_installation(tmp_path):
     assert (site.parent / "site.env.new").read_text() == (ROOT / "slurm" / "site.env").read_text()
 
 
+def test_the_checkout_is_no_prefix_and_a_tilde_is_the_home_folder(tmp_path):
+    checkout = tmp_path / "ringtrain"
+    for name in ".ci/install.sh", "bin/ringtrain", "bin/ringtrain-data":
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    (tmp_path / "link").symlink_to(checkout)
+    for prefix in "~/ringtrain", str(tmp_path / "link"):
+        done = subprocess.run([checkout / ".ci" / "install.sh"], text=True, capture_output=True,
+                              env={**environment(), "PREFIX": prefix, "HOME": str(tmp_path)}, cwd=tmp_path)
+        assert done.returncode == 1 and "where the program was built" in done.stderr and not (checkout / "share").exists(), done
+        assert (checkout / "bin" / "ringtrain").is_file() and not (tmp_path / "~").exists()
+
+
 @pytest.mark.skipif(shutil.which("man") is None, reason="no man")
 @pytest.mark.parametrize("program, words", [("ringtrain", ["ringtrain plan", "--temperature T", "EXIT CODES", "--bash-completion"]),
-                                            ("ringtrain-data", ["contact-sheet", "--class-list FILE", "--drop-rare"])])
+                                            ("ringtrain-data", ["verify", "--class-list FILE", "--drop-rare"])])
 def test_man_shows_the_page_without_warnings(prefix, program, words):
     page = prefix / "share" / "man" / "man1" / f"{program}.1.gz"
     done = subprocess.run(["man", "--warnings", "-l", page], text=True, capture_output=True,
@@ -87,6 +118,10 @@ def test_man_shows_the_page_without_warnings(prefix, program, words):
     text = re.sub(".\b", "", done.stdout)
     for word in words:
         assert word in text, word
+    # The pages and scripts that it names lie below the prefix.
+    named = re.findall(rf"{re.escape(str(prefix))}/[\w./-]+\.(?:md|py)", text)
+    assert named and all(Path(path).exists() for path in named), named
+    assert re.search(r"(?<!/)\b(?:configs|data_prep)/[\w/]*README", text) is None
     # man finds the page through a folder of PATH.
     found = subprocess.run(["man", "-w", program], text=True, capture_output=True,
                            env={**VARIABLES, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"})

@@ -49,6 +49,20 @@ def test_a_rank_that_stands_still_is_found_by_the_watchdog(workshop):
     assert_gone(job)
 
 
+def test_the_watchdog_shows_which_stage_the_others_wait_for(workshop):
+    run, job = workshop.start_training("run", ranks=3, stop__steps=ENDLESS, communication__timeout_seconds=3, model__layers=3,
+                                       parallel={"kind": "pipeline", "stages": 3}, batch__micro=4,
+                                       test={"slow_rank": 1, "slow_seconds": 0.5})  # it stops while it sleeps
+    job.wait_for_step(run, 3)
+    os.kill(job.ranks()[1], signal.SIGSTOP)
+    result = job.wait(30)
+    assert result.code != 0
+    for rank in (0, 2):
+        assert re.search(rf"^ *{rank} +{job.pids[rank]} +\d+ +stage wait ", result.err, re.MULTILINE), result
+    assert re.search(rf"^ *1 +{job.pids[1]} .*STOPPED", result.err, re.MULTILINE), result
+    assert_gone(job)
+
+
 def test_ranks_that_do_not_divide_the_workers_are_one_clear_error(workshop):
     result = workshop.train_badly("run", ranks=3)
     assert result.err.count("3 ranks do not divide the 4 virtual workers") == 1, result
@@ -147,12 +161,17 @@ def test_a_checkpoint_whose_writing_stands_still_ends_the_job(workshop):
 
 
 def test_ranks_that_mpi_does_not_let_go_leave_with_their_exit_code(workshop):
-    env = preloaded(workshop.folder, "#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n")
-    run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, env=env)
-    job.wait_for_step(run, 3)
+    env = preloaded(workshop.folder, "#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n"
+                    "int MPI_Abort(void* group, int code) { for (;;) pause(); }\n")
+    run, job = workshop.start_training("run", ranks=2, stop__steps=3, env=env)
+    result = job.wait(60)
+    assert result.code == 0 and "MPI_Finalize did not return" in result.err, result
+    assert_gone(job)
+    run, job = workshop.start_training("run", ranks=2, resume=True, stop__steps=ENDLESS, env=env)
+    job.wait_for_step(run, 6)
     os.kill(job.ranks()[0], signal.SIGTERM)
     result = job.wait(60)
-    assert result.code == 85 and "MPI_Finalize did not return" in result.err, result
+    assert result.code == 85, result
     assert_gone(job)
 
 

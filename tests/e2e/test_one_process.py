@@ -78,15 +78,6 @@ def test_verify_says_once_what_it_finds(workshop):
     assert job.code == 1 and job.err.count("fault:") == 1, job
 
 
-def test_a_contact_sheet_is_drawn_once(workshop):
-    images = make_images(workshop.folder, "raw", 32)
-    sheets = {ranks: workshop.folder / f"{ranks}.png" for ranks in (1, 2)}
-    for ranks, sheet in sheets.items():
-        result = convert(workshop, ranks, "contact-sheet", images, "--out", sheet, "--count", 4)
-        assert result.code == 0 and result.out.count(str(sheet)) <= 1, result
-    assert sheets[1].read_bytes() == sheets[2].read_bytes()
-
-
 def test_a_converters_error_is_said_once_and_ends_the_job(workshop):
     result = convert(workshop, 2, "names", workshop.folder / "missing.txt", "--out", workshop.folder / "data")
     assert result.code != 0 and result.err.count("ringtrain-data: error") == 1, result

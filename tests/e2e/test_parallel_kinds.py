@@ -3,12 +3,13 @@ ranks is killed. `plan` refuses combinations that are impossible, and says why."
 import csv
 import os
 import re
+import shutil
 import signal
 import time
 
 import pytest
 
-from conftest import assert_close, assert_same_bits, checkpoints, evaluations, last_step, merged, steps
+from conftest import arrays, assert_close, assert_same_bits, checkpoints, evaluations, last_step, merged, steps
 from test_equivalence import has
 from test_images import RESNET, data_sets, images  # noqa: F401 (fixtures)
 
@@ -104,6 +105,36 @@ def test_a_run_goes_on_from_a_pipeline_to_servers_and_back(workshop):
     assert steps(run)[-1]["loss"] == pytest.approx(steps(ring)[-1]["loss"], rel=0.2)
 
 
+def test_a_run_goes_on_from_backup_servers_to_the_ring(workshop):
+    """What follows is the ring's run from that checkpoint, with the optimizer's state of both servers."""
+    common = dict(optimizer={"kind": "adam", "clip_norm": 0.5}, batch={"global": 24, "worker": 4})
+    run = go_on(workshop, [(4, {**BACKUP, "servers": 2}), (2, {"kind": "ring"})], 8, **common)
+    assert [s["step"] for s in steps(run)] == [*range(1, 17)]
+    shutil.copytree(run, workshop.folder / "again")
+    again = workshop.folder / "again"
+    for checkpoint in checkpoints(again)[1:]:
+        checkpoint.unlink()
+    assert [c.name for c in checkpoints(again)] == ["step-000000008.h5"]
+    squares = [values for name, values in arrays(checkpoints(again)[0]).items() if "exp_avg_sq" in name]
+    assert squares and all((values > 0).mean() > 0.5 for values in squares), "each server's part of Adam's state is there"
+    again = workshop.train("again", ranks=1, resume=True, stop__steps=16, **common)
+    assert [s["loss"] for s in steps(run)][8:] == pytest.approx([s["loss"] for s in steps(again)][8:], rel=1e-4)
+    assert steps(run)[-1]["loss"] < steps(run)[0]["loss"]
+
+
+def test_a_run_goes_on_from_sharded_state_to_asynchronous_servers(workshop):
+    """One asynchronous worker is one rank, so what follows has the bits of the ring's run from that checkpoint."""
+    common = dict(optimizer={"kind": "adam", "clip_norm": 0.5}, batch={"global": 24, "worker": 4})
+    whole = workshop.train("whole", stop__steps=16, **common)
+    run = go_on(workshop, [(3, {"shard_state": True}), (3, {**ASYNC, "servers": 2})], 8, **common)
+    shutil.copytree(run, workshop.folder / "again")
+    for checkpoint in checkpoints(workshop.folder / "again")[1:]:
+        checkpoint.unlink()
+    again = workshop.train("again", ranks=1, resume=True, stop__steps=16, **common)
+    assert_same_bits(run, again)
+    assert [s["loss"] for s in steps(run)] == pytest.approx([s["loss"] for s in steps(whole)], rel=1e-4)
+
+
 def test_a_pipeline_of_a_resnet_goes_on_with_servers(images):
     common = {**RESNET, "batch": {"global": 16, "worker": 4, "micro": 4}, "learning_rate": {"base": 0.005}}
     ring = images.train("ring", **merged(common, {"stop.steps": 6}))
@@ -143,14 +174,15 @@ ADASCALE = {"optimizer": {"kind": "sgd", "adascale": True}, "learning_rate": {"b
             "noise": {"small_batch": 8}}
 TRUST = {"optimizer": {"kind": "lamb", "record_trust_every_steps": 1}}
 OF_SERVERS = [
-    ({"precision": "fp16"}, "precision is fp16", "a loss scale would change between a pull and its update"),
-    ({"data.order": "streams", "data.sequence": 8}, "data.order is streams", "carried state"),
+    ({"precision": "fp16"}, "precision is fp16", "a loss scale could change between the time when a worker gets weights and its update"),
+    ({"data.order": "streams", "data.sequence": 8}, "data.order is streams", "hidden state of streams"),
     ({"optimizer": {"kind": "muon"}}, "optimizer.kind is muon", "whole matrices"),
     (ADASCALE, "optimizer.adascale is true", "do not see the gradients of small batches"),
     ({"batch": {"follow_noise": 1000}, "noise": {"small_batch": 8}}, "batch.follow_noise is 1000", "noise scale"),
     ({"noise": {"small_batch": 8}}, "noise.small_batch is 8", "noise scale"),
     ({"noise": {"groups": "kind"}}, "noise.groups is kind", "noise scale"),
     ({"parallel": {"servers": 2}, **TRUST}, "record_trust_every_steps is 1", "the ratios of its part only"),
+    ({"communication": {"algorithm": "ring"}}, "communication.algorithm is ring", "sent to the servers"),
     ({"batch": {"global": 16, "worker": 4}}, "batch.global is 16", "3 workers share it"),
 ]
 OF_STAGES = [
@@ -192,6 +224,50 @@ def test_plan_refuses_what_cannot_be_with_the_reason(workshop):
         result = workshop.run("plan", workshop.experiment(**changes), "--ranks", ranks, ranks=0)
         assert result.code not in (0, None) and all(part in result.err for part in parts), (ranks, changes, result)
         assert result.err.count("error") == 1, (ranks, changes, result)
+
+
+def test_plan_refuses_an_algorithm_without_effect(workshop):
+    for parallel, algorithm, told in [
+        ({"kind": "server"}, "halving", "sent to the servers"),
+        ({"kind": "server", "servers": 2}, "hierarchical", "sent to the servers"),
+        ({"shard_state": True}, "mpi", "expected auto or ring"),
+        ({"shard_state": True}, "halving", "expected auto or ring"),
+        ({"shard_state": True}, "tree", "expected auto or ring"),
+        ({"shard_state": True}, "ring", None),
+        ({"kind": "server"}, "auto", None),
+        (PIPELINE, "halving", None),
+    ]:
+        experiment = workshop.experiment(parallel=parallel, communication={"algorithm": algorithm})
+        result = workshop.run("plan", experiment, "--ranks", 2, ranks=0)
+        assert (result.code == 0) == (told is None), (parallel, algorithm, result)
+        assert told is None or f"communication.algorithm is {algorithm}" in result.err and told in result.err, result
+
+
+def test_plan_says_what_each_rank_keeps(workshop):
+    def planned(ranks, **parallel):
+        result = workshop.run("plan", workshop.experiment(parallel=parallel, batch={"global": 24, "worker": 2}), "--ranks",
+                              ranks, ranks=0)
+        assert result.code == 0, result
+        rows = re.findall(r"^ *(ranks? \d+(?: to \d+)?)  +(.*of optimizer state.*)$", result.out, re.MULTILINE)
+        sizes = {}
+        for who, text in rows:
+            value, unit = re.search(r"([\d.]+) (B|KiB|MiB) of optimizer state", text).groups()
+            sizes[who] = float(value) * {"B": 1, "KiB": 2**10, "MiB": 2**20}[unit]
+        return result.out, dict(rows), sizes
+
+    text, rows, sizes = planned(4, kind="server", servers=2)
+    assert "ranks 0 to 1 hold and update the" in text and "all 4 ranks compute" in text
+    assert [*rows] == ["rank 0", "rank 1", "ranks 2 to 3"], rows
+    assert "serves" in rows["rank 0"] and ", 0 to" in rows["rank 0"] and "updates nothing" in rows["ranks 2 to 3"], rows
+    assert sizes["rank 0"] > 0 and sizes["ranks 2 to 3"] == 0
+    whole = sizes["rank 0"] + sizes["rank 1"]
+    text, rows, sizes = planned(4, shard_state=True)
+    assert "each of 4 ranks updates a part of the" in text
+    assert 0 < sizes["rank 0"] < whole / 3, rows
+    text, rows, sizes = planned(4, kind="server", servers=1, backup_workers=1)
+    assert [*rows] == ["rank 0", "ranks 1 to 3"] and "computes" in rows["ranks 1 to 3"], rows
+    text, rows, sizes = planned(1)
+    assert not rows
 
 
 def test_plan_refuses_what_batch_norm_cannot_have_with_the_reason(images):

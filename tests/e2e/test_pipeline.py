@@ -66,6 +66,27 @@ def test_the_split_size_is_measured_once_and_kept(workshop):
     assert re.search(rf"micro-steps? x {chosen[1]}\b", second.text), second
 
 
+def test_the_measured_split_sizes_leave_room_for_evaluations(workshop):
+    """The limit is between the memory of a run without evaluations and that of a run with them."""
+    def planned(size, **more):
+        result = workshop.run("plan", workshop.experiment(**{**pipeline(2), "batch__micro": size}, **more), "--ranks", 2, ranks=0)
+        return result, max((float(value) * {"KiB": 2**10, "MiB": 2**20}[unit] for value, unit in
+                            re.findall(r"parameters, ([\d.]+) (KiB|MiB) per rank", result.out)), default=0)
+
+    without, evaluating = planned(32, data__validation="")[1], planned(32)[1]
+    assert 0 < without < evaluating * 0.99
+    limit = {"memory__limit_gib": (without + evaluating) / 2**31}
+    table = workshop.folder / "split.csv"
+    result = workshop.run("bench", "split", workshop.experiment(**pipeline(2), **limit), "--seconds", "1", "--csv", table,
+                          ranks=2, timeout=120)
+    assert result.code == 0, result
+    sizes = {row["split_size"] for row in csv.DictReader(table.open())}
+    assert sizes
+    for size in sizes:
+        assert planned(int(size), **limit)[0].code == 0, size
+    workshop.train("run", ranks=2, **{**pipeline(2), "batch__micro": 0}, **limit, stop__steps=4)
+
+
 def test_plan_prints_stages_and_the_bubble(workshop):
     result = workshop.run("plan", workshop.experiment(**pipeline(2)), "--ranks", 4, ranks=0)
     assert result.code == 0, result

@@ -38,3 +38,13 @@ def test_plan_shows_the_stages_of_a_pipeline_on_gpus(workshop):
     section = result.out.split("pipeline, 1f1b")[1]
     assert len(re.findall(r"stage [01] .* of the GPU's memory per rank, .* in flight", section)) == 2, result
     assert re.search(r"to stage 1: .* of activations a micro-batch, .* of gradients back", section)
+
+
+def test_plan_refuses_what_does_not_fit_into_the_gpu(workshop):
+    """memory.limit_gib 0 is the memory of the GPU. Weights, gradients and Adam's state need twice what an H200 has."""
+    words = ["--device", "h200", "model.hidden=32768"]
+    cache = {"XDG_CACHE_HOME": str(workshop.folder / "cache")}
+    result = workshop.run("plan", workshop.experiment(), *words, ranks=0, env=cache)
+    assert result.code == 1 and "its GPU has 14" in result.err and "no batch.micro fits" in result.err, result
+    result = workshop.run("plan", workshop.experiment(), *words, "memory.limit_gib=1000", ranks=0, env=cache)
+    assert result.code == 0, result

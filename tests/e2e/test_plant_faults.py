@@ -1,4 +1,4 @@
-"""The table of planted faults: each names a line that is in its file exactly once, or the fault could not be planted."""
+"""Tests the table of planted faults. Each fault names a line that its file must have exactly once."""
 import importlib.machinery
 import importlib.util
 import sys

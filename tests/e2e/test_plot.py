@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT
 
 SCRIPT = ROOT / "results" / "plot.py"
+sys.path.insert(0, str(ROOT / "results"))
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,36 @@ def test_many_runs_have_colors_of_their_own_and_a_legend_beside_the_curves(plot,
         curves, legend = axis.get_window_extent(), axis.get_legend().get_window_extent()
         assert (legend.x0 > curves.x1) == beside
         assert legend.x1 <= figure.bbox.x1 and curves.width > 0.5 * figure.bbox.width
+
+
+def test_what_is_no_run_among_others_is_told_and_left_out(tmp_path):
+    pytest.importorskip("matplotlib")
+    write_run(tmp_path / "a", [5.0, 4.0, 3.0])
+    (tmp_path / "b" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "study.json").write_text("{}\n" * 5)
+    (tmp_path / "latest").symlink_to("a")
+    picture = tmp_path.parent / f"{tmp_path.name}.png"
+    done = run(*sorted(tmp_path.iterdir()), "-o", picture)
+    assert done.returncode == 0 and picture.exists(), done
+    told = [line for line in done.stderr.splitlines() if line.endswith("; left out") and "line " not in line]
+    assert [word in line for word, line in zip(("b/metrics.jsonl does not exist", "study.json is neither"), told)] == [True, True], done.stderr
+    done = run(tmp_path / "b", tmp_path / "study.json")
+    assert done.returncode == 1 and "error: " in done.stderr and "b/metrics.jsonl does not exist" in done.stderr, done
+
+
+@pytest.mark.parametrize("kind", ["utilisation", "split"])
+def test_the_tables_of_bench_have_a_color_for_each_line(kind):
+    to_rgba = pytest.importorskip("matplotlib.colors").to_rgba
+    import plot_bench
+    if kind == "utilisation":
+        row = {"ranks": "1", "threads": "1", "model": "cnn", "image_size": "32", "precision": "fp32", "matrix_gflops": "10", "limit_mib": "100",
+               "samples_per_second": "5", "share_of_matrix_rate": "0.5", "memory_mib": "10", "fits": "yes"}
+        figure = plot_bench.draw_utilisation({str(i): [{**row, "batch_per_rank": str(2**i)}] for i in range(12)})
+    else:
+        row = {"experiment": "e", "stages": "2", "ranks": "2", "schedule": "1f1b", "samples_per_second": "5", "split_size": "8"}
+        figure = plot_bench.draw_split([{**row, "cuts": str(i)} for i in range(12)])
+    lines = [line for line in figure.axes[0].lines if line.get_label() != "fastest"]
+    assert len(lines) == 12 == len({to_rgba(line.get_color()) for line in lines})
 
 
 def test_a_python_without_matplotlib_hands_over_to_one_that_has_it(tmp_path):

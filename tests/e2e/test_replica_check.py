@@ -2,6 +2,7 @@
 from the last good checkpoint."""
 import socket
 
+import h5py
 import pytest
 
 from conftest import assert_same_bits, checkpoints, last_step
@@ -39,6 +40,27 @@ def test_every_so_many_steps_it_is_found_in_the_next_comparison_and_without_it_n
     assert "after step 6, " in result.err and "there is no checkpoint that is known to be good" in result.err, result
     run = workshop.train("unseen", **common, test=flip(5, "weights/linear.weight"), communication__check_every_steps=0)
     assert last_step(run) == 20
+
+
+@pytest.mark.parametrize("first", [dict(ranks=1), dict(ranks=2, communication__check_every_steps=0)])
+def test_a_checkpoint_that_was_written_without_a_comparison_is_not_called_good(workshop, first):
+    common = dict(evaluate__every_epochs=0, checkpoint={"every_steps": 5, "every_epochs": 0, "keep": 2})
+    run = workshop.train("run", **first, **common, stop={"epochs": 0, "steps": 10})
+    with h5py.File(checkpoints(run)[-1]) as file:
+        assert file.attrs["compared"] == 0
+    result = workshop.train_badly("run", ranks=2, resume=True, **common, stop={"epochs": 0, "steps": 20}, test=flip(12, "weights/linear.weight"))
+    assert f"start the run again, or --resume from {run}/checkpoints/step-000000010.h5 (after step 10), which is not known to be good" in result.err, result
+    # The next checkpoint is written after a comparison.
+    result = workshop.train_badly("run", ranks=2, resume=True, **common, stop={"epochs": 0, "steps": 20}, test=flip(17, "weights/linear.weight"))
+    assert f"--resume from the last checkpoint that is known to be good, {run}/checkpoints/step-000000015.h5 (after step 15)," in result.err, result
+    with h5py.File(checkpoints(run)[-1]) as file:
+        assert file.attrs["compared"] == 1
+
+
+@pytest.mark.parametrize("way", [{"mode": "async"}, {"backup_workers": 1}])
+def test_ranks_that_seldom_meet_refuse_a_number_of_steps(workshop, way):
+    result = workshop.train_badly("run", ranks=3, parallel={"kind": "server", **way}, communication__check_every_steps=4)
+    assert "communication.check_every_steps is 4, expected -1 (these ranks compare their copies when all of them meet" in result.err, result
 
 
 def test_a_server_and_its_replica_are_compared_when_all_ranks_meet(workshop, ulfm):  # noqa: F811

@@ -176,6 +176,11 @@ def test_what_failed_is_listed_with_its_words(report):
     assert "the gradient&#x27;s norm is NaN" in report.page
 
 
+def test_lines_to_a_target_have_colours_of_their_own():
+    for count in 3, 7, 12:
+        assert len({str(style.line(i, count)["color"]) for i in range(count)}) == count
+
+
 def test_a_run_that_ends_worse_than_it_began_has_diverged_and_sets_no_target(tmp_path):
     made_runs.grid(tmp_path / "grid", seeds=(1,))
     folder = made_runs.write(tmp_path / "grid" / "away", 64, rate=50.0, optimizer={"kind": "adam"})

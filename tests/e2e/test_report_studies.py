@@ -25,8 +25,8 @@ def items(*folders):
 
 
 def expected_excess(factor, point, samples=32000):
-    """The excess loss at the end of a branch, by the formula of made_runs.branch_study. The average is one step behind,
-    which matters less than the fall in one step."""
+    """Returns how much higher the loss of this branch is because of its batch, by the formula of
+    made_runs.branch_study."""
     return 0.005 * (64 * factor / 200) ** 2 * 1000 / point
 
 
@@ -38,7 +38,7 @@ def test_the_largest_batch_without_loss_is_found_at_each_point(tmp_path):
     for point in points:
         for factor, loss in point.losses.items():
             own = [b for b in point.branches if b.factor == factor]
-            falls = 0.0005 * factor  # in a step
+            falls = 0.0005 * factor  # how far the loss falls in a step
             at_end = (
                 3 - 0.0005 * (point.samples + own[0].steps * own[0].batch) / 64 + expected_excess(factor, point.step)
             )
@@ -73,7 +73,7 @@ def test_without_a_branch_at_the_same_batch_the_parent_itself_is_the_smallest(tm
     points, _ = branches.points_of(runs.read_all([study]))
     for point in points:
         assert point.losses[4] == with_one[point.step][4] and point.batch_of(1) == 64
-        excess = expected_excess(1, point.step)  # the parent does not have it
+        excess = expected_excess(1, point.step)  # the parent's loss has no such part
         assert point.losses[1] == pytest.approx(with_one[point.step][1] - excess, abs=1e-9)
 
 
@@ -150,6 +150,20 @@ def test_a_killed_trial_has_the_studys_words(tmp_path):
     rows = {row["trial"]: row for row in tables.failures(made).rows}
     assert rows["killed"]["why"] == "rank 1 was lost" and rows["never"]["why"] == "error: batch.global is 0"
     assert {row["trial"]: row["also"] for row in tables.trials(made).rows}["fine"] == "same-as-fine"
+
+
+def test_a_trial_that_was_killed_before_its_first_record_is_dead(tmp_path):
+    trial = tmp_path / "s" / "a"
+    made_runs.write(tmp_path / "s" / "b", 64)
+    trial.mkdir()
+    (trial / "trial.json").write_text('{"name": "a", "overrides": {"batch.global": 128}, "state": "running"}')
+    (tmp_path / "s" / "study.json").write_text('{"trials": [{"name": "a", "overrides": {"batch.global": 128}, "state": "running"}]}')
+    lock = trial / ".lock"
+    lock.touch()
+    with open(lock) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert next(run.state for run in runs.read_all([tmp_path / "s"]) if run.name == "a") == "running"
+    assert [(run.state, run.outcome) for run in runs.read_all([tmp_path / "s"]) if run.name == "a"] == [("failed", "killed")]
 
 
 def test_a_run_whose_lock_nobody_holds_is_dead(tmp_path):

@@ -1,5 +1,5 @@
 """Tests the conclusions of results/report.py: the fit of critical batches, the verdicts, and the published numbers
-behind them."""
+that the verdicts compare with."""
 
 import re
 import subprocess
@@ -33,7 +33,7 @@ def test_the_intervals_cover_the_truth_and_not_much_more(monkeypatch):
         made = fit.fit(batches, [(500 + 200000 / b) * numpy.exp(0.1 * random.standard_normal(5)) for b in batches])
         covered += 400 in made.critical_interval
         width.append(made.critical_interval.high / made.critical_interval.low)
-    assert covered >= 34  # 38 expected; fewer than 34 has a chance of 2 %
+    assert covered >= 34  # 38 are expected; the chance of fewer than 34 is 2 %
     assert numpy.median(width) < 2
 
 

@@ -76,7 +76,7 @@ def test_metrics_are_cut_back_to_the_checkpoint(workshop):
 
 def kill_at(workshop, run, step, delay, **arguments):
     """Starts or continues the run and kills it with SIGKILL after this step. Returns False if it had ended before."""
-    env = {"OMPI_MCA_orte_tmpdir_base": str(workshop.folder)}  # a killed mpirun leaves files behind
+    env = {"OMPI_MCA_orte_tmpdir_base": str(workshop.folder)}  # a killed mpirun leaves its files there
     run_dir, job = workshop.start_training(run, resume=(workshop.folder / run).exists(), env=env, **arguments)
     deadline = time.monotonic() + 60
     while last_step(run_dir) < step and job.process.poll() is None and time.monotonic() < deadline:
@@ -330,7 +330,7 @@ def test_a_longer_run_of_a_schedule_with_an_end_is_told_how_its_rate_jumps(works
     result = workshop.start_training("run", resume=True, stop__steps=20, **cosine)[1].wait(60)
     assert result.code == 0 and "changed since that checkpoint: stop.steps: 10 -> 20" in result.out, result
     new_rate = steps(run)[10]["lr"]
-    assert f"step 10 had {rates[-1]:.6g}, step 11 has {new_rate:.6g}" in result.err and new_rate > rates[-1], result
+    assert f"Step 10 had {rates[-1]:.6g}. Step 11 has {new_rate:.6g}" in result.err and new_rate > rates[-1], result
     assert yaml.safe_load((run / "experiment-until-step-10.yaml").read_text())["stop"]["steps"] == 10
     constant = workshop.start_training("run", resume=True, stop__steps=20, **cosine)[1].wait(60)
     assert constant.code == 0 and "had" not in constant.err, constant
@@ -365,3 +365,28 @@ def test_a_runs_folder_goes_on_and_not_the_newest_run(workshop):
     empty.mkdir()
     result = workshop.run("train", empty, "--resume", ranks=2)
     assert result.code == 1 and "expected a run's folder or an experiment file" in result.err, result
+
+
+def test_a_run_with_an_id_goes_on_by_its_folder_and_its_experiment_is_trained_again(workshop):
+    def ringtrain(*words):
+        result = workshop.run(*words, ranks=0, cwd=workshop.folder)
+        assert result.code == 0, result
+        return result
+
+    runs = workshop.folder / "results" / "e2e"
+    for name in "st", "other":
+        ringtrain("train", workshop.experiment(stop__steps=4), f"run.id={name}")
+    stored = (runs / "st" / "experiment.yaml").read_text()
+    result = ringtrain("train", "results/e2e/st", "--resume", "stop.steps=6")
+    assert "run folder: results/e2e/st\n" in result.out and last_step(runs / "st") == 6 and last_step(runs / "other") == 4
+    assert (runs / "latest").readlink().name == "st"
+    ringtrain("train", runs / "st" / "experiment.yaml", "run.dir=results/e2e/st", "--resume", "stop.steps=8")
+    ringtrain("train", runs / "latest", "--resume", "stop.steps=4")  # nothing to do
+    result = workshop.run("train", "experiment.yaml", "--resume", "stop.steps=9", ranks=0, cwd=runs / "st")
+    assert result.code == 0 and last_step(runs / "st") == 9 and not (runs / "st" / "results").exists(), result
+    assert (runs / "latest").readlink().name == "st" and last_step(runs / "st") == 9
+    (runs / "st" / "experiment.yaml").write_text(stored)
+    ringtrain("train", runs / "st" / "experiment.yaml")  # a new run, which is the newest
+    assert curve(runs / "latest") == curve(runs / "other") and (runs / "latest").readlink().name not in ("st", "other")
+    said = ringtrain("evaluate", "results/e2e/st/experiment.yaml").text
+    assert "e2e/st/checkpoints" in said, said

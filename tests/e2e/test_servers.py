@@ -2,6 +2,7 @@
 import csv
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -91,6 +92,8 @@ def test_a_killed_rank_ends_the_job_and_the_restart_says_what_was_lost(workshop,
     os.kill(job.ranks()[victim], signal.SIGKILL)
     result = job.wait()
     assert result.code != 0
+    # Says who, and how. It is the launcher, a rank that waited for the dead one, or the watchdog.
+    assert re.search(rf"rank {victim}\b.*(exited on signal 9|has died)", result.text), result
     kept = int(checkpoints(run)[-1].stem.split("-")[1])
     lost = last_step(run) - kept
     _, job = workshop.start_training("run", resume=True, stop={"epochs": 0, "steps": kept + 20}, **common)

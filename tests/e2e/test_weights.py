@@ -1,6 +1,7 @@
 """Tests that exported and imported weights are the same weights, that evaluate agrees with the training, and that wrong
 weights are one clear error."""
 import json
+import re
 import subprocess
 
 import h5py
@@ -8,7 +9,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from conftest import CONVERTER, arrays, assert_same_bits, checkpoints, evaluations
+from conftest import CONVERTER, arrays, assert_same_bits, checkpoints, evaluations, last_step
 
 TYPES = {"F32": numpy.float32, "F16": numpy.float16, "I64": numpy.int64, "U8": numpy.uint8}
 
@@ -196,6 +197,16 @@ def test_sixteen_bit_exports_change_the_loss_little_and_read_back(workshop, weig
         result, _ = weights.evaluate(workshop.experiment(), "--weights", file)
         assert result["validation_loss"] != loss
         assert result["validation_loss"] == pytest.approx(loss, rel=0.01)
+
+
+def test_the_commands_that_import_prints_work(workshop, weights):
+    file = weights.export(workshop.train("run"))
+    said = workshop.run("import", file, workshop.experiment(), "run.id=imported", ranks=0, cwd=workshop.folder).out
+    for command in "evaluate", "train":
+        words = re.search(rf"{command} with: ringtrain (.*)", said)[1].split()
+        result = workshop.run(*words, ranks=0, cwd=workshop.folder)
+        assert result.code == 0, result
+    assert last_step(workshop.folder / "results" / "e2e" / "imported") == 20
 
 
 def test_prefixes_of_ddp_and_compile_are_dropped(workshop, weights):
@@ -405,7 +416,7 @@ def test_a_resnet_is_evaluated_on_any_number_of_ranks(workshop, weights, images)
 
 
 def test_weights_of_pictures_carry_mean_deviation_and_size(workshop, weights, images):
-    """So that they are evaluated with those on other data, whose own mean is another."""
+    """An evaluation takes mean, deviation and size from the weights, also on data whose own mean differs."""
     workshop.data = images
     own = {"data__mean": [0.3, 0.5, 0.6], "data__std": [0.2, 0.25, 0.3]}
     run = workshop.train("run", **{**RESNET, "stop__steps": 2}, **own)
@@ -425,7 +436,7 @@ def test_weights_of_pictures_carry_mean_deviation_and_size(workshop, weights, im
 
 
 def test_fine_tuning_begins_with_a_new_last_layer(workshop, weights, images, tmp_path):
-    """Everything else is that of the file; the last layer is that of a run of the same seed without it."""
+    """The last layer has the initial values of a run with the same seed. All other layers come from the file."""
     workshop.data = images
     exported = weights.export(workshop.train("run", **{**RESNET, "stop__steps": 2}), "--newest")
     tensors, _ = read_safetensors(exported)
@@ -442,7 +453,7 @@ def test_fine_tuning_begins_with_a_new_last_layer(workshop, weights, images, tmp
     for name, values in tensors.items():
         if "num_batches" not in name:
             wanted = fresh[f"weights/{name}"] if name.startswith("fc.") else values
-            assert numpy.allclose(begun[f"weights/{name}"], wanted, rtol=0, atol=1e-20), name  # an update of 1e-30
+            assert numpy.allclose(begun[f"weights/{name}"], wanted, rtol=0, atol=1e-20), name  # the rate is 1e-30
     workshop.train("tuned", resume=True, **RESNET)
 
 

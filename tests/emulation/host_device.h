@@ -164,7 +164,7 @@ class HostDevice : public Device {
 
   HostDeviceOptions options_;
   std::string broken_;  // the error that made the device unusable
-  double seconds_ = 0;  // of all commands so far
+  double seconds_ = 0;  // total of all commands so far
   DeviceFacts facts_;
   CommandQueues queues_;
   RaceCheck races_;

@@ -7,6 +7,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import h5py
+import numpy
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +35,7 @@ class Kind:
     data: str
     changes: dict = field(default_factory=dict, hash=False, compare=False)
     command: str = "train"
+    repeats: bool = True  # bit for bit. Asynchronous updates depend on who comes first
 
 
 COMMON = {
@@ -64,6 +67,10 @@ KINDS = {kind.name: kind for kind in [
     Kind("resnet-2", 2, "pictures", RESNET),
     Kind("server-2", 2, "names", {"parallel": {"kind": "server", "mode": "sync"}}),
     Kind("pipeline-2", 2, "names", {"parallel": {"kind": "pipeline", "stages": 2}, "batch": {"global": 24, "worker": 6, "micro": 3}}),
+    Kind("fixed-2", 2, "names", {"communication.order": "fixed"}),
+    Kind("fixed-4", 4, "names", {"communication.order": "fixed"}),
+    Kind("shares-2", 2, "pictures", {**RESNET, "parallel": {"shard_state": True}}),
+    Kind("async-3", 3, "names", {"parallel": {"kind": "server", "mode": "async", "servers": 1}, "batch": {"global": 24, "worker": 12}}, repeats=False),
     Kind("study-2", 2, "names", command="study"),
     Kind("batch-2", 2, "names", command="batch"),
 ]}
@@ -74,8 +81,6 @@ STUDY = "name: small\nexperiment: experiment.yaml\nranks_per_trial: 1\nrepeat: 3
 # ---- Data ----------------------------------------------------------------------------------------------------------
 
 def make_pictures(folder):
-    import h5py
-    import numpy
     generator = numpy.random.default_rng(1)
     labels = numpy.arange(96) % 4
     pixels = generator.normal(100 + 30 * labels[:, None, None, None], 30, (96, 16, 16, 3)).clip(0, 255).astype(numpy.uint8)
@@ -110,21 +115,31 @@ def experiment_of(kind, data, run_dir, changes=None):
 
 # ---- The state of a run on disk ------------------------------------------------------------------------------------
 
-def digest_of(checkpoint):
-    """A digest of every number that a checkpoint carries from step to step."""
+def digest_of(checkpoint, kind):
+    """A digest of every number that a checkpoint carries from step to step. If the job does not repeat bit for bit: of
+    the names and shapes, the step and the samples. Raises ValueError for a number that is not finite."""
     whole = hashlib.sha256()
     for name, values in sorted(e2e.arrays(checkpoint).items()):
         whole.update(name.encode())
-        whole.update(values.tobytes())
+        whole.update(values.tobytes() if kind.repeats else str(values.shape).encode())
+        if not numpy.isfinite(values).all():
+            raise ValueError(f"{name} is not finite")
+    if not kind.repeats:
+        with h5py.File(checkpoint) as file:
+            whole.update(f"{file.attrs['step']} {file.attrs['samples']} {file.attrs['complete']}".encode())
     return whole.hexdigest()
 
 
-def curve_of(run_dir):
-    return {record[0]: list(record) for record in e2e.curve(run_dir)}
+SCHEDULED = e2e.CURVE.index("samples") + 1  # step, epoch and samples follow from the experiment alone
 
 
-def evaluations_of(run_dir):
-    return {r["step"]: [r["validation_loss"], r["validation_accuracy"], r["validation_targets"]] for r in e2e.evaluations(run_dir)}
+def curve_of(run_dir, kind):
+    return {record[0]: list(record if kind.repeats else record[:SCHEDULED]) for record in e2e.curve(run_dir)}
+
+
+def evaluations_of(run_dir, kind):
+    return {r["step"]: [r["validation_targets"], *([r["validation_loss"], r["validation_accuracy"]] if kind.repeats else [])]
+            for r in e2e.evaluations(run_dir)}
 
 
 def run_dirs(kind, folder):
@@ -142,7 +157,8 @@ class Undisturbed:
     curves, evaluations: run -> step -> numbers; digests: run -> step -> digest; calls: (call's name, rank) ->
     number."""
 
-    def __init__(self, curves, evaluations, digests, calls, seconds):
+    def __init__(self, kind, curves, evaluations, digests, calls, seconds):
+        self.kind = kind
         self.curves, self.evaluations, self.digests, self.calls = curves, evaluations, digests, calls
         self.seconds = seconds
 
@@ -162,7 +178,7 @@ def undisturbed(kind, place, preload, catalogue, start):
     if kept.exists():
         tree = json.loads(kept.read_text())
         if tree["stamp"] == stamp:
-            return Undisturbed(_with_integers(tree["curves"]), _with_integers(tree["evaluations"]), _with_integers(tree["digests"]),
+            return Undisturbed(kind, _with_integers(tree["curves"]), _with_integers(tree["evaluations"]), _with_integers(tree["digests"]),
                                {tuple(key.rsplit(" ", 1)): n for key, n in tree["calls"].items()}, tree["seconds"])
     folder = place / kind.name
     subprocess.run(["rm", "-rf", folder], check=True)
@@ -186,9 +202,9 @@ def undisturbed(kind, place, preload, catalogue, start):
     runs = run_dirs(kind, folder)
     tree = {
         "stamp": stamp, "seconds": seconds,
-        "curves": {name: curve_of(path) for name, path in runs.items()},
-        "evaluations": {name: evaluations_of(path) for name, path in runs.items()},
-        "digests": {name: {int(c.stem[5:]): digest_of(c) for c in e2e.checkpoints(path)} for name, path in runs.items()},
+        "curves": {name: curve_of(path, kind) for name, path in runs.items()},
+        "evaluations": {name: evaluations_of(path, kind) for name, path in runs.items()},
+        "digests": {name: {int(c.stem[5:]): digest_of(c, kind) for c in e2e.checkpoints(path)} for name, path in runs.items()},
         "calls": {f"{name} {rank}": number for (name, rank), number in calls.items()},
     }
     kept.write_text(json.dumps(tree))

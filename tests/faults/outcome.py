@@ -24,7 +24,7 @@ def of_the_end(fault, code, left, text, hit):
     outcome = outcome_of(code)
     if outcome not in fault.allowed:
         wrong.append(f"it {outcome} (exit code {code})")
-    if outcome == ENDS and not re.search(fault.says, text):
+    if outcome == ENDS and not re.search(fault.says, f"{text}\nexit code {code}"):
         wrong.append(f"exit code {code}, and no message says why")
     if outcome == GOES_ON and hit and not re.search(fault.warns, text):
         wrong.append("it goes on, and no warning says what could not be read")
@@ -47,16 +47,16 @@ def of_the_files(run, run_dir, undisturbed, harmed=None):
             continue
         try:
             step = int(path.stem[5:])
-            if digest_of(path) != digests.get(step):
+            if digest_of(path, undisturbed.kind) != digests.get(step):
                 wrong.append(f"{path.name} differs from the undisturbed run's")
-        except (OSError, KeyError) as error:
+        except (OSError, KeyError, ValueError) as error:
             wrong.append(f"{path.name} is not whole: {error}")
     best = run_dir / "checkpoints" / "best.h5"
     if best.exists():
         try:
-            if digest_of(best) not in digests.values():
+            if digest_of(best, undisturbed.kind) not in digests.values():
                 wrong.append("best.h5 is no checkpoint of the undisturbed run")
-        except OSError as error:
+        except (OSError, KeyError, ValueError) as error:
             wrong.append(f"best.h5 is not whole: {error}")
     for name in ("run.json", "trial.json"):
         if (run_dir / name).exists():
@@ -75,14 +75,15 @@ def of_the_files(run, run_dir, undisturbed, harmed=None):
 def of_the_curve(run, run_dir, undisturbed):
     """The steps in the file must be consecutive and have the numbers of the undisturbed run."""
     try:
-        rows = [list(row) for row in e2e.curve(run_dir)]
-        theirs = evaluations_of(run_dir)
+        steps = [record["step"] for record in e2e.steps(run_dir)]
+        rows = curve_of(run_dir, undisturbed.kind)
+        theirs = evaluations_of(run_dir, undisturbed.kind)
     except (ValueError, KeyError) as error:
         return [f"metrics.jsonl: {error}"]
     wrong = []
-    if [row[0] for row in rows] != list(range(1, len(rows) + 1)):
-        wrong.append(f"metrics.jsonl has the steps {[row[0] for row in rows]}")
-    for row in rows:
+    if steps != list(range(1, len(steps) + 1)):
+        wrong.append(f"metrics.jsonl has the steps {steps}")
+    for row in rows.values():
         if row != undisturbed.curves[run].get(row[0]):
             wrong.append(f"step {row[0]} differs: {row} for {undisturbed.curves[run].get(row[0])}")
             break
@@ -100,9 +101,9 @@ def of_the_whole(runs, undisturbed, harmed=None):
     for run, run_dir in runs.items():
         wrong += of_the_files(run, run_dir, undisturbed, harmed)
         last = undisturbed.last_step(run)
-        if len(curve_of(run_dir)) != last:
-            wrong.append(f"it has {len(curve_of(run_dir))} of {last} steps")
-        missing = set(undisturbed.evaluations[run]) - set(evaluations_of(run_dir))
+        if len(curve_of(run_dir, undisturbed.kind)) != last:
+            wrong.append(f"it has {len(curve_of(run_dir, undisturbed.kind))} of {last} steps")
+        missing = set(undisturbed.evaluations[run]) - set(evaluations_of(run_dir, undisturbed.kind))
         if missing:
             wrong.append(f"no evaluation of the steps {sorted(missing)}")
         names = [path.name for path in e2e.checkpoints(run_dir)]

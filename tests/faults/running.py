@@ -222,8 +222,8 @@ def harm_file(path, does, pick):
 
 
 def follow(job, strikes=None, limit=LIMIT):
-    """Waits for the end of the job. Returns (exit code, or None if it did not end within the limit; the processes that
-    it left behind)."""
+    """Waits for the end of the job. Returns (exit code, or None if it did not end within the limit; its processes that
+    are still there)."""
     deadline = time.monotonic() + limit
     while job.process.poll() is None and time.monotonic() < deadline:
         if strikes is not None:

@@ -15,7 +15,7 @@ from torch import nn
 CLASSES, SMOOTHING = 10, 0.1
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MOMENTUM, DECAY, STEPS, NORM_MOMENTUM = 0.9, 0.1, 5, 0.1
-SAMPLES = 4  # of every gradient
+SAMPLES = 4  # number of values that are kept of every gradient
 
 
 def keyed_uniform(name, count):

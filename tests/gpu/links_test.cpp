@@ -96,17 +96,19 @@ class GpuRanksLinks : public testing::TestWithParam<std::string> {
         !nccl_may_share_devices())
       GTEST_SKIP() << "several ranks on one GPU, and NCCL_HOSTID is not set";
     // In this order of the host device, its other streams go on while one of them waits for another rank.
-    if (on_host_device()) host_device_ = std::make_unique<HostDevice>(HostDeviceOptions{.order = {RunOrder::Kind::latest, 0}});
-    const StageDevices devices{.sums = {}, .links = [this](Links& host, int rank, std::vector<Lane> lanes,
-                                                          std::function<void()> poll) {
-                                 return make_links_of_test(host, rank, std::move(lanes), std::move(poll));
-                               }};
+    if (on_host_device())
+      host_device_ = std::make_unique<HostDevice>(HostDeviceOptions{.order = {RunOrder::Kind::latest, 0}});
+    const StageDevices devices{
+        .sums = {}, .links = [this](Links& host, int rank, std::vector<Lane> lanes, std::function<void()> poll) {
+          return make_links_of_test(host, rank, std::move(lanes), std::move(poll));
+        }};
     ranks_ = std::make_unique<StageRanks>(session().job(), session().size(), 1 << 17, SumChoice{}, devices);
   }
   void TearDown() override { ranks_.reset(); }
   Device& device() { return host_device_ ? static_cast<Device&>(*host_device_) : gpu(); }
 
-  std::unique_ptr<Links> make_links_of_test(Links& host, int rank, std::vector<Lane> lanes, std::function<void()> poll) {
+  std::unique_ptr<Links> make_links_of_test(Links& host, int rank, std::vector<Lane> lanes,
+                                            std::function<void()> poll) {
     if (GetParam() != "nccl") return make_staged_links(device(), host);
     auto lane = lanes.begin();
     const auto api = [&]() -> const NcclApi& {
@@ -133,7 +135,8 @@ TEST_P(GpuRanksLinks, MicroBatchesGoThroughAllStagesAndComeBack) {
       if (ranks_->is_first()) relay.write_own(step);
       order->run(kMicroBatches, {.input = [](std::int64_t) {},
                                  .forward = [&](std::int64_t i) { relay.forward({.step = i}); },
-                                 .backward = [&](std::int64_t i) { relay.backward(i); }});
+                                 .backward = [&](std::int64_t i) { relay.backward(i); },
+                                 .waits = [] {}});
       const std::vector<float> back = relay.back([&] { ranks_->poll(); });
       std::int64_t wrong = 0;
       for (std::int64_t m = 0; m < kMicroBatches && ranks_->is_first(); ++m)

@@ -37,7 +37,7 @@ std::vector<float> values_of(const DnnOperation& op, const DnnTensor& tensor, st
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double normal = random_normal(key, i);
     values[i] = static_cast<float>(scale ? 1 + 0.2 * normal : weights ? normal / std::sqrt(terms) : normal);
-    if (tensor.role == DnnRole::output) values[i] = std::max(values[i], 0.0f);  // of a ReLU
+    if (tensor.role == DnnRole::output) values[i] = std::max(values[i], 0.0f);  // as after a ReLU
   }
   return values;
 }

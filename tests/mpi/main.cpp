@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string>
 
+#include "base/signals.h"
 #include "cluster/watchdog.h"
 #include "mpi_tests.h"
 
@@ -45,6 +46,7 @@ const ringtrain::Session& session() {
 }
 
 int main(int argc, char** argv) {
+  ringtrain::report_file_limits();  // as in the program's main()
   testing::InitGoogleTest(&argc, argv);
   const ringtrain::Session session_of_main(&argc, &argv);
   the_session = &session_of_main;

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <numeric>
 #include <thread>
 
@@ -27,23 +26,19 @@ std::vector<int> all_ranks() {
   return ranks;
 }
 
-// Stands for a machine that cannot share memory: files, which shared memory counts as, may not be larger than `bytes`.
+// Stands for a machine that cannot share memory. No file may be larger than `bytes`, and shared memory is a file.
 class SmallFiles {
  public:
-  explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+  explicit SmallFiles(rlim_t bytes) {
     ::getrlimit(RLIMIT_FSIZE, &before_);
     rlimit low = before_;
     low.rlim_cur = bytes;
     ::setrlimit(RLIMIT_FSIZE, &low);
   }
-  ~SmallFiles() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
+  ~SmallFiles() { ::setrlimit(RLIMIT_FSIZE, &before_); }
 
  private:
   rlimit before_{};
-  sighandler_t handler_;
 };
 
 TEST(NodeExchange, LanesOfItsMemoryNeedNoMessages) {

@@ -79,11 +79,17 @@ TEST_F(NormSpanTraining, ThePartsOfAllRanksArriveInTheirOrder) {
   EXPECT_THROW(make_span_ranks(session().job(), 3 * size), Error);
 }
 
+// One rank cannot be several servers.
+Experiment as_ring(Experiment e) {
+  e.parallel = {};
+  return e;
+}
+
 // Returns the largest relative difference of a tensor of the first gradient. The learning rate is large, so that the
 // rounding of the weights is small compared with the update.
 double gradient_difference(const Experiment& e, bool on_device) {
   TrainingRank run(e, on_device);
-  OneRank one(e);
+  OneRank one(as_ring(e));
   EXPECT_EQ(run.plan.batch.span, session().size());
   const std::vector<double> shared = first_gradient(run), alone = first_gradient(one);
   double largest = 0;
@@ -117,7 +123,7 @@ void expect_curve(const std::vector<StepReport>& shared, const std::vector<OneRa
 // The running statistics must count each worker once.
 void expect_running_statistics_of_one_rank(const Experiment& e, bool on_device) {
   TrainingRank once(e, on_device);
-  OneRank alone(e);
+  OneRank alone(as_ring(e));
   once.steps(1);
   alone.steps(1);
   const std::vector<float> first = once.weights(), first_alone = alone.weights();
@@ -131,7 +137,7 @@ TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
   if (!is_power_of_two(session().size())) return;
   Settings large = kOneUpdate;
   large.push_back("data.image_size=64");
-  const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights, so 2 ranks do
+  const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights, so 2 ranks are enough
   struct Case {
     std::int64_t workers;
     std::string model;
@@ -192,6 +198,24 @@ TEST_F(NormSpanTraining, TheCurveIsThatOfOneRank) {
     EXPECT_EQ(shared.plan.batch.span, span) << "an odd number of workers";
     EXPECT_EQ(shared.plan.batch.micro_batch * shared.plan.batch.accumulation, 4 * workers / span);
     expect_curve(shared.steps(20), alone.steps(20), 5);
+    expect_running_statistics_of_one_rank(e, false);
+  }
+}
+
+TEST_F(NormSpanTraining, ServersAndShardedStateGiveTheRunOfOneRank) {
+  if (!is_power_of_two(session().size()) || session().size() == 1) return;
+  for (const Settings& way :
+       {Settings{"parallel.shard_state=true"}, Settings{"parallel.kind=server", "parallel.servers=2"}}) {
+    SCOPED_TRACE(way.back());
+    const auto seeded = [&](const std::string& seed) {
+      return experiment(3, kResnet, kOneUpdate + way + Settings{seed});
+    };
+    expect_gradient_of_one_rank(seeded, false);
+    const Experiment e = experiment(3, kResnet, way);
+    TrainingRank shared(e, false);
+    OneRank alone(as_ring(e));
+    EXPECT_EQ(shared.plan.batch.span, session().size());
+    expect_curve(shared.steps(10), alone.steps(10), 5);
     expect_running_statistics_of_one_rank(e, false);
   }
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 
+#include "backend/cpu/isa.h"
 #include "parallel/owners.h"
 #include "tests/unit/image_shards.h"
 #include "training_rank.h"
@@ -124,44 +125,53 @@ TEST(RootSums, AddInTheOrderOfTheRanksAndBroadcastFromTheRoot) {
   }
 }
 
+class SharesByPrecision : public Shares, public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    if (precision_ == "bf16" && cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "no AVX-512 BF16 here";
+    ASSERT_NO_FATAL_FAILURE(Shares::SetUp());
+  }
+  const std::string precision_ = GetParam();
+};
+
 // With plain SGD at a large rate the change of a weight is its gradient, and the rounding of the weight is negligible.
-TEST_F(Shares, GiveTheFirstGradientOfTheRing) {
-  const Settings large = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=100",
-                          "communication.bucket_mib=0.002"};
+TEST_P(SharesByPrecision, GiveTheFirstGradientOfTheRing) {
+  const Settings keys = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=100",
+                         "communication.bucket_mib=0.002", "precision=" + precision_};
   using With = std::function<Experiment(const Settings&)>;
   const With text = [&](const Settings& more) {
     return experiment("names", joined({"optimizer.kind=sgd", "optimizer.clip_norm=0"}, more));
   };
   const With pictures = [&](const Settings& more) { return images(more); };
-  for (const std::string precision : {"precision=fp32", "precision=bf16"})
-    for (const With& with : {text, pictures}) {
-      const Settings keys = joined(large, {precision});
-      TrainingRank ring(with(keys), false);
-      const std::vector<float> before = ring.weights();
-      ring.steps(1);
-      for (const Settings& way : ways()) {
-        TrainingRank rank(with(joined(keys, way)), false);
-        SCOPED_TRACE(cat(rank.plan.experiment.model.kind, " ", precision, " ", way.back()));
-        rank.steps(1);
-        expect_same_updates(rank.plan.parameters, before, ring.weights(), rank.weights(), 1e-5);
-      }
-    }
-}
-
-TEST_F(Shares, GiveTheCurveOfTheRingOnImages) {
-  for (const std::string precision : {"precision=fp32", "precision=bf16"}) {
-    TrainingRank ring(images({precision}), false);
-    const auto expected = ring.steps(20);
-    const std::vector<Settings> all = ways();
-    for (const Settings& way : {all.front(), all.back()}) {
-      SCOPED_TRACE(precision + " " + way.back());
-      TrainingRank rank(images(joined({precision}, way)), false);
-      const auto reports = rank.steps(20);
-      for (std::size_t i = 0; i < reports.size(); ++i)
-        ASSERT_NEAR(reports[i].loss, expected[i].loss, 1e-2 * expected[i].loss) << i;
+  for (const With& with : {text, pictures}) {
+    TrainingRank ring(with(keys), false);
+    const std::vector<float> before = ring.weights();
+    ring.steps(1);
+    for (const Settings& way : ways()) {
+      TrainingRank rank(with(joined(keys, way)), false);
+      SCOPED_TRACE(cat(rank.plan.experiment.model.kind, " ", way.back()));
+      rank.steps(1);
+      expect_same_updates(rank.plan.parameters, before, ring.weights(), rank.weights(), 1e-5);
     }
   }
 }
+
+TEST_P(SharesByPrecision, GiveTheCurveOfTheRingOnImages) {
+  const Settings keys = {"precision=" + precision_};
+  TrainingRank ring(images(keys), false);
+  const auto expected = ring.steps(20);
+  const std::vector<Settings> all = ways();
+  for (const Settings& way : {all.front(), all.back()}) {
+    SCOPED_TRACE(way.back());
+    TrainingRank rank(images(joined(keys, way)), false);
+    const auto reports = rank.steps(20);
+    for (std::size_t i = 0; i < reports.size(); ++i)
+      ASSERT_NEAR(reports[i].loss, expected[i].loss, 1e-2 * expected[i].loss) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, SharesByPrecision, testing::Values("fp32", "bf16"),
+                         [](const auto& information) { return std::string(information.param); });
 
 TEST_F(Shares, GiveTheCurveOfTheRing) {
   const std::vector<Settings> optimizers = {

@@ -99,9 +99,9 @@ inline void expect_same_run(const Experiment& e, int steps, double tolerance, do
         ASSERT_NEAR(report.gradient_norm, of_one.gradient_norm, limit * of_one.gradient_norm) << step;
         EXPECT_EQ(report.position, of_one.position);
         EXPECT_EQ(report.requests.signal, 0);
-        if (step == 0) expect_near(after, 10 * first_tolerance);
+        if (step == 0) expect_near(after, first_tolerance);
       }
-      expect_near(end, 100 * tolerance);
+      expect_near(end, e.model.kind == "resnet" ? 10 * tolerance : tolerance);  // batch norm amplifies rounding
       for (const auto& nccl : pipe.nccls) EXPECT_TRUE(nccl->misuses.empty()) << nccl->misuses.front();
     }
 }

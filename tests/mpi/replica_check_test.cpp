@@ -54,7 +54,7 @@ class ReplicaCheckTest : public TrainerTest {
   }
   // The second step finds no difference, and the third one finds it.
   static void expect_found(TrainingRank& run, const std::string& text) {
-    run.trainer->compare_copies([] { return std::string("runs/a/checkpoints/step-1.h5 (after step 1)"); });
+    run.trainer->compare_copies([] { return KnownCheckpoint{"runs/a/checkpoints/step-1.h5 (after step 1)"}; });
     run.steps(2);
     try {
       run.steps(1);
@@ -112,7 +112,7 @@ TEST_F(ReplicaCheckTest, ComparesTheReplicasOfAPipelinesStage) {
        {"weights/layer4.0.conv1.weight", "weights/layer3.1.bn2.running_var", "optimizer/momentum/fc.bias"}) {
     TrainingRank run(images(flips(tensor, two)), false);
     if (size == 2) {
-      run.trainer->compare_copies([] { return ""; });
+      run.trainer->compare_copies([] { return KnownCheckpoint{}; });
       EXPECT_FALSE(run.trainer->compares_copies());  // only one rank holds a stage
       run.steps(3);
     } else {
@@ -127,8 +127,8 @@ TEST_F(ReplicaCheckTest, EqualCopiesGoOnWithTheSameBits) {
     often.push_back("communication.check_every_steps=1");
     never.push_back("communication.check_every_steps=0");
     TrainingRank plain(images(never), false), compared(images(often), false);
-    compared.trainer->compare_copies([] { return ""; });
-    plain.trainer->compare_copies([] { return ""; });
+    compared.trainer->compare_copies([] { return KnownCheckpoint{}; });
+    plain.trainer->compare_copies([] { return KnownCheckpoint{}; });
     EXPECT_FALSE(plain.trainer->compares_copies());
     EXPECT_EQ(compared.trainer->compares_copies(), session().size() > 1);
     plain.steps(4);
@@ -144,7 +144,7 @@ TEST_F(ReplicaCheckTest, ComparesWhenRankZeroAsks) {
   Settings settings = flips("weights/fc.weight");
   settings[0] = "communication.check_every_steps=-1";
   TrainingRank run(images(settings), false);
-  run.trainer->compare_copies([] { return ""; });
+  run.trainer->compare_copies([] { return KnownCheckpoint{}; });
   run.steps(3);  // no comparison was asked for
   EXPECT_EQ(run.steps(1, {.check = session().rank() == 0 ? 1.0 : 0.0}).front().requests.check, 1);
   EXPECT_THROW(run.steps(1), Error);
@@ -164,7 +164,7 @@ TEST_F(ReplicaCheckTest, GroupsAreComparedByThemselves) {
   };
   const auto judge = [&]() -> std::string {
     ReplicaCheck check(*backend, *communicator, {{"a", vector.get(), {0, 64}}, {"b", vector.get(), {64, 128}}},
-                       {.index = group, .count = 2, .what = "range"}, [] { return ""; });
+                       {.index = group, .count = 2, .what = "range"}, [] { return KnownCheckpoint{}; });
     try {
       check.run(7);
     } catch (const Error& error) {

@@ -1,4 +1,4 @@
-// A vector for the tests of sums: in memory that the communicator gave, or in other memory.
+// A vector for the tests of sums. It lies in memory that the communicator gave, or in other memory.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace ringtrain {
 
-// `allocated`: the ranks of a node read it in place. Collective.
+// With `allocated`, the communicator gives the memory, and the ranks of a node read the vector in place. Then the
+// constructor is collective.
 class SummedVector {
  public:
   SummedVector(Communicator& communicator, const std::vector<float>& values, bool allocated)

@@ -153,7 +153,7 @@ TEST_F(TrainerOnDevices, CheckpointsWithRetiredKeysBelongToTheirRun) {
 TEST_F(TrainerOnDevices, AResumeAtAnotherRateCorrectsMomentumByTheRateThatWasApplied) {
   Settings sgd = {"optimizer.kind=sgd", "optimizer.clip_norm=0", "optimizer.rate_in_momentum=true",
                   "optimizer.momentum_correction=true"};
-  Settings outside = {"optimizer.kind=sgd", "optimizer.clip_norm=0"};  // this form needs no correction
+  Settings outside = {"optimizer.kind=sgd", "optimizer.clip_norm=0"};  // rate outside the momentum: no correction
   std::vector<std::vector<float>> weights;
   for (Settings* settings : {&sgd, &outside}) {
     TrainingRank first(experiment("names", *settings), false);
@@ -215,7 +215,7 @@ TEST_F(TrainerOnDevices, AnOverflowIsReportedByItsStepAndHalvesTheNextOnesScale)
 
 TEST_F(TrainerOnDevices, ALossThatIsNotFiniteEndsTheRunBeforeAnyWeightHasChanged) {
   for (const bool on_device : {false, true})
-    for (const float bad : {INFINITY, -INFINITY}) {  // the second leaves the gradient's formula finite
+    for (const float bad : {INFINITY, -INFINITY}) {  // with the second, the gradient's formula stays finite
       TrainingRank run(experiment("names", {}), on_device);
       std::vector<float> weights = run.weights();
       weights[static_cast<std::size_t>(run.plan.parameters.find("linear.bias").offset)] = bad;

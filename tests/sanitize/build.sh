@@ -25,6 +25,6 @@ jobs=()
 case ${MAKEFLAGS:-} in *-j*) ;; *) jobs=(-j"$(nproc)") ;; esac
 # -O1 builds as fast as -O0 and runs much faster. The kernels' vector code is compiled as in other builds.
 env -u MAKEOVERRIDES make -C "$folder" --no-print-directory ${jobs[@]+"${jobs[@]}"} CXX="$compiler" CUDA=0 WARNINGS=-w \
-  OPTIMISE="-O1 -g -fno-omit-frame-pointer -ffp-contract=fast -fno-math-errno -fno-trapping-math $flags" \
+  OPTIMISE="-O1 -g1 -fno-omit-frame-pointer -ffp-contract=fast -fno-math-errno -fno-trapping-math $flags" \
   ${@:-all tests} >&2
 echo "$folder"

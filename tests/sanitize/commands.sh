@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs every command shortly on one and on two ranks: tests/sanitize/commands.sh CHECKOUT, with the programs in its
-# bin/. Stops at the first command that fails.
+# Runs every command for a short time, on one and on two ranks: tests/sanitize/commands.sh CHECKOUT. Takes the programs
+# from the checkout's bin/. Stops at the first command that fails.
 set -eu
 root=$(cd "$1" && pwd)
 work=$(mktemp -d)
@@ -44,8 +44,17 @@ ranks 2 train names.yaml run.dir=two
 ranks 2 train names.yaml run.dir=servers parallel.kind=server parallel.servers=2
 ranks 2 train names.yaml run.dir=shares parallel.shard_state=true
 ranks 2 train names.yaml run.dir=stages parallel.kind=pipeline parallel.stages=2 batch.micro=8
-ranks 2 bench comm input step names.yaml --seconds 0.2 --json preflight.json
+ranks 2 bench comm input step start names.yaml --seconds 0.2 --json preflight.json
+ranks 2 bench split names.yaml parallel.kind=pipeline parallel.stages=2 --seconds 0.2
+ranks 2 bench utilisation --largest 4 --seconds 0.2
 alone predict names.yaml --ranks 1..16 --preflight preflight.json
+cat > small.yaml << END
+name: small
+experiment: names.yaml
+ranks_per_trial: 1
+repeat: 3
+END
+ranks 2 study small.yaml
 # The signal leads to a checkpoint and exit code 85.
 said "a run that SIGUSR1 stops"
 "$program" train names.yaml run.dir=stopped stop.steps=100000 test.slow_rank=0 test.slow_seconds=0.02 > last.out 2> last.err &
@@ -62,7 +71,6 @@ for file in "$root"/tests/golden/images/4*.jpg; do
 done
 "$data" images pictures --out images --broken skip > last.out 2> last.err || failed $?
 "$data" verify images > last.out 2> last.err || failed $?
-"$data" contact-sheet images-train --out sheet.png > last.out 2> last.err || failed $?
 cat > images.yaml << END
 name: images
 model: {kind: resnet, depth: 18, width: 16, stem: small}
@@ -76,3 +84,19 @@ END
 alone train images.yaml run.dir=images-one
 ranks 2 train images.yaml run.dir=images-two
 alone evaluate images-one
+ranks 2 bench components images.yaml --seconds 0.2
+
+# Arrays of another program.
+python=python3
+"$python" -c 'import h5py' 2> /dev/null || python=/usr/bin/python3 # Debian's own Python sees Debian's h5py
+"$python" - << END
+import h5py, numpy
+with h5py.File("arrays.h5", "w") as file:
+    file["x"] = numpy.arange(24 * 16 * 16 * 3, dtype=numpy.uint8).reshape(24, 16, 16, 3)
+    file["y"] = numpy.arange(24) % 3
+END
+for encoding in raw jpeg; do
+  "$data" import arrays.h5 --images x --labels y --out arrays-$encoding --encoding $encoding --rows 0:16 --validation-rows 16:24 > last.out 2> last.err || failed $?
+  "$data" verify arrays-$encoding > last.out 2> last.err || failed $?
+  alone train images.yaml data.train=arrays-$encoding-train data.validation=arrays-$encoding-validation run.dir=arrays-$encoding
+done

@@ -19,7 +19,7 @@ done
 folder=$(tests/sanitize/build.sh "$kind" "${goals[@]}")
 . tests/sanitize/environment.sh
 # Programs and tests look for their files in this folder.
-export RINGTRAIN_ROOT=$PWD/$folder
+export RINGTRAIN_ROOT=$PWD/$folder GTEST_COLOR=no
 logs=$folder/logs
 mkdir -p "$logs"
 result=0

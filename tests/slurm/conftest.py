@@ -1,5 +1,5 @@
-"""One local cluster for all tests. Tests that can run beside other jobs do so (`together`), because a requeued job
-waits most of its time."""
+"""One local cluster for all tests. Tests that can run at the same time as others do so (`together`), because a requeued
+job waits most of its time."""
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-// Preloaded into ringtrain: a checkpoint takes a second on its way to the disk, so that a test can hit it there.
+// Preloaded into ringtrain. It makes a checkpoint take a second to reach the disk, so that a test can act in that time.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@ int fsync(int file) {
   snprintf(link, sizeof link, "/proc/self/fd/%d", file);
   const ssize_t length = readlink(link, path, sizeof path);
   if (length > 7 && memcmp(path + length - 7, ".h5.tmp", 7) == 0) {
-    // Once for HDF5's own flush, once before the file gets its name.
+    // fsync is called twice: by HDF5's own flush, and before the file gets its name.
     struct timespec left = {0, 500 * 1000 * 1000};
     while (nanosleep(&left, &left) != 0) {
     }

@@ -339,12 +339,33 @@ TEST(ConfigReader, PathsMayNameTheHomeFolderAndVariables) {
 }
 
 TEST(ConfigReader, AKeyThatMustBeEmptiedForAnotherChoiceSaysHow) {
-  try {
-    parse_experiment(good, "exp.yaml", {"learning_rate.milestones=[3]", "learning_rate.schedule=cosine"});
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.hint(), "Set learning_rate.milestones=[], or choose another learning_rate.schedule.");
-  }
+  const auto expect = [](const std::vector<std::string>& overrides, const std::string& hint) {
+    try {
+      parse_experiment(good, "exp.yaml", overrides);
+      ADD_FAILURE() << "no error; " << hint;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.hint(), hint) << error.what();
+    }
+  };
+  expect({"learning_rate.milestones=[3]", "learning_rate.schedule=cosine"},
+         "Set learning_rate.milestones=[], or choose another learning_rate.schedule.");
+  expect({"learning_rate.warmup_epochs=1", "learning_rate.warmup_steps=5", "learning_rate.warmup_from=zero"},
+         "Set learning_rate.warmup_epochs=0 or learning_rate.warmup_steps=0.");
+  expect({"optimizer.clip_norm=1", "optimizer.clip_value=2"}, "Set optimizer.clip_norm=0 or optimizer.clip_value=0.");
+  expect({"run.dir=a", "run.id=b"}, "Set run.dir=\"\" or run.id=\"\".");
+  expect({"batch.schedule=[[1, 2]]", "noise.small_batch=16", "batch.largest=256", "batch.follow_noise=1"},
+         "Set batch.follow_noise=0 or batch.schedule=[].");
+  expect({"learning_rate.schedule=step", "learning_rate.milestones=[3, 6, 12]"},
+         "Set learning_rate.milestones=[3,6], or learning_rate.milestones=[] with another learning_rate.schedule.");
+  expect({"learning_rate.schedule=step", "learning_rate.milestones=[12]"},
+         "Set learning_rate.milestones=[5], or learning_rate.milestones=[] with another learning_rate.schedule.");
+  expect({"parallel.kind=pipeline", "parallel.stages=2", "batch.micro=16", "noise.groups=kind"},
+         "Set parallel.kind=ring or noise.groups=none.");
+  expect({"parallel.kind=server", "parallel.servers=1", "parallel.mode=async", "parallel.backup_workers=1"},
+         "Set parallel.mode=sync or parallel.backup_workers=0.");
+  expect({"communication.order=fixed", "run.threads=1", "parallel.shard_state=true"},
+         "Set communication.order=any or parallel.shard_state=false.");
+  expect({"stop.epochs=0"}, "");  // the default is not what helps
 }
 
 TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
@@ -405,12 +426,13 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
        "true, expected false"},
       {good + adascale,
        {"learning_rate.base_batch=16", "batch.schedule=[[1,2]]"},
-       "override 'batch.schedule=[[1,2]]': optimizer.adascale is true but batch.schedule is [[1, 2]], expected a batch "
-       "that stays as it is"},
+       "override 'batch.schedule=[[1,2]]': optimizer.adascale is true but batch.schedule is [[1, 2]], expected a "
+       "constant "
+       "batch"},
       {good + adascale,
        {"learning_rate.base_batch=16", "batch.follow_noise=1"},
-       "override 'batch.follow_noise=1': optimizer.adascale is true but batch.follow_noise is 1, expected a batch that "
-       "stays as it is"},
+       "override 'batch.follow_noise=1': optimizer.adascale is true but batch.follow_noise is 1, expected a constant "
+       "batch"},
       {good + adascale,
        {"learning_rate.base_batch=16", "data.last_batch=smaller"},
        "override 'data.last_batch=smaller': optimizer.adascale is true but data.last_batch is smaller, expected drop: "
@@ -552,7 +574,7 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
        "or the last point at the end: nothing is learned at a rate of 0"},
       {good + lr + "  schedule: cosine\n",
        {"stop.epochs=0", "stop.seconds=60"},
-       "override 'stop.epochs=0': learning_rate.schedule is cosine but the run's length is not known, expected "
+       "override 'stop.epochs=0': learning_rate.schedule is cosine and needs the length of the run, expected "
        "stop.epochs or stop.steps"},
       {good + lr + "  schedule: polynomial\n  end: 0.01\n",
        {},
@@ -615,16 +637,16 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
       {good,
        {"optimizer.kind=sgd", "optimizer.schedule_free=true", "optimizer.momentum=0"},
        "override 'optimizer.momentum=0': optimizer.schedule_free is true but optimizer.momentum is 0, expected a value "
-       "above 0: it is the average's share of the weights that train"},
+       "above 0: it is the weight of the average"},
       {good,
        {"optimizer.kind=adamw", "optimizer.beta1=0", "optimizer.schedule_free=true"},
        "override 'optimizer.schedule_free=true': optimizer.schedule_free is true but optimizer.beta1 is 0, expected a "
-       "value above 0: it is the average's share of the weights that train"},
+       "value above 0: it is the weight of the average"},
       {good,
        {"optimizer.kind=adamw", "optimizer.schedule_free=true", "learning_rate.schedule=cosine"},
        "override 'learning_rate.schedule=cosine': optimizer.schedule_free is true but learning_rate.schedule is "
        "cosine, "
-       "expected constant: the average takes the schedule's place"},
+       "expected constant: the averaging replaces the schedule"},
       {good,
        {"optimizer.kind=sgd", "optimizer.schedule_free=true", "model.kind=resnet"},
        "override 'model.kind=resnet': optimizer.schedule_free evaluates averaged weights, whose batch norm has seen no "

@@ -83,7 +83,7 @@ struct Curve {
   std::vector<LossSums> sums;
   std::vector<std::vector<float>> gradients, weights, states;
   std::vector<UpdateResult> updates;
-  std::vector<std::vector<float>> logits;  // of inference with the last weights, [row x position]
+  std::vector<std::vector<float>> logits;  // inference with the last weights, [row x position]
   LossSums evaluated;
 };
 

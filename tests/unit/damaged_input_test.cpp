@@ -21,6 +21,7 @@
 #include "study/expected_time.h"
 #include "study/trial_record.h"
 #include "tests/unit/hdf5_edit.h"
+#include "tests/unit/png_file.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {

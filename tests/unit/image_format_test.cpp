@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 // clang-format off: each of these needs the one before
 #include <jpeglib.h>
-#include <png.h>
 
 #include <cstdio>
 // clang-format on
@@ -15,6 +14,7 @@
 #include "data_prep/images/png.h"
 #include "data_prep/images/tar.h"
 #include "tests/unit/image_folder.h"
+#include "tests/unit/png_file.h"
 
 namespace ringtrain {
 namespace {
@@ -52,20 +52,42 @@ Bytes jpeg_of(const Image& image, J_COLOR_SPACE space, bool progressive) {
   return bytes;
 }
 
-// Uses libpng's writer for everything that the program's own writer cannot write.
-Bytes png_of(std::uint32_t format, std::int64_t height, std::int64_t width, const void* pixels,
-             const void* palette = nullptr, std::uint32_t colours = 0) {
-  png_image image{};
-  image.version = PNG_IMAGE_VERSION;
-  image.width = static_cast<png_uint_32>(width);
-  image.height = static_cast<png_uint_32>(height);
-  image.format = format;
-  image.colormap_entries = colours;
-  png_alloc_size_t size = 0;
-  png_image_write_to_memory(&image, nullptr, &size, 0, pixels, 0, palette);
-  Bytes bytes(size);
-  EXPECT_NE(png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels, 0, palette), 0) << image.message;
-  bytes.resize(size);
+// Returns a grey JPEG with this number of scans, at most 704: each of 64 coefficients has a scan for each of its 11
+// bits.
+Bytes jpeg_of_scans(int count) {
+  std::vector<jpeg_scan_info> scans;
+  for (int coefficient = 0; coefficient < DCTSIZE2; ++coefficient)
+    for (int bit = 10; bit >= 0 && std::ssize(scans) < count; --bit)
+      scans.push_back({.comps_in_scan = 1,
+                       .component_index = {0},
+                       .Ss = coefficient,
+                       .Se = coefficient,
+                       .Ah = bit == 10 ? 0 : bit + 1,
+                       .Al = bit});
+  jpeg_compress_struct info{};
+  jpeg_error_mgr errors{};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  unsigned char* out = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&info, &out, &size);
+  info.image_width = info.image_height = DCTSIZE;
+  info.input_components = 1;
+  info.in_color_space = JCS_GRAYSCALE;
+  jpeg_set_defaults(&info);
+  info.scan_info = scans.data();
+  info.num_scans = count;
+  jpeg_start_compress(&info, TRUE);
+  for (int y = 0; y < DCTSIZE; ++y) {
+    JSAMPLE pixels[DCTSIZE];
+    for (int x = 0; x < DCTSIZE; ++x) pixels[x] = static_cast<JSAMPLE>(17 * x + 11 * y);
+    JSAMPLE* row = pixels;
+    jpeg_write_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_compress(&info);
+  Bytes bytes(out, out + size);
+  jpeg_destroy_compress(&info);
+  std::free(out);
   return bytes;
 }
 
@@ -95,6 +117,16 @@ TEST_F(JpegCheck, FindsTheSameDamageAsDecodingDoes) {
   }
   EXPECT_GT(damaged, 400);
   EXPECT_GT(harmless, 100);
+}
+
+// A small file with thousands of scans would take minutes.
+TEST_F(JpegCheck, MoreThan500ScansAreAnError) {
+  EXPECT_EQ(decode_jpeg(jpeg_of_scans(500)).width, DCTSIZE);
+  EXPECT_EQ(check_jpeg(jpeg_of_scans(500)).width, DCTSIZE);
+  const Bytes more = jpeg_of_scans(501);
+  EXPECT_LT(more.size(), 40u << 10);
+  expect_contains(message_of([&] { decode_jpeg(more); }), "more than 500 scans");
+  expect_contains(message_of([&] { check_jpeg(more); }), "more than 500 scans");
 }
 
 TEST_F(ImageFormat, CmykJpegsAndPngsBecomeRgbJpegsAndAreListed) {
@@ -246,6 +278,7 @@ TEST_F(Tar, DamagedOnesAreNamedWithTheByte) {
   }
   put_text("in/ant.tar", "\x1f\x8b" + std::string(600, 'x'));
   expect_contains(error_of(options()), "a compressed one (gzip)");
+  expect_contains(error_of(options()), cat("uncompress it first: gzip -dc ", path("in/ant.tar"), " > NEW.tar"));
   put_text("in/ant.tar", std::string(600, 'x'));
   expect_contains(error_of(options()), "is not a plain tar file");
   put_text("in/ant.tar", member("x", "no pax record", 'x') + whole);

@@ -1,6 +1,7 @@
 // Compares ResNets, AlexNet and the small CNN with PyTorch in float64 (tests/golden/resnet.json, plain.json). The fp64
 // reference must agree to the last digits, and the engine within fp32's rounding. Five steps of training go through the
 // optimizer.
+#include <algorithm>
 #include <cmath>
 
 #include "backend/cpu/isa.h"
@@ -75,7 +76,8 @@ struct GoldenCase {
     for (std::size_t i = 0; i < s.x.size(); ++i)
       s.x[i] = static_cast<std::uint8_t>(256 * pixels(static_cast<std::int64_t>(i)));
     for (std::size_t i = 0; i < s.y.size(); ++i)
-      s.y[i] = static_cast<std::int32_t>(static_cast<double>(s.graph.classes()) * targets(static_cast<std::int64_t>(i)));
+      s.y[i] =
+          static_cast<std::int32_t>(static_cast<double>(s.graph.classes()) * targets(static_cast<std::int64_t>(i)));
     rule.kind = "sgd";
     rule.momentum = c.at("momentum");
     rule.nesterov = true;
@@ -94,23 +96,31 @@ struct GoldenCase {
     return build_model(config, image_shape(c.at("image_size"), c.at("classes")), {c.at("label_smoothing")});
   }
 
-  // Compares norms and samples of the tensors named in `expected`, within `tolerance` of their norms.
+  // Compares norms and samples of the tensors named in `expected`, within `tolerance` of their norms. Returns the
+  // median over the tensors of the largest difference, as a share of the tensor's norm.
   template <class T>
-  void expect_tensors(const json& expected, const T* flat, double tolerance) const {
+  double expect_tensors(const json& expected, const T* flat, double tolerance) const {
+    std::vector<double> differences;
     for (const auto& [name, tensor] : expected.items()) {
       const Parameter& p = s.table.find(name);
       const double norm = tensor.at("norm");
       double square = 0;
       for (std::int64_t i = 0; i < p.count; ++i) square += std::pow(static_cast<double>(flat[p.offset + i]), 2);
       EXPECT_NEAR(std::sqrt(square), norm, tolerance * norm) << name;
+      double largest = std::abs(std::sqrt(square) - norm);
       const std::vector<double> samples = values(tensor);
       const KeyedUniform places(name + " places");
       for (std::size_t k = 0; k < samples.size(); ++k) {
         const auto place =
             static_cast<std::int64_t>(places(static_cast<std::int64_t>(k)) * static_cast<double>(p.count));
         EXPECT_NEAR(flat[p.offset + place], samples[k], tolerance * norm) << name << "[" << place << "]";
+        largest = std::max(largest, std::abs(static_cast<double>(flat[p.offset + place]) - samples[k]));
       }
+      differences.push_back(largest / norm);
     }
+    if (differences.empty()) return 0;
+    std::nth_element(differences.begin(), differences.begin() + std::ssize(differences) / 2, differences.end());
+    return differences.at(differences.size() / 2);
   }
 
   // The running statistics after one step, whose sums lie in `flat`.
@@ -177,10 +187,15 @@ TEST_P(ImageGolden, FiveStepsOfNesterovMomentumEqualPyTorch) {
   auto program = s.program();
   Optimizer optimizer(rule, s.table, *s.backend);
   const double rate = c.at("learning_rate");
-  // The effects of ReLUs that rounding switches add up.
-  const double tolerance = c.value("depth", 0) == 50 ? 1e-2 : 1e-3;
+  // Rounding depends on the processor's instruction set. It may switch a ReLU or the choice of a max pooling. In
+  // AlexNet without norms and in ResNet-50 the effect grows from step to step: after random changes of the weights by
+  // 2e-7 (12 trials), losses differed by up to 6e-3 and updates by up to 5e-2 there, and by 6e-4 elsewhere. Many
+  // tensors still agree, so the median over the tensors has a tighter limit.
+  const bool grows = c.at("name") == "alexnet" || c.value("depth", 0) == 50;
+  const double loss_tolerance = grows ? 3e-2 : 1e-3;
   for (const double loss : c.at("losses").get<std::vector<double>>()) {
-    EXPECT_NEAR(run(*program, s.pass).loss / static_cast<double>(s.rows), loss, tolerance * loss)
+    const bool first = optimizer.applied().updates == 0;
+    EXPECT_NEAR(run(*program, s.pass).loss / static_cast<double>(s.rows), loss, loss * (first ? 1e-5 : loss_tolerance))
         << "step " << optimizer.applied().updates;
     program->backward(*s.gradients, false, {});
     optimizer.update(*s.weights, *s.gradients, {rate}, 1, c.at("norm_momentum"));
@@ -189,7 +204,9 @@ TEST_P(ImageGolden, FiveStepsOfNesterovMomentumEqualPyTorch) {
     if (expected == c.at("updates").end()) continue;
     std::vector<double> updates(s.w.size());  // includes the running statistics
     for (std::size_t i = 0; i < updates.size(); ++i) updates[i] = static_cast<double>(s.weights->data()[i]) - s.w[i];
-    the_case.expect_tensors(*expected, updates.data(), 2 * tolerance);
+    const double most = grows && !first ? 1e-1 : 2e-3, median = grows && !first ? 1e-2 : 1e-3;
+    EXPECT_LE(the_case.expect_tensors(*expected, updates.data(), most), median)
+        << "update " << optimizer.applied().updates;
   }
   EXPECT_EQ(optimizer.applied().updates, 5);
 }

@@ -14,7 +14,7 @@ namespace ringtrain {
 
 struct TestImages {
   bool raw = true;
-  std::int64_t height = 6, width = 5, channels = 3;  // of raw images
+  std::int64_t height = 6, width = 5, channels = 3;  // size of raw images
   std::vector<std::vector<std::uint8_t>> records;
   std::int64_t classes = 7;
   std::vector<std::int32_t> labels;  // sample i has i mod classes, unless given

@@ -1,11 +1,10 @@
-// Tests the verifier's findings in data sets of images, the import of arrays, and the contact sheet.
+// Tests the verifier's findings in data sets of images, and the import of arrays.
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "base/crc32c.h"
 #include "data_prep/images/array_import.h"
-#include "data_prep/images/contact_sheet.h"
 #include "data_prep/images/png.h"
 #include "tests/unit/hdf5_edit.h"
 #include "tests/unit/image_folder.h"
@@ -247,38 +246,6 @@ TEST_F(ArrayImport, ArraysThatAreNoImagesAreRefused) {
   expect_contains(error_with([](auto& o) { o.layout = "NCHW"; }), "does not fit --layout NCHW");
   expect_contains(error_with([](auto& o) { o.rows = RowRange{5, 99}; }), "within the 23 rows");
   expect_contains(error_with([](auto& o) { o.rows = RowRange{0, 9}, o.validation_rows = RowRange{8, 9}; }), "overlap");
-}
-
-TEST_F(ImageVerify, AContactSheetShowsItsImagesAndDependsOnTheSeedAlone) {
-  put_classes(9, 0);
-  convert(options());
-  ContactSheetOptions sheet;
-  sheet.prefix = path("out/set");
-  sheet.out = path("sheet.png");
-  sheet.count = 5;
-  sheet.columns = 3;
-  make_contact_sheet(sheet, log_);
-  const Bytes first = bytes_of_file(sheet.out);
-  const Image image = decode_png(first);
-  EXPECT_EQ(image.width, 3 * 134 + 6);
-  EXPECT_EQ(image.height, 2 * 152 + 6);
-  int letters = 0, digits = 0;  // black pixels below the first image: its class, then its label and size
-  for (std::int64_t x = 6; x < 134; ++x) {
-    const auto black = [&](std::int64_t y) {
-      return image.pixels[static_cast<std::size_t>((y * image.width + x) * 3)] == 0;
-    };
-    for (std::int64_t y = 136; y < 144; ++y) letters += black(y);
-    for (std::int64_t y = 145; y < 153; ++y) digits += black(y);
-  }
-  EXPECT_GT(letters, 20);
-  EXPECT_GT(digits, 20);
-  make_contact_sheet(sheet, log_);
-  EXPECT_EQ(bytes_of_file(sheet.out), first);
-  sheet.seed = 2;
-  make_contact_sheet(sheet, log_);
-  EXPECT_NE(bytes_of_file(sheet.out), first);
-  sheet.out = path("sheet.jpg");
-  expect_contains(message_of([&] { make_contact_sheet(sheet, log_); }), "ends in .png");
 }
 
 }  // namespace

@@ -193,7 +193,7 @@ TEST_F(LoaderTest, MaskedBlanksAreCountedOverTheWholeStep) {
   }
 }
 
-// The loader has counted ahead for the smaller batch at the same place. It must count again.
+// The loader has read ahead and counted for the smaller batch at the same place. It must count again.
 TEST_F(LoaderTest, MaskedBlanksAreCountedAnewWhereTheBatchChanges) {
   const auto dataset = names();
   LoaderPlan plan = part_of(plan_of(TextOrder::rows, 8, 24), 0, 1, 3);

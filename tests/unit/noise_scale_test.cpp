@@ -242,7 +242,7 @@ TEST(NoiseScale, AnEpochsRestIsNoOtherBatch) {
 // The test uses the expected norms of 20 samples in small batches of 8, 8 and 4.
 TEST(NoiseScale, ASmallerLastSmallBatchIsMeasuredByItsTrueSize) {
   const double gradient = 3, trace = 70;
-  double sum = 0;  // of |G_i|^2, with G_i = b_i / B x the mean gradient of small batch i, as in the trainer
+  double sum = 0;  // sum of |G_i|^2, with G_i = b_i / B x the mean gradient of small batch i, as in the trainer
   for (const double b : {8.0, 8.0, 4.0}) sum += b * b / 400 * (gradient + trace / b);
   const double small = mean_small_batch(20, 8);
   EXPECT_DOUBLE_EQ(small, (64.0 + 64 + 16) / 20);

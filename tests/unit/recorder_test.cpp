@@ -174,7 +174,7 @@ TEST_F(RecorderTest, EvaluationsOfTextHaveNoTopFive) {
   recorder.evaluation({.step = 4, .validation_loss = 1.5, .validation_accuracy = 0.25, .targets = 800});
   EXPECT_FALSE(records()[0].contains("validation_accuracy5"));
   EXPECT_EQ(output().find("top-5"), std::string::npos);
-  recorder.evaluation({.step = 5, .validation_accuracy5 = 0.0, .targets = 800});  // of images, and all are wrong
+  recorder.evaluation({.step = 5, .validation_accuracy5 = 0.0, .targets = 800});  // images, all of them wrong
   EXPECT_EQ(records()[1]["validation_accuracy5"], 0);
   EXPECT_NE(output().find("top-5 0.00 %"), std::string::npos);
 }

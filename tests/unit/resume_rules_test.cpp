@@ -149,9 +149,10 @@ TEST(ResumeRules, AnotherLearningRateCourseIsToldWithTheRatesBeforeAndAfter) {
   const std::string text = told(with({cosine}), plan_of({cosine, "stop.epochs=20"}), 500);
   // Half of 1000 steps are done, or a quarter of 2000. The rates are (1 + cos(pi / 2)) / 2 and (1 + cos(pi / 4)) / 2 of
   // 0.001.
-  EXPECT_EQ(text,
-            "the learning rate would have been another from step 2 on: step 500 had 0.000501571, step 501 has "
-            "0.000853553 (instead of 0.0005)");
+  EXPECT_EQ(
+      text,
+      "the learning rate of finished steps would have been another, from step 2 on. Step 500 had 0.000501571. Step "
+      "501 has 0.000853553 instead of 0.0005");
 }
 
 TEST(ResumeRules, AdaScalesCourseIsThatOfItsScaleInvariantSteps) {
@@ -164,7 +165,7 @@ TEST(ResumeRules, AdaScalesCourseIsThatOfItsScaleInvariantSteps) {
   plan.adascale_times = 4;
   plan.base_schedule = {16, 400, 4000};
   EXPECT_EQ(changed_rate(with(before), plan, {}, 2000.9), "");
-  expect_contains(changed_rate(with(before), plan, {}, 2001.2), "from step 2001 on: step 2001 had 0.001");
+  expect_contains(changed_rate(with(before), plan, {}, 2001.2), "from step 2001 on. Step 2001 had 0.001");
 }
 
 TEST(ResumeRules, TheSameLearningRateCourseSoFarIsNothingToTell) {
@@ -175,7 +176,7 @@ TEST(ResumeRules, TheSameLearningRateCourseSoFarIsNothingToTell) {
                 finished);
   };
   EXPECT_EQ(change(500), "") << "the milestone of the new course is ahead";
-  expect_contains(change(501), "from step 501 on: step 501 had 0.001, step 502 has 0.0001 (instead of 0.001)");
+  expect_contains(change(501), "from step 501 on. Step 501 had 0.001. Step 502 has 0.0001 instead of 0.001");
 }
 
 }  // namespace

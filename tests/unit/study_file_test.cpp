@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tests/unit/good_experiment.h"
+#include "tests/unit/with_environment.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {
@@ -232,6 +233,15 @@ TEST_F(StudyFile, NameAndExperimentAreChecked) {
     expect_contains(message("name: " + name + "\nexperiment: exp.yaml\n"),
                     ":1:7: name is '" + name + "', expected another");
   expect_contains(message("name: s\nexperiment: no.yaml\n"), ":2:13: there is no experiment file ");
+  {
+    const WithEnvironment set({{"MY_EXPERIMENTS", path("")}});
+    EXPECT_EQ(message("name: s\nexperiment: $MY_EXPERIMENTS/exp.yaml\n"), "(no error)");
+    expect_contains(message("name: s\nbranch: {from: $MY_EXPERIMENTS/elsewhere, at: 1, batch: [x1], samples: 9}\n"),
+                    "there is no run in " + path("") + "/elsewhere");
+  }
+  expect_contains(
+      message("name: s\nexperiment: $MY_EXPERIMENTS/exp.yaml\n"),
+      ":2:13: experiment is $MY_EXPERIMENTS/exp.yaml but the environment variable MY_EXPERIMENTS is not set");
   expect_contains(message("name: s\nexperiment: [a]\n"), ":2:13: experiment is a list, expected the path");
   expect_contains(message(""), ":1:1: the file is empty, expected a study");
   expect_contains(message("words\n"), ":1:1: the file is 'words', expected a map such as name: my-study");

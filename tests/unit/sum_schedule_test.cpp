@@ -17,7 +17,7 @@ namespace {
 using MakeSchedule = std::function<SumSchedule(int rank, std::size_t length)>;
 
 struct Outcome {
-  std::vector<std::vector<float>> values;              // of each rank
+  std::vector<std::vector<float>> values;              // per rank
   std::vector<std::size_t> sent;                       // elements that each rank sends
   std::map<std::pair<int, int>, std::size_t> between;  // elements sent from one rank to another
 };

@@ -91,6 +91,10 @@ const std::vector<Fault> faults = {
        change_row(a, 0, {from, from + row_bytes});
        change<std::uint32_t>(a, "name_index", [&](auto& v) { v[0] = v[other]; });
      }, "rows, expected a multiple of its "},
+    {"an empty name", [](Path a, Path) {
+       edit(a, [](hid_t f) { set_attribute(f, "tokens", "stop_id", -1); });  // a stop would be a symbol of every name
+       change<std::uint64_t>(a, "name_offsets", [](auto& v) { v[1] = v[0]; });
+     }, "name 0 is empty, expected one symbol or more"},
     {"splits of two conversions", [](Path, Path b) { edit(b, [](hid_t f) { set_attribute(f, "dataset_uuid", "other"); }); },
      "attribute 'dataset_uuid' is other, but "},
     {"a name in both splits", [](Path a, Path b) {

@@ -72,7 +72,7 @@ class CpuBackend : public Backend {
     if (reduced && reduced_.allocate) return std::make_unique<ReducedVector>(size, reduced_, count_);
     return std::make_unique<CpuVector>(size, count_);
   }
-  void pin(std::span<const std::byte>) override {}  // its memory is the host's
+  void pin(std::span<const std::byte>) override {}  // the CPU's memory is host memory
   void unpin(std::span<const std::byte>) override {}
 
   void copy_to_host(const Vector& from, std::int64_t offset, std::span<float> to) override {
@@ -113,7 +113,7 @@ class CpuBackend : public Backend {
 
   std::int64_t preferred_micro_batch(const Graph& graph, Precision, const PassDemand&) override {
     if (graph.has_images()) return preferred_image_batch(graph, threads_);
-    // Two blocks of 64 rows per thread: the products run at full speed and the activations stay near the cores.
+    // Each thread gets two blocks of 64 rows: products run at full speed, and the activations stay in the caches.
     return 128 * threads_;
   }
 
@@ -152,7 +152,7 @@ class CpuBackend : public Backend {
   const Kernels& kernels_;
   ReducedMemory reduced_;
   MemoryCount count_ = std::make_shared<std::int64_t>(0);
-  std::function<UpdateResult()> update_;  // that was started
+  std::function<UpdateResult()> update_;  // the update that start_update() began
 };
 
 }  // namespace

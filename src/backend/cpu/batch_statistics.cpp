@@ -98,7 +98,7 @@ void BatchStatistics::gather_parts(const Own& own) {
   ranks.gather({part(0, 0), static_cast<std::size_t>(context_.span * 2 * channels)}, context_.pass->poll);
 }
 
-// Chan, Golub and LeVeque 1983: means and sums of squares of equally large parts.
+// Combines the means and the sums of squares of equally large parts (Chan, Golub and LeVeque 1983).
 BatchStatistics::Moments BatchStatistics::own_moments(std::int64_t group, std::int64_t channel) const {
   const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_);
   const auto* moments = context_.schedule->at<double>(moments_);
@@ -116,7 +116,7 @@ BatchStatistics::Moments BatchStatistics::own_moments(std::int64_t group, std::i
   return own;
 }
 
-// Over all ranks of the group.
+// Combines the moments of all ranks of the group.
 BatchStatistics::Moments BatchStatistics::joined_moments(std::int64_t group, std::int64_t channel) const {
   if (context_.span == 1) return own_moments(group, channel);
   const double values = static_cast<double>(x_->pixels() * context_.group);
@@ -178,8 +178,8 @@ BatchStatistics::Sums BatchStatistics::joined_sums(const Sums& own, std::int64_t
 
 // With xhat = (x - mean) / deviation and n values:
 //   dx = gamma / deviation (dz - sum(dz) / n - xhat sum(dz xhat) / n)
-// The sums are those of the whole group. The gradients of gamma and beta are this rank's own share: the reduction over
-// ranks adds the others.
+// The sums are over the whole group. The gradients of gamma and beta are sums over this rank's samples only. The
+// reduction over ranks adds those of the others.
 void BatchStatistics::finish_backward(const double* sums, int product) {
   const Schedule& s = *context_.schedule;
   const ImagePass& pass = *context_.pass;

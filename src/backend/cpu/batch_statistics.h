@@ -15,15 +15,15 @@ class BatchStatistics {
   // `x` is the input of the norm.
   BatchStatistics(const ImageContext& context, const BatchNorm& node, const Feature& x);
 
-  // Adds the steps that measure x; the norm may be applied after the schedule's next cut.
+  // Adds the steps that measure x. The norm must be applied after the next cut of the schedule.
   template <class T>
   void forward_steps();
   Affine affine(std::int64_t image, std::int64_t block) const;
   const float* slope(std::int64_t image, std::int64_t block) const;
   const float* constant(std::int64_t image, std::int64_t block) const;
 
-  // The sums of a unit are at sums + (image x blocks + block) x 3 lanes: first dz, and at `product` (1 or 2) dz (x -
-  // mean). Fills slope and constant, and stores the gradients of gamma, beta and the statistics.
+  // A unit has three sums per lane, at sums + (image x blocks + block) x 3 lanes. The first is dz. The one at `product`
+  // (1 or 2) is dz (x - mean). Fills slope and constant, and stores the gradients of gamma, beta and the statistics.
   void finish_backward(const double* sums, int product);
 
   // Called in statistics mode. Copies the measured statistics into a vector that begins at element `begin` of the flat
@@ -45,17 +45,17 @@ class BatchStatistics {
   float* coefficient(std::int64_t group, int which) const;  // [padded channels]: 0 mean, 1 scale, 2 1 / deviation
   // The moments over this rank's images of a group. `which` is as in NormKernels::moments().
   struct Moments {
-    double mean = 0, squares = 0;  // squares: of differences from the mean, summed
+    double mean = 0, squares = 0;  // squares: sum of the squared differences from the mean
   };
   Moments own_moments(std::int64_t group, std::int64_t channel) const;
   Moments joined_moments(std::int64_t group, std::int64_t channel) const;
-  // Sums of the backward pass: dz, and dz (x - mean).
+  // Sums of the backward pass: d of dz, dx of dz (x - mean).
   struct Sums {
     double d = 0, dx = 0;
   };
   Sums own_sums(const double* sums, int product, std::int64_t group, std::int64_t channel) const;
   Sums joined_sums(const Sums& own, std::int64_t channel) const;
-  // Gathers the two values per channel that own(channel) returns from all ranks of the group: [span][2][channels].
+  // Gathers the two values per channel that own(channel) returns, from all ranks of the group: [span][2][channels].
   template <class Own>
   void gather_parts(const Own& own);
   double* part(std::int64_t rank, int which) const;

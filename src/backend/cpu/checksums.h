@@ -15,14 +15,14 @@ class CpuChecksums : public Checksums {
 
  private:
   struct Piece {
-    std::int64_t begin, end;  // elements of the vector
+    std::int64_t begin, end;  // bounds, in elements of the vector
     std::size_t range;
   };
 
   int threads_;
   std::vector<ChecksumRange> ranges_;
   std::vector<Piece> pieces_;
-  std::vector<std::uint64_t> sums_, values_;  // of the pieces; of the ranges
+  std::vector<std::uint64_t> sums_, values_;  // sums of the pieces; checksums of the ranges
 };
 
 }  // namespace ringtrain::cpu

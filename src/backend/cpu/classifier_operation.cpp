@@ -83,7 +83,7 @@ void ClassifierOperation<T>::plan(ArenaPlan& arena, int forward, int backward) {
   s.plan.padded = arena.add(name + "weights, padded", elements(s.width * s.H, sizeof(float)));
   s.plan.bias = arena.add(name + "bias", elements(s.width, sizeof(float)));
   s.plan.packed_forward = arena.add(name + "weights, forward", s.forward_product.packed_bytes());
-  // Inference keeps the logits of the whole micro-batch; training only those of the blocks under way.
+  // Inference keeps the logits of the whole micro-batch. Training keeps those of the blocks being computed.
   const std::int64_t kept = s.training ? threads * s.block_positions() : n;
   s.plan.logits = arena.add(name + "logits", elements(kept * s.width, sizeof(float)), forward, forward + 1);
   std::int64_t scratch = s.forward_product.scratch_bytes();
@@ -123,7 +123,7 @@ void ClassifierOperation<T>::set_weights(const float* flat) {
   std::copy_n(flat + s.weight.offset, s.weight.count, s.padded);
   std::fill(s.padded + s.weight.count, s.padded + s.width * s.H, 0.0f);
   std::copy_n(flat + s.bias.offset, s.classes, s.padded_bias);
-  std::fill(s.padded_bias + s.classes, s.padded_bias + s.width, -1e30f);  // probability zero
+  std::fill(s.padded_bias + s.classes, s.padded_bias + s.width, -1e30f);  // gives the probability zero
   s.forward_product.pack(s.padded, 1, s.H);
   if (s.training) s.backward_product.pack(s.padded, s.H, 1);
 }
@@ -151,7 +151,7 @@ void ClassifierOperation<T>::forward(Pass& pass) {
     a.d_bias = s.training ? s.d_bias + thread * s.width : nullptr;
     sums[static_cast<std::size_t>(block)] = s.kernels->cross_entropy(a);
   });
-  for (const CrossEntropySums& block : sums) {  // in order: the same bits however many threads
+  for (const CrossEntropySums& block : sums) {  // in a fixed order: the same bits for every number of threads
     pass.sums.loss += block.loss;
     pass.sums.correct += block.correct;
     pass.sums.targets += block.targets;

@@ -1,5 +1,5 @@
-// The dense layer at every position, followed by the softmax cross-entropy. The loss pass replaces logits by
-// their scaled gradient, which is then ready when the backward pass starts.
+// The dense layer at every position, followed by the softmax cross-entropy. The loss pass replaces the logits by their
+// scaled gradient. The backward pass starts from that gradient.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class ClassifierOperation : public CpuOperation {
   ClassifierOperation(const OperationContext& context, const Dense& node);
   ~ClassifierOperation() override;
 
-  Port input_port() const;  // after plan()
+  Port input_port() const;  // valid after plan()
   std::vector<float> logits(std::int64_t row, std::int64_t position) const;
 
   void plan(ArenaPlan& arena, int forward, int backward) override;

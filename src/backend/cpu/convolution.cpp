@@ -22,7 +22,7 @@ dnnl::primitive_attr own_scratch() {
   a.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return a;
 }
-// Winograd's algorithm if oneDNN has it for this shape, else the direct one.
+// Describes Winograd's algorithm if `winograd` is true and oneDNN has it for this shape, otherwise the direct one.
 template <class Describe>
 auto first_of(bool winograd, const Describe& describe) {
   if (winograd) try {
@@ -32,7 +32,7 @@ auto first_of(bool winograd, const Describe& describe) {
   return describe(dnnl::algorithm::convolution_direct);
 }
 void run(dnnl::primitive& primitive, const std::unordered_map<int, memory>& arguments) {
-  primitive.execute(onednn_stream(), arguments);
+  execute(primitive, arguments);
 }
 
 }  // namespace
@@ -52,8 +52,8 @@ memory::desc ConvolutionPrimitives::map(std::int64_t images, bool output) const 
   return {dims, type_, tag};
 }
 
-// F(4 x 4, 3 x 3) of Lavin and Gray 2016 takes 36 products for 16 outputs instead of 144, less what edges waste. Its
-// error in fp32 is that of a few more roundings (measured: 1e-6 of the norm).
+// F(4 x 4, 3 x 3) of Lavin and Gray 2016 takes 36 products for 16 outputs instead of 144. Tiles that reach beyond the
+// map waste some of that. It rounds a few more times; measured in fp32, its error is 1e-6 of the norm.
 bool ConvolutionPrimitives::suits_winograd() const {
   const ConvolutionShape& s = shape_;
   const std::int64_t tiles = (s.out_height + 3) / 4 * ((s.out_width + 3) / 4);
@@ -64,7 +64,7 @@ bool ConvolutionPrimitives::suits_winograd() const {
 std::int64_t ConvolutionPrimitives::least_images() const {
   if (!suits_winograd()) return 1;
   const std::int64_t tiles = (shape_.out_height + 3) / 4 * ((shape_.out_width + 3) / 4);
-  return (256 + tiles - 1) / tiles;  // measured: with fewer tiles the transformed weights are most of the traffic
+  return (256 + tiles - 1) / tiles;  // measured: with fewer tiles, reading the weights takes most of the time
 }
 
 dnnl::convolution_forward::primitive_desc ConvolutionPrimitives::describe_forward(std::int64_t images,
@@ -129,7 +129,7 @@ void ConvolutionPrimitives::make_forward(std::int64_t images) {
   const auto describe = [&](dnnl::algorithm algorithm) { return describe_forward(images, algorithm); };
   try {
     forward_description_ = first_of(suits_winograd(), describe);
-    // oneDNN's kernels for few input channels read one plain layout or the other: take the one that has a kernel.
+    // For few input channels, oneDNN has a fast kernel for only one of the two plain layouts. Takes that layout.
     if (shape_.pixels && implementation(0).find("jit") == std::string::npos) {
       channels_last_ = true;
       const auto other = first_of(false, describe);
@@ -230,11 +230,11 @@ void ConvolutionPrimitives::bind(char* weights) {
 
 void ConvolutionPrimitives::set_weights(const float* weights, const float* bias) {
   flat_.set_data_handle(const_cast<float*>(weights));  // oneDNN's argument is not const; a reorder only reads
-  to_forward_.execute(onednn_stream(), flat_, forward_weights_);
+  execute(to_forward_, flat_, forward_weights_);
   if (shape_.bias) std::memcpy(bias_.get_data_handle(), bias, static_cast<std::size_t>(shape_.output) * sizeof(float));
 }
 
-// Copies of a memory object share its handle, so setting ours sets the arguments'.
+// Copies of a memory object share one handle. Setting it here sets it in the arguments too.
 void ConvolutionPrimitives::forward(const void* source, void* destination, char* scratch) {
   forward_arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(source));
   forward_arguments_.at(DNNL_ARG_DST).set_data_handle(destination);
@@ -245,7 +245,7 @@ void ConvolutionPrimitives::forward(const void* source, void* destination, char*
 void ConvolutionPrimitives::prepare_data(char* scratch) {
   if (shared_weights_) return;
   data_weights_.set_data_handle(scratch);
-  to_data_.execute(onednn_stream(), forward_weights_, data_weights_);
+  execute(to_data_, forward_weights_, data_weights_);
 }
 
 void ConvolutionPrimitives::backward_data(const void* gradient, void* source_gradient, char* scratch) {
@@ -255,12 +255,12 @@ void ConvolutionPrimitives::backward_data(const void* gradient, void* source_gra
   run(data_, data_arguments_);
 }
 
-// oneDNN's reorder from blocks to rows that lie a power of two apart runs at a tenth of the memory's speed.
+// Replaces oneDNN's reorder, which runs at a tenth of the memory's speed if the rows lie a power of two apart.
 void ConvolutionPrimitives::store_gradient(const ImageKernels& kernels, const float* own, float* weights,
                                            bool accumulate) {
   if (!blocked_gradient_) {
     flat_gradient_.set_data_handle(weights);
-    (accumulate ? add_ : store_).execute(onednn_stream(), own_gradient_, flat_gradient_);
+    execute(accumulate ? add_ : store_, own_gradient_, flat_gradient_);
     return;
   }
   const std::int64_t places = shape_.kernel * shape_.kernel, inputs = shape_.input, lanes = shape_.lanes;

@@ -35,7 +35,7 @@ class ConvolutionPrimitives {
   std::int64_t pixel_stride() const { return channels_last_ ? shape_.input : 1; }
   std::int64_t channel_stride() const { return channels_last_ ? 1 : shape_.in_height * shape_.in_width; }
 
-  // With fewer images per call, reading the weights takes a noticeable part of the time.
+  // The least images per call. With fewer, reading the weights takes a noticeable part of the time.
   std::int64_t least_images() const;
 
   // Valid after make_*(): the bytes of the copy of the weights, and of the scratch memory of each primitive.
@@ -57,7 +57,7 @@ class ConvolutionPrimitives {
   // The implementation that oneDNN chose, such as "jit:avx512_core". `which`: 0 forward, 1 data gradient, 2 weight
   // gradient.
   std::string implementation(int which) const;
-  double flops(std::int64_t images) const;  // of one of the three primitives
+  double flops(std::int64_t images) const;  // floating-point operations of one of the three primitives
 
  private:
   using Arguments = std::unordered_map<int, dnnl::memory>;
@@ -81,8 +81,8 @@ class ConvolutionPrimitives {
   dnnl::memory flat_, forward_weights_, data_weights_, bias_, own_gradient_, own_bias_gradient_, flat_gradient_;
   dnnl::memory forward_scratch_, data_scratch_, weights_scratch_;
   dnnl::reorder to_forward_, to_data_, store_, add_;
-  bool shared_weights_ = false;    // the data gradient uses the forward layout too
-  bool blocked_gradient_ = false;  // OIhw16i16o or OIhw8i8o, which an own kernel reads
+  bool shared_weights_ = false;    // the data gradient reads the weights in the forward layout
+  bool blocked_gradient_ = false;  // the layout is OIhw16i16o or OIhw8i8o, which our own kernel reads
 };
 
 }  // namespace ringtrain::cpu

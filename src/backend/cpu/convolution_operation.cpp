@@ -99,7 +99,7 @@ void ConvolutionOperation<T>::forward_steps() {
   context_.schedule->add(std::move(step));
 }
 
-// Not oneDNN's post-operation: that one makes zeros of NaNs, and a broken channel would be silently dead.
+// oneDNN's own ReLU turns NaNs into zeros, and would hide a broken channel. It is therefore not used here.
 template <class T>
 void ConvolutionOperation<T>::rectify(const Slice& slice) const {
   const Schedule& s = *context_.schedule;
@@ -112,7 +112,7 @@ void ConvolutionOperation<T>::rectify(const Slice& slice) const {
   });
 }
 
-// Adds the gradients of several consumers. Through a ReLU they pass where its output is positive.
+// Adds the gradients of all consumers. With a ReLU, gradients pass only where its output is positive.
 template <class T>
 void ConvolutionOperation<T>::combine(const Slice& slice, const std::vector<int>& sources) const {
   const Schedule& s = *context_.schedule;

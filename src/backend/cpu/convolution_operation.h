@@ -26,8 +26,8 @@ class PixelOperation : public ImageOperation {
 template <class T>
 class ConvolutionOperation : public ImageOperation {
  public:
-  // `behind_norm`: the sums of a batch norm follow in the backward pass. The weight gradient waits for them, so that
-  // the slices are not interrupted.
+  // `behind_norm`: a batch norm on the way to the image still needs its sums in the backward pass. The weight gradient
+  // then waits for the next cut, so that the slices are not interrupted.
   ConvolutionOperation(const ImageContext& context, const Convolution& node, bool relu, bool pixels, bool behind_norm,
                        Feature* x, Feature* y);
   const ConvolutionPrimitives& primitives() const { return primitives_; }

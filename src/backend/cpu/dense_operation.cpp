@@ -209,7 +209,7 @@ void LossOperation::forward_steps() {
           context_.image->cross_entropy(node_.classes, row, pass.input.targets[image], smoothing,
                                         pass.context.gradient_scale, context_.training ? row : nullptr);
     });
-    for (std::size_t i = 0; i < scores.size(); ++i) {  // in order: the same bits however many threads
+    for (std::size_t i = 0; i < scores.size(); ++i) {  // in a fixed order: the same bits for every number of threads
       if (pass.input.targets[i] < 0) continue;
       pass.sums.loss += scores[i].loss;
       pass.sums.correct += scores[i].correct ? 1 : 0;
@@ -220,7 +220,7 @@ void LossOperation::forward_steps() {
   context_.schedule->add(std::move(step));
 }
 
-// The gradient lies where the logits were.
+// The loss has written its gradient over the logits.
 void LossOperation::backward_steps() {
   logits_->gradients.push_back(logits_->forward);
 }

@@ -1,4 +1,4 @@
-// The head of an image model: dense layers with ReLU, dropout between, softmax cross-entropy.
+// The head of an image model: dense layers with ReLU, dropout between them, and the softmax cross-entropy.
 #pragma once
 
 #include "backend/cpu/gemm.h"
@@ -31,7 +31,7 @@ class DenseOperation : public ImageOperation {
   std::string name_;
 };
 
-// Works in place on a vector. The mask depends on the sample's place in the global batch, as in nn/lstm_cell.h.
+// Works in place on a vector. The mask depends on the sample's position in the global batch, as in nn/lstm_cell.h.
 template <class T>
 class DropoutOperation : public ImageOperation {
  public:

@@ -80,14 +80,14 @@ char* Gemm::bind(void* packed, char* scratch) {
 void Gemm::pack(const float* source, std::int64_t row_stride, std::int64_t column_stride) {
   const auto from = strided(shape_.k, shape_.n, memory::data_type::f32, row_stride, column_stride);
   memory values(from, onednn_engine(),
-                const_cast<float*>(source));  // oneDNN's argument is not const; a reorder only reads
+                const_cast<float*>(source));  // oneDNN takes no const pointer, but a reorder only reads
   if (!pack_) {
     const TeamSize size(1);
-    pack_ = dnnl::reorder(values, packed_);  // compiles code: 10 ms, so it is kept
+    pack_ = dnnl::reorder(values, packed_);  // compiles code, which takes 10 ms, so it is kept
     pack_strides_ = {row_stride, column_stride};
   }
   if (pack_strides_ != std::pair(row_stride, column_stride)) throw Error("a packed operand changed its source layout");
-  pack_.execute(onednn_stream(), values, packed_);
+  execute(pack_, values, packed_);
 }
 
 void Gemm::run(int caller, const void* a, const void* b, float* c) {
@@ -95,7 +95,7 @@ void Gemm::run(int caller, const void* a, const void* b, float* c) {
   call.a.set_data_handle(const_cast<void*>(a));
   if (b != nullptr) call.b.set_data_handle(const_cast<void*>(b));
   call.c.set_data_handle(c);
-  primitive_.execute(onednn_stream(), call.arguments);
+  execute(primitive_, call.arguments);
 }
 
 }  // namespace ringtrain::cpu

@@ -15,7 +15,7 @@ struct GemmShape {
   bool bf16 = false;          // type of A and B
   bool a_transposed = false;  // A is stored as [k, m]
   bool b_transposed = false;  // B is stored as [n, k]; not for a packed B
-  std::int64_t lda = 0;       // elements from row to row of the stored A
+  std::int64_t lda = 0;       // elements from one row of the stored A to the next
   std::int64_t ldb = 0;       // 0: B is packed in the layout that oneDNN prefers, see pack()
   std::int64_t ldc = 0;
   bool accumulate = false;
@@ -27,8 +27,8 @@ class Gemm {
   // `team` is the number of threads of one product. `callers` threads may call run() at the same time.
   Gemm(const GemmShape& shape, int team, int callers);
 
-  std::int64_t packed_bytes() const;   // of B
-  std::int64_t scratch_bytes() const;  // for all callers
+  std::int64_t packed_bytes() const;   // size of the packed B
+  std::int64_t scratch_bytes() const;  // size of the scratch memory of all callers
   // `packed` has packed_bytes(), or is null if ldb is given. `scratch` has scratch_bytes() and is aligned to 64 bytes.
   // Returns the end of the scratch memory.
   char* bind(void* packed, char* scratch);

@@ -50,7 +50,7 @@ class Joiner {
   const Kind* as(int node) const {
     return std::get_if<Kind>(&nodes_[at(node)].operation);
   }
-  // The only consumer, or -1.
+  // Returns the only consumer, or -1 if there is none or more than one.
   int consumer(int node) const { return consumers_[at(node)].size() == 1 ? consumers_[at(node)][0] : -1; }
   template <class Kind>
   int consumer_that_is(int node) const {
@@ -72,7 +72,7 @@ class Joiner {
     return made;
   }
 
-  // Whether anything on the way to the image measures sums in the backward pass before the next convolution's.
+  // Returns whether a norm or an addition lies between this node and the convolution, or the input, before it.
   bool behind_norm(int node) const {
     for (int i = input(node);; i = input(i)) {
       if (as<BatchNorm>(i) != nullptr || as<Add>(i) != nullptr) return true;
@@ -121,7 +121,7 @@ class Joiner {
     if (pixels) pixels_->set_reader(&made->primitives());
   }
 
-  // Its statistics are measured here, where x was made; it is applied in the addition or the ReLU that takes it in.
+  // The statistics are measured here, where x is made. The addition or ReLU after the norm applies it.
   void append(int i, const BatchNorm& node) {
     expect_map(input(i), "batch norm");
     result_.norms.push_back(std::make_unique<BatchStatistics>(context_, node, *feature(input(i))));
@@ -133,7 +133,7 @@ class Joiner {
 
   void append(int i, const Relu&) {
     const int x = input(i);
-    if (feature_[at(i)] != nullptr) return;  // inside a convolution or a dense layer
+    if (feature_[at(i)] != nullptr) return;  // it is part of a convolution or a dense layer
     if (as<BatchNorm>(x) != nullptr && consumer(x) == i) return apply(i, i, input(x), statistics_[at(x)], -1, nullptr);
     if (as<Add>(x) != nullptr && consumer(x) == i) return add(x, i);
     expect_map(x, "a ReLU that does not follow a dense layer");
@@ -144,8 +144,8 @@ class Joiner {
     if (consumer_that_is<Relu>(i) < 0) add(i, i);
   }
 
-  // Compiles the addition `node` with the ReLU `last` after it (or without one, if they are equal). It also takes in a
-  // norm that has no other consumer.
+  // Compiles the addition `node` with the ReLU `last` that follows it. Without one, both are equal. The operation also
+  // applies a norm that has no other consumer.
   void add(int node, int last) {
     struct Operand {
       int feature;
@@ -212,7 +212,7 @@ class Joiner {
     result_.loss = keep(std::make_unique<LossOperation>(context_, node, feature(input(i))));
   }
 
-  // Adds a norm's statistics to the forward steps.
+  // Adds the steps of a norm's statistics to the forward steps.
   class Measure : public ImageOperation {
    public:
     explicit Measure(BatchStatistics* statistics) : statistics_(statistics) {}
@@ -230,7 +230,7 @@ class Joiner {
   std::vector<Feature*> feature_;             // by node; null while no operation has made it
   std::vector<BatchStatistics*> statistics_;  // by node
   PixelOperation<T>* pixels_ = nullptr;
-  int block_ = -1;  // of the node under way
+  int block_ = -1;  // block of the node that is being compiled
   ImageOperations result_;
 };
 

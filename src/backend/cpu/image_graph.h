@@ -1,4 +1,4 @@
-// Turns the graph of an image model into operations. Neighbours that can run as one operation are joined here.
+// Turns the graph of an image model into operations. Joins neighbouring nodes that can run as one operation.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Compiled once per instruction set, as kernels.cpp is, and under its rule: no inline function of the standard library.
+// Compiled once per instruction set, by the same rule as kernels.cpp: no inline function of the standard library.
 #include "backend/cpu/image_kernels.h"
 
 #include "backend/cpu/simd.h"
@@ -38,7 +38,7 @@ void max_pool(const MaxPoolUnit<T>& a) {
       for (std::int64_t r = row_begin; r < row_end; ++r)
         for (std::int64_t c = column_begin; c < column_end; ++c) {
           const Floats v = load(a.x + ((top + r) * a.width + left + c) * lanes);
-          const Ints wins = (v > best) | (v != v);  // the first of equals; NaN stays
+          const Ints wins = (v > best) | (v != v);  // the first of equal values wins; NaN stays
           best = wins ? v : best;
           place = wins ? Ints{} + static_cast<std::int32_t>(r * a.kernel + c) : place;
         }
@@ -48,13 +48,13 @@ void max_pool(const MaxPoolUnit<T>& a) {
     }
 }
 
-// Every input pixel gathers from the windows that hold it, so each value is rounded and written once.
+// Every input pixel sums the gradients of the windows that cover it. Each value is thus rounded and written once.
 template <class T, bool two_sources>
 void max_pool_gather(const MaxPoolUnit<T>& a) {
   for (std::int64_t i = 0; i < a.height; ++i) {
     const std::int64_t row_begin = larger(0, (i + a.padding - a.kernel + a.stride) / a.stride);
     const std::int64_t row_end = smaller(a.out_height, (i + a.padding) / a.stride + 1);
-    std::int64_t begin = 0, end = 0;  // windows that hold column j; no division per pixel
+    std::int64_t begin = 0, end = 0;  // windows that cover column j, found without a division
     for (std::int64_t j = 0; j < a.width; ++j) {
       const std::int64_t column = j + a.padding;
       while (end < a.out_width && end * a.stride <= column) ++end;
@@ -75,8 +75,8 @@ void max_pool_gather(const MaxPoolUnit<T>& a) {
   }
 }
 
-// The same for ResNet's 3 x 3 windows, stride 2, padding 1: an even row or column lies in the middle of one window, an
-// odd one at the end of one and the start of the next.
+// Does the same for ResNet's 3 x 3 windows with stride 2 and padding 1. An even row or column is the middle of one
+// window. An odd one is the end of one window and the start of the next.
 template <class T, bool two_sources>
 void max_pool_gather_3_2_1(const MaxPoolUnit<T>& a) {
   struct Window {
@@ -161,7 +161,7 @@ void dense(const DenseRows<T>& a) {
   for (std::int64_t r = 0; r < a.rows; ++r) {
     const float* __restrict z = a.products + r * a.columns;
     if (a.logits != nullptr) {
-      float* to = a.logits + r * a.columns;  // may be the products
+      float* to = a.logits + r * a.columns;  // may be the same memory as the products
 #pragma GCC ivdep
       for (std::int64_t j = 0; j < a.columns; ++j) to[j] = z[j] + bias[j];
       continue;
@@ -233,8 +233,8 @@ ClassScore cross_entropy(std::int64_t classes, const float* logits, std::int64_t
   }
   const float at_target = logits[target];
   float top = -__builtin_inff(), total = 0;
-  // Classes before the target in the order of logits, of equal ones the first first, as argmax in PyTorch; with NaN at
-  // the target: all of them.
+  // Counts the classes that rank before the target: larger logits, and equal ones with a smaller index, as argmax in
+  // PyTorch. If the target's logit is NaN, all classes count.
   std::int32_t above = 0;
 #pragma omp simd reduction(max : top) reduction(+ : total, above)
   for (std::int64_t j = 0; j < classes; ++j) {
@@ -242,7 +242,7 @@ ClassScore cross_entropy(std::int64_t classes, const float* logits, std::int64_t
     total += logits[j];
     above += j < target ? !(logits[j] < at_target) : !(logits[j] <= at_target);
   }
-  constexpr std::int64_t piece = 4096;  // of a long row, summed in single precision
+  constexpr std::int64_t piece = 4096;  // part of a long row that is summed in single precision
   double sum = 0;
   for (std::int64_t begin = 0; begin < classes; begin += piece) {
     const std::int64_t end = smaller(classes, begin + piece);

@@ -38,8 +38,8 @@ struct DenseRows {
   const float* products;  // [rows, columns]
   const float* bias;
   bool relu;
-  T* y;           // [rows, columns], or
-  float* logits;  // the sum in single precision
+  T* y;           // [rows, columns]; not written if there are logits
+  float* logits;  // [rows, columns], without the ReLU; null: y is written
 };
 
 // Masks and converts columns [begin, end) of the gradient of all rows, and sums each column.
@@ -65,12 +65,12 @@ struct ImageKernels {
   void (*max_pool_bf16)(const MaxPoolUnit<BFloat16>&);
   void (*max_pool_backward_f32)(const MaxPoolUnit<float>&);
   void (*max_pool_backward_bf16)(const MaxPoolUnit<BFloat16>&);
-  // [pixels][lanes] -> [channels of the block]
+  // Averages: [pixels][lanes] -> [channels of the block].
   void (*average_f32)(std::int64_t pixels, std::int64_t channels, const float* x, float* y);
   void (*average_bf16)(std::int64_t pixels, std::int64_t channels, const BFloat16* x, BFloat16* y);
   void (*average_backward_f32)(std::int64_t pixels, std::int64_t channels, const float* dy, float* dx);
   void (*average_backward_bf16)(std::int64_t pixels, std::int64_t channels, const float* dy, BFloat16* dx);
-  // [pixels][lanes] <-> [channels of the block][pixels]
+  // Transposes: [pixels][lanes] <-> [channels of the block][pixels].
   void (*flatten_f32)(std::int64_t pixels, std::int64_t channels, const float* x, float* y);
   void (*flatten_bf16)(std::int64_t pixels, std::int64_t channels, const BFloat16* x, BFloat16* y);
   void (*flatten_backward_f32)(std::int64_t pixels, std::int64_t channels, const float* dy, float* dx);
@@ -82,7 +82,7 @@ struct ImageKernels {
   // to = from x mask x scale
   void (*dropout_f32)(std::int64_t n, const float* from, const std::uint8_t* mask, float scale, float* to);
   void (*dropout_bf16)(std::int64_t n, const BFloat16* from, const std::uint8_t* mask, float scale, BFloat16* to);
-  // One block [places][lanes in][lanes out] of a weight gradient sets or adds to [lanes out][inputs][places].
+  // Sets [lanes out][inputs][places] to one block [places][lanes in][lanes out] of a weight gradient, or adds it.
   void (*store_weights)(std::int64_t inputs, std::int64_t places, const float* from, float* to, bool accumulate);
   // Softmax cross-entropy of one row against the distribution (1 - smoothing) one-hot + smoothing / classes. Sets
   // `gradient` to scale x (softmax - distribution), unless it is null; it may be the logits. With target < 0 the row

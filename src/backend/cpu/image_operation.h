@@ -1,4 +1,4 @@
-// An operation of an image program consists of nodes of the graph that run as one. It adds its steps to the schedule.
+// An operation of an image program: nodes of the graph that run as one. It adds its steps to the schedule.
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ struct ImagePass {
   LossSums sums = {};
   float* gradients = nullptr;
   bool accumulate = false;
-  std::function<void()> poll = {};  // as in BackwardHooks; empty in a forward pass
+  std::function<void()> poll = {};  // see BackwardHooks; empty in a forward pass
 };
 
 struct ImageContext {
@@ -69,7 +69,7 @@ class ImageOperation {
   virtual void set_weights(const float*) {}
 };
 
-// Calls body(image, block) for all images of the slice; each thread gets a fixed, contiguous share.
+// Calls body(image, block) for all images of the slice. Each thread gets a fixed, contiguous share.
 template <class Body>
 void for_each_unit(int threads, const Slice& slice, std::int64_t blocks, const Body& body) {
   const std::int64_t units = slice.count * blocks;

@@ -122,15 +122,15 @@ class CompiledImageProgram : public ImageProgram {
   ParameterTable parameters_;
   bool training_;
   PassMode mode_;
-  std::int64_t span_;  // ranks that a group of batch norm lies on
+  std::int64_t span_;  // number of ranks that share a group of batch norm
   int threads_;
   Schedule schedule_;
   MemoryCount count_;
   PassInput staged_;
   LossSums sums_;
   PartTraffic traffic_;
-  ImagePass pass_;               // of the slot that is selected
-  std::vector<ImagePass> kept_;  // of the others
+  ImagePass pass_;               // the pass of the selected slot
+  std::vector<ImagePass> kept_;  // the passes of the other slots
   int slot_ = 0;
   ImageOperations parts_;
   Memory memory_;
@@ -153,7 +153,7 @@ std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int
 }
 
 std::int64_t preferred_image_batch(const Graph& graph, int threads) {
-  // Large maps fill the caches by themselves; of small ones it takes more to outweigh the weights' traffic.
+  // Large maps fill the caches by themselves. Small maps need more images to outweigh the traffic of the weights.
   const std::int64_t images = graph.input_bytes() >= 128 * 128 * 3 ? 16 : 64;
   return images * threads;
 }

@@ -22,7 +22,7 @@ std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int
                                                     Precision precision, PassMode mode, int threads, Isa isa,
                                                     MemoryCount count, int slots = 1);
 
-// Returns the number of images per pass that balances the size of the caches with the traffic of the weights.
+// Returns the images per pass for which maps fit into the caches and reading the weights costs little.
 std::int64_t preferred_image_batch(const Graph& graph, int threads);
 
 }  // namespace ringtrain::cpu

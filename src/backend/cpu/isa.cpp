@@ -1,6 +1,12 @@
 #include "backend/cpu/isa.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include <algorithm>
 #include <cstdlib>
+#include <dnnl.hpp>
 
 #include "base/error.h"
 
@@ -22,9 +28,22 @@ Isa detect() {
   return Isa::baseline;
 }
 
-}  // namespace
+constexpr int level_with_tiles = static_cast<int>(Isa::avx512_bf16) + 1;
+int most = level_with_tiles;  // set by lower_instruction_level()
 
-Isa best_isa() {
+// Whether the CPU has AMX for bf16. Linux has given it to processes that ask since 5.16; oneDNN asks.
+bool has_tiles() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  return (d >> 22 & 1) != 0 && (d >> 24 & 1) != 0;
+#else
+  return false;
+#endif
+}
+
+// Returns RINGTRAIN_ISA, or the best set of the CPU if the variable is not set.
+Isa wanted_isa() {
   const Isa here = detect();
   const char* wanted = std::getenv("RINGTRAIN_ISA");
   if (wanted == nullptr || *wanted == '\0') return here;
@@ -38,6 +57,33 @@ Isa best_isa() {
     return isa;
   }
   throw Error(cat("RINGTRAIN_ISA=", w, " is not one of baseline, avx2, avx512, avx512_bf16"), "unset RINGTRAIN_ISA");
+}
+
+}  // namespace
+
+Isa best_isa() {
+  return static_cast<Isa>(std::min(static_cast<int>(wanted_isa()), most));
+}
+
+int instruction_level() {
+  const int level = static_cast<int>(best_isa());
+  return level + 1 == level_with_tiles && most == level_with_tiles && has_tiles() ? level_with_tiles : level;
+}
+
+std::string level_name(int level) {
+  if (level == level_with_tiles) return cat(isa_name(Isa::avx512_bf16), " and AMX");
+  return isa_name(static_cast<Isa>(level));
+}
+
+void lower_instruction_level(int level) {
+  most = std::min(most, level);
+  if (level >= level_with_tiles || std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr ||
+      std::getenv("DNNL_MAX_CPU_ISA") != nullptr)
+    return;
+  using dnnl::cpu_isa;
+  constexpr cpu_isa sets[] = {cpu_isa::sse41, cpu_isa::avx2, cpu_isa::avx512_core, cpu_isa::avx512_core_bf16};
+  if (dnnl::set_max_cpu_isa(sets[level]) != dnnl::status::success)
+    throw Error(cat("oneDNN cannot be limited to ", level_name(level), ": it has computed before"));
 }
 
 const char* isa_name(Isa isa) {

@@ -7,10 +7,18 @@ namespace ringtrain::cpu {
 
 enum class Isa { baseline, avx2, avx512, avx512_bf16 };
 
-// Returns the best instruction set of the CPU and the operating system. RINGTRAIN_ISA=baseline|avx2|avx512|avx512_bf16
-// in the environment chooses a lower one, for tests and comparisons. Throws Error if the variable names an unknown set
-// or one that this CPU lacks.
+// Returns the best instruction set of the CPU and the operating system, or a lower one if lower_instruction_level() was
+// called. RINGTRAIN_ISA=baseline|avx2|avx512|avx512_bf16 in the environment chooses a lower one, for tests and
+// comparisons. Throws Error if the variable names an unknown set or one that this CPU lacks.
 Isa best_isa();
-const char* isa_name(Isa isa);  // "AVX-512"
+const char* isa_name(Isa isa);  // such as "AVX-512"
+
+// The instructions on which rounding depends, as a number that grows with them: the set above, and whether oneDNN can
+// multiply matrices with AMX. Throws the errors of best_isa().
+int instruction_level();
+std::string level_name(int level);  // "AVX-512 BF16 and AMX"
+// From now on the process computes with no more than `level`, in its own kernels and in oneDNN. Call it before anything
+// computes, because oneDNN keeps its choice. If ONEDNN_MAX_CPU_ISA is set, oneDNN obeys that variable instead.
+void lower_instruction_level(int level);
 
 }  // namespace ringtrain::cpu

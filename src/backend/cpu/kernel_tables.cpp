@@ -1,4 +1,4 @@
-// Chooses among the copies of the kernel files, one per instruction set.
+// Chooses one of the copies of the kernel files. There is one copy per instruction set.
 #include "backend/cpu/image_kernels.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/norm_kernels.h"

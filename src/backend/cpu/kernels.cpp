@@ -11,7 +11,7 @@
 namespace ringtrain::cpu {
 namespace {
 
-// The compiler vectorises every inner loop: pointers do not alias and there are no branches in the bodies.
+// The compiler vectorises every inner loop, because pointers do not alias and the bodies have no branches.
 template <class T>
 void lstm_forward_row(const LstmForward<T>& a, std::int64_t row, const float* __restrict addend) {
   const std::int64_t H = a.hidden;
@@ -154,7 +154,7 @@ void lstm_backward(const LstmBackward<T>& a) {
 }
 
 void dropout_mask(const DropoutMask& a, std::int64_t rows, std::int64_t hidden, std::uint8_t* mask) {
-  constexpr int groups = 16;  // Philox blocks side by side, one per lane: 128 units
+  constexpr int groups = 16;  // Philox blocks computed together, one per lane; they serve 128 units
   for (std::int64_t r = 0; r < rows; ++r) {
     std::uint8_t* __restrict row = mask + r * hidden;
     for (std::int64_t begin = 0; begin < hidden; begin += 8 * groups) {
@@ -165,7 +165,7 @@ void dropout_mask(const DropoutMask& a, std::int64_t rows, std::int64_t hidden, 
         const Random4 random = philox(a.key, counter.low + static_cast<std::uint64_t>(k), counter.high);
         for (int w = 0; w < 4; ++w) words[w][k] = random.v[w];
       }
-      // Unit begin + u takes half u / 64 of word (u / 16) % 4 of block u % 16.
+      // Unit begin + u takes 16 bits: half u / 64 of word (u / 16) % 4 of Philox block u % 16.
       std::uint8_t keep[8 * groups];
       for (int w = 0; w < 4; ++w)
 #pragma GCC ivdep
@@ -249,7 +249,7 @@ double squared_change(std::int64_t n, const float* __restrict values, float* __r
   return sum;
 }
 
-// The kind is a constant in each loop, so that its formula is all that the loop holds.
+// The kind is a constant in each function, so the compiler keeps only this kind's formula in the loop.
 template <OptimizerKind kind>
 __attribute__((always_inline)) inline void update_as(UpdateRule rule, std::int64_t n, float* __restrict w,
                                                      const float* __restrict g, float* __restrict first,
@@ -265,7 +265,7 @@ __attribute__((always_inline)) inline void update_as(UpdateRule rule, std::int64
   }
 }
 
-// A function for each kind, by whose name a profile shows it.
+// Defines one function per kind, so that a profile shows the name of the kind.
 #define RINGTRAIN_UPDATE(kind)                                                                                        \
   __attribute__((noinline)) void kind(const UpdateRule& rule, std::int64_t n, float* w, const float* g, float* first, \
                                       float* second) {                                                                \

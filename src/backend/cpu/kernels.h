@@ -38,21 +38,21 @@ struct LstmBackward {
   const float* c_previous;  // [rows, H]
   const float* d_out;       // [rows, ld_out] from the next layer
   std::int64_t ld_out;
-  const std::uint8_t* mask;  // of that output; null: no dropout
+  const std::uint8_t* mask;  // dropout mask of that output; null: no dropout
   float mask_scale;
   const float* d_h;  // [rows, ld_h] from the next time step; null at the last one
   std::int64_t ld_h;
   float* d_c;       // [rows, H] in: from the next time step; out: for the one before
-  float* d_bias;    // [4H] added to; null: `d_tokens` has it
-  float* d_tokens;  // [symbols, 4H] added to by symbol; null: no one-hot input
+  float* d_bias;    // [4H], added to; null: d_tokens is used instead
+  float* d_tokens;  // [symbols, 4H], each symbol adds to its row; null: no one-hot input
   const std::uint8_t* tokens;
   std::int64_t token_stride;
 };
 
 struct DropoutMask {
-  std::uint64_t key;  // decides, with the four places, every random bit; see nn/lstm_cell.h
+  std::uint64_t key;  // with the next four values it decides every random bit; see nn/lstm_cell.h
   std::int64_t step, layer, first_row, time;
-  std::uint32_t threshold;  // of 65536: dropped below
+  std::uint32_t threshold;  // a unit is dropped if its 16 random bits are below this
 };
 
 struct CrossEntropySums {
@@ -67,11 +67,11 @@ struct CrossEntropyRows {
   std::int64_t rows, classes, width;
   const float* logits;          // [rows, width] without bias
   const float* bias;            // [width]
-  const std::int32_t* targets;  // of row r at targets[(r % block) * target_stride + r / block]: time-major rows
+  const std::int32_t* targets;  // row r (time-major): targets[(r % block) * target_stride + r / block]
   std::int64_t block, target_stride;
   float scale;
   T* d_logits;    // [rows, width]; null: not wanted
-  float* d_bias;  // [width] added to; null with d_logits
+  float* d_bias;  // [width], added to; null if d_logits is null
 };
 
 struct Kernels {
@@ -87,11 +87,11 @@ struct Kernels {
   double (*squared_norm)(std::int64_t n, const float* values);
   // Returns the squared norm of values - before, and sets before = values.
   double (*squared_change)(std::int64_t n, const float* values, float* before);
-  // updated_weight() of n elements of one tensor; `second` is null for kinds with one state.
+  // Applies updated_weight() to n elements of one tensor. `second` is null for kinds with one state.
   void (*update)(const UpdateRule&, std::int64_t n, float* w, const float* g, float* first, float* second);
-  // The first pass of lamb: moves the moments, returns the squared norm of the directions.
+  // The first pass of LAMB. Updates the moments and returns the squared norm of the directions.
   double (*lamb_moments)(const UpdateRule&, std::int64_t n, const float* w, const float* g, float* m, float* v);
-  // muon_direction() of n elements of one matrix.
+  // Applies muon_direction() to n elements of one matrix.
   void (*muon_directions)(const UpdateRule&, std::int64_t n, const float* g, float* momentum, float* directions);
 
   void lstm_forward(const LstmForward<float>& a) const { lstm_forward_f32(a); }

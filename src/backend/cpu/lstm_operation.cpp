@@ -15,7 +15,7 @@ struct LstmOperation<T>::State {
   RowBlocks blocks;
   const Kernels* kernels;
   bool one_hot, training, recomputed;
-  std::int64_t H, K, V;  // hidden; columns of [x | h]; symbols of a one-hot input
+  std::int64_t H, K, V;  // hidden size; columns of [x | h]; number of symbols of a one-hot input
   std::int64_t layer_index = 0, layer_count = 1;
   double drop = 0;
   std::int64_t drop_layer = 0;
@@ -23,14 +23,14 @@ struct LstmOperation<T>::State {
   std::int64_t chunk_blocks;  // blocks per weight-gradient product
   Port output;
 
-  // From a zero state the first time step needs no product with W_hh. Short sequences have products for it: of the
-  // pet names' 8 steps they save 4 %; of 64 they would save less than their weights' copies cost.
+  // A zero state needs no product with W_hh at the first time step. Short sequences have separate products for this
+  // step. They save 4 % of the time for pet names (8 steps). For 64 steps, copies of their weights would cost more.
   bool short_sequence = false;
   Gemm forward_product, backward_product, first_forward, first_backward, weight_product, weight_product_add;
 
   struct {
     Buffer input, input_gradient, gates, cell, mask;            // per micro-batch
-    Buffer first_cell, cell_again, mask_again, products_again;  // of a recomputed layer
+    Buffer first_cell, cell_again, mask_again, products_again;  // only for a recomputed layer
     Buffer packed_first_forward, packed_first_backward;
     Buffer packed_forward, packed_backward, addend, joined;
     Buffer products, d_cell, d_hidden, d_bias, weight_gradient, scratch;  // working space
@@ -40,24 +40,24 @@ struct LstmOperation<T>::State {
   float *d_cell = nullptr, *d_hidden = nullptr, *d_bias = nullptr, *weight_gradient = nullptr;
   const float* d_out = nullptr;
 
-  // The memory in which a run through the time steps leaves the values for the backward steps.
+  // The memory where a run over the time steps stores its values for the backward steps.
   struct Trace {
     float* cell = nullptr;
     std::uint8_t* mask = nullptr;
-    T* gates = nullptr;  // of all blocks
+    T* gates = nullptr;  // gates of all blocks
     float* products = nullptr;
-    std::int64_t cell_slots = 0, mask_slots = 0;  // time steps that there is room for
-    bool by_thread = false;                       // cell and mask of the block that the thread works on, not of all
+    std::int64_t cell_slots = 0, mask_slots = 0;  // number of time steps that fit
+    bool by_thread = false;                       // cell and mask hold one block per thread instead of all blocks
   };
-  Trace first, again;  // `again` of a recomputed layer, else the same
+  Trace first, again;  // if the layer is not recomputed, both are the same
 
   std::int64_t x_columns() const { return K - H; }
   std::int64_t bias_rows() const { return one_hot ? V : 1; }
-  // Element offset of (block, time) in a buffer with `features` per row and `slots` time steps per block.
+  // Returns the element offset of (block, time) in a buffer: `features` per row, `slots` time steps per block.
   std::int64_t at(std::int64_t block, std::int64_t time, std::int64_t features, std::int64_t slots) const {
     return (block * slots + time) * blocks.block_rows * features;
   }
-  // c before time step `time`
+  // Returns c before time step `time`.
   float* cell_at(const Trace& trace, std::int64_t block, std::int64_t thread, std::int64_t time) const {
     return trace.cell + at(trace.by_thread ? thread : block, time % trace.cell_slots, H, trace.cell_slots);
   }
@@ -73,7 +73,7 @@ struct LstmOperation<T>::State {
   }
   void load_state(const Pass& pass, std::int64_t block, float* c);
   void keep_state(const Pass& pass, std::int64_t block, const float* c, const float* h_last);
-  // A second run reads [x | h] of the first one and leaves its trace, and nothing else.
+  // A second run reads the [x | h] of the first run, and writes nothing except its trace.
   void forward_block(const Pass& pass, std::int64_t block, int thread, const Trace& trace, bool second);
   void backward_block(const Pass& pass, std::int64_t block, int thread, const std::function<void()>& poll);
 };
@@ -181,7 +181,7 @@ void LstmOperation<T>::plan(ArenaPlan& arena, int forward, int backward) {
     s.plan.packed_first_forward = arena.add(name + "weights, first forward", s.first_forward.packed_bytes());
   s.plan.addend = arena.add(name + "bias", elements(s.bias_rows() * 4 * s.H, sizeof(float)));
   s.plan.products = arena.add(name + "products", elements(threads * b * 4 * s.H, sizeof(float)), forward, forward);
-  // A carried hidden state leaves through one time step's worth of fp32 values.
+  // A carried hidden state is handed over as fp32 values. They take the space of one time step.
   s.plan.d_hidden = arena.add(name + "hidden, one step", elements(threads * b * s.H, sizeof(float)), forward, last);
   std::int64_t scratch = s.forward_product.scratch_bytes() + s.first_forward.scratch_bytes();
   if (s.training) {
@@ -194,7 +194,7 @@ void LstmOperation<T>::plan(ArenaPlan& arena, int forward, int backward) {
       s.plan.products_again =
           arena.add(name + "products, again", elements(threads * b * 4 * s.H, sizeof(float)), last, last);
     }
-    // The layer below reads the gradient of its output from here; a one-hot input has none: one time step is enough.
+    // The layer below reads its output's gradient here. A one-hot input has none, so one time step is enough.
     s.plan.input_gradient = arena.add(name + "input gradient",
                                       elements((s.one_hot ? threads * b : n) * s.K, sizeof(float)), last, last + 1);
     s.plan.joined = arena.add(name + "weights, joined", elements(4 * s.H * s.K, sizeof(float)));
@@ -260,7 +260,7 @@ void LstmOperation<T>::set_weights(const float* flat) {
   } else {
     for (std::int64_t g = 0; g < G; ++g) s.addend[g] = b_ih[g] + b_hh[g];
   }
-  if (!s.training) {  // no copy of [W_ih | W_hh] is kept: it is joined where the working space will be
+  if (!s.training) {  // [W_ih | W_hh] is joined here, but not kept
     std::vector<float> joined(static_cast<std::size_t>(G * s.K));
     for (std::int64_t g = 0; g < G; ++g) {
       std::copy_n(w_ih + g * x, x, joined.data() + g * s.K);
@@ -320,7 +320,7 @@ void LstmOperation<T>::State::forward_block(const Pass& pass, std::int64_t block
     if (recomputed) std::copy_n(c_first, b * H, first_cell + block * b * H);
   }
   for (std::int64_t t = 0; t < steps; ++t) {
-    // At the first step of a zero state a one-hot layer has nothing to multiply.
+    // If the state is zero, a one-hot layer has nothing to multiply at the first step.
     const bool nothing = t == 0 && one_hot && !carry;
     Gemm& product = t == 0 && short_sequence && !carry ? first_forward : forward_product;
     if (!nothing) product.run(thread, input + at(block, t, K, steps), x);
@@ -367,7 +367,7 @@ void LstmOperation<T>::State::backward_block(const Pass& pass, std::int64_t bloc
   const std::int64_t b = blocks.block_rows, steps = blocks.sequence;
   float* dc = d_cell + thread * b * H;
   std::fill_n(dc, b * H, 0.0f);
-  float* d_h = nullptr;  // gradient of this step's h that came through the following step
+  float* d_h = nullptr;  // gradient of this step's h from the following time step
   for (std::int64_t t = steps - 1; t >= 0; --t) {
     LstmBackward<T> a{};
     a.rows = b;
@@ -391,9 +391,9 @@ void LstmOperation<T>::State::backward_block(const Pass& pass, std::int64_t bloc
     }
     kernels->lstm_backward(a);
     if (poll && thread == 0) poll();
-    if (one_hot && t == 0) break;  // nobody asks for the gradient of the initial state
+    if (one_hot && t == 0) break;  // the gradient of the initial state is not needed
     float* d_input = one_hot ? input_gradient + thread * b * K : input_gradient + at(block, t, K, steps);
-    Gemm& product = t == 0 && short_sequence ? first_backward : backward_product;  // nor do the layers above
+    Gemm& product = t == 0 && short_sequence ? first_backward : backward_product;  // other layers do not need it either
     product.run(thread, a.gates, d_input);
     d_h = d_input + x_columns();
   }

@@ -25,7 +25,7 @@ class LstmOperation : public CpuOperation {
                 bool recomputed);
   ~LstmOperation() override;
 
-  Port input_port() const;  // after plan()
+  Port input_port() const;  // valid after plan()
   void set_output(const Port& output);
   // Sets the place of its part of the carried state: the layer is number `index` of `count` LSTM layers.
   void set_state_place(std::int64_t index, std::int64_t count);

@@ -118,8 +118,8 @@ class LstmProgram : public Program {
   }
 
  private:
-  // Dropout runs inside the layer before it, the loss inside the dense layer.
-  // A part of a model has a part's ends in place of the symbols or of the dense layer.
+  // Dropout is part of the layer before it. The loss is part of the dense layer.
+  // A part of a model may have PartInput instead of the symbols, and PartOutput instead of the dense layer.
   void build(const Graph& graph, const OperationContext& context) {
     const std::vector<Node>& nodes = graph.nodes();
     std::vector<LstmOperation<T>*> layers;
@@ -149,7 +149,7 @@ class LstmProgram : public Program {
     layers_ = std::move(layers);
   }
 
-  // The inputs' ports exist once an operation is planned, so consumers come first.
+  // The port of an operation's input exists only after the operation is planned, so consumers are planned first.
   void plan() {
     const int n = static_cast<int>(operations_.size());
     const std::int64_t target_bytes = blocks_.positions() * static_cast<std::int64_t>(sizeof(std::int32_t));
@@ -183,7 +183,7 @@ class LstmProgram : public Program {
   std::vector<std::unique_ptr<CpuOperation>> operations_;  // in order of execution
   std::vector<LstmOperation<T>*> layers_;
   ClassifierOperation<T>* classifier_ = nullptr;
-  std::optional<SequenceInput<T>> input_;  // of a part of a model
+  std::optional<SequenceInput<T>> input_;  // only if a part of a model begins with PartInput
   SequenceOutput<T>* output_ = nullptr;
   ArenaPlan arena_;
   Buffer tokens_buffer_, targets_buffer_;
@@ -193,8 +193,8 @@ class LstmProgram : public Program {
   PassInput staged_;
   LossSums sums_;
   PartTraffic traffic_;
-  Pass pass_;               // of the slot that is selected
-  std::vector<Pass> kept_;  // of the others
+  Pass pass_;               // the pass of the selected slot
+  std::vector<Pass> kept_;  // the passes of the other slots
   int slot_ = 0;
 };
 

@@ -12,7 +12,7 @@ Memory::Memory(std::int64_t bytes, MemoryCount count) : bytes_(bytes), count_(st
   if (p == MAP_FAILED)
     throw Error(cat("the system refused ", bytes, " bytes of memory"),
                 "`ringtrain plan` prints what the run needs; a smaller batch.micro needs less");
-  madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // a wish: refused where the kernel has none
+  madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // may fail: the kernel may have no huge pages
   data_ = static_cast<char*>(p);
   *count_ += bytes_;
 }

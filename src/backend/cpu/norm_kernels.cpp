@@ -1,4 +1,4 @@
-// Compiled once per instruction set, as kernels.cpp is, and under its rule: no inline function of the standard library.
+// Compiled once per instruction set, by the same rule as kernels.cpp: no inline function of the standard library.
 #include "backend/cpu/norm_kernels.h"
 
 #include "backend/cpu/simd.h"
@@ -20,7 +20,7 @@ struct Normaliser {
   RINGTRAIN_INLINE Floats operator()(Floats x) const { return (x - mean) * scale + beta; }
 };
 
-// Differences from the first pixel: the squares do not cancel however far the mean lies from zero.
+// Sums differences from the first pixel. The squares then do not cancel, even if the mean is far from zero.
 template <class T>
 void moments(std::int64_t pixels, const T* x, double* result) {
   const Floats shift = load(x);
@@ -131,7 +131,7 @@ void sums_loop(const NormBackwardSums<T>& a) {
   store_as(a.sums + 2 * lanes, product2);
 }
 
-// Without a norm: gradients added up and masked.
+// Without a norm, adds the gradients and applies the mask.
 template <class T, Passes passes>
 void combine_loop(const NormBackwardSums<T>& a) {
   for (std::int64_t p = 0; p < a.pixels; ++p) {

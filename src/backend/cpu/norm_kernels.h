@@ -14,33 +14,33 @@ struct Affine {
   const float *mean, *scale, *beta;
 };
 
-// y = activation(norm(x) + second), second = norm2(x2), plain x2, or absent.
+// y = activation(norm(x) + second). `second` is norm2(x2), plain x2, or absent.
 template <class T>
 struct NormForward {
   std::int64_t pixels;
   const T* x;
-  const Affine* norm;   // null: x as it is
+  const Affine* norm;   // null: x unchanged
   const T* second;      // null: none
-  const Affine* norm2;  // null: `second` as it is
+  const Affine* norm2;  // null: `second` unchanged
   bool relu;
   T* y;
   std::uint8_t* mask;  // lanes / 8 bytes per pixel: y > 0; null: not wanted
 };
 
-// First half of the backward pass: dz = (d0 + d1) where the activation passes; sums over the unit.
+// First half of the backward pass: dz = d0 + d1 where the activation passes it, and sums of dz over the unit.
 template <class T>
 struct NormBackwardSums {
   std::int64_t pixels;
   const T *d0, *d1;          // gradients of y from one or two consumers; d1 may be null
-  const std::uint8_t* mask;  // what passes: these bits, or
-  const T* values;           // where these are positive, or
-  bool relu;                 // where norm(x) is positive; none of the three: everything
+  const std::uint8_t* mask;  // dz passes where these bits are set, or
+  const T* values;           // where these values are positive, or
+  bool relu;                 // where norm(x) is positive; without all three: everywhere
   const T* x;                // null: no sums
   const Affine* norm;
-  const T* x2;  // of the second norm; null: none
+  const T* x2;  // input of the second norm; null: none
   const float* mean2;
   T *dz, *dz2;    // may be d0 or d1; null: not wanted
-  T* activation;  // relu(norm(x)) once more, for the weight gradient of a convolution that read it; null: not wanted
+  T* activation;  // relu(norm(x)), recomputed for a convolution's weight gradient; null: not wanted
   double* sums;   // [3][lanes]: dz, dz (x - mean), dz (x2 - mean2)
 };
 
@@ -49,7 +49,7 @@ template <class T>
 struct NormBackwardApply {
   std::int64_t pixels;
   const T* dz;
-  bool relu;  // dz is not masked yet: it passes where norm(x) is positive
+  bool relu;  // dz is not masked yet; it passes where norm(x) is positive
   const T* x;
   const Affine* norm;
   const float *slope, *constant;  // [lanes]
@@ -62,7 +62,7 @@ struct NormBackwardApply {
 
 struct NormKernels {
   int lanes;
-  // Mean and sum of squared differences from it, [2][lanes].
+  // Computes the mean and the sum of squared differences from it, [2][lanes].
   void (*moments_f32)(std::int64_t pixels, const float* x, double* result);
   void (*moments_bf16)(std::int64_t pixels, const BFloat16* x, double* result);
   void (*forward_f32)(const NormForward<float>&);

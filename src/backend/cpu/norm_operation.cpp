@@ -130,18 +130,18 @@ void NormOperation<T>::second_pass(const Slice& slice, int dz, int dx, bool mask
   });
 }
 
-// Where gradients go. dz overwrites the last source; it is the gradient of a plain second operand, or becomes that of
-// a second norm's input. dx of the first norm overwrites the first source when dz does not lie there.
+// Gradients reuse memory. dz overwrites the last source. It is the gradient of a plain second operand, or becomes that
+// of a second norm's input. The first norm's dx overwrites the first source if dz is not stored there.
 template <class T>
 void NormOperation<T>::backward_steps() {
   Schedule& s = *context_.schedule;
   const std::vector<int> sources = y_->gradients;
   const bool two = sources.size() > 1;
   const auto extra = [&] { return s.per_image(name_ + " gradient", context_.bytes<T>(*x_)); };
-  // relu(norm(x)) of one source: the second pass masks again, so nothing is written between the two.
+  // relu(norm(x)) with one source: the second pass masks again, so the first pass writes no dz.
   const bool write = !recomputed() || two;
   const int dz = recomputed() ? sources.front() : sources.back();
-  const int apart = second_ == nullptr ? dz : (two ? sources.front() : extra());  // from dz, where it must live on
+  const int apart = second_ == nullptr ? dz : (two ? sources.front() : extra());  // apart from dz if dz is still needed
 
   Step first{.name = name_ + (norm_ != nullptr ? " sums" : " gradient"), .uses = sources};
   for (int storage : {mask_, sums_, write ? dz : -1, norm_ == nullptr ? apart : -1})

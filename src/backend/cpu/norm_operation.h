@@ -1,5 +1,5 @@
-// y = relu(norm(x) + second): batch norm, ReLU and the residual addition in one operation, any of them absent. The
-// second operand may be a batch norm of its own (the projection of a block's shortcut), never written as such.
+// y = relu(norm(x) + second): batch norm, ReLU and the residual addition in one operation. Each may be absent. The
+// second operand may be the result of another batch norm (the projection of a shortcut), which is never stored.
 #pragma once
 
 #include "backend/cpu/batch_statistics.h"
@@ -10,8 +10,8 @@ namespace ringtrain::cpu {
 template <class T>
 class NormOperation : public ImageOperation {
  public:
-  // Null norm: x as it is; null second: none; a second norm needs the first. The norms' statistics steps were added
-  // when their inputs were made.
+  // A null `norm` leaves x unchanged, and a null `second` adds nothing. A second norm needs a first one. The steps for
+  // the statistics of the norms were added when their inputs were made.
   NormOperation(const ImageContext& context, std::string name, Feature* x, BatchStatistics* norm, Feature* second,
                 BatchStatistics* norm2, bool relu, Feature* y);
 
@@ -19,7 +19,7 @@ class NormOperation : public ImageOperation {
   void backward_steps() override;
 
  private:
-  // relu(norm(x)) is made again where a convolution's weight gradient needs it, instead of being kept.
+  // relu(norm(x)) is not kept. It is recomputed if the weight gradient of a convolution needs it.
   bool recomputed() const { return norm_ != nullptr && second_ == nullptr; }
   bool has_mask() const { return relu_ && !recomputed(); }
   NormForward<T> forward_unit(const Slice& slice, std::int64_t image, std::int64_t block) const;

@@ -5,17 +5,32 @@
 
 #include <cstdint>
 #include <dnnl.hpp>
+#include <new>
 #include <string>
+
+#include "base/error.h"
 
 namespace ringtrain::cpu {
 
 dnnl::engine& onednn_engine();
-dnnl::stream& onednn_stream();  // one per thread: a stream is not to be used by two threads at once
-std::string onednn_version();   // "2.6.3"
+dnnl::stream& onednn_stream();  // one per thread, because two threads must not use a stream at the same time
+std::string onednn_version();   // such as "2.6.3"
 
-// Most primitives remember the number of threads at the time when they are made, others (reorders) take what there is
-// when they run. Without this that would be a thread for each CPU that the rank may use, whatever run.threads says: of
-// ranks that share CPUs each would then spin for threads that wait for their turn.
+// Runs a primitive on this thread's stream. oneDNN's own error says neither its name nor that memory was missing.
+// Throws std::bad_alloc, or Error.
+template <class Primitive, class... Arguments>
+void execute(const Primitive& primitive, Arguments&... arguments) {
+  try {
+    primitive.execute(onednn_stream(), arguments...);
+  } catch (const dnnl::error& error) {
+    if (error.status == dnnl_out_of_memory) throw std::bad_alloc();
+    throw Error(cat("oneDNN ", onednn_version(), ": ", error.what()));
+  }
+}
+
+// Sets the number of threads while primitives are made or run. Most primitives remember the number from the time when
+// they are made; reorders use the number when they run. Without this class, both would use a thread for each CPU of the
+// rank and ignore run.threads. Ranks that share CPUs would then spin, waiting for threads that cannot run yet.
 class TeamSize {
  public:
   explicit TeamSize(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }

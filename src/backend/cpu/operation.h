@@ -1,4 +1,4 @@
-// One step of a CPU program: a node of the graph, or neighbours that run as one.
+// One step of a CPU program: a node of the graph, or neighbouring nodes that run as one.
 #pragma once
 
 #include <omp.h>
@@ -13,11 +13,11 @@
 
 namespace ringtrain::cpu {
 
-// How a micro-batch lies in memory: rows are cut into blocks, each block is worked on by one thread and holds all its
-// time steps together, so that a block's values stay in that core's second-level cache.
+// The layout of a micro-batch in memory. Rows are cut into blocks. One thread works on a block and all its time steps,
+// so that the block's values stay in the second-level cache of that core.
 //   activations: [blocks][time][block_rows][features]
 struct RowBlocks {
-  std::int64_t rows = 0;  // of the micro-batch
+  std::int64_t rows = 0;  // rows of the micro-batch
   std::int64_t blocks = 0;
   std::int64_t block_rows = 0;  // blocks x block_rows >= rows; the rest is padding that no target counts
   std::int64_t sequence = 0;
@@ -29,7 +29,7 @@ struct RowBlocks {
 // The place of an operation's output. It is the input buffer of its consumer, so that layers copy nothing.
 struct Port {
   Buffer buffer;        // activations in the storage type
-  std::int64_t ld = 0;  // elements from row to row
+  std::int64_t ld = 0;  // elements from one row to the next
   Buffer gradient;      // fp32, written by the consumer's backward pass
   std::int64_t gradient_ld = 0;
 };
@@ -50,7 +50,7 @@ struct OperationContext {
   bool training = true;
 };
 
-// The planned memory once it is taken.
+// The planned memory after its allocation.
 class Arena {
  public:
   Arena(char* base, const ArenaPlan& plan, int slot = 0) : base_(base), plan_(plan), slot_(slot) {}
@@ -69,19 +69,19 @@ class Arena {
 class CpuOperation {
  public:
   virtual ~CpuOperation() = default;
-  // Asks for memory. Moments: this operation runs forward at `forward`, backward at `backward`; its consumer's
-  // backward runs at backward - 1, its producer's forward at forward - 1.
+  // Plans memory. This operation runs forward at the moment `forward` and backward at the moment `backward`. Its
+  // consumer runs backward at backward - 1, and its producer runs forward at forward - 1.
   virtual void plan(ArenaPlan& arena, int forward, int backward) = 0;
   virtual void bind(const Arena& arena) = 0;
   virtual void set_weights(const float* flat) = 0;
   virtual void forward(Pass& pass) = 0;
   // Sets or adds to the flat gradients of its own parameters.
   virtual void backward(const Pass& pass, float* gradients, bool accumulate, const std::function<void()>& poll) = 0;
-  // After backward() the flat gradients before this element are final.
+  // Returns the element up to which the flat gradients are final after backward().
   virtual std::int64_t gradient_end() const = 0;
 };
 
-// Calls `body(block, thread)` for every block; each thread gets a fixed, contiguous share.
+// Calls `body(block, thread)` for every block. Each thread gets a fixed, contiguous share.
 template <class Body>
 void for_each_block(const RowBlocks& blocks, const Body& body) {
 #pragma omp parallel num_threads(blocks.threads)

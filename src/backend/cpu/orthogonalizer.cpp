@@ -34,7 +34,7 @@ std::int64_t CpuOrthogonalizer::Products::scratch_bytes() const {
   return std::max({gram.scratch_bytes(), square.scratch_bytes(), apply.scratch_bytes()});
 }
 
-// Gram is X X^T of a wide matrix and X^T X of a tall one, [small, small].
+// The Gram matrix [small, small] is X X^T for a wide matrix and X^T X for a tall one.
 CpuOrthogonalizer::Products CpuOrthogonalizer::make_products(const MatrixRange& m) {
   const std::int64_t s = m.small();
   const bool wide = m.rows <= m.columns;

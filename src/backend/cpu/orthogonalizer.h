@@ -1,4 +1,4 @@
-// Newton-Schulz orthogonalisation with oneDNN: a thread has a matrix to itself, so that no sum depends on the number of
+// Newton-Schulz orthogonalisation with oneDNN. One thread does a whole matrix, so that no sum depends on the number of
 // threads.
 #pragma once
 
@@ -22,7 +22,7 @@ class CpuOrthogonalizer : public Orthogonalizer {
   void run(Vector& values) override;
 
  private:
-  // The three products of one shape.
+  // The three products for one shape.
   struct Products {
     Gemm gram, square, apply;
     std::int64_t scratch_bytes() const;
@@ -36,9 +36,9 @@ class CpuOrthogonalizer : public Orthogonalizer {
   void orthogonalize(const MatrixRange& matrix, float* x, Worker& worker) const;
 
   const Kernels& kernels_;
-  std::vector<MatrixRange> matrices_;  // those that take longest come first
+  std::vector<MatrixRange> matrices_;  // the ones that take longest come first
   std::vector<Worker> workers_;
-  std::int64_t largest_ = 0, largest_gram_ = 0, worker_bytes_ = 0;  // elements; elements
+  std::int64_t largest_ = 0, largest_gram_ = 0, worker_bytes_ = 0;  // the first two count elements
   MemoryCount count_;
   Memory memory_;
 };

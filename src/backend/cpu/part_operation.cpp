@@ -14,7 +14,7 @@ std::int64_t PartOperation<T>::gradient_bytes() const {
   return context_.schedule->images() * feature_->shape.size() * element;
 }
 
-// Channels beyond the last one are zero.
+// Fills the channels after the last one with zeros.
 template <class T>
 template <class Element>
 void PartOperation<T>::fill(const Slice& slice, const std::byte* from, int storage) const {

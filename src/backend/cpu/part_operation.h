@@ -1,12 +1,12 @@
-// The ends of a part of an image model: values travel between ranks in the canonical layout, whatever the vector length
-// of the CPUs.
+// The two ends of a part of an image model. Values travel between ranks in the canonical layout, which does not depend
+// on the vector length of the CPUs.
 #pragma once
 
 #include "backend/cpu/image_operation.h"
 
 namespace ringtrain::cpu {
 
-// [images, channels, height, width] in T; gradients of vectors in fp32.
+// The exchanged values are [images, channels, height, width] of type T. Gradients of vectors are fp32.
 template <class T>
 class PartOperation : public ImageOperation {
  public:
@@ -26,7 +26,7 @@ class PartOperation : public ImageOperation {
   Feature* feature_;
 };
 
-// Activations arrive; the gradients of all that read them are added up and leave.
+// Receives the activations. Sends the sum of the gradients that all consumers of the activations computed.
 template <class T>
 class PartInputOperation : public PartOperation<T> {
  public:
@@ -35,7 +35,7 @@ class PartInputOperation : public PartOperation<T> {
   void backward_steps() override;
 };
 
-// Activations leave; their gradient arrives.
+// Sends the activations. Receives their gradient.
 template <class T>
 class PartOutputOperation : public PartOperation<T> {
  public:

@@ -1,4 +1,4 @@
-// Max pooling, global average pooling, and the way from maps to vectors.
+// Max pooling, global average pooling, and the conversion of maps to vectors.
 #pragma once
 
 #include "backend/cpu/image_operation.h"
@@ -30,7 +30,7 @@ class VectorOperation : public ImageOperation {
   void backward_steps() override;
 
  private:
-  // Channels of a block that exist, and how many values of the vector a channel gives.
+  // The number of channels that exist in a block, and the number of values that a channel gives to the vector.
   std::int64_t channels(std::int64_t block) const;
   std::int64_t values() const { return average_ ? 1 : x_->pixels(); }
 

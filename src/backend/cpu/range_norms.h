@@ -1,4 +1,4 @@
-// Work on ranges of a flat vector, shared out over threads in pieces of a fixed size.
+// Works on ranges of a flat vector. Threads share the work in pieces of a fixed size.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@ namespace ringtrain::cpu {
 // A part of a range, short enough to stay in a core's cache.
 struct RangePiece {
   std::int64_t begin, count;  // elements of the vector
-  std::size_t range;          // its number
+  std::size_t range;          // index of the range
 };
 
-// In the order of the ranges. All ranges are one list, so that small ones need no parallel region of their own.
+// Returns the pieces in the order of the ranges. One list for all: small ranges need no parallel region of their own.
 template <class Range>
 std::vector<RangePiece> pieces_of(std::span<const Range> ranges) {
   constexpr std::int64_t most = 1 << 14;
@@ -26,8 +26,8 @@ std::vector<RangePiece> pieces_of(std::span<const Range> ranges) {
   return pieces;
 }
 
-// The sum over each range's pieces of what `of_piece` gives. Pieces are added in order, so that the result does not
-// depend on the number of threads. `sums`: one for each piece, `of_ranges`: one for each range.
+// Sums of_piece(piece) over the pieces of each range. Pieces are added in order, so the result does not depend on the
+// number of threads. `sums` has one element per piece, and `of_ranges` has one per range.
 template <class OfPiece>
 void sum_pieces(int threads, std::span<const RangePiece> pieces, std::span<double> sums, std::span<double> of_ranges,
                 const OfPiece& of_piece) {
@@ -59,9 +59,9 @@ class CpuRangeNorms : public RangeNorms {
  private:
   int threads_;
   const Kernels& kernels_;
-  std::int64_t end_ = 0;  // of the range that ends last
+  std::int64_t end_ = 0;  // the largest end of a range
   std::vector<RangePiece> pieces_;
-  std::vector<double> sums_, norms_;  // of the pieces; of the ranges
+  std::vector<double> sums_, norms_;  // sums of the pieces; squared norms of the ranges
 };
 
 }  // namespace ringtrain::cpu

@@ -1,7 +1,7 @@
-// Recomputed blocks in the schedule of an image program. The steps, their slices and their primitives are those of the
-// program without recomputation, so the bits are, too: only where values lie changes.
+// Recomputed blocks in the schedule of an image program. The steps, their slices and their primitives are the same as
+// without recomputation. The results are therefore the same, bit for bit. Only the places of the values differ.
 //
-//   forward     block 1 | block 2 | head            of a recomputed block only the input is kept
+//   forward     block 1 | block 2 | head            only the input of a recomputed block is kept
 //   backward    head' | 2 again | 2' | 1 again | 1'
 #include <algorithm>
 #include <memory>
@@ -37,10 +37,10 @@ class Block {
     find_replayed();
   }
 
-  // The block's backward steps lie between these two.
+  // The block's backward steps are in [begin, end).
   std::size_t begin() const { return begin_; }
   std::size_t end() const { return end_; }
-  // Steps of other blocks that were put off into this range and may as well run before it: what they hold is then free.
+  // Whole steps of other blocks that were deferred into this range. They can run before it, which frees their memory.
   const std::vector<std::size_t>& early() const { return early_; }
   const std::vector<std::size_t>& replayed() const { return replayed_; }
   const std::vector<int>& revived() const { return revived_; }
@@ -61,8 +61,8 @@ class Block {
     }
   }
 
-  // The block's output, which the following block reads, is kept as that one's input. Where the block's own backward
-  // steps read it, too, it stays a little longer and is not made again.
+  // The output of a block is kept as the input of the next block. If this block's own backward steps read it too, it is
+  // kept a little longer and not recomputed.
   bool is_kept(int storage) const {
     bool leaves = false, stays = false;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -108,8 +108,8 @@ class Block {
 // A step in the new order.
 struct Place {
   std::size_t step;               // in the old order
-  std::size_t group;              // those of one group run slice by slice together, where they are neighbours
-  const Block* begins = nullptr;  // the recomputation of this block
+  std::size_t group;              // neighbours of the same group run together, slice by slice
+  const Block* begins = nullptr;  // the block whose recomputation begins here
   bool again = false;
 };
 

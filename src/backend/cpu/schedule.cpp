@@ -82,14 +82,14 @@ void Schedule::find_lifetimes() {
       const int last = segment_of[static_cast<std::size_t>(life.last)];
       life.sliced = s.images && first == last && !steps_[static_cast<std::size_t>(life.first)].whole;
       if (life.sliced) continue;
-      // From the first step of the first slice to the last step of the last slice, nothing else may use this memory.
+      // This memory is in use from the first step of the first slice to the last step of the last slice.
       life.first = static_cast<int>(segments_[static_cast<std::size_t>(first)].begin);
       life.last = static_cast<int>(segments_[static_cast<std::size_t>(last)].end) - 1;
     }
 }
 
-// The largest divisor of the micro-batch whose maps fit a share of the last-level cache, but an image per thread and
-// what the steps ask for.
+// Returns the largest divisor of the micro-batch for which the maps fit into a share of the last-level cache. A slice
+// has at least an image per thread, and at least the images that its steps ask for.
 std::int64_t Schedule::choose_slice(const Segment& segment) const {
   constexpr std::int64_t cache_bytes = 12 << 20;
   std::vector<int> used;
@@ -120,7 +120,7 @@ void Schedule::plan(const ParameterTable& table) {
       continue;
     }
     for (Life& life : s.lives) {
-      if (life.first < 0) continue;  // nobody wants it
+      if (life.first < 0) continue;  // no step uses it
       const std::int64_t slice = [&] {
         for (const Segment& g : segments_)
           if (static_cast<std::size_t>(life.first) < g.end) return g.slice;

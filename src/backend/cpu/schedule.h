@@ -1,12 +1,12 @@
 // The steps of an image program in order, and the memory between them. Steps that work image by image run together,
-// slice by slice: a slice's maps are still in the cache when the next step reads them. A step that needs the whole
-// micro-batch (batch statistics, a weight gradient, a dense layer) cuts the row of steps.
+// slice by slice: the maps of a slice are still in the cache when the next step reads them. A step that needs the whole
+// micro-batch (batch statistics, a weight gradient, a dense layer) cuts the sequence of steps.
 //
 //   forward   normalise | convolve | statistics  for each slice;  then: the statistics of all slices
 //   backward  apply | convolve | sums            for each slice;  then: the sums of all slices, the weight gradient
 //
-// A block may be recomputed (Chen et al. 2016): its maps live twice, once in the forward pass and once from the moment
-// on when its forward steps run again, before its first backward step (recomputation.cpp).
+// A block may be recomputed (Chen et al. 2016). Its maps then live twice: in the forward pass, and again from the time
+// when its forward steps are repeated, just before its first backward step (recomputation.cpp).
 #pragma once
 
 #include <cstdint>
@@ -28,15 +28,15 @@ struct Step {
   bool whole = false;          // runs once, for all images
   std::vector<int> uses = {};  // storages that it reads or writes
   std::function<void(const Slice&)> run = {};
-  std::function<void(std::int64_t)> prepare = {};  // makes primitives for slices of so many images
-  std::vector<std::string> finishes = {};          // parameters whose gradients are then final
-  std::int64_t least_images = 1;                   // in a slice, if the micro-batch has them
+  std::function<void(std::int64_t)> prepare = {};  // makes primitives for slices of this number of images
+  std::vector<std::string> finishes = {};          // parameters whose gradients are final after it
+  std::int64_t least_images = 1;                   // least images in a slice, if the micro-batch has them
   double flops_per_image = 0;
-  bool once = false;  // never runs again: what it writes is kept for the backward pass, or was counted
-  int block = -1;     // Schedule::enter()
+  bool once = false;  // must not be repeated: its results are kept for the backward pass, or were counted
+  int block = -1;     // see Schedule::enter()
 };
 
-// For benchmarks: what a step has cost so far.
+// What a step has cost so far, for benchmarks.
 struct StepCost {
   std::string name;
   bool backward = false;
@@ -51,25 +51,25 @@ class Schedule {
   std::int64_t images() const { return images_; }
   int threads() const { return threads_; }
 
-  // Memory of so many bytes per image. It holds a slice where all its uses lie between two cuts, else all images.
+  // Adds memory of `bytes` per image: for one slice if all its uses lie between two cuts, otherwise for all images.
   int per_image(std::string what, std::int64_t bytes);
-  int fixed(std::string what, std::int64_t bytes);    // for the whole batch, between first and last use
-  int lasting(std::string what, std::int64_t bytes);  // for the whole run: weights' copies
-  void resize(int storage, std::int64_t bytes);       // until plan(): when primitives have said how much they need
+  int fixed(std::string what, std::int64_t bytes);    // one for all images, from the first to the last use
+  int lasting(std::string what, std::int64_t bytes);  // for the whole run, such as copies of weights
+  void resize(int storage, std::int64_t bytes);       // before plan(), when the primitives' needs are known
 
-  // Steps from here on belong to this block of the model, which is recomputed; -1: to none.
+  // The steps added after this call belong to this block of the model, which is recomputed. -1: to no block.
   void enter(int block) { block_ = block; }
   void add(Step step);
-  void defer(Step step);  // a whole step that may wait for the next cut
-  void cut();             // runs what waits
+  void defer(Step step);  // adds a whole step that may wait for the next cut
+  void cut();             // places the waiting steps here
   void begin_backward();
 
   void prepare();                          // fixes the slices and makes the primitives
-  void plan(const ParameterTable& table);  // memory, watermarks
+  void plan(const ParameterTable& table);  // plans the memory and the watermarks
   const ArenaPlan& arena() const { return arena_; }
   void bind(char* base, int slot = 0);
 
-  // `hooks` null: forward, else backward.
+  // A null `hooks` runs the forward pass; otherwise the backward pass runs.
   void run(const BackwardHooks* hooks);
 
   template <class Element>
@@ -87,23 +87,23 @@ class Schedule {
 
  private:
   struct Life {
-    int first = -1, last = -1;  // steps
+    int first = -1, last = -1;  // indices of steps
     bool sliced = false;
     Buffer buffer = {};
     char* base = nullptr;
   };
   struct Storage {
     std::string what;
-    std::int64_t bytes = 0;  // per image, or of all
+    std::int64_t bytes = 0;  // per image, or for all images
     bool images = false, lasting = false;
-    Life lives[2] = {};   // the second one begins where the values are made again
-    int again = -1;       // segment
-    bool sliced = false;  // of the life under way
+    Life lives[2] = {};   // the second life begins where the values are recomputed
+    int again = -1;       // segment where the second life begins; -1: none
+    bool sliced = false;  // whether the present life is sliced
     char* base = nullptr;
   };
   struct Segment {
-    std::size_t begin, end;         // steps
-    std::int64_t slice;             // images; 0: one whole step
+    std::size_t begin, end;         // indices of steps
+    std::int64_t slice;             // images per slice; 0: one whole step
     std::vector<int> revives = {};  // storages whose second life begins here
   };
   int append(Storage storage);

@@ -20,7 +20,7 @@ std::int64_t bytes_of(const RowBlocks& blocks, std::int64_t features) {
   return blocks.rows * blocks.sequence * features * static_cast<std::int64_t>(sizeof(Element));
 }
 
-// `ld`: from position to position of the program's buffer. Rows of padding become zero.
+// `ld` is the distance in elements between positions of the program's buffer. Rows of padding become zero.
 template <class Element>
 void fill(const RowBlocks& blocks, std::int64_t features, const std::byte* from, Element* to, std::int64_t ld) {
   const auto* values = reinterpret_cast<const Element*>(from);

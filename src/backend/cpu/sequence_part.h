@@ -1,13 +1,13 @@
-// The ends of a part of an LSTM model. Values travel between ranks as [rows, time, features], whatever the row blocks
-// of their threads.
+// The two ends of a part of an LSTM model. Values travel between ranks as [rows, time, features], which does not depend
+// on the row blocks of their threads.
 #pragma once
 
 #include "backend/cpu/operation.h"
 
 namespace ringtrain::cpu {
 
-// The beginning of a part. Arriving data goes into the input of the first operation; the gradient of that input is
-// sent.
+// The beginning of a part. Received activations are copied to the input of the first operation. The gradient of that
+// input is sent.
 template <class T>
 class SequenceInput {
  public:
@@ -15,7 +15,7 @@ class SequenceInput {
   std::int64_t activation_bytes() const;
   std::int64_t gradient_bytes() const;
   void bind(const Arena& arena, const Port& port);
-  void arrive(const std::byte* activations) const;  // rows of padding become zero
+  void arrive(const std::byte* activations) const;  // sets rows of padding to zero
   void leave(std::byte* gradients) const;
 
  private:
@@ -34,7 +34,7 @@ class SequenceOutput : public CpuOperation {
       : blocks_(context.blocks), training_(context.training), features_(features) {}
   std::int64_t activation_bytes() const;
   std::int64_t gradient_bytes() const;
-  Port input_port() const { return {input_buffer_, features_, gradient_buffer_, features_}; }  // after plan()
+  Port input_port() const { return {input_buffer_, features_, gradient_buffer_, features_}; }  // valid after plan()
 
   void plan(ArenaPlan& arena, int forward, int backward) override;
   void bind(const Arena& arena) override;

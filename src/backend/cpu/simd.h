@@ -1,6 +1,6 @@
-// One vector register's worth of channels, for files that are compiled once per instruction set: activations lie in
-// blocks of `lanes` channels, so every loop body is a handful of whole registers. Everything here is private to the
-// file that includes it: the linker must never mix two instruction sets.
+// A vector register of channels, for files that are compiled once per instruction set. Activations are stored in blocks
+// of `lanes` channels, so every loop body handles a few whole registers. All functions are private to the file that
+// includes this one, because the linker must never mix two instruction sets.
 #pragma once
 
 #include <cstdint>
@@ -69,12 +69,12 @@ RINGTRAIN_INLINE Doubles widen(Floats v) {
   return __builtin_convertvector(v, Doubles);
 }
 
-// NaN passes, as in PyTorch: a diverged run must show.
+// NaN passes, as in PyTorch, so that a diverged run is visible.
 RINGTRAIN_INLINE Floats rectify(Floats v) {
   return v < 0.0f ? Floats{} : v;
 }
 
-// One bit per channel: v > 0. lanes / 8 bytes per pixel.
+// Stores one bit per channel: v > 0. This takes lanes / 8 bytes per pixel.
 RINGTRAIN_INLINE void store_positive(std::uint8_t* bits, Floats v) {
 #if defined(__AVX512F__)
   const std::uint16_t m =
@@ -89,7 +89,7 @@ RINGTRAIN_INLINE void store_positive(std::uint8_t* bits, Floats v) {
   *bits = static_cast<std::uint8_t>(m);
 #endif
 }
-// v where the bit is set, else 0.
+// Returns v where the bit is set, otherwise 0.
 RINGTRAIN_INLINE Floats keep(const std::uint8_t* bits, Floats v) {
 #if defined(__AVX512F__)
   const auto m = load_as<std::uint16_t>(bits);

@@ -9,7 +9,7 @@ namespace ringtrain::cpu {
 
 namespace {
 
-// The vectors of an update.
+// The vectors that an update reads and writes.
 struct Work {
   int threads;
   const Kernels& kernels;
@@ -17,9 +17,9 @@ struct Work {
   std::vector<RangePiece> pieces;
   float* weights;
   const float* gradients;
-  float *first, *second;  // the optimizer's state; second null: it has none
+  float *first, *second;  // state of the optimizer; null second: the optimizer has one vector
   const std::function<double(std::span<double>)>& complete_norms;
-  float* directions;  // of Muon's matrices; null: there are none
+  float* directions;  // directions of Muon's matrices; null: there are none
 };
 
 bool is_muons(const UpdateRange& range) {
@@ -43,7 +43,7 @@ UpdateRule with_decay(UpdateRule rule, const UpdateRange& range) {
   return rule;
 }
 
-// One per range. `gradient_norms`: squared. Moves LAMB's moments.
+// Returns one ratio per range. `gradient_norms` are squared norms. For LAMB it also updates the moments.
 std::vector<float> trust_ratios(const UpdateRule& rule, const Work& work, std::span<const double> gradient_norms) {
   std::vector<double> sums(work.pieces.size()), weights(work.ranges.size()), others(work.ranges.size());
   sum_pieces(work.threads, work.pieces, sums, weights, [&](const RangePiece& piece) {
@@ -69,7 +69,7 @@ std::vector<float> trust_ratios(const UpdateRule& rule, const Work& work, std::s
   return ratios;
 }
 
-// Moves Muon's momentum and makes orthogonal matrices of it, each on one of the ranks.
+// Updates Muon's momentum and orthogonalises it. Each matrix is orthogonalised on one of the ranks.
 void make_directions(const UpdateRule& rule, const Work& work, const Update& update) {
 #pragma omp parallel for num_threads(work.threads) schedule(static)
   for (std::size_t i = 0; i < work.pieces.size(); ++i) {
@@ -82,7 +82,7 @@ void make_directions(const UpdateRule& rule, const Work& work, const Update& upd
   if (update.gather) update.gather();
 }
 
-// `ratios`: one per range, or none.
+// `ratios` has one element per range, or none.
 void update_weights(const UpdateRule& rule, const Work& work, const std::vector<float>& ratios) {
 #pragma omp parallel for num_threads(work.threads) schedule(static)
   for (std::size_t i = 0; i < work.pieces.size(); ++i) {

@@ -6,8 +6,8 @@
 
 namespace ringtrain::cpu {
 
-// The gradient's norm, clipping, trust ratios, the weights, the running statistics. Changes nothing where the norm is
-// not finite.
+// Computes the gradient's norm, the clipping and the trust ratios. Updates the weights and the running statistics.
+// Nothing changes if the norm is not finite.
 UpdateResult run_update(int threads, const Kernels& kernels, const Update& update, Vector& weights,
                         const Vector& gradients, std::span<const std::unique_ptr<Vector>> state);
 

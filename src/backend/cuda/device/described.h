@@ -28,8 +28,8 @@ DeviceDescription find_description(const std::string& name_or_file);
 // Error when cuDNN or the stand-in driver is missing.
 std::unique_ptr<Device> make_described_device(const DeviceDescription& description, const std::string& plan_cache);
 
-// A rank's process also holds this memory on the GPU, beside vectors and programs. Both numbers are estimates, not
-// measurements.
+// A rank's process also holds this memory on the GPU, in addition to vectors and programs. Both numbers are estimates,
+// not measurements.
 inline constexpr std::int64_t context_estimate_bytes = std::int64_t{640} << 20;  // CUDA's context and cuDNN's kernels
 inline constexpr std::int64_t nccl_estimate_bytes = std::int64_t{384} << 20;     // the channels of a NCCL communicator
 

@@ -23,7 +23,7 @@
 
 namespace ringtrain::cuda {
 
-// Opaque handles; 0 means "none". The device owns the objects behind them. On a GPU the handle of a stream is its
+// Opaque handles; 0 means "none". The device owns the objects that they name. On a GPU the handle of a stream is its
 // cudaStream_t, because NCCL needs it.
 struct Stream {
   std::uintptr_t handle = 0;
@@ -38,11 +38,11 @@ struct CapturedGraph {
 
 struct DeviceFacts {
   std::string name;            // "NVIDIA H200"
-  std::string uuid;            // of the GPU, or of its MIG slice
+  std::string uuid;            // names the GPU, or the MIG slice
   int compute_capability = 0;  // 90 for 9.0
   int multiprocessors = 0;
-  std::int64_t memory_bytes = 0;  // of the whole device
-  std::int64_t free_bytes = 0;    // when the device was made
+  std::int64_t memory_bytes = 0;  // all memory of the device
+  std::int64_t free_bytes = 0;    // the free part, when the device was made
   std::string cuda_version, cudnn_version;
   GpuSize size() const { return {compute_capability, multiprocessors}; }
 };

@@ -24,7 +24,7 @@ namespace ringtrain::cuda {
 namespace {
 
 constexpr int answer_limit_seconds = 300;
-constexpr double seconds_between_lines = 5;
+constexpr double seconds_to_first_line = 5;
 
 std::vector<std::string> split(const std::string& line, char separator) {
   std::vector<std::string> parts(1);
@@ -154,14 +154,19 @@ const std::string& PlanProcess::cudnn_version() {
   return version_;
 }
 
-// Standard error: the plan itself goes to standard output.
+// Writes to standard error, because `ringtrain plan` prints the plan on standard output.
+// The number of all operations is not known, because the answers decide which others are asked for. Each line comes
+// after twice the time of the line before it.
 void PlanProcess::tell_progress() {
   const double now = now_seconds();
-  if (answers_++ == 0) told_at_ = now;
-  if (now - told_at_ < seconds_between_lines) return;
-  told_at_ = now;
-  std::fprintf(stderr, "cuDNN has planned %d operations for %s; the next start finds them in a file\n", answers_,
-               name_.c_str());
+  if (answers_++ == 0) {
+    began_at_ = now;
+    next_line_ = seconds_to_first_line;
+  }
+  if (now - began_at_ < next_line_) return;
+  next_line_ *= 2;
+  std::fprintf(stderr, "cuDNN has planned %d operations for %s in %.0f s; the next start finds them in a file\n",
+               answers_, name_.c_str(), now - began_at_);
 }
 
 PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& operation) {

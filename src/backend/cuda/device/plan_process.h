@@ -18,7 +18,7 @@ namespace ringtrain::cuda {
 // Returns the path of the executable that runs as the child. It is this executable unless RINGTRAIN_EXECUTABLE names
 // another. A start script and a test set the variable.
 std::string planner_executable();
-// Returns the path of libcuda-stand-in.so, which lies beside that executable.
+// Returns the path of libcuda-stand-in.so, which lies in the same folder as that executable.
 std::string stand_in_driver_path();
 
 // Owns one child process and the two pipes to it. When the child dies, the next question starts a new one.
@@ -50,8 +50,8 @@ class PlanProcess {
   std::string end_of_child();
 
   std::string name_, description_, version_, buffer_;
-  int answers_ = 0;     // about plans
-  double told_at_ = 0;  // when a line about progress was written last, or the first question was asked
+  int answers_ = 0;                      // about plans
+  double began_at_ = 0, next_line_ = 0;  // of the first answer, and the seconds after it when a line is due
   pid_t child_ = -1;
   int to_child_ = -1, from_child_ = -1;
 };

@@ -414,8 +414,8 @@ std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, const
       graph->graph.set_device_properties(target_->description);
       error = graph->graph.deserialize(plan);
     } else {
-      // Turns off the front end's warm-up. It would record a graph in the program's stream, and it runs nothing of a
-      // plan without tensors.
+      // The last argument turns off the front end's warm-up. A warm-up would record a graph in the program's stream.
+      // Without tensors it would run nothing of the plan.
       error = graph->graph.deserialize(target_->handle, plan, false, false);
     }
     if (error.is_good()) {

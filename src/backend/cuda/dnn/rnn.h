@@ -25,7 +25,7 @@ struct RnnOperation {
   bool operator==(const RnnOperation&) const = default;
   std::string key()
       const;  // unique, one line: "lstm bf16 layers4 input128 hidden512 length64 batch4096 standard training"
-  double flops() const;  // of a forward pass; a backward pass has twice as many
+  double flops() const;  // operations of a forward pass; a backward pass has twice as many
 };
 
 // Holds the place of one tensor in cuDNN's weight space. offset and count are in elements of the operation's type.

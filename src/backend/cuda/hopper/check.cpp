@@ -77,10 +77,10 @@ class Tensors {
   std::int64_t bytes(std::size_t i) const { return described_[i].elements() * bytes_of(described_[i].type); }
   std::byte* host(std::size_t i) { return on_host_[i]; }
 
-  // Fills the inputs with normal values of deviation one; `deviation` is that of the weight. Tensors of the same role
-  // have the same values in every operation.
+  // Fills the inputs with normally distributed values. Their standard deviation is `deviation` for the weight and one
+  // for all other inputs. Tensors of the same role have the same values in every operation.
   void fill(double deviation) {
-    constexpr std::size_t period = 8191;  // a prime number, so that channels and pixels differ in their rows of values
+    constexpr std::size_t period = 8191;  // a prime number, so that the values of pixels and channels differ
     for (std::size_t i = 0; i < described_.size(); ++i) {
       const DnnTensor& t = described_[i];
       if (t.output || t.role == DnnRole::alpha) continue;
@@ -123,7 +123,7 @@ DnnRole result_of(const DnnOperation& o) {
 }
 
 void compute(Device& device, const DnnPlan& plan, Tensors& tensors) {
-  // Each result is a sum of `terms` products. This deviation of the weights gives results of deviation one.
+  // Each result is a sum of `terms` products. With this standard deviation of the weights, that of the results is one.
   const DnnOperation& o = plan.operation();
   const std::int64_t terms = o.r * o.r * (o.kind == DnnKind::convolution ? o.c : o.k);
   tensors.fill(1 / std::sqrt(static_cast<double>(terms)));
@@ -136,7 +136,8 @@ void compute(Device& device, const DnnPlan& plan, Tensors& tensors) {
   device.synchronize(done, {});
 }
 
-// Returns for each element whether the ReLU after the norm passes it: 1, 0, or NaN when rounding decides.
+// Returns for each element whether the ReLU after the norm passes the gradient: 1 for yes, 0 for no, NaN when rounding
+// decides.
 Values gates(const DnnOperation& o, const Tensors& tensors) {
   Values open;
   if (o.epilogue == Epilogue::add_relu_sums) {
@@ -157,7 +158,7 @@ Values gates(const DnnOperation& o, const Tensors& tensors) {
   return open;
 }
 
-// `rounding` is half a unit in the last place of the stored type, relative.
+// `rounding` bounds the relative error of rounding to the stored type.
 std::string compare_results(const DnnOperation& o, const Tensors& tensors, const Values& plain, double rounding) {
   const Values result = tensors.values(result_of(o)), open = gates(o, tensors);
   const Values shortcut = tensors.has(DnnRole::shortcut) ? tensors.values(DnnRole::shortcut) : Values();

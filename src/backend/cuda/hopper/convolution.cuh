@@ -55,7 +55,8 @@ struct GroupRow : fusion::Sm90RowBroadcast<0, Tile, float, float, cute::Stride<c
   Params own;
 };
 
-// Words has names for the nodes of trees. `T` is the type of activations, `Tile` has rows, columns and depth.
+// Words gives short names to the nodes of epilogue trees. `T` is the type of activations, `Tile` has rows, columns and
+// depth.
 template <class T, class Tile>
 struct Words {
   static constexpr auto rounding = cutlass::FloatRoundStyle::round_to_nearest;

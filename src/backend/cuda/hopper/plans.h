@@ -1,5 +1,5 @@
 // This room contains convolutions for Hopper GPUs, built from CUTLASS as a library of its own (libringtrain-hopper.so).
-// The program opens the library at run time when it lies beside the executable, and uses it for each DnnOperation with
+// The program opens the library at run time when it lies next to the executable, and uses it for each DnnOperation with
 // Engine::hopper. Begin reading here: Library opens the file, Plans makes plans for operations. interface.h is the
 // border between program and library. tiling.h holds the rules that both share. The kernels are in convolution.cuh and
 // weight_gradient.cuh. check.h compares a kernel with cuDNN before a layer uses it.
@@ -29,7 +29,7 @@ inline bool runs_on(int compute_capability) {
 
 class Library {
  public:
-  // Opens the library once: the file libringtrain-hopper.so beside the executable, or the file that
+  // Opens the library once: the file libringtrain-hopper.so next to the executable, or the file that
   // RINGTRAIN_HOPPER_LIBRARY names. Returns null when there is no such file or when it belongs to another version of
   // the program; `why` is then the reason.
   static const Library* find(std::string* why);

@@ -7,7 +7,7 @@ namespace ringtrain::cuda::hopper {
 namespace {
 
 constexpr std::int64_t multiprocessors =
-    132;  // those of an H100 or H200; a constant, so that the bits are the same on every machine
+    132;  // as on an H100 or H200; a constant, so that every machine computes the same bits
 constexpr std::int64_t most_splits = 132;
 constexpr std::int64_t fewest_steps = 8;  // steps of a split; with fewer, writing the part costs more than computing it
 constexpr std::int64_t alignment = 256;

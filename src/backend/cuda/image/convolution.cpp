@@ -77,7 +77,7 @@ void ConvolutionLayer::list_sites(std::vector<LayerSite>& sites) const {
 
 void ConvolutionLayer::take(const ConvolutionPlan& plan, Choices& choices) const {
   choices.convolutions[*this] = plan;
-  // Only the reader that sends its gradient last decides how x is made and what happens to its gradient.
+  // x may have several readers. Only the one that sends its gradient last decides how x and the gradient of x are made.
   if (x_.needs_gradient && x_.first_reader == this)
     choices.values[x_] = {.stored = plan.way.prologue == Prologue::none, .sums_come = plan.way.brings_sums()};
   if (y_.statistics != nullptr) choices.norms[*y_.statistics].sums_come = plan.sums != SumsWay::separate;

@@ -61,7 +61,7 @@ Storage Emission::of_group(const std::string& what, Storage own) {
   const Storage all = buffer(name, c_.span * bytes);
   Command command{.name = name, .uses = {{own}, {all, true}}, .issue = {}, .replayed = false};
   command.issue = [=, this](Device& device, Stream stream, bool) {
-    // On scratch memory no other rank takes part.
+    // Commands on scratch memory belong to no program. No other rank takes part in them.
     DeviceGroupRanks* ranks = program_ == nullptr ? nullptr : *c_.group_ranks;
     device.copy(at<char>(all) + (ranks == nullptr ? 0 : ranks->rank()) * bytes, at(own), bytes, CopyKind::on_device,
                 stream);

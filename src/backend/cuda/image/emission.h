@@ -72,9 +72,9 @@ class Emission {
   // Adds a command that launches one kernel.
   void kernel(std::string name, std::vector<Access> uses, std::function<KernelLaunch(bool accumulate)> launch,
               std::vector<std::string> finishes = {});
-  // Adds the exchange of `own` with the ranks that share the batch-norm group. The result is [span] of it, in the order
-  // of the ranks. The exchange is issued anew in every pass, between captured segments. Returns `own` when no ranks
-  // share groups.
+  // Adds the exchange of `own` with the ranks that share the batch-norm group. The result holds the `own` of each of
+  // these `span` ranks, in their order. The exchange is issued anew in every pass, between captured segments. Returns
+  // `own` when no ranks share groups.
   Storage of_group(const std::string& what, Storage own);
   // Adds a command that runs an operation `launches` times. Throws Error when the device has no plan for it.
   void operation(std::string name, const DnnOperation& operation, std::int64_t launches,

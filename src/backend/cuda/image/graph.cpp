@@ -97,7 +97,7 @@ class Joiner {
   }
 
   void append(int i, const PartInput&) { keep<PartInputLayer>(make(i, "activations of the part before")); }
-  // A value crosses in its memory layout, so both parts must give it the same width.
+  // A value crosses the cut between two parts in its memory layout, so both parts must give it the same width.
   void append(int i, const PartOutput&) {
     const Value& x = value(input(i));
     if (x.width != round_up(x.shape.channels, 8))
@@ -124,7 +124,7 @@ class Joiner {
     keep<ActivationLayer>(bias, relu >= 0, x, y);
   }
 
-  // The addition or the ReLU after the norm applies it, if there is one.
+  // Creates the norm's statistics. If an addition or a ReLU follows, that node adds the layer that applies the norm.
   void append(int i, const BatchNorm& node) {
     result_.norms.push_back(std::make_unique<NormStatistics>(context_, node, value(input(i))));
     statistics_[at(i)] = result_.norms.back().get();

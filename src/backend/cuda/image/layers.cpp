@@ -160,7 +160,7 @@ void PoolLayer::forward(Emission& e) const {
 }
 
 void PoolLayer::backward(Emission& e) const {
-  if (e.choices().values[x_].pooling != nullptr) return;  // NormLayer::backward() does it
+  if (e.choices().values[x_].pooling != nullptr) return;  // NormLayer::backward() computes this gradient
   const Storage dy = e[y_].gradient, places = e[y_].kept, dx = e.buffer(x_.name + " gradient", c_.bytes(x_));
   const Kernel pool = average_ ? Kernel::average_pool_backward : Kernel::max_pool_backward;
   e.kernel(y_.name + " gradient", {{dy}, {places}, {dx, true}},

@@ -10,7 +10,8 @@ bool NormPool::possible() const {
 }
 
 FusionSite NormPool::site() const {
-  // Per element a place takes a byte and the ReLU's mask a bit. Both ways read the sums of the forward pass.
+  // A place takes one byte per element of y, and the ReLU's mask one bit per element of x. The sums of the forward pass
+  // cost the same in both ways and are left out.
   const auto places = static_cast<double>(c_.samples * y_.elements()),
              mask = static_cast<double>(c_.samples * x_.elements()) / 8;
   const auto map = static_cast<double>(c_.bytes(x_)), pooled = static_cast<double>(c_.bytes(y_)) + places;

@@ -1,5 +1,5 @@
-// This file has the copies of an image program's parameters in its own layout, and the way of their gradients back to
-// the flat vector.
+// An image program keeps copies of its parameters in its own layout. TensorGroup holds such copies. GradientsHome
+// copies their gradients back to the flat vector.
 #pragma once
 
 #include <functional>

@@ -29,7 +29,7 @@ struct Value {
   const NormStatistics* statistics = nullptr;  // its reader, when that is a norm
 
   std::int64_t pixels() const { return shape.height * shape.width; }
-  std::int64_t elements() const { return pixels() * width; }  // of one sample
+  std::int64_t elements() const { return pixels() * width; }  // in one sample
 };
 
 // Holds what a later phase records about values, norms or layers. An object without a record has T{}.

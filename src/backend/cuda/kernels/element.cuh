@@ -164,7 +164,7 @@ __device__ __forceinline__ void store(void* base, std::int64_t at, int count, co
   }
 }
 
-// Whether all of these pointers may be read 16 bytes at a time. Null is allowed.
+// Returns whether all of these pointers may be read 16 bytes at a time. Null is allowed.
 template <class... Pointers>
 __device__ __forceinline__ bool aligned(Pointers... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) | ...) % 16) == 0;

@@ -1,7 +1,7 @@
 // This room contains the CUDA kernels of the program. This header lists the kernels and the arguments of each;
 // launch_of() makes a launch from arguments. Begin here, then read one kernel in its .cuh file: norm.cuh, pool.cuh,
-// update.cuh and so on. table.cu compiles all of them with nvcc. Tests compile the same files as C++ and run them on
-// the CPU.
+// update.cuh and so on. table_fp32.cu, table_bf16.cu and table_fp16.cu compile all of them with nvcc. Tests compile the
+// same files as C++ and run them on the CPU.
 //
 // Activations are NHWC: [rows, channels] with rows = samples x height x width. A group of batch norm is a range of
 // consecutive samples. T is the type of the activations. A kernel reads numbers that change from step to step from
@@ -103,9 +103,9 @@ struct NormSumsArguments {
   std::int64_t rows_per_group;
   int groups, channels, blocks;
 };
-// Computes from these sums the mean, the inverse 1 / sqrt(variance + epsilon), and the affine form scale = gamma x
-// inverse, bias = beta - mean x scale. Each is [groups][channels]. With blocks = 1 the epilogue of a convolution has
-// made the sums.
+// Takes the sums of norm_sums. Computes the mean, the inverse 1 / sqrt(variance + epsilon), and the affine form scale =
+// gamma x inverse, bias = beta - mean x scale. Each is [groups][channels]. With blocks = 1 the epilogue of a
+// convolution has made the sums.
 //
 // The kernel also sums statistic_scale x (mean, unbiased variance) over the groups. It adds that sum to mean_statistic
 // and variance_statistic (accumulate) or sets them. With mean_squares it takes the mean square in place of the variance
@@ -193,8 +193,8 @@ struct NormPoolArguments {
   int channels;
   PoolWindow window;
 };
-// Computes the sums of NormBackwardSumsArguments. Here dr of an element is the sum of dy over the windows whose maximum
-// the element is. dy and `places` have the shape of the pooled map.
+// Computes the sums of NormBackwardSumsArguments. Here dr of an element is the sum of dy over all windows whose
+// maximum is this element. dy and `places` have the shape of the pooled map.
 struct NormPoolBackwardSumsArguments {
   const void *dy, *x;
   const std::uint8_t* places;
@@ -346,7 +346,7 @@ struct SquaredNormPartsArguments {
   float* before = nullptr;  // not null: squares values - before, then sets before = values
   bool first = false;       // takes zeros in place of before
 };
-// Adds these up for each range: norms[count].
+// Adds the blocks' partial sums up for each range: norms[count].
 struct SquaredNormsArguments {
   const double* partial;
   const NormRange* ranges;  // [count], in device memory
@@ -374,12 +374,12 @@ struct NormTotalArguments {
 // Holds the results of update_scalars, which the other kernels of an update read. When a squared norm is not finite
 // (overflow or NaN), the update is skipped.
 struct UpdateScalars {
-  double squared_norm = 0;   // of the gradient without the loss scale
+  double squared_norm = 0;   // the gradient's, without the loss scale
   float gradient_scale = 1;  // 1 / loss scale, times the clipping
   std::int32_t applied = 0;  // 0: the update is skipped
-  double gain = 1;           // AdaScale's
+  double gain = 1;           // AdaScale's gain
   AdaScaleAverages adascale = {};
-  float rate_factor = 1;  // the gain
+  float rate_factor = 1;  // the gain, which multiplies the learning rate
 };
 struct UpdateScalarsArguments {
   const double* norms;  // [count], the squared norms of the gradient's ranges
@@ -444,7 +444,7 @@ struct BlendArguments {  // y = alpha x + beta y
   std::int64_t count;
   float alpha, beta;
 };
-// Describes a tensor of the flat vectors, or a piece without a copy (own is null).
+// Describes a tensor of the flat vectors, or a piece of them that has no copy. `own` is then null.
 struct UpdatePlace {
   TensorPlace tensor;  // own_offset counts from `own`
   void* own = nullptr;

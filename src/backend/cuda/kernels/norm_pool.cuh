@@ -8,8 +8,8 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// Rounds a value to T once, as norm_apply does when it stores the value. So the same element is the maximum as when the
-// map is in memory.
+// Rounds a value to T once, as norm_apply does when it stores the value. So each window has the same maximum as when
+// the map is in memory.
 template <class T>
 __device__ __forceinline__ float as_stored(float value) {
   T stored;
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(tile_threads, 2) norm_pool(NormPoolArguments a
     norm_pool_pixels<T, false>(a);
 }
 
-// Returns dr of a row: the sum of the gradients of the windows whose maximum it is.
+// Returns dr of a row. For each channel, dr is the sum of the gradients of the windows whose maximum is in this row.
 template <class T, bool whole, class Arguments>
 __device__ __forceinline__ Eight gather_gradient(const Arguments& a, std::int64_t row, int channel, int count) {
   const std::int64_t pixels = std::int64_t{a.window.height} * a.window.width, image = quotient(row, pixels);

@@ -21,7 +21,7 @@ constexpr Recorded recorded[] = {
 struct Multiprocessor {
   int threads, blocks, shared_bytes;
 };
-// CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+// The numbers are from the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 Multiprocessor multiprocessor(int compute_capability) {
   switch (compute_capability) {
     case 86:

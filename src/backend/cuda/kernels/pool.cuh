@@ -98,7 +98,7 @@ __device__ __forceinline__ WindowsOfPixel windows_of(const PoolWindow& p, int pi
   w.column_end = smaller(p.out_width, w.column / p.stride + 1);
   return w;
 }
-// Adds up the gradients of the windows whose maximum the pixel is, for its eight channels and in a fixed order. dy and
+// Adds up the gradients of the windows whose maximum is at this pixel, for eight channels and in a fixed order. dy and
 // `places` have the shape of the pooled map.
 template <class T, bool whole>
 __device__ __forceinline__ Eight gradient_of_windows(const WindowsOfPixel& w, const PoolWindow& p, const void* dy,
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(tile_threads) average_pool_backward(PoolArgume
 template <class T>
 __global__ void __launch_bounds__(tile_threads) reorder(ReorderArguments a) {
   RINGTRAIN_SHARED(T, square, [reorder_tile][reorder_tile + 1]);
-  const int rows = a.inverse ? a.channels : a.spatial, columns = a.inverse ? a.spatial : a.channels;  // of `from`
+  const int rows = a.inverse ? a.channels : a.spatial, columns = a.inverse ? a.spatial : a.channels;  // `from`
   const int across = columns / reorder_tile + (columns % reorder_tile != 0);
   const auto tile = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % reorder_tile;
   const int row0 = tile / across * reorder_tile, column0 = tile % across * reorder_tile;

@@ -64,8 +64,8 @@ class Trial {
   DeviceMemory x_, y_, dx_, dy_, weights_, d_weights_, workspace_, reserve_;
 };
 
-// Without timing, the way with fewer bytes is taken. The bytes make that the guess: cuDNN's one call overlaps the
-// layers, and its standard algorithm is good for any shape.
+// When nothing is timed, the way with the fewest bytes is taken. So the guess gets fewer bytes here than other ways.
+// The guess is cuDNN's standard algorithm, which is good for any shape, in one call, which overlaps the layers.
 FusionSite::Way make_way(std::string name, std::vector<RnnOperation> calls, bool guess, std::shared_ptr<Trial> trial) {
   return {.name = std::move(name),
           .operations = {},

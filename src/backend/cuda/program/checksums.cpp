@@ -52,7 +52,7 @@ DeviceChecksums::DeviceChecksums(Device& device, std::function<void()> poll, std
   device_.synchronize(done_, poll_);
 }
 
-// Work in the stream may still use the memory.
+// Waits for the newest work, because it may still use the memory.
 DeviceChecksums::~DeviceChecksums() {
   *bytes_ -= taken();
   try {

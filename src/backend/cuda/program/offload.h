@@ -18,7 +18,7 @@
 namespace ringtrain::cuda {
 
 struct OffloadRates {
-  Rates device;     // of the device that runs the commands
+  Rates device;     // the device that runs the commands
   double link = 0;  // bytes a second in each direction
   double stretch = 1;
   double copy_seconds = 1e-5;                  // latency of a copy

@@ -42,7 +42,7 @@ DeviceRangeNorms::DeviceRangeNorms(Device& device, std::function<void()> poll, s
   device_.synchronize(done_, poll_);  // after this wait any stream may measure
 }
 
-// Work in the stream may still use the memory.
+// Waits for the newest work, because it may still use the memory.
 DeviceRangeNorms::~DeviceRangeNorms() {
   *bytes_ -= taken();
   try {
@@ -117,7 +117,7 @@ DeviceNormTotal::~DeviceNormTotal() {
   *bytes_ -= total_.bytes();
   try {
     device_.synchronize(done_, {});
-  } catch (const Error&) {  // as above
+  } catch (const Error&) {  // the device is lost, as above
   }
 }
 

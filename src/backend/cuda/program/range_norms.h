@@ -25,8 +25,8 @@ class DeviceRangeNorms : public RangeNorms {
   const double* data() const override { return norms_.data<double>(); }
   void fetch() override;
 
-  // For a kernel that computes the values to be squared. The kernel fills `partial` with the sum of squares of each
-  // block's chunk, in the program's stream. add_parts() then adds the sums up to data().
+  // Parts is for a kernel that computes the values itself. The kernel fills `partial` with the sum of squares of each
+  // block's chunk, in the program's stream. add_parts() then adds up these sums; data() has the result.
   struct Parts {
     const NormRange* ranges;  // [count], in device memory
     int count;

@@ -35,8 +35,8 @@ void Schedule::insert_recomputation() {
   const std::size_t end = std::min(weights_, commands_.size());
   std::vector<std::size_t> first_use(storages_.size(), none);
   std::vector<bool> last_for_good(storages_.size());  // written by a command that must not be issued again
-  // A command that writes lasting memory must not be issued again. It has already counted or kept its results there, as
-  // the statistics of batch norm or the sums of the loss.
+  // A command that writes lasting memory must not be issued again. It has already counted or kept its results there,
+  // such as the statistics of batch norm or the sums of the loss.
   const auto once = [&](const Command& c) {
     return std::ranges::any_of(
         c.uses, [&](const Access& a) { return a.write && a.storage != workspace() && item(a.storage).lasting; });

@@ -34,8 +34,8 @@ struct Access {
 struct Command {
   std::string name;          // "layer1.0.conv1 data gradient"
   std::vector<Access> uses;  // storages below 0 are ignored
-  // Gives the work to the stream. It looks addresses up with Schedule::at(). `accumulate` is true for every micro-step
-  // of a step but the first.
+  // Gives the work to the stream. It looks addresses up with Schedule::at(). `accumulate` is false in the first
+  // micro-step of a step and true in the others.
   std::function<void(Device&, Stream, bool accumulate)> issue;
   std::vector<std::string> finishes = {};  // parameters whose gradients are final after this command
   double flops = 0, bytes = 0;  // for tables; when bytes is 0, plan() adds up the storages that the command uses
@@ -118,7 +118,7 @@ class Schedule {
     Storage storage = -1;
     std::size_t written = 0;  // the last command of the forward pass that writes it
     std::size_t first_backward = 0;
-    double seconds = 0;        // of one copy
+    double seconds = 0;        // time of one copy
     std::size_t out_done = 0;  // this command waits until the copy out is done
     std::size_t back = 0;      // the copy back begins before this command
   };
@@ -139,8 +139,8 @@ class Schedule {
     int again = -1;        // command with which the second lifetime begins
     char* base = nullptr;  // address in the current lifetime
   };
-  // Holds a storage that is offloaded. The four events say, in this order: it was written for the last time in the
-  // forward pass; the copy out is done; its memory for the backward pass is free; the copy back is done.
+  // Holds a storage that is offloaded. The four events say, in this order: its last write in the forward pass is done;
+  // the copy out is done; its memory for the backward pass is free; the copy back is done.
   struct Travel {
     Storage storage = -1;
     std::int64_t host_offset = 0;

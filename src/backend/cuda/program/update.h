@@ -40,9 +40,9 @@ class Updater {
   std::unique_ptr<TrustRatios> trust_;    // for known_ranges_; null until needed
   std::unique_ptr<MuonDirections> muon_;  // the same
   std::unique_ptr<CompletedNorms> completed_;  // the same; for the gradient when ranks share the tensors
-  bool reports_trust_ = false;                 // about the last update
-  // The places of these ranges and copies are on the device now. Copies are compared by their shared pointer, because
-  // the address of a program may be used again by another.
+  bool reports_trust_ = false;                 // finish() returns the last update's trust ratios
+  // The places of these ranges and copies are on the device now. Copies are compared by their shared pointer. The
+  // address of a program would not do, because a later program may get the same address.
   std::vector<UpdateRange> known_ranges_;
   std::shared_ptr<const std::vector<WeightCopy>> known_copies_;
   std::int64_t place_count_ = 0, place_blocks_ = 0;

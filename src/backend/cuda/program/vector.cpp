@@ -29,7 +29,7 @@ DeviceVector::~DeviceVector() {
   if (release_) release_(data_);
 }
 
-// Work in the stream may still read the vector.
+// Waits for the compute stream, because its work may still use the vector.
 void DeviceVector::wait_for_device() {
   const Event finished = device_.make_event();
   device_.record(finished, device_.compute_stream());

@@ -1,5 +1,9 @@
-// Cudnn holds the functions of cuDNN that the program calls directly. NVIDIA's front end calls cuDNN's graph API
-// (dnn/plans.cpp).
+// Cudnn holds the functions of cuDNN that the program calls directly: handles, errors, and recurrent layers. NVIDIA's
+// front end calls cuDNN's graph API (dnn/plans.cpp).
+//
+// The program is not linked with cuDNN, so that it starts on machines without it. cudnn() opens the library
+// (dnn/libraries.h) and looks up each function by name. To call another function of cuDNN, add a member here and a line
+// to cudnn.cpp.
 #pragma once
 
 #include <cudnn.h>

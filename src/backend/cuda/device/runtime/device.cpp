@@ -26,7 +26,7 @@ namespace ringtrain::cuda {
 namespace {
 
 constexpr unsigned small_shared_bytes = 48 * 1024;  // every kernel may use this much without cudaFuncSetAttribute
-constexpr float most_milliseconds = 500;  // limit of the time for timing one thing; slower work need not be repeated
+constexpr float most_milliseconds = 500;            // time() stops repeating its work after this time
 
 cudaStream_t of(Stream stream) {
   return reinterpret_cast<cudaStream_t>(stream.handle);

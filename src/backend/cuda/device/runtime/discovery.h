@@ -1,4 +1,8 @@
 // Finds out which GPUs this process sees and reads their properties.
+//
+// The runtime device (device.cpp) calls check_device() before it takes a GPU into use, and device_facts() right after.
+// An ordinal counts the GPUs that CUDA_VISIBLE_DEVICES leaves visible. `ringtrain plan --device` gets the same facts
+// from a description of the GPU (device/described.h).
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,8 @@
 // Makes plans for a real GPU (PlanMaker of device/plan_store.h).
+//
+// A plan is cuDNN's choice of kernels for one operation. dnn/plans.cpp describes the operation to cuDNN and builds its
+// plans. This file connects that code with the PlanStore, which times plans and keeps the best. It also says in which
+// folder plans are kept from run to run.
 #pragma once
 
 #include <cudnn.h>

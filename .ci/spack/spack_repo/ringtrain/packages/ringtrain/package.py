@@ -1,10 +1,14 @@
 """Recipe for Spack 1.0 or newer. From a checkout:
 
     spack repo add .ci/spack/spack_repo/ringtrain
-    spack dev-build ringtrain@main
+    spack install ringtrain              the last commit of this checkout
+    spack dev-build ringtrain@main       the files as they are
 
-or in an environment: spack develop --path . ringtrain@main && spack add ringtrain@main && spack install
+or in an environment: spack develop --path . ringtrain@main && spack add ringtrain@main
 """
+
+from pathlib import Path
+
 from spack_repo.builtin.build_systems.cuda import CudaPackage
 from spack_repo.builtin.build_systems.makefile import MakefilePackage
 
@@ -12,9 +16,13 @@ from spack.package import *
 
 
 class Ringtrain(MakefilePackage, CudaPackage):
-    """Large-batch training over MPI: data-parallel training of CNNs and LSTMs from HDF5 data sets."""
+    """Large-batch training of CNNs and LSTMs over MPI, from HDF5 data sets."""
 
-    version("main")
+    # The sources are those of the checkout in which this recipe lies.
+    git = Path(__file__).resolve().parents[6].as_uri()
+    homepage = git
+
+    version("main", branch="main")
 
     variant("tests", default=False, description="Build the unit and MPI tests, too")
 
@@ -23,15 +31,9 @@ class Ringtrain(MakefilePackage, CudaPackage):
     depends_on("gmake", type="build")
     depends_on("pkgconfig", type="build")
     depends_on("git", type="build")
-    depends_on("python@3.9:", type="run")
-    depends_on("py-numpy", type="run")
-    depends_on("py-scipy", type="run")
-    depends_on("py-matplotlib", type="run")
-    depends_on("py-h5py", type="run")
-    depends_on("py-pyyaml", type="run")
 
     depends_on("mpi")
-    depends_on("hdf5~mpi+hl")
+    depends_on("hdf5~mpi")
     depends_on("yaml-cpp")
     depends_on("onednn")
     depends_on("libjpeg-turbo")
@@ -42,10 +44,19 @@ class Ringtrain(MakefilePackage, CudaPackage):
     depends_on("cudnn@9", when="+cuda")
     depends_on("nccl", when="+cuda")
 
+    # The plots.
+    with default_args(type="run"):
+        depends_on("python@3.9:")
+        depends_on("py-numpy")
+        depends_on("py-scipy")
+        depends_on("py-matplotlib")
+        depends_on("py-h5py~mpi")
+        depends_on("py-pyyaml")
+
     conflicts("%gcc@:10", msg="C++20's <source_location> needs GCC 11 or newer")
     conflicts("%clang@:15", msg="C++20's <source_location> needs Clang 16 or newer")
 
-    def setup_build_environment(self, env):
+    def setup_build_environment(self, env: EnvironmentModifications) -> None:
         libraries = {
             "HDF5_HOME": "hdf5",
             "YAML_CPP_HOME": "yaml-cpp",
@@ -60,12 +71,14 @@ class Ringtrain(MakefilePackage, CudaPackage):
             libraries["GTEST_HOME"] = "googletest"
         if self.spec.satisfies("+cuda"):
             libraries.update(CUDA_HOME="cuda", CUDNN_HOME="cudnn", NCCL_HOME="nccl")
+            architectures = [a for a in self.spec.variants["cuda_arch"].value if a != "none"]
+            if architectures:
+                env.set("CUDA_ARCHITECTURES", " ".join(architectures))
         for variable, package in libraries.items():
             env.set(variable, self.spec[package].prefix)
         env.set("CUDA", "1" if self.spec.satisfies("+cuda") else "0")
-        architectures = self.spec.variants["cuda_arch"].value if self.spec.satisfies("+cuda") else ()
-        if architectures and architectures != ("none",):
-            env.set("CUDA_ARCHITECTURES", " ".join(architectures))
+        # A newer compiler may warn of more. That is no reason not to install the program.
+        env.set("WARNINGS", "-Wall")
 
     @property
     def build_targets(self):
@@ -75,5 +88,5 @@ class Ringtrain(MakefilePackage, CudaPackage):
     def install_targets(self):
         return ["install", f"PREFIX={self.prefix}"]
 
-    def setup_run_environment(self, env):
+    def setup_run_environment(self, env: EnvironmentModifications) -> None:
         env.set("RINGTRAIN_SHARE", self.prefix.share.ringtrain)

@@ -1,4 +1,7 @@
-// Compiles every kernel for every type and returns their addresses.
+// Compiles every kernel for one type and returns their addresses. nvcc takes long for that, so table_fp32.cu,
+// table_bf16.cu and table_fp16.cu include this file for one type each, and make compiles them at the same time.
+#pragma once
+
 #include "backend/cuda/kernels/activation.cuh"
 #include "backend/cuda/kernels/checksum.cuh"
 #include "backend/cuda/kernels/flat.cuh"
@@ -18,7 +21,6 @@
 #include "backend/cuda/kernels/update.cuh"
 
 namespace ringtrain::cuda {
-
 namespace {
 
 template <class Arguments>
@@ -45,17 +47,4 @@ const void* function(Kernel kernel) {
 }
 
 }  // namespace
-
-const void* kernel_function(Kernel kernel, Type type) {
-  switch (type) {
-    case Type::fp32:
-      return function<float>(kernel);
-    case Type::bf16:
-      return function<on_device::Bf16>(kernel);
-    case Type::fp16:
-      return function<on_device::Fp16>(kernel);
-  }
-  return nullptr;
-}
-
 }  // namespace ringtrain::cuda

@@ -1,0 +1,10 @@
+"""Colours for any number of lines, shared by plot.py, plot_bench.py and the report."""
+
+
+def colors(count):
+    """As many that differ: matplotlib's ten, or a rainbow where ten are not enough."""
+    import matplotlib
+
+    if count <= 10:
+        return [f"C{i}" for i in range(count)]
+    return [matplotlib.colormaps["turbo"](0.05 + 0.9 * i / (count - 1)) for i in range(count)]
