@@ -165,7 +165,8 @@ def test_ranks_that_mpi_does_not_let_go_leave_with_their_exit_code(workshop):
                     "int MPI_Abort(void* group, int code) { for (;;) pause(); }\n")
     run, job = workshop.start_training("run", ranks=2, stop__steps=3, env=env)
     result = job.wait(60)
-    assert result.code == 0 and "MPI_Finalize did not return" in result.err, result
+    # Open MPI 4's mpirun returns 1 when a process ends with 0 without MPI_Finalize.
+    assert result.code in (0, 1) and "MPI_Finalize did not return" in result.err, result
     assert_gone(job)
     run, job = workshop.start_training("run", ranks=2, resume=True, stop__steps=ENDLESS, env=env)
     job.wait_for_step(run, 6)

@@ -2,6 +2,7 @@
 continue another one's run."""
 import json
 import os
+import re
 import signal
 import time
 
@@ -58,8 +59,8 @@ def test_plan_says_what_each_rank_keeps(workshop):
     def planned(**changes):
         result = workshop.run("plan", workshop.experiment(**changes), "--ranks", 4, ranks=0)
         assert result.code == 0, result
-        lines = [line for line in result.out.splitlines() if "optimizer state" in line]
-        return [int(line.split()[-1].replace(",", "")) for line in lines]
+        values = re.findall(r"^.*optimizer state.* ([\d,]+)$", result.out, re.MULTILINE)
+        return [int(value.replace(",", "")) for value in values]
 
     whole, shared = planned(), planned(parallel=SHARDED)
     assert len(whole) == len(shared) == 2  # Adam's two moments

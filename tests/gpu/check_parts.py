@@ -250,8 +250,11 @@ def pictures(run, seconds):
 
 
 def need_precision(run, precision):
-    if precision == "fp16":  # the CPU does not train in fp16
+    # The CPU stands for the GPU in a dry call. It does not train in fp16, and trains in bf16 only with AVX-512 BF16.
+    if precision == "fp16":
         run.need_real_gpu("fp16")
+    if precision == "bf16" and "avx512_bf16" not in Path("/proc/cpuinfo").read_text():
+        run.need_real_gpu("bf16 without AVX-512 BF16")
     run.need_gpu()
 
 
