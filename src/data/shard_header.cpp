@@ -103,8 +103,8 @@ bool parse_shard_name(const std::string& prefix, const std::string& path, std::i
 
 std::vector<std::string> find_shards(const std::string& prefix) {
   if (prefix.ends_with(".h5")) return {prefix};
-  const std::string make_it = cat("make it: bin/ringtrain-data names INPUT --out ", converter_prefix(prefix),
-                                  "   (or: text INPUT ..., images INPUT ...)");
+  const std::string make_it = cat("make it: bin/ringtrain-data KIND INPUT --out ", converter_prefix(prefix),
+                                  ", where KIND is images, names or text");
   fs::path folder = fs::path(prefix).parent_path();
   if (folder.empty()) folder = ".";
   std::map<std::int64_t, std::vector<bool>> found;  // which shards exist, by the number of shards
