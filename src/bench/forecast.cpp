@@ -17,14 +17,22 @@ namespace {
 
 constexpr const char* measure_advice = "ringtrain bench comm input step EXPERIMENT.yaml --json preflight.json";
 
-// Interpolates linearly between measured points. Outside of them it takes the nearest point.
+std::pair<int, int> on_ranks(const StepMeasurement& s) {
+  return {s.ranks_per_node, s.ranks};
+}
+
+// Interpolates linearly between measured points. Outside of them it takes the nearest point. Of several points with as
+// many ranks per node, it takes the one with the most ranks up to `ranks`.
 template <class Value>
-double between(const std::vector<StepMeasurement>& steps, int ranks_on_node, const Value& value) {
-  const auto after = std::find_if(steps.begin(), steps.end(),
+double between(const std::vector<StepMeasurement>& steps, int ranks, int ranks_on_node, const Value& value) {
+  const auto first = std::find_if(steps.begin(), steps.end(),
                                   [&](const StepMeasurement& s) { return s.ranks_per_node >= ranks_on_node; });
-  if (after == steps.end()) return value(steps.back());
-  if (after == steps.begin()) return value(*after);
-  const StepMeasurement &a = *std::prev(after), &b = *after;
+  if (first == steps.end()) return value(steps.back());
+  auto after = first;
+  for (auto s = first; s != steps.end() && s->ranks_per_node == first->ranks_per_node && s->ranks <= ranks; ++s)
+    after = s;
+  if (first == steps.begin() || after->ranks_per_node == ranks_on_node) return value(*after);
+  const StepMeasurement &a = *std::prev(first), &b = *after;
   const double x = static_cast<double>(ranks_on_node - a.ranks_per_node) / (b.ranks_per_node - a.ranks_per_node);
   return value(a) + x * (value(b) - value(a));
 }
@@ -54,11 +62,12 @@ Forecast::Forecast(const Experiment& experiment, const std::vector<Preflight>& m
     if (p.step.model != keys)
       throw Error(cat("the measured step is of another model: ", p.step.model, "; the experiment has ", keys),
                   measure_advice);
-    std::erase_if(steps_, [&](const StepMeasurement& s) { return s.ranks_per_node == p.step.ranks_per_node; });
+    std::erase_if(steps_, [&](const StepMeasurement& s) { return on_ranks(s) == on_ranks(p.step); });
     steps_.push_back(p.step);
   }
   if (steps_.empty()) throw Error("no step was measured", measure_advice);
-  std::ranges::sort(steps_, {}, &StepMeasurement::ranks_per_node);
+  std::ranges::sort(steps_, {}, on_ranks);
+  input_cost_.assign(steps_.size(), 0);
   for (const Preflight& p : measured) {
     // If ranks shared cores, the links were measured too slow.
     const StepMeasurement& s = p.has_step ? p.step : steps_.back();
@@ -91,14 +100,15 @@ bool Forecast::has_spare_core(int ranks_on_node, int cores) const {
 // On a GPU, sums hardly disturb computation. On a CPU, the computing core does all the work of a sum, unless a measured
 // step shows that it does less.
 void Forecast::fit() {
+  for (const StepMeasurement& s : steps_)
+    if (s.ranks == 1 && s.seconds > 0) computing_excess_ = s.seconds / model_time(s, false).total() - 1;
   busy_ = base().on_device ? 0 : 1;
   double fitted = 0;
   int count = 0;
   for (const StepMeasurement& s : steps_) {
-    if (s.ranks == 1 || own_crowding(s) > 1 || !(has_node_ || has_network_)) continue;
+    if (s.ranks == 1 || s.seconds <= 0 || own_crowding(s) > 1 || !(has_node_ || has_network_)) continue;
     const Setting setting = {{}, 1};
-    StepWork w = work(share_of(s), s.ranks, s.ranks_per_node, setting);
-    w.update = s.update, w.input = 0;  // s.seconds was measured without a data set
+    const StepWork w = work(share_of(s, false), s.ranks, s.ranks_per_node, setting);
     fitted += fit_busy(w, cluster(s.ranks, s.ranks_per_node, setting), Topology::flat, s.seconds);
     ++count;
   }
@@ -106,17 +116,58 @@ void Forecast::fit() {
   if (count > 0) busy_ = fitted / count;
   for (const StepMeasurement& s : steps_) fit_core_sharing(s);
 
-  double squares = 0;
-  for (const StepMeasurement& s : steps_) {
-    uncertainty_.jitter = std::max(uncertainty_.jitter, s.jitter);
-    if (s.ranks > 1 && !(has_node_ || has_network_)) continue;
-    const Comparison c = compare(s);
-    const double off = c.measured / c.predicted - 1;
-    squares += off * off / static_cast<double>(steps_.size());
-  }
+  for (const StepMeasurement& s : steps_) uncertainty_.jitter = std::max(uncertainty_.jitter, s.jitter);
   uncertainty_.compute = uncertainty_.jitter;
   uncertainty_.sums = std::max(node_.error, network_.error);
+  fit_unexplained();
+}
+
+double Forecast::unexplained(int ranks, int ranks_on_node) const {
+  if (ranks == 1) return 0;
+  const bool shares_cores = crowding_of(ranks_on_node) > 1;
+  return (shares_cores ? unexplained_shared_ : unexplained_).at(ranks, ranks_on_node);
+}
+
+StepTime Forecast::model_time(const StepMeasurement& s, bool with_input) const {
+  const int on_node = std::min(s.ranks, s.ranks_per_node);
+  const StepWork w = work(share_of(s, with_input), s.ranks, on_node, setting(on_node));
+  return step_time(w, cluster(s.ranks, s.ranks_per_node, setting(on_node)), Topology::flat);
+}
+
+// A measured step differs from the model, whose parameters have bounds and serve all measured steps. What is left is
+// added, so that measured steps come out as they were measured:
+// - A rank alone takes longer than its passes and its update (computing_excess_): all computing takes so much longer.
+// - Steps of several ranks: seconds of a step, carried to other numbers of ranks by Unexplained. Where ranks share
+//   cores, the fitted wait of a message contains it already, unless such ranks were measured.
+// - What the data set adds to a step: seconds of a sample.
+// The error of the model is how much was left of the steps without a data set.
+void Forecast::fit_unexplained() {
+  const auto is_known = [&](const StepMeasurement& s) { return s.ranks == 1 || has_node_ || has_network_; };
+  std::vector<double> left(steps_.size());
+  double squares = 0;
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const StepMeasurement& s = steps_[i];
+    if (s.seconds <= 0 || !is_known(s)) continue;
+    left[i] = s.seconds - model_time(s, false).total();
+    const double all = s.ranks == 1 ? s.seconds * computing_excess_ / (1 + computing_excess_) : left[i];
+    const double off = s.seconds / (s.seconds - all) - 1;
+    squares += off * off / static_cast<double>(steps_.size());
+  }
   uncertainty_.model = std::sqrt(squares);
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const int on_node = std::min(steps_[i].ranks, steps_[i].ranks_per_node);
+    if (steps_[i].ranks > 1 && steps_[i].seconds > 0 && is_known(steps_[i]))
+      (crowding_of(on_node) > 1 ? unexplained_shared_ : unexplained_).add(steps_[i].ranks, on_node, left[i]);
+  }
+
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const StepMeasurement& s = steps_[i];
+    if (s.input_seconds <= 0 || !is_known(s)) continue;
+    const auto rows = static_cast<double>(s.rows_per_rank);
+    if (loader_rate_ > 0) loader_rate_ = std::max(loader_rate_, rows / s.input_seconds);  // the step shows that much
+    const StepTime without = model_time(s, false);
+    input_cost_[i] = (s.input_seconds - s.input_wait - without.total()) / rows;
+  }
 }
 
 // Fits the cost of sharing cores to a step that was measured while two ranks took turns on a core. If the ranks of the
@@ -129,9 +180,7 @@ void Forecast::fit_core_sharing(const StepMeasurement& s) {
   if (!is_crowded && s.shared_pass > 0)
     setting.core_sharing.slowdown = std::max(0.0, s.shared_pass / (2 * (s.forward + s.backward)) - 1);
   core_sharing_ = setting.core_sharing;
-  StepWork w = work(share_of(s), s.ranks, s.ranks_per_node, setting);
-  w.update = setting.core_sharing.slower(setting.crowding) * s.update / core_sharing_.slower(own_crowding(s));
-  w.input = 0;
+  const StepWork w = work(share_of(s, false), s.ranks, s.ranks_per_node, setting);
   core_sharing_.message_wait = fit_message_wait(w, {s.ranks, s.ranks_per_node, node_, network_, sums()}, Topology::flat,
                                                 setting.crowding, seconds);
   core_sharing_is_measured_ = true;
@@ -139,12 +188,12 @@ void Forecast::fit_core_sharing(const StepMeasurement& s) {
 
 StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, const Setting& setting) const {
   const StepMeasurement& last = base();
-  double factor = setting.core_sharing.slower(setting.crowding);
+  double factor = (1 + computing_excess_) * setting.core_sharing.slower(setting.crowding);
   if (last.full_node_pass > 0)
     factor *= full_node_slowdown(last.full_node_pass / (last.forward + last.backward), ranks_on_node,
                                  last.ranks_per_node, last.cores_per_node / last.threads);
   const auto at_node = [&](const auto& value) {
-    return factor * between(steps_, ranks_on_node,
+    return factor * between(steps_, ranks, ranks_on_node,
                             [&](const StepMeasurement& s) { return value(s) / core_sharing_.slower(own_crowding(s)); });
   };
   const auto micro = static_cast<double>(share.micro_batch), rows = static_cast<double>(share.rows);
@@ -152,12 +201,15 @@ StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, c
   w.forward = at_node([&](const StepMeasurement& s) { return pass_at(s.passes, micro).forward; });
   w.backward = at_node([&](const StepMeasurement& s) { return pass_at(s.passes, micro).backward; });
   w.update = at_node([](const StepMeasurement& s) { return s.update; });
-  // The data set adds more than waiting to a step, because loader threads take time from computing threads.
-  w.update += rows * at_node([](const StepMeasurement& s) {
-                return s.input_seconds > 0 ? std::max(0.0, s.input_seconds - s.input_wait - s.seconds) /
-                                                 static_cast<double>(s.rows_per_rank)
-                                           : 0.0;
-              });
+  if (share.with_input) {
+    // The data set adds more than waiting to a step, because loader threads take time from computing threads.
+    const auto of_samples = [&](const auto& value) { return rows * at_node(value) / (1 + computing_excess_); };
+    w.update +=
+        of_samples([&](const StepMeasurement& s) { return input_cost_[static_cast<std::size_t>(&s - steps_.data())]; });
+    w.input_wait = of_samples([](const StepMeasurement& s) {
+      return s.input_seconds > 0 ? s.input_wait / static_cast<double>(s.rows_per_rank) : 0;
+    });
+  }
   // The loader was measured with a core of its own. A full node has no core for it.
   if (share.with_input && loader_rate_ > 0 && has_spare_core(last.ranks_per_node, last.cores_per_node) &&
       !has_spare_core(ranks_on_node, cores_per_node_))
@@ -169,6 +221,7 @@ StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, c
   w.bucket_elements = bucket_elements(experiment_.communication, base().on_device, ranks);
   w.element_bytes = base().element_bytes;
   w.busy = busy_;
+  w.unexplained = unexplained(ranks, ranks_on_node);
   w.watermark = base().watermark;
   return w;
 }
@@ -236,12 +289,9 @@ ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
 
 Forecast::Comparison Forecast::compare(const StepMeasurement& s) const {
   const int on_node = std::min(s.ranks, s.ranks_per_node);
-  BatchShare share = share_of(s);
-  share.with_input = s.input_seconds > 0;
-  const StepWork w = work(share, s.ranks, on_node, setting(on_node));
-  const Cluster c = cluster(s.ranks, s.ranks_per_node, setting(on_node));
-  return {s.ranks, on_node, measured_seconds(s), step_time(w, c, Topology::flat).total(),
-          range(share, s.ranks, s.ranks_per_node, Topology::flat)};
+  const bool with_input = s.input_seconds > 0;
+  return {s.ranks, on_node, measured_seconds(s), model_time(s, with_input).total(),
+          range(share_of(s, with_input), s.ranks, s.ranks_per_node, Topology::flat)};
 }
 
 std::vector<int> parse_ranks(const std::string& text) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/preflight.h"
+#include "bench/unexplained.h"
 #include "config/experiment.h"
 
 namespace ringtrain {
@@ -61,6 +62,9 @@ class Forecast {
   int ranks_per_node() const { return ranks_per_node_; }
   int cores_per_node() const { return cores_per_node_; }
   const StepMeasurement& base() const { return steps_.back(); }
+  // What a prediction adds to the model's times (fit_unexplained()).
+  double computing_excess() const { return computing_excess_; }
+  double unexplained(int ranks, int ranks_on_node) const;
 
  private:
   // The share of a batch that one rank computes.
@@ -72,7 +76,9 @@ class Forecast {
     CoreSharing core_sharing;
     double crowding = 1;
   };
-  static BatchShare share_of(const StepMeasurement& s) { return {s.rows_per_rank, s.micro_batch, s.accumulation}; }
+  static BatchShare share_of(const StepMeasurement& s, bool with_input) {
+    return {s.rows_per_rank, s.micro_batch, s.accumulation, with_input};
+  }
   double crowding_of(int ranks_on_node) const;
   bool has_spare_core(int ranks_on_node, int cores) const;
   Setting setting(int ranks_on_node) const { return {core_sharing_, crowding_of(ranks_on_node)}; }
@@ -80,17 +86,23 @@ class Forecast {
   FlatSums sums() const;
   Cluster cluster(int ranks, int ranks_per_node, const Setting& setting) const;
   StepRange range(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const;
+  StepTime model_time(const StepMeasurement& s, bool with_input) const;
   void fit_core_sharing(const StepMeasurement& s);
+  void fit_unexplained();
   void fit();
 
   const Experiment experiment_;
-  std::vector<StepMeasurement> steps_;  // ascending in ranks per node, one for each number
-  Link node_, network_;                 // for ranks that do not share their cores
+  // Ascending in ranks per node and ranks, one for each pair.
+  std::vector<StepMeasurement> steps_;
+  std::vector<double> input_cost_;  // of each step: seconds that the data set adds for a sample, beside waiting
+  Link node_, network_;             // for ranks that do not share their cores
   bool has_node_ = false, has_network_ = false, network_is_assumed_ = false, busy_is_fitted_ = false;
   int ranks_per_node_ = 1, cores_per_node_ = 1;
   std::int64_t rows_per_rank_ = 0;
   double loader_rate_ = 0;  // samples per second and rank; 0: not measured
   double busy_ = 0;
+  double computing_excess_ = 0;                   // of a rank's step alone over its passes and update, relative
+  Unexplained unexplained_, unexplained_shared_;  // of ranks with a core each, and of ranks that share cores
   CoreSharing core_sharing_;
   bool core_sharing_is_measured_ = false;
   Uncertainty uncertainty_;

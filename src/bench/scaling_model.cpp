@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 namespace ringtrain {
 
@@ -152,8 +153,9 @@ double backward_and_sums(const StepWork& work, const Cluster& cluster, Topology 
 StepTime step_time(const StepWork& work, const Cluster& cluster, Topology topology) {
   StepTime t;
   t.compute = static_cast<double>(work.accumulation) * (work.forward + work.backward) + work.update;
-  t.exposed = backward_and_sums(work, cluster, topology) - work.backward;
-  t.input = std::max(0.0, work.input - t.compute - t.exposed);
+  t.exposed = backward_and_sums(work, cluster, topology) - work.backward + work.unexplained;
+  if (t.exposed < 0) t.compute += std::exchange(t.exposed, 0);
+  t.input = std::max({0.0, work.input_wait, work.input - t.compute - t.exposed});
   return t;
 }
 
@@ -225,7 +227,8 @@ StepRange step_range(const StepWork& work, const Cluster& cluster, Topology topo
     const double compute = slower ? 1 + uncertainty.compute : 1 / (1 + uncertainty.compute);
     const double sums = slower ? 1 + uncertainty.sums : 1 / (1 + uncertainty.sums);
     StepWork w = work;
-    w.forward *= compute, w.backward *= compute, w.update *= compute, w.input *= compute;
+    w.forward *= compute, w.backward *= compute, w.update *= compute;
+    w.input *= compute, w.input_wait *= compute;
     Cluster c = cluster;
     c.node = scaled(c.node, sums), c.network = scaled(c.network, sums);
     return step_time(w, c, topology);

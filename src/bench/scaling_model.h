@@ -67,17 +67,19 @@ struct WatermarkPoint {
 struct StepWork {
   double forward = 0, backward = 0;  // seconds per pass, without communication
   double update = 0;
-  double input = 0;  // seconds in which the loader prepares this rank's share of a step, while the rank computes
+  double input = 0;       // seconds in which the loader prepares this rank's share of a step, while the rank computes
+  double input_wait = 0;  // measured seconds of waiting for such a share
   std::int64_t accumulation = 1;
   std::int64_t elements = 0, bucket_elements = 1;
   double element_bytes = 4;
-  double busy = 0;  // share of a sum's time that the computing core spends on it: 0 on a GPU, up to 1 on a CPU
+  double busy = 0;         // share of a sum's time that the computing core spends on it: 0 on a GPU, up to 1 on a CPU
+  double unexplained = 0;  // seconds by which measured steps took longer than all of this explains; may be negative
   std::vector<WatermarkPoint> watermark;
 };
 
 struct StepTime {
   double compute = 0;  // passes and update
-  double exposed = 0;  // added by the sums
+  double exposed = 0;  // added by the sums, with what is unexplained
   double input = 0;    // added by waiting for input
   double total() const { return compute + exposed + input; }
 };

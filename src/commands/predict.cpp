@@ -1,5 +1,6 @@
 // `ringtrain predict` prints and writes the table of predictions. It is one process without MPI and runs on a login
 // node.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -44,6 +45,12 @@ std::string csv(const std::vector<ForecastRow>& rows, const std::vector<Measured
   return text;
 }
 
+// What the model leaves out of the fitted step with the most ranks on a node.
+double left_out(const Forecast& forecast) {
+  const StepMeasurement& s = forecast.base();
+  return forecast.unexplained(s.ranks, std::min(s.ranks, s.ranks_per_node));
+}
+
 std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
                  const std::vector<Forecast::Comparison>& comparisons) {
   const Uncertainty& u = forecast.uncertainty();
@@ -57,6 +64,7 @@ std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
       {"turns",
        {{"slowdown", forecast.core_sharing().slowdown}, {"message_wait", forecast.core_sharing().message_wait}}},
       {"turns_are_measured", forecast.core_sharing_is_measured()},
+      {"left_out", {{"computing", forecast.computing_excess()}, {"seconds", left_out(forecast)}}},
       {"uncertainty", {{"compute", u.compute}, {"sums", u.sums}, {"model", u.model}, {"jitter", u.jitter}}}};
   for (const ForecastRow& r : rows)
     j["rows"].push_back({{"scaling", scaling_name(r.scaling)},
@@ -163,8 +171,12 @@ void print_basis(const Forecast& f) {
   log_info(std::string(line));
   std::snprintf(
       line, sizeof line,
-      "uncertainty: passes %.1f %%, all-reduce %.0f %%, steps that were fitted %.1f %%, jitter of a rank %.1f %%",
+      "uncertainty: passes %.1f %%, all-reduce %.0f %%, left out of fitted steps %.1f %%, jitter of a rank %.1f %%",
       100 * u.compute, 100 * u.sums, 100 * u.model, 100 * u.jitter);
+  log_info(std::string(line));
+  std::snprintf(line, sizeof line,
+                "left out by the model, and added: %+.1f %% of computing, %+.3f ms of a step of %d ranks",
+                100 * f.computing_excess(), 1e3 * left_out(f), s.ranks);
   log_info(std::string(line));
   if (f.network_is_assumed())
     log_warning(

@@ -182,7 +182,7 @@ def main():
     parser.add_argument("--look-us", type=float, default=0,
                         help="a rank that computes looks at its messages every so many microseconds, not only at watermarks [0]")
     parser.add_argument("--spare-core", action="store_true",
-                        help="`predict` takes sums for another core's work, as they are in the simulation")
+                        help="`predict` assumes that sums are the work of another core; in the simulation, a rank that reads does not compute")
     parser.add_argument("--csv", type=Path, help="lines are appended to this file")
     o = parser.parse_args()
     check(parser, o)

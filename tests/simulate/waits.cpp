@@ -120,10 +120,10 @@ int wait_for_one() {
   std::vector<MPI_Request> requests;
   for (const Slot& slot : asked) requests.push_back(*slot.request);
   if (bell != nullptr) {
+    bell->is_asleep = true;  // before the receive: other ranks run meanwhile, and a ring must not be lost
     if (next_ring == MPI_REQUEST_NULL)
       PMPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, bell_tag, MPI_COMM_WORLD, &next_ring);
     requests.push_back(next_ring);
-    bell->is_asleep = true;
   }
   int index = 0;
   const int code = PMPI_Waitany(static_cast<int>(requests.size()), requests.data(), &index, MPI_STATUS_IGNORE);
