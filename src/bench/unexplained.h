@@ -1,22 +1,22 @@
-// What measured steps of several ranks take beyond the scaling model. A prediction adds it, so that it gives the
-// measured time where it was fitted.
+// What measured steps of several ranks take beyond the scaling model. A prediction adds these seconds, so that a fitted
+// step is predicted as it was measured.
 #pragma once
 
 #include <vector>
 
 namespace ringtrain {
 
-// The model leaves out, for example, the time for which a rank waits because the next one is late, or computes and does
-// not look at its messages. One rank waits for nobody.
+// The model leaves out, for example, waits for a rank that is late, or that computes and does not look at its messages.
+// A rank alone waits for nobody, so its seconds are 0.
 class Unexplained {
  public:
-  // `seconds` of a step on `ranks` ranks, at least 2, with `ranks_on_node` on a node; negative if the model was too
-  // slow.
+  // Adds the seconds that a measured step took beyond the model, on `ranks` ranks (at least 2) with `ranks_on_node` on
+  // a node. The seconds are negative if the model was too slow.
   void add(int ranks, int ranks_on_node, double seconds);
 
-  // On ranks that were added: their seconds. Between two of them, linear in sqrt(ln ranks), and 0 on one rank. Beyond
-  // the most ranks, seconds grow in proportion to sqrt(ln ranks), as the wait for the slowest of so many ranks does
-  // (step_range()); negative ones stay.
+  // Returns the seconds that were added for these ranks. Between two numbers of ranks that were added, it interpolates
+  // linearly in sqrt(ln ranks), and one rank has 0 seconds. Beyond the largest number, seconds grow in proportion to
+  // sqrt(ln ranks), as the wait for the slowest rank does (step_range()). Negative seconds do not grow.
   double at(int ranks, int ranks_on_node) const;
 
  private:

@@ -50,8 +50,9 @@ class NodeExchange {
   static constexpr std::size_t most_copied = 4096;  // in elements
 
  private:
-  // One direction of a slot. The sender writes the Offer and the reader writes the Receipt, each in its own memory and
-  // in a cache line of its own. A rank that waits thus reads its cache until the other rank writes.
+  // A slot has an Offer and a Receipt for each direction. The sender writes the Offer and the reader writes the
+  // Receipt, each in its own memory and in a cache line of its own. A rank that waits thus reads its cache until the
+  // other rank writes.
   struct alignas(64) Offer {
     std::uint64_t count;           // number of offers so far; written last
     std::uint64_t region, offset;  // place of the values in the sender's memory

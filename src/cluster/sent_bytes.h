@@ -20,15 +20,16 @@ struct SentBytes {
   }
 };
 
-// All bytes since the start of the process. Everything that sends adds its bytes here; only the main thread sends. For
-// collectives of a library, which does not say what it sends, these are the bytes of a ring (sums, gathered pieces) or
-// of the data once for each receiver (broadcasts, sums on one rank).
+// Returns the bytes since the start of the process. The code that sends adds its bytes here. Only the main thread
+// sends. A library does not say what its collectives send. Sums and gathered pieces then count as those of a ring. A
+// broadcast counts its data once for each receiver. In a sum on one rank, every other rank counts its data once.
 inline SentBytes& sent_bytes() {
   static SentBytes bytes;
   return bytes;
 }
 
-// Bytes of a half of a ring's sum: each of `ranks` ranks sends all pieces but one.
+// Returns the bytes that a rank sends in one half of a ring's sum, the reduce-scatter or the all-gather. It sends all
+// of the `ranks` pieces but one.
 inline std::int64_t ring_half_bytes(std::int64_t bytes, int ranks) {
   return bytes * (ranks - 1) / ranks;
 }

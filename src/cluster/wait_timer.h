@@ -1,4 +1,4 @@
-// Measures how long the passes of a rank wait for messages from other ranks.
+// Measures how long the passes of a rank wait for other ranks.
 #pragma once
 
 #include <functional>
@@ -13,17 +13,17 @@ class Device;
 class WaitTimer {
  public:
   virtual ~WaitTimer() = default;
-  // Calls `wait` and measures how long it takes. In host memory this is the time in which the host waits. On a device,
-  // `wait` only queues the wait, and the time is the one in which the compute stream waits.
+  // Calls `wait` and measures the wait. A host's timer measures how long the host waits. On a device, `wait` only
+  // queues the wait, and a device's timer measures how long the compute stream waits.
   virtual void time(const std::function<void()>& wait) = 0;
-  // Returns the seconds of all waits since the last call. On a device only those are counted that have ended; the
-  // others are counted by the next call.
+  // Returns the seconds of all waits since the last call. A device's timer counts only waits that have ended. It leaves
+  // the others to a later call.
   virtual double take_seconds() = 0;
 };
 
 std::unique_ptr<WaitTimer> make_host_wait_timer();
-// Records a pair of timed events around each wait in the compute stream. The first one happens when the work before the
-// wait has ended, so the time between them is the time in which the stream is idle. `device` outlives the timer.
+// Records a timed event before and after each wait in the compute stream. The first event happens when the work before
+// the wait has ended. The stream is therefore idle between the two events. `device` outlives the timer.
 std::unique_ptr<WaitTimer> make_device_wait_timer(cuda::Device& device);
 
 }  // namespace ringtrain

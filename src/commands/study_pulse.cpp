@@ -113,7 +113,8 @@ std::string StudyPulse::progress_text() const {
   return text;
 }
 
-// Estimates the time left. Trials that have ended show how many seconds a unit of expected time takes here.
+// Estimates the time left. The expected times may be wrong by a common factor. Trials that have finished show this
+// factor.
 std::optional<double> StudyPulse::seconds_left() const {
   double taken = 0, expected = 0;
   for (const QueuedTrial& q : work_.queue) {

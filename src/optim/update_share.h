@@ -17,7 +17,9 @@ struct UpdateShare {
   std::optional<std::vector<ElementRange>> own = std::nullopt;
   // Collective. Sums over the ranks that hold the other parts. All of them get the same bits. Null: no other ranks.
   std::function<void(std::span<double>)> sum = {};
-  // Whether the state vectors have places for all trained elements, as the vector of weights has, even if `own` is set.
+  // If true, the state vectors have a place for every trained element, although this rank updates only `own`. An
+  // element then has the same index in them as in the vector of weights. If false, they have the elements of `own`
+  // only.
   bool whole_state = false;
   // Collective. `values` are the elements [begin, begin + size) of a flat vector. This rank has filled in its own
   // elements. The call fills in the others. Null: no other ranks.

@@ -10,7 +10,7 @@
 namespace ringtrain {
 
 // Returns whether the update from `before` to `position` is the first update that ends at the point or after it. The
-// answer does not depend on the number of ranks, because both are counted in updates and samples of the global batch.
+// answer does not depend on the number of ranks, because positions count updates and samples of the global batch.
 bool reaches(const RunPoint& point, const RunPlan& plan, const Position& before, const Position& position);
 
 // Returns whether that update reaches a point of checkpoint.keep_at. Before the first update: whether one of the points

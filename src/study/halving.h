@@ -27,7 +27,7 @@ struct Rung {
 // at least `samples` or only one point is left. That rung is the last one, and it ends at `samples`.
 std::vector<Rung> halving_rungs(std::int64_t points, const HalvingBudget& budget);
 
-// Returns the number of samples that all points train on together.
+// Returns the samples of the whole search: the sum of the samples that each point trains on.
 double samples_of(const std::vector<Rung>& rungs);
 
 struct RungLoss {

@@ -48,7 +48,8 @@ class ServedSteps : public Steps {
         share(*state, servers.range_of(range), holders);
     }
   }
-  // Returns the report of a rank that sees only the last update before the meeting.
+  // Gives all ranks the same weights and state after update `step`. Returns a report for ranks that did not see every
+  // update since the last meeting. The report describes update `step` only.
   StepReport meeting(std::int64_t step, const Wishes& wishes) {
     const double begin = now_seconds();
     if (holders_) holders_->run(step);

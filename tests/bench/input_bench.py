@@ -136,8 +136,8 @@ def main():
         if crc != ours:
             fail(f"{name} made other pixels (CRC-32C {crc:08x}) than ringtrain ({ours:08x})")
 
-    seconds = {name: [] for name in ("ringtrain", "ringtrain, whole images decoded", *PEERS)}
-    order = list(PEERS) + ["ringtrain", "ringtrain, whole images decoded"]
+    seconds = {name: [] for name in ("ringtrain", "ringtrain, whole pictures decoded", *PEERS)}
+    order = list(PEERS) + ["ringtrain", "ringtrain, whole pictures decoded"]
     for turn in (order, order[::-1]):
         for name in turn:
             if name in PEERS:
@@ -169,7 +169,10 @@ def main():
              " All programs make the same crops.", "", "How to read the table:", "",
              "- **images per CPU second**: over whole passes, as median [minimum, maximum].",
              "- **ringtrain's ratio**: ringtrain's median divided by the median of the row.",
-             "- **same bytes as ringtrain**: whether the crops have the same bytes.", "",
+             "- **target**: the least ratio that ringtrain should reach.",
+             "- **same bytes as ringtrain**: whether the crops have the same bytes.",
+             "- **whole pictures decoded**: usually, ringtrain decodes only the part of a picture that the crop needs. In this row, it decodes the"
+             " whole picture.", "",
               "| program | images per CPU second | ringtrain's ratio | target | same bytes as ringtrain |", "|---|---|---|---|---|"]
     lines += [f"| {r['program']} | {r['images_per_cpu_second']:,.0f} [{r['min']:,.0f}, {r['max']:,.0f}] | {r['ringtrain_ratio']:.2f} "
               f"| {r['target'] or '-'} | {r['same_bytes']} |" for r in rows]

@@ -1,4 +1,5 @@
-// SMPI gives every rank its own copy of static variables. All ranks find the common memory at the first host.
+// SMPI gives every rank its own copy of static variables. The address of the common memory is therefore kept in the
+// data of the first host, where all ranks find it.
 #include "memory.h"
 
 #include <mpi.h>

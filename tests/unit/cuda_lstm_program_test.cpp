@@ -291,7 +291,7 @@ TEST(LstmOnTheGpu, WithoutARecurrentPlanTheErrorHasTheReason) {
   }
 }
 
-// A device that runs the work that it should time and returns the sum of `seconds` over its calls.
+// A device whose time() runs the work, but measures nothing. It returns the sum of `seconds` over the work's calls.
 class TimingDevice : public HostDevice {
  public:
   explicit TimingDevice(std::function<double(const cuda::Call&)> seconds) : seconds_(std::move(seconds)) {}

@@ -221,7 +221,8 @@ TEST_P(ImageGolden, Bf16IsAsCloseToFp64AsPyTorchsAutocast) {
   const auto distance = [&](std::int64_t begin, std::int64_t count) {
     return relative_difference(s.gradients->data() + begin, expected.data() + begin, count);
   };
-  // It is a matter of chance which ReLUs switch. Over many images the two distances agree within 10 %.
+  // The bounds are loose because rounding to bf16 switches some ReLUs, and chance decides which ones. Over many images,
+  // the program's distance and PyTorch's agree within 10 %.
   const json& of_torch = c.at("bf16_gradient_distances");
   EXPECT_LE(distance(0, s.table.trained()), 1.5 * of_torch.at("").get<double>());
   EXPECT_GT(distance(0, s.table.trained()), 0.01);

@@ -201,7 +201,7 @@ TEST(NoiseScale, AStepCountsByItsSamplesAndHalfAsMuchAfterTheHalfLife) {
   EXPECT_DOUBLE_EQ(noise.mean().trace, (8.0 / 2 + 2) / 1.5);
   EXPECT_DOUBLE_EQ(noise.mean().gradient, (1.0 / 2 + 4) / 1.5);
   EXPECT_DOUBLE_EQ(noise.ratio().value, noise.mean().trace / noise.mean().gradient);
-  // A step without a measurement lies in between, and the batch is twice as large.
+  // The batch is twice as large. The step therefore has twice the weight, and ends two half-lives after the second one.
   noise.add({.estimate = {10, 1}, .samples = 4 * 64, .batch = 128, .small_batch = 1, .learning_rate = 0.1});
   EXPECT_DOUBLE_EQ(noise.mean().trace, (8.0 / 8 + 2.0 / 4 + 2 * 10) / (1.0 / 8 + 1.0 / 4 + 2));
 }

@@ -112,8 +112,8 @@ class Schedule {
     bool replayed = true;
     std::vector<Replay> replays;
   };
-  // Describes a storage that is offloaded, and the commands between which it is away. The indices of commands are those
-  // of the schedule without copies.
+  // Describes a storage that is offloaded, and the commands between which it is not in the device's memory. The indices
+  // of commands are those of the schedule without copies.
   struct Journey {
     Storage storage = -1;
     std::size_t written = 0;  // the last command of the forward pass that writes it

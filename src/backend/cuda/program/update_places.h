@@ -1,5 +1,5 @@
-// This file makes the places that the update's kernel processes. A place is a trained piece of the flat vector inside
-// one range, and the program's copy that is written with it.
+// This file makes the places that the update's kernel processes. A place is a piece of the flat vector inside one
+// range. If the program has a copy of this piece, the place names the copy, and the kernel writes both.
 #pragma once
 
 #include <cstdint>
