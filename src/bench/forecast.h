@@ -94,8 +94,9 @@ class Forecast {
   const Experiment experiment_;
   // Ascending in ranks per node and ranks, one for each pair.
   std::vector<StepMeasurement> steps_;
-  std::vector<double> input_cost_;  // of each step: seconds that the data set adds for a sample, beside waiting
-  Link node_, network_;             // for ranks that do not share their cores
+  // For each of `steps_`: the seconds that the data set adds to a step for each sample, without the wait for input.
+  std::vector<double> input_cost_;
+  Link node_, network_;  // for ranks that do not share their cores
   bool has_node_ = false, has_network_ = false, network_is_assumed_ = false, busy_is_fitted_ = false;
   int ranks_per_node_ = 1, cores_per_node_ = 1;
   std::int64_t rows_per_rank_ = 0;

@@ -344,8 +344,8 @@ TEST(UpdateOrder, RefusesAnOrderThatNobodyCanHaveHad) {
   refuses({{1, 0, 0, 0}, {2, 0, 1, 0}}, "samples of update 0");
   refuses({{1, 0, 0, 0}, {2, 1, 0, 0}}, "version 0");
   refuses({{1, 0, 0, 1}}, "version 1");
-  refuses({{1, 0, 0, 0}, {2, 202, 1, 0}}, "samples of update 202, expected an update below 202");
-  refuses({{1, INT64_MAX, 0, 0}}, "expected an update below 201");  // its position would be counted step by step
+  refuses({{1, 0, 0, 0}, {2, 4, 1, 0}}, "update 4 from version 0, expected an update below 4");
+  refuses({{1, INT64_MAX, 0, 0}}, "expected an update below 4");  // its position would be counted step by step
 }
 
 // Before that a rank may still compute, and would miss the meeting.
