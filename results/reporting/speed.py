@@ -126,7 +126,7 @@ def mean_staleness(run):
 
 def dropped_gradients(run):
     """Of a run with backup workers, over its starts; None of others."""
-    return sum(s.get("dropped_gradients", 0) for s in run.starts) if "dropped" in run.steps else None
+    return int(numpy.nansum(run.column("dropped"))) if "dropped" in run.steps else None
 
 
 def memory_mib(run):

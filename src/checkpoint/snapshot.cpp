@@ -293,6 +293,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
                {"best_step", progress.best_step},
                {"evaluated_step", progress.evaluated_step},
                {"norms_step", progress.norms_step},
+               {"dropped_gradients", progress.dropped},
                {"ranks", 0},
                {"threads", 0},
                {"compared", 0},
@@ -422,6 +423,7 @@ RunProgress progress_of(const Checkpoint& c) {
   p.evaluated_step = c.whole("evaluated_step");
   p.scale_invariant_steps = c.number_or("scale_invariant_steps", 0);
   p.norms_step = c.whole_or("norms_step", -1);
+  p.dropped = c.whole_or("dropped_gradients", 0);
   return p;
 }
 

@@ -17,6 +17,7 @@ struct RunProgress {
   bool has_best = false;
   std::int64_t evaluated_step = 0;   // step of the last evaluation
   double scale_invariant_steps = 0;  // AdaScale's steps
+  std::int64_t dropped = 0;          // backup workers: the gradients that came too late for their step
   std::int64_t norms_step = -1;      // step of the recomputed batch norm statistics in the newest checkpoint; -1: none
 };
 

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::size_t kCacheLine = 16;  // in floats
 constexpr int kCounterTag = MpiLanes::slots, kGatherTag = kCounterTag + 1, kScatterTag = kCounterTag + 2,
-              kSilentTag = kCounterTag + 3;
+              kSilentTag = kCounterTag + 3, kRootSumTag = kCounterTag + 4, kRootBroadcastTag = kCounterTag + 5;
 
 // Chunks of a lane that is summed by halving. They are enough to make its last halves worth a message, and few enough
 // to let several lanes of a bucket travel at the same time.
@@ -250,7 +250,7 @@ std::unique_ptr<Pending> MpiCommunicator::start_half(RingHalf& half, std::span<f
 
 MpiRootSums& MpiCommunicator::root_sums() {
   check_not_aborted();
-  if (!root_sums_) root_sums_ = std::make_unique<MpiRootSums>(group_, chunk_);
+  if (!root_sums_) root_sums_ = std::make_unique<MpiRootSums>(comm_, kRootSumTag, kRootBroadcastTag, chunk_);
   return *root_sums_;
 }
 

@@ -1,7 +1,6 @@
 #include "cluster/mpi_root_sums.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "cluster/sent_bytes.h"
@@ -9,21 +8,15 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kSumTag = 0, kBroadcastTag = 1;
 constexpr std::size_t kIncomingChunks = 16;  // chunks of all ranks together; at least one per rank
 
 }  // namespace
 
-MpiRootSums::MpiRootSums(const RankGroup& group, std::size_t chunk)
-    : group_(group), comm_(duplicate(group)), chunk_(chunk) {
-  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+MpiRootSums::MpiRootSums(MPI_Comm comm, int sum_tag, int broadcast_tag, std::size_t chunk)
+    : comm_(comm), sum_tag_(sum_tag), broadcast_tag_(broadcast_tag), chunk_(chunk) {
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
   window_ = std::max<std::size_t>(1, kIncomingChunks / static_cast<std::size_t>(size_));
-}
-
-MpiRootSums::~MpiRootSums() {
-  if (std::uncaught_exceptions() == 0 && !group_.failed()) MPI_Comm_free(&comm_);
 }
 
 void MpiRootSums::start_sum(std::span<float> values, int root, const PartsLeft& left) {
@@ -37,7 +30,7 @@ void MpiRootSums::start_sum(std::span<float> values, int root, const PartsLeft& 
     }
     Part& part = transfers_.emplace_back(Part{.values = chunk, .left = left});
     sent_bytes().by_message += std::ssize(std::as_bytes(chunk));
-    check_mpi(MPI_Isend(chunk.data(), static_cast<int>(chunk.size()), MPI_FLOAT, root, kSumTag, comm_,
+    check_mpi(MPI_Isend(chunk.data(), static_cast<int>(chunk.size()), MPI_FLOAT, root, sum_tag_, comm_,
                         &part.requests.emplace_back(MPI_REQUEST_NULL)),
               "MPI_Isend");
   }
@@ -52,11 +45,11 @@ void MpiRootSums::start_broadcast(std::span<float> values, int root, const Parts
     if (rank_ == root) sent_bytes().by_message += (size_ - 1) * std::ssize(std::as_bytes(chunk));
     part.requests.assign(rank_ == root ? static_cast<std::size_t>(size_) : 1, MPI_REQUEST_NULL);
     if (rank_ != root)
-      check_mpi(MPI_Irecv(chunk.data(), count, MPI_FLOAT, root, kBroadcastTag, comm_, part.requests.data()),
+      check_mpi(MPI_Irecv(chunk.data(), count, MPI_FLOAT, root, broadcast_tag_, comm_, part.requests.data()),
                 "MPI_Irecv");
     for (int r = 0; rank_ == root && r < size_; ++r)
       if (r != root)
-        check_mpi(MPI_Isend(chunk.data(), count, MPI_FLOAT, r, kBroadcastTag, comm_,
+        check_mpi(MPI_Isend(chunk.data(), count, MPI_FLOAT, r, broadcast_tag_, comm_,
                             &part.requests[static_cast<std::size_t>(r)]),
                   "MPI_Isend");
   }
@@ -73,7 +66,7 @@ void MpiRootSums::post_receives(Part& part) {
       free_.pop_back();
     }
     part.incoming[index].resize(chunk_);
-    check_mpi(MPI_Irecv(part.incoming[index].data(), static_cast<int>(part.values.size()), MPI_FLOAT, r, kSumTag, comm_,
+    check_mpi(MPI_Irecv(part.incoming[index].data(), static_cast<int>(part.values.size()), MPI_FLOAT, r, sum_tag_, comm_,
                         &part.requests[index]),
               "MPI_Irecv");
   }

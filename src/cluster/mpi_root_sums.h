@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cluster/mpi_counter_sums.h"
-#include "cluster/rank_group_mpi.h"
 
 namespace ringtrain {
 
@@ -17,9 +16,8 @@ namespace ringtrain {
 // way. It falls inside progress().
 class MpiRootSums {
  public:
-  // `chunk` is a number of elements. Collective over the group. Messages travel on a communicator of their own.
-  MpiRootSums(const RankGroup& group, std::size_t chunk);
-  ~MpiRootSums();
+  // `comm` outlives this object, and has no other messages with these two tags. `chunk` is a number of elements.
+  MpiRootSums(MPI_Comm comm, int sum_tag, int broadcast_tag, std::size_t chunk);
   MpiRootSums(const MpiRootSums&) = delete;
   MpiRootSums& operator=(const MpiRootSums&) = delete;
 
@@ -43,8 +41,8 @@ class MpiRootSums {
   void add(Part& part);
   static bool done(Part& part);
 
-  RankGroup group_;
-  MPI_Comm comm_ = MPI_COMM_NULL;
+  MPI_Comm comm_;
+  int sum_tag_, broadcast_tag_;
   int rank_ = 0, size_ = 1;
   std::size_t chunk_, window_;
   std::deque<Part> sums_;                 // sums whose root is this rank; the first window_ are posted

@@ -24,6 +24,7 @@
 #include "run/plan_warnings.h"
 #include "run/planned_index.h"
 #include "run/progress.h"
+#include "run/replay.h"
 #include "run/stage_plan.h"
 #include "run/traffic.h"
 #include "study/expected_time.h"
@@ -93,6 +94,7 @@ int plan(const PlanArguments& arguments) {
                     static_cast<int>(arguments.ranks), *backend, source ? recorded_micro_batch(*source) : 0,
                     source ? std::optional(branch_point_at(*source)) : std::nullopt);
   if (source) check_source(*source, p);
+  check_replay(p, p.branch.position);
   const std::vector<MemoryItem> memory = rank_memory(p, *backend);
   const std::string course = describe_batch_course(p);
   const std::string traffic = machine.fusions ? plan_traffic(p, machine) : "";

@@ -32,6 +32,7 @@
 #include "run/plan_tables.h"
 #include "run/points.h"
 #include "run/record.h"
+#include "run/replay.h"
 #include "run/server_plan.h"
 
 namespace ringtrain {
@@ -44,8 +45,8 @@ struct PlannedRun {
   std::vector<MemoryItem> memory;  // memory of one rank
 };
 
-// Makes the plan on all ranks and completes the position in `from`. Rank 0 throws Error for a checkpoint with which the
-// plan cannot continue. Takes no memory yet. Collective.
+// Makes the plan on all ranks and completes the position in `from`. Rank 0 throws Error for a checkpoint or a
+// recorded order of arrival with which the plan cannot continue. Takes no memory yet. Collective.
 PlannedRun agree_on_plan(const Experiment& experiment, const TrainingData& data, Machine& machine, int ranks,
                          ResumePoint& from) {
   PlannedRun planned;
@@ -60,6 +61,7 @@ PlannedRun agree_on_plan(const Experiment& experiment, const TrainingData& data,
   if (from.checkpoint && from.kind == ResumePoint::Kind::source) check_source(*from.checkpoint, planned.plan);
   if (from.checkpoint && from.kind == ResumePoint::Kind::own) check_belongs(*from.checkpoint, from.path, planned.plan);
   complete(from.progress, planned.plan);
+  if (machine.host->rank() == 0) check_replay(planned.plan, from.progress.position);
   return planned;
 }
 
@@ -241,12 +243,11 @@ struct RankFigures {
 
 void record_outcome(const std::string& run_dir, const std::string& outcome, const RunProgress& p,
                     const std::string& place_in_code, const std::optional<NoiseSummary>& noise, EnergyMeter* energy,
-                    const RankFigures& figures = {}, const std::map<std::int64_t, std::int64_t>& staleness = {},
-                    std::int64_t dropped = 0) {
+                    const RankFigures& figures = {}, const std::map<std::int64_t, std::int64_t>& staleness = {}) {
   record_end(run_dir,
              {outcome, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
               p.best_step, place_in_code, noise, energy != nullptr ? energy->joules() : std::map<std::string, double>{},
-              staleness, dropped, figures.times, figures.bytes});
+              staleness, p.dropped, figures.times, figures.bytes});
 }
 
 // Called while another error is handled. Errors in this function are ignored, because the other one is reported.
@@ -296,7 +297,7 @@ void report(TrainingRun& run, int code, const std::string& run_dir, const Traini
                  code == 0                 ? "finished"
                  : code == training_paused ? paused
                                            : "stopped by " + stop_cause(),
-                 p, "", noise, energy, figures, run.staleness(), run.dropped());
+                 p, "", noise, energy, figures, run.staleness());
   if (requested_signal() != 0 && code == exit_checkpointed)
     log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
   log_info(code == 0                 ? "finished"
@@ -306,7 +307,7 @@ void report(TrainingRun& run, int code, const std::string& run_dir, const Traini
            p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
   log_summary(run);
   if (const auto staleness = run.staleness(); !staleness.empty()) write_info_line(describe_staleness(staleness));
-  if (run.dropped() > 0) log_info(run.dropped(), " gradients came too late and were dropped");
+  if (p.dropped > 0) log_info(p.dropped, " gradients came too late and were dropped");
   if (noise) write_info_line(describe(*noise));
   log_info("run folder: ", run_dir);
   if (code == exit_checkpointed) log_info("continue with: ", continuation(request, run_dir));

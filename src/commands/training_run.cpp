@@ -47,7 +47,10 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
   trainer_.compare_copies([this] { return known_good(); });
   steps_of_run_ =
       make_steps({plan, *machine.backend, trainer_, loader_, communicator_, watchdog, servers_.get()},
-                 [this](const Position& before, const Position& position) { return all_meet_after(before, position); });
+                 [this](const Position& before, const Position& position) {
+                   const bool pauses = pause_samples_ > 0 && position.samples >= pause_samples_;
+                   return pauses || all_meet_after(plan_, before, position);
+                 });
   if (communicator_.rank() == 0) {
     if (plan.servers && plan.servers->async)
       arrivals_ = std::make_unique<ArrivalsFile>(run_dir, progress_.position.step);
@@ -62,7 +65,7 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
     record_stop_cost(run_dir, stop_cost_);
   }
   begin_ = now_seconds() - progress_.elapsed_seconds;
-  last_save_ = step_begin_ = last_comparison_ = now_seconds();
+  last_save_ = last_comparison_ = now_seconds();
 }
 
 int TrainingRun::run() {
@@ -76,6 +79,7 @@ int TrainingRun::run() {
     const bool improved = evaluation_due(stop) && evaluate(stop);
     if (improved || (lacks_norms && !leaving_)) save(improved);
   }
+  step_begin_ = now_seconds();
   while (!stop && !leaving_) {
     const SentBytes sent_before = sent_bytes();
     const StepReport report = steps_of_run_->step(requests());
@@ -182,16 +186,6 @@ bool TrainingRun::evaluation_due(bool at_end) const {
          (at_end || due(e.every_epochs, e.every_steps, plan_, progress_.before, progress_.position, e.offset_epochs));
 }
 
-// Returns whether all ranks meet after this update, whatever its result is.
-bool TrainingRun::all_meet_after(const Position& before, const Position& position) const {
-  const EvaluateConfig& e = plan_.experiment.evaluate;
-  const CheckpointConfig& c = plan_.experiment.checkpoint;
-  const bool pauses = pause_samples_ > 0 && position.samples >= pause_samples_;
-  return pauses || has_all_steps(plan_, position, 0) || reaches_kept_point(plan_, before, position) ||
-         due(c.every_epochs, c.every_steps, plan_, before, position) ||
-         (evaluator_ && due(e.every_epochs, e.every_steps, plan_, before, position, e.offset_epochs));
-}
-
 bool TrainingRun::checkpoint_due() const {
   const CheckpointConfig& c = plan_.experiment.checkpoint;
   if (reaches_kept_point(plan_, progress_.before, progress_.position)) return true;
@@ -242,14 +236,15 @@ void TrainingRun::record(const StepReport& r, const SentBytes& sent) {
                 .worker_wait_seconds = r.times.workers,
                 .workers = r.served->times,
                 .async = plan_.servers->async};
-    dropped_ += r.served->dropped;
+    progress_.dropped += r.served->dropped;
   }
   recorder_->step(s);
   if (arrivals_)
     arrivals_->add({.step = r.position.step,
                     .update = r.served->update,
                     .worker = r.served->worker,
-                    .version = r.served->version});
+                    .version = r.served->version,
+                    .samples = r.position.samples});
   step_seconds_ += s.seconds;
   ++steps_;
 }

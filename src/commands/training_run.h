@@ -47,7 +47,6 @@ class TrainingRun {
     return arrivals_ ? staleness_histogram(read_arrivals(arrivals_->path(), 0))
                      : std::map<std::int64_t, std::int64_t>{};
   }
-  std::int64_t dropped() const { return dropped_; }  // gradients of this start that came too late for their step
   const RunProgress& progress() const { return progress_; }
   // Returns the cost of a stop, on rank 0. An earlier start has measured it if this one has written or trained nothing.
   StopCost stop_cost() const;
@@ -68,7 +67,6 @@ class TrainingRun {
   bool at_last_step() const;
   bool evaluation_due(bool at_end) const;
   bool checkpoint_due() const;
-  bool all_meet_after(const Position& before, const Position& position) const;
   double epochs(const Position& position) const;
   NoiseRecord noise_record(const NoiseReport& noise) const;
   void record(const StepReport& report, const SentBytes& sent);
@@ -109,7 +107,7 @@ class TrainingRun {
   StepTimes times_;             // of this rank's steps, in this start
   SentBytes sent_;              // by this rank in these steps
   double step_seconds_ = 0;     // on rank 0: the same steps as a whole
-  std::int64_t steps_ = 0, dropped_ = 0;
+  std::int64_t steps_ = 0;
   std::int64_t pause_samples_ = 0;
   std::function<void()> before_saving_;
   std::int64_t measured_step_ = -1;  // the step for which norms_ has last measured

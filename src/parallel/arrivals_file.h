@@ -1,5 +1,6 @@
 // arrivals.csv in the folder of an asynchronous run. Its lines are in the order in which the updates were applied. They
-// say which worker computed each update, and from which version of the weights. parallel.replay takes such a file.
+// say which worker computed each update, and from which version of the weights. parallel.replay takes such a file. A file
+// that somebody wrote by hand may lack the last column, which says how many samples the run had applied.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,14 @@
 
 namespace ringtrain {
 
-// Reads the arrivals of the steps after `after_step`. Throws Error if the file cannot be read or has another form.
-std::vector<Arrival> read_arrivals(const std::string& path, std::int64_t after_step);
+// Reads the arrivals of the steps after `after_step`. Throws Error if the file cannot be read or has another form. The
+// message begins with `name`, or with the path if there is no name.
+std::vector<Arrival> read_arrivals(const std::string& path, std::int64_t after_step, const std::string& name = "");
+
+// What to do if a recorded order does not fit the run.
+inline constexpr const char* replay_hint =
+    "give the arrivals.csv of a run of the same experiment on as many workers, with the same evaluations and "
+    "checkpoints";
 
 // Returns the number of updates for each staleness.
 std::map<std::int64_t, std::int64_t> staleness_histogram(const std::vector<Arrival>& arrivals);

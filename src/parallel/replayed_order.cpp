@@ -3,23 +3,19 @@
 #include <utility>
 
 #include "base/error.h"
-#include "parallel/update_order.h"
+#include "parallel/arrivals_file.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr const char* hint =
-    "give the arrivals.csv of a run of the same experiment on as many workers and servers, with the same evaluations "
-    "and checkpoints";
-
-void check(const std::vector<Arrival>& arrivals, int workers, std::int64_t begin) {
+void check(const std::string& name, const std::vector<Arrival>& arrivals, int workers, std::int64_t begin) {
   std::vector<std::int64_t> free_at(static_cast<std::size_t>(workers),
                                     begin);  // the step of each worker's last arrival
   std::set<std::int64_t> seen;
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
     const Arrival& a = arrivals[i];
     const auto fail = [&](const std::string& what, const std::string& expected) {
-      throw Error(cat("parallel.replay: step ", a.step, " ", what, ", expected ", expected), hint);
+      throw Error(cat(name, ": step ", a.step, " ", what, ", expected ", expected), replay_hint);
     };
     const std::int64_t step = begin + static_cast<std::int64_t>(i) + 1;
     if (a.step != step) fail("is out of order", cat("step ", step));
@@ -42,13 +38,15 @@ void check(const std::vector<Arrival>& arrivals, int workers, std::int64_t begin
 
 class ReplayedOrder : public UpdateOrder {
  public:
-  ReplayedOrder(int workers, std::int64_t begin, std::vector<Arrival> arrivals, MeetsAfter meets)
-      : meets_(std::move(meets)),
+  ReplayedOrder(const std::string& name, int workers, std::int64_t begin, std::vector<Arrival> arrivals,
+                MeetsAfter meets)
+      : name_(name),
+        meets_(std::move(meets)),
         begin_(begin),
         applied_(begin),
         arrivals_(std::move(arrivals)),
         states_(static_cast<std::size_t>(workers), State::busy) {
-    check(arrivals_, workers, begin);
+    check(name_, arrivals_, workers, begin);
     find_grants();
   }
 
@@ -62,9 +60,9 @@ class ReplayedOrder : public UpdateOrder {
       ++applied_;
       meets_now_ = meets_(applied_);
       if (meets_now_ && !is_clean())
-        throw Error(cat("parallel.replay: this run stops for an evaluation or a checkpoint after step ", applied_,
+        throw Error(cat(name_, ": this run stops for an evaluation, a checkpoint or its end after step ", applied_,
                         ", but in the recorded run other updates were being computed then"),
-                    hint);
+                    replay_hint);
       meets_now_ = meets_now_ || (meets_soon_ && is_clean());
       return ServerAction{.kind = ServerAction::Kind::apply, .update = applied_ - 1, .meets = meets_now_};
     }
@@ -76,7 +74,7 @@ class ReplayedOrder : public UpdateOrder {
     }
     const auto at = static_cast<std::size_t>(applied_ - begin_);
     if (at == arrivals_.size())
-      throw Error(cat("parallel.replay ends after step ", applied_, ", before the run does"), hint);
+      throw Error(cat(name_, ": the file ends after step ", applied_, ", before the run does"), replay_hint);
     if (granted_ < grants_.size() && version(granted_) == applied_) return grant();
     return take(arrivals_[at]);
   }
@@ -136,6 +134,7 @@ class ReplayedOrder : public UpdateOrder {
                         .staleness = a.staleness()};
   }
 
+  const std::string name_;
   const MeetsAfter meets_;
   const std::int64_t begin_;
   std::int64_t applied_;
@@ -150,9 +149,9 @@ class ReplayedOrder : public UpdateOrder {
 
 }  // namespace
 
-std::unique_ptr<UpdateOrder> make_replayed_order(int workers, std::int64_t begin, std::vector<Arrival> arrivals,
-                                                 MeetsAfter meets) {
-  return std::make_unique<ReplayedOrder>(workers, begin, std::move(arrivals), std::move(meets));
+std::unique_ptr<UpdateOrder> make_replayed_order(const std::string& name, int workers, std::int64_t begin,
+                                                 std::vector<Arrival> arrivals, MeetsAfter meets) {
+  return std::make_unique<ReplayedOrder>(name, workers, begin, std::move(arrivals), std::move(meets));
 }
 
 }  // namespace ringtrain

@@ -70,14 +70,16 @@ struct Arrival {
   std::int64_t update = 0;   // the update of the run's order whose samples it has taken
   std::int64_t worker = 0;   // from 0
   std::int64_t version = 0;  // number of updates in the weights from which it was computed
+  std::int64_t samples = 0;  // samples that the run had applied after it; 0: not recorded
   std::int64_t staleness() const { return step - 1 - version; }
   bool operator==(const Arrival&) const = default;
 };
 
 // Repeats the order of arrival of an earlier run. `arrivals` are those of the steps after `begin`, in order. Throws
-// Error if `workers` workers cannot have made this order. next() throws Error if the arrivals end before the run.
-std::unique_ptr<UpdateOrder> make_replayed_order(int workers, std::int64_t begin, std::vector<Arrival> arrivals,
-                                                 MeetsAfter meets);
+// Error if `workers` workers cannot have made this order. next() throws Error if the arrivals end before the run. The
+// messages begin with `name`, which says where the arrivals come from.
+std::unique_ptr<UpdateOrder> make_replayed_order(const std::string& name, int workers, std::int64_t begin,
+                                                 std::vector<Arrival> arrivals, MeetsAfter meets);
 
 // Synchronous steps with backup workers (Chen et al. 2016). Step k takes the first `workers - backups` gradients of the
 // weights after k updates. Later gradients of step k are dropped, and their workers continue with the newest step.

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "config/batch_course.h"
+#include "run/adascale_plan.h"
 #include "run/course.h"
 
 namespace ringtrain {
@@ -45,6 +46,14 @@ bool reaches_kept_point(const RunPlan& plan, const Position& before, const Posit
   return std::ranges::any_of(plan.experiment.checkpoint.keep_at, [&](const RunPoint& point) {
     return position.step == 0 ? point.at == 0 : reaches(point, plan, before, position);
   });
+}
+
+bool all_meet_after(const RunPlan& plan, const Position& before, const Position& position) {
+  const EvaluateConfig& e = plan.experiment.evaluate;
+  const CheckpointConfig& c = plan.experiment.checkpoint;
+  return has_all_steps(plan, position, 0) || reaches_kept_point(plan, before, position) ||
+         due(c.every_epochs, c.every_steps, plan, before, position) ||
+         (plan.has_validation && due(e.every_epochs, e.every_steps, plan, before, position, e.offset_epochs));
 }
 
 std::optional<Position> position_of(const RunPoint& point, const RunPlan& plan) {

@@ -17,6 +17,10 @@ bool reaches(const RunPoint& point, const RunPlan& plan, const Position& before,
 // is 0.
 bool reaches_kept_point(const RunPlan& plan, const Position& before, const Position& position);
 
+// Returns whether all ranks meet after the update from `before` to `position`, whatever its result is: for an
+// evaluation, a checkpoint or the end of the run. Ranks that do not do the same work meet at no other time.
+bool all_meet_after(const RunPlan& plan, const Position& before, const Position& position);
+
 // Returns the position of the point, even if the run ends before it. Returns nothing if the batch follows the noise and
 // the point is after the beginning.
 std::optional<Position> position_of(const RunPoint& point, const RunPlan& plan);

@@ -65,8 +65,8 @@ struct RunOutcome {
   std::string thrown_at = "";  // for an error: the place in the code; "": no error
   std::optional<NoiseSummary> noise = std::nullopt;
   std::map<std::string, double> energy_joules = {};     // rank 0's node in this start, by part; see EnergyMeter
-  std::map<std::int64_t, std::int64_t> staleness = {};  // asynchronous runs: updates by staleness
-  std::int64_t dropped = 0;                             // backup workers: the gradients that came too late
+  std::map<std::int64_t, std::int64_t> staleness = {};  // asynchronous runs: updates by staleness, over all starts
+  std::int64_t dropped = 0;                             // backup workers: late gradients, over all starts
   std::vector<StepTimes> rank_times = {};               // times of this start's steps, in rank order
   std::vector<SentBytes> rank_bytes = {};               // bytes sent in these steps; not written if there is one rank
 };

@@ -71,6 +71,19 @@ def test_backup_workers_stand_in_for_late_ones(workshop):
     assert steps(run)[-1]["loss"] < steps(run)[0]["loss"]
 
 
+def test_dropped_gradients_count_over_all_starts(workshop):
+    """A resumed run adds those of its own steps to those before its checkpoint."""
+    common = dict(ranks=4, batch={"global": 24, "worker": 4}, parallel={"kind": "server", "backup_workers": 1},
+                  test={"slow_rank": 3, "slow_seconds": 0.02})
+    workshop.train("run", stop__steps=20, **common)
+    run = workshop.train("run", stop__steps=40, resume=True, **common)
+    record = json.loads((run / "run.json").read_text())
+    dropped = [step["dropped"] for step in steps(run)]
+    assert sum(dropped[:20]) > 0 and sum(dropped[20:]) > 0, dropped
+    assert [start["dropped_gradients"] for start in record["starts"]] == [sum(dropped[:20]), sum(dropped)]
+    assert record["dropped_gradients"] == sum(dropped)
+
+
 def test_a_signal_to_a_worker_drains_the_run_into_a_checkpoint_and_it_goes_on(workshop):
     common = dict(ranks=3, parallel=ASYNC, stop={"epochs": 0, "steps": 1000000}, evaluate__every_epochs=0)
     run, job = workshop.start_training("run", **common)
@@ -115,3 +128,48 @@ def test_a_killed_rank_ends_the_job_and_the_restart_says_what_was_lost(workshop,
 def test_what_cannot_be_is_refused_with_the_reason(workshop, ranks, changes, message):
     result = workshop.train_badly("run", ranks=ranks, **changes)
     assert message in result.out + result.err
+
+
+# --- An order of arrival that does not fit the run ------------------------------------------------------------------------
+
+def write_order(path, updates, *, turns=(0, 1), samples=8, at_once=False):
+    """Workers take turns. A worker pulls weights just before its update is applied, or at once after its last update."""
+    free, lines = {}, ["step,update,worker,version,staleness,samples"]
+    for u in range(updates):
+        worker = turns[u % len(turns)]
+        version = free.get(worker, 0) if at_once else u
+        free[worker] = u + 1
+        lines.append(",".join(map(str, (u + 1, u, worker, version, u - version, samples * (u + 1)))))
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+# The run has three ranks, which are two workers and a server. Its batch is 16, so that an update has 8 samples.
+@pytest.mark.parametrize("order, changes, message", [
+    (dict(updates=10), {}, "ends after step 10, before the run does"),
+    (dict(updates=20, turns=(0, 1, 2)), {}, "step 3 is of worker 2, expected a worker from 0 to 1"),
+    (dict(updates=20, samples=4), {}, "had applied 4 samples after step 1, expected 8 for batch.global: 16 and 2 workers"),
+    (dict(updates=20, at_once=True), {"evaluate__every_steps": 7}, "stops for an evaluation, a checkpoint or its end after step 7"),
+    (dict(updates=20, at_once=True), {"stop__steps": 19}, "stops for an evaluation, a checkpoint or its end after step 19"),
+    (dict(updates=21, turns=(0, 0, 1), at_once=True), {"parallel": {"max_staleness": 0}}, "step 3 has a staleness of 2, expected at most 1"),
+])
+def test_an_order_that_the_run_cannot_follow_is_refused_before_it_begins(workshop, order, changes, message):
+    path = write_order(workshop.folder / "order.csv", **order)
+    common = {"stop__steps": 20, "evaluate__every_epochs": 0, "batch": {"global": 16, "worker": 4}, **changes,
+              "parallel": {**ASYNC, "replay": path, **changes.get("parallel", {})}}
+    result = workshop.train_badly("run", ranks=3, **common)
+    assert message in result.err and f"parallel.replay: {path}" in result.err, result
+    assert not (workshop.folder / "run").exists()
+    planned = workshop.run("plan", workshop.experiment(run__dir=str(workshop.folder / "run"), **common), "--ranks", "3", ranks=0)
+    assert planned.code == 1 and message in planned.err, planned
+
+
+def test_a_run_that_may_end_early_needs_no_whole_order(workshop):
+    """A target ends the run, so its record is shorter than the plan."""
+    common = dict(ranks=3, batch={"global": 16, "worker": 4}, evaluate__every_steps=5,
+                  stop={"steps": 1000, "target_metric": "validation_loss", "target_value": 100.0})
+    run = workshop.train("run", parallel=ASYNC, **common)
+    assert last_step(run) == 5
+    again = workshop.train("again", parallel={**ASYNC, "replay": str(run / "arrivals.csv")}, **common)
+    assert arrivals(again) == arrivals(run)
+    assert_same_bits(run, again)

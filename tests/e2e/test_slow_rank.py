@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from conftest import ROOT, steps
+from conftest import ROOT, evaluations, steps
 
 SLEEP = 0.1
 LEAST = 0.7 * SLEEP  # a rank that waits computes while the other one begins to sleep; its first step is slow in any case
@@ -71,6 +71,7 @@ def test_workers_wait_for_a_slow_synchronous_server(workshop):
     run = workshop.train("worker", ranks=2, parallel=server, test=slow(1), **RUN)
     assert mean(run, "server_wait_seconds") >= LEAST, steps(run)
     assert all(line["server_wait_seconds"] <= line["communication_seconds"] for line in steps(run))
+    assert steps(run)[0]["server_wait_seconds"] >= LEAST, "the first sum does not wait inside the backward pass"
     assert_parts_add_up(run)
 
 
@@ -130,7 +131,11 @@ def test_every_field_of_an_update_is_documented(workshop):
     documented = set(re.findall(r"`(\w+)`", section))
     for name, ranks, more in [("ring", 2, {}), ("pipeline", 2, {"parallel": {"kind": "pipeline", "stages": 2}}),
                               ("sync", 2, {"parallel": {"kind": "server"}}), ("async", 2, {"parallel": ASYNC}),
-                              ("backup", 3, {"parallel": {"kind": "server", "backup_workers": 1}})]:
-        run = workshop.train(name, ranks=ranks, stop__steps=2, **more)
-        for line in steps(run):
+                              ("backup", 3, {"parallel": {"kind": "server", "backup_workers": 1}}),
+                              ("noise", 1, {"noise": {"every_steps": 1, "small_batch": 8, "groups": "kind"},
+                                            "optimizer": {"kind": "lamb"}}),
+                              ("adascale", 1, {"optimizer": {"kind": "sgd", "adascale": True}, "noise": {"small_batch": 8},
+                                               "learning_rate": {"base": 0.1, "base_batch": 8}})]:
+        run = workshop.train(name, ranks=ranks, stop__steps=2, evaluate__every_steps=2, **more)
+        for line in steps(run) + evaluations(run):
             assert set(line) <= documented, (name, set(line) - documented)

@@ -120,7 +120,7 @@ put("plans", "packed", "conv a\t3\t4\tfound\t512\teng1{k=2}\nABCDconv b\t0\t0\tr
 put("plans", "table", "site a\tjoined\t0.001\t\nsite b\tapart\t0\tjoined: no plan\n")
 put("plans", "choices", '{"communication":{"nccl":"2.19"},"cudnn":"9.1","device":"NVIDIA H200"}\nconv a\t3\t4\tfound\t512\teng1\nABCD')
 put("plans", "gpu", '{"deviceName": "GPU", "deviceVer": 900, "multiProcessorCount": 132, "totalGlobalMem": 1000000, "driverVer": 12040, "origin": "x"}')
-put("run_files", "arrivals", "\x00step,update,worker,version,staleness\n1,1,0,0,0\n2,2,1,0,1\n")
+put("run_files", "arrivals", "\x00step,update,worker,version,staleness,samples\n1,1,0,0,0,8\n2,2,1,0,1,16\n")
 START = {"ranks": 2, "batch": {"global": 256}, "final_step": 9, "elapsed_seconds": 1.5, "stop_cost": {"step_seconds": 0.1},
          "outcome": "finished", "samples": 99, "best_validation_loss": 1.0, "best_step": 4}
 put("run_files", "run", "\x01" + json.dumps({"name": "pets", "outcome": "finished", "starts": [START]}))

@@ -85,7 +85,7 @@ class Job {
   std::unique_ptr<UpdateOrder> order() {
     const MeetsAfter rule = [this](std::int64_t step) { return meets(step); };
     if (s_.backups >= 0) return make_backup_order(s_.workers, 0, s_.backups, rule);
-    if (!s_.replay.empty()) return make_replayed_order(s_.workers, 0, s_.replay, rule);
+    if (!s_.replay.empty()) return make_replayed_order("replay", s_.workers, 0, s_.replay, rule);
     return make_arrival_order(s_.workers, 0, s_.max_staleness, rule);
   }
 
@@ -333,9 +333,10 @@ TEST(UpdateOrder, RefusesAnOrderThatNobodyCanHaveHad) {
   const auto meets = [](std::int64_t) { return false; };
   const auto refuses = [&](const std::vector<Arrival>& arrivals, const std::string& what) {
     try {
-      make_replayed_order(2, 0, arrivals, meets);
+      make_replayed_order("order.csv", 2, 0, arrivals, meets);
       ADD_FAILURE() << what;
     } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("order.csv: step "), std::string::npos) << error.what();
       EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
     }
   };
@@ -370,7 +371,7 @@ TEST(UpdateOrder, MeetsOnlyWhenAllWorkersWait) {
 
   const std::vector<Arrival> arrivals = {{1, 0, 0, 0}};
   std::unique_ptr<UpdateOrder> others[] = {make_arrival_order(3, 0, -1, meets),
-                                           make_replayed_order(3, 0, arrivals, meets)};
+                                           make_replayed_order("order.csv", 3, 0, arrivals, meets)};
   for (const auto& order : others) {
     for (const int worker : {0, 1}) order->asks(worker);
     EXPECT_EQ(kinds(*order), (std::vector{Kind::grant}));
