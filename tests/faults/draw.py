@@ -149,9 +149,10 @@ def _after_signal(g, fault, number, rank):
         fault.says = has_died(rank) if of_rank else ENDED_BY.format(9, 137)
     else:
         fault.allowed = (STOPS, GOES_ON, ENDS)
-        # An mpirun that was told to end returns 1, even if its ranks have stopped with a checkpoint. A signal that comes
-        # before the program listens ends its rank.
-        fault.says = ENDED_BY.format(int(number), 128 + number) + r"|Terminated|ringtrain: error|stopped on request, with a checkpoint"
+        # An mpirun that was told to end returns 1, even if its ranks have finished or stopped with a checkpoint. A
+        # signal that comes before the program listens ends its rank.
+        fault.says = ENDED_BY.format(int(number), 128 + number) + (
+            r"|Terminated|ringtrain: error|stopped on request, with a checkpoint|finished after step")
 
 
 def signal_from_outside(g, fault):
@@ -310,7 +311,7 @@ def unreadable_resume(g, fault):
 # ---- Memory, time, transport ---------------------------------------------------------------------------------------
 
 # The program's words, those of a library that the program passes on, or a crash within a library and within MPI's start.
-NO_MEMORY = r"ringtrain: error.*([Mm]emory|alloc)|libgomp: Out of memory|exited on signal|ended by signal|An error occurred in MPI_Init_thread"
+NO_MEMORY = r"ringtrain: error.*([Mm]emory|alloc)|libgomp: Out of memory|out of dynamic memory in yylex|exited on signal|ended by signal|An error occurred in MPI_Init_thread"
 
 
 def memory(g, fault):
@@ -370,7 +371,7 @@ def study(g, fault):
         fault.rules = [Rule(call, share, fault.what, rank=rank)]
         fault.allowed = (ENDS, GOES_ON, STOPS)
         fault.libraries_may_crash = call == "memory"
-        fault.says = r"ringtrain: error.*\.h5" if call != "memory" else NO_MEMORY
+        fault.says = r"error: .*\.h5" if call != "memory" else NO_MEMORY  # the study says why a trial failed
     fault.target = f"rank {rank}"
 
 
