@@ -44,7 +44,7 @@ struct MemoryItem {
 class Vector {
  public:
   virtual ~Vector() = default;
-  virtual float* data() = 0;  // address on the device
+  virtual float* data() = 0;  // an address in the backend's memory
   virtual const float* data() const = 0;
   virtual std::int64_t size() const = 0;
 };
@@ -65,13 +65,14 @@ struct PassInput {
 struct PassContext {
   float gradient_scale =
       0;  // fp16's loss scale / (targets counted in the global batch); the gradients of all ranks can then be summed
-  // 1 / (virtual workers of the global batch x ranks that share each), for batch norm's statistics
+  // 1 / (virtual workers of the global batch x ranks that share each), for batch norm's statistics. A virtual worker is
+  // a group of samples that are normalised together (config/batch_plan.h).
   float statistic_scale = 0;
   std::uint64_t dropout_key = 0;  // with `step` and `first_row` it decides every random bit of the pass
   std::int64_t step = 0;
   std::int64_t first_row = 0;  // position of the pass's first row in the global batch
   float* state = nullptr;      // [micro_batch, layers, (h, c), hidden], replaced by take_sums(); null: start from 0
-  GroupRanks* group_ranks = nullptr;  // for a program whose groups are on several ranks; must live until backward()
+  GroupRanks* group_ranks = nullptr;  // if groups of batch norm span several ranks; must live until backward()
 };
 
 // The data that a program of a part of a model (Graph::part()) exchanges with its neighbours for a micro-batch.
@@ -127,7 +128,7 @@ class Program {
   virtual void allocate() = 0;
   virtual HostTraffic host_traffic() const { return {}; }
   // Renews the program's own blocked or 16-bit copies of the weights. It must be called after every change of the
-  // weights; an update does it for Update::program.
+  // weights; an update calls it for Update::program.
   virtual void set_weights(const Vector& weights) = 0;
   // Begins to copy the input of the next pass to the device. The buffers must not change until its forward() has
   // returned. It may be called for at most one pass before forward().
@@ -176,12 +177,12 @@ struct PassDemand {
 // The work of the optimizer in one step. Its `state` consists of the vectors of Optimizer::state_names(), in that
 // order.
 struct Update {
-  UpdateRule rule;                       // gradient_scale, weight_decay and the trust ratios are filled in
+  UpdateRule rule;                       // the update sets gradient_scale, weight_decay and trust ratios itself
   std::span<const UpdateRange> ranges;   // the trained tensors, in ascending order
   RangeNorms* gradient_norms =
       nullptr;  // measures the norm of the gradient in each of these ranges; null: there are no ranges
   double clip_norm = 0;                  // largest norm of the unscaled gradient (Pascanu et al. 2013); 0: off
-  float loss_scale = 1;                  // the gradients are multiplied by it
+  float loss_scale = 1;                  // the gradients contain this factor (fp16)
   std::int64_t trained = 0;              // number of trained elements; the statistics come after them
   float norm_momentum = 0;               // running = (1 - momentum) running + momentum x value of this step
   Program* program = nullptr;            // training program whose copies of the weights are renewed; null: none
@@ -202,7 +203,7 @@ struct UpdateResult {
   // ratios, or if the update was skipped.
   std::vector<float> trust_ratios = {};
   double gain = 1;                 // factor by which AdaScale has multiplied the rate
-  AdaScaleAverages adascale = {};  // including this step
+  AdaScaleAverages adascale = {};  // AdaScale's averages, including this step
 };
 
 class Backend {
@@ -218,15 +219,15 @@ class Backend {
   virtual void unpin(std::span<const std::byte> memory) = 0;
   virtual void copy_to_host(const Vector& from, std::int64_t offset, std::span<float> to) = 0;
   virtual void copy_from_host(std::span<const float> from, Vector& to, std::int64_t offset) = 0;
-  // Copies all of `from` to `to`, which has the same size. A device does it in its compute stream.
+  // Copies all of `from` to `to`, which has the same size. A device copies in its compute stream.
   virtual void copy(const Vector& from, Vector& to) = 0;
   // Adds the elements `range` of each vector of `from` to those of `to`, one vector after the other. `stream` is the
   // handle of a device's stream; 0: the compute stream.
   virtual void add(std::span<const Vector* const> from, ElementRange range, Vector& to, std::uintptr_t stream = 0) = 0;
 
   // Compiles a graph. `group` is the number of samples that batch norm normalises together (batch.worker); 0: the whole
-  // micro-batch. It is a divisor or a multiple of micro_batch. If it is a multiple, the group is spread over group /
-  // micro_batch ranks, and every pass needs PassContext::group_ranks. Throws Error if the machine cannot run this
+  // micro-batch. `group` is a divisor or a multiple of micro_batch. If it is a multiple, group / micro_batch ranks
+  // share a group, and every pass needs PassContext::group_ranks. Throws Error if the machine cannot run this
   // precision.
   virtual std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
                                            PassMode mode, std::int64_t group = 0) = 0;
@@ -249,9 +250,9 @@ class Backend {
   virtual std::unique_ptr<Orthogonalizer> make_orthogonalizer(std::span<const MatrixRange> matrices) = 0;
 
   // Starts an update of the trained elements and then of the running statistics after them. Nothing changes if the norm
-  // of the gradient is not finite. A device does the update before any work that comes after start_update(). A CPU does
-  // it in finish_update(). Until then the gradients may still be summed, and an update that is never finished changes
-  // nothing.
+  // of the gradient is not finite. A device does the update before any work that comes after start_update(). A CPU
+  // does the update in finish_update(). Until then its gradients may still be summed. On a CPU, an update that is never
+  // finished changes nothing.
   virtual void start_update(const Update& update, Vector& weights, const Vector& gradients,
                             std::span<const std::unique_ptr<Vector>> state) = 0;
   virtual UpdateResult finish_update() = 0;  // waits for the started update

@@ -24,8 +24,8 @@ class RangeNorms {
  public:
   virtual ~RangeNorms() = default;
   virtual std::int64_t size() const = 0;  // number of ranges
-  // Measures the ranges of `values`. Throws Error when a range ends beyond it. `stream`: the handle of the device's
-  // stream that does it, so that a bucket can be measured in the stream that will sum it; 0: the program's stream.
+  // Measures the ranges of `values`. Throws Error when a range ends beyond the vector. `stream` is the handle of the
+  // device's stream that does the work; 0: the program's stream. A bucket is measured in the stream that will sum it.
   virtual void measure(const Vector& values, std::uintptr_t stream = 0) = 0;
   // Measures how far `values` has moved since the last call with the same `before`, which keeps the old values. Adds
   // the norms of values - before to the held result, and sets before = values. With `first`, `before` counts as zeros

@@ -1,4 +1,5 @@
-// The CPU backend: oneDNN for matrix products, own kernels for the rest, OpenMP threads.
+// The CPU backend. oneDNN computes matrix products and convolutions. The program's own kernels compute the rest. OpenMP
+// threads share the work.
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -20,7 +21,7 @@ namespace cpu {
 
 namespace {
 
-// A vector in the memory of a communicator.
+// A vector in memory that a communicator has allocated (ReducedMemory).
 class ReducedVector : public Vector {
  public:
   ReducedVector(std::int64_t size, const ReducedMemory& memory, MemoryCount count)
@@ -113,7 +114,7 @@ class CpuBackend : public Backend {
 
   std::int64_t preferred_micro_batch(const Graph& graph, Precision, const PassDemand&) override {
     if (graph.has_images()) return preferred_image_batch(graph, threads_);
-    // Each thread gets two blocks of 64 rows: products run at full speed, and the activations stay in the caches.
+    // Each thread gets two blocks of 64 rows. Products then run at full speed, and the activations stay in the caches.
     return 128 * threads_;
   }
 

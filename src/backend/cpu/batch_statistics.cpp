@@ -98,7 +98,8 @@ void BatchStatistics::gather_parts(const Own& own) {
   ranks.gather({part(0, 0), static_cast<std::size_t>(context_.span * 2 * channels)}, context_.pass->poll);
 }
 
-// Combines the means and the sums of squares of equally large parts (Chan, Golub and LeVeque 1983).
+// Combines the means and the sums of squares of the images, which have equally many pixels (Chan, Golub and LeVeque
+// 1983).
 BatchStatistics::Moments BatchStatistics::own_moments(std::int64_t group, std::int64_t channel) const {
   const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_);
   const auto* moments = context_.schedule->at<double>(moments_);
@@ -179,7 +180,7 @@ BatchStatistics::Sums BatchStatistics::joined_sums(const Sums& own, std::int64_t
 // With xhat = (x - mean) / deviation and n values:
 //   dx = gamma / deviation (dz - sum(dz) / n - xhat sum(dz xhat) / n)
 // The sums are over the whole group. The gradients of gamma and beta are sums over this rank's samples only. The
-// reduction over ranks adds those of the others.
+// all-reduce of the gradients adds the sums of the other ranks.
 void BatchStatistics::finish_backward(const double* sums, int product) {
   const Schedule& s = *context_.schedule;
   const ImagePass& pass = *context_.pass;

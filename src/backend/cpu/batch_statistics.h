@@ -1,7 +1,7 @@
 // Batch norm's work per channel: the statistics of each group of images, the coefficients for the kernels, and the
-// gradients of gamma and beta. Sums are kept per image and block and added in a fixed order, so their bits do not
-// depend on the threads. If several ranks share a group, they exchange the sums of their images. Every rank adds them
-// in the order of the ranks, so that all have the same coefficients, bit for bit.
+// gradients of gamma and beta. There is one sum per image and block of channels. These sums are added in a fixed order,
+// so the result has the same bits on any number of threads. If several ranks share a group, they exchange the sums of
+// their images. Every rank adds them in the order of the ranks, so all ranks get the same bits.
 #pragma once
 
 #include <span>
@@ -15,19 +15,20 @@ class BatchStatistics {
   // `x` is the input of the norm.
   BatchStatistics(const ImageContext& context, const BatchNorm& node, const Feature& x);
 
-  // Adds the steps that measure x. The norm must be applied after the next cut of the schedule.
+  // Adds the steps that measure x to the schedule. A step that uses affine() must come after the next cut.
   template <class T>
   void forward_steps();
   Affine affine(std::int64_t image, std::int64_t block) const;
   const float* slope(std::int64_t image, std::int64_t block) const;
   const float* constant(std::int64_t image, std::int64_t block) const;
 
-  // A unit has three sums per lane, at sums + (image x blocks + block) x 3 lanes. The first is dz. The one at `product`
-  // (1 or 2) is dz (x - mean). Fills slope and constant, and stores the gradients of gamma, beta and the statistics.
+  // Fills slope() and constant() from `sums` [images][blocks][3][lanes], the results of NormKernels::backward_sums().
+  // Sum 0 is that of dz, and sum `product` (1 or 2) is that of dz (x - mean). Stores the gradients of gamma and beta,
+  // and statistic_scale x the statistics, in the flat gradient vector.
   void finish_backward(const double* sums, int product);
 
   // Called in statistics mode. Copies the measured statistics into a vector that begins at element `begin` of the flat
-  // one.
+  // weight vector.
   void copy_statistics(std::span<float> to, std::int64_t begin) const;
 
   void set_weights(const float* flat);
@@ -42,20 +43,22 @@ class BatchStatistics {
  private:
   std::int64_t groups() const { return context_.measures ? context_.schedule->images() / context_.group : 1; }
   std::int64_t group_of(std::int64_t image) const { return context_.measures ? image / context_.group : 0; }
-  float* coefficient(std::int64_t group, int which) const;  // [padded channels]: 0 mean, 1 scale, 2 1 / deviation
-  // The moments over this rank's images of a group. `which` is as in NormKernels::moments().
+  // [padded channels]. `which` is 0 for the mean, 1 for gamma / deviation, and 2 for 1 / deviation.
+  float* coefficient(std::int64_t group, int which) const;
+  // The moments of one channel of a group: own_moments() over this rank's images, joined_moments() over all ranks'.
   struct Moments {
     double mean = 0, squares = 0;  // squares: sum of the squared differences from the mean
   };
   Moments own_moments(std::int64_t group, std::int64_t channel) const;
   Moments joined_moments(std::int64_t group, std::int64_t channel) const;
-  // Sums of the backward pass: d of dz, dx of dz (x - mean).
+  // The sums of one channel of a group in the backward pass.
   struct Sums {
-    double d = 0, dx = 0;
+    double d = 0, dx = 0;  // d: sum of dz; dx: sum of dz (x - mean)
   };
   Sums own_sums(const double* sums, int product, std::int64_t group, std::int64_t channel) const;
   Sums joined_sums(const Sums& own, std::int64_t channel) const;
-  // Gathers the two values per channel that own(channel) returns, from all ranks of the group: [span][2][channels].
+  // Gathers the two values per channel that own(channel) returns on each rank of the group into parts_, which is
+  // [span][2][padded channels].
   template <class Own>
   void gather_parts(const Own& own);
   double* part(std::int64_t rank, int which) const;

@@ -12,7 +12,7 @@ struct ClassifierOperation<T>::State {
   RowBlocks blocks;
   const Kernels* kernels;
   bool training;
-  std::int64_t H, classes, width;  // width: classes rounded up to 16 columns
+  std::int64_t H, classes, width;  // width: classes rounded up to a multiple of 16
   Parameter weight, bias;
 
   Gemm forward_product, backward_product, weight_product;
@@ -123,7 +123,7 @@ void ClassifierOperation<T>::set_weights(const float* flat) {
   std::copy_n(flat + s.weight.offset, s.weight.count, s.padded);
   std::fill(s.padded + s.weight.count, s.padded + s.width * s.H, 0.0f);
   std::copy_n(flat + s.bias.offset, s.classes, s.padded_bias);
-  std::fill(s.padded_bias + s.classes, s.padded_bias + s.width, -1e30f);  // gives the probability zero
+  std::fill(s.padded_bias + s.classes, s.padded_bias + s.width, -1e30f);  // gives padded classes the probability zero
   s.forward_product.pack(s.padded, 1, s.H);
   if (s.training) s.backward_product.pack(s.padded, s.H, 1);
 }

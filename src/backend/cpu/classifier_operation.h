@@ -1,5 +1,5 @@
-// The dense layer at every position, followed by the softmax cross-entropy. The loss pass replaces the logits by their
-// scaled gradient. The backward pass starts from that gradient.
+// The dense layer at every position, followed by the softmax cross-entropy. In training, the forward pass also computes
+// the scaled gradient of the logits. The backward pass starts from that gradient.
 #pragma once
 
 #include <memory>

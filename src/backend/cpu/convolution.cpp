@@ -52,8 +52,9 @@ memory::desc ConvolutionPrimitives::map(std::int64_t images, bool output) const 
   return {dims, type_, tag};
 }
 
-// F(4 x 4, 3 x 3) of Lavin and Gray 2016 takes 36 products for 16 outputs instead of 144. Tiles that reach beyond the
-// map waste some of that. It rounds a few more times; measured in fp32, its error is 1e-6 of the norm.
+// Winograd's algorithm F(4 x 4, 3 x 3) (Lavin and Gray 2016) takes 36 products for a tile of 4 x 4 outputs. The direct
+// algorithm takes 144. Tiles that reach beyond the map waste products, so Winograd's is used only if it takes at most
+// half as many in all. Its error, measured in fp32, is 1e-6 of the norm of the result.
 bool ConvolutionPrimitives::suits_winograd() const {
   const ConvolutionShape& s = shape_;
   const std::int64_t tiles = (s.out_height + 3) / 4 * ((s.out_width + 3) / 4);
@@ -129,7 +130,7 @@ void ConvolutionPrimitives::make_forward(std::int64_t images) {
   const auto describe = [&](dnnl::algorithm algorithm) { return describe_forward(images, algorithm); };
   try {
     forward_description_ = first_of(suits_winograd(), describe);
-    // For few input channels, oneDNN has a fast kernel for only one of the two plain layouts. Takes that layout.
+    // For few input channels, oneDNN has a fast kernel for only one of the two plain layouts. That layout is taken.
     if (shape_.pixels && implementation(0).find("jit") == std::string::npos) {
       channels_last_ = true;
       const auto other = first_of(false, describe);
@@ -255,7 +256,8 @@ void ConvolutionPrimitives::backward_data(const void* gradient, void* source_gra
   run(data_, data_arguments_);
 }
 
-// Replaces oneDNN's reorder, which runs at a tenth of the memory's speed if the rows lie a power of two apart.
+// For the blocked layout, our own kernel replaces oneDNN's reorder. The reorder runs at a tenth of the memory's speed
+// if the rows lie a power of two apart.
 void ConvolutionPrimitives::store_gradient(const ImageKernels& kernels, const float* own, float* weights,
                                            bool accumulate) {
   if (!blocked_gradient_) {

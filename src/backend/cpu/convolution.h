@@ -26,7 +26,8 @@ class ConvolutionPrimitives {
  public:
   ConvolutionPrimitives(const ConvolutionShape& shape, bool training, int threads);
 
-  // Prepares calls for `images` images. oneDNN generates code, which takes milliseconds.
+  // Prepares calls for `images` images. oneDNN generates code, which takes milliseconds. make_forward() throws Error if
+  // oneDNN lacks the convolution.
   void make_forward(std::int64_t images);
   void make_backward_data(std::int64_t images);
   void make_backward_weights(std::int64_t images);
@@ -35,7 +36,7 @@ class ConvolutionPrimitives {
   std::int64_t pixel_stride() const { return channels_last_ ? shape_.input : 1; }
   std::int64_t channel_stride() const { return channels_last_ ? 1 : shape_.in_height * shape_.in_width; }
 
-  // The least images per call. With fewer, reading the weights takes a noticeable part of the time.
+  // Returns the least images per call. With fewer images, reading the weights takes too large a part of the time.
   std::int64_t least_images() const;
 
   // Valid after make_*(): the bytes of the copy of the weights, and of the scratch memory of each primitive.

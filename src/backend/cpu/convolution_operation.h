@@ -1,4 +1,5 @@
-// A convolution of the graph, together with a ReLU that follows it directly.
+// A convolution of the graph, together with a ReLU that follows it directly. Another operation writes the pixels that
+// the first convolution reads.
 #pragma once
 
 #include "backend/cpu/convolution.h"
@@ -26,8 +27,8 @@ class PixelOperation : public ImageOperation {
 template <class T>
 class ConvolutionOperation : public ImageOperation {
  public:
-  // `behind_norm`: a batch norm on the way to the image still needs its sums in the backward pass. The weight gradient
-  // then waits for the next cut, so that the slices are not interrupted.
+  // `behind_norm`: a batch norm comes before this convolution. Its backward sums are computed slice by slice after this
+  // convolution's data gradient. The weight gradient needs the whole micro-batch, so it then waits for the next cut.
   ConvolutionOperation(const ImageContext& context, const Convolution& node, bool relu, bool pixels, bool behind_norm,
                        Feature* x, Feature* y);
   const ConvolutionPrimitives& primitives() const { return primitives_; }

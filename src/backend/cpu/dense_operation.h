@@ -31,7 +31,8 @@ class DenseOperation : public ImageOperation {
   std::string name_;
 };
 
-// Works in place on a vector. The mask depends on the sample's position in the global batch, as in nn/lstm_cell.h.
+// Dropout on a vector. The backward pass works in place. The mask depends on the sample's position in the global batch,
+// as in nn/lstm_cell.h.
 template <class T>
 class DropoutOperation : public ImageOperation {
  public:

@@ -83,7 +83,7 @@ void Gemm::pack(const float* source, std::int64_t row_stride, std::int64_t colum
                 const_cast<float*>(source));  // oneDNN takes no const pointer, but a reorder only reads
   if (!pack_) {
     const TeamSize size(1);
-    pack_ = dnnl::reorder(values, packed_);  // compiles code, which takes 10 ms, so it is kept
+    pack_ = dnnl::reorder(values, packed_);  // oneDNN compiles code, which takes 10 ms, so it is kept
     pack_strides_ = {row_stride, column_stride};
   }
   if (pack_strides_ != std::pair(row_stride, column_stride)) throw Error("a packed operand changed its source layout");

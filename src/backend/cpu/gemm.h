@@ -24,7 +24,8 @@ struct GemmShape {
 class Gemm {
  public:
   Gemm() = default;  // an empty product, which needs no memory and cannot run
-  // `team` is the number of threads of one product. `callers` threads may call run() at the same time.
+  // `team` is the number of threads of one product. `callers` threads may call run() at the same time. Throws Error if
+  // oneDNN lacks the product.
   Gemm(const GemmShape& shape, int team, int callers);
 
   std::int64_t packed_bytes() const;   // size of the packed B
@@ -32,8 +33,8 @@ class Gemm {
   // `packed` has packed_bytes(), or is null if ldb is given. `scratch` has scratch_bytes() and is aligned to 64 bytes.
   // Returns the end of the scratch memory.
   char* bind(void* packed, char* scratch);
-  // Fills the packed B from fp32 values at source[i * row_stride + j * column_stride], i < k, j < n. The strides must
-  // be the same each time.
+  // Fills the packed B from fp32 values at source[i * row_stride + j * column_stride], i < k, j < n. Throws Error
+  // if the strides are not those of the first call.
   void pack(const float* source, std::int64_t row_stride, std::int64_t column_stride);
 
   void run(int caller, const void* a, float* c) { run(caller, a, nullptr, c); }  // packed B

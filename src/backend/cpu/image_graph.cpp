@@ -121,7 +121,8 @@ class Joiner {
     if (pixels) pixels_->set_reader(&made->primitives());
   }
 
-  // The statistics are measured here, where x is made. The addition or ReLU after the norm applies it.
+  // Adds the steps that measure the statistics, directly after those that make x. If an addition or a ReLU follows, its
+  // operation applies the norm.
   void append(int i, const BatchNorm& node) {
     expect_map(input(i), "batch norm");
     result_.norms.push_back(std::make_unique<BatchStatistics>(context_, node, *feature(input(i))));
@@ -133,7 +134,7 @@ class Joiner {
 
   void append(int i, const Relu&) {
     const int x = input(i);
-    if (feature_[at(i)] != nullptr) return;  // it is part of a convolution or a dense layer
+    if (feature_[at(i)] != nullptr) return;  // the ReLU is part of a convolution or a dense layer
     if (as<BatchNorm>(x) != nullptr && consumer(x) == i) return apply(i, i, input(x), statistics_[at(x)], -1, nullptr);
     if (as<Add>(x) != nullptr && consumer(x) == i) return add(x, i);
     expect_map(x, "a ReLU that does not follow a dense layer");
@@ -144,8 +145,8 @@ class Joiner {
     if (consumer_that_is<Relu>(i) < 0) add(i, i);
   }
 
-  // Compiles the addition `node` with the ReLU `last` that follows it. Without one, both are equal. The operation also
-  // applies a norm that has no other consumer.
+  // Compiles the addition `node` with the ReLU `last` that follows it. Without a ReLU, last = node. The operation also
+  // applies each norm whose only consumer is the addition.
   void add(int node, int last) {
     struct Operand {
       int feature;

@@ -1,4 +1,5 @@
-// Compiled once per instruction set, by the same rule as kernels.cpp: no inline function of the standard library.
+// This file is compiled once per instruction set. Like kernels.cpp, it may not use the standard library's inline
+// functions.
 #include "backend/cpu/image_kernels.h"
 
 #include "backend/cpu/simd.h"
@@ -48,7 +49,8 @@ void max_pool(const MaxPoolUnit<T>& a) {
     }
 }
 
-// Every input pixel sums the gradients of the windows that cover it. Each value is thus rounded and written once.
+// Every input pixel sums the gradients of those windows whose maximum it is. Each value is thus rounded and written
+// once.
 template <class T, bool two_sources>
 void max_pool_gather(const MaxPoolUnit<T>& a) {
   for (std::int64_t i = 0; i < a.height; ++i) {
@@ -75,7 +77,7 @@ void max_pool_gather(const MaxPoolUnit<T>& a) {
   }
 }
 
-// Does the same for ResNet's 3 x 3 windows with stride 2 and padding 1. An even row or column is the middle of one
+// max_pool_gather() for ResNet's 3 x 3 windows with stride 2 and padding 1. An even row or column is the middle of one
 // window. An odd one is the end of one window and the start of the next.
 template <class T, bool two_sources>
 void max_pool_gather_3_2_1(const MaxPoolUnit<T>& a) {
@@ -233,8 +235,8 @@ ClassScore cross_entropy(std::int64_t classes, const float* logits, std::int64_t
   }
   const float at_target = logits[target];
   float top = -__builtin_inff(), total = 0;
-  // Counts the classes that rank before the target: larger logits, and equal ones with a smaller index, as argmax in
-  // PyTorch. If the target's logit is NaN, all classes count.
+  // Counts the classes that rank before the target. These have larger logits, or equal logits and a smaller index, as
+  // in PyTorch's argmax. If the target's logit is NaN, all classes count.
   std::int32_t above = 0;
 #pragma omp simd reduction(max : top) reduction(+ : total, above)
   for (std::int64_t j = 0; j < classes; ++j) {

@@ -9,8 +9,8 @@
 
 namespace ringtrain::cpu {
 
-// Converts one image, u8 [pixels, channels], with a table of normalised values. The value of pixel p and channel c is
-// written at p * pixel_stride + c * channel_stride.
+// Converts pixels of one image, u8 [pixels, channels], with a table of normalised values. The value of pixel p and
+// channel c is written at p * pixel_stride + c * channel_stride.
 template <class T>
 struct PixelRows {
   std::int64_t pixels, channels;
@@ -20,7 +20,7 @@ struct PixelRows {
   std::int64_t pixel_stride, channel_stride;
 };
 
-// One image and one block of channels.
+// Max pooling of one image and one block of channels.
 template <class T>
 struct MaxPoolUnit {
   std::int64_t height, width, out_height, out_width, kernel, stride, padding;
@@ -31,7 +31,7 @@ struct MaxPoolUnit {
   T* dx;
 };
 
-// Rows [first, first + rows) of a dense layer's output.
+// Adds the bias to some rows of a dense layer's products, and applies the ReLU.
 template <class T>
 struct DenseRows {
   std::int64_t rows, columns;
@@ -42,7 +42,8 @@ struct DenseRows {
   float* logits;  // [rows, columns], without the ReLU; null: y is written
 };
 
-// Masks and converts columns [begin, end) of the gradient of all rows, and sums each column.
+// Applies the ReLU's mask to columns [begin, end) of the gradient of all rows, converts them to T, and sums each
+// column.
 template <class T>
 struct DenseGradient {
   std::int64_t rows, columns, begin, end;
@@ -82,11 +83,12 @@ struct ImageKernels {
   // to = from x mask x scale
   void (*dropout_f32)(std::int64_t n, const float* from, const std::uint8_t* mask, float scale, float* to);
   void (*dropout_bf16)(std::int64_t n, const BFloat16* from, const std::uint8_t* mask, float scale, BFloat16* to);
-  // Sets [lanes out][inputs][places] to one block [places][lanes in][lanes out] of a weight gradient, or adds it.
+  // Copies one block of a weight gradient, or adds it. `from` is [places][lanes in][lanes out]. `to` is
+  // [lanes out][inputs][places]. places = kernel x kernel.
   void (*store_weights)(std::int64_t inputs, std::int64_t places, const float* from, float* to, bool accumulate);
   // Softmax cross-entropy of one row against the distribution (1 - smoothing) one-hot + smoothing / classes. Sets
-  // `gradient` to scale x (softmax - distribution), unless it is null; it may be the logits. With target < 0 the row
-  // does not count, and the gradient is 0.
+  // `gradient` to scale x (softmax - distribution), unless it is null. It may be the same memory as the logits. With
+  // target < 0 the row does not count, and the gradient is 0.
   ClassScore (*cross_entropy)(std::int64_t classes, const float* logits, std::int64_t target, double smoothing,
                               float scale, float* gradient);
 

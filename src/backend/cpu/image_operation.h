@@ -18,17 +18,17 @@ namespace ringtrain::cpu {
 struct Feature {
   FeatureShape shape;
   bool vector = false;
-  bool read_again = false;  // a convolution needs it for its weight gradient
-  int forward = -1;         // storage
+  bool read_again = false;  // a convolution needs the value for its weight gradient
+  int forward = -1;         // storage of the values in the forward pass (Schedule::per_image())
   int backward = -1;        // storage of the same values in the backward pass; it differs if they are recomputed
-  // The backward step of each consumer writes one of these. The operation that made the feature reads and may overwrite
-  // them.
+  // Storages of gradients. The backward step of each consumer writes one. The operation that made the feature reads
+  // them, and may overwrite them.
   std::vector<int> gradients = {};
 
   std::int64_t pixels() const { return shape.height * shape.width; }
 };
 
-// The arguments of the present pass.
+// The arguments and the sums of the current pass.
 struct ImagePass {
   PassInput input = {};
   PassContext context = {};
@@ -69,7 +69,8 @@ class ImageOperation {
   virtual void set_weights(const float*) {}
 };
 
-// Calls body(image, block) for all images of the slice. Each thread gets a fixed, contiguous share.
+// Calls body(image, block) for all images of the slice and all blocks of channels. Each thread gets a fixed, contiguous
+// share.
 template <class Body>
 void for_each_unit(int threads, const Slice& slice, std::int64_t blocks, const Body& body) {
   const std::int64_t units = slice.count * blocks;

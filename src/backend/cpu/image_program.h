@@ -17,7 +17,8 @@ class ImageProgram : public Program {
   virtual void reset_costs() = 0;
 };
 
-// `group`: images that batch norm normalises together, a divisor of micro_batch. `slots`: micro-batches in flight.
+// `group`: images that batch norm normalises together. `slots`: micro-batches in flight. Throws Error if `group` is
+// neither a divisor nor a multiple of micro_batch.
 std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int64_t micro_batch, std::int64_t group,
                                                     Precision precision, PassMode mode, int threads, Isa isa,
                                                     MemoryCount count, int slots = 1);

@@ -31,7 +31,7 @@ Isa detect() {
 constexpr int level_with_tiles = static_cast<int>(Isa::avx512_bf16) + 1;
 int most = level_with_tiles;  // set by lower_instruction_level()
 
-// Whether the CPU has AMX for bf16. Linux has given it to processes that ask since 5.16; oneDNN asks.
+// Returns whether the CPU has AMX for bf16. Since version 5.16, Linux gives AMX to a process that asks. oneDNN asks.
 bool has_tiles() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;

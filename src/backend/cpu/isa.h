@@ -13,12 +13,13 @@ enum class Isa { baseline, avx2, avx512, avx512_bf16 };
 Isa best_isa();
 const char* isa_name(Isa isa);  // such as "AVX-512"
 
-// The instructions on which rounding depends, as a number that grows with them: the set above, and whether oneDNN can
-// multiply matrices with AMX. Throws the errors of best_isa().
+// Returns a number for the instructions on which rounding depends: the set above, and whether oneDNN can multiply
+// matrices with AMX. A larger number means more instructions. Throws the errors of best_isa().
 int instruction_level();
 std::string level_name(int level);  // "AVX-512 BF16 and AMX"
-// From now on the process computes with no more than `level`, in its own kernels and in oneDNN. Call it before anything
-// computes, because oneDNN keeps its choice. If ONEDNN_MAX_CPU_ISA is set, oneDNN obeys that variable instead.
+// From now on the process computes with no more than `level`, in its own kernels and in oneDNN. oneDNN keeps its first
+// choice, so this function throws Error if oneDNN has computed before. If ONEDNN_MAX_CPU_ISA is set, oneDNN obeys that
+// variable instead.
 void lower_instruction_level(int level);
 
 }  // namespace ringtrain::cpu

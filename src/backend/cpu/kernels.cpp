@@ -1,5 +1,6 @@
-// Compiled once per instruction set with RINGTRAIN_ISA = baseline | avx2 | avx512 | avx512_bf16. Nothing here may use
-// the standard library's inline functions: an AVX-512 copy of one could be the copy that the linker keeps for all.
+// This file is compiled once per instruction set, with RINGTRAIN_ISA = baseline | avx2 | avx512 | avx512_bf16. Nothing
+// here may use the standard library's inline functions. The linker keeps one copy of such a function for all files, and
+// that could be the AVX-512 copy.
 #include "backend/cpu/kernels.h"
 
 #include "base/random.h"
@@ -154,7 +155,7 @@ void lstm_backward(const LstmBackward<T>& a) {
 }
 
 void dropout_mask(const DropoutMask& a, std::int64_t rows, std::int64_t hidden, std::uint8_t* mask) {
-  constexpr int groups = 16;  // Philox blocks computed together, one per lane; they serve 128 units
+  constexpr int groups = 16;  // outputs of the generator Philox that are computed together; each serves 8 units
   for (std::int64_t r = 0; r < rows; ++r) {
     std::uint8_t* __restrict row = mask + r * hidden;
     for (std::int64_t begin = 0; begin < hidden; begin += 8 * groups) {

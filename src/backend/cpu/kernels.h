@@ -60,8 +60,8 @@ struct CrossEntropySums {
   std::int64_t correct, targets;
 };
 
-// Softmax, loss and its gradient, in place. There are `width` >= classes columns (a multiple of 16). The bias of the
-// additional columns is -1e30.
+// Softmax cross-entropy of rows of logits, and its gradient. There are `width` >= classes columns: a multiple of 16, at
+// most 256. The bias of the additional columns is -1e30.
 template <class T>
 struct CrossEntropyRows {
   std::int64_t rows, classes, width;

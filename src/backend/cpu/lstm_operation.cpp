@@ -24,7 +24,8 @@ struct LstmOperation<T>::State {
   Port output;
 
   // A zero state needs no product with W_hh at the first time step. Short sequences have separate products for this
-  // step. They save 4 % of the time for pet names (8 steps). For 64 steps, copies of their weights would cost more.
+  // step. They save 4 % of the time for pet names (8 steps). For 64 steps, their copies of the weights would cost more
+  // than they save.
   bool short_sequence = false;
   Gemm forward_product, backward_product, first_forward, first_backward, weight_product, weight_product_add;
 
@@ -73,7 +74,7 @@ struct LstmOperation<T>::State {
   }
   void load_state(const Pass& pass, std::int64_t block, float* c);
   void keep_state(const Pass& pass, std::int64_t block, const float* c, const float* h_last);
-  // A second run reads the [x | h] of the first run, and writes nothing except its trace.
+  // A second run reads the [x | h] of the first run, and keeps nothing except its trace.
   void forward_block(const Pass& pass, std::int64_t block, int thread, const Trace& trace, bool second);
   void backward_block(const Pass& pass, std::int64_t block, int thread, const std::function<void()>& poll);
 };
@@ -106,7 +107,8 @@ LstmOperation<T>::LstmOperation(const OperationContext& context, const Lstm& nod
   s.first.by_thread = s.recomputed;
   s.again = {.cell_slots = steps + 1, .mask_slots = steps, .by_thread = s.recomputed};
 
-  // Products over about 2048 positions run at full speed and keep the transposed copy of their operand small.
+  // Weight-gradient products over about 2048 positions run at full speed, and oneDNN's transposed copy of the gates
+  // stays small.
   const std::int64_t wanted = std::max<std::int64_t>(1, 2048 / (s.blocks.block_rows * s.blocks.sequence));
   s.chunk_blocks = std::min(wanted, s.blocks.blocks);
   while (s.blocks.blocks % s.chunk_blocks != 0) --s.chunk_blocks;
@@ -194,7 +196,7 @@ void LstmOperation<T>::plan(ArenaPlan& arena, int forward, int backward) {
       s.plan.products_again =
           arena.add(name + "products, again", elements(threads * b * 4 * s.H, sizeof(float)), last, last);
     }
-    // The layer below reads its output's gradient here. A one-hot input has none, so one time step is enough.
+    // The layer before this one reads its output's gradient here. A one-hot input has none, so one time step is enough.
     s.plan.input_gradient = arena.add(name + "input gradient",
                                       elements((s.one_hot ? threads * b : n) * s.K, sizeof(float)), last, last + 1);
     s.plan.joined = arena.add(name + "weights, joined", elements(4 * s.H * s.K, sizeof(float)));
@@ -393,7 +395,7 @@ void LstmOperation<T>::State::backward_block(const Pass& pass, std::int64_t bloc
     if (poll && thread == 0) poll();
     if (one_hot && t == 0) break;  // the gradient of the initial state is not needed
     float* d_input = one_hot ? input_gradient + thread * b * K : input_gradient + at(block, t, K, steps);
-    Gemm& product = t == 0 && short_sequence ? first_backward : backward_product;  // other layers do not need it either
+    Gemm& product = t == 0 && short_sequence ? first_backward : backward_product;  // the gradient of h is not needed
     product.run(thread, a.gates, d_input);
     d_h = d_input + x_columns();
   }

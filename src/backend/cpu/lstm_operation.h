@@ -7,8 +7,8 @@
 // weights is one product over all positions of the micro-batch. A one-hot input needs no product: the forward pass adds
 // a row of W_ih^T per symbol, and the backward pass sums gradient rows by symbol.
 //
-// A recomputed layer keeps [x | h] and the first c. The backward pass computes gates, cells and masks again from the
-// same products, one block of rows after the other.
+// A recomputed layer keeps [x | h] and the first c. The backward pass repeats the products and computes gates, cells
+// and masks again, one block of rows after the other.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ class LstmOperation : public CpuOperation {
 
   Port input_port() const;  // valid after plan()
   void set_output(const Port& output);
-  // Sets the place of its part of the carried state: the layer is number `index` of `count` LSTM layers.
+  // Sets which part of the carried state is this layer's: the layer is number `index` of `count` LSTM layers.
   void set_state_place(std::int64_t index, std::int64_t count);
 
   void plan(ArenaPlan& arena, int forward, int backward) override;

@@ -1,4 +1,4 @@
-// Compiles a graph of LSTM layers for the CPU, to operations in order that share one arena.
+// Compiles a graph of LSTM layers for the CPU. The result is a list of operations that share one arena (nn/arena.h).
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Compiled once per instruction set, by the same rule as kernels.cpp: no inline function of the standard library.
+// This file is compiled once per instruction set. Like kernels.cpp, it may not use the standard library's inline
+// functions.
 #include "backend/cpu/norm_kernels.h"
 
 #include "backend/cpu/simd.h"
@@ -9,7 +10,7 @@
 namespace ringtrain::cpu {
 namespace {
 
-constexpr std::int64_t chunk = 256;  // pixels summed in single precision before the sums go to double precision
+constexpr std::int64_t chunk = 256;  // pixels per sum in single precision; these sums are added in double precision
 
 struct Normaliser {
   Floats mean, scale, beta;

@@ -1,5 +1,5 @@
-// Kernels for batch norm, ReLU and the residual addition over blocked activations, with as few passes as possible. A
-// call works on one unit: the pixels of one image and one block of `lanes` channels, [pixels][lanes].
+// Kernels for batch norm, ReLU and the residual addition over blocked activations, with as few passes over memory as
+// possible. A call works on one unit: the pixels of one image and one block of `lanes` channels, [pixels][lanes].
 #pragma once
 
 #include <cstdint>
@@ -27,24 +27,27 @@ struct NormForward {
   std::uint8_t* mask;  // lanes / 8 bytes per pixel: y > 0; null: not wanted
 };
 
-// First half of the backward pass: dz = d0 + d1 where the activation passes it, and sums of dz over the unit.
+// The first half of the backward pass computes dz, the gradient of z = norm(x) + second, and its sums over the unit.
+// dz = d0 + d1 where the ReLU passes it, otherwise 0. The ReLU passes it where the bits of `mask` are set. Without a
+// mask, it passes where `values` are positive. Without both and with `relu`, it passes where norm(x) is positive.
+// Otherwise it passes everywhere.
 template <class T>
 struct NormBackwardSums {
   std::int64_t pixels;
   const T *d0, *d1;          // gradients of y from one or two consumers; d1 may be null
-  const std::uint8_t* mask;  // dz passes where these bits are set, or
-  const T* values;           // where these values are positive, or
-  bool relu;                 // where norm(x) is positive; without all three: everywhere
-  const T* x;                // null: no sums
+  const std::uint8_t* mask;  // lanes / 8 bytes per pixel; null: none
+  const T* values;           // null: none
+  bool relu;
+  const T* x;  // null: no sums
   const Affine* norm;
   const T* x2;  // input of the second norm; null: none
   const float* mean2;
-  T *dz, *dz2;    // may be d0 or d1; null: not wanted
+  T *dz, *dz2;    // may be d0 or d1; null: not wanted; dz2 is a copy of dz, only if x is null
   T* activation;  // relu(norm(x)), recomputed for a convolution's weight gradient; null: not wanted
   double* sums;   // [3][lanes]: dz, dz (x - mean), dz (x2 - mean2)
 };
 
-// Second half: dx = scale dz + slope (x - mean) + constant.
+// The second half of the backward pass: dx = scale dz + slope (x - mean) + constant; dx2 likewise for the second norm.
 template <class T>
 struct NormBackwardApply {
   std::int64_t pixels;

@@ -130,8 +130,9 @@ void NormOperation<T>::second_pass(const Slice& slice, int dz, int dx, bool mask
   });
 }
 
-// Gradients reuse memory. dz overwrites the last source. It is the gradient of a plain second operand, or becomes that
-// of a second norm's input. The first norm's dx overwrites the first source if dz is not stored there.
+// The sources are the gradients of y. Their memory is used again. Without a second operand, dz overwrites a source, and
+// dx overwrites dz. With a second operand, dz overwrites the last source. There it becomes the gradient of the second
+// operand, or of the second norm's input. dx then overwrites the first of two sources, or has memory of its own.
 template <class T>
 void NormOperation<T>::backward_steps() {
   Schedule& s = *context_.schedule;
@@ -141,7 +142,7 @@ void NormOperation<T>::backward_steps() {
   // relu(norm(x)) with one source: the second pass masks again, so the first pass writes no dz.
   const bool write = !recomputed() || two;
   const int dz = recomputed() ? sources.front() : sources.back();
-  const int apart = second_ == nullptr ? dz : (two ? sources.front() : extra());  // apart from dz if dz is still needed
+  const int apart = second_ == nullptr ? dz : (two ? sources.front() : extra());  // storage of dx
 
   Step first{.name = name_ + (norm_ != nullptr ? " sums" : " gradient"), .uses = sources};
   for (int storage : {mask_, sums_, write ? dz : -1, norm_ == nullptr ? apart : -1})

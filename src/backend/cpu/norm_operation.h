@@ -1,5 +1,5 @@
 // y = relu(norm(x) + second): batch norm, ReLU and the residual addition in one operation. Each may be absent. The
-// second operand may be the result of another batch norm (the projection of a shortcut), which is never stored.
+// second operand may be the result of another batch norm (the projection of a shortcut). That result is never stored.
 #pragma once
 
 #include "backend/cpu/batch_statistics.h"
@@ -19,7 +19,8 @@ class NormOperation : public ImageOperation {
   void backward_steps() override;
 
  private:
-  // relu(norm(x)) is not kept. It is recomputed if the weight gradient of a convolution needs it.
+  // Whether y is recomputed. Without a second operand, y is not kept for the backward pass. The backward pass computes
+  // it again if the weight gradient of a convolution needs it.
   bool recomputed() const { return norm_ != nullptr && second_ == nullptr; }
   bool has_mask() const { return relu_ && !recomputed(); }
   NormForward<T> forward_unit(const Slice& slice, std::int64_t image, std::int64_t block) const;

@@ -16,8 +16,8 @@ dnnl::engine& onednn_engine();
 dnnl::stream& onednn_stream();  // one per thread, because two threads must not use a stream at the same time
 std::string onednn_version();   // such as "2.6.3"
 
-// Runs a primitive on this thread's stream. oneDNN's own error says neither its name nor that memory was missing.
-// Throws std::bad_alloc, or Error.
+// Runs a primitive on this thread's stream. Throws std::bad_alloc if memory is missing, otherwise Error. oneDNN's own
+// message names neither the library nor the lack of memory.
 template <class Primitive, class... Arguments>
 void execute(const Primitive& primitive, Arguments&... arguments) {
   try {

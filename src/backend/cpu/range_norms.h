@@ -15,7 +15,8 @@ struct RangePiece {
   std::size_t range;          // index of the range
 };
 
-// Returns the pieces in the order of the ranges. One list for all: small ranges need no parallel region of their own.
+// Returns the pieces in the order of the ranges. All ranges share one list, so small ranges need no parallel region of
+// their own.
 template <class Range>
 std::vector<RangePiece> pieces_of(std::span<const Range> ranges) {
   constexpr std::int64_t most = 1 << 14;

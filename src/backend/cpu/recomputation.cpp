@@ -2,7 +2,7 @@
 // without recomputation. The results are therefore the same, bit for bit. Only the places of the values differ.
 //
 //   forward     block 1 | block 2 | head            only the input of a recomputed block is kept
-//   backward    head' | 2 again | 2' | 1 again | 1'
+//   backward    head' | 2 again | 2' | 1 again | 1'         a ' marks backward steps
 #include <algorithm>
 #include <memory>
 

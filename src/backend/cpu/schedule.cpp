@@ -88,8 +88,8 @@ void Schedule::find_lifetimes() {
     }
 }
 
-// Returns the largest divisor of the micro-batch for which the maps fit into a share of the last-level cache. A slice
-// has at least an image per thread, and at least the images that its steps ask for.
+// Returns the largest divisor of the micro-batch for which the maps of a slice fit into 12 MiB, a share of the
+// last-level cache. A slice has at least an image per thread, and at least the images that its steps ask for.
 std::int64_t Schedule::choose_slice(const Segment& segment) const {
   constexpr std::int64_t cache_bytes = 12 << 20;
   std::vector<int> used;

@@ -29,7 +29,7 @@ struct Step {
   std::vector<int> uses = {};  // storages that it reads or writes
   std::function<void(const Slice&)> run = {};
   std::function<void(std::int64_t)> prepare = {};  // makes primitives for slices of this number of images
-  std::vector<std::string> finishes = {};          // parameters whose gradients are final after it
+  std::vector<std::string> finishes = {};          // parameters whose gradients are final after this step
   std::int64_t least_images = 1;                   // least images in a slice, if the micro-batch has them
   double flops_per_image = 0;
   bool once = false;  // must not be repeated: its results are kept for the backward pass, or were counted
@@ -41,7 +41,7 @@ struct StepCost {
   std::string name;
   bool backward = false;
   double seconds = 0, flops = 0;
-  std::int64_t slice = 0;
+  std::int64_t slice = 0;  // images per slice
 };
 
 class Schedule {
@@ -53,7 +53,7 @@ class Schedule {
 
   // Adds memory of `bytes` per image: for one slice if all its uses lie between two cuts, otherwise for all images.
   int per_image(std::string what, std::int64_t bytes);
-  int fixed(std::string what, std::int64_t bytes);    // one for all images, from the first to the last use
+  int fixed(std::string what, std::int64_t bytes);    // for all images together, from the first to the last use
   int lasting(std::string what, std::int64_t bytes);  // for the whole run, such as copies of weights
   void resize(int storage, std::int64_t bytes);       // before plan(), when the primitives' needs are known
 

@@ -43,7 +43,7 @@ UpdateRule with_decay(UpdateRule rule, const UpdateRange& range) {
   return rule;
 }
 
-// Returns one ratio per range. `gradient_norms` are squared norms. For LAMB it also updates the moments.
+// Returns one ratio per range. `gradient_norms` are squared norms. For LAMB, the function also updates the moments.
 std::vector<float> trust_ratios(const UpdateRule& rule, const Work& work, std::span<const double> gradient_norms) {
   std::vector<double> sums(work.pieces.size()), weights(work.ranges.size()), others(work.ranges.size());
   sum_pieces(work.threads, work.pieces, sums, weights, [&](const RangePiece& piece) {
@@ -69,7 +69,8 @@ std::vector<float> trust_ratios(const UpdateRule& rule, const Work& work, std::s
   return ratios;
 }
 
-// Updates Muon's momentum and orthogonalises it. Each matrix is orthogonalised on one of the ranks.
+// Updates Muon's momentum, computes the directions, and orthogonalises them. Each matrix is orthogonalised on one of
+// the ranks.
 void make_directions(const UpdateRule& rule, const Work& work, const Update& update) {
 #pragma omp parallel for num_threads(work.threads) schedule(static)
   for (std::size_t i = 0; i < work.pieces.size(); ++i) {

@@ -54,8 +54,8 @@ class DescribedRnnPlan : public RnnPlan {
     for (std::int64_t layer = 0; layer < o.layers; ++layer)
       for (const bool recurrent : {false, true}) place(layer, recurrent, true, o.hidden);
     weight_bytes_ = offset * bytes_of(o.type);
-    // The workspace holds the gates of one layer at all positions. In training the reserve holds four gates, c and h of
-    // all layers.
+    // These sizes are estimates. The workspace holds the gates of one layer at all positions, and a copy of the
+    // weights. In training the reserve holds four gates, c and h of all layers.
     const std::int64_t values = o.length * o.batch * o.hidden;
     workspace_bytes_ = 4 * values * bytes_of(o.type) + weight_bytes_;
     if (o.training) reserve_bytes_ = 6 * o.layers * values * bytes_of(o.type);
@@ -215,7 +215,7 @@ DeviceDescription find_description(const std::string& name_or_file) {
     return {name_or_file, json.dump()};
   } catch (const nlohmann::json::exception& e) {
     throw Error(
-        cat(name_or_file, " is not a JSON object: ", cut_to(e.what(), 300)),  // it repeats what it has read last
+        cat(name_or_file, " is not a JSON object: ", cut_to(e.what(), 300)),  // e.what() repeats the text it read last
         "Compare it with src/backend/cuda/device/descriptions/h200.json.");
   }
 }

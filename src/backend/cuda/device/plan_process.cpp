@@ -154,9 +154,9 @@ const std::string& PlanProcess::cudnn_version() {
   return version_;
 }
 
-// Writes to standard error, because `ringtrain plan` prints the plan on standard output.
-// The number of all operations is not known, because the answers decide which others are asked for. Each line comes
-// after twice the time of the line before it.
+// Tells the user how many operations are planned. Writes to standard error, because `ringtrain plan` prints the plan on
+// standard output. The number of all operations is not known, because the answers decide which others are asked for.
+// The lines come 5, 10, 20, 40 ... seconds after the first answer.
 void PlanProcess::tell_progress() {
   const double now = now_seconds();
   if (answers_++ == 0) {
@@ -219,7 +219,7 @@ void PlanCache::add(const std::string& version, std::uint64_t graph, const std::
   if (out < 0) return;  // without a cache the program is only slower
   std::string line = lseek(out, 0, SEEK_END) == 0 ? cat(plan_cache_header, "\n") : "";
   line += cat(name(version, graph, key), ",", row, "\n");
-  // One write, so that lines of several processes do not mix.
+  // One call of write() adds the whole line, so that lines of several processes do not mix.
   [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());
   close(out);
 }

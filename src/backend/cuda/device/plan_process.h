@@ -50,8 +50,8 @@ class PlanProcess {
   std::string end_of_child();
 
   std::string name_, description_, version_, buffer_;
-  int answers_ = 0;                      // about plans
-  double began_at_ = 0, next_line_ = 0;  // of the first answer, and the seconds after it when a line is due
+  int answers_ = 0;                      // number of answers about plans
+  double began_at_ = 0, next_line_ = 0;  // time of the first answer; seconds from then to the next line of progress
   pid_t child_ = -1;
   int to_child_ = -1, from_child_ = -1;
 };

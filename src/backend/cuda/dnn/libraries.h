@@ -30,8 +30,8 @@ void* open_library(const LibraryRequest& request);
 void* library_function(void* library, const char* name);
 std::string library_file(void* library);  // the path at which it was found
 
-// These return the driver (libcuda.so.1), cuDNN and NCCL. cudnn_library() also opens the libraries that cuDNN opens by
-// name: the runtime, the compiler and cuBLAS.
+// These return the driver (libcuda.so.1), cuDNN and NCCL. They throw Error when the library is not found.
+// cudnn_library() also opens the libraries that cuDNN opens by name: the runtime, the compiler and cuBLAS.
 void* driver_library();
 bool has_driver();
 void* cudnn_library();

@@ -13,7 +13,7 @@
 
 namespace ringtrain::cuda {
 
-// Activations are NHWC, weights KRSC: [k][r][s][c].
+// Activations are NHWC. Weights are KRSC: [output channel][kernel row][kernel column][input channel].
 enum class DnnKind {
   convolution,      // y = conv(x, w)
   data_gradient,    // dx from dy, w

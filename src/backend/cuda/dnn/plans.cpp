@@ -41,8 +41,8 @@ struct DnnPlanner::Target {
 
 namespace {
 
-constexpr std::int64_t most_attempts = 16;   // among the plans that one heuristic proposes
-constexpr std::size_t ordered_sums = 91100;  // the first cuDNN that can keep one order for the sums in an epilogue
+constexpr std::int64_t most_attempts = 16;   // plans of one heuristic that may be refused before the search ends
+constexpr std::size_t ordered_sums = 91100;  // cuDNN 9.11.0: the first that can sum in a fixed order in an epilogue
 
 fe::DataType_t data_type(Type type) {
   return type == Type::fp32   ? fe::DataType_t::FLOAT
@@ -114,11 +114,11 @@ class GraphBuilder {
   Tensor add(const Tensor& a, const Tensor& b) { return pointwise(Pointwise::ADD, a, b); }
   Tensor multiply(const Tensor& a, const Tensor& b) { return pointwise(Pointwise::MUL, a, b); }
   Tensor scale_bias(const Tensor& x) {
-    const Tensor scale = input(DnnRole::scale);  // added first, so that identifiers keep the order of tensors()
+    const Tensor scale = input(DnnRole::scale);  // added before the bias, as in tensors()
     return add(multiply(x, scale), input(DnnRole::bias));
   }
-  // cuDNN sums with atomic additions, in varying order, unless a fixed order is asked for. It does not mark such an
-  // engine as nondeterministic.
+  // cuDNN sums with atomic additions, in varying order, unless a fixed order is asked for. cuDNN does not mark
+  // such an engine as nondeterministic.
   void sum(const Tensor& of, DnnRole role) {
     const bool ordered = fe::detail::get_backend_version() >= ordered_sums;
     result(g_.reduction(

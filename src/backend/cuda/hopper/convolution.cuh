@@ -1,8 +1,8 @@
 // This file has forward convolutions and data gradients from CUTLASS 4.2 for Hopper. Each is an implicit matrix product
-// with wgmma. The copy engine (TMA, im2col mode) brings the operands to shared memory. The fused operations are a tree
-// of CUTLASS's epilogue nodes (cutlass/epilogue/fusion/sm90_visitor_*). The rows of a product are the pixels of all
-// samples, its columns are channels. Each tile writes one partial sum per channel; reduce.cuh adds the partial sums up
-// in a fixed order.
+// with wgmma, Hopper's matrix instructions. The copy engine (TMA, im2col mode) brings the operands to shared memory.
+// The fused operations are a tree of CUTLASS's epilogue nodes (cutlass/epilogue/fusion/sm90_visitor_*). The rows of a
+// product are the pixels of all samples, its columns are channels. Each tile writes one partial sum per channel;
+// reduce.cuh adds the partial sums up in a fixed order.
 #pragma once
 
 #include "backend/cuda/hopper/column_sums.cuh"
@@ -123,7 +123,7 @@ struct Convolution {
   }
 };
 
-// The next types are the forward convolution with sum y and sum y^2.
+// The next types compute the forward convolution, sum(y) and sum(y^2).
 
 template <class T, class Tile>
 struct ForwardTree {
@@ -156,9 +156,9 @@ struct ForwardSums {
   }
 };
 
-// The next types are the data gradients with sum dr and sum dr x.
+// The next types compute the data gradients dr, sum(dr) and sum(dr x).
 
-// Recomputes the ReLU's output from the norm's input, which is the epilogue's source.
+// Recomputes the ReLU's input, scale x + bias, from the norm's input x, which is the epilogue's source.
 template <class T, class Tile>
 struct GradientTree {
   using W = Words<T, Tile>;

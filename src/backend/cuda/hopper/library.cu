@@ -31,7 +31,7 @@ Instance weight_gradient_fp16_128x128();
 
 namespace {
 
-// Among instances of one kind of work and type, the preferred one comes first.
+// The order of the instances has no meaning. Library::choose() compares their tiles.
 const Instance* instances(int* count) {
   static const Instance all[] = {
       forward_bf16_128x128(), forward_bf16_128x64(),       gradient_bf16_128x128(),
@@ -91,7 +91,7 @@ cudaError_t add_up(const Instance& of, const Problem& p, const Tensors& t, const
   return cudaGetLastError();
 }
 
-// Checks the addresses that this kind of work uses. Returns the reason when one is missing, else "".
+// Checks the addresses that this kind of work uses. Returns the reason when one is missing or not aligned, else "".
 std::string missing(const Problem& p, const Tensors& t, const void* workspace) {
   const auto bad = [](const void* address) {
     return address == nullptr || reinterpret_cast<std::uintptr_t>(address) % 16 != 0;

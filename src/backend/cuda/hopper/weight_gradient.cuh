@@ -1,7 +1,8 @@
-// This file has weight gradients for Hopper. CUTLASS's mainloop (wgmma, TMA's im2col mode for x) runs in a kernel of
-// this program, because the sum over pixels is long and the result is small. The rows of a product are the output's
-// channels. Its columns are the input's channels at one tap. The pixels are divided into splits (blockIdx.z). Each
-// split writes its part of dw in fp32, and reduce.cuh adds the parts up in a fixed order.
+// This file has weight gradients for Hopper. CUTLASS's mainloop (Hopper's matrix instructions wgmma, TMA's im2col
+// mode for x) runs in a kernel of this program, because the sum over pixels is long and the result is small. The rows
+// of a product are the output's channels. Its columns are the input's channels at one position of the kernel (a tap).
+// The pixels are divided into splits (blockIdx.z). Each split writes its part of dw in fp32, and reduce.cuh adds the
+// parts up in a fixed order.
 #pragma once
 
 #include "backend/cuda/hopper/cutlass_headers.h"

@@ -15,8 +15,8 @@ class NormPool;
 // Says how a convolution reads its input and passes its gradient on. Separate kernels do the work that is not fused.
 struct ConvolutionWay {
   std::string name = "separate";
-  Prologue prologue = Prologue::none;         // forward: normalises the norm's input
-  Prologue weight_prologue = Prologue::none;  // the same for the weight gradient
+  Prologue prologue = Prologue::none;         // of the forward pass: normalises the norm's input
+  Prologue weight_prologue = Prologue::none;  // of the weight gradient: normalises the norm's input
   Epilogue data_epilogue = Epilogue::none;
   Engine data_engine = Engine::general;
 
@@ -38,14 +38,14 @@ enum class SumsWay { separate, epilogue, specialised, hopper };
 struct ConvolutionPlan {
   ConvolutionWay way = {};
   SumsWay sums = SumsWay::separate;
-  Type weight_gradient = Type::fp32;  // the type that it is rounded to, unless weight_prologue decides
+  Type weight_gradient = Type::fp32;  // the type to which dw is rounded; not used if weight_prologue is set
   Engine weight_engine = Engine::general;
 };
 
 struct ValueChoice {
-  bool stored = true;      // false: its reader recomputes it from the norm's input in its prologue
+  bool stored = true;      // false: the prologue of its reader recomputes the value from the norm's input
   bool sums_come = false;  // the last data gradient applies the ReLU's derivative and computes the norm's two sums
-  const NormPool* pooling = nullptr;  // not null: the value is not stored, its only reader pools it
+  const NormPool* pooling = nullptr;  // not null: norm and pooling are fused, and the value is not stored
 };
 struct NormChoice {
   bool sums_come = false;        // the convolution that makes the norm's input computes the sums, one block per group

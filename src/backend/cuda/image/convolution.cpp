@@ -136,8 +136,8 @@ void ConvolutionLayer::forward(Emission& e) const {
 void ConvolutionLayer::backward(Emission& e) const {
   const ConvolutionWay& way = e.choices().convolutions[*this].way;
   const Storage dy = e[y_].gradient;
-  // The weight gradient reads its input from memory. When only the forward prologue has computed that input, it gets a
-  // buffer here.
+  // The weight gradient reads its input from memory. When only the forward prologue has computed that input, the
+  // input gets a buffer here.
   Storage input = e[x_].data;
   if (way.weight_prologue != Prologue::none)
     input = e[x_.norm->norm().x()].data;

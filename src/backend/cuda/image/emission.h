@@ -20,7 +20,7 @@ struct ValueStorages {
   Storage data = -1;
   Storage gradient = -1;  // sum of the gradients that the readers have sent so far
   Storage sums = -1;      // the norm's two sums, when a data gradient computes them: fp32 [groups][2][width]
-  Storage kept = -1;      // for the maker's backward pass: the ReLU's mask, or max pooling's places
+  Storage kept = -1;      // the ReLU's mask or max pooling's places, for the backward pass of the layer that makes it
 };
 // Holds the storages of a norm. Each vector is fp32 [groups][width]; the vectors of a storage follow each other.
 struct NormStorages {

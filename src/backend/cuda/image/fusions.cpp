@@ -14,7 +14,7 @@ namespace {
 std::vector<ConvolutionWay> ways_behind_norm(bool one_group) {
   constexpr Prologue prologue = Prologue::scale_bias_relu;
   std::vector<ConvolutionWay> ways;
-  if (one_group)  // a weight gradient processes all groups at once
+  if (one_group)  // one weight gradient covers all samples, but its prologue takes the factors of one group
     ways.push_back({"normalised in the prologues", prologue, prologue, Epilogue::relu_sums});
   ways.push_back({"normalised in the prologue and written by the data gradient", prologue, Prologue::none,
                   Epilogue::relu_sums_output});

@@ -149,7 +149,7 @@ class Joiner {
 
   void append(int i, const Add&) {
     const bool takes_norm = norm_of(i, 0) >= 0 || norm_of(i, 1) >= 0;
-    if (takes_norm && consumer_that_is<Relu>(i) >= 0) return;  // the ReLU's layer includes it
+    if (takes_norm && consumer_that_is<Relu>(i) >= 0) return;  // the ReLU's layer includes the addition
     if (takes_norm && add_norm(i, i)) return;
     Value &a = value(input(i, 0)), &b = value(input(i, 1));
     keep<AddLayer>(a, b, make(i, cat("sum ", i)));

@@ -19,10 +19,10 @@ struct ImageLayers {
   const LossLayer* loss = nullptr;  // null: another part of the model contains the loss
 };
 
-// These sequences of nodes become one layer each: norm -> ReLU, norm -> add -> ReLU (the other operand may be a norm
-// too), and bias -> ReLU. All other nodes are compiled one by one. A shortcut's convolution runs after the branch. In
-// the backward pass the branch's first convolution is then the last to send its gradient, and can add the shortcut's
-// gradient. Throws Error when the graph cannot be compiled.
+// These sequences of nodes become one layer each: norm -> ReLU, norm -> add, norm -> add -> ReLU (the other operand may
+// be a norm too), and bias -> ReLU. All other nodes are compiled one by one. A shortcut's convolution runs after the
+// main branch. In the backward pass the branch's first convolution is then the last to send its gradient, and can add
+// the shortcut's gradient. Throws Error when the graph cannot be compiled.
 ImageLayers join_layers(const Graph& graph, const ImageContext& context);
 
 }  // namespace ringtrain::cuda

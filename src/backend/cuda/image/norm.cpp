@@ -193,7 +193,7 @@ void NormLayer::apply(Emission& e, const std::string& what, Storage to, Storage 
   });
 }
 
-// Computes sum dr, sum dr x and, with a norm on the shortcut, sum dr other.
+// Computes sum(dr), sum(dr x) and, with a norm on the shortcut, sum(dr other).
 Storage NormLayer::measure_gradient(Emission& e, Storage dy, int blocks) const {
   const std::string name = norm_.name() + " gradient's sums";
   const std::int64_t sums = adds_norm() ? 3 : 2;

@@ -47,7 +47,7 @@ class TensorGroup {
 // Collects weight gradients until a copy is worth a launch. One launch then copies them to the flat vector.
 class GradientsHome {
  public:
-  using Send = std::function<void(const TensorGroup&)>;  // adds the command that copies them
+  using Send = std::function<void(const TensorGroup&)>;  // adds the command that copies a group
   GradientsHome(Schedule& schedule, std::int64_t segment_elements, Send send);
   // Returns the place for the next weight gradient. Call added() after the command that writes the gradient has been
   // added.

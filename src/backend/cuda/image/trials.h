@@ -9,9 +9,9 @@
 
 namespace ringtrain::cuda {
 
-// Forward, the commands begin with the normalised input, whose sums exist, and end with the statistics of the result.
-// Backward, they begin with the gradient of the result and end with the gradient of the norm's input. The copy of the
-// weight gradient to the flat vector is left out.
+// In the forward pass, the commands begin with the norm that makes the convolution's input, whose sums exist already.
+// They end with the statistics of the convolution's result. In the backward pass, they begin with the gradient of the
+// result and end with the gradient of the norm's input. The copy of the weight gradient to the flat vector is left out.
 class SiteCommands {
  public:
   SiteCommands(const ImageContext& context, const ConvolutionLayer& layer, const ConvolutionPlan& plan,

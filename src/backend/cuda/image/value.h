@@ -25,8 +25,8 @@ struct Value {
   // These are the layers that make and read the value.
   int readers = 0;
   const ImageLayer* first_reader = nullptr;    // in the backward pass the last layer to send its gradient
-  const NormLayer* norm = nullptr;             // the layer that makes it, when that is a norm with a ReLU
-  const NormStatistics* statistics = nullptr;  // its reader, when that is a norm
+  const NormLayer* norm = nullptr;             // the layer that makes the value, if it is a norm with a ReLU
+  const NormStatistics* statistics = nullptr;  // the norm that reads the value; null: none
 
   std::int64_t pixels() const { return shape.height * shape.width; }
   std::int64_t elements() const { return pixels() * width; }  // in one sample

@@ -7,7 +7,7 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// A block has one chunk of one range.
+// A block processes one chunk of one range (norm_chunk elements).
 template <class>
 __global__ void __launch_bounds__(tile_threads) checksum_parts(ChecksumPartsArguments a) {
   RINGTRAIN_SHARED(std::uint64_t, shared, [tile_threads / 32]);

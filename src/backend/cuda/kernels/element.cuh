@@ -12,8 +12,8 @@
 #define RINGTRAIN_KERNEL_SPACE on_device
 #define RINGTRAIN_UNROLL _Pragma("unroll")
 #define RINGTRAIN_UNROLL_FOUR _Pragma("unroll 4")
-// Declares a block's shared memory: RINGTRAIN_SHARED(float, sums, [32][8]). The emulation fills it with NaNs when a
-// block first uses it.
+// Declares a block's shared memory: RINGTRAIN_SHARED(float, sums, [32][8]). The emulation of the tests fills this
+// memory with NaNs when a block first uses it.
 #define RINGTRAIN_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
 #else
 // Code that compiles kernels as C++ defines CUDA's keywords first (tests/emulation/cuda_emulation.h).
@@ -176,7 +176,8 @@ __device__ __forceinline__ std::int64_t quotient(std::int64_t a, std::int64_t b)
   return a / b;
 }
 
-// Holds the position of this thread on [rows, 8 x octets] in tiles; see tiles.h.
+// Holds the elements of [rows, channels] that this thread processes: an octet of channels, and every step-th row from
+// `row` on. See tiles.h.
 struct Walk {
   std::int64_t row, step;
   int octet;

@@ -80,7 +80,7 @@ class Shape {
     result.type = type;
     result.shape = shape_;
     Arguments bytes = arguments;
-#if __has_builtin(__builtin_clear_padding)  // only GCC has it; launches are compared byte by byte
+#if __has_builtin(__builtin_clear_padding)  // launches are compared byte by byte; only GCC can clear the padding
     __builtin_clear_padding(&bytes);
 #endif
     std::memcpy(result.arguments.data(), &bytes, sizeof(bytes));

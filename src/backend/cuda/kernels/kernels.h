@@ -23,7 +23,7 @@ namespace ringtrain::cuda {
 // Holds the numbers that change from pass to pass; see PassContext in backend/backend.h.
 struct StepState {
   float gradient_scale = 0;   // fp16's loss scale / targets of the global batch
-  float statistic_scale = 0;  // 1 / workers of the global batch
+  float statistic_scale = 0;  // 1 / (virtual workers of the global batch x ranks that share each)
   std::uint64_t dropout_key = 0;
   std::int64_t step = 0, first_row = 0;
 };
@@ -142,8 +142,8 @@ struct NormApplyArguments {
   int groups, channels;
   bool relu;
 };
-// dr is dy where the mask has a bit, else 0; without a mask dr is dy everywhere. The kernel computes sum dr, sum dr x
-// and, when `other` is given (for a norm on the shortcut), sum dr other: partial[group][block][2 or 3][channels].
+// dr is dy where the mask has a bit, else 0; without a mask dr is dy everywhere. The kernel computes sum(dr), sum(dr x)
+// and, when `other` is given (for a norm on the shortcut), sum(dr other): partial[group][block][2 or 3][channels].
 struct NormBackwardSumsArguments {
   const void *dy, *x, *other;
   const std::uint8_t* mask;
@@ -151,8 +151,8 @@ struct NormBackwardSumsArguments {
   std::int64_t rows_per_group;
   int groups, channels, blocks;
 };
-// Computes the coefficients of dx = A dr + B x + C (Ioffe and Szegedy 2015). With the sums S = sum dr and P = sum dr x
-// they are
+// Computes the coefficients of dx = A dr + B x + C (Ioffe and Szegedy 2015). With the sums S = sum(dr) and P =
+// sum(dr x) they are
 //   A = gamma inverse, B = -A inverse^2 (P - mean S) / rows, C = -A S / rows - B mean.
 // `which` is the index of P among the `sums_per_block` sums: 1 or 2. The kernel also computes d gamma, the sum over
 // groups of inverse (P - mean S), and d beta, the sum over groups of S. It sets them or adds to them (accumulate).
@@ -214,7 +214,7 @@ struct NormPoolBackwardApplyArguments {
   PoolWindow window;
 };
 
-// Computes y = x + bias[column] [, ReLU], with a bit mask as above. bias may be null. y may be x.
+// Computes y = x + bias[column] [, ReLU]. `mask` is as in NormApplyArguments. bias may be null. y may be x.
 struct ActivateArguments {
   const void* x;
   const float* bias;
@@ -247,8 +247,9 @@ struct AddArguments {  // y = a + b; y may be a or b
   std::int64_t count;
 };
 
-// Among equal elements the first in reading order is the maximum, as in PyTorch. `places` holds the position of the
-// maximum in the kernel x kernel window.
+// Computes max pooling or global average pooling, or the backward pass of one. Among equal elements the first in
+// reading order is the maximum, as in PyTorch. `places` holds the position of the maximum in the kernel x kernel
+// window.
 struct PoolArguments {
   const void* x;         // in the backward pass dy
   void* y;               // in the backward pass dx
@@ -277,7 +278,8 @@ struct DropoutArguments {
 
 // Computes the softmax cross-entropy. Logits are fp32 [rows, stride]; the rows are [length][samples], and length is 1
 // for images. Targets are i32 [samples, length]; a negative target does not count. The kernel adds the results to
-// `sums`. If `gradient` is not null, it writes gradient_scale x (softmax - target) in T [rows, stride] with padding 0.
+// `sums`. If `gradient` is not null, the kernel sets it to gradient_scale x (softmax - target) in T [rows, stride], and
+// to 0 in the padding.
 // Each block takes a range of rows and writes partial sums to partial[blocks]. All sums have a fixed order, and the
 // loss is summed in double precision.
 struct CrossEntropyArguments {
@@ -295,16 +297,17 @@ struct CrossEntropyArguments {
 };
 
 // Holds the places of one tensor in the flat fp32 vector and in a program's own copy. The flat vector has the canonical
-// order [outer][inner][taps]. The copy is [outer][taps][padded inner] in T or fp32. With taps = 1 and padded = inner
-// the copy differs only in its type.
+// order [outer][inner][taps]. For a convolution, outer is the output channel, inner the input channel, and a tap a
+// position in the kernel. The copy is [outer][taps][padded inner] in T or fp32. With taps = 1 and padded = inner the
+// copy differs only in its type.
 struct TensorPlace {
   std::int64_t flat_offset = 0, own_offset = 0;  // elements from the beginning of each
   std::int64_t outer = 0;
   int inner = 0, taps = 1, padded = 0;
   std::int64_t first_block = 0;  // first block of this tensor in the launch
 };
-// copy_tensors_in copies from the flat vector to the program's own copies. copy_tensors_home copies from them to the
-// flat vector.
+// copy_tensors_in copies from the flat vector to the program's own copies. copy_tensors_home copies in the
+// other direction.
 struct CopyTensorsArguments {
   float* flat;
   void* own;
@@ -453,7 +456,7 @@ struct UpdatePlace {
   int range = 0;                     // index among the update's ranges
   float matrix_factor = 0;           // the factor of the rate of a Muon matrix; 0: not a Muon matrix
   std::int64_t direction_shift = 0;  // distance from an element of the flat vector to its element of the direction
-  std::int64_t state_shift = 0;      // the same for its element of the state, when a rank keeps only part of the state
+  std::int64_t state_shift = 0;      // distance from an element of the flat vector to its element of the state
 };
 // Runs the optimizer's step. It also writes the new weights to a program's own copies.
 struct UpdateArguments {
@@ -538,9 +541,9 @@ struct GpuSize {
   int compute_capability = 90;  // 90 for 9.0
   int multiprocessors = 132;
 };
-// These return the number of blocks of a reducing kernel, which also decides the size of its scratch memory. It is one
-// wave of blocks on the GPU when there is enough work. The number depends only on the sizes and the type of GPU. So
-// results have the same bits on GPUs of one type; another type may add in another order.
+// These return the number of blocks of a reducing kernel, which also decides the size of its scratch memory. When there
+// is enough work, it is about the number that the GPU holds at a time (a wave). It depends only on the sizes and the
+// type of GPU. So results have the same bits on GPUs of one type; another type may add in another order.
 int norm_blocks(const GpuSize& gpu, Kernel sums, Type type, std::int64_t rows_per_group, int groups, int channels);
 int loss_blocks(const GpuSize& gpu, Type type, std::int64_t rows);
 // Sets first_block of each place and returns the number of blocks of a copy (or an update) of all places.

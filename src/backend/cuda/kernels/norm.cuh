@@ -175,6 +175,7 @@ __global__ void __launch_bounds__(tile_threads, 3) norm_backward_sums(NormBackwa
   }
 }
 
+// The coefficients of dx = a dr + b x + c for eight channels. along() computes dx.
 struct Line {
   Eight a, b, c;
 };

@@ -5,7 +5,7 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// A block has one chunk of one matrix.
+// A block processes one chunk of one matrix (norm_chunk elements).
 template <class>
 __global__ void __launch_bounds__(tile_threads) muon_directions(MuonDirectionsArguments a) {
   if (a.scalars->applied == 0) return;
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(tile_threads) muon_directions(MuonDirectionsAr
   }
 }
 
-// A block has one chunk of one range.
+// A block processes one chunk of one range (norm_chunk elements).
 template <class>
 __global__ void __launch_bounds__(tile_threads) normalize_ranges(NormalizeRangesArguments a) {
   const int index = index_of_block(a.ranges, a.count);

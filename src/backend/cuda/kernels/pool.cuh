@@ -14,7 +14,7 @@ __device__ __forceinline__ int smaller(int a, int b) {
   return a < b ? a : b;
 }
 
-// Holds eight places. They are one access when the octet is whole.
+// Holds the places of eight maxima (PoolArguments::places). They are one access when the octet is whole.
 struct alignas(8) Places {
   std::uint8_t v[8];
 };

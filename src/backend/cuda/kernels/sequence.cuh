@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(tile_threads) one_hot(OneHotArguments a) {
     one_hot_rows<T, false>(a);
 }
 
-// A thread draws one Philox block, which serves every 16th of 128 units; see nn/lstm_cell.h.
+// A thread draws one output of the generator Philox. The output serves 8 of 128 units: every 16th. See nn/lstm_cell.h.
 template <class T>
 __global__ void __launch_bounds__(tile_threads) dropout(DropoutArguments a) {
   const auto groups = static_cast<int>((a.units + 127) / 128);

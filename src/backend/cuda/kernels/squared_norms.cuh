@@ -24,7 +24,7 @@ __device__ __forceinline__ void take_change(Eight& values, float* before, std::i
   store<float, whole>(before, at, count, now);
 }
 
-// A block has one chunk of one range.
+// A block processes one chunk of one range (norm_chunk elements).
 template <class>
 __global__ void __launch_bounds__(tile_threads) squared_norm_parts(SquaredNormPartsArguments a) {
   RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(tile_threads) squared_norm_parts(SquaredNormPa
   if (threadIdx.x == 0) a.partial[blockIdx.x] = sum;
 }
 
-// A block has one range.
+// A block processes one range.
 template <class>
 __global__ void __launch_bounds__(tile_threads) squared_norms(SquaredNormsArguments a) {
   RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(tile_threads) norm_total(NormTotalArguments a)
 }
 
 // The kernel runs in one block. The norm of all ranges together decides about overflow and clipping. AdaScale's gain
-// follows from it.
+// follows from this norm.
 template <class>
 __global__ void __launch_bounds__(tile_threads) update_scalars(UpdateScalarsArguments a) {
   RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);

@@ -7,7 +7,7 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-// A block has one chunk of one range.
+// A block processes one chunk of one range (norm_chunk elements).
 template <class>
 __global__ void __launch_bounds__(tile_threads) lamb_moments(LambMomentsArguments a) {
   RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(tile_threads) lamb_moments(LambMomentsArgument
   if (threadIdx.x == 0) a.partial[blockIdx.x] = sum;
 }
 
-// A thread has one range.
+// A thread processes one range.
 template <class>
 __global__ void __launch_bounds__(tile_threads) trust_ratios(TrustRatiosArguments a) {
   const int range = static_cast<int>(blockIdx.x) * tile_threads + static_cast<int>(threadIdx.x);

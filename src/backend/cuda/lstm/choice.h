@@ -9,7 +9,7 @@
 
 namespace ringtrain::cuda {
 
-// `stack` describes all layers. `joinable` says that nothing happens between the layers. Returns one plan for all
+// `stack` describes all layers. `joinable` says that no dropout lies between the layers. Returns one plan for all
 // layers, or one plan per layer in order. Throws Error with cuDNN's reason when even the standard algorithm has no
 // plan.
 std::vector<const RnnPlan*> choose_lstm_plans(Device& device, FusionTable& table, const RnnOperation& stack,

@@ -9,7 +9,7 @@
 namespace ringtrain::cuda {
 
 struct LstmModel {
-  bool is_first = true, is_last = true;  // is_first: it begins with the symbols; is_last: it ends with the loss
+  bool is_first = true, is_last = true;  // whether it begins with the symbols; whether it ends with the loss
   std::int64_t vocabulary = 0, hidden = 0;
   std::vector<Lstm> layers;
   std::vector<Dropout> dropouts;  // after each layer; probability 0 means none

@@ -43,8 +43,8 @@ class HostMemory {
   T* data_;
 };
 
-// Copies small values to the device in the compute stream. Each upload uses the next of a few page-locked places. So
-// neither the caller nor a replayed graph waits for the copy.
+// Copies small values to the device in the compute stream. Each upload uses the next of four page-locked places. The
+// host therefore waits only for the copy from four uploads earlier.
 template <class T>
 class UploadRing {
  public:
@@ -109,12 +109,14 @@ class ProgramBase : public Program {
   // captured.
   void add_input_command(std::string name, std::vector<Access> uses,
                          std::function<void(Device&, Stream, const std::uint8_t*)> issue);
-  // add_arrival() adds a command that copies what arrives at an end of a part to `to`. add_departure() adds a command
-  // that copies `from` to an end. connect() gives the address on the other side. The commands are never captured.
+  // These functions are for a part of a model. add_arrival() adds a command that copies received data to `to`.
+  // add_departure() adds a command that copies `from` to the data that will be sent. `end` is the member of PartTraffic
+  // with the other address, which connect() sets. `bytes` is the member of PartBytes that the call sets. The commands
+  // are never captured.
   void add_arrival(std::string name, Storage to, const std::byte* PartTraffic::*end, std::int64_t PartBytes::*bytes);
   void add_departure(std::string name, Storage from, std::byte* PartTraffic::*end, std::int64_t PartBytes::*bytes);
-  // Fills `own` from the flat weights whenever they have changed. `own` is a lasting storage in T or fp32. Its padding
-  // stays zero.
+  // Fills `own` from the flat weights whenever they have changed. `own` is a lasting storage in type() or fp32. Its
+  // padding stays zero.
   void copy_in(Storage own, bool own_is_fp32, std::vector<TensorPlace> places);
   // Adds a backward command that copies the gradients of these parameters from `own` to the flat vector. The command
   // sets them or adds to them.
@@ -153,7 +155,7 @@ class ProgramBase : public Program {
   const bool training_;
   const double offload_stretch_;  // 0: no activation is offloaded
   Schedule schedule_;
-  LogitsPlace logits_;  // the program sets it
+  LogitsPlace logits_;  // the derived class sets it
 
  private:
   struct Staged {
@@ -174,7 +176,7 @@ class ProgramBase : public Program {
   const std::int64_t sample_bytes_;  // 0: the input is the output of the previous part of the model
   Stream copy_stream_;
   Staged places_[2];
-  std::int64_t staged_ = 0, taken_ = 0;  // number of passes
+  std::int64_t staged_ = 0, taken_ = 0;  // passes that were staged, and passes that forward() has begun
   PartTraffic traffic_;
   PartBytes part_bytes_;
   Storage state_, targets_, sums_;

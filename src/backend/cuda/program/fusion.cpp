@@ -20,7 +20,7 @@ namespace {
 
 constexpr int trial_repetitions = 5;
 
-// Returns the key of a question on this device with this cuDNN, because the answer depends on both.
+// Adds the device and the version of cuDNN to the key of a question, because the answer depends on both.
 std::string on_device(const Device& device, const std::string& question) {
   return cat(device.facts().name, " | cuDNN ", device.facts().cudnn_version, " | ", question);
 }
@@ -120,8 +120,8 @@ std::size_t find_way(const FusionSite& site, const std::string& name) {
   return found == site.ways.end() ? std::string::npos : static_cast<std::size_t>(found - site.ways.begin());
 }
 
-// Prepares the plans that will be asked for. For a question with a known way it prepares that way. For another question
-// it prepares all ways if they will be timed, else the guess.
+// Prepares the plans that will be asked for. If the way of a question is known, only that way is prepared. Otherwise
+// all ways are prepared if they will be timed, else only the guess.
 void prepare(Device& device, const std::vector<Question>& questions, bool timed) {
   std::vector<DnnOperation> operations;
   const auto add = [&](const FusionSite::Way& way) {

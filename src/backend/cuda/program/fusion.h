@@ -1,6 +1,6 @@
-// FusionTable chooses the way in which each layer is fused. The choice is data in a table, not code. It depends on
-// which plans a device has and, on a real device, on timing. The table is saved with the run and in a cache, so a
-// resumed run uses the same kernels.
+// FusionTable chooses how each layer is fused. A way is one of several sequences of operations and kernels that compute
+// the same result. The choice of a way is data in a table, not code. It depends on which plans a device has and, on a
+// real device, on timing. The table is saved with the run and in a cache, so a resumed run uses the same kernels.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace ringtrain::cuda {
 
-// Holds a part of what a way runs. The function holds its own scratch memory.
+// Holds a part of the work of a way. A part is timed by itself. `run` owns the scratch memory that it uses.
 struct TrialPart {
   std::string what;  // parts with equal `what` take equal time, so one of them is timed; empty: always timed
   std::function<void(Device&, Stream)> run;
@@ -23,13 +23,14 @@ struct TrialPart {
 // Describes one place in the network where kernels may be fused.
 struct FusionSite {
   std::string name;  // "layer1.0.conv1"
-  // Ways to compute the site, best guess first. The last way always exists: it uses plain plans and the program's own
-  // kernels. A way with operations of Engine::hopper is taken only when it was timed on the device and computed there
-  // what cuDNN computes (hopper/check.h). Those kernels may never have run on such a device before.
+  // Ways to compute the site. Without timing, the way with the least memory traffic is taken, and the first of equal
+  // ones. The last way always exists: it uses plain plans and the program's own kernels. A way with operations of
+  // Engine::hopper is taken only when it was timed on the device and computed there what cuDNN computes
+  // (hopper/check.h). Those kernels may never have run on such a device before.
   struct Way {
     std::string name;                          // "statistics in the epilogue"
     std::vector<DnnOperation> operations;      // each must have a plan
-    std::vector<RnnOperation> recurrent = {};  // the same
+    std::vector<RnnOperation> recurrent = {};  // each must have a plan, too
     double bytes = 0;                          // memory traffic; decides when nothing is timed
     double flops = 0;
     // Returns the parts to be timed; they hold scratch memory. The time of the way is the sum over its parts. When the
@@ -40,13 +41,13 @@ struct FusionSite {
   std::string key() const;  // made from the shapes, so that equal sites share one choice
 };
 
-// Returns a site for operations without a choice. Their plans are timed like those of other sites.
+// Returns a site whose only way is these operations. Their plans are timed like those of other sites.
 FusionSite only_way(const std::string& name, const std::vector<DnnOperation>& operations);
 
 struct FusionChoice {
   std::string site, way;
   double seconds = 0;                  // 0: not timed
-  std::string refused;                 // ways that come earlier but have no plan, and the reasons
+  std::string refused;                 // ways without a plan or with a wrong result, and the reasons
   std::string key = {};                // key of the line in text()
   std::vector<std::string> ways = {};  // all ways of the site; not in text()
 };
@@ -57,7 +58,7 @@ class FusionTable {
   // not reached in that time keeps its guess.
   explicit FusionTable(double seconds_limit = 60) : limit_(seconds_limit) {}
   // Returns the index of the way to take for each site. Unknown sites are timed in the order of the time that they are
-  // expected to take in a step, equal sites together. So the sites with the most to gain come first.
+  // expected to take in a step, longest first. Equal sites count together.
   std::vector<std::size_t> choose(Device& device, std::span<const FusionSite> sites);
   std::size_t choose(Device& device, const FusionSite& site) { return choose(device, {&site, 1}).front(); }
   // Returns the choices for sites with more than one way, in the order in which they were asked.

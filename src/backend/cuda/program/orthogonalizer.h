@@ -13,7 +13,7 @@ namespace ringtrain::cuda {
 
 class DeviceOrthogonalizer : public Orthogonalizer {
  public:
-  // Throws Error where cuDNN has no plan for a product.
+  // Throws Error if cuDNN has no plan for a product. `norm_bytes` counts the device memory of the norms.
   DeviceOrthogonalizer(Device& device, std::function<void()> poll, std::span<const MatrixRange> matrices,
                        std::shared_ptr<std::int64_t> norm_bytes);
   std::int64_t bytes() const override;

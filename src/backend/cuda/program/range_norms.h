@@ -44,12 +44,12 @@ class DeviceRangeNorms : public RangeNorms {
   Device& device_;
   std::function<void()> poll_;
   std::vector<NormRange> ranges_;
-  std::int64_t end_ = 0, blocks_ = 0;  // end_: the end of the last range; blocks_: blocks of the first kernel
+  std::int64_t end_ = 0, blocks_ = 0;  // end_: the largest end of a range; blocks_: blocks of the first kernel
   DeviceMemory table_, partial_, norms_;
   HostMemory<double> host_;
   std::shared_ptr<std::int64_t> bytes_;
   Stream stream_;    // stream of the newest work
-  Event done_ = {};  // when the newest work is done
+  Event done_ = {};  // happens when the newest work is done
   bool fetched_ = false;
 };
 
@@ -67,7 +67,7 @@ class DeviceNormTotal : public NormTotal {
 
   Device& device_;
   DeviceMemory total_;  // double
-  Event done_;          // when the newest work is done
+  Event done_;          // happens when the newest work is done
   std::shared_ptr<std::int64_t> bytes_;
 };
 

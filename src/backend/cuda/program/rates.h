@@ -10,7 +10,7 @@ struct Rates {
 };
 
 // Returns the rate of copies between a GPU and page-locked memory of its host, in bytes per second and direction. It is
-// about nine tenths of PCIe 4 x16 (A100) or PCIe 5 x16 (H100 and later).
+// about three quarters of the nominal rate of PCIe 4 x16 (A100: 32 GB/s) or PCIe 5 x16 (H100 and later: 64 GB/s).
 double host_link_rate(int compute_capability);
 
 // Returns the rates of memory and of matrix products. They are about three quarters of the numbers in the data sheets

@@ -1,6 +1,7 @@
 // A Schedule holds the commands of a program in order, plans the memory that they use, and knows which command
-// completes which gradients. The commands between two bucket boundaries are a segment. Each segment is captured as a
-// graph once per variant and then replayed.
+// completes which gradients. A segment is a run of commands that are captured together as a CUDA graph, once per
+// variant, and then replayed. It ends where a bucket of gradients is final, and before or after a command that must not
+// be captured.
 //
 // A block of the model may be recomputed (Chen et al. 2016; recomputation.cpp). Its forward commands are then issued
 // again before its first backward command. What they write has two lifetimes: one in the forward pass, and one from the
@@ -34,8 +35,8 @@ struct Access {
 struct Command {
   std::string name;          // "layer1.0.conv1 data gradient"
   std::vector<Access> uses;  // storages below 0 are ignored
-  // Gives the work to the stream. It looks addresses up with Schedule::at(). `accumulate` is false in the first
-  // micro-step of a step and true in the others.
+  // Queues the work in the stream. The function looks up addresses with Schedule::at(). `accumulate` is false in the
+  // first micro-step of a step and true in the others.
   std::function<void(Device&, Stream, bool accumulate)> issue;
   std::vector<std::string> finishes = {};  // parameters whose gradients are final after this command
   double flops = 0, bytes = 0;  // for tables; when bytes is 0, plan() adds up the storages that the command uses
@@ -74,7 +75,7 @@ class Schedule {
   void offload(const OffloadRates& rates);
 
   // Finds lifetimes, plans the arena and cuts the segments. A segment ends where a multiple of `segment_elements`
-  // elements of the flat gradient vector becomes final.
+  // elements of the flat gradient vector becomes final, and where Command::replayed changes.
   void plan(const ParameterTable& table, std::int64_t segment_elements);
   const ArenaPlan& arena() const { return arena_; }
   void bind(char* base);
@@ -100,7 +101,7 @@ class Schedule {
   // Forgets captured graphs. Call it when an address that the commands were given from outside has changed.
   void forget_captured(Part part);
 
-  // Holds the state of a segment in one variant. A variant is a slot, accumulating or not.
+  // Holds the state of a segment in one variant. A variant is a slot, with or without accumulation.
   struct Replay {
     int runs = 0;
     CapturedGraph captured = {};
@@ -108,7 +109,7 @@ class Schedule {
   struct Segment {
     Part part;
     std::size_t begin, end;      // commands
-    std::int64_t watermark = 0;  // gradients [0, watermark) are final after it; backward only
+    std::int64_t watermark = 0;  // gradients [0, watermark) are final after this segment; backward only
     bool replayed = true;
     std::vector<Replay> replays;
   };
@@ -116,7 +117,7 @@ class Schedule {
   // of commands are those of the schedule without copies.
   struct Journey {
     Storage storage = -1;
-    std::size_t written = 0;  // the last command of the forward pass that writes it
+    std::size_t written = 0;  // the last command of the forward pass that writes the storage
     std::size_t first_backward = 0;
     double seconds = 0;        // time of one copy
     std::size_t out_done = 0;  // this command waits until the copy out is done

@@ -37,9 +37,9 @@ class Updater {
   DeviceMemory scalars_, rule_, places_;  // UpdateScalars, UpdateRule, UpdatePlace[]
   UploadRing<UpdateRule> rule_ring_;
   HostMemory<UpdateScalars> host_scalars_;
-  std::unique_ptr<TrustRatios> trust_;    // for known_ranges_; null until needed
-  std::unique_ptr<MuonDirections> muon_;  // the same
-  std::unique_ptr<CompletedNorms> completed_;  // the same; for the gradient when ranks share the tensors
+  std::unique_ptr<TrustRatios> trust_;         // for known_ranges_; null until needed
+  std::unique_ptr<MuonDirections> muon_;       // for known_ranges_; null until needed
+  std::unique_ptr<CompletedNorms> completed_;  // norms of the gradient if ranks share tensors; else null
   bool reports_trust_ = false;                 // finish() returns the last update's trust ratios
   // The places of these ranges and copies are on the device now. Copies are compared by their shared pointer. The
   // address of a program would not do, because a later program may get the same address.

@@ -18,11 +18,11 @@ namespace ringtrain::cuda {
 // empty.
 std::filesystem::path plan_folder(const std::string& cache, const DeviceFacts& facts);
 
-// Several threads may call cuDNN at once when each has a handle of its own. The device's thread passes the device's
-// handle.
+// Makes a maker for the device's thread, with the device's handle. Several threads may call cuDNN at once when each has
+// a handle of its own.
 std::unique_ptr<PlanMaker> make_plan_maker(cudnnHandle_t handle);
 // Makes a maker for another thread, which must be the caller. The maker has a handle of its own on this GPU. Throws
-// Error.
+// Error when cuDNN gives no handle.
 std::unique_ptr<PlanMaker> make_plan_maker_of_thread(int ordinal);
 
 }  // namespace ringtrain::cuda

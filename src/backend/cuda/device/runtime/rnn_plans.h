@@ -38,7 +38,7 @@ class CudnnRnnPlan : public RnnPlan {
  private:
   explicit CudnnRnnPlan(const RnnOperation& operation);
   std::string prepare(cudnnHandle_t handle);                           // "", or the reason for a refusal
-  std::string find_weights(cudnnHandle_t handle, void* weight_space);  // the same
+  std::string find_weights(cudnnHandle_t handle, void* weight_space);  // "", or the reason
   std::string trial(Device& device, cudnnHandle_t handle, Stream stream);
   std::int64_t input_bytes() const;
 
