@@ -60,7 +60,8 @@ std::string row_fault(const ShardHeader& header, std::span<const std::uint8_t> r
   return "";
 }
 
-// Returns whether the row ends a prefix of the name. A row with blanks on the left must be the whole prefix.
+// Returns whether the row has the last ids of a prefix of the name. A row with blanks on the left must have the whole
+// prefix.
 bool is_prefix_row(const ShardHeader& header, std::span<const std::uint8_t> row,
                    const std::vector<std::uint8_t>& name) {
   const auto pad = static_cast<std::uint8_t>(header.pad_id);

@@ -19,7 +19,7 @@ struct DataCommand {
 // Returns the one operand. Throws Error if there is none, or more than one.
 std::string one_input(const CLI::App& command, const std::vector<std::string>& words);
 
-// Options that several conversions have.
+// These functions add options that several conversions have.
 void add_validation(CLI::App& command, std::optional<double>& share, const std::string& help);
 template <class Options>
 void add_file_options(CLI::App& command, Options& options, const std::string& shards_help) {

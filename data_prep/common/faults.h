@@ -13,7 +13,8 @@ struct Verification {
   std::vector<std::string> summary;  // what the data set holds
 };
 
-// Collects the faults of one kind in one file. It only counts those after the first few: a damaged file has thousands.
+// Collects the faults of one kind in one file. It lists the first few and only counts the others, because a damaged
+// file may have thousands.
 class FaultList {
  public:
   FaultList(Verification& result, std::string path) : result_(result), path_(std::move(path)) {}

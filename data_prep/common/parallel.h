@@ -15,7 +15,8 @@ int available_threads();  // number of CPUs in the affinity mask
 // exception no further index begins. The first exception is thrown here.
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& action);
 
-// Prints "examined 1,200 of 6,000 (20 %)" to stderr: one changing line on a terminal, else a line now and then.
+// Prints "examined 1,200 of 6,000 (20 %), 30 s left" to stderr: one changing line on a terminal, otherwise a line every
+// 20 s.
 class ProgressLine {
  public:
   ProgressLine(std::string what, std::int64_t total, bool shown);

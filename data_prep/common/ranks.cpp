@@ -10,7 +10,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t message_bytes = std::size_t{1} << 30;  // MPI counts are ints
+constexpr std::size_t message_bytes = std::size_t{1} << 30;  // the most per message, because MPI's counts are ints
 
 int slurm_tasks() {
   const char* text = std::getenv("SLURM_STEP_NUM_TASKS");  // not set in a batch script outside srun

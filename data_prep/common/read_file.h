@@ -1,4 +1,4 @@
-// Reading whole files and parts of them, with errors that name the file.
+// Reads whole files and parts of files. The errors name the file.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace ringtrain {
 // An open file; parts of it can be read from any thread.
 class InputFile {
  public:
-  explicit InputFile(const std::string& path);  // throws Error: cannot open, or is a directory
+  explicit InputFile(const std::string& path);  // throws Error if it cannot be opened or is no ordinary file
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;

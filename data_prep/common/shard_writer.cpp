@@ -45,7 +45,7 @@ void ContentHash::add(std::string_view bytes) {
 }
 
 std::string ContentHash::uuid() const {
-  // RFC 9562 version 8 (custom), variant 10.
+  // The text is a UUID of RFC 9562 with version 8 (custom content) and the variant bits 10.
   const std::uint64_t a = (a_ & ~0xF000ull) | 0x8000ull, b = (b_ & ~(3ull << 62)) | (2ull << 62);
   char text[40];
   std::snprintf(text, sizeof text, "%08llx-%04llx-%04llx-%04llx-%012llx", static_cast<unsigned long long>(a >> 32),
@@ -91,7 +91,7 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool res
   for (const std::string& left_over : matching(true)) fs::remove(left_over);
 }
 
-// Only the holder of a lock removes its file. A lock ends with its process, so a killed one leaves no stale lock.
+// Only the holder of a lock removes the lock's file. A lock ends with its process, so a killed process leaves no lock.
 void OutputFiles::unlock(bool held) {
   for (std::size_t i = 0; i < locks_.size(); ++i) {
     if (locks_[i] < 0) continue;

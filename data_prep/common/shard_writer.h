@@ -1,4 +1,5 @@
-// Writes shards of kind "text" (see README.md here). They have checksums, and temporary names until all are finished.
+// Writes shards of kind "text" (format: data_prep/README.md). The shards have checksums. They have temporary names
+// until all of them are finished.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ struct ShardRange {
 };
 ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t shard);
 
-// The files of a conversion. Until commit() they have temporary names; without it the destructor removes them.
+// The files of a conversion. Until commit() they have temporary names. Without commit() the destructor removes them.
 class OutputFiles {
  public:
   // Removes the files that an interrupted conversion left. With `resume` all files stay, so that the caller can use

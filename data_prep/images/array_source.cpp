@@ -109,7 +109,8 @@ std::shared_ptr<const ArraySource::Block> ArraySource::block_of(std::int64_t row
   const std::int64_t count = std::min(block_rows_, shape_[0] - first);
   block->bytes.resize(static_cast<std::size_t>(count * height_ * width_ * channels_));
   const std::lock_guard<std::recursive_mutex> library(h5::library_lock());
-  // The memory's selection has as many dimensions as the file's: with one, HDF5 copies single elements.
+  // The memory's selection has as many dimensions as the file's. With only one dimension, HDF5 would copy single
+  // elements.
   std::vector<hsize_t> start(shape_.size(), 0), size(shape_.begin(), shape_.end());
   start[0] = static_cast<hsize_t>(first);
   size[0] = static_cast<hsize_t>(count);

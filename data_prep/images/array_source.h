@@ -40,7 +40,7 @@ class ArraySource : public ListedImageSource {
   std::int64_t height_ = 0, width_ = 0, channels_ = 0;
   std::int64_t block_rows_ = 1;  // rows of a chunk; unpacking a chunk once per row would be slow
   mutable std::mutex mutex_;
-  mutable std::deque<std::shared_ptr<const Block>> blocks_;  // the most recently used ones
+  mutable std::deque<std::shared_ptr<const Block>> blocks_;  // the blocks that were read last, newest first
 };
 
 // Returns the labels. Throws Error if they are not integers of shape (N) or (N, 1).

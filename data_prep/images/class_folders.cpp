@@ -19,7 +19,7 @@ struct Entry {
   bool folder = false;
 };
 
-// Returns the entries, sorted by name. Hidden ones, which macOS and editors leave, count as ignored.
+// Returns the entries of a folder, sorted by name. They include hidden entries, which macOS and editors leave.
 std::vector<Entry> entries_of(const std::string& folder) {
   std::vector<Entry> entries;
   std::error_code failed;
@@ -36,7 +36,8 @@ bool hidden(const std::string& name) {
   return name.starts_with(".");
 }
 
-// The endings that torchvision accepts, and GIF. A GIF is thus reported as broken instead of being ignored.
+// Returns whether a name ends like that of an image. The endings are those that torchvision accepts, and GIF. A GIF is
+// thus reported as broken instead of being ignored.
 bool called_like_a_image(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   if (dot == std::string::npos || hidden(fs::path(name).filename().string())) return false;

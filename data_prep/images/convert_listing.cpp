@@ -38,7 +38,7 @@ void set_mean_and_std(const PixelSums& sums, ImageSetDescription& set) {
   }
 }
 
-// Sets the size of raw records, which is the same for all.
+// Sets the size of raw records. Throws Error if the images have several sizes.
 void set_raw_size(const Examination& examination, const ImageListing& listing, ImageSetDescription& set) {
   const Examined* first = nullptr;
   std::string first_key;
@@ -90,7 +90,8 @@ std::string uuid_of(const ImageListing& listing, const Examination& examination,
   return hash.uuid();
 }
 
-// Makes shards unfinished again if a killed conversion had already renamed them.
+// Takes over the finished shards of a killed conversion (--resume) and returns their bytes. Shards that already have
+// their final names get temporary names again.
 std::int64_t take_over(const std::vector<SplitPlan>& plans, bool force, const OutputFiles& files,
                        ImagesReport& report) {
   std::int64_t bytes = 0;

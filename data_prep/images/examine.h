@@ -33,6 +33,7 @@ struct Examination {
 // Maps positions on disk to indices in the listing, broken images included. Shards are pieces of this random order.
 std::vector<std::int64_t> disk_order(std::size_t count, SplitIndex split, std::uint64_t seed);
 
+// Runs pass 1. All ranks must call it with the same listing.
 Examination examine_images(const ImageOptions& options, const RecordOptions& records, const ImageListing& listing,
                            const ListedImageSource& source, int threads, const Ranks& ranks);
 

@@ -34,7 +34,8 @@ struct ImageListing {
   static ImageListing deserialize(const std::string& bytes);
 };
 
-// Throws Error if folders cannot be read, if the splits' classes differ, or if a class or everything is empty.
+// Lists the images of the input. Throws Error if folders cannot be read, if the classes of the splits differ, or if a
+// class or everything is empty.
 ImageListing list_images(const ImagesOptions& options, int threads);
 
 // Moves a share of each class to the validation split. These are the images with the lowest keyed hash of seed and key,

@@ -15,7 +15,8 @@ namespace {
 constexpr png_uint_32 largest_side = 65500;  // the limit of JPEG, too
 constexpr std::int64_t most_pixels = std::int64_t{1} << 28;
 
-constexpr std::int64_t most_packing = 1032, few_bytes = 1 << 20;  // deflate's largest ratio; a size always accepted
+// The largest ratio of deflate's compression, and a number of bytes that is always accepted.
+constexpr std::int64_t most_packing = 1032, few_bytes = 1 << 20;
 
 // libpng reports errors by longjmp. Data that is needed after a longjmp is stored here, not on the stack.
 struct Transfer {
@@ -41,7 +42,8 @@ void read_bytes(png_structp png, png_bytep out, std::size_t count) {
   transfer->position += count;
 }
 
-// Returns false after an error. longjmp skips destructors, so the frames that it leaves must not have any.
+// Returns false after an error. longjmp skips destructors, so the functions that it leaves must not own objects with
+// destructors.
 bool decode(png_structp png, png_infop info, Transfer& transfer) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   png_set_read_fn(png, &transfer, read_bytes);

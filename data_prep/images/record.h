@@ -36,8 +36,9 @@ struct ImageRecord {
   std::string why;  // the format that was converted: "PNG", "CMYK JPEG"
 };
 
-// `decode` decodes whole images even if the header would be enough. If `sums` is not null, the pixels are added to it,
-// which implies `decode`. Throws Error that says what is wrong with the image.
+// Makes the record of an image. If `decode` is true, the whole image is decoded, even if its header would be enough. If
+// `sums` is not null, the image is decoded too, and its pixels are added to `sums`. Throws Error that says what is
+// wrong with the image.
 ImageRecord make_record(FoundImage found, const RecordOptions& options, bool decode, PixelSums* sums);
 
 }  // namespace ringtrain

@@ -62,8 +62,9 @@ void write_reals(const h5::File& file, const std::string& name, const std::vecto
   }
 }
 
-// HDF5 marks a file that is open for writing in its superblock. A writer that is killed after writing `complete` and
-// before closing leaves the mark. (File format specification, "File Consistency Flags".)
+// Returns whether the writer of an HDF5 file has closed it. HDF5 marks a file that is open for writing in its
+// superblock (file format specification, "File Consistency Flags"). A writer that is killed after writing `complete`
+// and before closing leaves the mark.
 bool was_closed(const std::string& path) {
   std::array<std::uint8_t, 24> superblock{};
   InputFile(path).read(0, superblock);

@@ -15,7 +15,7 @@ namespace ringtrain {
 // The attributes that all shards of an image split have, in addition to those of SplitDescription.
 struct ImageSetDescription {
   bool raw = false;
-  std::int64_t height = 0, width = 0, channels = 3;  // size of raw pixels
+  std::int64_t height = 0, width = 0, channels = 3;  // of raw records, in pixels
   ClassList classes;
   std::vector<double> mean, std;  // 3 each, of pixels / 255
 };
@@ -46,7 +46,7 @@ class ImageShardWriter {
   std::uint64_t address_ = 0;
 };
 
-// Returns true if the file is a finished shard that a conversion with these descriptions would write again.
+// Returns true if the file is a finished shard, and a conversion with this description would write the same shard.
 bool is_finished_shard(const std::string& path, const SplitDescription& split, std::int64_t shard);
 
 }  // namespace ringtrain

@@ -157,7 +157,8 @@ std::vector<TarMember> list_tar(const std::string& path) {
     }
     extended = {};
   }
-  // The reader of a cut-off member reports it. Nobody would report members that are missing, so they are checked here.
+  // A cut-off member is reported when it is read. Missing members would not be reported by anyone, so they are looked
+  // for here.
   const bool last_is_cut = !members.empty() && members.back().offset + members.back().bytes > end;
   if (!ended && !last_is_cut) throw damaged(end, "the empty block that ends an archive is missing: it is cut off");
   return members;

@@ -1,4 +1,4 @@
-// Lists the members of an uncompressed tar file (POSIX ustar and pax, GNU long names), so that they are read in place.
+// Lists the members of an uncompressed tar file (POSIX ustar and pax, GNU long names). They can then be read in place.
 #pragma once
 
 #include <cstdint>

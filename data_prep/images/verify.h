@@ -25,6 +25,7 @@ struct ImageSplitFacts {
 ImageSplitFacts verify_image_split(const std::string& prefix, const std::vector<ShardHeader>& headers, bool whole,
                                    Verification& result);
 
+// Adds faults and warnings to `result`: different classes, and images that are in both splits.
 void compare_image_splits(const std::vector<ShardHeader>& train, const ImageSplitFacts& train_facts,
                           const std::vector<ShardHeader>& validation, const ImageSplitFacts& validation_facts,
                           Verification& result);

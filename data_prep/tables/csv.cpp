@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::size_t piece_bytes = 1 << 20;
 constexpr const char* byte_order_mark = "\xEF\xBB\xBF";
-// A longer line is not a name. The rest of such a line is dropped, so a file without line ends cannot fill the memory.
+// The number of bytes after which a line cannot be a name. The rest of such a line is dropped, so that a file without
+// line ends cannot fill the memory.
 constexpr std::size_t longest_line = 1 << 16;
 
 bool read_piece(std::istream& in, std::string& buffer, const std::string& file_name) {

@@ -11,7 +11,7 @@
 
 namespace ringtrain {
 
-inline constexpr std::size_t largest_alphabet = 254;  // the loader uses 255 for "does not count"
+inline constexpr std::size_t largest_alphabet = 254;  // symbols; the limit of the file format, whose ids are u8
 
 class Alphabet {
  public:

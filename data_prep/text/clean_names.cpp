@@ -74,7 +74,8 @@ bool most_fit_study31(const NameTable& raw) {
   return static_cast<double>(fitting) >= share_for_study31 * static_cast<double>(all);
 }
 
-// Takes every symbol of the names, or with drop_rare the most frequent ones that fit.
+// Returns the alphabet of all symbols of the names. If they do not fit, it has the most frequent ones (drop_rare), or
+// Error is thrown.
 Alphabet alphabet_of(const NameTable& names, bool drop_rare) {
   std::map<std::uint32_t, std::uint64_t> symbols;
   for (std::size_t i = 0; i < names.size(); ++i) {

@@ -196,7 +196,7 @@ std::vector<bool> hold_out(const NameTable& names, std::uint64_t seed, double sh
     if (draw < lowest_draw) lowest = i, lowest_draw = draw;
     if (draw > highest_draw) highest = i, highest_draw = draw;
   }
-  // If there are few names, a split could be empty. Each gets at least one.
+  // With few names, a split could be empty. Each split therefore gets at least one name.
   if (number == 0) held[lowest] = true;
   if (number == names.size()) held[highest] = false;
   return held;

@@ -34,7 +34,7 @@ std::string read_all(const std::string& path) {
   return text;
 }
 
-// Unifies the line ends in place. Returns the number of line ends that it changed.
+// Changes Windows line ends (CR LF) to "\n", in place. Returns the number of line ends that it changed.
 std::int64_t unify_line_ends(std::string& text) {
   std::size_t to = 0;
   for (std::size_t from = 0; from < text.size(); ++from) {

@@ -33,7 +33,7 @@ std::string joined(const List& list, const std::string& separator, std::size_t s
   return list.size() > shown ? cat(result, separator, "... (", list.size(), ")") : result;
 }
 
-// Returns "0-3 | 4-7", or the text once if it is the same for all ranks.
+// Joins the texts of the ranks: "0-3 | 4-7". If all texts are the same, returns the text once: "0-3 for all".
 std::string per_rank(const std::vector<std::string>& texts) {
   const bool same = std::ranges::all_of(texts, [&](const std::string& t) { return t == texts.front(); });
   if (same) return texts.size() > 1 ? texts.front() + " for all" : texts.front();

@@ -14,7 +14,7 @@ std::vector<int> own_cpus();
 // Returns the cores that these CPUs belong to. A core has the number of its first hardware thread.
 std::vector<int> cores_of(const std::vector<int>& cpus);
 
-// Convert between "0-3,8" and 0 1 2 3 8.
+// These two functions convert between the numbers 0 1 2 3 8 and the text "0-3,8".
 std::string cpu_list(const std::vector<int>& cpus);
 std::vector<int> parse_cpu_list(const std::string& text);
 
@@ -31,16 +31,17 @@ struct RankBinding {
 // Collective over the group. Rank 0 gets the bindings of all ranks in rank order; the other ranks get an empty list.
 std::vector<RankBinding> gather_bindings(const RankGroup& group, const std::string& gpus);
 
-// Returns a line for each kind of node: "node1, node2: 2 ranks each, CPUs 0-3 | 4-7, GPUs 0 | 1".
+// Returns a line for each kind of node: "node1, node2: 2 ranks, CPUs 0-3 | 4-7, GPUs 0 | 1".
 std::vector<std::string> describe_bindings(const std::vector<RankBinding>& ranks);
 
 // Returns one sentence for each set of cores for which ranks compete, with the numbers of these ranks. Ranks compete if
-// their masks overlap without being equal, or if a mask has fewer cores than ranks. Ranks with equal masks and enough
-// cores do not compete, because the kernel spreads them evenly (unbound ranks: --cpu-bind=none).
+// their sets of cores overlap without being equal, or if they have the same cores and there are fewer cores than ranks.
+// Ranks with the same cores and enough of them do not compete, because the kernel spreads the ranks evenly. This is so
+// for ranks that are not bound to cores (--cpu-bind=none).
 std::vector<std::string> shared_cores(const std::vector<RankBinding>& ranks);
 
-// For programs that cannot ask CUDA. Throws Error, which names the rank, if the lists in CUDA_VISIBLE_DEVICES leave
-// a rank of this node without a GPU of its own. Checks nothing if a rank has no such list. Collective over the
+// Throws Error, which names the rank, if the lists in CUDA_VISIBLE_DEVICES leave a rank of this node without a GPU of
+// its own. Checks nothing if a rank has no such list. Programs that cannot ask CUDA call this. Collective over the
 // group.
 void check_visible_devices(const RankGroup& group);
 

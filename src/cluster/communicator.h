@@ -38,7 +38,7 @@ class Pending {
 // How gradients are rounded when they travel in 16 bits. Gradients are already divided by the number of targets in the
 // global batch. They may therefore be too small for fp16, whose smallest positive number is 6e-8.
 struct GradientRounding {
-  std::int64_t elements = INT64_MAX;  // elements [0, this) are rounded; batch norm's statistics after them stay fp32
+  std::int64_t elements = INT64_MAX;  // [0, elements) are rounded; batch norm's statistics after them stay fp32
   float scale = 1;  // a power of two: multiplies the values before the sum, and divides the sums in fp32
 };
 // The scale times the loss scale is about the largest power of two up to `targets`, but at most 2^12, so that large
@@ -62,7 +62,7 @@ class Communicator {
   // Returns zeroed memory for a vector whose parts start_sum() will sum. It begins at a cache line. Collective: all
   // ranks make the same calls. The caller releases it before the communicator is destroyed. Host memory of other origin
   // can be summed too, but more slowly: ranks of a node read each other's vectors in place only in this memory. A sum
-  // uses this memory on all ranks or on none. Throws Error if there is too little memory.
+  // uses this memory on all ranks or on none. Throws Error or std::bad_alloc if there is too little memory.
   virtual void* allocate(std::int64_t bytes);
   virtual void release(void* memory);
 
@@ -109,7 +109,7 @@ class Communicator {
   // Ends all collectives under way after an error, so that memory can be freed. No collective may be started
   // afterwards. If only this group fails (RankGroup::ends_job() is false), abort() tells the other ranks `why` and
   // returns when no rank uses this rank's memory any more. It throws nothing. If it would hang, it prints `why` and
-  // ends the job.
+  // ends this process (MPI) or the job (NCCL).
   virtual void abort(const std::string& why) { static_cast<void>(why); }
   // Returns the settings on which the bits of a sum depend, apart from ranks, devices and topology. They are stored
   // with a run. A resumed run whose settings differ continues with other rounding errors.

@@ -55,7 +55,6 @@ int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const st
     if (seen.empty())
       throw Error(cat("rank ", ranks[r].rank, " on ", host, " sees no GPU (", visible_here(), ")"),
                   "ask the batch system for GPUs (srun --gpus-per-node), check nvidia-smi, or train on the CPU");
-    // Each entry is counted separately, because a list may name a device twice.
     const auto fewest = std::ranges::min_element(
         seen, {}, [&](const std::string& uuid) { return takers.contains(uuid) ? takers[uuid].size() : 0; });
     if (!may_share && takers.contains(*fewest)) none_left(ranks, r, takers, host);
@@ -65,7 +64,7 @@ int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const st
 }
 
 int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& group, bool may_share) {
-  // Checks the last rank first: if any rank gets no device, all ranks throw here, and none goes on to make a folder.
+  // Chooses for the last rank first. If any rank gets no device, all ranks throw here, and none makes the run's folder.
   choose_device(ranks, group.node_size() - 1, group.host(), may_share);
   return choose_device(ranks, group.node_rank(), group.host(), may_share);
 }

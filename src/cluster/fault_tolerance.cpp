@@ -31,7 +31,8 @@ void find(Function& function, const char* name) {
                 advice);
 }
 
-// Open MPI has the functions even if the launcher leaves them without effect. Null: another library.
+// Returns Open MPI's variable that says whether the launcher has switched fault tolerance on. Open MPI has the
+// functions in any case. Null: this is another MPI library.
 const bool* open_mpi_switch() {
   static const auto* enabled = static_cast<const bool*>(dlsym(RTLD_DEFAULT, "ompi_ftmpi_enabled"));
   return enabled;

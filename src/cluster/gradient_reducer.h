@@ -1,6 +1,6 @@
-// Sums gradients over ranks while the backward pass still runs. A bucket is a range of the flat gradient vector. When
-// the watermark passes the end of a bucket, the reducer starts the bucket's sum. The vector may be on a device, because
-// the reducer itself does not read it.
+// Sums gradients over ranks while the backward pass still runs. A bucket is a range of the flat gradient vector. All
+// gradients before the watermark are final. When the watermark passes the end of a bucket, the reducer starts the
+// bucket's sum. The vector may be on a device, because the reducer itself does not read it.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,16 @@ using BeforeBucket = std::function<void(std::int64_t begin, std::uintptr_t strea
 
 using PendingSums = std::deque<std::unique_ptr<Pending>>;
 
-// Starts the sums of the bucket [begin, end), the same on all ranks, and appends them. It calls `before` once.
+// Starts the sums of the bucket [begin, end), which are the same on all ranks, and appends them to `pending`. It calls
+// `before` once.
 using StartBucket =
     std::function<void(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending)>;
 
 class GradientReducer {
  public:
   // `gradients` is the whole flat vector. `bucket_elements` is the size of a bucket; the last bucket takes the rest.
-  // `start` starts the sum of a bucket. If it is null, all ranks get the sum. Throws Error if `bucket_elements` is less
-  // than 1.
+  // `start` starts the sum of a bucket. If `start` is null, all ranks get the sum. Throws Error if `bucket_elements` is
+  // less than 1.
   GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements,
                   StartBucket start = {});
 

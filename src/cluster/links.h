@@ -21,17 +21,17 @@ class Message {
   virtual void look_out() {}  // called repeatedly while waiting for done(); throws as finish() does
 };
 
-// Names the direction of all messages with one tag between two ranks.
+// Names all messages with one tag from one rank to another.
 struct Lane {
   int from = 0, to = 0, tag = 0;
 };
 
-// For the main thread only. Messages between two ranks with the same tag arrive in the order in which they were sent.
-// Both sides give the same number of bytes.
+// Only the main thread may use links. Messages between two ranks with the same tag arrive in the order in which they
+// were sent. Both sides give the same number of bytes.
 //
 // Links between devices take addresses of the device. A message is sent after all work that the compute stream had when
-// the message was started. After finish() the message may still be under way. The host does not wait for it. Work that
-// is given to the compute stream after finish() does.
+// the message was started. After finish() the message may still be under way. The host does not wait for it, but work
+// that is given to the compute stream after finish() waits.
 class Links {
  public:
   virtual ~Links() = default;

@@ -12,7 +12,7 @@
 namespace ringtrain {
 
 // Messages with the same sender, receiver and tag arrive in the order in which they were sent. Other messages arrive in
-// any order. A message has the length that its receiver expects. For the main thread only.
+// any order. A message has the length that its receiver expects. Only the main thread may use a mailbox.
 class Mailbox {
  public:
   virtual ~Mailbox() = default;

@@ -13,7 +13,8 @@ void MpiCounterSums::start(std::span<double> values, const PartsLeft& left) {
   progress();
 }
 
-// Round 0 takes values from a rank beyond the power of two, the last round gives back. Returns false if none is left.
+// Posts the messages of the next round in which this rank takes part. Returns false if no round is left. In round 0,
+// ranks beyond the largest power of two give their values to a partner. In the last round, they get the sums back.
 bool MpiCounterSums::post_round(Sum& sum) {
   int rank = 0, size = 1;
   check_mpi(MPI_Comm_rank(comm_, &rank), "MPI_Comm_rank");

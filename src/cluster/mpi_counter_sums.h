@@ -1,4 +1,5 @@
-// Sums a few numbers over the ranks. Such a sum takes the latency of its messages, so it uses few rounds.
+// Sums a few numbers over the ranks. The latency of the messages decides how long such a sum takes, so it uses few
+// rounds.
 #pragma once
 
 #include <cstddef>

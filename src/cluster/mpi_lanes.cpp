@@ -28,7 +28,7 @@ void MpiLanes::start(float* values, SumSchedule schedule, const PartsLeft& left)
   run(index);
 }
 
-// Posts the next step of the slot that has messages, unless it must wait. Lanes without such a step are done.
+// Posts the slot's next step that has messages, unless that step must wait. A lane without another such step is done.
 void MpiLanes::run(std::size_t slot_index) {
   Slot& slot = slots_[slot_index];
   for (; !slot.lanes.empty(); slot.lanes.pop_front(), slot.step = 0) {
@@ -69,7 +69,8 @@ void MpiLanes::post(std::size_t slot_index) {
   const std::span<const float> sent(lane.values + step.sent.begin, step.sent.size());
   if (!sent.empty()) {
     if (lane.shared && node_->reaches(step.to)) {
-      // Both ranks of a small sum exchange all values. This rank would change values that the other one still reads.
+      // In a small sum, both ranks exchange all values. The other rank gets a copy of this rank's values, because this
+      // rank may add to the values before the other rank has read them.
       const bool overlap = step.adds && step.sent.begin < step.received.end && step.received.begin < step.sent.end;
       overlap ? node_->send_copy(step.to, tag, sent) : node_->send(step.to, tag, sent);
       sent_bytes().through_memory += std::ssize(std::as_bytes(sent));
@@ -96,7 +97,8 @@ void MpiLanes::test_requests() {
   open_requests_ -= count;
 }
 
-// Reads the values of the step if they are there, and checks whether this rank's values have been read.
+// Reads the other rank's values of the step if that rank has offered them. Also checks whether this rank's values have
+// been read.
 void MpiLanes::exchange_in_node(std::size_t slot_index) {
   Slot& slot = slots_[slot_index];
   const int number = static_cast<int>(slot_index);

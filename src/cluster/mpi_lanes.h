@@ -53,9 +53,10 @@ class MpiLanes {
     std::deque<Lane> lanes;  // the first one is under way
     std::vector<float> incoming;
     std::size_t step = 0;
-    int open_requests = 0;                              // MPI requests of the step
-    bool awaits_values = false, awaits_reader = false;  // from or by a rank of the node, through the node exchange
-    bool is_posted = false;                             // the step's messages are under way
+    int open_requests = 0;  // MPI requests of the step
+    // Through the node exchange: another rank has not offered its values yet, or has not read this rank's values yet.
+    bool awaits_values = false, awaits_reader = false;
+    bool is_posted = false;  // the step's messages are under way
     bool is_open() const { return open_requests > 0 || awaits_values || awaits_reader; }
   };
 

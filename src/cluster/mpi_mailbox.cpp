@@ -11,7 +11,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t largest_message = std::size_t{1} << 30;  // because MPI's counts are ints
+constexpr std::size_t largest_message = std::size_t{1} << 30;  // in bytes, because MPI's counts are ints
 
 struct Transfer {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -73,7 +73,8 @@ class MpiMailbox : public Mailbox {
  private:
   bool is_dead(int rank) const { return std::ranges::find(group_.dead(), rank) != group_.dead().end(); }
 
-  // The message of a dead rank cannot be received, but MPI_ANY_SOURCE finds it before those of other ranks.
+  // Looks for a message of each living rank. MPI_ANY_SOURCE may find the message of a dead rank first, and that message
+  // cannot be received.
   std::optional<int> living_sender(int tag) {
     for (int from = 0; from < size(); ++from) {
       int is_there = 0;

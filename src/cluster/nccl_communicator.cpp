@@ -36,11 +36,11 @@ void* nccl_stream(cuda::Stream stream) {
   return reinterpret_cast<void*>(stream.handle);
 }
 
-// A collective that was started. Its end was not noticed yet.
+// A collective that has started and whose end was not noticed yet.
 struct NcclCollective {
   std::string what;
   cuda::Event ready, end;
-  double since = -1;  // first time when `ready` was seen and all earlier collectives had ended
+  double since = -1;  // time when `ready` was seen first and all earlier collectives had ended; negative: not yet
 };
 
 // NCCL works on `memory`, or on `half` if gradients travel in 16 bits.
@@ -90,7 +90,8 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   Rounded rounded(std::span<float> values) const;
   void cast(const void* from, void* to, std::int64_t count, Type from_type, Type to_type, float scale);
   NcclStream calls() { return {api_, connection_.get(), nccl_stream(stream_), rank(), size()}; }
-  // `call` gets the values, of which all or none are rounded, and their type. Its result here is [begin, end).
+  // Starts a collective by `call`, which gets the address and the type of the values. Either all values are rounded to
+  // 16 bits or none. This rank's part of the result is [begin, end).
   template <class Call>
   std::unique_ptr<Pending> start_part(std::span<float> values, std::int64_t begin, std::int64_t end,
                                       const BeforeSum& before, const Call& call);
@@ -161,7 +162,8 @@ std::map<std::string, std::string> NcclCommunicator::record() const {
   return facts;
 }
 
-// Lets `call` queue the collective in NCCL's stream. It runs after all work that is in the compute stream now.
+// Lets `call` queue a collective in NCCL's stream. The collective runs after all work that is now in the compute
+// stream.
 template <class Call>
 void NcclCommunicator::collective(std::string what, const Call& call) {
   if (connection_.aborted())
@@ -176,7 +178,8 @@ void NcclCommunicator::collective(std::string what, const Call& call) {
   device_.record(run.end, stream_);
 }
 
-// Buckets come in order. A bucket at the beginning of the vector starts the count again.
+// Returns the name of a sum for messages, with the number of its bucket. Buckets come in order. The count starts again
+// with a bucket at the beginning of the vector.
 std::string NcclCommunicator::name_of(std::span<float> values) {
   const NcclVector* vector = find(values);
   if (vector == nullptr) return cat("the sum of ", values.size(), " values");

@@ -1,6 +1,7 @@
 // Sums device vectors with NCCL. All collectives on host memory go to an inner communicator (MPI).
 //
-// A sum runs in a stream of its own, while the backward pass is still computing:
+// A sum runs in a stream of its own, while the backward pass is still computing. Events connect the two streams: e0
+// says that bucket 0 is final, f0 says that its sum has ended.
 //
 //   compute   ... bucket 0 final |e0  ... bucket 1 final |e1  ... end |wait f0 f1| update
 //                                 \                       \            /
@@ -27,10 +28,12 @@ struct NcclOptions {
   cuda::Type gradient_type = cuda::Type::fp32;
   // record() of the run's first start. Its NCCL_ variables are set again, unless the user sets other values now.
   std::map<std::string, std::string> kept = {};
-  // Above 0: sums of at most this many elements are added in a binary tree over the ranks (halving_sum()), by messages.
+  // Above 0: all sums are added in a binary tree over the ranks (halving_sum()), by messages. A sum may have at most
+  // this many elements. 0: NCCL's own sums.
   std::int64_t fixed_order_elements = 0;
-  int max_ctas = 0;  // most GPU blocks that NCCL may use; the others compute; 0: NCCL's choice
-  // Limit for the start, and for a sum after this rank is ready. Less than the watchdog's, which names no bucket.
+  int max_ctas = 0;  // the most GPU blocks that NCCL may use, so that the others can compute; 0: NCCL's choice
+  // The limit for the start of NCCL, and for a sum after this rank is ready. It is less than the watchdog's limit,
+  // because the watchdog's message does not name the bucket.
   double timeout_seconds = 480;
 };
 

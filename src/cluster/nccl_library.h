@@ -54,7 +54,7 @@ struct NcclApi {
                                NcclComm* comm, void* stream) = nullptr;
   NcclResult (*all_gather)(const void* from, void* to, std::size_t count, NcclType type, NcclComm* comm,
                            void* stream) = nullptr;
-  // `peer` is a rank of the communicator. The first message of two ranks connects them, for which both must come.
+  // `peer` is a rank of the communicator. The first message between two ranks connects them and waits for both.
   NcclResult (*send)(const void* from, std::size_t count, NcclType type, int peer, NcclComm* comm,
                      void* stream) = nullptr;
   NcclResult (*receive)(void* to, std::size_t count, NcclType type, int peer, NcclComm* comm, void* stream) = nullptr;

@@ -17,11 +17,11 @@ constexpr int kBlocks = 8;     // GPU blocks per lane; a stage's four lanes use 
 constexpr int kIdTag = 4;      // tag in the host's links
 constexpr int kFrom = 0, kTo = 1;  // ranks of a lane's communicator
 
-// A message on its way.
+// A message under way.
 struct Passage {
   std::string what;
   cuda::Event ready, end;
-  double since = -1;  // first time when `ready` was seen and all earlier messages had ended
+  double since = -1;  // time when `ready` was seen first and all earlier messages had ended; negative: not yet
   bool ended = false;
 };
 
@@ -97,7 +97,8 @@ class NcclLane {
   void abort(const std::string& why) { connection_.abort(why); }
 
  private:
-  // NCCL connects two ranks at their first message, and the caller waits. Here, all ranks come in the same order.
+  // NCCL connects two ranks at their first message, and each rank waits for the other one. The first message is
+  // therefore sent here, because both ranks make their lanes at the same time.
   void connect(const std::function<void()>& poll) {
     const cuda::DeviceMemory byte(device_, 1, "the first message of a link");
     const auto passage = start(byte.data(), 1);

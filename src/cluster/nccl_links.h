@@ -2,7 +2,10 @@
 //
 // A lane is one direction between two ranks. Each lane has a communicator and a stream of its own. A send waits in its
 // stream until the other rank receives. Nothing else is in that stream, so two messages in opposite directions cannot
-// wait for each other. There are few lanes with few blocks of a GPU each, so they all run while passes run.
+// wait for each other. There are few lanes, and each uses few blocks of a GPU, so all lanes run while passes run.
+//
+// In the picture, stage s computes the forward passes F0 and F1 and the backward pass B0. Events connect the streams:
+// e0 says that F0 has ended, r0 says that the message for B0 has arrived.
 //
 //   compute   F0 |e0        F1 |e1 ...   |wait r0| B0
 //                 \             \            /

@@ -17,12 +17,14 @@ struct NcclStream {
   int rank, ranks;
 };
 
-// `values` [count] are cut into pieces of `piece` elements. The last pieces may be shorter or empty. The result is in
-// place. Equal pieces are one call of NCCL. Other pieces are a group of calls, one for each piece.
+// The halves of a sum (Communicator::start_reduce_scatter(), start_all_gather()), in place. `values` [count] are cut
+// into pieces of `piece` elements. The last pieces may be shorter or empty. Equal pieces take one call of NCCL. Other
+// pieces take a group of calls, one for each piece.
 NcclResult reduce_pieces(const NcclStream& to, void* values, std::int64_t count, std::int64_t piece, NcclType type);
 NcclResult gather_pieces(const NcclStream& to, float* values, std::int64_t count, std::int64_t piece);
 
-// Exchanges the messages of a step of a schedule at the same time. Sends part of `values`; writes to `received`.
+// Sends and receives the messages of one step of a schedule at the same time. It sends the part `step.sent` of `values`
+// and writes what arrives to `received`.
 NcclResult exchange(const NcclStream& to, const SumStep& step, const float* values, float* received);
 
 }  // namespace ringtrain

@@ -19,7 +19,7 @@ namespace ringtrain {
 //   from:  send() ............................... is_read(): the values may change again
 //   to:             receive(): their address, reads them, has_read()
 //
-// No function here blocks. For the main thread only.
+// The functions from holds() on never block. Only the main thread may use this class.
 class NodeExchange {
  public:
   // `node` lists the ranks of this rank's node, as ranks of the group, in ascending order. Collective over the group.
@@ -67,7 +67,7 @@ class NodeExchange {
   };
 
   int place_of(int rank) const;
-  std::pair<std::uint64_t, std::uint64_t> find(const float* values) const;  // region and offset; none: past the end
+  std::pair<std::uint64_t, std::uint64_t> find(const float* values) const;  // region (none: regions_.size()), offset
   std::byte* bytes(int place) const;                                        // memory of region 0
   Offer& offer(int from, int to, int slot) const;                           // from, to: places on the node
   Receipt& receipt(int from, int to, int slot) const;

@@ -9,8 +9,9 @@
 
 namespace ringtrain {
 
-// Rank 0 does the work, and the other ranks sleep until it has ended. All ranks return its exit code. Collective, after
-// MPI_Init. If `work` throws, the other ranks stay asleep, so the code that catches the exception must end the job.
+// Rank 0 does the work, and the other ranks sleep until it has ended. All ranks return its exit code. Collective. MPI
+// must have been started. If `work` throws, the other ranks stay asleep, so the code that catches the exception must
+// end the job.
 inline int on_rank_0(const std::function<int()>& work) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

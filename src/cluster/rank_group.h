@@ -29,7 +29,7 @@ class GroupFailed : public Error {
   using Error::Error;
 };
 
-// A handle: copies stand for the same group. For the main thread only, except demand_failure().
+// A handle: copies stand for the same group. Only the main thread may call its functions, except demand_failure().
 class RankGroup {
  public:
   static RankGroup of_job();  // returns the group of all ranks; collective over the job
@@ -57,7 +57,7 @@ class RankGroup {
   std::vector<std::string> gather(const std::string& mine) const;
   std::vector<std::string> gather_on_node(const std::string& mine) const;
 
-  bool ends_job() const;  // true: an error here ends the whole job, and the functions below are not used
+  bool ends_job() const;  // true: an error here ends the whole job, and fail() does nothing
   // Tells the other ranks that this one cannot go on. Only the first call has an effect. Does not block.
   void fail(const std::string& why) const;
   // May be called from any thread. The next check() of this rank then calls fail().
@@ -67,7 +67,7 @@ class RankGroup {
   // if a rank has failed.
   void check() const;
   // look_out() calls the lookout about once a second while this rank waits for others of the group, also after a
-  // failure. The lookout may find that one of them has died. Then it does not return.
+  // failure. If the lookout finds that one of them has died, it does not return.
   void set_lookout(std::function<void()> lookout) const;
   void look_out() const;
 

@@ -13,7 +13,8 @@
 
 namespace ringtrain {
 
-// Communicates with the ranks of a communicator that share this rank's memory, in its order. Collective over `comm`.
+// An MPI communicator of those ranks of `comm` that are on this rank's node, in the order of `comm`. Its construction
+// is collective over `comm`.
 class NodeCommunicator {
  public:
   explicit NodeCommunicator(MPI_Comm comm) {

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::int64_t kBytesOfJob = std::int64_t{1} << 24;  // three bytes for each of five million ranks
 
-// The lock belongs to the open file, not to the process. Any thread may use it; closing other descriptors keeps it.
+// Such a lock belongs to the open file, not to the process. Any thread may use it, and closing another descriptor of
+// the same file does not drop it.
 struct flock lock_of(short type, std::int64_t begin, std::int64_t length) {
   struct flock lock {};
   lock.l_type = type;

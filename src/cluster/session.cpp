@@ -48,8 +48,8 @@ constexpr const char* kLauncherAdvice =
 
 // When a process ends with an exit code other than 0, Open MPI 4's mpirun prints up to 12 lines of its own, which bury
 // the program's last message. It prints none for MPI_Abort in a process with mpirun's switch --quiet. The switch hides
-// other messages too, such as those of MPI_Init, so it is set only in front of MPI_Abort. Returns whether this MPI has
-// it.
+// other messages too, such as those of MPI_Init, so it is set only just before MPI_Abort. Returns whether this MPI has
+// the switch.
 bool make_abort_quiet() {
   auto* const quiet = static_cast<bool*>(dlsym(RTLD_DEFAULT, "orte_execute_quiet"));
   if (quiet != nullptr) *quiet = true;
@@ -60,20 +60,21 @@ bool is_started_by_mpirun() {
   return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
 }
 
-// Ends a job of Open MPI 4's mpirun with the exit code. All work has been done. Returns if another launcher started it.
-// Collective.
+// Ends a job of Open MPI 4's mpirun with the exit code, after all work has been done. Returns if the job cannot be
+// ended in this way, for example because another launcher has started it. Collective.
 void end_quietly(int exit_code) {
   const char* recovers = std::getenv("OMPI_MCA_orte_enable_recovery");  // then MPI_Abort does not end the others
   if (!is_started_by_mpirun() || recovers != nullptr || FaultTolerance::is_switched_on() || !make_abort_quiet()) return;
-  std::signal(SIGTERM, SIG_DFL);  // mpirun ends the others with it
-  MPI_Barrier(MPI_COMM_WORLD);    // all have printed
+  std::signal(SIGTERM, SIG_DFL);  // mpirun ends the other processes with this signal
+  MPI_Barrier(MPI_COMM_WORLD);    // all ranks have printed their messages
   if (is_rank_0) MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::this_thread::sleep_for(std::chrono::seconds(2));
   _exit(exit_code);
 }
 
-// Open MPI ends the process inside MPI_Init if srun offers a PMI that it was not built for. Its message tells how to
-// configure Open MPI, but not what the user can do.
+// Through a PMI (process management interface), the launcher tells each process its rank and its peers. If srun offers
+// a PMI for which Open MPI was not built, Open MPI ends the process inside MPI_Init. Its message tells how to configure
+// Open MPI, but not what the user can do.
 std::atomic<bool> initializing{false};
 
 void advise_at_exit() {
@@ -137,7 +138,7 @@ Session::~Session() {
   MPI_Finalize();
 }
 
-// If MPI_Finalize hangs, the process exits anyway: its work is done, and it would use up the job's allocation.
+// If MPI_Finalize hangs, the process exits anyway. Its work is done, and waiting would use up the job's allocation.
 int Session::finish(int exit_code) {
   finished_ = true;
   std::fflush(nullptr);
@@ -188,7 +189,7 @@ void abort_job(int exit_code) {
     if (ranks_of_job > 1 && !is_rank_0) std::raise(SIGKILL);  // so that the other ranks notice it
     _exit(exit_code);
   }
-  // Nobody else is to be ended where no launcher is: MPI_Abort would only print its lines.
+  // Without a launcher there is no other process to end, and MPI_Abort would only print its own lines.
   if (up && !down && (ranks_of_job > 1 || is_started_by_mpirun())) {
     make_abort_quiet();
     MPI_Abort(MPI_COMM_WORLD, exit_code);

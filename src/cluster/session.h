@@ -9,11 +9,11 @@
 
 namespace ringtrain {
 
-// Calls MPI_Init_thread (FUNNELED: only the main thread communicates) and MPI_Finalize. One per process.
+// Calls MPI_Init_thread (FUNNELED: only the main thread communicates) and MPI_Finalize. A process has one Session.
 class Session {
  public:
-  // Throws Error, with advice, if MPI has fewer ranks than the launcher has started (N singletons under srun without
-  // PMIx).
+  // Throws Error, with advice, if MPI has fewer ranks than the launcher has started processes. Under srun without PMIx,
+  // each of N processes would be a job of one rank.
   Session(int* argc, char*** argv);
   ~Session();  // calls MPI_Finalize, unless an exception is in flight
   // Calls MPI_Finalize after all ranks have done their work, and returns the exit code. If MPI_Finalize does not return
@@ -31,7 +31,7 @@ class Session {
   const std::string& launcher() const { return launcher_; }  // see launcher_name()
 
   // Returns the number of CPUs in this rank's affinity mask, at least 1. A CPU that is in the masks of k ranks of the
-  // node counts as 1/k (unbound ranks).
+  // node counts as 1/k, because ranks that are not bound share all CPUs.
   int available_threads() const { return available_threads_; }
   bool oversubscribed() const { return oversubscribed_; }  // there are more ranks than CPUs in the mask
 

@@ -1,6 +1,6 @@
 // Slow work of one rank for which other ranks wait, such as writing or reading a large file. It runs in a thread of its
-// own and reports its progress. As long as it makes progress, the watchdogs of all ranks are content. Without progress
-// for the watchdog's time-out, they end the job.
+// own and reports its progress. As long as it makes progress, the watchdogs of all ranks do not fire. If it makes no
+// progress for the watchdog's time-out, they end the job.
 #pragma once
 
 #include <atomic>

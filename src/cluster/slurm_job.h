@@ -12,7 +12,8 @@ struct SlurmJob {
   int restarts = 0;                   // how often the job was requeued
   std::string nodes;                  // such as "node[1-2]"
   bool in_slurm() const { return !id.empty(); }
-  // Returns what scontrol and scancel take: 4711, or 4709_3. The plain id of an array's last task is the whole array's.
+  // Returns the name that scontrol and scancel take: "4711", or "4709_3" for a task of an array. SLURM_JOB_ID would not
+  // do for the last task of an array, because it is also the id of the whole array.
   std::string name() const;
 };
 SlurmJob slurm_job();

@@ -1,4 +1,5 @@
-// Neighbouring ranks that share the virtual workers of batch norm. Their number is a power of two (BatchPlan::span).
+// Neighbouring ranks that share the virtual workers of batch norm. A virtual worker is a part of the batch over which
+// batch norm computes its statistics. The number of ranks that share one is a power of two (BatchPlan::span).
 #pragma once
 
 #include <memory>
@@ -10,8 +11,9 @@
 
 namespace ringtrain {
 
-// Returns the ranks [span t, span (t + 1)) that include this rank. `span` is a power of two that divides the group's
-// size. Collective over the group. Throws GroupFailed, Error for another span, and the errors of check_spans().
+// Returns the `span` ranks that share a virtual worker with this rank: [span t, span (t + 1)) for t = rank / span,
+// rounded down. `span` is a power of two that divides the group's size. Collective over the group. Throws GroupFailed,
+// Error for another span, and the errors of check_spans().
 std::unique_ptr<GroupRanks> make_span_ranks(const RankGroup& group, int span);
 
 // Throws Error if ranks that would share a worker are on different nodes. Such ranks exchange numbers twice in every

@@ -83,7 +83,8 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   cuda::Stream down_,
       up_;  // one stream per direction, so that copies back do not wait for buckets that are not final
   bool aborted_ = false;
-  // Page-locked memory for vectors of other origin than allocate(), such as weights: the free ones, and all with sizes.
+  // Page-locked buffers for vectors that allocate() did not give, such as weights, each with its number of elements.
+  // spare_ has the buffers that are free now, borrowable_ has all of them.
   std::vector<std::pair<float*, std::size_t>> spare_, borrowable_;
 };
 

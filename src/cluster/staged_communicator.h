@@ -1,5 +1,6 @@
 // Collectives on device vectors through host memory, for programs without NCCL and for ranks that share a GPU. Each
-// bucket is copied to page-locked memory, summed by an inner communicator (over MPI) and copied back.
+// bucket is copied to page-locked memory, summed by an inner communicator (over MPI) and copied back. In the picture,
+// e, h and f are events: the bucket is final, is in host memory, and is back on the device.
 //
 //   compute   ... bucket final |e                                   |wait f| update
 //   down                        wait e | to host |h

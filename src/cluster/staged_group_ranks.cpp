@@ -41,7 +41,7 @@ class StagedGroupRanks final : public DeviceGroupRanks {
   }
   void grow(std::int64_t bytes, cuda::Stream stream) {
     if (bytes <= bytes_) return;
-    wait(stream);  // the previous exchange may still read it
+    wait(stream);  // the previous exchange may still read staged_
     if (staged_ != nullptr) device_.release_host(std::exchange(staged_, nullptr));
     staged_ = static_cast<float*>(device_.allocate_host(bytes));
     bytes_ = bytes;

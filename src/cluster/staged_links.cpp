@@ -27,7 +27,7 @@ struct Journey {
   std::span<std::byte> memory, staged;
   int peer = 0, tag = 0;
   cuda::Event ready;       // `staged` may be sent (or overwritten, for a received message)
-  cuda::Event done = {};   // received: the message is in `memory`; event of the buffer
+  cuda::Event done = {};   // received: the message is in `memory`; this is the buffer's event `free`
   cuda::Event taken = {};  // received: earlier reads of `memory` have ended
   At at = At::waits;
   std::unique_ptr<Message> message;  // message of the host's links

@@ -23,7 +23,7 @@ namespace ringtrain {
 namespace {
 
 constexpr double kStartSeconds = 600;
-constexpr double kApart = 1;  // seconds that rank r + 1 waits longer than rank r, whose message ends the job
+constexpr double kApart = 1;  // seconds that rank r + 1 waits longer than rank r, so that one rank prints first
 constexpr int kRanksApart = 10;
 
 double start_seconds() {

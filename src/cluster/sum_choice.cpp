@@ -33,7 +33,8 @@ SumSeconds ring_seconds(int ranks, const StepCost& step, double bytes) {
   return sum;
 }
 
-// `step_to(distance)` is the cost of a message to rank r ^ distance. 0 stands for a partner beyond the power of two.
+// `step_to(distance)` is the cost of a message to rank r ^ distance. Distance 0 stands for a message to or from a rank
+// beyond the largest power of two.
 template <class StepTo>
 SumSeconds halving_seconds(int ranks, const StepTo& step_to, double bytes) {
   SumSeconds sum;

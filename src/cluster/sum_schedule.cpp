@@ -25,8 +25,9 @@ Pieces equal_pieces(std::size_t length, int count, std::size_t align) {
   return {length, piece, piece};
 }
 
-// Returns steps [first, end) of 2 (p - 1). In step s every rank sends piece (rank - shift - s) to the right and
-// receives piece (rank - shift - s - 1) from the left, modulo p:
+// Returns steps [first, end) of the 2 (p - 1) steps of p ranks. In step s every rank sends piece (rank - shift - s) to
+// the right and receives piece (rank - shift - s - 1) from the left, modulo p. After p - 1 steps, rank r has the sum of
+// piece r + 1 - shift. Example without a shift:
 //
 //   p = 3, rank 0:  send 0, add 2 | send 2, add 1 | send 1, take 0 | send 0, take 2
 SumSchedule ring_steps(int rank, int ranks, const Pieces& pieces, int first, int end, int shift) {

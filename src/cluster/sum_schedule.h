@@ -27,7 +27,8 @@ using SumSchedule = std::vector<SumStep>;
 // In all schedules, each element is summed by one rank, or by all ranks in the same order. All ranks therefore get the
 // same bits. `length` is the number of elements. Pieces begin at multiples of `align` elements.
 
-// Reduce-scatter and all-gather around a ring: 2 (p - 1) steps with length / p elements (Patarasuk and Yuan 2009).
+// Returns the steps of a reduce-scatter and an all-gather around a ring of p ranks: 2 (p - 1) steps with length / p
+// elements each (Patarasuk and Yuan 2009).
 SumSchedule ring_sum(int rank, int ranks, std::size_t length, std::size_t align);
 
 // The two halves of the sum around a ring. Piece i has `piece` elements that begin at i x stride; it ends at `length`
@@ -45,7 +46,7 @@ SumSchedule ring_all_gather(int rank, int ranks, std::size_t length, std::size_t
 SumSchedule halving_sum(int rank, int ranks, std::size_t length, std::size_t align);
 inline constexpr std::size_t small_sum = 4096;
 
-// Returns the most elements that a rank receives at once in a sum by halving.
+// Returns the most elements that a rank receives at once in a sum by halving. The number of ranks is a power of two.
 std::size_t most_received(std::size_t length, std::size_t align);
 
 // Sums within each node first, so that a node sends every element once. Local rank j receives piece j from the ranks of

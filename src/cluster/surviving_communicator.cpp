@@ -13,10 +13,10 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t largest_message = std::size_t{1} << 30;  // because MPI's counts are ints
+constexpr std::size_t largest_message = std::size_t{1} << 30;  // in bytes, because MPI's counts are ints
 constexpr double drain_seconds = 10;                           // a revoked communicator ends its messages at once
 
-struct Interrupted {};  // a rank has died, or another rank has noticed a death
+struct Interrupted {};  // thrown if a rank has died, or if another rank has noticed a death
 
 class SurvivingCommunicator : public Communicator {
  public:
@@ -148,7 +148,8 @@ class SurvivingCommunicator : public Communicator {
     return static_cast<int>(place - members_.begin());
   }
 
-  // A binomial tree. The rank k places after the root receives from the place that lacks k's lowest 1 bit.
+  // Broadcasts along a binomial tree. The rank k places after the root receives from the rank k' places after the root,
+  // where k' is k without its lowest 1 bit.
   void send_to_all(std::span<std::byte> bytes, int root) {
     const int size = static_cast<int>(members_.size()), from = place_of(root);
     const int own = (place_of(rank()) - from + size) % size;

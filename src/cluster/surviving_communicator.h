@@ -10,7 +10,8 @@
 
 namespace ringtrain {
 
-// Thrown on all living ranks if the root of a broadcast has died, because no other rank has its values.
+// Thrown on all living ranks if the root of a broadcast, gather or scatter has died, because no other rank can replace
+// it.
 class RootDied : public Error {
  public:
   using Error::Error;

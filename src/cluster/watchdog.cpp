@@ -217,7 +217,7 @@ void Watchdog::step_finished(std::int64_t step) {
 }
 
 // Counts the time without a beat in ticks. A tick that took much longer than expected means that the whole process was
-// suspended (Ctrl-Z, Slurm's suspend). Only a second of it counts, or every rank would fire after waking up.
+// suspended (Ctrl-Z, Slurm's suspend). At most 2 s of such a tick count, or every rank would fire after waking up.
 void Watchdog::State::watch() {
   const double tick = std::clamp(timeout / 20, 0.01, 0.5);
   double idle = 0, dead = 0, last = now_seconds();

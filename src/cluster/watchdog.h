@@ -19,7 +19,7 @@ enum class Phase : std::uint32_t {
   input,
   forward,
   backward,
-  stage_wait,  // for another stage of a pipeline
+  stage_wait,  // waits for another stage of a pipeline
   communication,
   update,
   evaluation,
@@ -34,7 +34,7 @@ class Watchdog {
   // between two calls of step_finished(). Evaluations and checkpoints call alive() while they run.
   Watchdog(const RankGroup& group, double timeout_seconds);
   ~Watchdog();
-  // The watchdog ignores deaths of ranks [begin, end) of the group; the other ranks handle such deaths themselves.
+  // The watchdog ignores deaths of ranks [begin, end) of the job; the other ranks handle such deaths themselves.
   void spare(int begin, int end);
   void enter(std::int64_t step, Phase phase);  // writes two words; makes no system call
   void alive();                                // restarts the clock

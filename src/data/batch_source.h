@@ -39,7 +39,8 @@ class BatchSource {
  public:
   virtual ~BatchSource() = default;
   virtual std::unique_ptr<BatchFiller> make_filler() = 0;
-  // The record from which a part is filled. 0 bytes: there is no record. Both functions may wait for a file server.
+  // record_bytes() returns the bytes of the record from which a part is filled. 0: the part has no record. read() reads
+  // this record. Both functions may wait for a file server.
   virtual std::int64_t record_bytes(const BatchPart& part) const = 0;
   virtual void read(const BatchPart& part, std::vector<std::uint8_t>& record) const = 0;
 };
@@ -63,6 +64,7 @@ struct RingSizes {
 };
 
 RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan);
+// Makes the source for the data set's kind of data. Throws Error for an unknown kind.
 std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
 
 // Called by make_batch_source().

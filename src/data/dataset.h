@@ -14,7 +14,8 @@ namespace ringtrain {
 
 class SharedMemory;
 
-// Arrays without a byte address are read through HDF5: chunked, filtered, compact or external ones, as from h5py.
+// The address of an array that does not lie in the file as it is. Programs such as h5py may store arrays in chunks,
+// filtered, or in another file. Such arrays are read through HDF5.
 inline constexpr std::uint64_t no_byte_offset = ~std::uint64_t{0};
 
 // The format of a data set of kind "text".
@@ -120,7 +121,8 @@ class TextDataset : public Dataset {
   std::unique_ptr<State> state_;
 };
 
-// Returns the distinct names of the data set as sorted UTF-8. They tell known names from invented ones.
+// Returns the distinct names of the data set as sorted UTF-8. They tell known names from invented ones. Empty: the data
+// set has no list of names.
 std::vector<std::string> read_known_names(const DatasetIndex& index);
 
 }  // namespace ringtrain

@@ -54,8 +54,9 @@ std::string innermost_description() {
   return text.empty() ? "HDF5 gave no reason" : text;
 }
 
-// If the metadata of a file cannot be written (disk full), closing fails: HDF5 frees half of the file's data, keeps its
-// id and crashes later. Its descriptor is therefore redirected to anonymous memory, so that closing succeeds.
+// If the metadata of a file cannot be written (disk full), closing fails: HDF5 frees a part of its data about the file,
+// keeps the file's id and crashes later. The file's descriptor is therefore redirected to anonymous memory, so that
+// closing succeeds.
 herr_t close_file(hid_t id) {
   if (H5Fflush(id, H5F_SCOPE_LOCAL) >= 0) return H5Fclose(id);
   const std::string reason = innermost_description();

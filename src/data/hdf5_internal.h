@@ -9,7 +9,7 @@
 
 namespace ringtrain::h5 {
 
-// Takes the lock, and switches off the printing of errors. A thread-safe HDF5 needs that in each thread.
+// Takes the lock, and switches off the printing of errors. A thread-safe HDF5 has such a switch for each thread.
 class Guard {
  public:
   Guard();

@@ -91,7 +91,8 @@ Cut evaluation_cut(const ImageTransform& transform, std::int64_t height, std::in
   return cut;
 }
 
-// Moves the output's window by `by` along one axis. Pixels that leave the window are lost.
+// Moves the frame of the output by `by` pixels along one axis. Pixels of the image that are then outside the frame are
+// lost.
 void shift(std::int64_t by, std::int64_t size, std::int64_t& place, std::int64_t& start, std::int64_t& count) {
   const std::int64_t first = std::max<std::int64_t>(0, place - by), last = std::min(size, place - by + count);
   start += first - (place - by);

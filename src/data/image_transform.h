@@ -13,9 +13,9 @@ enum class Augmentation { none, random_resized_crop, pad_crop };
 
 struct ImageTransform {
   std::int64_t size = 224;  // side of the result u8 [size, size, 3]
-  // For evaluation, and for training with Augmentation::none. The short side is resized to this. The length of the long
-  // side is truncated, as in torchvision's Resize. Then the central size x size is cut out (CenterCrop, offsets rounded
-  // half to even). 0: no resizing.
+  // The short side is resized to this number of pixels, in evaluations and in training without random_resized_crop. The
+  // length of the long side is truncated, as in torchvision's Resize. Then the central size x size is cut out
+  // (CenterCrop, offsets rounded half to even). 0: no resizing.
   std::int64_t resize = 256;
   Augmentation augmentation = Augmentation::random_resized_crop;  // for training
   double scale_low = 0.08, scale_high = 1;                        // random_resized_crop: share of the area
@@ -44,7 +44,7 @@ struct SampleKey {
 // size x size image.
 CropBox training_crop(const ImageTransform& transform, std::int64_t height, std::int64_t width, const SampleKey& key);
 
-// Decodes and transforms images. Each thread has its own, because it keeps libjpeg's state and scratch memory.
+// Decodes and transforms images. Each thread has its own decoder, because a decoder keeps scratch memory.
 class ImageDecoder {
  public:
   explicit ImageDecoder(const ImageTransform& transform);
@@ -54,12 +54,12 @@ class ImageDecoder {
   // record. Grey is repeated to three channels. Only the necessary rows and columns are decoded.
   void training(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out);
   void evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out);
-  // The part of training() after the choice of the crop: torchvision's resized_crop to size x size, then the flip.
+  // Does the part of training() after the choice of the crop: torchvision's resized_crop to size x size, then the flip.
   void resized_crop(std::span<const std::uint8_t> jpeg, const CropBox& box, std::span<std::uint8_t> out);
-  // For benchmarks: decodes the same pixels as training(), but does not resize or flip. `out` gets the beginnings of
-  // the rows.
+  // Decodes the same pixels as training(), but does not resize or flip. `out` gets the beginnings of the rows.
+  // Benchmarks use it.
   void decoded_only(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out);
-  // Does the same for stored pixels u8 [height, width, channels] with 1 or 3 channels.
+  // Do the same as training() and evaluation() for stored pixels u8 [height, width, channels] with 1 or 3 channels.
   void training_raw(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,
                     std::int64_t channels, const SampleKey& key, std::span<std::uint8_t> out);
   void evaluation_raw(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,

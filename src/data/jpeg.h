@@ -23,9 +23,10 @@ struct JpegHeader {
 // All functions throw Error with libjpeg's own reason. A file that ends too early or has corrupt data is an error,
 // although libjpeg only warns about it and fills the rest with grey.
 JpegHeader read_jpeg_header(std::span<const std::uint8_t> bytes);
-// Returns three channels as Pillow's convert("RGB") does, with ISLOW and fancy upsampling, also for CMYK and YCCK.
+// Returns three channels as Pillow's convert("RGB") does, also for CMYK and YCCK. It uses libjpeg's exact integer
+// transform (ISLOW) and smooth upsampling of colours ("fancy upsampling").
 Image decode_jpeg(std::span<const std::uint8_t> bytes);
-// Encodes with quality 1 to 100 and 4:2:0, as Pillow's save(quality=...) does.
+// Encodes with quality 1 to 100, as Pillow's save(quality=...) does. Colours have half the resolution (4:2:0).
 std::vector<std::uint8_t> encode_jpeg(const Image& image, int quality);
 // Resizes as Pillow's BILINEAR does (triangle filter with anti-aliasing), bit for bit.
 Image resize_bilinear(const Image& image, std::int64_t height, std::int64_t width);

@@ -1,4 +1,5 @@
-// Turns libjpeg's errors into exceptions. An exception must not pass libjpeg's C frames, so longjmp leaves these.
+// Turns libjpeg's errors into exceptions. An exception must not pass through libjpeg's C functions. An error therefore
+// leaves them by longjmp, and is thrown after that.
 #pragma once
 
 // Each of these headers needs the one before.

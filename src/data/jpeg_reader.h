@@ -28,8 +28,8 @@ class JpegReader {
   JpegReader(const JpegReader&) = delete;
   const JpegHeader& header() const { return header_; }
 
-  // Prepares to decode `box`. Its rows are then read in order. May be called once. After the rows of read(),
-  // `padding_bytes` more bytes are readable.
+  // Prepares to decode `box`. Its rows are then read in order. May be called once. After the end of each row,
+  // `padding_bytes` more bytes may be read.
   void start(const PixelBox& box, std::int64_t padding_bytes);
   // Returns the next `count` (1 or 2) rows of the box, u8 [width, 3]. They are valid until the next call.
   struct Rows {

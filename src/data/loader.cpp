@@ -1,6 +1,6 @@
-// The loader has a ring of slots. Micro-batch k since the last seek is in slot k mod (prefetch + 1). Parts are numbered
-// through all micro-batches. A thread takes the next part whose slot is free and fills it without a lock. next()
-// returns the slots in order.
+// The loader has a ring of slots. Micro-batch k since the last seek is in slot k mod (prefetch + 1). A micro-batch has
+// parts (BatchPart), which are numbered through all micro-batches. A thread takes the next part whose slot is free and
+// fills it without a lock. next() returns the slots in order.
 //
 //   text      fillers: take a part, fill it
 //   images  readers: take a part, read its record ──► ready ──► fillers: decode it into the slot

@@ -85,7 +85,7 @@ class Loader {
   ~Loader();  // ends the threads
   // Starts, or starts again, with the global batch after the first `offset` samples of this epoch (evaluation: epoch
   // 0). Batches that were prepared before are discarded. `batch` is the size of every global batch from there on. 0:
-  // the course decides. Throws Error if no whole batch is left there.
+  // the course decides. Throws Error if the epoch has no batch there.
   void seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch = 0);
   // With on_request: asks for the global batch after the first `offset` samples of the epoch. Batches are read in the
   // order of the requests.

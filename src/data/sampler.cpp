@@ -21,7 +21,7 @@ EpochOrder::EpochOrder(std::uint64_t seed, std::int64_t epoch, std::int64_t coun
 std::int64_t EpochOrder::operator()(std::int64_t position) const {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
   auto value = static_cast<std::uint64_t>(position);
-  do {  // at most four rounds on average: the network permutes [0, 4^half_bits), which is below 4 x count
+  do {  // at most four repetitions on average: the network permutes 4^half_bits values, which are at most 4 x count
     std::uint64_t left = value >> half_bits_, right = value & mask;
     for (std::uint64_t round = 0; round < rounds; ++round) {
       const std::uint64_t mixed = left ^ (philox(key_, right, round).v[0] & mask);

@@ -18,9 +18,9 @@
 namespace ringtrain {
 namespace {
 
-// Returns how many files may stay open; beyond that, the least recently used file is closed. It is at most a quarter of
-// the process's limit, because files read through HDF5 count twice. It is bounded because ranks x shards open files are
-// a burden for a metadata server.
+// Returns how many files may stay open; beyond that, the least recently used file is closed. The number is at most a
+// quarter of the process's limit, because files read through HDF5 count twice. It is at most 512, because ranks x
+// shards open files are a burden for a metadata server.
 std::size_t open_file_limit() {
   rlimit limit{};
   std::size_t most = 512;

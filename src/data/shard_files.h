@@ -37,7 +37,7 @@ class ShardFiles {
   void check(std::size_t shard) { open(shard); }
 
   // Reads bytes [offset, offset + out.size()) of the file. After a failure (EIO, ESTALE, end of file) it opens the file
-  // again and retries. If that fails too, it throws Error with the file, `array` and, if given, the record.
+  // again and retries, up to read_retries times. Then it throws Error with the file, `array` and, if given, the record.
   void read(std::size_t shard, std::uint64_t offset, std::span<std::uint8_t> out, const char* array,
             std::int64_t record = -1);
 

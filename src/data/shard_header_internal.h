@@ -16,7 +16,7 @@ inline constexpr const char* convert_again = "convert the data again with bin/ri
   throw Error(cat(path, ": ", what), hint);
 }
 
-// Returns the address of a contiguous data set, and no_byte_offset for other data sets.
+// Returns the byte address of a contiguous data set in the file, and no_byte_offset for other data sets.
 std::uint64_t byte_address(const h5::File& file, const std::string& dataset);
 
 template <class Value>
@@ -27,9 +27,10 @@ void expect_same(const ShardHeader& header, const ShardHeader& first, const Valu
             "these files come from two conversions: convert the data again");
 }
 
-// These read the fields of one kind into a header that has the common fields already.
+// These functions read the fields of one kind of data into a header that has the common fields already.
 void read_text_header(const h5::File& file, ShardHeader& header);
 void read_image_header(const h5::File& file, ShardHeader& header);
+// These functions throw Error if the fields of one kind of data differ from those of the first shard.
 void check_text_agrees(const ShardHeader& header, const ShardHeader& first);
 void check_image_agrees(const ShardHeader& header, const ShardHeader& first);
 

@@ -4,7 +4,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t largest_vocabulary = 254;  // 255 marks targets that do not count
+constexpr std::int64_t largest_vocabulary = 254;  // symbols; the limit of the file format, whose ids are u8
 
 void read_tokens_layout(const h5::File& file, ShardHeader& header) {
   if (!file.has("tokens")) bad_shard(file.path(), "data set 'tokens' is missing");

@@ -89,7 +89,7 @@ class TextSource : public BatchSource {
     return step_counts_.back().targets;
   }
 
-  // Without scratch memory no blanks are masked, and nothing needs to be read.
+  // If `scratch` is empty, no blanks are masked, and nothing needs to be read.
   std::int64_t sum_targets(const BatchPart& part, const StepRows& rows, std::span<std::uint8_t> scratch) const {
     const RowRange mine = rows_of_rank(plan_, part.batch);
     std::int64_t sum = 0;

@@ -33,16 +33,16 @@ Graph build_model(const ModelConfig& config, const SampleShape& sample, const Lo
 // char-rnn and the model of the pet-name study (Nolis 2021): 31 symbols, 4 x 128, dropout 0.1, 482,719 parameters.
 Graph char_lstm(const ModelConfig& config, const SampleShape& sample);
 
-// He et al. 2015, table 1. The depths are 18 and 34 (basic blocks) and 50, 101 and 152 (bottlenecks). Tensors have
-// torchvision's names. ResNet-50 has 25,557,032 parameters. The stride of a bottleneck is in its 3 x 3 convolution
-// (version 1.5, as in torchvision). With stride_in: 1x1 the stride is in its first 1 x 1 convolution (version 1, as in
-// the paper's models).
+// The ResNets of He et al. 2015, table 1. The depths are 18 and 34 (basic blocks) and 50, 101 and 152 (bottlenecks).
+// Tensors have torchvision's names. ResNet-50 has 25,557,032 parameters. The stride of a bottleneck is in its 3 x 3
+// convolution (version 1.5, as in torchvision). With stride_in: 1x1 the stride is in its first 1 x 1 convolution
+// (version 1, as in the paper's models).
 Graph resnet(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
-// Krizhevsky 2014 ("one weird trick"), as in torchvision: 61,100,840 parameters for 1000 classes and images of 224 x
-// 224. With model.norm, batch norm comes after every convolution, and convolutions have no bias. Dropout stays before
-// the dense layers. This is the AlexNet-BN on which LARS was tested (You et al. 2017; B. Ginsburg, nvcaffe,
-// models/alexnet_bn). Its tensors follow torchvision's names for vgg16_bn.
+// The AlexNet of Krizhevsky 2014 ("one weird trick"), as in torchvision. It has 61,100,840 parameters for 1000 classes
+// and images of 224 x 224. With model.norm, batch norm comes after every convolution, and convolutions have no bias.
+// Dropout stays before the dense layers. This is the AlexNet-BN on which LARS was tested (You et al. 2017; B. Ginsburg,
+// nvcaffe, models/alexnet_bn). Its tensors follow torchvision's names for vgg16_bn.
 Graph alexnet(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
 // Three 3 x 3 convolutions with max pooling after each, and a dense layer: a small network for images of CIFAR's size.

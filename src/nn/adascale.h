@@ -9,7 +9,8 @@
 
 namespace ringtrain {
 
-// Averages over the steps so far. The gain is computed from these squared norms.
+// Averages over the steps so far. The gain is computed from them. G is the gradient of the loss, and Sigma is the
+// covariance matrix of a sample's gradient (optim/noise_scale.h).
 struct AdaScaleAverages {
   double variance = 0;  // sigma^2: tr(Sigma) of a base batch's mean gradient
   double gradient = 0;  // mu^2: |G|^2
@@ -22,14 +23,15 @@ struct AdaScaleStep {
   double batch = 0;               // samples of the step
   double small_batch = 0;         // samples of each small batch, less than `batch`
   AdaScaleAverages averages;      // averages over the earlier steps
-  std::int64_t small_norms = -1;  // this element of the gradients has the sum of the squared norms of what each small
-                                  // batch has added to the gradient, including the loss scale
+  // The index of an element of the gradient vector. This element holds a sum over the small batches: the squared norms
+  // of what each of them has added to the gradient, including the loss scale.
+  std::int64_t small_norms = -1;
 };
 
-// Returns the averages including this step. `squared_norm` is that of the step's gradient, `small_norms` is the sum
-// above. Both are without the loss scale. The estimates are unbiased, as in optim/noise_scale.h. The variance is at
-// least 1e-6 and the gradient at least 0. The averages are plain means over the first 1000 / S steps. After that they
-// are moving averages with the decay max(1 - S / 1000, 0).
+// Returns the averages including this step. `squared_norm` is that of the step's gradient, and `small_norms` is the sum
+// described above. Both are without the loss scale. The estimates are unbiased, as in optim/noise_scale.h. The variance
+// is at least 1e-6 and the gradient at least 0. The averages are plain means over the first 1000 / S steps. After that
+// they are moving averages with the decay max(1 - S / 1000, 0).
 RINGTRAIN_HD AdaScaleAverages with_step(const AdaScaleStep& s, double squared_norm, double small_norms) {
   AdaScaleAverages a = s.averages;
   // Each small batch adds 1 / count of its mean gradient.

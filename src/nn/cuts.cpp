@@ -8,8 +8,8 @@
 namespace ringtrain {
 namespace {
 
-// Returns the leading words that both names share. "layer2.0.conv1.weight" and "layer2.0.bn1.bias" share "layer2.0". ""
-// if the names share no whole word.
+// Returns the leading words that both names share. "layer2.0.conv1.weight" and "layer2.0.bn1.bias" share "layer2.0".
+// Returns "" if the names share no whole word.
 std::string common_words(const std::string& a, const std::string& b) {
   std::size_t end = 0;
   for (std::size_t i = 0; i <= std::min(a.size(), b.size()); ++i) {
@@ -25,8 +25,8 @@ std::string owner(const Parameter& p) {
   return p.name.substr(0, p.name.rfind('.'));
 }
 
-// Returns the name that all tensors of the layer share, if no other layer shares it. Otherwise the name of its first
-// tensor's module.
+// Returns the name that all tensors of the layer share, if no other layer shares it. Otherwise returns the name of the
+// module that owns the layer's first tensor.
 std::string name_of(const Graph& graph, const ModelLayer& layer) {
   int begin = layer.first;  // inputs (symbols, pixels) have no name
   while (graph.parameters_of(begin).empty()) ++begin;

@@ -36,8 +36,8 @@ double stage_seconds(const std::vector<ModelLayer>& layers, std::size_t first, s
                      const StageRates& rates = {});
 
 // Returns the first layer of each stage after the first stage, chosen so that the slowest stage is as fast as possible.
-// The method is dynamic programming over (stages, layers), O(stages x layers^2). Throws Error if there are fewer layers
-// than stages.
+// The method is dynamic programming over (stages, layers) in O(stages x layers^3) operations. Throws Error if there are
+// fewer layers than stages.
 std::vector<std::size_t> fastest_cuts(const std::vector<ModelLayer>& layers, std::int64_t stages,
                                       const StageRates& rates = {});
 

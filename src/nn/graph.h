@@ -24,7 +24,8 @@ struct TokenInput {
 // one-hot, so the product with the weights is a gather of weight columns.
 struct Lstm {
   std::int64_t layer = 0, input = 0, hidden = 0;
-  std::string weight_ih, weight_hh, bias_ih, bias_hh;  // [4 hidden, input], [4 hidden, hidden], [4 hidden] x 2; i f g o
+  // [4 hidden, input], [4 hidden, hidden], [4 hidden], [4 hidden]. The gates are in the order i, f, g, o (lstm_cell.h).
+  std::string weight_ih, weight_hh, bias_ih, bias_hh;
 };
 struct Dropout {
   std::int64_t layer = 0;  // part of the random key
@@ -102,6 +103,9 @@ struct Block {
 
 class Graph {
  public:
+  // The functions from tokens() to cross_entropy() add a node and return its index. `input` is the index of an earlier
+  // node. dropout() with probability 0 adds nothing. convolution() and max_pool() throw Error if the image is too
+  // small.
   int tokens(std::int64_t length, std::int64_t vocabulary);
   // All values start uniform in +-1/sqrt(hidden), as in torch.nn.LSTM. If `forget_bias` is not 0, bias_ih of the forget
   // gates starts at `forget_bias`; bias_hh does not change (char-rnn).

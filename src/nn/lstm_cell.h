@@ -38,10 +38,11 @@ RINGTRAIN_HD LstmGradient lstm_gradient(const LstmGates& a, float c, float c_pre
   return r;
 }
 
-// Dropout (Srivastava et al. 2014). The random bits depend on the place in the data, never on the rank or thread. One
-// Philox block gives 16 bits to each of eight units, so the drop probability is a multiple of 1/65536. Among 128
-// neighbouring units, unit u takes half u / 64 of word (u / 16) % 4 of block u % 16. Neighbouring units are thus in
-// neighbouring lanes of a vector register.
+// Dropout (Srivastava et al. 2014). A unit is dropped if its 16 random bits are below this threshold. The random bits
+// come from Philox, a counter-based generator (base/random.h). They depend on the place in the data, never on the rank
+// or thread. One Philox block gives 16 bits to each of eight units, so the drop probability is a multiple of 1/65536.
+// Among 128 neighbouring units, unit u takes half u / 64 of word (u / 16) % 4 of block u % 16. Neighbouring units are
+// thus in neighbouring lanes of a vector register.
 RINGTRAIN_HD std::uint32_t dropout_threshold(double probability) {
   return static_cast<std::uint32_t>(probability * 65536.0 + 0.5);
 }

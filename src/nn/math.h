@@ -18,8 +18,8 @@ RINGTRAIN_HD float bits_float(std::uint32_t x) {
   return __builtin_bit_cast(float, x);
 }
 
-// Computes e^x within 2 ulp for x in [-87, 88]. Below that range the result is 0. Above it, the result is the value at
-// 88. NaN stays NaN. The polynomial is that of Cephes' expf.
+// Computes e^x within 2 ulp (units in the last place) for x in [-87, 88]. Below -87.3 the result is 0. Above 88 it is
+// the value at 88. NaN stays NaN. The polynomial is that of Cephes' expf.
 RINGTRAIN_HD float fast_exp(float x) {
   const float bounded = x > 88.0f ? 88.0f : (x < -87.3f ? -87.3f : x);
   // Adding 1.5 x 2^23 rounds to the nearest integer. The integer is then in the low bits of the mantissa.

@@ -36,7 +36,8 @@ struct Parameter {
 
 // Tensors are in the order in which the backward pass finishes them. Each begins at a multiple of 64 elements, with
 // zeros as padding. One integer (the watermark) therefore says that all elements before it are ready. Statistics come
-// last. In the gradient vector, their places hold this step's sums, which are reduced with the last bucket.
+// last. In the gradient vector, their places hold this step's sums, which are summed over the ranks with the last
+// bucket.
 class ParameterTable {
  public:
   void append(Parameter parameter);  // sets offset and count

@@ -28,7 +28,7 @@ constexpr int optimizer_kinds = 10;
 struct UpdateRule {
   OptimizerKind kind = OptimizerKind::sgd;
   float learning_rate = 0;
-  float gradient_scale = 1;  // 1 / loss scale, times the clipping by global norm
+  float gradient_scale = 1;  // 1 / loss scale, times the factor of clipping by the global norm
   float clip_value = 0;      // elements of the scaled gradient are cut to +-clip_value; 0: off
   float momentum = 0;     // sgd: u = momentum u + g; w -= lr u (the rate stays outside: Goyal et al. 2017, remark 2);
                           // schedule_free: the weight of the average in y, the paper's beta

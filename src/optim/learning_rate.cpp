@@ -56,7 +56,8 @@ double factor_at(const std::vector<EpochFactor>& points, const ScheduleContext& 
   return last.factor + (next->factor - last.factor) * (step - at(last)) / (at(*next) - at(last));
 }
 
-// The step for which the rate is taken, and the step for which it is taken during the warm-up.
+// The step at which the schedule is evaluated, and the step at which its warm-up is evaluated. They are different with
+// learning_rate.every: epoch only.
 struct Places {
   double step, in_warmup;
 };

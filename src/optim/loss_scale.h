@@ -18,8 +18,9 @@ class LossScale {
   std::int64_t steps_since_change() const { return steps_; }
 
   // Call this after a step. `applied` says whether its gradient was finite. A dynamic scale is halved after a gradient
-  // that was not finite, and doubled after growth_steps updates in a row. Returns false if the scale cannot be lowered
-  // any further, which is always the case for a fixed scale. The training has then diverged.
+  // that was not finite, and doubled after growth_steps updates in a row, up to 2^24. Returns false if the gradient was
+  // not finite and the scale cannot be lowered any further. A fixed scale can never be lowered. The training has then
+  // diverged.
   bool advance(bool applied);
   void resume(float value, std::int64_t steps_since_change);
 

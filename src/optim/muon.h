@@ -39,7 +39,7 @@ struct MuonLayout {
 // work so far. A matrix costs smaller side^2 x larger side.
 MuonLayout muon_layout(const ParameterTable& parameters, int ranks);
 
-// How the ranks of a run share the work of an update.
+// The ranks of a run that share the work of an update.
 struct UpdateRanks {
   int rank = 0, size = 1;
   // Collective. Sends values of a backend vector from rank `root` to all ranks.

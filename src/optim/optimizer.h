@@ -26,10 +26,10 @@ struct UpdateStep {
   double rate = 0;                                      // the learning rate
   double epochs = 0;                                    // epochs so far, with a fraction; for rmsprop_to_sgd
   bool reports_trust = false;                           // whether UpdateResult must contain the trust ratios
-  std::optional<AdaScaleStep> adascale = std::nullopt;  // the gain multiplies the rate
+  std::optional<AdaScaleStep> adascale = std::nullopt;  // the inputs of AdaScale's gain, which multiplies the rate
 };
 
-// alpha_SGD of Akiba et al. 2017: the share of SGD after RMSprop. e, center and length are in epochs:
+// Returns alpha_SGD of Akiba et al. 2017, the share of SGD in rmsprop_to_sgd. e, center and length are in epochs:
 //
 //   e < center                 exp(2 (e - center) / length) / 2
 //   e < center + length / 2    1/2 + (e - center) / length
@@ -137,7 +137,7 @@ class Optimizer {
   std::unique_ptr<Vector> directions_;  // null: Muon has no matrix
   std::unique_ptr<Orthogonalizer> orthogonalizer_;
   std::unique_ptr<Vector> average_;  // [parameters.size()]; null: schedule_free is off
-  bool reports_trust_ = false;       // for the newest start()
+  bool reports_trust_ = false;       // whether the newest start() asked for the trust ratios
   Applied applied_, started_;        // started_ becomes applied_ if the newest update is applied
 };
 

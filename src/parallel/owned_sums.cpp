@@ -25,7 +25,7 @@ void OwnedSums::begin(BeforeBucket before) {
   reducer_.begin(std::move(before));
 }
 
-// All ranks need the sums after the trained elements, which are batch norm's statistics and AdaScale's norms.
+// The elements after the trained ones are batch norm's statistics and AdaScale's norms. All ranks need their sums.
 void OwnedSums::start_bucket(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
   if (before) before(0);
   const std::int64_t trained_end = std::clamp(trained_, begin, end);

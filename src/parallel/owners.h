@@ -27,7 +27,8 @@ std::int64_t shard_piece(std::int64_t bucket_elements, int ranks);
 std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trained, std::int64_t bucket_elements,
                                int ranks);
 
-// The elements of one of `ranges` ranges of equal size, for servers on their own ranks.
+// Returns the elements of range number `range`, if [0, trained) is divided into `ranges` ranges of equal size. This is
+// for servers that have their own ranks.
 ElementRange served_range(std::int64_t trained, int range, int ranges);
 
 // Throws Error if the experiment cannot run on this number of ranks.

@@ -12,7 +12,7 @@ std::span<float> piece(std::span<float> vector, const ElementRange& range) {
   return vector.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.end - range.begin));
 }
 
-// Adds the seconds of its life to a sum.
+// Adds the seconds between its construction and its destruction to `seconds`.
 class Timed {
  public:
   explicit Timed(double& seconds) : seconds_(seconds) {}
@@ -171,8 +171,8 @@ void ParameterServer::take(const ServerOrder& order) {
   taken_.count += 1;
 }
 
-// Adds a gradient to the combination. If a gradient was divided by its number of targets, that number is its
-// weight.
+// Adds a worker's gradient to the combination. The worker has divided the gradient by its number of targets, so this
+// number is the gradient's weight.
 void ParameterServer::combine(double weight, bool first) {
   const auto factor = static_cast<float>(weight);
   for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {

@@ -39,14 +39,15 @@ class ParameterServer {
   using Apply = std::function<void(const TakenGradients&)>;
   using Signalled = std::function<bool()>;  // whether this rank was asked to stop
 
-  // `weights`, `gradients`: the flat vectors. `received`: a vector of their length for one worker's gradient, if an
-  // update combines several gradients; empty: an update takes one. `order`: on server 0.
+  // `weights` and `gradients` are the flat vectors. `received` has the same length and takes one worker's gradient if
+  // an update combines several gradients. It is empty if an update takes only one. `order` decides what the servers do;
+  // it is null except on server 0.
   ParameterServer(ServerRanks& ranks, std::span<float> weights, std::span<float> gradients, std::span<float> received,
                   std::unique_ptr<UpdateOrder> order, Apply apply, Signalled signalled);
 
   // Server 0 returns after it has applied an update. If the ranks meet after this update, server 0 returns after the
   // meeting. The other servers return after the next meeting. Returns whether the ranks have met. wishes() then returns
-  // the wishes of all ranks. `wishes` are those of this rank.
+  // the wishes of all ranks. `wishes` are those of server 0; other servers only report that they were asked to stop.
   bool step(const Wishes& wishes);
   const Wishes& wishes() const { return met_wishes_; }
   double waited_seconds() const { return waited_seconds_; }  // total time without work from workers

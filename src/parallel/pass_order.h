@@ -15,10 +15,10 @@ class StageRanks;
 
 // Callbacks of the trainer for micro-batch `i` of the step. Each of them is called in increasing order of i.
 struct PassCalls {
-  std::function<void(std::int64_t i)> input;    // provides its input and targets
-  std::function<void(std::int64_t i)> forward;  // after input(i)
+  std::function<void(std::int64_t i)> input;    // provides the input and the targets of micro-batch i
+  std::function<void(std::int64_t i)> forward;  // called after input(i)
   std::function<void(std::int64_t i)> backward;
-  std::function<void()> waits;  // before the rank waits for another stage
+  std::function<void()> waits;  // called before the rank waits for another stage
 };
 
 // Seconds in which a stage of a pipeline did no pass of a step.
@@ -48,9 +48,9 @@ struct StageEvent {
   bool operator==(const StageEvent&) const = default;
 };
 
-// Returns the events of stage `stage` of `stages` for m micro-batches. gpipe (Huang et al. 2019) does all forward
-// passes, then all backward passes. 1f1b (Narayanan et al. 2019, PipeDream-Flush) begins with stages - 1 - stage
-// forward passes. Then it alternates forward and backward passes.
+// Returns the events of stage `stage` of `stages` for m micro-batches. The schedule "gpipe" (Huang et al. 2019) does
+// all forward passes, then all backward passes. The schedule "1f1b" (Narayanan et al. 2019, PipeDream-Flush) begins
+// with stages - 1 - stage forward passes. Then it alternates forward and backward passes.
 std::vector<StageEvent> stage_events(const std::string& schedule, std::int64_t stage, std::int64_t stages,
                                      std::int64_t micro_batches);
 // Returns the most micro-batches that a stage holds at a time: m with gpipe, and min(stages - stage, m) with 1f1b.

@@ -16,7 +16,7 @@ struct WorkerSums {
   double loss = 0;  // sum over the targets that count
   std::int64_t correct = 0, correct5 = 0;
   std::int64_t targets = 0;                                  // number of targets, by which the gradient is divided
-  double input = 0, forward = 0, backward = 0, waiting = 0;  // seconds; waiting: for the weights
+  double input = 0, forward = 0, backward = 0, waiting = 0;  // seconds; `waiting` is the wait for the weights
 };
 
 // A message from any rank to server 0.
@@ -37,8 +37,8 @@ using Wishes = std::array<double, 4>;
 // A message from server 0. It tells a worker what to do. The other servers get all messages and do what server 0 does.
 struct ServerOrder {
   ServerAction action;
-  WorkerSums sums;  // for take
-  Wishes wishes{};  // for meet
+  WorkerSums sums;  // set if the action is a take
+  Wishes wishes{};  // set if the action is a meet
 };
 
 }  // namespace ringtrain

@@ -25,7 +25,7 @@ class ServerRanks {
   int workers() const { return mailbox_->size() - servers(); }
   bool is_server() const { return mailbox_->rank() < servers(); }
   int rank_of_worker(std::int64_t worker) const { return servers() + static_cast<int>(worker); }
-  std::vector<int> holders(int range) const;  // servers that hold it
+  std::vector<int> holders(int range) const;  // the servers that hold this range
 
   // Throws if the run cannot continue without the dead ranks that this rank knows of.
   void check_deaths() const;
@@ -42,8 +42,8 @@ class ServerRanks {
   // Sums `values` over the ranges. All holders of a range must pass the same values. All servers get the same bits.
   // Collective over the servers.
   void sum(std::span<double> values);
-  // Returns the elements that this rank's optimizer updates. Empty if one server has everything. Empty also on workers,
-  // which update nothing.
+  // Returns the share of the update that this server's optimizer does. The share is empty if one server has everything.
+  // It is also empty on workers, which update nothing.
   UpdateShare update_share();
 
  private:

@@ -15,7 +15,8 @@ namespace {
 // from this place on.
 constexpr std::int64_t first_loss = 3;
 
-// Parameter servers have no rows. In `ringtrain evaluate`, streams of text may have fewer shares than there are ranks.
+// Returns whether this rank evaluates any rows of the validation batch. Parameter servers do not. In `ringtrain
+// evaluate`, running text may be divided among fewer ranks than there are.
 bool has_rows(const RunPlan& plan, int rank) {
   const int worker = rank - first_worker(plan);
   return worker >= 0 && for_rank(plan, plan.validation_loader, worker).first_row < plan.validation_loader.global_batch;

@@ -22,7 +22,7 @@ namespace ringtrain {
 struct Evaluation {
   double loss = 0;                  // the mean over the counted targets, natural logarithm
   double accuracy = 0;              // the share of counted targets that were predicted right
-  std::optional<double> accuracy5;  // the share among the five likeliest classes; images only
+  std::optional<double> accuracy5;  // the share of counted targets among the five likeliest classes; images only
   std::int64_t targets = 0;
   double seconds = 0;
 };

@@ -10,10 +10,11 @@
 namespace ringtrain {
 
 // The ranks agree by a sum over all ranks. The sum is started before one pass, and its result is used before the next
-// pass. No rank thus waits for the sum, and all ranks leave at the same pass. All ranks must ask equally often.
+// pass. No rank thus waits for the sum, and all ranks leave at the same pass. All ranks must call agreed() equally
+// often.
 class Leaving {
  public:
-  // Returns whether this rank wants to leave. If it is empty (on all ranks), no rank is asked.
+  // Returns whether this rank wants to leave. If the function is empty (on all ranks), no rank is asked.
   using Wish = std::function<bool()>;
   Leaving(Communicator& communicator, const Wish& wish) : communicator_(communicator), wish_(wish) {}
 

@@ -40,7 +40,7 @@ bool NormRecomputation::measure(const Vector& weights, std::int64_t step, const 
   const std::int64_t images = plan_.norm_loader.micro_batch, passes = plan_.norm_samples / images;
   const std::int64_t ranks = communicator_.size(), rank = communicator_.rank();
   std::int64_t begin = passes * rank / ranks, end = passes * (rank + 1) / ranks, most = (passes + ranks - 1) / ranks;
-  if (has_fixed_order(plan_.experiment)) {  // each rank has a power of two of passes; the last ones may be missing
+  if (has_fixed_order(plan_.experiment)) {  // each rank has a power of two of passes; the last ranks may have fewer
     most = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(most)));
     begin = std::min(passes, most * rank);
     end = std::min(passes, most * (rank + 1));

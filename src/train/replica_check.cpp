@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t pieces = 4;            // pieces of a checksum, 16 bits each
 constexpr std::size_t sums = 2 * pieces;     // the sums of the pieces and of their squares
 constexpr std::size_t per_group = 1 + sums;  // one more counter for the number of ranks
-constexpr std::size_t most_named = 8;        // number of ranks that a message names
+constexpr std::size_t most_named = 8;        // the most ranks that a message names
 constexpr double pause_seconds = 60;         // between two comparisons, at least
 constexpr double pause_per_cost = 1000;      // and at least this many times the seconds of one comparison
 
@@ -80,7 +80,7 @@ std::string describe_ranks(Communicator& communicator, const std::vector<int>& r
   return text;
 }
 
-// Says what to do, before "on other hosts" or "without that host".
+// Returns the advice of the error message, which continues with " on other hosts." or " without that host.".
 std::string way_back(const KnownCheckpoint& checkpoint) {
   if (checkpoint.name.empty()) return "start the run again, as there is no checkpoint that is known to be good,";
   if (checkpoint.compared)

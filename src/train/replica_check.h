@@ -38,14 +38,15 @@ struct ReplicaGroups {
   std::string what = {};
 };
 
-// The newest checkpoint of a run that is known to be good, for the message of a difference.
+// The newest checkpoint of a run that is known to be good. The message about a difference names it.
 struct KnownCheckpoint {
   std::string name;      // "runs/a/checkpoints/step-000000010.h5 (after step 10)"; "": there is none
   bool compared = true;  // false: no checkpoint is known to be good, and this is the newest of the others
 };
 
-// Returns whether the ranks should compare their copies, `seconds` after they last did: once a minute, and in less than
-// a thousandth of the time. `cost` is the seconds of a comparison. This is communication.check_every_steps: -1.
+// Returns whether the ranks should compare their copies, `seconds` seconds after the last comparison. They compare at
+// most once a minute, and comparisons take at most a thousandth of the time. `cost` is the seconds of a comparison.
+// This rule is used with communication.check_every_steps: -1.
 bool is_time_to_compare(double seconds, double cost);
 
 class ReplicaCheck {

@@ -57,14 +57,14 @@ class SmallBatchNorms {
 
   bool apart_;
   std::int64_t bucket_elements_, total_at_;
-  std::vector<std::unique_ptr<RangeNorms>> buckets_;  // each bucket has its own stream; null: nothing to measure
+  std::vector<std::unique_ptr<RangeNorms>> buckets_;  // one for each bucket; null: the bucket has nothing to measure
   std::vector<std::vector<std::size_t>> tensors_;     // the tensors of each bucket's ranges
   std::size_t tensor_count_;
   const NoiseGroups* groups_;
   std::unique_ptr<NormTotal> total_;  // null: the sum is not stored in the gradient vector
   std::unique_ptr<Vector> before_;    // null: one small batch in a step
   std::int64_t batches_ = 0;          // small batches of this step that were measured
-  TreeSum<Sums> earlier_;             // apart: all small batches of the step but the last
+  TreeSum<Sums> earlier_;             // if apart_ is true: all small batches of the step but the last
 };
 
 }  // namespace ringtrain

@@ -85,7 +85,7 @@ Pieces with(Pieces pieces, const PageVector<float>& values) {
   return pieces;
 }
 
-// Returns the text of the error that stops the run. If the loss is not finite, the gradient's norm was never computed.
+// Returns the text of the error that stops the run. If the loss is not finite, the report has no gradient norm.
 std::string what_is_not_finite(const StepReport& report) {
   const auto name = [](double value) { return std::isnan(value) ? "NaN" : "infinite"; };
   if (!std::isfinite(report.loss)) return cat("the loss is ", name(report.loss));
@@ -229,9 +229,10 @@ StepReport Trainer::step(const Requests& requests) {
   return report;
 }
 
-// The parts of a step do not overlap. While a device waits in a bubble, the host waits for the device: in the calls
-// that queue messages, which no part counts, for the end of the backward passes, or for memory that the device still
-// uses.
+// Adds the waits for other stages (bubble and boundary) to the times of the step. The times of a step must not overlap.
+// While a device waits for another stage, the host waits for the device. A part of this time is in no other time of the
+// step, because the host was queueing messages. The rest was counted as backward, forward and so on, and is subtracted
+// there.
 void Trainer::note_passes(const PassTimes& passes, double step_begin, StepTimes& times) const {
   const double uncounted = now_seconds() - step_begin - times.counted();
   times.bubble = passes.bubble;
@@ -285,7 +286,7 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
   return report;
 }
 
-// Waits for a device if the small-batch norms are measured.
+// Waits for a device if the small-batch norms are measured or the copies are compared.
 StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes,
                                   bool measures, bool compares) {
   std::vector<double> of_groups(noise_groups_ ? noise_groups_->size() : 0);
@@ -345,9 +346,9 @@ double Trainer::scheduled_rate() const {
          course_.stage_at(position_).rate_factor * rate_factor_;
 }
 
-// Returns the number of counted targets in the global batch. The gradient is divided by it before the backward pass, so
-// that the reduction over the ranks is a plain sum. Without masking every target counts, so the ranks need not exchange
-// anything.
+// Returns the number of counted targets in the global batch. In compute(), it is the number in this rank's part of
+// the batch. The gradient is divided by this number already in the backward pass, so that the reduction over the ranks
+// is a plain sum. Without masking every target counts, so the ranks need not exchange anything.
 std::int64_t Trainer::global_targets(const MicroBatch& first, const Position& position) {
   if (alone_) return std::max<std::int64_t>(1, first.step_targets);
   if (!plan_.train_loader.mask_blanks) return course_.samples_at(position) * plan_.graph.sequence();
@@ -357,7 +358,7 @@ std::int64_t Trainer::global_targets(const MicroBatch& first, const Position& po
 }
 
 // Returns whether the noise scale of this step may change the batch of the next step. The answer must be known before
-// the noise scale is, so that no pass of a wrong batch begins.
+// the noise scale is known, so that no pass with a wrong batch begins.
 bool Trainer::may_change_batch(const Position& next) const {
   return measures_noise(next) && noise_follower_.may_double(course_.batch_at(position_), next.samples);
 }
@@ -479,9 +480,9 @@ void Trainer::note_gain(StepReport& report, const UpdateResult& result) {
   report.learning_rate *= result.gain;
 }
 
-// Each small batch has added loss_scale / n x its mean gradient to the sum, where n is the number of small batches over
-// all ranks. So the mean of |G_b|^2 is n^2 / n x the sum of these squared norms. If the last small batch is smaller
-// than the others, n is not a whole number.
+// Each small batch has added loss_scale / n x its mean gradient G_b to the sum, where n is the number of small batches
+// over all ranks. So the mean of |G_b|^2 is n^2 / n x the sum of the squared norms of what the small batches have added
+// (without the loss scale). If the last small batch is smaller than the others, n is not a whole number.
 NoiseReport Trainer::measured_noise(const StepReport& report, const StepCounters& counters, std::int64_t targets) {
   const double small_batch = mean_small_batch(report.samples, plan_.batch.small_batch);
   const double n = static_cast<double>(report.samples) / small_batch;

@@ -108,7 +108,7 @@ class Trainer {
   // Does one update with the gradient in gradients(). The learning rate is the rate of the current position times
   // `rate_factor`. Throws the same errors as step().
   StepReport apply(const LossSums& sums, std::int64_t targets, double rate_factor);
-  void stand_at(const Position& position) { position_ = position; }  // other ranks made the updates
+  void stand_at(const Position& position) { position_ = position; }  // called if other ranks made the updates
 
   const Position& position() const { return position_; }
   std::int64_t batch() const { return course_.batch_at(position_); }  // batch of the next step
@@ -136,7 +136,8 @@ class Trainer {
   // Call this before the first step. Ranks then compare their copies (communication.check_every_steps). See
   // ReplicaCheck for `known_good`.
   void compare_copies(std::function<KnownCheckpoint()> known_good);
-  // Compares other groups of ranks, each of which holds the same `tensors`. Call it after compare_copies().
+  // Makes a check that compares other groups of ranks. All ranks of a group hold the same `tensors`. Call it after
+  // compare_copies().
   std::unique_ptr<ReplicaCheck> make_comparison(std::vector<ReplicatedTensor> tensors, ReplicaGroups groups) {
     return std::make_unique<ReplicaCheck>(backend_, communicator_, std::move(tensors), std::move(groups), known_good_);
   }
@@ -146,7 +147,8 @@ class Trainer {
   double comparison_seconds() const { return replicas_ ? replicas_->seconds() : 0; }
   // Throws Error if the copies differ now. Collective.
   void check_copies();
-  // Returns [rows of this rank, layers of its part, (h, c), hidden].
+  // Returns the hidden state of running text after the last step: [rows of this rank, layers of its part, (h, c),
+  // hidden].
   std::span<float> carried_state() { return carried_state_; }
 
  private:
