@@ -95,8 +95,8 @@ class CheckpointWriter {
   // not finite counts as a failed write.
   //
   // After success, old checkpoints are deleted until `keep` are left. best.h5 and kept_steps() are not deleted.
-  // Checkpoints of later steps are also deleted: a resumed run did not use them, because they were damaged. If `best` is
-  // true, best.h5 is written too.
+  // Checkpoints of later steps are also deleted: a resumed run did not use them, because they were damaged. If `best`
+  // is true, best.h5 is written too.
   void start(Checkpoint checkpoint, bool best);
   void finish();                   // waits; throws the error of the write
   SlowWork& work();                // the current write, for wait_together()

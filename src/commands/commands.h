@@ -29,7 +29,7 @@ struct PlanArguments {
   int threads = 1;                          // per rank, if run.threads is 0
   std::string device;                       // name or description of a GPU; empty: this machine's CPU
   bool all = false;                         // also prints keys without effect
-  std::vector<std::string> preflight = {};  // files that say how long a step takes
+  std::vector<std::string> preflight = {};  // files of `bench step --json`, which say how long a step takes
 };
 // Prints everything about a run on a number of ranks, without training. One process.
 int plan(const PlanArguments& arguments);
@@ -76,7 +76,7 @@ int evaluate(const EvaluateArguments& arguments, Session& session);
 struct BenchArguments {
   std::vector<std::string> kinds;  // some of start, comm, input, step, split, utilisation, components
   ExperimentArguments experiment;  // without a path, comm uses the default experiment and utilisation a small CNN
-  std::string json;                // file for the result; other kinds in it stay if they are of the same ranks
+  std::string json;                // file for the result; its results of other kinds stay if the ranks are the same
   double seconds = 10;             // for each kind, approximately
   double link_gbit = 0;            // rated bandwidth of the network between nodes; 0: not stated
   double wanted = 0;               // samples per second that a node should load; 0: what measured steps use
@@ -105,8 +105,8 @@ struct StudyArguments {
   bool plan_only = false;
   bool resume = false;
   std::vector<std::string> command_line;  // for the records of the runs
-  std::int64_t share = 0, shares = 0;     // --index: which trials; 0 shares: all
-  std::vector<std::string> preflight;     // files that say how long a step takes
+  std::int64_t share = 0, shares = 0;     // the K and N of --index K/N; shares = 0: all trials
+  std::vector<std::string> preflight;     // files of `bench step --json`, which say how long a step takes
   int threads = 1;                        // per rank, if run.threads is 0
   std::string device;                     // as in PlanArguments
 };
