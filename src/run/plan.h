@@ -1,8 +1,9 @@
 // The plan of a run. Begin reading here. A RunPlan is computed from the experiment, the data set's headers and the
 // number of ranks, before any memory is allocated. `ringtrain plan` prints the plan, and `ringtrain train` carries it
-// out. The other files of this room (src/run) do the rest of a run that is not training: course.h gives the batch and
-// the rate at a position, memory_plan.h keeps a rank below its memory limit, machine.h chooses devices and
-// communicators, folder.h owns the run's folder, and recorder.h and record.h write metrics.jsonl and run.json.
+// out. The other files of this folder (src/run) do everything in a run that is not training: course.h gives the batch
+// and the rate at a position, memory_plan.h keeps a rank below its memory limit, machine.h chooses devices and
+// communicators, folder.h makes and locks the run's folder, and recorder.h and record.h write metrics.jsonl and
+// run.json.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ namespace ringtrain {
 // The point at which a branch leaves its source run (branch.from).
 struct BranchPoint {
   Position position;         // epoch < 0: unknown, from a checkpoint of an earlier version
-  std::uint64_t source = 0;  // hash of the run's deciding keys, its data and the place; 0: not known
+  std::uint64_t source = 0;  // hash of the source run's deciding keys (deciding_keys.h), data and step; 0: not known
 };
 
 // The ranks of a run whose parameter servers have their own ranks. The first ranks are servers, the others are workers.
@@ -32,7 +33,7 @@ struct ServerPlan {
   int replicas = 1;  // servers that hold each range
   int workers = 1;
   int ranks() const { return servers * replicas; }  // ranks of the servers
-  bool async = false;  // true: an update is one worker's share of the batch; false: the first workers' shares
+  bool async = false;  // true: an update uses one worker's share of the batch; false: the shares that arrive first
 };
 
 // The part of the model that a rank computes: the whole model, or one stage of a pipeline.
@@ -68,9 +69,9 @@ struct RunPlan {
   std::int64_t samples_per_epoch = 0;
   LoaderPlan train_loader, validation_loader;  // for rank 0; for_rank() makes those of other ranks
   std::int64_t norm_samples = 0;               // samples for recomputing batch norm's statistics; 0: not recomputed
-  LoaderPlan norm_loader;                      // one rank's passes over these samples, from a multiple of its batch on
-  bool carries_state = false;                  // whether text continues from step to step
-  bool measures_noise = false;    // some steps measure the gradient noise scale
+  LoaderPlan norm_loader;                      // passes over these samples; each rank reads some of the passes
+  bool carries_state = false;                  // whether an LSTM's hidden state is carried from step to step
+  bool measures_noise = false;    // whether some steps measure the gradient noise scale
   double noise_half_life = 0;     // samples
   std::int64_t patience = 0;      // samples of patience, for batch.follow_noise
 };
