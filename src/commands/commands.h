@@ -89,7 +89,7 @@ int bench(const BenchArguments& arguments, Session& session);
 
 struct PredictArguments {
   ExperimentArguments experiment;
-  std::string ranks = "1..4096";              // "1..4096": powers of two; "1,2,48": these numbers
+  std::string ranks = "1..4096";              // "1..4096": doubled from 1 on; "1,2,48": these numbers
   std::vector<std::string> preflight, check;  // files to fit to, and files to compare with
   std::int64_t ranks_per_node = 0;            // 0: as measured
   std::int64_t cores_per_node = 0;            // 0: as measured
