@@ -24,7 +24,7 @@ struct TrialPlan {
   std::string experiment_id;
 };
 
-// Returns these numbers for a run's plan.
+// Returns the TrialPlan of a run that has been planned.
 TrialPlan trial_plan_of(const RunPlan& plan);
 
 // Plans trials as `ringtrain plan` does. The headers of a data set are read once for all trials.

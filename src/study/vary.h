@@ -1,5 +1,5 @@
-// The keys that a study varies. Lists, grids and cases are combined with each other. Drawn keys get their values
-// together.
+// The keys that a study varies. Lists, grids and cases are combined with each other. The values of all drawn keys are
+// drawn together, as the coordinates of one point.
 #pragma once
 
 #include <cstdint>
