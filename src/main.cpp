@@ -66,7 +66,7 @@ int run(int argc, char** argv) {
     std::fputs(program.help().c_str(), stderr);
     return exit_usage;
   }
-  if (words[0] == cuda::planner_command) return cuda::run_planner();  // for `plan --device`, not for users
+  if (words[0] == cuda::planner_command) return cuda::run_planner();  // `plan --device` starts this child process
 
   // In a job of several ranks, a mistake in the command line is thrown again after MPI has started. Then report() can
   // see to it that only one rank prints it.

@@ -31,8 +31,8 @@ struct ForecastRow {
 
 struct ForecastOptions {
   std::int64_t ranks_per_node = 0, cores_per_node = 0;  // 0: as measured
-  std::int64_t rows_per_rank = 0;                       // for weak scaling; 0: as measured
-  Link network = {};                                    // for a network that was not measured; beta 0: not stated
+  std::int64_t rows_per_rank = 0;                       // samples of a rank in weak scaling; 0: as measured
+  Link network = {};                                    // a network that was not measured; beta 0: not stated
 };
 
 class Forecast {
@@ -98,7 +98,7 @@ class Forecast {
   // One value for each of `steps_`: the seconds per sample that the data set adds to a step. The wait for input is not
   // included.
   std::vector<double> input_cost_;
-  Link node_, network_;  // for ranks that do not share their cores
+  Link node_, network_;  // links between ranks that do not share their cores
   bool has_node_ = false, has_network_ = false, network_is_assumed_ = false, busy_is_fitted_ = false;
   int ranks_per_node_ = 1, cores_per_node_ = 1;
   std::int64_t rows_per_rank_ = 0;

@@ -10,7 +10,7 @@ namespace ringtrain {
 // Measurements of the slowest node. Its ranks were measured at the same time.
 struct NodeInput {
   double samples_per_second = 0;  // all its loaders together
-  double bytes_per_second = 0;    // from the data set's files
+  double bytes_per_second = 0;    // rate at which the data set's files were read
   int loader_threads = 1;         // all its ranks together
   int ranks = 1, cores = 1;
   int computing_threads = 1;         // all its ranks together; one per rank with GPUs

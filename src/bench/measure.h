@@ -18,7 +18,7 @@ struct BenchContext {
   const Experiment& experiment;
   Machine& machine;
   int threads = 1;
-  double seconds = 10;             // for each kind of measurement, approximately
+  double seconds = 10;             // time of each kind of measurement, approximately
   double link_gbit = 0;            // the rated bandwidth between nodes; 0: not stated
   double wanted = 0;               // samples per second that a node should load; 0: what its measured steps use
   std::vector<std::string> hosts;  // each host once

@@ -58,7 +58,7 @@ struct Preflight {
   std::vector<std::string> hosts;
   int ranks = 1, ranks_per_node = 1;
   std::vector<CommSample> comm;
-  std::map<std::string, Link> fit;  // by scope
+  std::map<std::string, Link> fit;  // the fitted link of each scope
   std::vector<InputRate> input;
   bool input_is_images = false, input_is_raw = false;  // only known after `input`; not in the file
   std::int64_t input_channels = 3;                     // only known after `input`; not in the file

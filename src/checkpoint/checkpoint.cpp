@@ -227,7 +227,7 @@ std::string read_header(const h5::File& file, Checkpoint& checkpoint, const Prog
 
 NamedArray read_array(const h5::File& file, const std::string& name, const std::string& shape,
                       const Progress& progress) {
-  if (progress) progress(1);  // as in read_header()
+  if (progress) progress(1);  // metadata counts as progress, as in read_header()
   if (!file.has(name)) throw Error(cat(file.path(), ": array '", name, "' is missing"), damaged_hint);
   NamedArray array{name, file.shape(name), {}};
   if (to_text(array.shape) != shape) {

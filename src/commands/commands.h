@@ -77,7 +77,7 @@ struct BenchArguments {
   std::vector<std::string> kinds;  // some of start, comm, input, step, split, utilisation, components
   ExperimentArguments experiment;  // without a path, comm uses the default experiment and utilisation a small CNN
   std::string json;                // file for the result; its results of other kinds stay if the ranks are the same
-  double seconds = 10;             // for each kind, approximately
+  double seconds = 10;             // time of each kind of measurement, approximately
   double link_gbit = 0;            // rated bandwidth of the network between nodes; 0: not stated
   double wanted = 0;               // samples per second that a node should load; 0: what measured steps use
   double limit_gib = 0;            // utilisation: memory of a rank; 0: memory.limit_gib, or the free memory
@@ -93,8 +93,8 @@ struct PredictArguments {
   std::vector<std::string> preflight, check;  // files to fit to, and files to compare with
   std::int64_t ranks_per_node = 0;            // 0: as measured
   std::int64_t cores_per_node = 0;            // 0: as measured
-  std::int64_t rows_per_rank = 0;             // for weak scaling; 0: as measured
-  double latency_us = 0, link_gbit = 0;       // for a network that was not measured; 0: not stated
+  std::int64_t rows_per_rank = 0;             // samples of a rank in weak scaling; 0: as measured
+  double latency_us = 0, link_gbit = 0;       // those of a network that was not measured; 0: not stated
   std::string csv, json;
 };
 // One process.

@@ -67,7 +67,7 @@ class StudyJob {
   StudyRecord record_;
   Roster roster_;
   std::optional<NodeDevices> devices_;
-  std::optional<SearchCourse> search_;  // for search: halving
+  std::optional<SearchCourse> search_;  // the course of search: halving; nothing with search: all
   std::vector<char> over_;              // by place in the queue: whether the trial is over, as far as this rank knows
   std::vector<std::string> troubles_;   // reasons why this rank could not work on a trial
   std::unique_ptr<class StudyPulse> pulse_;

@@ -29,7 +29,7 @@ struct Field {
   std::string_view key;  // "batch.global"
   Member (*member)(Experiment&);
   std::string_view unit_;                     // "samples"; empty: none
-  Range range_;                               // for numbers, numbers of a list, and factors of a list of pairs
+  Range range_;                               // of a number, of each number of a list, or of the factors of pairs
   std::vector<std::string_view> words_;       // text, and each text of a list: the allowed words; empty: any
   bool required_ = false;                     // must be given; a required text must not be empty
   bool folder_name_ = false;                  // text: usable as the name of a folder

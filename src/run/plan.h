@@ -62,12 +62,12 @@ struct RunPlan {
   BatchCourse course;                 // the batch over the run; only the first batch if it follows the noise
   std::vector<std::int64_t> batches;  // all batches that the run may have, in increasing order
   BranchPoint branch;                 // the beginning of a branch; otherwise the beginning of the data
-  ScheduleContext schedule;           // in a branch: the schedule of the run that it leaves
+  ScheduleContext schedule;           // the run's schedule; in a branch, that of the run that it leaves
   double adascale_times = 0;          // AdaScale's S = batch.global / learning_rate.base_batch; 0: it is off
   ScheduleContext base_schedule;      // AdaScale: the schedule in steps of base_batch
   std::int64_t updates = 0;           // updates of the whole run by stop.epochs and stop.steps; 0: not known
   std::int64_t samples_per_epoch = 0;
-  LoaderPlan train_loader, validation_loader;  // for rank 0; for_rank() makes those of other ranks
+  LoaderPlan train_loader, validation_loader;  // the loaders of rank 0; for_rank() makes those of other ranks
   std::int64_t norm_samples = 0;               // samples for recomputing batch norm's statistics; 0: not recomputed
   LoaderPlan norm_loader;                      // passes over these samples; each rank reads some of the passes
   bool carries_state = false;                  // whether an LSTM's hidden state is carried from step to step
@@ -110,8 +110,8 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
 // grow in a fixed order, because the small-batch norms are added bucket by bucket.
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks);
 
-// Return the part of the model that rank `rank` computes, and the loader of that rank. The stages of a pipeline share
-// the rows of their replica, and only the first stage needs pixels.
+// part_of() returns the part of the model that rank `rank` computes. for_rank() returns the loader of that rank. The
+// stages of a pipeline share the rows of their replica, and only the first stage needs pixels.
 ModelPart part_of(const RunPlan& plan, int rank);
 LoaderPlan for_rank(const RunPlan& plan, LoaderPlan loader, int rank);
 LoaderPlan for_rank(LoaderPlan plan, int rank);

@@ -27,7 +27,7 @@ struct Rule {
 
 // The end of each trial. These limits replace the experiment's stop.epochs and stop.steps. Its other limits stay.
 struct Limits {
-  std::vector<Setting> settings;  // for stop.epochs, stop.seconds, stop.target_metric, stop.target_value
+  std::vector<Setting> settings;  // values of stop.epochs, stop.seconds, stop.target_metric, stop.target_value
   std::int64_t samples = 0;       // rounded up to whole steps; 0: not given
   std::string samples_place;
   bool ends_by_count() const;  // whether epochs or samples end a trial
@@ -45,11 +45,11 @@ struct Study {
   std::uint64_t seed = 1;              // seed of the draws
   std::vector<Axis> axes;              // in the file's order, but ranks_per_trial is first
   Draws draws;
-  std::vector<Setting> seeds;  // from repeat; empty: the experiment's seed
+  std::vector<Setting> seeds;  // the seeds of repeat; empty: the experiment's seed
   std::vector<Rule> rules;
   std::vector<Comparison> conditions;  // trials that do not fulfil all of them are left out
   Search search = Search::all;
-  HalvingBudget budget;  // for halving; samples = 0: not given
+  HalvingBudget budget;  // the budget of search: halving; samples = 0: not given
   Limits limits;
 
   bool sets(std::string_view key) const;  // whether an axis, a draw or a rule sets the key in at least one trial

@@ -46,7 +46,7 @@ class TrialPlanner {
   int threads_;
   std::string device_;
   std::map<std::string, DatasetIndex> indices_;
-  std::map<int, Machine> machines_;  // by number of threads
+  std::map<int, Machine> machines_;  // a machine for each number of threads
 };
 
 }  // namespace ringtrain

@@ -64,7 +64,7 @@ std::vector<std::string> grid_values(const NumberRange& range, std::int64_t poin
 // Returns the settings of point `index`, one for each drawn key.
 std::vector<Setting> drawn_settings(const Draws& draws, std::uint64_t seed, std::uint32_t index);
 
-// Return whether the field's value is one number, and whether it is an integer.
+// is_number() returns whether the field's value is one number. is_integer() returns whether it is an integer.
 bool is_number(const Field& field);
 bool is_integer(const Field& field);
 
