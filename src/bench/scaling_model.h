@@ -67,7 +67,7 @@ struct WatermarkPoint {
 // pass. It is a step function. Without points, the share grows evenly.
 struct StepWork {
   double forward = 0, backward = 0;  // seconds per pass, without communication
-  double update = 0;      // seconds
+  double update = 0;                 // seconds
   double input = 0;       // seconds in which the loader prepares this rank's share of a step, while the rank computes
   double input_wait = 0;  // measured seconds of waiting for such a share
   std::int64_t accumulation = 1;

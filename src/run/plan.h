@@ -71,9 +71,9 @@ struct RunPlan {
   std::int64_t norm_samples = 0;               // samples for recomputing batch norm's statistics; 0: not recomputed
   LoaderPlan norm_loader;                      // passes over these samples; each rank reads some of the passes
   bool carries_state = false;                  // whether an LSTM's hidden state is carried from step to step
-  bool measures_noise = false;    // whether some steps measure the gradient noise scale
-  double noise_half_life = 0;     // samples
-  std::int64_t patience = 0;      // samples of patience, for batch.follow_noise
+  bool measures_noise = false;                 // whether some steps measure the gradient noise scale
+  double noise_half_life = 0;                  // samples
+  std::int64_t patience = 0;                   // samples of patience, for batch.follow_noise
 };
 
 // Makes the plan of a run. `recorded_micro_batch` (0: none) is kept if batch.micro is auto and the value still divides
