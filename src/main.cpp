@@ -66,9 +66,10 @@ int run(int argc, char** argv) {
     std::fputs(program.help().c_str(), stderr);
     return exit_usage;
   }
-  if (words[0] == cuda::planner_command) return cuda::run_planner();  // for `plan --device`, not for users
+  if (words[0] == cuda::planner_command) return cuda::run_planner();  // `plan --device` starts this child process
 
-  // In a job of several ranks, one of them reports a mistake in the command line after MPI has started.
+  // In a job of several ranks, a mistake in the command line is thrown again after MPI has started. Then report() can
+  // see to it that only one rank prints it.
   const CLI::App* chosen = nullptr;
   std::exception_ptr mistake;
   try {
@@ -108,8 +109,9 @@ int run(int argc, char** argv) {
   abort_job(exit_failed);
 }
 
-// Prints an error that all ranks have (a bad file) only once. The other ranks give rank 0 time to end the job, which
-// they notice by SIGTERM.
+// Prints an error and ends the job. Many errors occur on all ranks at once, for example a bad file, and should be
+// printed only once. So a rank other than 0 first waits up to 2 seconds. If SIGTERM arrives in this time, rank 0 has
+// ended the job, and this rank prints nothing.
 [[noreturn]] void report(const std::exception& error) {
   const std::string who = rank_label();
   if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {

@@ -1,12 +1,12 @@
-// Elapsed time. The clock is monotonic, so a change of the wall clock does not disturb differences. All processes of a
-// machine share its origin, so the ranks of a node can compare times.
+// Elapsed time. The clock is monotonic, so setting the machine's date does not change measured durations. The clock
+// starts at the same moment for all processes of a machine, so the ranks of a node can compare their times.
 #pragma once
 
 #include <time.h>
 
 namespace ringtrain {
 
-// Takes about 20 ns, without a system call (vDSO).
+// A call takes about 20 ns, because it needs no system call (vDSO).
 inline double now_seconds() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);

@@ -1,6 +1,6 @@
 // The exception of this program. It says what went wrong, where in the code, and what the user can do.
 //
-// This room has small tools that know nothing of training: errors and log lines, files that are replaced atomically,
+// This folder has small tools that know nothing of training: errors and log lines, files that are replaced atomically,
 // checksums, random numbers, UTF-8, signals, shared memory and tables for the terminal. Nearly every file of the
 // program uses Error and cat() from this header. Begin reading here, then in random.h and files.h.
 #pragma once

@@ -8,7 +8,7 @@ inline constexpr int exit_failed = 1;
 inline constexpr int exit_usage = 2;
 // A run was asked to stop (SIGTERM, SIGUSR1, Ctrl-C) and wrote a checkpoint first.
 inline constexpr int exit_checkpointed = 85;
-// The watchdog or the guard of MPI's start ended a job that did not move, or a rank of a study has died.
+// The watchdog ended a job that made no progress, or the start of MPI took too long, or a rank of a study has died.
 inline constexpr int exit_hung = 86;
 
 struct ExitCode {

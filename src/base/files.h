@@ -13,16 +13,16 @@ void publish_file(const std::string& temporary, const std::string& final);
 // Writes `text` to <path>.tmp and replaces `path` by publish_file(). Throws Error; `path` is then unchanged.
 void write_file_atomically(const std::string& path, const std::string& text);
 
-// Replaces a cache file that other processes may replace at the same time. The temporary file has a name of this
-// process alone, a missing folder is made, and nothing is synced. If this fails, `path` is unchanged and the result is
-// false.
+// Replaces a cache file that other processes may replace at the same time. No other process uses the same name for its
+// temporary file. A missing folder is made. Nothing is synced to disk. If the replacement fails, `path` is unchanged
+// and the result is false.
 bool replace_cache_file(const std::string& path, const std::string& text);
 
 // Returns `path` if no file has that name. Otherwise returns the first free name of "a-2.txt", "a-3.txt", ...
 std::string unused_path(const std::string& path);
 
-// Copies a file to `to`, which must not exist, and syncs it to disk piece by piece. `progress` is called after each
-// piece with its bytes. Throws Error.
+// Copies a file to `to`, which must not exist, and syncs it to disk in pieces of 16 MiB. `progress` is called after
+// each piece with its number of bytes. Throws Error.
 void copy_to_disk(const std::string& from, const std::string& to,
                   const std::function<void(std::int64_t bytes)>& progress);
 

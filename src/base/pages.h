@@ -1,5 +1,5 @@
-// Memory that can be page-locked. It begins at a page and fills whole pages, so that no two pieces share a page. CUDA
-// refuses a copy that lies only partly in page-locked memory.
+// Memory that can be page-locked. An allocation begins at a page and fills whole pages, so no two allocations share a
+// page. CUDA refuses a copy of memory that is only partly page-locked.
 #pragma once
 
 #include <unistd.h>

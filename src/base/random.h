@@ -61,10 +61,10 @@ inline double random_normal(std::uint64_t key, std::uint64_t index) {
   return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v);
 }
 
-// Normal, cut off at two deviations (a value beyond them is drawn again) and scaled to the variance 1. The values lie
-// within +-2.2739. `index` must be less than 2^48.
+// Truncated normal: values beyond two standard deviations are drawn again. The result is scaled to the variance 1, so
+// it lies within +-2.2737. `index` must be less than 2^48.
 inline double random_truncated_normal(std::uint64_t key, std::uint64_t index) {
-  constexpr double deviation = 0.87962566103423978;  // deviation of a standard normal that is cut off at two
+  constexpr double deviation = 0.87962566103423978;  // standard deviation of a standard normal truncated at +-2
   for (std::uint64_t attempt = 0;; ++attempt) {
     const double normal = random_normal(key, index + (attempt << 48));
     if (std::abs(normal) <= 2) return normal / deviation;

@@ -15,7 +15,7 @@
 namespace ringtrain {
 namespace {
 
-// The locks lie before the data.
+// The locks take the first page of the memory. The data begin at this byte.
 constexpr std::size_t first_byte = 4096;
 static_assert(SharedMemory::locks * sizeof(pthread_mutex_t) <= first_byte);
 
@@ -64,7 +64,7 @@ std::shared_ptr<SharedMemory> SharedMemory::open(const std::string& name, std::s
   char target[64] = "";
   if (::readlink(name.c_str(), target, sizeof target - 1) < 0)
     throw Error(cat("cannot see ", name, ": ", std::strerror(errno)));
-  // If process numbers mean something else here (containers), the name may belong to something else.
+  // In a container, the same process number can mean another process. Then `name` leads to another file.
   if (!std::string(target).starts_with(cat("/memfd:", file_name)))
     throw Error(cat(name, " is ", target, ", not the memory of another rank"));
   const int descriptor = ::open(name.c_str(), O_RDWR | O_CLOEXEC);

@@ -6,28 +6,30 @@
 
 namespace ringtrain {
 
-// Catches these signals, and SIGHUP too unless it is ignored (nohup). SIGPIPE is ignored. Throws Error if the system
-// refuses.
+// Catches SIGTERM, SIGUSR1, SIGUSR2 and SIGINT (Ctrl-C), and SIGHUP too unless it is ignored (nohup). SIGPIPE is
+// ignored. Throws Error if the system refuses.
 //
-// Call it before MPI_Init and before any other thread is created. A signal during start-up must not kill the rank, and
-// a signal must never interrupt a thread that computes: oneDNN's compiled products put the stack pointer into the heap
-// (its issue 4845), where the frame of a signal handler would overwrite data. So the signals are blocked in all
-// threads, and one extra thread waits for them.
+// Call this function before MPI_Init and before any other thread is created. A signal during start-up must not kill the
+// rank. A signal must also never interrupt a thread that computes: oneDNN's compiled matrix products point the stack
+// pointer into the heap (oneDNN's issue 4845), where the frame of a signal handler would overwrite data. So the signals
+// are blocked in all threads, and one extra thread waits for them.
 //
-// Later signals change nothing. Slurm repeats SIGTERM, and sends SIGUSR1 and then SIGTERM; a user who does not want to
-// wait can send SIGKILL. The exception is a second Ctrl-C, or SIGUSR2, which mpirun forwards (it does not forward
-// Ctrl-C). It kills the process as usual until hold_signals() is called. Repeats within a second do not count, because
-// launchers send the same signal in several ways.
+// After the first signal, further signals change nothing, because Slurm repeats SIGTERM, and sends SIGUSR1 and then
+// SIGTERM. There are two exceptions: a further SIGINT or SIGUSR2 kills the process as usual, until hold_signals() is
+// called. (mpirun forwards SIGUSR2, but not Ctrl-C.) Signals within a second of the first one do not count, because
+// launchers send the same signal in several ways. A user who does not want to wait can send SIGKILL.
 void catch_signals();
 
-// A file that would grow beyond a limit (ulimit -f) is an error of the call, EFBIG, as on a full disk. Without this
-// call SIGXFSZ would kill the process without a word. Shared memory counts as a file. Call it first in main().
+// Ignores SIGXFSZ, which would otherwise kill the process without a message when a file becomes larger than the limit
+// (ulimit -f). The write then fails with EFBIG, much as on a full disk. Shared memory counts as a file. Call this
+// function first in main().
 void report_file_limits();
 
 // After this call only SIGKILL can end this process early, because the checkpoint of the first signal is being written.
 void hold_signals();
 
-// Acts as if this signal had arrived. A process that learns of the signal in another way calls it.
+// Acts as if this signal had arrived, unless one has already arrived. A process calls this function if it learns of a
+// signal in another way.
 void request_stop(int signal_number);
 
 // Returns the first signal received (SIGTERM, SIGUSR1, SIGUSR2, SIGINT or SIGHUP), 0 if none.

@@ -32,7 +32,7 @@ std::string readable_bytes(double bytes);
 std::string counted(long long count, const std::string& noun);
 // Joins the words with commas: "a, b, c".
 std::string joined(const std::vector<std::string>& words);
-// Writes the value with so many significant digits: (0.123456, 3) becomes "0.123".
+// Writes the value with `digits` significant digits: (0.123456, 3) becomes "0.123".
 std::string with_digits(double value, int digits = 6);
 
 }  // namespace ringtrain

@@ -7,8 +7,8 @@
 
 namespace ringtrain {
 
-// Returns the number of bytes of the first symbol of `text`, 1 to 4. It is 0 if they are not valid UTF-8 (overlong
-// forms and surrogates are invalid). `text` must not be empty.
+// Returns the number of bytes of the first symbol of `text`, 1 to 4. Returns 0 if these bytes are not valid UTF-8
+// (overlong forms and surrogates are invalid). `text` must not be empty.
 std::size_t symbol_length(std::string_view text);
 
 // Conversion between a valid symbol and its code point.
@@ -24,7 +24,8 @@ std::string_view cut_to(std::string_view text, std::size_t most_bytes);
 // Returns `text` without its last symbol if bytes of that symbol are missing.
 std::string_view without_cut_symbol(std::string_view text);
 
-// Puts a text in quotes for a message: one line of at most 60 bytes, then "..." if it is longer.
+// Puts a text in quotes for a message. Control characters, such as line ends, become '?'. A text of more than 60 bytes
+// is cut and ends with "...".
 std::string shown(std::string_view text);
 
 // Makes a text safe for a terminal or a log. Control characters, which may come from a damaged file, become \x1b and
@@ -40,7 +41,8 @@ std::string_view trim(std::string_view text);
 std::string lower_case(std::string_view text);
 std::string upper_case(std::string_view text);
 
-// Throws Error if `start`, the first bytes of an input file, begins with the byte-order mark of UTF-16 or UTF-32.
+// Throws Error if `start`, the first bytes of an input file, begins with the byte-order mark of UTF-16 or of
+// little-endian UTF-32.
 void check_not_utf16(std::string_view start, const std::string& file_name);
 
 }  // namespace ringtrain

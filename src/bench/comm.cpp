@@ -15,8 +15,8 @@ namespace {
 constexpr std::int64_t smallest_bytes = 4096, largest_bytes = 64 << 20;
 constexpr int sums_together = 16;
 
-// A communicator of the ranks of one colour, and a vector to sum. All ranks take part with some colour, because MPI's
-// own sums need that.
+// A communicator of all ranks that give the same colour, and a vector to sum. A rank with a negative colour has no
+// communicator and sums nothing. All ranks must construct it together.
 class Sums {
  public:
   Sums(const BenchContext& context, int colour, const std::string& algorithm) : device_(context.machine.device.get()) {

@@ -27,7 +27,7 @@ namespace ringtrain {
 
 namespace {
 
-constexpr int rounds = 3;  // over all variants, so that a disturbance of the machine hits all of them
+constexpr int rounds = 3;  // each round measures all variants, so that a disturbance of the machine affects all of them
 
 struct Variant {
   std::string removed;

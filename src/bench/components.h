@@ -15,7 +15,7 @@ struct ComponentRow {
   std::string removed;            // "nothing", "storage", ...
   double samples_per_second = 0;  // over all ranks
   double seconds = 0;             // per step
-  double cost_seconds = 0;        // how much shorter a step is without it; noise can make it negative
+  double cost_seconds = 0;        // how much shorter a step is without the part; noise can make it negative
 };
 
 // Measures the whole pipeline first, and then the pipeline without each of its parts. Data sets of pixels have no

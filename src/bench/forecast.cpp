@@ -21,8 +21,9 @@ std::pair<int, int> on_ranks(const StepMeasurement& s) {
   return {s.ranks_per_node, s.ranks};
 }
 
-// Interpolates linearly between measured points. Outside of them it takes the nearest point. Of several points with as
-// many ranks per node, it takes the one with the most ranks up to `ranks`.
+// Returns a value of the measured steps for `ranks_on_node` ranks on a node. It interpolates linearly between measured
+// numbers of ranks per node, and takes the nearest one outside of them. Of several steps with the same ranks per node,
+// it takes the one with the most ranks up to `ranks`.
 template <class Value>
 double between(const std::vector<StepMeasurement>& steps, int ranks, int ranks_on_node, const Value& value) {
   const auto first = std::find_if(steps.begin(), steps.end(),
@@ -69,7 +70,7 @@ Forecast::Forecast(const Experiment& experiment, const std::vector<Preflight>& m
   std::ranges::sort(steps_, {}, on_ranks);
   input_cost_.assign(steps_.size(), 0);
   for (const Preflight& p : measured) {
-    // If ranks shared cores, the links were measured too slow.
+    // If ranks shared cores, the measured links are slower than those of ranks with a core each.
     const StepMeasurement& s = p.has_step ? p.step : steps_.back();
     const double own = s.on_device ? 1 : crowding(p.ranks_per_node, s.threads, s.cores_per_node);
     if (p.fit.contains("node")) node_ = scaled(p.fit.at("node"), 1 / own), has_node_ = true;
@@ -134,13 +135,14 @@ StepTime Forecast::model_time(const StepMeasurement& s, bool with_input) const {
   return step_time(w, cluster(s.ranks, s.ranks_per_node, setting(on_node)), Topology::flat);
 }
 
-// A measured step differs from the model, whose parameters have bounds and serve all measured steps. What is left is
-// added, so that measured steps come out as they were measured:
-// - A rank alone takes longer than its passes and its update (computing_excess_): all computing takes so much longer.
-// - Steps of several ranks: seconds of a step, carried to other numbers of ranks by Unexplained. Where ranks share
-//   cores, the fitted wait of a message contains it already, unless such ranks were measured.
-// - What the data set adds to a step: seconds of a sample.
-// The error of the model is how much was left of the steps without a data set.
+// The model does not predict measured steps exactly, because its few parameters serve all of them. Predictions add the
+// differences, so that a fitted step is predicted as it was measured:
+// - Computing: a step on one rank takes longer than its passes and its update. All computing is predicted to take
+//   longer by the same share (computing_excess_, which fit() has computed).
+// - Steps of several ranks: the difference in seconds. Unexplained estimates it for other numbers of ranks. For ranks
+//   that share cores, it is added only if such ranks were measured. Otherwise the fitted wait of a message contains it.
+// - The data set: the seconds per sample that it adds to a step (input_cost_).
+// The relative error of the model is the root mean square of the first two kinds of differences.
 void Forecast::fit_unexplained() {
   const auto is_known = [&](const StepMeasurement& s) { return s.ranks == 1 || has_node_ || has_network_; };
   std::vector<double> left(steps_.size());

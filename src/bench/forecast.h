@@ -31,8 +31,8 @@ struct ForecastRow {
 
 struct ForecastOptions {
   std::int64_t ranks_per_node = 0, cores_per_node = 0;  // 0: as measured
-  std::int64_t rows_per_rank = 0;                       // for weak scaling; 0: as measured
-  Link network = {};                                    // for a network that was not measured; beta 0: not stated
+  std::int64_t rows_per_rank = 0;                       // samples of a rank in weak scaling; 0: as measured
+  Link network = {};                                    // a network that was not measured; beta 0: not stated
 };
 
 class Forecast {
@@ -43,7 +43,7 @@ class Forecast {
   // Throws Error if so many ranks cannot divide the experiment's batch.
   ForecastRow row(Scaling scaling, Topology topology, int ranks) const;
 
-  // A measured training step and its prediction. Without a data set, every step uses the same input.
+  // A measured training step and its prediction. If no data set was used, all measured steps had the same input.
   struct Comparison {
     int ranks = 1, ranks_on_node = 1;
     double measured = 0, predicted = 0;  // seconds
@@ -62,7 +62,8 @@ class Forecast {
   int ranks_per_node() const { return ranks_per_node_; }
   int cores_per_node() const { return cores_per_node_; }
   const StepMeasurement& base() const { return steps_.back(); }
-  // What a prediction adds to the model's times (fit_unexplained()).
+  // A prediction adds these to the model's times (see fit_unexplained()): a share of all computing, and seconds of a
+  // step.
   double computing_excess() const { return computing_excess_; }
   double unexplained(int ranks, int ranks_on_node) const;
 
@@ -92,24 +93,26 @@ class Forecast {
   void fit();
 
   const Experiment experiment_;
-  // Ascending in ranks per node and ranks, one for each pair.
+  // The measured steps, one for each pair (ranks per node, ranks), in ascending order of the pair.
   std::vector<StepMeasurement> steps_;
-  // For each of `steps_`: the seconds that the data set adds to a step for each sample, without the wait for input.
+  // One value for each of `steps_`: the seconds per sample that the data set adds to a step. The wait for input is not
+  // included.
   std::vector<double> input_cost_;
-  Link node_, network_;  // for ranks that do not share their cores
+  Link node_, network_;  // links between ranks that do not share their cores
   bool has_node_ = false, has_network_ = false, network_is_assumed_ = false, busy_is_fitted_ = false;
   int ranks_per_node_ = 1, cores_per_node_ = 1;
   std::int64_t rows_per_rank_ = 0;
   double loader_rate_ = 0;  // samples per second and rank; 0: not measured
   double busy_ = 0;
-  double computing_excess_ = 0;                   // of a rank's step alone over its passes and update, relative
-  Unexplained unexplained_, unexplained_shared_;  // of ranks with a core each, and of ranks that share cores
+  double computing_excess_ = 0;                   // (time of a step on one rank) / (its passes and update) - 1
+  Unexplained unexplained_, unexplained_shared_;  // for ranks with a core each, and for ranks that share cores
   CoreSharing core_sharing_;
   bool core_sharing_is_measured_ = false;
   Uncertainty uncertainty_;
 };
 
-// Reads "1..4096" as the powers of two in this range and its last number, and "1,2,48" as these numbers. Throws Error.
+// Reads "1..4096" as 1, 2, 4, ..., 4096: the first number is doubled, and the last number is always included. Reads
+// "1,2,48" as these numbers. Throws Error.
 std::vector<int> parse_ranks(const std::string& text);
 
 }  // namespace ringtrain

@@ -74,7 +74,7 @@ double read_rate(const DatasetIndex& index, int rank, double seconds) {
 // first loads inputs.
 struct LoadingRank {
   RunPlan plan;
-  int rank = 0, ranks = 1;  // among those that load
+  int rank = 0, ranks = 1;  // the argument of for_rank(), and the number of ranks that load
   bool loads = true;
 };
 

@@ -22,7 +22,8 @@ double Runs::rank_median(std::size_t rank) const {
 double Runs::jitter() const {
   std::vector<double> each;
   for (std::size_t r = 0; r < of_rank.size(); ++r) {
-    // The middle half of the runs is 1.35 standard deviations wide. Using it keeps a single interruption out.
+    // In a normal distribution, the middle half of the values is 1.35 standard deviations wide. A single interruption
+    // does not change the width of the middle half.
     std::vector<double> sorted = of_rank[r];
     if (sorted.size() < 4) continue;
     std::sort(sorted.begin(), sorted.end());

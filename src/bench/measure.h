@@ -1,7 +1,7 @@
-// Benchmarks of `ringtrain bench`. Begin reading here. Each benchmark has a file of its own: comm.cpp, input.cpp,
-// step.cpp and start.cpp measure, and write their results into a Preflight (preflight.h). forecast.h predicts other
-// numbers of ranks from it with the formulas of scaling_model.h. components.h, split.h and utilisation.h answer
-// questions of their own. This file has what they share.
+// Benchmarks of `ringtrain bench`. Begin reading here. Each benchmark has a file of its own. comm.cpp, input.cpp and
+// step.cpp write their results into a Preflight (preflight.h). From a Preflight, forecast.h predicts other numbers of
+// ranks with the formulas of scaling_model.h. start.cpp, components.h, split.h and utilisation.h only print their
+// results or write them to a table. This file has what the benchmarks share.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ struct BenchContext {
   const Experiment& experiment;
   Machine& machine;
   int threads = 1;
-  double seconds = 10;             // for each kind of measurement, approximately
+  double seconds = 10;             // time of each kind of measurement, approximately
   double link_gbit = 0;            // the rated bandwidth between nodes; 0: not stated
   double wanted = 0;               // samples per second that a node should load; 0: what its measured steps use
   std::vector<std::string> hosts;  // each host once

@@ -12,9 +12,9 @@
 
 namespace ringtrain {
 
-// Loads the node: threads compute passes of the same kind on the CPUs that this rank may use but does not need. Memory,
-// caches and clock then behave as on a node full of ranks. There are no such threads if they would take more than half
-// of the free memory. `bytes_each` is the memory of one thread. Collective.
+// Loads the node: threads compute passes of the same kind on the CPUs that this rank may use but does not need. Memory
+// bandwidth, caches and clock frequency are then as on a node full of ranks. There are no such threads if they would
+// take more than half of the free memory. `bytes_each` is the memory of one thread. Collective.
 class NodeLoad {
  public:
   NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads, std::int64_t bytes_each);

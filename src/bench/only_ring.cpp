@@ -6,7 +6,7 @@
 namespace ringtrain {
 namespace {
 
-// Returns why ranks of this kind are other ranks than those of a ring, or "" for a ring.
+// Returns how the ranks of this kind of parallel training differ from those of a ring, or "" for a ring.
 std::string difference(const ParallelConfig& p) {
   if (p.kind == "pipeline") return "parallel.kind is pipeline, whose ranks compute some of the layers";
   if (p.kind == "server" && p.mode == "async") return "parallel.mode is async, whose workers have no common step";

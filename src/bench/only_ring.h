@@ -7,8 +7,8 @@
 
 namespace ringtrain {
 
-// Throws Error with the reason and with the overrides that make the experiment a ring, unless it is one already. `what`
-// says what only a ring has: "bench step measures ...".
+// Throws Error unless the experiment is a ring. The error has the reason, and the overrides that make the experiment a
+// ring. `what` begins the message: "bench step measures steps of a ring".
 void refuse_other_kinds(const ParallelConfig& parallel, const std::string& what);
 
 }  // namespace ringtrain

@@ -24,7 +24,8 @@ struct InputRate {
   int loader_threads = 0;         // all ranks of the node together; 0: not known
 };
 
-// Times are seconds of the slowest rank, medians over many steps.
+// Times are in seconds, and medians over many steps. They are those of the slowest rank, except input_seconds and
+// input_wait, which are those of rank 0.
 struct StepMeasurement {
   std::string model;  // the keys on which its speed depends, see experiment_keys.h
   std::int64_t micro_batch = 0, accumulation = 1, rows_per_rank = 0;
@@ -57,7 +58,7 @@ struct Preflight {
   std::vector<std::string> hosts;
   int ranks = 1, ranks_per_node = 1;
   std::vector<CommSample> comm;
-  std::map<std::string, Link> fit;  // by scope
+  std::map<std::string, Link> fit;  // the fitted link of each scope
   std::vector<InputRate> input;
   bool input_is_images = false, input_is_raw = false;  // only known after `input`; not in the file
   std::int64_t input_channels = 3;                     // only known after `input`; not in the file
@@ -75,7 +76,7 @@ struct Preflight {
 Preflight parse_preflight(const std::string& json, const std::string& path);  // throws Error with the path
 Preflight read_preflight(const std::string& path);
 
-// Returns the hosts whose value is at least 10 % worse than the median.
+// Returns the hosts whose value is more than 10 % worse than the median.
 std::vector<SlowHost> slow_hosts(const std::vector<std::string>& hosts, const std::vector<double>& values,
                                  const std::string& what, bool more_is_worse);
 

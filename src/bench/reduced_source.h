@@ -10,7 +10,7 @@ namespace ringtrain {
 
 enum class InputPart {
   storage,  // the records are in memory and nothing is read
-  decode,   // records are read, but pictures decoded before are augmented
+  decode,   // records are read but not decoded; a few pictures that were decoded at the start are augmented
   augment,  // pictures are decoded, but not resized
 };
 

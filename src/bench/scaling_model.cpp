@@ -10,7 +10,8 @@ namespace ringtrain {
 
 namespace {
 
-// Return the number of messages of a ring, and the bytes that a rank sends per byte of the vector.
+// messages() returns the number of messages of a sum around a ring. traffic() returns the bytes that a rank sends per
+// byte of the vector.
 double messages(int ranks) {
   return 2.0 * (ranks - 1);
 }

@@ -42,7 +42,7 @@ SumCost ring_cost(const Link& link, int ranks, double bytes);
 // of two, the ranks beyond the power of two send their bytes to a partner and get the sum back.
 SumCost halving_cost(const Link& link, int ranks, double bytes);
 
-enum class FlatSums { ring, halving, faster };  // over all ranks alike; faster: the faster one of the two
+enum class FlatSums { ring, halving, faster };  // the algorithm of sums; faster: the faster one of the other two
 
 struct Cluster {
   int ranks = 1, ranks_per_node = 1;
@@ -63,10 +63,11 @@ struct WatermarkPoint {
   double time = 0, share = 0;
 };
 
-// The work of one rank in a step. The watermark is a step function. Without points it rises evenly.
+// The work of one rank in a step. The watermark says which share of the gradient is final at which time of the backward
+// pass. It is a step function. Without points, the share grows evenly.
 struct StepWork {
   double forward = 0, backward = 0;  // seconds per pass, without communication
-  double update = 0;
+  double update = 0;                 // seconds
   double input = 0;       // seconds in which the loader prepares this rank's share of a step, while the rank computes
   double input_wait = 0;  // measured seconds of waiting for such a share
   std::int64_t accumulation = 1;
@@ -78,14 +79,15 @@ struct StepWork {
 };
 
 struct StepTime {
-  double compute = 0;  // passes and update
-  double exposed = 0;  // added by the sums, with what is unexplained
-  double input = 0;    // added by waiting for input
+  double compute = 0;  // seconds of passes and update
+  double exposed = 0;  // seconds that the sums add, together with StepWork::unexplained
+  double input = 0;    // seconds that waiting for input adds
   double total() const { return compute + exposed + input; }
 };
 
-// The buckets of the last backward pass go through one channel, in the order in which the watermark passes them. While
-// the channel is occupied, computation goes on at the rate 1 - busy.
+// Returns the time of a step. The sums of the buckets share one channel to the other ranks. A sum starts when its
+// bucket is final and the channel is free. While the channel is occupied, the rank computes with 1 - busy times its
+// usual speed.
 StepTime step_time(const StepWork& work, const Cluster& cluster, Topology topology);
 
 // Returns the `busy` for which step_time() gives `measured_seconds`, or the nearer one of 0 and 1 if none does.
@@ -119,8 +121,9 @@ Link scaled(Link link, double factor);  // multiplies the times, not the error
 double fit_message_wait(const StepWork& work, const Cluster& cluster, Topology topology, double crowding,
                         double measured_seconds);
 
-// Returns how much slower passes are on `ranks_on_node` ranks, between 1 (`alone` ranks) and `at_full` (`full` ranks).
-// The ranks share memory bandwidth, caches and clock.
+// Returns the factor by which passes take longer if `ranks_on_node` ranks compute on a node, because they share memory
+// bandwidth, caches and clock frequency. The factor is 1 for `alone` ranks, `at_full` for `full` ranks, and linear in
+// between.
 double full_node_slowdown(double at_full, int ranks_on_node, int alone, int full);
 
 // Errors that a prediction may have.

@@ -63,8 +63,8 @@ Measured measure(const RunPlan& plan, Machine& machine, const RankGroup& group, 
   return {settled(times), {settled(bubbles), settled(boundaries)}};
 }
 
-// Returns nothing if a run cannot have this plan: other sizes and cuts need other memory. The plan with the
-// experiment's own keys has been made before, so they are right.
+// Returns nothing if a run cannot have this plan, for example because it needs too much memory. The plan with the
+// experiment's own size and cuts has been made before, so the other keys are valid.
 std::optional<RunPlan> plan_that_fits(const Experiment& experiment, const DatasetIndex& train,
                                       const DatasetIndex* validation, int ranks, Backend& backend) {
   try {

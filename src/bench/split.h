@@ -16,7 +16,7 @@ struct SplitTrial {
   std::int64_t micro_batch = 0;    // the split size
   std::int64_t micro_batches = 0;  // number of micro-batches in a step of a replica
   std::vector<std::string> cuts;   // the first layer of each stage after the first
-  double seconds = 0;              // time of a step on the slowest rank, median over the steps
+  double seconds = 0;              // time of a step: mean over the ranks, median over the steps
   double samples_per_second = 0;
   double bubble_seconds = 0;    // part of `seconds`, mean over the ranks: waiting for another stage
   double boundary_seconds = 0;  // part of `seconds`: transfers at the cuts
@@ -30,9 +30,9 @@ std::vector<std::int64_t> split_sizes(const RunPlan& plan, std::size_t most = 10
 std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan);
 
 // Measures for about `seconds` in all, with fresh weights and at least 2 steps per candidate. The first step is not
-// counted. With `only_sizes` the experiment's cuts are kept. `validation` (null: none) is what the run evaluates with:
-// it takes memory, and sizes that a run could not have are left out. Collective over the group; the same result on all
-// ranks. Throws Error if the experiment is not a pipeline.
+// counted. If `only_sizes` is true, only the experiment's cuts are tried. `validation` is the validation set (null:
+// none). It matters because it takes memory, and candidates that do not fit into memory are left out. Collective over
+// the group. All ranks get the same result. Throws Error if the experiment is not a pipeline.
 std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train,
                                        const DatasetIndex* validation, Machine& machine, const RankGroup& group,
                                        double seconds, bool only_sizes);

@@ -75,7 +75,7 @@ SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
       gradient_rounding(plan.parameters.trained(), plan.batch.global * plan.graph.sequence(), 1));
 }
 
-// The learning rate is 0, so that no weight changes.
+// The learning rate is so small that the weights practically stay the same. The work is that of any other update.
 void SyntheticStep::start_update() {
   const auto momentum = norm_momentum(plan_.experiment);
   optimizer_.start(*weights_, *gradients_, {.rate = 1e-30}, 1, momentum, program_.get());
@@ -117,7 +117,7 @@ std::vector<WatermarkPoint> SyntheticStep::watermark() {
   program_->take_sums();
   const double seconds = now_seconds() - begin;
   for (WatermarkPoint& p : points) p.time = std::min(1.0, p.time / seconds);
-  // If two points are neighbours, the later one stays, so that no bucket counts as final too early.
+  // Every second point is removed. Of two neighbours the later one stays, so that no bucket counts as final too early.
   while (points.size() > watermark_points) {
     std::vector<WatermarkPoint> fewer;
     for (std::size_t i = 1; i < points.size(); i += 2) fewer.push_back(points[i]);

@@ -39,7 +39,7 @@ class SyntheticPasses {
 class SyntheticStep : public SyntheticPasses {
  public:
   SyntheticStep(const RunPlan& plan, const Machine& machine);
-  void update();                            // with a learning rate of 0; the work is the same
+  void update();                            // does the work of an update; the learning rate is practically 0
   void step();                              // with the sum of gradients; collective
   std::vector<WatermarkPoint> watermark();  // over one backward pass
 

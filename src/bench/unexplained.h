@@ -1,5 +1,5 @@
-// What measured steps of several ranks take beyond the scaling model. A prediction adds these seconds, so that a fitted
-// step is predicted as it was measured.
+// The seconds by which measured steps of several ranks took longer than the scaling model says. A prediction adds these
+// seconds, so that a fitted step is predicted as it was measured.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@ namespace ringtrain {
 // A rank alone waits for nobody, so its seconds are 0.
 class Unexplained {
  public:
-  // Adds the seconds that a measured step took beyond the model, on `ranks` ranks (at least 2) with `ranks_on_node` on
-  // a node. The seconds are negative if the model was too slow.
+  // Adds the seconds by which a measured step took longer than the model says, on `ranks` ranks (at least 2) with
+  // `ranks_on_node` on a node. The seconds are negative if the measured step was faster than the model.
   void add(int ranks, int ranks_on_node, double seconds);
 
   // Returns the seconds that were added for these ranks. Between two numbers of ranks that were added, it interpolates

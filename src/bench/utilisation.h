@@ -16,7 +16,7 @@ struct UtilisationRow {
   std::int64_t batch = 0;         // samples per rank and step, in one pass
   double seconds = 0;             // a training step with the sum of gradients; 0: does not fit
   double samples_per_second = 0;  // all ranks together
-  double flops = 0;               // floating-point operations per second of a rank, in products only
+  double flops = 0;               // floating-point operations per second of a rank, in convolutions and dense layers
   double share = 0;               // flops divided by the matrix rate
   std::int64_t memory_bytes = 0;  // memory of a training run on a rank, as `plan` prints it
   bool fits = true;
@@ -32,14 +32,15 @@ struct Utilisation {
 // users without an experiment file.
 Experiment small_cnn_experiment();
 
-// Counts the floating-point operations of a forward and a backward pass; multiply and add are 2. That is three times
-// the forward pass, except for the first layer, which computes no gradient of the pictures.
+// Counts the floating-point operations of a forward and a backward pass. A multiplication and an addition are 2. The
+// result is three times the forward pass, except in the first layer, which computes no gradient of the pictures.
 std::int64_t training_flops_per_sample(const Graph& graph);
 
 // Measures batches of 1, 2, 4, ... up to `largest` (0: no bound), then on a CPU the largest one that fits, and then
-// reports the first one that does not. `limit_gib` is the limit of a rank; 0 takes nine tenths of the free memory,
-// shared by the ranks of a node. Collective. The result is complete on rank 0, which also writes it to the file `csv`
-// unless that is "". Throws Error if the experiment does not train on pictures, or if no batch fits.
+// reports the first one that does not. `limit_gib` is the memory limit of a rank. If it is 0, memory.limit_gib is the
+// limit, or else nine tenths of the GPU's free memory, or of the rank's share of the node's free memory. Collective.
+// The result is complete on rank 0, which also writes it to the file `csv` unless that is "". Throws Error if the
+// experiment does not train on pictures, or if no batch fits.
 Utilisation bench_utilisation(const BenchContext& context, double limit_gib, std::int64_t largest,
                               const std::string& csv);
 

@@ -188,8 +188,8 @@ H5T_class_t class_of_attribute(const h5::File& file, const std::string& name) {
   return H5Tget_class(type.get());
 }
 
-// Reads everything but the arrays and returns `contents`. Every piece of metadata counts as progress, because a slow
-// file server has many small reads before the first array.
+// Reads everything but the arrays and returns the text of `contents`. Every piece of metadata counts as progress,
+// because many small reads come before the first array, and a file server may be slow.
 std::string read_header(const h5::File& file, Checkpoint& checkpoint, const Progress& progress) {
   const auto came = [&] {
     if (progress) progress(1);
@@ -227,7 +227,7 @@ std::string read_header(const h5::File& file, Checkpoint& checkpoint, const Prog
 
 NamedArray read_array(const h5::File& file, const std::string& name, const std::string& shape,
                       const Progress& progress) {
-  if (progress) progress(1);  // as in read_header()
+  if (progress) progress(1);  // metadata counts as progress, as in read_header()
   if (!file.has(name)) throw Error(cat(file.path(), ": array '", name, "' is missing"), damaged_hint);
   NamedArray array{name, file.shape(name), {}};
   if (to_text(array.shape) != shape) {
@@ -261,8 +261,8 @@ void verify(const std::string& path, const Progress& progress) {
   read_through(path, progress, [](NamedArray&&) {});
 }
 
-// Throws Error if the operating system cannot read the whole file. Its bytes may still be intact. If the file were
-// skipped, the run would continue from an older checkpoint and lose it.
+// Throws Error if the operating system cannot read the whole file. The file may still be undamaged. If it were skipped,
+// the run would continue from an older checkpoint and later delete this one.
 void require_readable(const std::string& path, const Progress& progress) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   int reason = file < 0 ? errno : 0;
@@ -413,7 +413,8 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
   const std::string best = run_dir + "/checkpoints/best.h5";
   if (fs::exists(best)) candidates.push_back(best);
   for (const std::string& path : candidates) {
-    // The file may be intact. If it were skipped, the run would continue from an older checkpoint and lose it.
+    // A file without read permission may be undamaged. If it were skipped, the run would continue from an older
+    // checkpoint and later delete this one.
     if (::access(path.c_str(), R_OK) != 0)
       throw Error(cat(path, ": cannot read: ", std::strerror(errno)),
                   "make it readable for you, or move it away to go on from an older one");

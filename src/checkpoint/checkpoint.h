@@ -1,7 +1,7 @@
 // A checkpoint: everything that a run needs to continue, by name and in PyTorch's layout. It does not depend on the
 // number of ranks.
 //
-// This room saves and restores runs. take_snapshot() and load_trainer() (snapshot.h) copy between a Trainer and a
+// This folder saves and restores runs. take_snapshot() and load_trainer() (snapshot.h) copy between a Trainer and a
 // Checkpoint. write_checkpoint() and read_checkpoint() below copy between a Checkpoint and an HDF5 file.
 // shared_resume_point() (resume_point.h) finds where a resumed run continues, and resume_rules.h says what may change
 // before it does. safetensors.h reads and writes the weights of other programs. Begin reading with the struct
@@ -28,7 +28,7 @@ struct NamedArray {
   std::vector<float> values;
 };
 
-// A count, or a measured quantity. Earlier versions wrote counts as fractions too.
+// A count is an integer, and a measured quantity is a double. Earlier versions wrote counts as doubles too.
 using Number = std::variant<std::int64_t, double>;
 
 struct Checkpoint {
@@ -38,10 +38,11 @@ struct Checkpoint {
   std::vector<NamedArray> arrays;
   const NamedArray& array(const std::string& name) const;  // throws Error with the missing name
   const std::string& text(const std::string& name) const;  // throws Error with the missing name
-  // For values that earlier versions did not write. `absent` is the value that means the same as a missing one.
+  // These return `absent` if the value is missing. They are for values that earlier versions did not write.
   std::string text_or(const std::string& name, std::string absent) const;
   double number_or(const std::string& name, double absent) const;
-  // Throw Error if the number is missing. whole() and whole_or() also throw if it is not a whole number of 64 bits.
+  // number() and whole() throw Error if the number is missing. whole() and whole_or() cut off a fraction, and throw
+  // Error if the number does not fit into 64 bits.
   double number(const std::string& name) const;
   std::int64_t whole(const std::string& name) const;
   std::int64_t whole_or(const std::string& name, std::int64_t absent) const;
@@ -71,8 +72,8 @@ Checkpoint read_checkpoint(const std::string& path, std::string_view prefix = ""
 Checkpoint read_checkpoint_header(const std::string& path);
 inline constexpr std::string_view weights_prefix = "weights/";
 
-// Returns the path of a checkpoint in a run's folder: checkpoints/step-000001234.h5. There is also best.h5, a copy that
-// `keep` does not delete.
+// Returns the path of a checkpoint in a run's folder: checkpoints/step-000001234.h5. The folder also has best.h5, a
+// copy of the best checkpoint, which is never deleted.
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
 // Returns the steps of all checkpoint files in the folder, complete or not, newest first.
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
@@ -94,8 +95,8 @@ class CheckpointWriter {
   // not finite counts as a failed write.
   //
   // After success, old checkpoints are deleted until `keep` are left. best.h5 and kept_steps() are not deleted.
-  // Checkpoints of later steps are also deleted: a resumed run did not use them, because they were damaged. `best`:
-  // also write best.h5.
+  // Checkpoints of later steps are also deleted: a resumed run did not use them, because they were damaged. If `best`
+  // is true, best.h5 is written too.
   void start(Checkpoint checkpoint, bool best);
   void finish();                   // waits; throws the error of the write
   SlowWork& work();                // the current write, for wait_together()

@@ -16,7 +16,7 @@ constexpr const char* kept_text = "kept_steps";
 
 struct Place {
   std::int64_t step = 0;
-  double epochs = -1;         // less than 0: written by an earlier version
+  double epochs = -1;         // less than 0: unknown, because an earlier version wrote the checkpoint
   double epochs_before = -1;  // epochs at the beginning of the last update
 };
 

@@ -19,7 +19,7 @@ struct ResumePoint {
   // The following members are valid on all ranks.
   enum class Kind { beginning, source, own } kind = Kind::beginning;  // new, branch.from, or this run's checkpoint
   RunProgress progress;
-  std::optional<BranchPoint> branch;  // if the run is a branch
+  std::optional<BranchPoint> branch;  // where the run left its source; nothing if the run is not a branch
   std::int64_t micro_batch = 0;       // 0: not known
   bool knows_stop_cost = false;
   RunChoices choices;  // the plans are valid on rank 0 only

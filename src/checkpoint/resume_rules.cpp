@@ -80,8 +80,8 @@ std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& 
   return changes;
 }
 
-// Both factors are relative to the first run of the chain, which is not a branch. A branch of a branch uses that run's
-// schedule too.
+// Throws Error if batch.global of the branch does not fit its batch_factor. A branch may leave another branch. All
+// factors of such a chain are relative to its first run, which is not a branch and whose schedule all branches use.
 static void check_multiple(const Experiment& source, const Experiment& branch, const std::string& path) {
   const std::int64_t batch = source.batch.global, own = branch.batch.global;
   const double factor = branch.branch.batch_factor / source.branch.batch_factor;

@@ -34,9 +34,9 @@ void check_belongs(const Checkpoint& checkpoint, const std::string& path, const 
 void check_source(const Checkpoint& source, const RunPlan& plan);
 
 // Returns a sentence for the user if an update that is already finished would have had another learning rate in this
-// run than in the experiment `before`. It contains the rates before and after the change; steps are counted with the
-// first batch. "" if all rates so far are the same. With AdaScale, `scale_invariant_steps` is the number of steps so
-// far.
+// run than in the experiment `before`. The sentence contains the rates of the last finished and of the next step. It
+// counts steps of the schedule, which have the first batch of the run. Returns "" if all rates so far are the same.
+// With AdaScale, `scale_invariant_steps` is the number of AdaScale's steps so far.
 std::string changed_rate(const Experiment& before, const RunPlan& plan, const Position& position,
                          double scale_invariant_steps = 0);
 

@@ -53,7 +53,7 @@ struct TensorToWrite {
 
 // Writes to a temporary file, syncs and renames it. The file has exactly the bytes that the format's own library
 // writes: wide types first, then by name. Throws Error, and leaves `path` unchanged, if the disk is full or if a finite
-// value does not fit F16.
+// value is too large for F16 or BF16.
 void write_safetensors(const std::string& path, const std::map<std::string, std::string>& metadata,
                        std::vector<TensorToWrite> tensors);
 

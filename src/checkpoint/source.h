@@ -8,9 +8,10 @@ namespace ringtrain {
 
 enum class WhichCheckpoint { best_or_newest, best, newest };
 
-// `source` is a checkpoint file, a run's folder, or an experiment file. The experiment.yaml in a run's folder stands
-// for that run. Another experiment file stands for the newest run of its name, or for its run.dir. `overrides` are keys
-// of the experiment file. Throws Error if there is no checkpoint.
+// Returns the path of the checkpoint that `source` stands for. `source` is a checkpoint file, a run's folder, or an
+// experiment file. The experiment.yaml in a run's folder stands for that run. Another experiment file stands for the
+// newest run of its name, or for its run.dir. `overrides` change keys of the experiment file. Throws Error if there is
+// no checkpoint.
 std::string checkpoint_of(const std::string& source, const std::vector<std::string>& overrides = {},
                           WhichCheckpoint which = WhichCheckpoint::best_or_newest);
 

@@ -31,7 +31,7 @@ bool is_root(const StageRanks& ranks) {
 }
 
 struct StatePlace {
-  std::int64_t begin = 0, size = 0;  // in a row with all layers
+  std::int64_t begin = 0, size = 0;  // floats, in a row that has the state of all layers
 };
 StatePlace state_place(const RunPlan& plan, int stage) {
   StatePlace place;

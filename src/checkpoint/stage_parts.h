@@ -9,7 +9,8 @@
 
 namespace ringtrain {
 
-// The elements of a flat vector that a function copies: with the statistics after the trained tensors, or without them.
+// The elements of a flat vector that a function copies. `all` includes batch norm's statistics, which lie after the
+// trained tensors. `trained` leaves them out.
 enum class Elements { all, trained };
 
 // Collective. `mine` is this rank's part. The result has the layout of plan.parameters. It is empty on all ranks but 0.
@@ -19,8 +20,9 @@ std::vector<float> gather_parts(const RunPlan& plan, StageRanks& ranks, std::spa
 void scatter_parts(const RunPlan& plan, StageRanks& ranks, std::span<const float> whole, std::span<float> mine,
                    Elements elements);
 
-// Collective. Gather and scatter the carried state in the same way. `mine` is [rows of a replica, layers of the part,
-// (h, c), hidden]. `whole` is [global rows, all layers, (h, c), hidden].
+// Collective. Gather and scatter, in the same way, the hidden state that an LSTM carries from one batch to the next.
+// `mine` is [rows of a replica, layers of the part, (h, c), hidden]. `whole` is [global rows, all layers, (h, c),
+// hidden].
 std::vector<float> gather_state(const RunPlan& plan, StageRanks& ranks, std::span<const float> mine);
 void scatter_state(const RunPlan& plan, StageRanks& ranks, std::span<const float> whole, std::span<float> mine);
 

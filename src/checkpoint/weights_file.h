@@ -17,8 +17,9 @@ namespace ringtrain {
 // names every tensor that is missing, unknown or of another shape, or the first tensor with a value that is not finite.
 void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat);
 
-// Does the same for fine-tuning on other classes. The tensors of the last layer are not read, but initialised from the
-// experiment's seed. Throws Error for a model of text, because its first layer depends on the symbols too.
+// Works as load_safetensors(), but for fine-tuning on other classes. The tensors of the last layer are not read, but
+// initialised from the experiment's seed. Throws Error for a model of text, because its first layer depends on the
+// symbols too.
 void load_safetensors_without_head(const std::string& path, const RunPlan& plan, std::span<float> flat);
 
 // Copies the mean and deviation of the pictures that the weights were trained on to the experiment, unless it states

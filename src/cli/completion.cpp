@@ -8,7 +8,8 @@
 namespace ringtrain {
 namespace {
 
-// "fp32|fp16" -> "fp32 fp16". Returns "" if the form is not a list of words. Only the first operand is used.
+// Returns the words that the first operand of a form accepts: "fp32|fp16" becomes "fp32 fp16". Returns "" if the
+// operand is not a list of words.
 std::string choices(const std::string& form) {
   std::string first = form.substr(0, form.find(' '));
   if (first.find('|') == std::string::npos || first.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") != std::string::npos)

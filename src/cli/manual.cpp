@@ -11,7 +11,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t line_width = 78;  // width of the source, which readers do not see
+constexpr std::size_t line_width = 78;  // letters per line of the troff source; man wraps lines again for its readers
 
 // Escapes the text: no letter acts as a macro or an escape, and hyphens can be searched for and copied.
 std::string troff(const std::string& text) {

@@ -66,7 +66,7 @@ void add_operands(CLI::App& command, std::vector<std::string>& words, const std:
 void add_list(CLI::App& command, const std::string& name, std::vector<std::string>& values, const std::string& form,
               const std::string& help);
 
-// Check the value of an option. The message says what was found and what was expected.
+// These check the value of an option. Their messages say what was found and what was expected.
 CLI::Validator whole_number(std::int64_t least);
 CLI::Validator number(double least);
 CLI::Validator one_of(std::vector<std::string> words);

@@ -21,7 +21,7 @@ namespace ringtrain {
 
 namespace {
 
-constexpr double noticeable_skew_seconds = 1;  // because make, file times and batch systems count in seconds
+constexpr double noticeable_skew_seconds = 1;  // one second, because make, file times and batch systems count seconds
 
 // Each node compares its version with that of rank 0 and prints a difference itself.
 bool same_version_everywhere(const BenchContext& context) {

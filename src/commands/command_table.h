@@ -11,12 +11,12 @@
 namespace ringtrain {
 
 struct Command {
-  const CLI::App* words = nullptr;
+  const CLI::App* words = nullptr;  // the command's part of the command line
   // Returns whether rank 0 alone does the work. Valid after the words were read.
   std::function<bool()> for_one_process;
   bool trains = false;  // a signal ends the command with a checkpoint
-  // Does the work and returns the exit code. `session` is null for a command that needs one process, in a job of one
-  // process, because MPI is not started then.
+  // Does the work and returns the exit code. `session` is null if the command needs only one process and the job has
+  // only one, because MPI is then not started.
   std::function<int(Session*)> run;
 };
 

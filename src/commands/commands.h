@@ -29,7 +29,7 @@ struct PlanArguments {
   int threads = 1;                          // per rank, if run.threads is 0
   std::string device;                       // name or description of a GPU; empty: this machine's CPU
   bool all = false;                         // also prints keys without effect
-  std::vector<std::string> preflight = {};  // files that say how long a step takes
+  std::vector<std::string> preflight = {};  // files of `bench step --json`, which say how long a step takes
 };
 // Prints everything about a run on a number of ranks, without training. One process.
 int plan(const PlanArguments& arguments);
@@ -76,8 +76,8 @@ int evaluate(const EvaluateArguments& arguments, Session& session);
 struct BenchArguments {
   std::vector<std::string> kinds;  // some of start, comm, input, step, split, utilisation, components
   ExperimentArguments experiment;  // without a path, comm uses the default experiment and utilisation a small CNN
-  std::string json;                // file for the result; other kinds in it stay if they are of the same ranks
-  double seconds = 10;             // for each kind, approximately
+  std::string json;                // file for the result; its results of other kinds stay if the ranks are the same
+  double seconds = 10;             // time of each kind of measurement, approximately
   double link_gbit = 0;            // rated bandwidth of the network between nodes; 0: not stated
   double wanted = 0;               // samples per second that a node should load; 0: what measured steps use
   double limit_gib = 0;            // utilisation: memory of a rank; 0: memory.limit_gib, or the free memory
@@ -89,12 +89,12 @@ int bench(const BenchArguments& arguments, Session& session);
 
 struct PredictArguments {
   ExperimentArguments experiment;
-  std::string ranks = "1..4096";              // "1..4096": powers of two; "1,2,48": these numbers
+  std::string ranks = "1..4096";              // "1..4096": doubled from 1 on; "1,2,48": these numbers
   std::vector<std::string> preflight, check;  // files to fit to, and files to compare with
   std::int64_t ranks_per_node = 0;            // 0: as measured
   std::int64_t cores_per_node = 0;            // 0: as measured
-  std::int64_t rows_per_rank = 0;             // for weak scaling; 0: as measured
-  double latency_us = 0, link_gbit = 0;       // for a network that was not measured; 0: not stated
+  std::int64_t rows_per_rank = 0;             // samples of a rank in weak scaling; 0: as measured
+  double latency_us = 0, link_gbit = 0;       // those of a network that was not measured; 0: not stated
   std::string csv, json;
 };
 // One process.
@@ -105,8 +105,8 @@ struct StudyArguments {
   bool plan_only = false;
   bool resume = false;
   std::vector<std::string> command_line;  // for the records of the runs
-  std::int64_t share = 0, shares = 0;     // --index: which trials; 0 shares: all
-  std::vector<std::string> preflight;     // files that say how long a step takes
+  std::int64_t share = 0, shares = 0;     // the K and N of --index K/N; shares = 0: all trials
+  std::vector<std::string> preflight;     // files of `bench step --json`, which say how long a step takes
   int threads = 1;                        // per rank, if run.threads is 0
   std::string device;                     // as in PlanArguments
 };

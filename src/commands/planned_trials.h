@@ -17,7 +17,8 @@ struct PlannedTrial {
   std::optional<ExpectedTime> time;
 };
 
-// Returns the places of the trials of --index K/N, or of all trials without it. Throws Error with search: halving.
+// Returns the places in `trials` of the trials that --index K/N chooses. Without --index, these are all trials. Throws
+// Error if --index is given for a study with search: halving.
 std::vector<std::size_t> taken_places(const Study& study, const Trials& trials, const StudyArguments& arguments);
 
 // Plans the trials at `places`, in that order. All trials are planned before an error is reported. Throws Error, which

@@ -29,7 +29,8 @@ struct MeasuredPoint {
   double step_seconds = 0, samples_per_second = 0;
 };
 
-// Rows with the scaling "measured" have ranks, step and rate only.
+// Returns the table of --csv. Rows whose scaling is "measured" have only ranks, seconds of a step, and samples per
+// second.
 std::string csv(const std::vector<ForecastRow>& rows, const std::vector<MeasuredPoint>& measured) {
   std::string text =
       "scaling,topology,ranks,nodes,global_batch,rows_per_rank,micro_batch,step_seconds,step_seconds_low,"
@@ -45,7 +46,7 @@ std::string csv(const std::vector<ForecastRow>& rows, const std::vector<Measured
   return text;
 }
 
-// What the model leaves out of the fitted step with the most ranks on a node.
+// Returns the seconds by which the measured step of forecast.base() was longer than the model says.
 double left_out(const Forecast& forecast) {
   const StepMeasurement& s = forecast.base();
   return forecast.unexplained(s.ranks, std::min(s.ranks, s.ranks_per_node));
@@ -94,7 +95,8 @@ std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
   return j.dump(1) + "\n";
 }
 
-// Prints the flat rows. The efficiency of the hierarchical sum is added if it differs.
+// Prints the rows of this scaling with flat sums. For several nodes, a column shows the efficiency with hierarchical
+// sums.
 void print(const std::vector<ForecastRow>& rows, Scaling scaling) {
   log_info(scaling == Scaling::strong ? "the experiment's batch (strong scaling)"
                                       : "the batch grows with the ranks (weak scaling)");

@@ -20,9 +20,9 @@ struct TrainingRequest {
   std::function<TrainingData(Communicator&)> data;  // collective over the group
   std::vector<std::string> command_line;            // for the records of the run
   bool resume = false;
-  std::string resumed_folder = "";       // on rank 0, with resume; "": run_folder_path() says it
+  std::string resumed_folder = "";       // on rank 0: the folder to resume; "": run_folder_path() finds it
   const RunFolder* folder = nullptr;     // on rank 0 of a study's trial: a locked folder; null: the run makes its own
-  const NodeDevices* devices = nullptr;  // for a trial; null: the group is the whole job
+  const NodeDevices* devices = nullptr;  // for a trial: the node's GPUs; null: the group is the whole job
   std::int64_t pause_samples = 0;        // see TrainingRun::pause_after()
 };
 

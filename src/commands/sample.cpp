@@ -22,7 +22,8 @@ namespace ringtrain {
 
 namespace {
 
-// Returns the text with capitals at the beginning of words, as in the pet-name study. The text must be valid UTF-8.
+// Returns the text with capitals at the beginning of words, as in the pet-name study (Nolis 2021). The text must be
+// valid UTF-8.
 std::string title_case(const std::string& text) {
   std::string result;
   bool at_start = true;
@@ -74,8 +75,8 @@ struct Alphabet {
   }
 };
 
-// Draws a symbol from softmax(logits / temperature) without `dropped`, with `u` in (0, 1). At temperature 0 it returns
-// the likeliest symbol.
+// Draws a symbol from softmax(logits / temperature) with the random number `u` in (0, 1). The symbol `dropped` is never
+// drawn (-1: no such symbol). At temperature 0, returns the likeliest symbol.
 std::uint8_t draw(std::vector<float> logits, int dropped, double temperature, double u) {
   if (dropped >= 0) logits[static_cast<std::size_t>(dropped)] = -INFINITY;
   const auto top = std::max_element(logits.begin(), logits.end());
@@ -113,7 +114,8 @@ struct Model {
     alphabet.stop = static_cast<int>(checkpoint.number("stop_id"));
     alphabet.lowercase = checkpoint.number("lowercase") != 0;
     context = checkpoint.whole("context_length");
-    // Running text is made symbol by symbol, with carried state. Names are made with a window of symbols.
+    // Running text is made one symbol at a time, and the LSTM's hidden state is carried from symbol to symbol. For
+    // names, the model reads a window of the last symbols each time.
     const Graph graph = build_model(
         experiment.model, {std::max<std::int64_t>(1, context), static_cast<std::int64_t>(alphabet.symbols.size())});
     state_size = graph.state_size();
@@ -132,7 +134,7 @@ struct Model {
 class NameMaker {
  public:
   static constexpr std::int64_t rows = rows_of_names;
-  static constexpr std::size_t longest = 30;  // as in the pet-name study
+  static constexpr std::size_t longest = 30;  // symbols of a name, as in the pet-name study (Nolis 2021)
 
   NameMaker(Model& model, const SampleArguments& arguments)
       : model_(model), arguments_(arguments), prompt_(model.alphabet.encode(arguments.prompt)) {}

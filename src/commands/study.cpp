@@ -35,8 +35,9 @@ void check_ranks(const std::vector<PlannedTrial>& planned, const StudyWork& work
   }
 }
 
-// Returns the expected seconds of each trial. Unknown times are estimated in proportion to samples times parameters. If
-// no time is known, all are such estimates without a unit. A trial without a count of steps counts as the longest.
+// Returns the expected seconds of each trial. Unknown times are estimated in proportion to samples x parameters /
+// ranks. If no time is known, `knows_seconds` becomes false, and the results are only in proportion to the times. A
+// trial without a count of steps counts as the longest, or as long as its stop.seconds.
 std::vector<double> expected_seconds(const std::vector<PlannedTrial>& planned, bool& knows_seconds) {
   const auto size = [](const PlannedTrial& p) {
     return static_cast<double>(p.plan.samples) * static_cast<double>(p.plan.parameters);
@@ -77,7 +78,7 @@ std::vector<TrialRecord> records_of(const Trials& trials) {
 }
 
 // Reads the headers of the data sets, once for the whole job. Returns the places of the trials whose data can be read.
-// The other trials fail, without any effect on these. Throws Error if no trial has its data.
+// The other trials will fail, but do not disturb these trials. Throws Error if no trial has its data.
 std::vector<std::size_t> read_indices(const Trials& trials, const std::vector<std::size_t>& taken, StudyWork& work,
                                       TrialPlanner& planner) {
   std::set<std::string> missing;  // prefixes of missing data sets

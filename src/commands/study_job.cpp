@@ -24,12 +24,13 @@
 namespace ringtrain {
 namespace {
 
-constexpr double kLookSeconds = 0.5;             // between two looks for dead ranks
-constexpr unsigned kRungMicroseconds = 100'000;  // between two looks for the end of a rung
-constexpr double kSureSeconds = 2;               // for which a rank must be missing at the end
-constexpr double kFarewellSeconds = 5;           // for which the last rank waits for the others
+constexpr double kLookSeconds = 0.5;             // time between two checks for dead ranks
+constexpr unsigned kRungMicroseconds = 100'000;  // time between two checks for the end of a rung
+constexpr double kSureSeconds = 2;               // at the end, ranks count as dead after they are missing this long
+constexpr double kFarewellSeconds = 5;           // the longest time that the last rank waits for the others to leave
 
-// The report of a rank about a trial. The first line is one of these words. Hint, place and text follow.
+// A rank reports about a trial in a text. Its first line is one of these words. After an error, three more parts
+// follow: the error's hint, the place in the code, and the message.
 constexpr const char *kFinished = "finished", *kPaused = "paused", *kStopped = "stopped", *kDiverged = "diverged",
                      *kFailed = "failed", *kOtherFailed = "another rank failed";
 
@@ -63,7 +64,7 @@ std::optional<NodeDevices> devices_of_node(const StudyWork& work, const RankGrou
 
 struct RanksAreMissing {};
 
-// With --enable-recovery, Open MPI's mpirun forgets exit codes. A signal makes it return 1.
+// With --enable-recovery, Open MPI's mpirun ignores the exit codes of ranks. A signal makes mpirun return 1.
 void tell_launcher() {
   const char* recovers = std::getenv("OMPI_MCA_orte_enable_recovery");
   if (recovers == nullptr || (std::string(recovers) != "1" && std::string(recovers) != "true")) return;
@@ -127,7 +128,8 @@ void StudyJob::work_in_groups(const RankGroup& ranks, std::size_t size) {
   work_in_groups(group, size + 1);
 }
 
-// Each trial gets a group of its own, which can be discarded if it fails. Returns false if a rank was asked to stop.
+// Runs trials on this group, one after the other. Each trial gets a copy of the group, which can be discarded if the
+// trial fails. Returns true if there are no more trials for this group, and false if a rank was asked to stop.
 bool StudyJob::work_off(const RankGroup& group) {
   for (;;) {
     std::optional<Taken> taken;
@@ -163,7 +165,7 @@ bool StudyJob::is_over(const TrialRecord& record, std::size_t place) const {
   return record.state == TrialState::waiting && record.job == work_.job && !record.paused;  // the trial was stopped
 }
 
-// Whether the record says that this job runs the trial. The group of the trial may be dead; see bury_dead().
+// Returns whether the record says that this job runs the trial. The ranks of the trial may have died; see bury_dead().
 bool StudyJob::is_running_here(const TrialRecord& record) const {
   return record.state == TrialState::running && record.job == work_.job;
 }
@@ -189,7 +191,7 @@ void StudyJob::follow_search() {
   search_->update(standings);
 }
 
-// Called at the end. Finishes trials that paused at the end of a rung and will not be continued.
+// Called at the end. Trials that paused at the end of a rung and will not be continued are recorded as finished.
 void StudyJob::leave_behind() {
   if (!search_) return;
   follow_search();
@@ -295,7 +297,8 @@ std::string StudyJob::train(const RankGroup& ranks, const QueuedTrial& trial, co
   }
 }
 
-// `said` has the report of each rank. Divergence counts more than a failure; of equal reports the first one counts.
+// Records the result of a trial. `said` has the report of each rank. Divergence counts more than a failure. Of equal
+// reports, the first one counts.
 void StudyJob::conclude(Taken& taken, const std::vector<std::string>& said) try {
   TrialRecord& r = taken.record;
   const std::string folder = record_.folder_of(r);
@@ -363,7 +366,7 @@ void StudyJob::write_study() {
   }
 }
 
-// A rank that waits for a dead rank leaves the job. The ranks of other groups go on.
+// Sees to it that a rank which waits for a dead rank of its group leaves the job. The ranks of other groups go on.
 void StudyJob::watch_ranks_of(const RankGroup& group) const {
   std::vector<int> ranks;
   for (const std::string& rank : group.gather(std::to_string(session_.rank()))) ranks.push_back(std::stoi(rank));

@@ -26,15 +26,15 @@ class StudyJob {
 
   ~StudyJob();
 
-  // Runs the trials. Returns the exit code: 1 if a trial of the queue has failed, 85 if the job was asked to stop
-  // before all trials had ended, otherwise 0. Collective over the job. It does not return if a rank of the job has
-  // died.
+  // Runs the trials. Returns the exit code: 85 if the job was asked to stop before all trials had ended, otherwise 1 if
+  // a trial of the queue has failed or could not be run, otherwise 0. Collective over the job. If a rank of the job has
+  // died, the function ends the process instead of returning.
   int run();
 
  private:
   struct Taken {
     std::size_t queued = 0;  // place in the queue
-    std::int64_t pause = 0;  // samples at the end of a rung of the search; 0: the end of the trial
+    std::int64_t pause = 0;  // samples after which the trial pauses, at the end of a rung; 0: it does not pause
     TrialRecord record;
     std::unique_ptr<RunFolder> folder;
     bool resume = false;
@@ -67,7 +67,7 @@ class StudyJob {
   StudyRecord record_;
   Roster roster_;
   std::optional<NodeDevices> devices_;
-  std::optional<SearchCourse> search_;  // for search: halving
+  std::optional<SearchCourse> search_;  // the course of search: halving; nothing with search: all
   std::vector<char> over_;              // by place in the queue: whether the trial is over, as far as this rank knows
   std::vector<std::string> troubles_;   // reasons why this rank could not work on a trial
   std::unique_ptr<class StudyPulse> pulse_;

@@ -40,7 +40,7 @@ StudyPulse::StudyPulse(Roster& roster, const StudyWork& work, int ranks, std::op
       record_(std::move(record)),
       since_(work.queue.size(), 0),
       width_(terminal_width()) {
-  if (record_) record_->look();  // what was there before is not reported
+  if (record_) record_->look();  // results of earlier jobs are not reported
   thread_ = std::thread([this] { beat(); });
 }
 
@@ -63,7 +63,8 @@ void StudyPulse::beat() {
     if (begin - asked >= kSignalSeconds || requested_signal() != 0) pass_on_signals();
     if (begin - asked >= kSignalSeconds) asked = begin;
     if (record_) show();
-    // If looking is slow (many trials on a slow file system), it takes at most a twentieth of the time.
+    // Reading the records of many trials on a slow file system takes long. The pause then keeps reading to about a
+    // twentieth of the time.
     const double pause = 20 * (now_seconds() - begin) - kBeatSeconds;
     if (pause > 0) stop_signal_.wait_for(lock, std::chrono::duration<double>(pause), [this] { return stop_; });
   }

@@ -14,7 +14,7 @@ int train(const TrainArguments& arguments, Session& session) {
   RunSource source{arguments.experiment, ""};
   if (session.rank() == 0) source = source_of_run(source.experiment, arguments.resume);
   const Experiment experiment = shared_experiment(source.experiment, *start);
-  guard.reset();  // the watchdog's turn
+  guard.reset();  // from here on, the watchdog notices hangs
   return run_training({.session = session,
                        .group = session.job(),
                        .experiment = experiment,

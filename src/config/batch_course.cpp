@@ -14,7 +14,8 @@ BatchStage stage_of(const BatchConfig& batch, const EpochFactor& change, std::in
   const double wanted = scheduled_batch(batch, change), epoch = std::floor(change.epoch);
   BatchStage stage;
   stage.epoch = static_cast<std::int64_t>(epoch);
-  // A fraction such as 0.3 is not exact. The product may be slightly above the intended sample.
+  // A fraction such as 0.3 is not exact, so the product may be slightly above a whole number of samples. Without the
+  // 1e-6, ceil() would then return one sample too many.
   stage.offset = static_cast<std::int64_t>(std::ceil((change.epoch - epoch) * static_cast<double>(epoch_span) - 1e-6));
   stage.batch = std::llround(wanted);
   if (batch.largest > 0 && wanted > static_cast<double>(batch.largest)) {

@@ -9,9 +9,9 @@
 
 namespace ringtrain {
 
-// A part of the run with one batch. The stage begins with the first update at or after this position.
+// A part of the run in which the batch is constant. It begins with the first update at or after (epoch, offset).
 struct BatchStage {
-  std::int64_t epoch = 0, offset = 0;  // as in Position
+  std::int64_t epoch = 0, offset = 0;  // finished epochs, and samples of the next one, as in Position
   std::int64_t batch = 0;              // samples of an update
   double rate_factor = 1;              // multiplies the learning rate if batch.largest has limited the batch
   bool operator==(const BatchStage&) const = default;
@@ -19,19 +19,19 @@ struct BatchStage {
 
 struct BatchCourse {
   std::int64_t epoch_samples = 0;
-  bool keeps_rest = false;         // data.last_batch: an epoch's last samples become a smaller batch
+  bool keeps_rest = false;         // true: an epoch's last samples become a smaller batch (data.last_batch: smaller)
   std::vector<BatchStage> stages;  // at least one, in order; the first begins at the run's first sample
 
   const BatchStage& stage_at(const Position& position) const;
-  // For the update that begins at `position`: batch_at() returns the number of rows that the ranks share, samples_at()
-  // the number of samples among them. The other rows are padding. Only the smaller batch at an epoch's end has any.
+  // These return the size of the update that begins at `position`. batch_at() counts all rows that the ranks share.
+  // samples_at() leaves out rows of padding. Only the smaller batch at an epoch's end has padding.
   std::int64_t batch_at(const Position& position) const { return stage_at(position).batch; }
   std::int64_t samples_at(const Position& position) const;
-  // Returns the position after that update.
+  // Returns the position after the update that begins at `position`.
   Position after(const Position& position) const;
   // Returns the position after `epochs` whole epochs with the batch of `position`. An epoch must begin at `position`.
   Position after_epochs(const Position& position, std::int64_t epochs) const;
-  // Return the number of updates and of samples of one such epoch.
+  // These return the number of updates, or of samples, of a whole epoch with the batch of `position`.
   std::int64_t updates_of_epoch(const Position& position) const;
   std::int64_t samples_of_epoch(const Position& position) const;
   // Returns `position`, or the beginning of the next epoch if no update can begin at `position`.
@@ -42,17 +42,18 @@ struct BatchCourse {
 // Returns a course with the same batch in the whole run.
 BatchCourse constant_course(std::int64_t batch, std::int64_t epoch_samples, bool keeps_rest = false);
 
-// Returns the course of batch.schedule (Smith et al. 2018, arXiv:1711.00489). From epoch e on, the batch is
-// batch.global times the factor. A batch above batch.largest becomes batch.largest, and the rate is divided by the
-// ratio of the two batches. `epoch_span` is the length of an epoch in samples for schedules, which may use fractions of
-// an epoch. With batch.follow_noise, the course begins with the constant batch.global, and the run changes it later.
+// Returns the course of batch.schedule (Smith et al. 2018, arXiv:1711.00489). From the epoch of a pair on, the batch is
+// batch.global times the factor of the pair. A batch above batch.largest becomes batch.largest, and the learning rate
+// is divided by the ratio of the two batches. The epoch may be a fraction. `epoch_span` is the length in samples with
+// which it is converted to an offset. With batch.follow_noise, the course has the constant batch.global, and the run
+// changes it later.
 BatchCourse batch_course(const BatchConfig& batch, std::int64_t epoch_samples, bool keeps_rest,
                          std::int64_t epoch_span);
 
-// Returns every batch that a run may have, in increasing order. batch.global comes first.
+// Returns every batch that a run may have, in samples and in increasing order. batch.global comes first.
 std::vector<std::int64_t> batches_on_course(const BatchConfig& batch);
 
-// Returns batch.global times the factor. The result need not be a whole number.
+// Returns batch.global times the factor, in samples. The result need not be a whole number.
 inline double scheduled_batch(const BatchConfig& batch, const EpochFactor& change) {
   return static_cast<double>(batch.global) * change.factor;
 }

@@ -67,7 +67,7 @@ std::vector<std::int64_t> possible_ranks(std::int64_t workers, std::int64_t work
 struct CommonRows {
   std::int64_t rows = 0;       // the greatest common divisor of the rows of a rank
   std::int64_t span = 1;       // ranks that share a worker
-  std::string of_every_batch;  // for messages; "" if the batch never changes
+  std::string of_every_batch;  // " common", a word of messages; "" if the batch never changes
 };
 
 // Throws Error if a batch of the run cannot be divided among the ranks.

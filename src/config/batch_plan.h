@@ -1,4 +1,5 @@
-// Divides the global batch into virtual workers, ranks and micro-batches. Only this file does batch arithmetic.
+// Divides the global batch into virtual workers, ranks and micro-batches. Only this file does batch arithmetic. A
+// virtual worker is a group of batch.worker samples over which batch norm computes its statistics.
 //   global = workers x worker = ranks x accumulation x micro_batch
 // A model with batch norm may have more ranks than whole workers. A team of ranks then shares each worker. The size of
 // the team (span) is a power of two. The team processes one worker in each pass, and every member takes an equal part
@@ -22,23 +23,23 @@ struct BatchPlan {
   std::int64_t rows_per_rank = 0;  // global / ranks; team t owns global rows [t, t+1) x span x rows_per_rank
   std::int64_t micro_batch = 0;    // samples per device pass
   std::int64_t accumulation = 0;   // device passes per step and rank
-  std::int64_t small_batch = 0;    // samples whose gradient the noise scale measures; whole passes
+  std::int64_t small_batch = 0;    // samples whose gradient is measured for the noise scale; a multiple of micro_batch
   std::int64_t small_batches() const { return rows_per_rank / small_batch; }  // per step and rank
   std::int64_t passes_of_small_batch() const { return small_batch / micro_batch; }
 };
 
 // Returns the plan for the first batch of the run.
 // `preferred_micro_batch` (at least 1) is the micro-batch that the backend runs fastest. If batch.micro is 0 (auto),
-// micro_batch is the divisor of rows_per_rank that is nearest to it in ratio. With a prime 4099 and a preferred 256,
-// that is one pass of 4099 and not 4099 passes of 1.
+// micro_batch is the divisor of rows_per_rank whose ratio to it is nearest to 1. For example, 4099 is a prime number.
+// If a rank has 4099 rows and 256 is preferred, micro_batch is 4099 and not 1.
 // `whole_workers` is true for a model with batch norm. A pass must not split a virtual worker then, so micro_batch is a
 // multiple of batch.worker. If ranks share a worker, micro_batch is one rank's part of it. The span is the smallest
 // power of two that divides both ranks and batch.worker and for which the number of teams divides the workers.
 // `small_batch` must be a multiple of batch.worker and of batch.micro, and must divide the rank's rows. micro_batch
-// then divides small_batch. 0 stands for one micro-batch.
+// then divides small_batch. If `small_batch` is 0, the plan's small_batch is micro_batch.
 // These rules hold for every batch that the run may have (batches_on_course()), with one micro_batch and small_batch.
 // Throws Error if worker does not divide global, if ranks can neither divide the workers nor share them, or if
-// batch.micro does not divide the rank's rows. The hint lists values that work.
+// batch.micro or small_batch does not divide the rank's rows. The hint lists values that work.
 BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
                      bool whole_workers, std::int64_t small_batch = 0);
 
@@ -49,13 +50,15 @@ std::int64_t ranks_per_worker(const BatchConfig& batch, std::int64_t ranks);
 // micro_batch and small_batch stay the same.
 BatchPlan resized(const BatchPlan& plan, std::int64_t batch);
 
-// Returns the batch with which any number of ranks evaluates. It is `batch` if the ranks divide it, otherwise the next
-// larger batch that they divide. A pass has batch.micro samples. If that is 0, a pass has `recorded_micro_batch`
-// samples (0: batch.worker) or a rank's share of the batch, whichever is smaller. Samples must be independent of each
-// other, as images, names and windows of text are.
+// Returns the batch with which any number of ranks evaluates. The result is `batch` if the ranks can divide its virtual
+// workers. Otherwise global is rounded up, so that every rank has the same number of passes. A pass then has
+// batch.micro samples. If batch.micro is 0, a pass has `recorded_micro_batch` samples (0: batch.worker) or a rank's
+// share of the batch, whichever is smaller. Samples must be independent of each other, as images, names and windows of
+// text are.
 BatchConfig evaluation_batch(BatchConfig batch, std::int64_t ranks, std::int64_t recorded_micro_batch);
 
-// Returns the largest number of ranks up to `ranks` that divides the virtual workers, in whole passes of batch.micro.
+// Returns the largest number of ranks, at most `ranks`, that divides the virtual workers and gives each rank whole
+// passes of batch.micro samples.
 std::int64_t dividing_ranks(const BatchConfig& batch, std::int64_t ranks);
 
 // Returns 1 and the eight divisors of `number` nearest to `wanted`, in increasing order, for a hint:

@@ -20,8 +20,8 @@ inline bool is_branch(const Experiment& experiment) {
 // is returned unchanged.
 Experiment source_experiment(const Experiment& experiment);
 
-// Returns the run's batch and the factor of its scheduled rate, at every position in the data. This is batch_course().
-// In a branch the factor is also multiplied by branch.rate_factor.
+// Returns the run's batch and the factor of its scheduled learning rate, at every position in the data. The result is
+// that of batch_course(). In a branch, the factor is also multiplied by branch.rate_factor.
 BatchCourse course_of(const Experiment& experiment, std::int64_t epoch_samples, bool keeps_rest,
                       std::int64_t epoch_span);
 

@@ -53,7 +53,8 @@ std::optional<Contradiction> points_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-// Returns "[30,60]", the milestones that a run of so many epochs reaches.
+// Returns the milestones before epoch `end`, as text: "[30,60]". If there are none, the text has one milestone at half
+// of `end`.
 std::string milestones_before(double end, std::vector<double> milestones) {
   std::erase_if(milestones, [end](double epoch) { return epoch >= end; });
   if (milestones.empty()) return cat("[", with_digits(end / 2), "]");

@@ -18,8 +18,9 @@ struct Contradiction {
 // Returns the first contradiction that can be found without a data set.
 std::optional<Contradiction> find_contradiction(const Experiment& experiment);
 
-// Returns what a user can do about a contradiction: its own hint, or the keys of it of which one, set to its default,
-// removes it, as in "Set learning_rate.warmup_epochs=0 or learning_rate.warmup_steps=0." "": no single default does.
+// Returns what a user can do about a contradiction. This is the contradiction's own hint, if there is one. Otherwise
+// the text lists the keys whose default would remove the contradiction, as in "Set learning_rate.warmup_epochs=0 or
+// learning_rate.warmup_steps=0." Returns "" if no single default removes it.
 std::string way_out(const Contradiction& contradiction, const Experiment& experiment);
 
 }  // namespace ringtrain

@@ -4,7 +4,7 @@ namespace ringtrain {
 
 namespace {
 
-// Returns whether the run makes other updates than a ring would make.
+// Returns whether the run makes other updates than it would make with parallel.kind: ring.
 bool leaves_the_ring(const ParallelConfig& parallel) {
   return parallel.kind == "server" && (parallel.mode == "async" || parallel.backup_workers > 0);
 }

@@ -1,4 +1,4 @@
-// An experiment, as plain structs. Begin reading here: this room (src/config) turns an experiment file into these
+// An experiment, as plain structs. Begin reading here: this folder (src/config) turns an experiment file into these
 // structs. config/schema.cpp lists every field once, with its key, type, unit, range, default and meaning. The reader
 // (reader.h), the writer and configs/README.md all use that list, so a new key needs one member here and one line
 // there. contradictions.h finds keys that do not fit together. batch_plan.h divides the global batch among ranks and
@@ -38,7 +38,7 @@ struct ModelConfig {
   double norm_momentum = 0.1;     // batch norm: share of this step's statistics in the running ones
   bool norm = false;              // alexnet: batch norm after every convolution
   std::string initial = "he";     // he | truncated_normal | uniform
-  double initial_range = 0;       // uniform: weights lie in +-initial_range; 0: the model's own
+  double initial_range = 0;       // uniform: weights lie in +-initial_range; 0: the model's own range
   double forget_bias = 0;         // char_lstm: initial bias of the forget gates; 0: like the other biases
   bool operator==(const ModelConfig&) const = default;
 };
@@ -55,7 +55,7 @@ struct DataConfig {
   std::int64_t sequence = 64;      // running text: characters per window; names bring their own context length
   std::string blanks = "counted";  // names: counted | masked (padding targets in the loss)
   std::int64_t image_size = 224;   // images: pixels per side that the model sees
-  std::int64_t resize = 256;       // images, evaluation: short side before the central crop; 0: as stored
+  std::int64_t resize = 256;       // images: pixels of the short side before the central crop; 0: not resized
   std::string augmentation = "random_resized_crop";     // images: random_resized_crop | pad_crop | none
   std::vector<double> crop_area = {0.08, 1};            // random_resized_crop: share of the image
   std::vector<double> crop_ratio = {3.0 / 4, 4.0 / 3};  // random_resized_crop: width / height
@@ -105,11 +105,11 @@ struct OptimizerConfig {
   std::string lars_form = "paper";                       // paper | mlperf
   std::vector<std::string> no_trust = {"norm", "bias"};  // lars: kinds of parameters without a trust ratio
   bool trust_undecayed = false;               // lamb: whether parameters without weight decay have a trust ratio
-  double transition_center = 10;              // rmsprop_to_sgd: epochs until both have the same weight
-  double transition_length = 5;               // rmsprop_to_sgd: epochs
+  double transition_center = 10;              // rmsprop_to_sgd: the epoch at which both have the same weight
+  double transition_length = 5;               // rmsprop_to_sgd: epochs of the transition
   std::string muon_rate = "original";         // muon: original | match_rms_adamw
   std::string other_kind = "adamw";           // muon: adamw | sgd, for parameters that are not hidden matrices
-  double other_rate = 1;                      // muon: that optimizer's rate / the rate
+  double other_rate = 1;                      // muon: learning rate of other_kind / learning rate of the run
   bool schedule_free = false;                 // sgd, adamw: Defazio et al. 2024
   bool adascale = false;                      // sgd: AdaScale
   double clip_norm = 0;                       // 0 = off
@@ -207,7 +207,7 @@ struct ParallelConfig {
   bool shard_state = false;                  // ring: ZeRO stage 1
   std::int64_t servers = 1;                  // server: ranks that hold the weights
   std::string mode = "sync";                 // server: sync | async
-  std::int64_t max_staleness = -1;           // async: steps that a worker may be ahead; -1: any number
+  std::int64_t max_staleness = -1;           // async: steps that a worker may be ahead of the slowest; -1: any number
   std::string staleness_rate = "none";       // async: none | inverse
   std::string replay;                        // async: a recorded order of arrival; empty: none
   std::int64_t backup_workers = 0;           // sync: gradients that a step does not wait for
@@ -221,7 +221,7 @@ struct ParallelConfig {
 struct MemoryConfig {
   std::vector<std::string> recompute = {"none"};  // none, auto, or names of blocks
   bool offload = false;                           // GPU: activations are copied to the host and back
-  double limit_gib = 0;                           // limit of each rank; 0: what the machine has
+  double limit_gib = 0;                           // limit of each rank; 0: the GPU's memory, and no limit on CPUs
   bool operator==(const MemoryConfig&) const = default;
 };
 

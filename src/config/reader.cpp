@@ -22,7 +22,8 @@
 namespace ringtrain {
 namespace {
 
-// A place in the file or in an override, and its rank among all places. Overrides come after the file.
+// A place in the file or in an override. `order` sorts all places: the file from its first line to its last, then the
+// overrides.
 struct Place {
   std::string prefix;               // "exp.yaml:3:11: " or "override 'seed=x': "
   std::tuple<int, int, int> order;  // (0, line, column) or (number of the override from 1, 0, 0)
@@ -134,7 +135,7 @@ void assign(const Field& field, const Value& value, Experiment& experiment) {
     return;
   }
   if (auto* words = std::get_if<std::vector<std::string>*>(&member)) {
-    const bool alone = value.kind == Value::Kind::scalar && field.words_.empty();  // "auto" is [auto]
+    const bool alone = value.kind == Value::Kind::scalar && field.words_.empty();  // the word auto is read as [auto]
     if (value.kind != Value::Kind::list && !alone) refuse(value, "");
     (*words)->clear();
     for (const Value& item : alone ? std::vector{value} : value.items) {
@@ -235,7 +236,7 @@ class FileReader {
   Place place(const YAML::Mark& mark) const { return place(mark.line, mark.column); }
 
   // `key` is the place of the key. Missing values are reported there.
-  // `depth` limits how many nested lists are followed, because a list may contain itself.
+  // `depth` limits how many nested lists are followed, because a YAML list may contain itself by an alias.
   Value to_value(const YAML::Node& node, const YAML::Mark& key, int depth = 2) const {
     Value value;
     value.place = place(node.IsNull() || node.Mark().is_null() ? key : node.Mark());
@@ -295,7 +296,7 @@ class FileReader {
     }
   }
 
-  // Sets the key that has replaced this one, to the value with the same meaning.
+  // Sets the key that has replaced the retired key, to the value with the same meaning.
   void read_retired(const RetiredKey& key, const Value& value, const Place& where) {
     if (origin_ == Origin::user) refuse_retired(key, where);
     const std::optional<std::string> now =

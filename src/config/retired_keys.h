@@ -10,7 +10,7 @@ namespace ringtrain {
 struct RetiredKey {
   std::string_view key;                                             // "optimizer.decay_norm_and_bias"
   std::string_view now;                                             // the key that has replaced it
-  std::optional<std::string> (*value_now)(const std::string& old);  // value of `now`; none: never written
+  std::optional<std::string> (*value_now)(const std::string& old);  // value of `now`; none: no version wrote `old`
   std::string_view hint;                                            // tells users what to write instead
 };
 

@@ -29,14 +29,14 @@ struct Field {
   std::string_view key;  // "batch.global"
   Member (*member)(Experiment&);
   std::string_view unit_;                     // "samples"; empty: none
-  Range range_;                               // for numbers, numbers of a list, and factors of a list of pairs
+  Range range_;                               // of a number, of each number of a list, or of the factors of pairs
   std::vector<std::string_view> words_;       // text, and each text of a list: the allowed words; empty: any
   bool required_ = false;                     // must be given; a required text must not be empty
   bool folder_name_ = false;                  // text: usable as the name of a folder
   bool path_ = false;                         // text: a path, in which ~ and $VARIABLE are replaced
-  std::string_view only_with_;                // another key ...
-  std::vector<std::string_view> only_words_;  // ... and the words of it with which this field has an effect
-  std::vector<std::string_view> also_;        // names in other programs, for the nearest known key
+  std::string_view only_with_;                // the key that decides whether this field has an effect; empty: none
+  std::vector<std::string_view> only_words_;  // the values of only_with_ with which this field has an effect
+  std::vector<std::string_view> also_;        // the key's names in other programs, from which nearest_key() guesses
   bool how_it_runs_ = false;                  // the key decides speed, folders or logs, never what is learned
   std::string_view meaning_;
 
@@ -88,7 +88,8 @@ std::string value_text(const Field& field, const Experiment& experiment);
 // has a different value here.
 bool has_effect(const Field& field, const Experiment& experiment);
 
-// Returns the text of to_yaml() (reader.h) without keys that have no effect. Its last line, a comment, counts those.
+// Returns the text of to_yaml() (reader.h) without keys that have no effect. If keys are left out, the last line is a
+// comment with their number.
 std::string effective_yaml(const Experiment& experiment);
 
 // Returns whether the text can name a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.

@@ -39,8 +39,8 @@ constexpr SectionText section_texts[] = {
     {"run", "The folder and the output of the run. These keys do not change the result."},
 };
 
-// Returns the shortest digits that give the same number when read. Very small numbers are written as 1.0e-08, because
-// YAML 1.1 reads 1e-08 as text.
+// Returns the shortest digits that give the same number when read. Very small and very large numbers are written as
+// 1.0e-08, because YAML 1.1 reads 1e-08 as text.
 std::string number_text(double value) {
   char buffer[64];
   const bool plain = value == 0 || (std::abs(value) >= 1e-5 && std::abs(value) < 1e15);

@@ -62,7 +62,7 @@ YAML::Node load_yaml_document(const std::string& yaml, const std::string& path, 
   bool more = false;
   try {
     document = YAML::Load(yaml);
-    // YAML::LoadAll (0.7) is not used. It finds documents for ever if text comes before a map.
+    // YAML::LoadAll (version 0.7) is not used, because it never ends if text comes before a map.
     std::istringstream stream(yaml);
     YAML::Parser parser(stream);
     more = parser.HandleNextDocument(last) && parser.HandleNextDocument(last);

@@ -41,7 +41,7 @@ std::string missing_separator(std::string_view line) {
   if (value.empty()) return cat(shown(content), " has no colon, expected ", cut_to(key, 60), ": and a value");
   const bool has_blank = blanks.find(value[0]) != std::string_view::npos;
   value.remove_prefix(indentation(value));
-  const bool has_colon = value.starts_with(':'), has_equals = value.starts_with('=');  // as on the command line
+  const bool has_colon = value.starts_with(':'), has_equals = value.starts_with('=');  // key=value is for overrides
   if (!has_blank && !has_colon && !has_equals) return "";
   if (has_colon || has_equals) value.remove_prefix(1);
   value.remove_prefix(indentation(value));

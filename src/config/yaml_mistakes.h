@@ -17,8 +17,8 @@ struct YamlMistake {
 // Looks at the line where the parser gave up, and at the last line before it that is not empty or a comment.
 std::optional<YamlMistake> find_yaml_mistake(std::string_view yaml, int line, int column);
 
-// For a key that is not separated from its value, as in "depth:50" and "depth 50", returns what is missing and what was
-// expected. Returns "" for other lines. Indentation and a comment at the end are ignored.
+// Looks for a key that is not separated from its value, as in "depth:50" and "depth 50". Returns what is missing and
+// what was expected, or "" for other lines. Indentation and a comment at the end are ignored.
 std::string missing_separator(std::string_view line);
 
 // Returns a line of a text. Lines count from 0. Returns "" after the end of the text.

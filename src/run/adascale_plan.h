@@ -1,5 +1,5 @@
 // The changes that AdaScale makes to a run's plan. The learning rate and stop.epochs are measured in steps of
-// base_batch. An update counts as 1 to S such steps.
+// learning_rate.base_batch samples. An update counts as 1 to S such steps, where S = batch.global / base_batch.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace ringtrain {
 
-// Sets RunPlan::adascale_times and base_schedule. The epochs of the schedule then have as many steps as those of a run
-// at base_batch. stop.epochs counts these epochs; stop.steps counts updates.
+// Sets RunPlan::adascale_times and base_schedule, whose epochs have as many steps as those of a run at base_batch.
+// stop.epochs counts these epochs. stop.steps counts updates.
 void measure_by_base_batch(RunPlan& plan);
 
-// Returns the schedule by which the learning rate is measured.
+// Returns the schedule of the learning rate: base_schedule with AdaScale, otherwise RunPlan::schedule.
 const ScheduleContext& rate_schedule(const RunPlan& plan);
 // Returns the step of the schedule at this point of the run. It is the position in steps or, with AdaScale, the whole
 // part of `scale_invariant_steps` (Johnson et al. 2020, algorithm 1).

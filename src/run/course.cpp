@@ -14,7 +14,7 @@
 namespace ringtrain {
 namespace {
 
-// Returns the last step by stop.epochs, in steps of the schedule. 0: stop.epochs is not given.
+// Returns the number of steps that stop.epochs asks for, in steps of the schedule. 0: stop.epochs is not given.
 std::int64_t last_step_of_epochs(const RunPlan& plan) {
   StopConfig stop = plan.experiment.stop;
   stop.steps = 0;
@@ -115,7 +115,7 @@ void plan_branch(RunPlan& plan) {
       course_of(plan.experiment, plan.samples_per_epoch, source.course.keeps_rest, plan.schedule.samples_per_epoch());
   plan.train_loader.course = plan.course;
   Position& begin = plan.branch.position;
-  // The source run does not exist yet.
+  // If the source run does not exist yet, the branch begins where the source run will reach the point.
   if (const auto from = parse_run_and_point(plan.experiment.branch.from); from && plan.branch.source == 0)
     begin = position_of(from->point, source).value_or(Position{});
   if (begin.epoch < 0) begin = position_at(begin.step, source.batch.global, plan.samples_per_epoch);

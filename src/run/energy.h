@@ -1,5 +1,6 @@
-// Measures the energy that this node's processors and memory use while a run trains. It reads the counters of Linux
-// (powercap: RAPL of Intel and AMD). On most systems only root can read them. For other users nothing is recorded.
+// Measures the energy that this node's processors and memory use while a run trains. The values come from RAPL, the
+// energy counters of Intel's and AMD's processors, which Linux offers as files (powercap). On most systems only root
+// can read these files. For other users nothing is recorded.
 #pragma once
 
 #include <condition_variable>
@@ -12,8 +13,8 @@
 
 namespace ringtrain {
 
-// Counts from its construction on. The hardware counters wrap around to 0 after some minutes of full load, so a thread
-// reads them every 30 seconds. Without readable counters there is no thread.
+// An EnergyMeter counts from its construction on. The hardware counters wrap around to 0 after some minutes of full
+// load, so a thread reads them every 30 seconds. Without readable counters there is no thread.
 class EnergyMeter {
  public:
   explicit EnergyMeter(const std::string& folder = "/sys/class/powercap");

@@ -22,13 +22,14 @@ std::int64_t stated_micro_batch(const Experiment& experiment);
 // Throws Error if the passes of the ranks do not form a binary tree.
 void check_fixed_order(const RunPlan& plan);
 
-// Returns the number of gradient vectors that a rank keeps until their neighbours are ready: log2(passes of a step). 0:
-// no fixed order.
+// Returns the number of gradient vectors that a rank keeps until their neighbours in the tree are ready. It is the
+// binary logarithm of the rank's passes in a step. 0: no fixed order.
 std::int64_t waiting_nodes(const RunPlan& plan);
 
 // Returns a table with the tree ("8 passes of 32 samples; ...") and the memory and time that it costs a rank. If
-// `measures` is true, the time is measured here by adding vectors of that size. A line says how much larger the passes
-// would be in any order, because that time is not measured. "" if there is no fixed order.
+// `measures` is true, the time is measured here by adding vectors of that size. With communication.order=any, the
+// passes might be larger and therefore faster. A row then says how many samples they would have, because this cost is
+// not measured. Returns "" if there is no fixed order.
 std::string describe_fixed_order(const RunPlan& plan, Backend& backend, bool measures);
 
 }  // namespace ringtrain

@@ -108,7 +108,8 @@ class FolderInUse : public Error {
                     cat("wait for its end or stop it; if it is surely gone, remove ", path, "/", lock_name));
 }
 
-// Slurm starts a requeued job only after it has seen the end of the job's earlier start.
+// Returns whether an earlier start of this Slurm job wrote the lock. That start has ended, because Slurm starts a
+// requeued job only after it has seen the end of the earlier start.
 bool is_of_an_earlier_life(const std::string& owner) {
   std::istringstream words(owner);
   std::string skipped, id;
@@ -151,7 +152,8 @@ int take_lock(const std::string& path) {
   return lock;
 }
 
-// Finds a folder that cannot be written before step 0, not at the first checkpoint.
+// Writes a test file. Thus the user learns before step 0, and not at the first checkpoint, that the folder cannot be
+// written.
 void probe(const std::string& path) {
   const std::string file = cat(path, "/", probe_name);
   write_file_atomically(file, std::string(65536, 'x'));
@@ -166,8 +168,8 @@ void remove_unless_used(const std::string& path) {
   fs::remove(path, ignored);
 }
 
-// Returns the folder's name without links, such as results/NAME/latest. It is results/NAME/ID if the folder is there,
-// so that the link `latest` is kept, and otherwise the whole path.
+// Returns the folder's path without links such as results/NAME/latest. If the folder is results/NAME/ID, that is the
+// result, because become_latest() needs this form. Otherwise the result is the whole path.
 std::string short_name(const fs::path& folder) {
   std::error_code failed;
   const fs::path whole = fs::canonical(folder, failed);
@@ -281,7 +283,7 @@ RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
 
 void RunFolder::keep_lock() const {
   struct stat now {}, own {};
-  if (::fstat(lock_, &own) != 0) return;  // the file system cannot say which file it is
+  if (::fstat(lock_, &own) != 0) return;  // the file system cannot say which file the lock is on
   if (::stat(cat(path_, "/", lock_name).c_str(), &now) == 0) {
     if (now.st_ino == own.st_ino && now.st_dev == own.st_dev) return;
   } else if (errno != ENOENT) {
@@ -307,8 +309,8 @@ void RunFolder::become_latest() const {
 }
 
 RunFolder::~RunFolder() {
-  // The file is not removed. Otherwise a third process could lock a new file while a second process waits for the old
-  // one.
+  // The lock file is not removed. Otherwise a third process could lock a new file while a second process waits for the
+  // old one.
   [[maybe_unused]] const int truncated = ::ftruncate(lock_, 0);
   ::close(lock_);
 }

@@ -22,7 +22,7 @@ std::string run_folder_path(const Experiment& experiment, bool resume);
 
 struct RunSource {
   ExperimentArguments experiment;
-  std::string folder;  // of the run that is resumed; "": run_folder_path() says it
+  std::string folder;  // the folder of the run to resume; "": run_folder_path() finds it
 };
 
 // Returns the experiment file of a command line whose source may be a run's folder or the experiment.yaml in it. With

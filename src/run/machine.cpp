@@ -112,14 +112,15 @@ SumChoice sum_choice(const CommunicationConfig& c) {
   const bool fixed = c.order == "fixed";  // halving adds in a binary tree over the ranks
   return {.algorithm = fixed                   ? "halving"
                        : c.algorithm == "tree" ? "auto"
-                                               : c.algorithm,  // tree: see complete_machine()
+                                               : c.algorithm,  // check_no_tree() refuses tree if MPI sums
           .links = {.node_latency = c.node_latency_us * 1e-6,
                     .node_bandwidth = c.node_gb_s * 1e9,
                     .network_latency = c.network_latency_us * 1e-6,
                     .network_bandwidth = c.network_gb_s * 1e9}};
 }
 
-// Throws Error for algorithm tree. The program knows that MPI sums only after the ranks have looked for GPUs.
+// Throws Error if communication.algorithm is tree, which only NCCL has. The check comes this late because the program
+// must first look for GPUs to know that MPI sums.
 void check_no_tree(const CommunicationConfig& c) {
   if (c.algorithm == "tree")
     throw Error("communication.algorithm is 'tree', which is NCCL's, and the sums of this run go through MPI",
@@ -207,7 +208,8 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
   const bool may_share = c.library == "mpi" || nccl_may_share_devices();
   if (!takes_gpu(experiment.machine, visible.size(), *m.host)) {
     if (experiment.machine.device != "cpu") {
-      // The job has GPUs that this program cannot see. If the ranks share them, the launcher is still wrong.
+      // The job may have GPUs that this program cannot use. If the launcher gives several ranks the same GPU, that is
+      // an error here too.
       if (!may_share) check_visible_devices(group);
       if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
     }

@@ -25,7 +25,7 @@ struct Machine {
   std::unique_ptr<Communicator> sums;  // sums a device's vectors; null: the CPU computes, or `stages` sums
   std::unique_ptr<StageRanks> stages;  // the stages of a pipeline; null: every rank computes the whole model
   std::unique_ptr<Backend> backend;
-  std::string gpu;  // the GPU that computes; on a CPU maybe the value of CUDA_VISIBLE_DEVICES
+  std::string gpu;  // the start of the GPU's UUID; on a CPU the value of CUDA_VISIBLE_DEVICES, if it matters there
 
   Communicator& communicator() const { return sums ? *sums : *host; }
   // Returns the communicator that sums gradients. In a pipeline it connects the replicas of this rank's stage.
@@ -50,9 +50,10 @@ struct Machine {
 // Collective over the group. Throws Error with a hint if the experiment needs a GPU and there is none, or if there are
 // more ranks than GPUs.
 Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads);
-// make_machine() in two parts, for a group that may fail alone. If the second part fails, the communicator of the first
-// part can still tell the other ranks. `kept` are the choices of the run that is resumed. If the group is only a part
-// of the job's ranks on this node, `node` says what all of them see. null: the group's ranks divide the devices.
+// make_host_communicator() and complete_machine() are the two parts of make_machine(), for a group that may fail alone.
+// If the second part fails, the communicator of the first part can still tell the other ranks. `kept` are the choices
+// of the run that is resumed. If the group has only some of the job's ranks on this node, `node` lists the GPUs that
+// each rank of the node sees. If `node` is null, the group's ranks divide the GPUs among themselves.
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group);
 // Returns the host communicator of a run that trains. With parallel.replicas the run continues if a server dies. Throws
 // Error with a hint if MPI has no fault tolerance.
@@ -67,7 +68,8 @@ std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const
 // the experiment chooses.
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept = {});
-// Memory of a communicator, which must outlive the backend, for the vectors that it sums.
+// Returns functions by which a backend takes memory of `sums` for the vectors that are summed. `sums` must outlive the
+// backend.
 ReducedMemory reduced_memory(Communicator& sums);
 // Returns the CPU backend of a rank that trains with `host`, or in a pipeline with `stages` (null: no pipeline). Its
 // gradients are in memory of the communicator that sums them.

@@ -26,7 +26,7 @@ std::int64_t limit_of(const Experiment& e, const Backend& backend) {
   return static_cast<std::int64_t>(e.memory.limit_gib * (1 << 30));
 }
 
-// Whether memory.* leaves the micro-batch to the backend, which knows the GPU's memory too.
+// Returns whether memory.* leaves the micro-batch to the backend, which knows the GPU's memory too.
 bool backend_chooses(const Experiment& e) {
   return e.memory.limit_gib == 0 && !is_auto(e);
 }
@@ -42,7 +42,7 @@ Names all_blocks(const Graph& graph) {
   return names;
 }
 
-// Returns the same plan with another micro-batch. The batch and its course do not change.
+// Returns the same plan with another micro-batch and these recomputed blocks. The batch and its course do not change.
 RunPlan with_passes(RunPlan p, std::int64_t micro_batch, const Names& recomputed) {
   BatchConfig batch = p.experiment.batch;
   batch.micro = micro_batch;
@@ -104,7 +104,7 @@ std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend, std::int64_
   return sizes[good];
 }
 
-// Returns the number of values that the backward pass reads and that recomputation does not keep.
+// Returns the number of values per sample that the backward pass reads and that recomputation does not keep.
 double kept_elements(const Graph& graph, const Block& block) {
   double elements = 0;
   for (std::size_t i = block.first; i <= block.last; ++i) {
@@ -223,9 +223,8 @@ std::string gib(std::int64_t bytes) {
               hint);
 }
 
-// Returns the share of extra operations, relative to a step without recomputation, whose backward pass costs two
-// forward passes. It is an upper bound, because values of a block that the backward pass does not read are not computed
-// again.
+// Returns the operations of recomputation divided by those of a step without it. A backward pass counts as two forward
+// passes. The result is an upper bound, because values that the backward pass does not read are not computed again.
 double extra_flops(const Graph& graph) {
   std::int64_t again = 0;
   for (const Block& block : graph.blocks())
@@ -241,7 +240,7 @@ std::string milliseconds(double seconds) {
   return cat(with_digits(1000 * seconds, 3), " ms");
 }
 
-// Returns the bytes that a pass copies, the time of the copies, and the time of the pass.
+// Returns a text with the bytes that a pass copies, the time of the copies, and the time of the pass.
 std::string describe_offload(const RunPlan& p, Backend& backend) {
   const HostTraffic traffic =
       backend.compile(p.graph, p.batch.micro_batch, p.precision, PassMode::training, p.norm_group)->host_traffic();
@@ -331,7 +330,7 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
     t.row(what, text);
   };
   const auto line = [&](const std::string& what, const Names& names) { line_of(p, what, names); };
-  // The bytes of two plans give a line.
+  // The bytes are a linear function of the micro-batch b. Two plans determine it.
   const auto formula = [&](const Names& names) {
     const std::vector<std::int64_t> sizes = candidates(p);
     const std::int64_t other = sizes.front() != micro ? sizes.front() : sizes.back();

@@ -29,9 +29,9 @@ void mark_named_blocks(const Experiment& experiment, Graph& graph);
 // added in the order of falling bytes per flop until the pass fits. Each block that the pass also fits without is then
 // removed, and a block is replaced by a cheaper one as long as the pass still fits. If the micro-batch is open, blocks
 // are recomputed only if the smallest micro-batch does not fit otherwise. With memory.offload, as many activations are
-// copied as the passes hide. More are copied only if the micro-batch does not fit otherwise. Throws Error, with the
-// largest micro-batch that fits, if the wanted one does not fit. Throws Error also for keys that this machine does not
-// support.
+// copied to the host as can be copied during the passes. More are copied only if the micro-batch does not fit
+// otherwise. Throws Error, with the largest micro-batch that fits, if the wanted one does not fit. Throws Error also
+// for keys that this machine does not support.
 void plan_memory(RunPlan& plan, Backend& backend, std::int64_t wanted_micro_batch);
 
 // Returns the largest micro-batch that the planned run could have. Without a limit it is all rows of a rank.

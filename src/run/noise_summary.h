@@ -25,7 +25,7 @@ struct NoiseSummary {
   std::optional<double> characters_per_sample = {};  // text only
   std::vector<NoiseOfGroup> groups = {};             // empty: noise.groups is off
 
-  // Returns the noise scale for the loss over the training set.
+  // Returns the noise scale, in samples, for the loss over the training set; see of_training_set().
   double scale_of_training_set() const;
 };
 

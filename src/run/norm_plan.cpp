@@ -7,9 +7,9 @@
 
 namespace ringtrain {
 
-// Chooses passes of whole groups that together have exactly evaluate.norm_samples samples. A pass is as large as a
-// micro-batch allows. Its size does not change which samples are normalised together. Groups are whole even if ranks
-// share a group in training.
+// Chooses passes that together have exactly evaluate.norm_samples samples. A group is batch.worker samples, which batch
+// norm normalises together. A pass has whole groups, even if ranks share a group in training, and is as large as a
+// micro-batch allows. So its size does not change which samples are normalised together.
 void plan_norms(RunPlan& p) {
   p.norm_samples = p.experiment.evaluate.norm_samples;
   if (p.norm_samples == 0) return;
@@ -26,7 +26,7 @@ void plan_norms(RunPlan& p) {
   p.norm_loader.global_batch = p.norm_loader.rows = p.norm_loader.micro_batch = groups_of_pass * p.norm_group;
 }
 
-// With a momentum of 1 the running statistics are those of the last step.
+// For norm_statistics: last, the momentum is 1, so that the running statistics are those of the last step.
 float norm_momentum(const Experiment& experiment) {
   if (experiment.evaluate.norm_statistics == "last") return 1;
   return static_cast<float>(experiment.model.norm_momentum);

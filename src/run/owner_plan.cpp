@@ -65,7 +65,8 @@ std::string owner_table(const RunPlan& plan, Backend& backend) {
   if (of_rank.empty()) return "";
   Table t;
   t.section(plan.experiment.parallel.kind == "server" ? "parameter servers" : "sharded optimizer state");
-  // Rank 0 also writes checkpoints. Other neighbours with as many elements are alike.
+  // Rank 0 has a row of its own, because it also writes checkpoints. Other neighbouring ranks with the same number of
+  // elements share a row.
   for (std::size_t first = 0, end = 0; first < of_rank.size(); first = end) {
     for (end = first + 1; first > 0 && end < of_rank.size() && of_rank[end].elements == of_rank[first].elements;) ++end;
     std::int64_t state = 0;

@@ -1,8 +1,9 @@
 // The plan of a run. Begin reading here. A RunPlan is computed from the experiment, the data set's headers and the
 // number of ranks, before any memory is allocated. `ringtrain plan` prints the plan, and `ringtrain train` carries it
-// out. The other files of this room (src/run) do the rest of a run that is not training: course.h gives the batch and
-// the rate at a position, memory_plan.h keeps a rank below its memory limit, machine.h chooses devices and
-// communicators, folder.h owns the run's folder, and recorder.h and record.h write metrics.jsonl and run.json.
+// out. The other files of this folder (src/run) do everything in a run that is not training: course.h gives the batch
+// and the rate at a position, memory_plan.h keeps a rank below its memory limit, machine.h chooses devices and
+// communicators, folder.h makes and locks the run's folder, and recorder.h and record.h write metrics.jsonl and
+// run.json.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ namespace ringtrain {
 // The point at which a branch leaves its source run (branch.from).
 struct BranchPoint {
   Position position;         // epoch < 0: unknown, from a checkpoint of an earlier version
-  std::uint64_t source = 0;  // hash of the run's deciding keys, its data and the place; 0: not known
+  std::uint64_t source = 0;  // hash of the source run's deciding keys (deciding_keys.h), data and step; 0: not known
 };
 
 // The ranks of a run whose parameter servers have their own ranks. The first ranks are servers, the others are workers.
@@ -32,7 +33,7 @@ struct ServerPlan {
   int replicas = 1;  // servers that hold each range
   int workers = 1;
   int ranks() const { return servers * replicas; }  // ranks of the servers
-  bool async = false;  // true: an update is one worker's share of the batch; false: the first workers' shares
+  bool async = false;  // true: an update uses one worker's share of the batch; false: the shares that arrive first
 };
 
 // The part of the model that a rank computes: the whole model, or one stage of a pipeline.
@@ -61,18 +62,18 @@ struct RunPlan {
   BatchCourse course;                 // the batch over the run; only the first batch if it follows the noise
   std::vector<std::int64_t> batches;  // all batches that the run may have, in increasing order
   BranchPoint branch;                 // the beginning of a branch; otherwise the beginning of the data
-  ScheduleContext schedule;           // in a branch: the schedule of the run that it leaves
+  ScheduleContext schedule;           // the run's schedule; in a branch, that of the run that it leaves
   double adascale_times = 0;          // AdaScale's S = batch.global / learning_rate.base_batch; 0: it is off
   ScheduleContext base_schedule;      // AdaScale: the schedule in steps of base_batch
   std::int64_t updates = 0;           // updates of the whole run by stop.epochs and stop.steps; 0: not known
   std::int64_t samples_per_epoch = 0;
-  LoaderPlan train_loader, validation_loader;  // for rank 0; for_rank() makes those of other ranks
+  LoaderPlan train_loader, validation_loader;  // the loaders of rank 0; for_rank() makes those of other ranks
   std::int64_t norm_samples = 0;               // samples for recomputing batch norm's statistics; 0: not recomputed
-  LoaderPlan norm_loader;                      // one rank's passes over these samples, from a multiple of its batch on
-  bool carries_state = false;                  // whether text continues from step to step
-  bool measures_noise = false;    // some steps measure the gradient noise scale
-  double noise_half_life = 0;     // samples
-  std::int64_t patience = 0;      // samples of patience, for batch.follow_noise
+  LoaderPlan norm_loader;                      // passes over these samples; each rank reads some of the passes
+  bool carries_state = false;                  // whether an LSTM's hidden state is carried from step to step
+  bool measures_noise = false;                 // whether some steps measure the gradient noise scale
+  double noise_half_life = 0;                  // samples
+  std::int64_t patience = 0;                   // samples of patience, for batch.follow_noise
 };
 
 // Makes the plan of a run. `recorded_micro_batch` (0: none) is kept if batch.micro is auto and the value still divides
@@ -109,8 +110,8 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
 // grow in a fixed order, because the small-batch norms are added bucket by bucket.
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks);
 
-// Return the part of the model that rank `rank` computes, and the loader of that rank. The stages of a pipeline share
-// the rows of their replica, and only the first stage needs pixels.
+// part_of() returns the part of the model that rank `rank` computes. for_rank() returns the loader of that rank. The
+// stages of a pipeline share the rows of their replica, and only the first stage needs pixels.
 ModelPart part_of(const RunPlan& plan, int rank);
 LoaderPlan for_rank(const RunPlan& plan, LoaderPlan loader, int rank);
 LoaderPlan for_rank(LoaderPlan plan, int rank);

@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// Rates over about the last five seconds. A single slow step or an earlier phase of the run does not dominate them.
+// Rates over about the last five seconds, so that neither a single slow step nor an earlier phase of the run dominates.
 class SmoothedRate {
  public:
   void add(std::int64_t samples, double seconds);
@@ -38,7 +38,7 @@ int terminal_width();
 
 class ProgressDisplay {
  public:
-  // log_every_steps 0 means about twenty lines over the whole run.
+  // log_every_steps 0 means about twenty lines over the whole run, or a line every 100 steps if total_steps is 0.
   ProgressDisplay(std::int64_t total_steps, std::int64_t log_every_steps);
   ~ProgressDisplay();  // calls finish()
   ProgressDisplay(const ProgressDisplay&) = delete;

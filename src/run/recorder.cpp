@@ -79,8 +79,7 @@ std::optional<Number> number_of(const std::string& line, std::string_view key) {
   return value;
 }
 
-// A temporary file. It is written next to the file that it will replace, or its final name is known only at the end. It
-// is removed if it is not published.
+// A temporary file, which publish() gives its final name. The destructor removes the file if it was not published.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string path) : path_(std::move(path)), out_(path_, std::ios::binary | std::ios::trunc) {}
@@ -222,7 +221,7 @@ void Recorder::step(const StepRecord& record) {
     line["skipped"] = record.skipped;
   }
   state_->append(line.dump() + "\n");
-  // The samples of the first step after a resume do not follow from the record before it.
+  // The first step of a start has no earlier record whose samples could be subtracted.
   const std::int64_t new_samples = state_->last_samples >= 0 ? record.samples - state_->last_samples
                                                              : std::llround(record.samples_per_second * record.seconds);
   state_->last_samples = record.samples;

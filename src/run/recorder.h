@@ -13,7 +13,7 @@
 
 namespace ringtrain {
 
-// Written with a step that measured the gradient noise scale; see optim/noise_scale.h.
+// The values that are written with a step that measured the gradient noise scale; see optim/noise_scale.h.
 struct NoiseRecord {
   NoiseEstimate estimate;                                   // "noise_trace" and "noise_gradient", of this step alone
   NoiseRatio scale;                                         // "noise_scale", "_low" and "_high"; null: unbounded
@@ -22,12 +22,12 @@ struct NoiseRecord {
   std::vector<std::pair<std::string, double>> groups = {};  // "noise_groups": the scale of each, if there are groups
 };
 
-// Written with an update that a parameter server has applied.
+// The values that are written with an update that a parameter server has applied.
 struct ServedRecord {
   std::int64_t worker = 0, staleness = 0;   // "worker" and "staleness", in an asynchronous run
   std::int64_t gradients = 1, dropped = 0;  // "gradients" and "dropped", in a run with backup workers
-  double worker_wait_seconds = 0;           // "worker_wait_seconds": server 0 had no work from workers
-  StepTimes workers;  // "worker_input_seconds" and so on: of the workers, the mean over the gradients of this update
+  double worker_wait_seconds = 0;           // "worker_wait_seconds": time in which server 0 had no work from workers
+  StepTimes workers;  // "worker_input_seconds" and so on: the workers' times, averaged over this update's gradients
   bool async = false;
 };
 
@@ -36,7 +36,7 @@ struct StepRecord {
   double epoch = 0;          // finished epochs, with a fraction
   std::int64_t samples = 0;  // samples so far
   double loss = 0;           // the mean over the counted targets of the global batch
-  double accuracy = 0;       // the share predicted right, with the weights before the update
+  double accuracy = 0;       // the share of targets predicted right, with the weights before the update
   double lr = 0;
   std::int64_t global_batch = 0;  // samples of this step
   double grad_norm = 0;           // before clipping and weight decay

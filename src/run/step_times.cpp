@@ -33,7 +33,7 @@ std::vector<StepTimes> gather_times(const StepTimes& mine, Communicator& communi
   return times;
 }
 
-// A float holds whole numbers up to 2^24, so each number travels as two.
+// A float can represent all whole numbers up to 2^24, so each number is sent as two floats.
 std::vector<SentBytes> gather_bytes(const SentBytes& mine, Communicator& communicator) {
   constexpr std::int64_t most = 1 << 24;
   const std::array<float, 4> own = {

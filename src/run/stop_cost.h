@@ -12,7 +12,8 @@ struct CheckpointCost {
   double seconds = 0;
 };
 
-// Measured by a trial write when a run starts, and from the checkpoints that were written when it ends.
+// The cost of a stop. When a run starts, it is measured by a trial write. When a run ends, it is taken from the
+// checkpoints that the run has written.
 struct StopCost {
   CheckpointCost checkpoint;
   double step_seconds = 0;  // 0: not measured yet

@@ -20,7 +20,7 @@ class BranchTrials {
 
   void expect_run() const;                     // throws Error if the run does not exist
   std::string experiment() const;              // the run's own experiment.yaml
-  std::vector<std::string> overrides() const;  // for that file; they clear the keys that belong only to the old run
+  std::vector<std::string> overrides() const;  // overrides that clear the keys which belong only to the old run
 
   // The axis "at" has one case for each point and batch, for example 2_x4 or 500steps_x4. A case sets the keys
   // branch.*. For a batch that is k times as large, the rate's factor is k with SGD and LARS and sqrt k with other

@@ -14,8 +14,8 @@ namespace ringtrain {
 struct Entry {
   std::string key;
   YAML::Node node;
-  // The place of the key, and the place of its value: "study.yaml:7:3: ". A key without a value has its own place
-  // twice.
+  // The place of the key, and the place of its value: "study.yaml:7:3: ". If the key has no value, both are the place
+  // of the key.
   std::string key_place, place;
 };
 
@@ -31,7 +31,7 @@ double number_of(const Entry& entry, double low, double high, const std::string&
 std::int64_t integer_of(const Entry& entry, double low, double high);
 std::string word_of(const Entry& entry, std::initializer_list<std::string_view> words);
 
-// Returns the text of a value as an override has it: "0.1", "[30, 60]".
+// Returns the text of a value as it follows the '=' of an override: "0.1", "[30, 60]".
 std::string override_text(const YAML::Node& node, const Entry& entry);
 
 }  // namespace ringtrain

@@ -22,7 +22,7 @@ std::vector<MeasuredRun> measured_runs(const std::string& study_folder);
 
 struct ExpectedTime {
   double seconds = 0;
-  std::string from;  // source of the time: "ranks-4", "preflight"
+  std::string from;  // source of the time: the name of the measured trial, such as "ranks-4", or "preflight"
 };
 
 class TimeExpectation {
@@ -30,9 +30,9 @@ class TimeExpectation {
   TimeExpectation(std::vector<MeasuredRun> runs, std::vector<Preflight> preflight)
       : runs_(std::move(runs)), preflight_(std::move(preflight)) {}
 
-  // Uses the run with the same model and number of ranks whose batch is nearest in ratio. Without such a run, it uses
-  // the preflight files, whose prediction does not include evaluations and checkpoints. Returns nothing if neither
-  // gives a time or if the trial's number of steps is not known.
+  // Returns the expected time of a trial. It follows from the run with the same model and number of ranks whose batch
+  // is nearest in ratio. Without such a run, it follows from the preflight files, and does not include evaluations and
+  // checkpoints. Returns nothing if neither gives a time, or if the trial's number of steps is not known.
   std::optional<ExpectedTime> of(const Trial& trial, const TrialPlan& plan) const;
 
  private:

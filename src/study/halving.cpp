@@ -7,8 +7,8 @@
 namespace ringtrain {
 namespace {
 
-// Returns floor(points / factor^i) for i = 0, 1, ... while it is at least 1. Repeated whole division gives the same
-// numbers.
+// Returns floor(points / factor^i) for i = 0, 1, ..., as long as the result is at least 1. Repeated integer division
+// gives the same numbers.
 std::vector<std::int64_t> points_of_rungs(std::int64_t points, std::int64_t factor) {
   std::vector<std::int64_t> all;
   for (std::int64_t n = points; n >= 1; n /= factor) all.push_back(n);

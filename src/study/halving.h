@@ -1,6 +1,7 @@
 // Implements search: halving, the successive halving of Jamieson and Talwalkar 2016 ("Non-stochastic Best Arm
-// Identification and Hyperparameter Optimization", arXiv:1502.07943) as in Dask-ML's SuccessiveHalvingSearchCV. All
-// points begin. At the end of each rung, the best 1 / factor of the points continue.
+// Identification and Hyperparameter Optimization", arXiv:1502.07943) as in Dask-ML's SuccessiveHalvingSearchCV. A point
+// is one combination of the varied keys; its trials differ only in the seed. A rung is a part of training between two
+// comparisons. All points begin. At the end of each rung, the best 1 / factor of the points continue.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ struct HalvingBudget {
 
 struct Rung {
   std::int64_t points = 0;   // number of points that run in this rung
-  std::int64_t samples = 0;  // samples of each point at the end of the rung, from its beginning
+  std::int64_t samples = 0;  // samples of each trial at the end of the rung, counted from the trial's beginning
   bool operator==(const Rung&) const = default;
 };
 
@@ -27,7 +28,7 @@ struct Rung {
 // at least `samples` or only one point is left. That rung is the last one, and it ends at `samples`.
 std::vector<Rung> halving_rungs(std::int64_t points, const HalvingBudget& budget);
 
-// Returns the samples of the whole search: the sum of the samples that each point trains on.
+// Returns the samples of the whole search with one seed: the sum of the samples that each point trains on.
 double samples_of(const std::vector<Rung>& rungs);
 
 struct RungLoss {

@@ -20,8 +20,8 @@ double halton(std::uint64_t index, std::size_t dimension);
 enum class Sequence { sobol, halton, random };
 
 // Returns a number in (0, 1) that depends only on the arguments, so a study that draws more points keeps its earlier
-// points. The seed changes Sobol's points by a digital shift, after which they are still a net. It changes Halton's
-// points by a rotation (Cranley and Patterson 1976).
+// points. The seed changes Sobol's points by a digital shift (an XOR of the bits), after which they fill the cube as
+// evenly as before. It changes Halton's points by a rotation: it adds a number, modulo 1 (Cranley and Patterson 1976).
 double drawn(Sequence sequence, std::uint64_t seed, std::uint32_t index, std::size_t dimension);
 
 }  // namespace ringtrain

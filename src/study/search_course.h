@@ -14,8 +14,8 @@ namespace ringtrain {
 // The progress of a trial, read from its folder.
 struct TrialStanding {
   enum class State { going, finished, ended } state = State::going;  // ended: failed or diverged
-  std::int64_t samples = 0;                                          // samples at its newest checkpoint
-  double loss = 0;  // validation loss at that checkpoint; not finite: it has not been evaluated
+  std::int64_t samples = 0;                                          // samples at the last pause or the end; 0: neither
+  double loss = 0;  // validation loss after these samples; not finite: not evaluated
 };
 
 // The course of search: halving. Its decisions are stored in the study's folder, one file for each rung
@@ -36,9 +36,9 @@ class SearchCourse {
   // nothing if the trial waits for others at the end of its rung, or if it was not promoted.
   std::optional<std::int64_t> task(std::size_t trial, const TrialStanding& standing) const;
 
-  bool is_over() const { return over_; }                   // nothing is left to do
+  bool is_over() const { return over_; }                   // whether nothing is left to do
   std::size_t rung_of(std::size_t trial) const;            // the last rung of the trial, counted from 1
-  bool is_left_behind(std::size_t trial) const;            // a later rung has begun without it
+  bool is_left_behind(std::size_t trial) const;            // whether a later rung has begun without this trial
   std::vector<double> losses_of(std::size_t trial) const;  // losses of its point at the end of each decided rung
 
  private:

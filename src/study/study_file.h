@@ -1,5 +1,5 @@
 // The study file (configs/studies/README.md). Begin reading here. A study is an experiment and the keys that it varies.
-// This room (src/study) reads the file into a Study, makes the Trials from it (trials.h), and queues them for the
+// This folder (src/study) reads the file into a Study, makes the Trials from it (trials.h), and queues them for the
 // ranks of a job (study_work.h). Each trial is an experiment with its own folder and trial.json (trial_record.h).
 // expression.h computes keys from other keys, quasi_random.h draws values, and search_course.h runs a search that stops
 // bad trials early.
@@ -22,12 +22,12 @@ namespace ringtrain {
 struct Rule {
   std::string key;
   Expression expression;
-  bool implied = false;  // batch.global: batch_per_rank * ranks, added if the study sets batch.global nowhere
+  bool implied = false;  // true: the rule batch.global: batch_per_rank * ranks, which the program has added
 };
 
 // The end of each trial. These limits replace the experiment's stop.epochs and stop.steps. Its other limits stay.
 struct Limits {
-  std::vector<Setting> settings;  // for stop.epochs, stop.seconds, stop.target_metric, stop.target_value
+  std::vector<Setting> settings;  // values of stop.epochs, stop.seconds, stop.target_metric, stop.target_value
   std::int64_t samples = 0;       // rounded up to whole steps; 0: not given
   std::string samples_place;
   bool ends_by_count() const;  // whether epochs or samples end a trial
@@ -40,16 +40,16 @@ struct Study {
 
   std::string path, name;
   std::string experiment;              // path of the experiment's file
-  std::vector<std::string> overrides;  // for all trials, from the command line
+  std::vector<std::string> overrides;  // overrides for all trials, mainly from the command line
   ExperimentDraft base;                // the experiment with these overrides
   std::uint64_t seed = 1;              // seed of the draws
   std::vector<Axis> axes;              // in the file's order, but ranks_per_trial is first
   Draws draws;
-  std::vector<Setting> seeds;  // from repeat; empty: the experiment's seed
+  std::vector<Setting> seeds;  // the seeds of repeat; empty: the experiment's seed
   std::vector<Rule> rules;
   std::vector<Comparison> conditions;  // trials that do not fulfil all of them are left out
   Search search = Search::all;
-  HalvingBudget budget;  // for halving; samples = 0: not given
+  HalvingBudget budget;  // the budget of search: halving; samples = 0: not given
   Limits limits;
 
   bool sets(std::string_view key) const;  // whether an axis, a draw or a rule sets the key in at least one trial

@@ -32,7 +32,8 @@ std::int64_t version_of(const std::string& path) {
   return static_cast<std::int64_t>(mixed | 1u);
 }
 
-// A lock for writers of the record. On a file system without locks, writers use different file names instead.
+// A lock for writers of study.json. On a file system without locks it has no effect. Each writer has a temporary file
+// of its own in any case.
 class WriteLock {
  public:
   explicit WriteLock(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {

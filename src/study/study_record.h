@@ -1,5 +1,5 @@
-// Writes study.json, which lists all trials of a study in one file. It is made from the trials' own files whenever one
-// of them has changed. It can be made again at any time by any process of any job.
+// Writes study.json, which lists all trials of a study in one file. Any process of any job can make the file again at
+// any time, because it is made from the trials' own files (trial.json).
 #pragma once
 
 #include <cstdint>

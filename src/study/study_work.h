@@ -31,8 +31,8 @@ struct StudyWork {
   bool asks_for_gpus = false;                   // some trial of the queue may run on GPUs
   std::string job;                              // unique name of the job
   std::uint32_t number = 0;                     // number of this job in the roster's file
-  std::map<std::string, DatasetIndex> indices;  // by prefix
-  std::vector<Rung> rungs;                      // for search: halving; empty with search: all
+  std::map<std::string, DatasetIndex> indices;  // the index of each data set, by its prefix
+  std::vector<Rung> rungs;                      // the rungs of search: halving; empty with search: all
   std::vector<std::string> points;              // the point of each trial, for the rungs
 
   std::string serialize() const;

@@ -24,7 +24,7 @@ struct TrialPlan {
   std::string experiment_id;
 };
 
-// Returns these numbers for a run's plan.
+// Returns the TrialPlan of a run that has been planned.
 TrialPlan trial_plan_of(const RunPlan& plan);
 
 // Plans trials as `ringtrain plan` does. The headers of a data set are read once for all trials.
@@ -46,7 +46,7 @@ class TrialPlanner {
   int threads_;
   std::string device_;
   std::map<std::string, DatasetIndex> indices_;
-  std::map<int, Machine> machines_;  // by number of threads
+  std::map<int, Machine> machines_;  // a machine for each number of threads
 };
 
 }  // namespace ringtrain

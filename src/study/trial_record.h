@@ -46,14 +46,14 @@ struct TrialRecord {
   std::uint64_t seed = 1;
 
   TrialState state = TrialState::waiting;
-  std::int64_t starts = 0;              // how often a job has begun or continued it
-  std::string job;                      // the last job that worked on it
-  std::string updated;                  // UTC
-  std::optional<TrialOutcome> outcome;  // none: it has not begun
-  std::int64_t rung = 0;                // its last rung of search: halving, from 1; 0: no search
+  std::int64_t starts = 0;              // how often a job has begun or continued the trial
+  std::string job;                      // the last job that worked on the trial
+  std::string updated;                  // time at which trial.json was written, in UTC
+  std::optional<TrialOutcome> outcome;  // none: the trial has not begun
+  std::int64_t rung = 0;                // the trial's last rung of search: halving, from 1; 0: no search
   std::vector<double> rung_losses;      // validation loss at the end of each rung; NaN: none
-  bool paused = false;                  // waiting at the end of that rung, evaluated
-  bool left_behind = false;             // not promoted, so it never continues
+  bool paused = false;                  // whether the trial waits at the end of that rung, evaluated
+  bool left_behind = false;             // whether the trial never continues, because it was not promoted
   std::string error, hint, thrown_at;   // for the newest start; "": none
   bool is_over() const { return state == TrialState::finished || state == TrialState::diverged; }
 };

@@ -10,7 +10,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr int digits = 4;  // digits of drawn numbers: enough to differ, and few enough to type
+constexpr int digits = 4;  // significant digits of drawn numbers: enough to differ, and few enough to type
 
 double rounded(double value) {
   char text[40];

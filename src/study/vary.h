@@ -1,5 +1,5 @@
-// The keys that a study varies. Lists, grids and cases are combined with each other. Drawn keys get their values
-// together.
+// The keys that a study varies. Lists, grids and cases are combined with each other. The values of all drawn keys are
+// drawn together, as the coordinates of one point.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ std::vector<std::string> grid_values(const NumberRange& range, std::int64_t poin
 // Returns the settings of point `index`, one for each drawn key.
 std::vector<Setting> drawn_settings(const Draws& draws, std::uint64_t seed, std::uint32_t index);
 
-// Return whether the field's value is one number, and whether it is an integer.
+// is_number() returns whether the field's value is one number. is_integer() returns whether it is an integer.
 bool is_number(const Field& field);
 bool is_integer(const Field& field);
 
