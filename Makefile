@@ -8,7 +8,8 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := all
 
 # A build remembers the variables that were given on its command line: `make run` after `make demo CUDA=0` must not
-# compile everything again with CUDA. An empty value, or CUDA=auto, makes it forget one. Environment variables win.
+# compile everything again with CUDA. An empty value, or CUDA=auto, makes it forget a variable. Variables of the
+# environment come before remembered ones.
 HOMES := MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST
 ifneq ($(filter-out help setup dist clean format,$(or $(MAKECMDGOALS),all)),)
   REMEMBERED := CXX OPTIMISE WARNINGS CUDA CUDA_ARCHITECTURES $(HOMES:=_HOME)
@@ -257,7 +258,7 @@ help:
 	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME CLI11_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
 	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked. Later builds keep those of the command line."
 
-# These two commands build on all cores, unless a number of jobs is given.
+# Commands that build first do so on all cores, unless the user gives a number of jobs.
 ALL_CORES = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 setup:

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Makes build/ringtrain-bundle-MACHINE.tar.gz, which holds the programs, the GPU's tests and all libraries that they
-# need, including the C library and its loader, but not CUDA's libraries. start.sh becomes `ringtrain` in it. The
-# programs must be built before (make bundle).
+# Makes build/ringtrain-bundle-MACHINE.tar.gz, which holds the programs, the unit tests, the tests for GPUs, and all
+# libraries that they need. The C library and its loader are included, CUDA's libraries are not. In the bundle, start.sh is
+# called `ringtrain`. The programs must be built before (make bundle).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 limit_mib=60 # a machine with a GPU may accept only 64 MiB in all

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Finds the libraries and writes build/config.mk, which the Makefile includes. It runs when a variable or a flag has
-# changed. If a library is missing that was asked for (X_HOME set, CUDA=1) or is needed, the build ends and names the
-# variable.
+# changed. The build ends with an error if a needed library is missing, or one that the user asked for (X_HOME is set, or
+# CUDA=1). The error names the variable.
 set -u
 output=${1:?usage: .ci/configure.sh OUTPUT}
 CXX=${CXX:-g++}
@@ -70,8 +70,8 @@ find_library() { # variable, header, library ("" = header only), Debian package,
     "Debian: apt-get install $package (make setup does it) · modules: module load $module · spack: spack load $module · or set $variable."
 }
 
-# Says why the GPU backend cannot be built. With CUDA=1 this is an error. Otherwise the build is for CPUs only and tells
-# the reason.
+# Records why the GPU backend cannot be built. With CUDA=1 this is an error. Otherwise the build is for CPUs only and
+# prints the reason.
 no_cuda() { # what is missing, what to do
   [ "${CUDA:-auto}" = 1 ] && fail "CUDA=1, but $1" "$2 Or build with CUDA=0."
   cuda_line="off ($1)"

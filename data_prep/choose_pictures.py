@@ -2,8 +2,8 @@
 """Chooses pictures of each class, so that a study of any folder stays small: choose_pictures.py FOLDER OUT --count N
 
 FOLDER holds a folder per class, or train/ and val/ (or validation/) with one per class. OUT gets the same folders, with links
-to the chosen pictures: at most N over all classes of a split (2 N, to be split later, where FOLDER has no splits), as many
-of each class as fit. Which ones follows from their names alone.
+to the chosen pictures. A split gets at most N pictures, and every class an equal share of them. If FOLDER has no splits, 2 N
+pictures are chosen, which are split later. The choice depends only on the names of the pictures.
 """
 
 import argparse

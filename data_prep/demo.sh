@@ -1,7 +1,7 @@
 #!/bin/bash
-# What `make demo` does once everything is built: names -> HDF5 -> training on 2 ranks -> invented names -> loss curve.
-# NAMES=file: a CSV with a name column (COLUMN=... when it is not obvious which) or one name a line; default: the proper
-# names of Debian's word list.
+# Does the work of `make demo` after the build. It converts names to HDF5, trains on 2 ranks, invents names, and draws the
+# loss curve. NAMES=file is a CSV file with a column of names, or a file with one name a line. COLUMN=... names the column
+# if it is not obvious. Without NAMES, the names are the proper names of Debian's word list.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export NAMES=${NAMES:-} COLUMN=${COLUMN:-} PYTHON=${PYTHON:-python3}

@@ -9,7 +9,8 @@
 #       pixels. At most PICTURES_COUNT (1000) are for training, and at most as many are for validation
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
-# The Python with h5py: a distribution's own python3 sees its packages, another one in front of it does not.
+# Finds a Python with h5py. Only a distribution's own python3 sees the distribution's packages, and another python3 may
+# come first on PATH.
 for python in ${PYTHON:-python3 /usr/bin/python3}; do "$python" -c 'import h5py' 2> /dev/null && break; done
 data=${DATA:-data_prep/data}
 mkdir -p "$data"

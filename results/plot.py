@@ -29,7 +29,7 @@ def fail(message):
 
 
 class NoRun(Exception):
-    """What a given path lacks."""
+    """Raised for a path that is no run. The text says what the path lacks."""
 
 
 def metrics_file(run):
@@ -66,7 +66,8 @@ def read_run(path):
 
 
 def read_all(given):
-    """path -> records. What is no run, as a study.json among the folders of `results/NAME/*`, is told and left out."""
+    """Maps each path to its records. Leaves out paths that are no run, such as a study.json in `results/NAME/*`, with a
+    warning."""
     runs, problems = {}, []
     for name in given:
         try:

@@ -14,7 +14,7 @@ shift
 root=$(cd "$(dirname "$0")/.." && pwd) || exit
 site=${RINGTRAIN_SITE:-$root/slurm/site.env}
 [ -r "$site" ] || { echo "error: $site cannot be read" >&2; exit 1; }
-# Modules print text and use variables that are not set.
+# Modules print text, and they use variables that are not set. This must not end the script.
 set +u
 # shellcheck source=site.env
 . "$site" >&2

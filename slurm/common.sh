@@ -20,7 +20,8 @@ leave() {
 root=$(cd "$root" && pwd) || exit
 site=${RINGTRAIN_SITE:-$root/slurm/site.env}
 [ -r "$site" ] || fail "$site cannot be read; slurm/site.env of the project is the model of it"
-# Modules and environments of Spack or conda print text and use variables that are not set.
+# The file may load modules or Spack. They print text, and they use variables that are not set. This must not end the
+# script.
 set +u
 # shellcheck source=site.env
 . "$site" >&2
@@ -51,7 +52,7 @@ restart=${SLURM_RESTART_COUNT:-0}
 node_count=${SLURM_JOB_NUM_NODES:-${SLURM_NNODES:-1}}
 rank_count=${SLURM_NTASKS:-$((node_count * ${SLURM_NTASKS_PER_NODE:-1}))}
 
-# `sbatch --export=NONE` sets this variable to NONE. Every srun below would use that, and the ranks would have no PATH.
+# `sbatch --export=NONE` sets this variable to NONE. Every srun below would use it, and the ranks would have no PATH.
 export SLURM_EXPORT_ENV=ALL
 
 # Runs a command once on every node, without MPI, while nothing else runs.

@@ -2,7 +2,7 @@
 
 
 def colors(count):
-    """As many that differ: matplotlib's ten, or a rainbow where ten are not enough."""
+    """Returns `count` different colours: matplotlib's ten, or a rainbow if ten are not enough."""
     import matplotlib
 
     if count <= 10:

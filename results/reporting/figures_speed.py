@@ -30,7 +30,7 @@ def machine(run):
 
 
 def way(run):
-    """How the ranks work together; "" for a ring."""
+    """Returns how the ranks work together, or "" for a ring."""
     kind = run.config.get("parallel.kind", "ring")
     if kind == "pipeline":
         return f"pipeline of {run.config.get('parallel.stages')} stages"
@@ -242,7 +242,7 @@ def batch_row(name, ranks, batch, runs):
     }
 
 
-# Of a bar's parts: colour, hatch. Neighbours differ in lightness, so that they do in grey.
+# Maps each part of a bar to its colour and hatching. Neighbours differ in lightness, so they also differ in grey prints.
 PART_LOOKS = {
     "input": ("#0072B2", ""),
     "forward": ("#A6D5F2", "///"),
@@ -255,11 +255,11 @@ PART_LOOKS = {
     "update": ("#000000", "\\\\\\"),
     "rest": ("#DDDDDD", "++"),
 }
-DARK_PARTS = ("update", "input", "backward")  # with white edges
+DARK_PARTS = ("update", "input", "backward")  # they get white edges
 
 
 def stacked(axis, bars, labels, unit_of):
-    """A bar for each dictionary of parts, each part in the unit of its bar; parts that no bar has are left out."""
+    """Draws a bar for each dictionary of parts. unit_of(bar) is the unit of its lengths. Leaves out parts that no bar has."""
     left = numpy.zeros(len(bars))
     for part, (colour, hatch) in PART_LOOKS.items():
         if not any(bar.get(part) for bar in bars):
@@ -286,7 +286,7 @@ def whole(bar):
 
 
 def speed_cells(cells):
-    """((label, batch, ranks), runs) of each family, machine, batch and number of ranks."""
+    """Yields ((label, batch, ranks), runs) for each family, machine, batch and number of ranks."""
     groups = speed_groups(cells)
     labels = machine_labels(groups)
     for key, runs in groups.items():
@@ -296,8 +296,8 @@ def speed_cells(cells):
 
 
 def step_parts(cells):
-    """A stacked bar for each family, batch and number of ranks; of servers with ranks of their own a second one for the
-    workers."""
+    """Draws a stacked bar for each family, batch and number of ranks. If servers have ranks of their own, a second bar
+    shows the workers."""
     title = "Where a step's time goes"
     bars = []
     for (family, batch, ranks), own in speed_cells(cells):
@@ -332,7 +332,7 @@ def step_parts(cells):
 
 
 def rank_parts(cells):
-    """A stacked bar for each rank of runs whose ranks do different work. None where there is no such run."""
+    """Draws a stacked bar for each rank of runs whose ranks do different work. Returns None if there is no such run."""
     bars = []
     for (family, batch, ranks), own in speed_cells(cells):
         run = next((r for r in own if speed.rank_parts(r)), None)
@@ -367,7 +367,7 @@ def rank_parts(cells):
 
 
 def staleness(cells):
-    """Updates of asynchronous runs by staleness. None where no run is asynchronous."""
+    """Draws the updates of asynchronous runs by staleness. Returns None if no run is asynchronous."""
     rows, lines = [], {}
     for (family, batch, ranks), own in speed_cells(cells):
         counts = {}

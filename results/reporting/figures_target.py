@@ -85,7 +85,7 @@ def to_target(target, lines, made):
 
 
 def draw_target(axes, place, family, points, made, target):
-    """`place`: the number of the line and of all lines."""
+    """Draws one line. `place` holds the number of this line and the number of lines."""
     index, count = place
     if not points:
         return

@@ -11,7 +11,7 @@ from pathlib import Path
 from .errors import ReportError
 
 FILES = ("run.json", "metrics.jsonl")
-NOT_ENDED = ("not ended", "running")  # outcomes in run.json; earlier versions wrote "running"
+NOT_ENDED = ("not ended", "running")  # outcomes in run.json of runs that go on; earlier versions wrote "running"
 ENDED = ("finished", "failed", "diverged")  # states of a trial in study.json
 
 

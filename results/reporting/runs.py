@@ -85,8 +85,8 @@ class Run:
 
     @property
     def is_dead(self):
-        """Whether the run could not say how it ended: run.json (or trial.json, for a trial that was killed before it had a
-        run.json) says that it has not, and no process holds its lock."""
+        """Whether the run was killed: run.json says that the run has not ended, but no process holds the lock of its folder.
+        For a trial that was killed before it had a run.json, trial.json says so."""
         told = self.record.get("outcome") if self.record else self.trial.get("state")
         return told in NOT_ENDED and not may_be_locked(self.path / ".lock")
 
@@ -105,8 +105,8 @@ class Run:
     def state(self):
         """One of waiting, running, finished, stopped, failed and diverged. The run's own record decides if there is
         one. A run that finished with a loss above that of its first step (ran_away) has diverged. A trial that a search
-        did not continue was stopped. The study's word counts if the run was killed, or if only the study knows that the
-        run diverged."""
+        did not continue was stopped. The state in study.json counts if the run was killed, or if only the study knows that
+        the run diverged."""
         told = self.trial.get("state", "")
         if not self.record:
             return "failed" if self.is_dead else told or ("failed" if self.steps else "waiting")

@@ -4,7 +4,7 @@ import math
 
 import numpy
 
-# Where the time of a rank went. A line of metrics.jsonl has those of rank 0, which add up to the line's step.
+# The parts of a rank's time. A line of metrics.jsonl has the parts of rank 0, which add up to the step of that line.
 PARTS = [
     "input",
     "forward",
@@ -26,7 +26,7 @@ COLUMNS = {
     "update": "update_seconds",
 }
 NEEDED = ("seconds", "input_seconds", "forward_seconds", "backward_seconds", "communication_seconds", "update_seconds")
-# Of a worker whose servers have ranks of their own.
+# The columns with the parts of a worker's step, if servers have ranks of their own.
 WORKER_COLUMNS = {
     "input": "worker_input_seconds",
     "forward": "worker_forward_seconds",
@@ -49,24 +49,24 @@ def throughput(run):
 
 
 def has_workers(run):
-    """Whether parameter servers have ranks of their own: each line is then an update of server 0."""
+    """Returns whether parameter servers have ranks of their own. Each line is then an update of server 0."""
     return "worker" in run.steps or "gradients" in run.steps
 
 
 def mean_seconds(run, column):
-    """Mean over the steps; a step without the column spent no time on it."""
+    """Returns the mean of a column over the steps. A step without the column spent no time on it."""
     values = run.column(column)
     values = values[math.ceil(len(values) / 10) if len(values) > 1 else 0 :]
     return float(numpy.nan_to_num(values).mean()) if len(values) else 0.0
 
 
 def parts(run):
-    """Maps each part of a step to its mean seconds, of rank 0. "rest" is the time in no part. Returns None if the parts were
-    not recorded. Means are used because they add up to the whole step, which medians do not."""
+    """Maps each part of rank 0's step to its mean seconds. "rest" is the time in no part. Returns None if the parts were not
+    recorded. Means are used because they add up to the whole step, which medians do not."""
     if not len(run.column("seconds")) or any(column not in run.steps for column in NEEDED):
         return None
     if has_workers(run) and "worker_wait_seconds" not in run.steps:
-        return None  # an older run: its lines have the parts of workers beside the time between two updates
+        return None  # an older run, whose lines mix the parts of workers with the time between two updates
     found = {part: mean_seconds(run, COLUMNS[part]) if part in COLUMNS else 0.0 for part in PARTS}
     waits = "waiting for workers" if has_workers(run) else "waiting for servers"
     found[waits] = mean_seconds(run, "worker_wait_seconds" if has_workers(run) else "server_wait_seconds")
@@ -76,7 +76,7 @@ def parts(run):
 
 
 def worker_parts(run):
-    """The same of a worker's step, where servers have ranks of their own; None elsewhere."""
+    """Returns the same parts for a worker's step, or None if no server has a rank of its own."""
     if any(column not in run.steps for column in WORKER_COLUMNS.values()):
         return None
     found = {part: mean_seconds(run, WORKER_COLUMNS[part]) if part in WORKER_COLUMNS else 0.0 for part in PARTS}
@@ -84,7 +84,8 @@ def worker_parts(run):
 
 
 def rank_parts(run):
-    """For each rank: part -> seconds of all steps of the newest start that recorded them; [] where none did."""
+    """Returns for each rank a map from parts to seconds, over all steps of the newest start that recorded them. Returns []
+    if no start did."""
     found = []
     for own in run.of_start("rank_seconds", []):
         waits = {"waiting for servers": own.get("server", 0.0), "waiting for workers": own.get("workers", 0.0)}
@@ -102,8 +103,8 @@ def exposed_share(run):
 
 
 def sent_mb_per_1000_samples(run, kind):
-    """Megabytes that all ranks gave to others per 1,000 samples: kind "sent" by message, "shared" through a node's memory.
-    None where no start recorded them."""
+    """Returns the megabytes that all ranks gave to others per 1,000 samples. `kind` is "sent" (by message) or "shared"
+    (through the memory of a node). Returns None if no start recorded them."""
     start = next((s for s in reversed(run.starts) if s.get("rank_bytes")), None)
     if start is None or "global_batch" not in run.steps:
         return None
@@ -114,7 +115,7 @@ def sent_mb_per_1000_samples(run, kind):
 
 
 def staleness(run):
-    """staleness -> updates of an asynchronous run; {} of others."""
+    """Maps each staleness to the number of updates of an asynchronous run. Returns {} for other runs."""
     told = run.record.get("staleness", {})
     return {int(key): count for key, count in sorted(told.items(), key=lambda item: int(item[0]))}
 
@@ -125,7 +126,8 @@ def mean_staleness(run):
 
 
 def dropped_gradients(run):
-    """Of a run with backup workers, over its starts; None of others."""
+    """Returns the number of dropped gradients of a run with backup workers, over all of its starts. Returns None for other
+    runs."""
     return int(numpy.nansum(run.column("dropped"))) if "dropped" in run.steps else None
 
 

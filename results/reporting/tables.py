@@ -42,8 +42,8 @@ def trial_row(run, target=None):
 
 
 def ranks_row(run):
-    """What the ranks gave to each other: bytes per 1,000 samples, by message and through a node's memory; how stale
-    asynchronous updates were; gradients that came too late."""
+    """Returns the megabytes that ranks gave to each other per 1,000 samples (by message, and through the memory of a node),
+    the mean staleness of asynchronous updates, and the number of gradients that came too late."""
     return {
         "sent_mb_per_1000_samples": speed.sent_mb_per_1000_samples(run, "sent"),
         "shared_mb_per_1000_samples": speed.sent_mb_per_1000_samples(run, "shared"),

@@ -129,7 +129,7 @@ def kernels(batch):
             weight_gradient(c)
             add(f"{before.name} norm's gradient", 3 * before.y, more_bytes=0 if fused else mask(before.y))
         weight_gradient(first)
-        # If the block before ends in one norm only, its output and its norm's input are read, too.
+        # If the block before ends in a single norm, the output of that block and the input of that norm are read, too.
         brings = index > 0 and whole_tiles(net[index - 1][2].out) and not net[index - 1][3]
         data_gradient(first, first.x * (3 if brings else 1), partial_sums(first.x) if brings else 0)
     for words in (1, 2):

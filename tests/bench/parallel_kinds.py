@@ -52,7 +52,7 @@ def has_own_server(kind):
 
 
 def shares(ranks, parts, seconds):
-    """Of the time of the steps, for each rank."""
+    """For each rank, the share of the steps' time that these parts took."""
     return " ".join(f"{sum(rank.get(part, 0) for part in parts) / seconds:.2f}" for rank in ranks)
 
 
@@ -97,8 +97,8 @@ def run(model, kind, slow):
 
 
 def median_row(runs):
-    """The row and the evaluations of the run with the median speed. Losses are medians too, since they differ in runs whose
-    order of updates does. Also the slowest and the fastest speed."""
+    """The row and the evaluations of the run with the median speed. The row also has the slowest and the fastest speed.
+    Its losses are medians of all runs, because the losses of asynchronous runs differ."""
     runs = sorted(runs, key=lambda run: run[0]["samples_per_second"])
     figures, evaluations = runs[(len(runs) - 1) // 2]
     rates = [own["samples_per_second"] for own, _ in runs]

@@ -5,9 +5,10 @@ ResNet-18 on the digits, on 2 ranks. Runs that compare after every step take tur
   tests/bench/replica_check_cost.py [--rounds 4]           about 8 minutes on 2 cores; the machine should be idle
   tests/bench/replica_check_cost.py --rounds 1 --steps 20  to see that it works
 
-The seconds of a comparison are the difference between the median steps of two neighbouring runs; the middle of all
-rounds counts, and the smallest and largest are given. With the default, -1, ranks compare once a minute, or more seldom
-if a thousandth of the time would not be enough. The share of the time at this default follows from the seconds.
+The seconds of a comparison are the difference between the median steps of two neighbouring runs. The result is the
+median over all rounds, with the smallest and the largest value. With the default, -1, ranks compare once a minute, or
+less often if the comparisons would take more than a thousandth of the time. The share of the time at this default is
+computed from the seconds.
 
 Needs the data of `make demo` and `make study` (data_prep/study_data.sh names, digits). Writes
 results/bench/replica_check.csv.

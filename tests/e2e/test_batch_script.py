@@ -1,5 +1,5 @@
-"""Tests slurm/train.sbatch and prep.sbatch with stand-ins for Slurm's commands: requeues, launchers, nodes of two
-kinds."""
+"""Tests slurm/train.sbatch and prep.sbatch with stand-ins for Slurm's commands: requeues, launchers, and jobs whose nodes
+are of two kinds."""
 import os
 import re
 import subprocess

@@ -137,7 +137,7 @@ def test_what_cannot_be_measured_is_told(workshop, names):
 
 @pytest.mark.parametrize("kind, changes", [("step", {}), ("split", {"parallel": {"kind": "pipeline", "stages": 2}}), ("components", SMALL)])
 def test_the_ranks_of_a_node_share_the_data_sets_tables(workshop, data_sets, preload, kind, changes):  # noqa: F811
-    """Where rank 1 cannot open the memory of rank 0, a warning says so; nothing would be opened without sharing."""
+    """Rank 1 cannot open the memory of rank 0, and a warning says so. Without sharing, it would not try to open it."""
     if kind == "components":
         workshop.data = data_sets["raw"]
     env = {"LD_PRELOAD": str(preload), "RINGTRAIN_FAULTS": "call=open,path=/proc/*/fd/*,rank=1,from=1,count=0,do=EACCES"}

@@ -27,7 +27,7 @@ def test_the_best_is_kept_unless_it_is_not_wanted(workshop):
     left = workshop.train("left", checkpoint={"best": False}, **words)
     assert (kept / "checkpoints" / "best.h5").exists() and not (left / "checkpoints" / "best.h5").exists()
     assert [e["best"] for e in evaluations(left)] == [e["best"] for e in evaluations(kept)]
-    # The folder has no other file: the trial file that the start has written is gone.
+    # The folder has no other file: the start has removed the file with which it measured a checkpoint's time.
     assert sorted(path.name for path in (left / "checkpoints").iterdir()) == sorted(path.name for path in checkpoints(left))
     # Without a best checkpoint, the newest one is evaluated.
     result = workshop.run("evaluate", left, ranks=0)
@@ -52,7 +52,7 @@ def test_a_target_ends_the_run_at_the_first_evaluation_that_reaches_it(workshop,
 
 
 def test_the_page_of_checkpoints_lists_every_attribute_with_its_type(workshop):
-    """A count is an integer in the file. A name that ends in ... stands for all that begin like it."""
+    """A count is an integer in the file. In the page, a name that ends in ... stands for all names with this beginning."""
     kinds = {"text": (str, bytes), "text, JSON": (str, bytes), "integer": numpy.integer, "float": numpy.floating}
     listed = {}
     for names, types in re.findall(r"^\| (`[^|]*) \| ([^|]*) \|", (ROOT / "results" / "checkpoints.md").read_text(), re.M):

@@ -22,7 +22,7 @@ import check_parts  # noqa: E402
 import check_schedule  # noqa: E402
 import kept_search  # noqa: E402
 
-# The table of parts and seconds, in this order.
+# The parts of the first call with their seconds, in this order.
 FIRST_TEN_MINUTES = [("kernels and operations", 120), ("graphs = eager", 60), ("search at batch 256", 90), ("images/s", 120),
                      ("characters/s", 30), ("PyTorch", 60), ("kernel table", 60)]
 
@@ -279,8 +279,7 @@ def read(path):
         return b""
 
 
-# ---- Carrying the results of a search
-# ---------------------------------------------------------------------------------
+# ---- Carrying the results of a search ------------------------------------------------------------------------------
 
 def test_a_search_goes_out_in_pieces_and_comes_in_again(tmp_path, monkeypatch):
     monkeypatch.setattr(kept_search, "PIECE_BYTES", 3000)

@@ -225,7 +225,7 @@ def test_bench_input_says_which_input_a_node_needs_and_how_many_threads(workshop
     node, said = advice("jpeg", 10_000_000, "data.loader_threads=1")
     threads = int(re.search(r"take ([\d,]+) loader threads", said)[1].replace(",", ""))
     assert threads == pytest.approx(10_000_000 / (node["samples_per_second"] / min(2, os.cpu_count())), rel=0.01)
-    assert "will not do" in said and "--size 37 --encoding raw" in said and "too slow" in said  # 8/7 of 32 pixels
+    assert "will not do" in said and "--size 37 --encoding raw" in said and "too slow" in said  # 37 is about 8/7 of 32 pixels
     _, said = advice("raw", 10_000_000)
     assert "this decoded data set will not do" in said
     _, said = advice("raw", 0)

@@ -52,8 +52,8 @@ def test_a_resnets_replay_has_the_bits_of_the_run(images):
 
 
 def test_workers_that_take_turns_are_one_rank_with_their_share_of_the_batch(workshop):
-    """In turns no gradient is stale, so the run is the ring's with that batch. Update u has the samples of its step
-    u."""
+    """When workers take turns, no gradient is stale. The run is then that of a ring whose batch is one worker's share.
+    Update u has the samples of the ring's step u."""
     ring = workshop.train("ring", batch={"global": 16, "worker": 8}, **SGD)
     turns = workshop.folder / "turns.csv"
     turns.write_text("step,update,worker,version,staleness\n" + "".join(
@@ -63,8 +63,8 @@ def test_workers_that_take_turns_are_one_rank_with_their_share_of_the_batch(work
 
 
 def test_every_sample_is_applied_once_an_epoch(workshop):
-    """In any order of arrival, each sample of an epoch is applied once, before the first one of the next epoch. Updates
-    that fast workers take over from a slow one have its samples. The replay takes over none and has the run's bits."""
+    """In any order of arrival, each sample of an epoch is applied once, before the first one of the next epoch. Fast
+    workers take over updates of a slow worker, with its samples. A replay has the bits of the run."""
     common = dict(ranks=4, batch={"global": 24, "worker": 4}, stop={"steps": 0, "epochs": 2}, **SGD)
     run = workshop.train("run", parallel=ASYNC, test={"slow_rank": 3, "slow_seconds": 0.02}, **common)
     assert [row["step"] for row in arrivals(run)] == list(range(1, last_step(run) + 1))

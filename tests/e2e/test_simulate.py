@@ -1,5 +1,5 @@
-"""Tests that `make simulate` still links: its list of sources has all of the program that it calls. No SimGrid is needed,
-because the list is compared with the objects of the ordinary build."""
+"""Tests that `make simulate` still links: every function that the simulation calls is in its list of sources. No SimGrid is
+needed, because the list is compared with the objects of the ordinary build."""
 import importlib.util
 import re
 import shlex
@@ -21,13 +21,14 @@ def sources():
 
 
 def symbols(objects, which):
-    """The program's own names that the objects have (--defined-only) or ask for (--undefined-only)."""
+    """The program's own symbols that the objects define (--defined-only) or need (--undefined-only)."""
     text = subprocess.run(["nm", "-C", which, *objects], capture_output=True, text=True, check=True).stdout
     return {name for name in re.findall(r"^[0-9a-f ]{17}[a-zA-Z] (.*)$", text, re.MULTILINE) if "ringtrain::" in name}
 
 
 def compiled_without_simgrid(source, folder):
-    """The object of one of the simulation's own files. It stands on SimGrid's MPI later, and on the build's MPI here."""
+    """Compiles one of the simulation's own files. `make simulate` compiles it with SimGrid's MPI, and this test with the
+    build's MPI."""
     made = folder / f"{source.stem}.o"
     mpi = re.search(r"^MPI_CFLAGS := (.*)$", CONFIG.read_text(), re.MULTILINE).group(1)
     subprocess.run(["g++", "-std=c++20", "-O0", "-w", f"-I{ROOT}/src", "-include", ROOT / "tests" / "simulate" / "waits.h",

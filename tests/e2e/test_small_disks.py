@@ -1,5 +1,5 @@
-"""Runs the unit tests that need a small disk as the user nobody. A user may mount one in a namespace of his own, so these
-tests are no longer left out where nobody is root."""
+"""Runs the unit tests that need a small disk without root's rights. If root runs the tests, they run as the user "nobody".
+Any user can mount a small disk in a user namespace."""
 import os
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
 
 @pytest.fixture
 def folder_of_nobody():
-    """pytest's own folders do not serve here: only their owner may enter them, and each pytest that starts sees to that."""
+    """A folder that the user "nobody" may enter. pytest's own folders may only be entered by their owner."""
     with tempfile.TemporaryDirectory(prefix="ringtrain-small-disks-") as folder:
         yield Path(folder)
 

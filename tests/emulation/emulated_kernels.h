@@ -9,8 +9,8 @@ namespace ringtrain::cuda {
 // arguments of another kernel, and where a GPU would hang.
 void run_emulated(const KernelLaunch& launch);
 
-// Makes blocks and threads run from the last to the first from now on, on this thread. Results that depend on their
-// order, for example because a barrier is missing, then change.
+// From now on, kernels that this thread starts run their blocks and threads from the last to the first. Results that
+// depend on this order, for example because a barrier is missing, then change.
 void emulate_backwards(bool backwards);
 
 }  // namespace ringtrain::cuda

@@ -13,9 +13,9 @@ namespace ringtrain::cuda {
 
 // Reads the TensorPlaces of copies, which must therefore be in memory when the launch is given.
 std::vector<Region> regions_of(const KernelLaunch& launch);
-// Returns where the memory that a launch points to holds addresses itself. Each returned place is on the host. Code
-// that moves this memory must move the addresses, too. Every argument structure whose memory holds pointers must be
-// handled here.
+// The memory that a launch points to may itself hold addresses. This function returns the places of these addresses, as
+// pointers of the host. Code that moves the memory must change the addresses, too. Every argument structure whose
+// memory holds pointers must be handled here.
 std::vector<void**> addresses_in_memory(const KernelLaunch& launch);
 std::vector<Region> regions_of(const DnnOperation& operation, std::span<void* const> tensors);
 std::vector<Region> regions_of(const RnnPlan& plan, const RnnForward& arguments);

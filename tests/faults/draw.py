@@ -124,19 +124,20 @@ def signal_in_a_call(g, fault):
     _after_signal(g, fault, number, rank)
 
 
-# What the operating system, mpirun or the program says of a rank that a signal has ended.
+# What the operating system, mpirun or the program prints about a rank that a signal has ended.
 ENDED_BY = r"exited on signal {0} |ended by signal {0} |exit code (-{0}|{1})\b"
 
 
 def has_died(rank):
-    """What mpirun or the other ranks say of a killed rank. `rank` is a number, or a pattern."""
+    """What mpirun or the other ranks print about a killed rank. `rank` is a number, or a pattern."""
     return rf"process rank {rank} with PID \d+ .*exited on signal 9|rank {rank} \(pid \d+\) has died|rank {rank} has died"
 
 
 def _after_signal(g, fault, number, rank):
     of_rank = fault.target.startswith("rank")
     if number == signal.SIGSTOP:
-        # Nobody ends a job whose mpirun or script stands still for ever.
+        # A job whose mpirun or script is stopped would never end, so SIGCONT always follows there. For a rank, it follows
+        # in 60 % of the draws.
         if not of_rank or g.random() < 0.6:
             fault.what += " and CONT"
             fault.blows = [Blow("hit", g.uniform(0.05, 2), fault.target, "CONT")]

@@ -35,7 +35,7 @@ class Kind:
     data: str
     changes: dict = field(default_factory=dict, hash=False, compare=False)
     command: str = "train"
-    repeats: bool = True  # bit for bit. Asynchronous updates depend on who comes first
+    repeats: bool = True  # whether it repeats bit for bit. Asynchronous updates depend on who comes first
 
 
 COMMON = {
@@ -116,8 +116,8 @@ def experiment_of(kind, data, run_dir, changes=None):
 # ---- The state of a run on disk ------------------------------------------------------------------------------------
 
 def digest_of(checkpoint, kind):
-    """A digest of every number that a checkpoint carries from step to step. If the job does not repeat bit for bit: of
-    the names and shapes, the step and the samples. Raises ValueError for a number that is not finite."""
+    """A digest of every number that a checkpoint carries from step to step. If the job does not repeat bit for bit, the
+    digest is that of the names, the shapes, the step and the samples. Raises ValueError for a number that is not finite."""
     whole = hashlib.sha256()
     for name, values in sorted(e2e.arrays(checkpoint).items()):
         whole.update(name.encode())

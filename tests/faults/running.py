@@ -116,7 +116,7 @@ def observe(run_dir):
 
 
 class Strikes:
-    """The blows from outside that are still to come."""
+    """The blows (events from outside) of a fault that are still to come."""
 
     def __init__(self, place, fault, kind, folder, job, data, total):
         self.place, self.fault, self.kind, self.folder, self.job, self.data, self.total = place, fault, kind, folder, job, data, total

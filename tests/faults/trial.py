@@ -59,7 +59,7 @@ class Trial:
         if code != 0 or fault.harm:
             self.resume(requeued)
         self.wrong = [self.anonymous(sentence) for sentence in self.wrong]
-        if fault.target == "remove checkpoint":  # then its trial cannot be removed, either
+        if fault.target == "remove checkpoint":  # the checkpoint that a start writes as a trial then stays, too
             self.wrong = [sentence for sentence in self.wrong if "temporary files are left" not in sentence]
         return self
 
@@ -84,7 +84,7 @@ class Trial:
         code, left = follow(job)
         text = job.result(code).text
         self.texts.append(text)
-        late = "nothing to do" in text or code == 0  # the first had ended
+        late = "nothing to do" in text or code == 0  # the first job had ended
         if not late and "another job works in this run folder" not in text:
             self.wrong.append(f"the second job was not refused: exit code {code}")
 
@@ -125,7 +125,7 @@ class Trial:
         run_dir = self.folder / "run"
         resume = self.kind.command == "study" and (self.folder / "results").exists() or run_dir.exists()
         if self.kind.command == "batch" and restart > 0:
-            resume = False  # the script itself knows
+            resume = False  # the script resumes by itself
         (self.folder / "requeued").unlink(missing_ok=True)
         job = self.place.start(self.kind, self.folder, {}, rules=rules, resume=resume, data=self.data, restart=restart)
         code, left = follow(job)

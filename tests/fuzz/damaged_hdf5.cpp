@@ -223,7 +223,7 @@ std::string damaged_file(const std::string& name, std::string_view input,
       if (kind == element_kind && recompute != nullptr) recompute(file.get());
     } else {
       change_bytes(path, rest, kind);
-      break;  // HDF5 must not write a file that it may no longer understand
+      break;  // HDF5 must not write to a file whose bytes were changed, because it may no longer understand the file
     }
   }
   for (int changes = 0; !rest.empty() && changes < 4; ++changes)

@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder is removed when the process ends normally. After a crash it stays, and in memory it goes away with the
-// machine.
+// The folder is removed when the process ends normally. After a crash it stays. If it lies in memory, it is gone after
+// the machine's next start.
 struct Folder {
   Folder() {
     const fs::path parent = fs::is_directory("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();

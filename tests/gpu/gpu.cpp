@@ -82,7 +82,7 @@ void run_on_gpu(const KernelLaunch& launch, std::span<std::byte> memory) {
     twin_bytes = memory.size() + 256;
     twin = device.allocate(static_cast<std::int64_t>(twin_bytes), "memory of the kernels' tests");
   }
-  std::byte* const copy = static_cast<std::byte*>(twin) + shift;  // aligned as the original
+  std::byte* const copy = static_cast<std::byte*>(twin) + shift;  // has the alignment of the original
   const auto move = [&](void* address_at) {
     std::uintptr_t address = 0;
     std::memcpy(&address, address_at, sizeof address);

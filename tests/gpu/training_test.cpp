@@ -210,7 +210,7 @@ TEST(GpuMemory, WhatTravelsIsCarriedBesideThePass) {
   EXPECT_LE(bytes(*program), bytes(*plain));
 }
 
-// The only search. Every later program takes its results. Each precision has half of the time.
+// This is the only search. Every later program uses its results. Each of the two precisions has half of the time.
 class GpuFusions : public testing::TestWithParam<Precision> {};
 
 TEST_P(GpuFusions, OfResNet50AreSearchedAndKept) {

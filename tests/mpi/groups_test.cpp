@@ -13,7 +13,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t kChunkBytes = 1 << 18;    // MPI libraries send such messages only on request
+constexpr std::size_t kChunkBytes = 1 << 18;    // MPI libraries send such messages when the receiver is ready
 constexpr std::size_t kManyValues = 3'000'000;  // one poll() of the ring does not finish such a sum
 
 std::vector<float> sums_over(const std::vector<int>& ranks, std::size_t count) {

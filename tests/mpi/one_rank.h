@@ -11,7 +11,7 @@ namespace ringtrain {
 
 class OneRank {
  public:
-  // Rank 0 tells all ranks these values of a step.
+  // The values of a step. Rank 0 gives them to all ranks.
   struct Step {
     Position position;
     double loss = 0, gradient_norm = 0;

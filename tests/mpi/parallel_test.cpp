@@ -225,7 +225,7 @@ TEST_F(Shares, GoOnFromEachOthersCheckpoints) {
     SCOPED_TRACE(way.back());
     const Experiment own = experiment("names", joined(common, way));
     TrainingRank first(own, false, &at_4);
-    const Checkpoint same = first.snapshot();  // splitting the state into parts loses nothing
+    const Checkpoint same = first.snapshot();  // the state is whole again after it was split into parts
     for (std::size_t a = 0; a < same.arrays.size(); ++a)
       EXPECT_EQ(same.arrays[a].values, at_4.arrays[a].values) << same.arrays[a].name;
     first.steps(2);

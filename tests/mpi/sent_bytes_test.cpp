@@ -15,7 +15,8 @@
 namespace ringtrain {
 namespace {
 
-// Returns what all ranks have sent in `call`. Collective. The sum of the two numbers is not counted.
+// Returns the bytes that all ranks have sent in `call`. Collective. The bytes of the sum that collects this result are
+// not included.
 template <class Call>
 SentBytes sent_by_all(const Call& call) {
   const SentBytes before = sent_bytes();
@@ -34,13 +35,14 @@ TEST(SentBytesTest, ASumOfARingSendsAllPiecesButOneTwice) {
   for (const bool allocated : {false, true})
     for (const char* algorithm : {"ring", "halving", "mpi"}) {
       SCOPED_TRACE(cat(algorithm, place_name(allocated)));
-      if (std::string(algorithm) == "mpi" && allocated) continue;  // MPI's own sums take no part in that
+      if (std::string(algorithm) == "mpi" && allocated) continue;  // MPI's own sums do not read values in place
       const auto communicator = make_mpi_communicator(session().job(), 4096, 0x7fffffff, {.algorithm = algorithm});
       SummedVector vector(*communicator, std::vector<float>(kLength, 1.0f), allocated);
       const SentBytes sent = sent_by_all([&] { communicator->sum(vector.span()); });
       const std::int64_t bytes = allocated ? sent.through_memory : sent.by_message;
       EXPECT_EQ(allocated ? sent.by_message : sent.through_memory, 0);
-      // MPI's own sums count as a ring's, rounded down for each rank. Small sums by halving exchange all values.
+      // The bytes of MPI's own sums are counted as those of a ring, rounded down for each rank. Halving sends more for
+      // small sums, because ranks then exchange all values.
       const bool is_rough = std::string(algorithm) != "ring";
       EXPECT_GE(bytes, 2 * others * kBytes - (is_rough ? 2 * session().size() : 0));
       EXPECT_LE(bytes, 2 * others * kBytes * (is_rough ? 2 : 1));

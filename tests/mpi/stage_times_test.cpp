@@ -1,5 +1,5 @@
-// Tests what the stages of a pipeline report of their time, when the last stage is slow: the others wait for it. In
-// host memory and on (host) devices, where waits are queued.
+// Tests the times that the stages of a pipeline report when the last stage is slow. The other stages must report that
+// they waited. The pipelines run in host memory and on (host) devices, where waits are queued.
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
@@ -18,7 +18,8 @@ class StageTimes : public PipelineTest {
     const int ranks = session().size();
     Experiment e = as_pipeline(text("names", {}), ranks, "1f1b");
     e.communication.library = library;
-    // While the host waits for a message through host memory, a GPU goes on with its stream. So does this order.
+    // While the host waits for a message through host memory, a GPU goes on with its stream. With this order, the host
+    // device does the same.
     const auto order = library == "mpi" ? cuda::RunOrder::Kind::at_issue : cuda::RunOrder::Kind::latest;
     TrainingRank plain(e, on_device, nullptr, false, {order, 0});
     e.test.slow_rank = ranks - 1;
@@ -34,7 +35,8 @@ class StageTimes : public PipelineTest {
       EXPECT_GT((sent_bytes() - before).by_message, 0);
       EXPECT_GT(times.boundary, 0);
       EXPECT_LE(quick, middle - begin);
-      // A stage waits for gradients while the last stage sleeps. The last stage has a message when it wakes up.
+      // The other stages wait for gradients while the last stage sleeps. The last stage need not wait: its message has
+      // arrived when it wakes up.
       if (!is_slow) {
         EXPECT_GE(times.bubble, 0.8 * kSleep) << "rank " << session().rank();
       }

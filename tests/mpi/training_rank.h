@@ -85,7 +85,7 @@ class TrainerTest : public WithFolder {
 };
 
 struct TrainingRank {
-  bool alone;  // this run has one rank, whatever the number of ranks of the test
+  bool alone;  // true if this run has one rank, whatever the number of ranks of the test
   RankGroup group = alone ? *session().job().split(session().rank()) : session().job();
   std::unique_ptr<Communicator> host;
   std::unique_ptr<cuda::HostDevice> device;

@@ -36,14 +36,15 @@ Desk& desk(const std::vector<int>& node, int rank) {
   return *desks[static_cast<std::size_t>(place(node, rank))];
 }
 
-// Of `slots` slots in each direction.
+// Returns a slot from `sender` to the reader at this place. There are `slots` slots in each direction.
 Slot& slot_from(Desk& sender, int reader_place, int slot, int slots) {
   return sender.slots[static_cast<std::size_t>(reader_place * slots + slot)];
 }
 
 }  // namespace
 
-// The desks go around as the names of shared memory do in the program, so a start has the same collectives.
+// The ranks send each other the addresses of their desks. The program's ranks send the names of their shared memory in
+// the same way, so a simulated start has the same collectives.
 NodeExchange::NodeExchange(const RankGroup& group, std::vector<int> node, int slots)
     : group_(group), node_(std::move(node)), place_(place_of(group.rank())), slots_(slots) {
   auto* own = new Desk;
@@ -72,7 +73,7 @@ void NodeExchange::release(void* memory) {
   std::erase_if(given, [&](const auto& region) { return region.data() == memory; });
 }
 
-// A lane asks for the places of its partners when it begins a step.
+// A lane calls this for its partners when it begins a step.
 int NodeExchange::place_of(int rank) const {
   simulate::look_again();
   return place(node_, rank);

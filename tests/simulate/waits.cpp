@@ -12,7 +12,7 @@ namespace simulate {
 
 struct Bell {
   int rank;                // of its owner, in MPI_COMM_WORLD
-  bool has_rung = false;   // since the owner has last looked
+  bool has_rung = false;   // another rank has rung since the owner last looked
   bool is_asleep = false;  // the owner sleeps
   bool rings = false;      // a message to the owner is under way
 };

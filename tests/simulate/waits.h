@@ -31,16 +31,17 @@ int broadcast(void* values, int count, MPI_Datatype type, int root, MPI_Comm com
 // has rung since then. Returns at once after look_again().
 int wait_for_one();
 
-// To be called for every step that a rank begins: it must look at it once before it may sleep.
+// Call this for every step that a rank begins. The rank must look at the step once before it may sleep.
 int look_again(int result = 0);
 
-// With a bell a rank tells another rank of its node that there is something to look at in memory. A rank that sleeps
-// hears it after the time of an empty message within the node.
+// With a bell, a rank tells another rank of its node that there is something new in memory. A rank that sleeps wakes up
+// after the time of an empty message within the node.
 struct Bell;
 Bell& own_bell();
 void ring(Bell& other);
 
-// The time in which a rank reads so many bytes of another rank in place. It does nothing else meanwhile.
+// Lets the simulated time pass in which a rank reads so many bytes of another rank in place. The rank does nothing else
+// in this time.
 void take_time_to_read(std::size_t bytes);
 void set_read_rate(double bytes_per_second);
 

@@ -22,8 +22,7 @@ def step_numbers(run_dir):
     return [record["step"] for record in e2e.steps(run_dir)]
 
 
-# ---- Tests that run together, the slowest first
-# -----------------------------------------------------------------------
+# ---- Tests that run together, the slowest first --------------------------------------------------------------------
 
 @together
 def test_at_the_time_limit_a_checkpoint_is_made_within_kill_wait_and_the_job_goes_on(shop, whole):
@@ -434,8 +433,7 @@ def test_a_job_of_an_installed_program_needs_no_checkout(shop, whole):
     assert step_numbers(shop.folder / "run") == [1, 2, 3, 4]
 
 
-# ---- Tests that run alone, since they take nodes from the others
-# ------------------------------------------------------
+# ---- Tests that run alone, since they take nodes from the others ---------------------------------------------------
 
 @pytest.fixture
 def alone(running):

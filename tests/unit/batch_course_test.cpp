@@ -49,7 +49,8 @@ TEST(BatchCourse, AFractionOfAnEpochIsOneOfItsSamples) {
 }
 
 // The epoch has 100 samples. After two batches of 20, the batch becomes 40. After 20 + 20 + 40 samples, the remaining
-// 20 fill no batch of 40, so the epoch is over. In the other course the batch becomes 20, and they fill one.
+// 20 fill no batch of 40, so the epoch is over. In the other course the batch becomes 20, and the 20
+// samples fill one batch.
 TEST(BatchCourse, TheNextBatchDecidesWhetherAnEpochIsOver) {
   const BatchCourse course{100, false, {{.batch = 20}, {.offset = 40, .batch = 40}}};
   Position p = course.after(course.after({}));

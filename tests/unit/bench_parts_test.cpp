@@ -88,8 +88,8 @@ class ReducedSource : public WithFolder {
   }
 };
 
-// A reduced source repeats the first pictures of the order. They themselves are the same with and without reading and
-// decoding.
+// A reduced source gives the first pictures of the order again and again, without storage or without decoding. These
+// pictures must be the ones that the whole input gives first.
 TEST_F(ReducedSource, GivesTheFirstPicturesWithoutReadingOrDecodingThem) {
   const auto jpeg = data(false);
   Loader whole(jpeg, plan());

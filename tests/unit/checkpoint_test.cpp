@@ -41,7 +41,7 @@ Checkpoint example(std::int64_t step = 7, std::int64_t size = 1000) {
   Checkpoint checkpoint;
   checkpoint.step = step;
   checkpoint.texts = {{"experiment", "name: test\nseed: 1\n"}, {"model", "char_lstm"}, {"note", ""}};
-  checkpoint.numbers = {{"best_value", 1.5}, {"samples", (std::int64_t{1} << 53) + 1}};  // no double is the second
+  checkpoint.numbers = {{"best_value", 1.5}, {"samples", (std::int64_t{1} << 53) + 1}};  // no double holds the second
   checkpoint.arrays = {{"weights/lstm.weight", {size / 10, 10}, noise(1, size)},
                        {"weights/lstm.bias", {10}, noise(2, 10)},
                        {"optimizer/exp_avg/lstm.weight", {size / 10, 10}, noise(3, size)},
@@ -291,8 +291,7 @@ TEST_F(CheckpointTest, NoFlippedByteIsReadAsGood) {
   EXPECT_GT(noticed, 0);
 }
 
-// ---- Failing files
-// ---------------------------------------------------------------------------------------------------
+// ---- Failing files ------------------------------------------------------------------------------------------------
 
 // Runs `action` in a child process, because limits and crashes at exit must not touch the other tests. Returns its exit
 // code.
@@ -364,7 +363,7 @@ TEST_F(CheckpointTest, AFullDiskIsNamedAndLeavesTheOlderFilesWhole) {
               std::vector<std::string> warnings;
               if (newest_checkpoint(disk, &warnings) != checkpoint_path(disk, 1) || !warnings.empty()) return 2;
               if (files_in(disk + "/checkpoints").size() != 2) return 3;  // the checkpoint and best.h5
-              writer.start(example(3, 30000), false);                     // fits again
+              writer.start(example(3, 30000), false);                     // this one fits again
               writer.finish();
               return newest_checkpoint(disk, nullptr) == checkpoint_path(disk, 3) ? 0 : 4;
             }),

@@ -14,8 +14,8 @@
 namespace ringtrain {
 namespace {
 
-// Tensors with their padding. Two are short, and one is longer than several blocks of a device and than a piece of a
-// CPU.
+// Tensors with their padding. Three are short. One is longer than several blocks of a device, and longer than a piece
+// that one thread of the CPU takes.
 const std::vector<ElementRange> ranges = {{0, 64}, {64, 128}, {128, 150016}, {150016, 150080}};
 constexpr std::int64_t elements = 150080;
 

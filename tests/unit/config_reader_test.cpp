@@ -52,7 +52,7 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
       {good + "\tseed: 1\n", {}, "exp.yaml:8:2: not valid YAML: a tab in the indentation, expected spaces"},
       {good + "---\nname: two\n", {}, "exp.yaml:8:1: more text after the experiment's end, expected one YAML document"},
       {"a note without its mark\n# more\n" + good,
-       {},  // LoadAll of yaml-cpp 0.7 ran for ever on this
+       {},  // LoadAll of yaml-cpp 0.7 never returned for this text
        "exp.yaml:3:1: more text after the experiment's end, expected one YAML document"},
       {good + "? [a, b]\n: 1\n", {}, "exp.yaml:8:3: a key that is not a word, expected a key such as seed"},
       // A colon without a space after it, or no colon. The parser complains about the next line.
@@ -365,7 +365,7 @@ TEST(ConfigReader, AKeyThatMustBeEmptiedForAnotherChoiceSaysHow) {
          "Set parallel.mode=sync or parallel.backup_workers=0.");
   expect({"communication.order=fixed", "run.threads=1", "parallel.shard_state=true"},
          "Set communication.order=any or parallel.shard_state=false.");
-  expect({"stop.epochs=0"}, "");  // the default is not what helps
+  expect({"stop.epochs=0"}, "");  // the default is 0, too, so it would not help
 }
 
 TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {

@@ -19,7 +19,7 @@ DnnOperation convolution() {
   return o;
 }
 
-// Every kind in every precision, with every prologue, epilogue and switch.
+// Returns operations of every kind in every precision, with every prologue, epilogue and switch.
 std::vector<DnnOperation> all_kinds() {
   std::vector<DnnOperation> all;
   for (const auto& [type, math] : {std::pair(Type::fp32, Math::fp32),

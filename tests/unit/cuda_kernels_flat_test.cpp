@@ -239,7 +239,7 @@ TEST(CudaKernelsFlat, NormsAreAddedToATotalAndStored) {
     auto* to = memory.make<float>(4);
     double expected = 0;
     for (int i = 0; i < count; ++i) expected += norms[i] = 0.1 + i;
-    *total = 1e30;  // left from the step before
+    *total = 1e30;  // a value that the step before has left
     to[1] = to[3] = 7;
     ASSERT_NO_FATAL_FAILURE(memory.run({launch_of(NormTotalArguments{norms, total, count, true}),
                                         launch_of(NormTotalArguments{norms, total, count, false}),
@@ -383,8 +383,8 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
       }
 }
 
-// Computes the same formulas element by element with sums in double. There are a range of several chunks, gaps, and a
-// range without a ratio.
+// The expected values follow from the same formulas, element by element, with sums in double. One range has several
+// chunks, one has no ratio, and there are gaps between ranges.
 TEST(CudaKernelsFlat, TrustRatiosAreThoseOfTheSharedFormulas) {
   for (const OptimizerKind kind : {OptimizerKind::lars, OptimizerKind::lamb}) {
     NormCase k(30000, {{.begin = 1, .count = 1}, {.begin = 64, .count = 20001}, {.begin = 20100, .count = 9000}});
@@ -440,7 +440,7 @@ TEST(CudaKernelsFlat, TrustRatiosAreThoseOfTheSharedFormulas) {
   }
 }
 
-// One kernel does the work of an update without copies and of a copy of all tensors.
+// One kernel does the work of two: an update without copies, and a copy of all tensors.
 TEST(CudaKernelsFlat, AnUpdateWritesTheCopiesOfWhatTheWeightsBecome) {
   for (const Type own : all_types)
     for (const Type kernel_type : all_types)

@@ -122,7 +122,7 @@ struct FinalizeCase {
   }
 };
 
-// A pass that only measures ignores the step's share.
+// A pass that only measures statistics adds up means and mean squares, without the factor statistic_scale.
 TEST(CudaKernelsNorm, MeanSquaresAreAddedUpOverTheGroupsWithoutAScale) {
   for_all([](Type type, const Size& s) {
     for (const int blocks : {1, 40}) {

@@ -106,7 +106,7 @@ TEST(CudaOccupancy, GridsAreWholeWaves) {
   EXPECT_EQ(whole_waves(396, 396, 1, 100'000), 396);
   EXPECT_EQ(whole_waves(396, 512, 1, 100'000), 396);
   EXPECT_EQ(whole_waves(396, 2048, 1, 100'000), 5 * 396);
-  EXPECT_EQ(whole_waves(396, 4, 8, 100), 49);  // uses 392 of the 396 blocks
+  EXPECT_EQ(whole_waves(396, 4, 8, 100), 49);  // 49 x 8 = 392 of the 396 blocks
   EXPECT_EQ(whole_waves(396, 10, 1, 25), 25) << "less work than one wave: all of it at once";
   EXPECT_EQ(whole_waves(396, 1, 500, 1), 1);
   for (const std::int64_t resident : {12, 132, 396, 1056, 1184})

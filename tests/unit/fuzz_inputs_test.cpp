@@ -39,7 +39,8 @@ TEST(FuzzInputs, LeaveOnlyErrorsOfTheProgramsOwn) {
   }
 }
 
-// A seed that its target refuses at once does not help the fuzzer, so every target needs a seed that it accepts.
+// The fuzzer changes its seeds. A seed that its target refuses at once does not help, so every target needs a seed that
+// it accepts.
 TEST(FuzzInputs, AreTakenToTheEndSomewhere) {
   for (const auto& [name, read] : fuzz::targets()) {
     bool taken = false;

@@ -171,7 +171,7 @@ TEST(HostDevice, AWaitIsForTheRecordBeforeIt) {
   s.device.record(s.copied, s.first);
   s.device.wait(s.second, s.copied);
   s.device.copy(s.a, s.source, 4, CopyKind::to_device, s.first);
-  s.device.record(s.copied, s.first);  // the wait is not for this record
+  s.device.record(s.copied, s.first);  // the wait came first, so it does not wait for this record
   s.device.record(s.end, s.second);
   s.device.synchronize(s.end, {});
   EXPECT_EQ(s.a[0], 0);

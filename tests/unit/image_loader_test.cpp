@@ -302,7 +302,7 @@ TEST_F(ImageLoaderTest, AShardThatVanishesIsAnErrorOfNext) {
   expect_contains(message_of([&] { loader.next(); }), "00000-of-00002.h5: cannot open: No such file");
 }
 
-// State of a replacement for pread, in which reads wait until so many records are being read at the same time.
+// State of a replacement for pread. A read waits until a given number of records are being read at the same time.
 struct Meeting {
   std::mutex mutex;
   std::condition_variable changed;
@@ -395,7 +395,7 @@ TEST_F(ImageLoaderTest, WaitingIsTimed) {
   Loader loader(dataset, plan);
   EXPECT_EQ(loader.waited_seconds(), 0);
   loader.next();
-  EXPECT_GE(loader.waited_seconds(), 16 * 0.005);  // a sleep is never shorter than asked for
+  EXPECT_GE(loader.waited_seconds(), 16 * 0.005);  // a sleep is at least as long as requested
 }
 
 TEST_F(ImageLoaderTest, MemoryIsTheRingAndTheRecordsInHand) {

@@ -1,5 +1,5 @@
 // Tests the NCCL communicator of one rank, on a host device whose streams run in any order that events allow. The other
-// ranks are numbers that the test adds.
+// ranks do not exist: the test adds their numbers to the sums.
 #include "cluster/nccl_communicator.h"
 
 #include <gtest/gtest.h>

@@ -267,8 +267,8 @@ TEST(ParameterServer, AJobEndsWithoutTheRanksThatItNeeds) {
   expect_end({{5, 20}}, "rank 5, worker 1, has died");
 }
 
-// A step is the mean over all targets of the gradients that it took. Which ones it took shows in their number of
-// targets.
+// A step applies the mean over all targets of the gradients that it took. The number of targets shows which gradients
+// these were.
 TEST(ParameterServer, BackupWorkersStandInForASlowOne) {
   std::int64_t dropped = 0;
   for (unsigned seed = 1; seed <= 20; ++seed) {
@@ -346,10 +346,10 @@ TEST(UpdateOrder, RefusesAnOrderThatNobodyCanHaveHad) {
   refuses({{1, 0, 0, 0}, {2, 1, 0, 0}}, "version 0");
   refuses({{1, 0, 0, 1}}, "version 1");
   refuses({{1, 0, 0, 0}, {2, 4, 1, 0}}, "update 4 from version 0, expected an update below 4");
-  refuses({{1, INT64_MAX, 0, 0}}, "expected an update below 4");  // its position would be counted step by step
+  refuses({{1, INT64_MAX, 0, 0}}, "expected an update below 4");  // counting to this update step by step would not end
 }
 
-// Before that a rank may still compute, and would miss the meeting.
+// As long as a worker computes, it would miss the meeting.
 TEST(UpdateOrder, MeetsOnlyWhenAllWorkersWait) {
   using Kind = ServerAction::Kind;
   const auto meets = [](std::int64_t step) { return step == 1; };

@@ -225,7 +225,7 @@ TEST_F(RecorderTest, LastAccuraciesAreThoseOfTheLastFiveEvaluationsARunResumedIn
       recorder.evaluation({.step = 10 * i, .validation_accuracy = 0.1 * i});
     }
   }
-  Recorder resumed(folder_, 30, 100, 1);  // cuts the fourth one away
+  Recorder resumed(folder_, 30, 100, 1);  // cuts the fourth record away
   EXPECT_EQ(resumed.last_accuracies(), (std::vector<double>{0.1, 0.1 * 2, 0.1 * 3}));
   for (int i = 4; i <= 7; ++i) resumed.evaluation({.step = 10 * i, .validation_accuracy = 0.5});
   EXPECT_EQ(resumed.last_accuracies(), (std::vector<double>{0.1 * 3, 0.5, 0.5, 0.5, 0.5}));

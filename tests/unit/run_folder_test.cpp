@@ -161,8 +161,7 @@ TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsAnErrorAtTheStart) {
   EXPECT_FALSE(left) << "a folder that nothing can be written to stands in the way of the next try";
 }
 
-// ---- Two jobs
-// ---------------------------------------------------------------------------------------------------------
+// ---- Two jobs -----------------------------------------------------------------------------------------------------
 
 // Starts a child process that enters the folder and stays there. Returns when the child is in it.
 pid_t occupy(const std::string& path) {
@@ -242,8 +241,7 @@ TEST_F(RunFolderTest, ALockThatALostNodeStillHoldsForAnEarlierLifeOfThisJobIsWai
   ::waitpid(child, nullptr, 0);
 }
 
-// ---- Files
-// --------------------------------------------------------------------------------------------------------------
+// ---- Files --------------------------------------------------------------------------------------------------------
 
 TEST_F(RunFolderTest, WritingAtomicallyReplacesAllOrNothing) {
   write_file_atomically("a.txt", "one\n");

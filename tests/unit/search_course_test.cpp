@@ -98,7 +98,7 @@ TEST_F(SearchCourseTest, WhoFailedIsLeftBehindForGood) {
   standings_[4].loss = std::nan("");      // the second best
   search.update(standings_);
   EXPECT_TRUE(search.is_left_behind(3) && search.is_left_behind(4));
-  standings_[3] = {State::going, 0, 0};  // it runs again, but too late
+  standings_[3] = {State::going, 0, 0};  // it runs again, but the rung has been decided
   SearchCourse again = course();
   again.update(standings_);
   EXPECT_FALSE(again.task(3, standings_[3]));
