@@ -1,5 +1,5 @@
 // The interface that combines the passes of all ranks into one step: a Synchronizer sums the gradients and the step's
-// counters over the ranks. Begin reading here. This room (src/parallel) holds the kinds of parallel training. A ring,
+// counters over the ranks. Begin reading here. This folder (src/parallel) holds the kinds of parallel training. A ring,
 // sharded optimizer state, synchronous servers and pipelines are Synchronizers (make_synchronizer()). pass_order.h
 // orders the forward and backward passes of a step, and stage_ranks.h describes the ranks of a pipeline. Asynchronous
 // servers and servers with backup workers have their own loop: parameter_server.h moves weights and gradients, and

@@ -1,6 +1,6 @@
 // The training step of one rank.
 //
-// This room runs the training. Trainer does one step: it takes micro-batches from the Loader, runs their forward and
+// This folder runs the training. Trainer does one step: it takes micro-batches from the Loader, runs their forward and
 // backward passes (GradientPasses), sums the gradients over the ranks (Synchronizer, src/parallel) and updates the
 // weights (Optimizer, src/optim). Steps (steps.h) wraps Trainer, so that a run with parameter servers looks like any
 // other run. Evaluator computes the validation loss and accuracy. ReplicaCheck compares the copies of the model on the

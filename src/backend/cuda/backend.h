@@ -1,4 +1,4 @@
-// This room is the GPU backend. It implements the interface of backend/backend.h: it compiles the graph of a model
+// This folder is the GPU backend. It implements the interface of backend/backend.h: it compiles the graph of a model
 // (nn/graph.h) to a program that runs forward and backward passes on one GPU, and it runs the optimizer's update there.
 //
 // device/ holds Device, which is one GPU as the program sees it. kernels/ holds the program's own CUDA kernels. dnn/

@@ -1,4 +1,4 @@
-// This room is the border between the program and a GPU. Device is the interface: memory, streams, events, kernel
+// This folder is the border between the program and a GPU. Device is the interface: memory, streams, events, kernel
 // launches, cuDNN's plans, captured graphs and timing. Begin reading here.
 //
 // Three classes implement it. The runtime device (runtime/device.cpp) calls the CUDA runtime and cuDNN. The described

@@ -1,4 +1,4 @@
-// This room describes the operations that cuDNN computes and turns them into cuDNN's execution plans. DnnOperation
+// This folder describes the operations that cuDNN computes and turns them into cuDNN's execution plans. DnnOperation
 // describes a convolution with the operations fused to it, or a matrix product. It is plain data: it can be a key of
 // caches and tables, it can be planned for a GPU that is only described, and tests can compute it with loops.
 // DnnPlanner (plans.h) makes plans with cuDNN's graph API. RnnOperation (rnn.h) describes LSTM layers. libraries.h

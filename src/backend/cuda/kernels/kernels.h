@@ -1,4 +1,4 @@
-// This room contains the CUDA kernels of the program. This header lists the kernels and the arguments of each;
+// This folder contains the CUDA kernels of the program. This header lists the kernels and the arguments of each;
 // launch_of() makes a launch from arguments. Begin here, then read one kernel in its .cuh file: norm.cuh, pool.cuh,
 // update.cuh and so on. table_fp32.cu, table_bf16.cu and table_fp16.cu compile all of them with nvcc. Tests compile the
 // same files as C++ and run them on the CPU.
