@@ -177,16 +177,16 @@ struct PassDemand {
 // The work of the optimizer in one step. Its `state` consists of the vectors of Optimizer::state_names(), in that
 // order.
 struct Update {
-  UpdateRule rule;                       // the update sets gradient_scale, weight_decay and trust ratios itself
-  std::span<const UpdateRange> ranges;   // the trained tensors, in ascending order
+  UpdateRule rule;                      // the update sets gradient_scale, weight_decay and trust ratios itself
+  std::span<const UpdateRange> ranges;  // the trained tensors, in ascending order
   RangeNorms* gradient_norms =
-      nullptr;  // measures the norm of the gradient in each of these ranges; null: there are no ranges
-  double clip_norm = 0;                  // largest norm of the unscaled gradient (Pascanu et al. 2013); 0: off
-  float loss_scale = 1;                  // the gradients contain this factor (fp16)
-  std::int64_t trained = 0;              // number of trained elements; the statistics come after them
-  float norm_momentum = 0;               // running = (1 - momentum) running + momentum x value of this step
-  Program* program = nullptr;            // training program whose copies of the weights are renewed; null: none
-  bool reports_trust = false;            // whether the result has the trust ratios
+      nullptr;                 // measures the norm of the gradient in each of these ranges; null: there are no ranges
+  double clip_norm = 0;        // largest norm of the unscaled gradient (Pascanu et al. 2013); 0: off
+  float loss_scale = 1;        // the gradients contain this factor (fp16)
+  std::int64_t trained = 0;    // number of trained elements; the statistics come after them
+  float norm_momentum = 0;     // running = (1 - momentum) running + momentum x value of this step
+  Program* program = nullptr;  // training program whose copies of the weights are renewed; null: none
+  bool reports_trust = false;  // whether the result has the trust ratios
   std::optional<AdaScaleStep> adascale;  // AdaScale: the rate is multiplied by its gain
   Vector* directions = nullptr;  // directions of Muon's matrices (UpdateRange::direction); null: another optimizer
   Orthogonalizer* orthogonalizer = nullptr;  // Muon: orthogonalises this rank's share of the directions

@@ -17,10 +17,14 @@ constexpr std::size_t line_width = 78;  // letters per line of the troff source;
 std::string troff(const std::string& text) {
   std::string out;
   for (const char c : text) {
-    if (c == '\\') out += "\\e";
-    else if (c == '-') out += "\\-";
-    else if ((c == '.' || c == '\'') && (out.empty() || out.back() == '\n')) out += cat("\\&", c);
-    else out += c;
+    if (c == '\\')
+      out += "\\e";
+    else if (c == '-')
+      out += "\\-";
+    else if ((c == '.' || c == '\'') && (out.empty() || out.back() == '\n'))
+      out += cat("\\&", c);
+    else
+      out += c;
   }
   return out;
 }
@@ -43,8 +47,10 @@ std::string paragraphs(const std::string& text) {
     const bool as_it_is = line.starts_with(" ");
     if (as_it_is != literal) out += as_it_is ? ".PP\n.nf\n" : ".fi\n";
     literal = as_it_is;
-    if (line.empty()) out += ".PP\n";
-    else out += troff(line) + "\n";
+    if (line.empty())
+      out += ".PP\n";
+    else
+      out += troff(line) + "\n";
   }
   return out + (literal ? ".fi\n" : "");
 }

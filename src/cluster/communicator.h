@@ -1,5 +1,5 @@
-// This folder connects the ranks of a job. A Session (session.h) starts and ends MPI. A RankGroup (rank_group.h) is a set
-// of ranks that train together, and a Communicator (this file) gives the collectives of the training step: sums,
+// This folder connects the ranks of a job. A Session (session.h) starts and ends MPI. A RankGroup (rank_group.h) is a
+// set of ranks that train together, and a Communicator (this file) gives the collectives of the training step: sums,
 // broadcasts and gathers. The trainer and GradientReducer use this interface only. Its implementations are
 // mpi_communicator.cpp (host memory), nccl_communicator.h (GPUs) and staged_communicator.h (GPUs through host memory).
 // Links and mailboxes carry single messages between ranks. The watchdog (watchdog.h) ends a job that hangs. Begin with

@@ -66,8 +66,8 @@ void MpiRootSums::post_receives(Part& part) {
       free_.pop_back();
     }
     part.incoming[index].resize(chunk_);
-    check_mpi(MPI_Irecv(part.incoming[index].data(), static_cast<int>(part.values.size()), MPI_FLOAT, r, sum_tag_, comm_,
-                        &part.requests[index]),
+    check_mpi(MPI_Irecv(part.incoming[index].data(), static_cast<int>(part.values.size()), MPI_FLOAT, r, sum_tag_,
+                        comm_, &part.requests[index]),
               "MPI_Irecv");
   }
 }

@@ -205,9 +205,9 @@ void NcclCommunicator::cast(const void* from, void* to, std::int64_t count, Type
 
 void NcclCommunicator::sum_in_place(void* values, std::int64_t count, Type type, const std::string& what) {
   sent_bytes().by_message += 2 * ring_half_bytes(count * cuda::bytes_of(type), size());
-  connection_.check(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type), NcclOperation::sum, connection_.get(),
-                        nccl_stream(stream_)),
-        what);
+  connection_.check(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type),
+                                    NcclOperation::sum, connection_.get(), nccl_stream(stream_)),
+                    what);
   connection_.settle(what);
 }
 
@@ -268,8 +268,8 @@ std::unique_ptr<Pending> NcclCommunicator::start_part(std::span<float> values, s
     connection_.check(call(part.buffer, nccl_type(type)), what);
     connection_.settle(what);
     if (begin < end)
-      cast(static_cast<std::byte*>(part.buffer) + begin * cuda::bytes_of(type), values.data() + begin, end - begin, type,
-           Type::fp32, 1 / rounding_.scale);
+      cast(static_cast<std::byte*>(part.buffer) + begin * cuda::bytes_of(type), values.data() + begin, end - begin,
+           type, Type::fp32, 1 / rounding_.scale);
   });
   return pending(number);
 }
@@ -307,9 +307,9 @@ std::unique_ptr<Pending> NcclCommunicator::start_broadcast(std::span<float> valu
   const std::int64_t number = next_number();
   collective(cat("the broadcast of ", values.size(), " values from rank ", root), [&](const std::string& what) {
     if (rank() == root) sent_bytes().by_message += (size() - 1) * std::ssize(std::as_bytes(values));
-    connection_.check(
-        api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32, root, connection_.get(), nccl_stream(stream_)),
-        what);
+    connection_.check(api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32, root,
+                                     connection_.get(), nccl_stream(stream_)),
+                      what);
     connection_.settle(what);
   });
   return pending(number);
@@ -374,7 +374,8 @@ void* NcclCommunicator::allocate_registered(std::int64_t bytes, void*& handle) {
 void NcclCommunicator::deregister(void* handle) {
   if (handle == nullptr || connection_.get() == nullptr) return;
   try {
-    if (api_.deregister(connection_.get(), handle) == NcclResult::in_progress) connection_.settle("giving back the gradients' memory");
+    if (api_.deregister(connection_.get(), handle) == NcclResult::in_progress)
+      connection_.settle("giving back the gradients' memory");
   } catch (const std::exception& e) {
     log_warning(e.what());
   }

@@ -13,8 +13,8 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kBlocks = 8;     // GPU blocks per lane; a stage's four lanes use a quarter of an H100
-constexpr int kIdTag = 4;      // tag in the host's links
+constexpr int kBlocks = 8;         // GPU blocks per lane; a stage's four lanes use a quarter of an H100
+constexpr int kIdTag = 4;          // tag in the host's links
 constexpr int kFrom = 0, kTo = 1;  // ranks of a lane's communicator
 
 // A message under way.
@@ -176,7 +176,8 @@ class NcclLinks final : public Links {
   std::unique_ptr<Message> message(void* memory, std::size_t bytes, bool sends, int peer, int tag) {
     const auto lane = std::ranges::find_if(lanes_, [&](const auto& l) { return l->is(sends, peer, tag); });
     if (lane == lanes_.end())
-      throw Error(cat("a message ", sends ? "to" : "from", " rank ", peer, " with tag ", tag, ", for which there is no lane"));
+      throw Error(
+          cat("a message ", sends ? "to" : "from", " rank ", peer, " with tag ", tag, ", for which there is no lane"));
     return std::make_unique<NcclMessage>(*this, **lane, (*lane)->start(memory, bytes));
   }
 

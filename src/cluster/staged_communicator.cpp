@@ -29,9 +29,9 @@ struct Elements {
 // A sum that is on its way to the host, in the inner collective (`sum`), or on its way back (`returning`).
 struct StagedSum {
   std::span<float> values, staged;
-  Elements up;                                                     // elements that are copied back
+  Elements up;                                                      // elements that are copied back
   std::function<std::unique_ptr<Pending>(std::span<float>)> start;  // the inner collective
-  float* borrowed = nullptr;                                       // from spare_; null: not borrowed
+  float* borrowed = nullptr;                                        // from spare_; null: not borrowed
   cuda::Event ready, here, back;
   std::unique_ptr<Pending> sum;
   bool returning = false;
@@ -116,8 +116,7 @@ std::span<float> StagedCommunicator::staging_of(std::span<float> values, float*&
   if (const StagedVector* a = find(values)) return {a->staged + (values.data() - a->memory), values.size()};
   auto free = std::ranges::find_if(spare_, [&](const auto& one) { return one.second == values.size(); });
   if (free == spare_.end()) {
-    auto* const memory =
-        static_cast<float*>(device_.allocate_host(static_cast<std::int64_t>(values.size_bytes())));
+    auto* const memory = static_cast<float*>(device_.allocate_host(static_cast<std::int64_t>(values.size_bytes())));
     borrowable_.emplace_back(memory, values.size());
     free = spare_.insert(spare_.end(), borrowable_.back());
   }

@@ -45,12 +45,11 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
   }
   load_trainer(from.checkpoint.get(), trainer_, plan, progress_, communicator_, machine.stages.get());
   trainer_.compare_copies([this] { return known_good(); });
-  steps_of_run_ =
-      make_steps({plan, *machine.backend, trainer_, loader_, communicator_, watchdog, servers_.get()},
-                 [this](const Position& before, const Position& position) {
-                   const bool pauses = pause_samples_ > 0 && position.samples >= pause_samples_;
-                   return pauses || all_meet_after(plan_, before, position);
-                 });
+  steps_of_run_ = make_steps({plan, *machine.backend, trainer_, loader_, communicator_, watchdog, servers_.get()},
+                             [this](const Position& before, const Position& position) {
+                               const bool pauses = pause_samples_ > 0 && position.samples >= pause_samples_;
+                               return pauses || all_meet_after(plan_, before, position);
+                             });
   if (communicator_.rank() == 0) {
     if (plan.servers && plan.servers->async)
       arrivals_ = std::make_unique<ArrivalsFile>(run_dir, progress_.position.step);

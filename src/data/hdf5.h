@@ -45,7 +45,7 @@ class File {
  public:
   // Throws Error if the file exists. Its data sets are contiguous and begin at multiples of 4096 bytes.
   static File create(const std::string& path);
-  static File open(const std::string& path);    // read-only, file locking off
+  static File open(const std::string& path);  // read-only, file locking off
 
   const std::string& path() const { return path_; }
   bool has(const std::string& object) const;

@@ -19,10 +19,10 @@ struct AdaScaleAverages {
 
 // The inputs of the gain, in addition to the gradient's norm.
 struct AdaScaleStep {
-  double times = 1;               // S = batch / base batch, above 1
-  double batch = 0;               // samples of the step
-  double small_batch = 0;         // samples of each small batch, less than `batch`
-  AdaScaleAverages averages;      // averages over the earlier steps
+  double times = 1;           // S = batch / base batch, above 1
+  double batch = 0;           // samples of the step
+  double small_batch = 0;     // samples of each small batch, less than `batch`
+  AdaScaleAverages averages;  // averages over the earlier steps
   // The index of an element of the gradient vector. This element holds a sum over the small batches: the squared norms
   // of what each of them has added to the gradient, including the loss scale.
   std::int64_t small_norms = -1;

@@ -1,10 +1,10 @@
 // The graph of a model: its nodes, their shapes per sample, and its parameters. It does not depend on a device, a batch
 // or a precision. A backend compiles it into a program.
 //
-// This folder has the mathematics that is independent of a device. Graph describes a model; ParameterTable (parameters.h)
-// says where each tensor lies in the flat vector; ArenaPlan (arena.h) plans a program's memory; cuts.h cuts a model
-// into pipeline stages. The other headers contain formulas that CPU and GPU kernels share. Begin reading with the class
-// Graph.
+// This folder has the mathematics that is independent of a device. Graph describes a model; ParameterTable
+// (parameters.h) says where each tensor lies in the flat vector; ArenaPlan (arena.h) plans a program's memory; cuts.h
+// cuts a model into pipeline stages. The other headers contain formulas that CPU and GPU kernels share. Begin reading
+// with the class Graph.
 #pragma once
 
 #include <cstdint>

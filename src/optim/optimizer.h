@@ -1,7 +1,7 @@
 // The optimizer: its state as flat vectors, its update rule for each tensor, and the updates applied so far.
 //
-// This folder decides how a gradient changes the weights. Optimizer prepares an update; the backend executes it with the
-// formulas of nn/update_rule.h. learning_rate() gives the rate of a step, and LossScale the loss scale of fp16.
+// This folder decides how a gradient changes the weights. Optimizer prepares an update; the backend executes it with
+// the formulas of nn/update_rule.h. learning_rate() gives the rate of a step, and LossScale the loss scale of fp16.
 // NoiseScale estimates the gradient noise scale; NoiseFollower and AdaScale use noise to choose the batch and the rate.
 // muon.h has the matrices of Muon. Begin reading with the class Optimizer below.
 #pragma once

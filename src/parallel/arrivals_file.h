@@ -1,6 +1,6 @@
 // arrivals.csv in the folder of an asynchronous run. Its lines are in the order in which the updates were applied. They
-// say which worker computed each update, and from which version of the weights. parallel.replay takes such a file. A file
-// that somebody wrote by hand may lack the last column, which says how many samples the run had applied.
+// say which worker computed each update, and from which version of the weights. parallel.replay takes such a file. A
+// file that somebody wrote by hand may lack the last column, which says how many samples the run had applied.
 #pragma once
 
 #include <cstdint>

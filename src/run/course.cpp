@@ -203,7 +203,8 @@ std::string describe_learning_rate(const RunPlan& plan) {
   double begin = -1, end = 1e300;  // a branch shows only its own steps
   if (is_branch(plan.experiment)) {
     begin = plan.schedule.steps(plan.branch.position);
-    t.row(cat("step ", plan.branch.position.step, " (epoch ", with_digits(plan.schedule.epochs(plan.branch.position)), ")"),
+    t.row(cat("step ", plan.branch.position.step, " (epoch ", with_digits(plan.schedule.epochs(plan.branch.position)),
+              ")"),
           cat(with_digits(rate_at(plan, plan.branch.position)), "  where the branch begins"));
     if (plan.updates > 0) {
       end = plan.schedule.steps(*end_of_run(plan, plan.course));

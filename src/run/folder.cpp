@@ -54,7 +54,8 @@ std::string read_lock_text(int lock) {
 bool is_empty(const std::string& path) {
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
-    if (name != lock_name && name != probe_name && name != probe_name + std::string(".tmp") && !name.starts_with(".nfs"))
+    if (name != lock_name && name != probe_name && name != probe_name + std::string(".tmp") &&
+        !name.starts_with(".nfs"))
       return false;
   }
   return true;
@@ -223,9 +224,9 @@ RunSource source_of_run(ExperimentArguments source, bool resume) {
   const bool is_folder = fs::is_directory(folder, ignored);
   if (!is_folder) folder = folder.has_parent_path() ? folder.parent_path() : ".";
   // `import` writes no run.json, but a checkpoint of step 0.
-  const bool is_run = fs::exists(folder / "experiment.yaml", ignored) &&
-                      (fs::exists(folder / "run.json", ignored) ||
-                       fs::exists(folder / "checkpoints" / "step-000000000.h5", ignored));
+  const bool is_run =
+      fs::exists(folder / "experiment.yaml", ignored) &&
+      (fs::exists(folder / "run.json", ignored) || fs::exists(folder / "checkpoints" / "step-000000000.h5", ignored));
   if (is_folder && !is_run)
     throw Error(cat(source.path,
                     " is a folder without experiment.yaml and run.json, expected a run's folder or an experiment file"),
@@ -282,7 +283,8 @@ RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
 }
 
 void RunFolder::keep_lock() const {
-  struct stat now {}, own {};
+  struct stat now {
+  }, own{};
   if (::fstat(lock_, &own) != 0) return;  // the file system cannot say which file the lock is on
   if (::stat(cat(path_, "/", lock_name).c_str(), &now) == 0) {
     if (now.st_ino == own.st_ino && now.st_dev == own.st_dev) return;

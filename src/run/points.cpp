@@ -24,8 +24,8 @@ std::int64_t epochs_before(const RunPoint& point, const RunPlan& plan, const Pos
   if (p.offset > 0) return 0;
   const auto updates = static_cast<double>(plan.course.updates_of_epoch(p));
   const BatchStage* stage = &plan.course.stage_at(p);
-  double epochs = point.in_steps ? (point.at - static_cast<double>(p.step)) / updates
-                                 : point.at - static_cast<double>(p.epoch);
+  double epochs =
+      point.in_steps ? (point.at - static_cast<double>(p.step)) / updates : point.at - static_cast<double>(p.epoch);
   if (stage != &plan.course.stages.back()) epochs = std::min(epochs, static_cast<double>((stage + 1)->epoch - p.epoch));
   return std::max<std::int64_t>(0, static_cast<std::int64_t>(std::floor(epochs)) - 1);
 }
@@ -88,8 +88,8 @@ std::string describe_branch(const RunPlan& plan) {
   const BranchConfig& branch = plan.experiment.branch;
   return cat(branch.from, plan.branch.source == 0 ? " (which is not there yet)" : "", ", left after ",
              place(plan, plan.branch.position), " and ", with_thousands(plan.branch.position.samples),
-             " samples: ", with_digits(branch.batch_factor), " x its batch, ", with_digits(branch.rate_factor), " x its rate",
-             branch.samples > 0 ? cat(", for ", with_thousands(branch.samples), " samples") : "");
+             " samples: ", with_digits(branch.batch_factor), " x its batch, ", with_digits(branch.rate_factor),
+             " x its rate", branch.samples > 0 ? cat(", for ", with_thousands(branch.samples), " samples") : "");
 }
 
 std::string describe_branch_stop(const RunPlan& plan) {

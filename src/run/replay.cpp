@@ -56,8 +56,7 @@ class Replay {
                " workers"));
     if (a.samples > 0 && a.samples != position_.samples)
       fail(cat("the recorded run had applied ", a.samples, " samples after step ", a.step),
-           cat(position_.samples, " for batch.global: ", plan_.experiment.batch.global, " and ", workers_,
-               " workers"));
+           cat(position_.samples, " for batch.global: ", plan_.experiment.batch.global, " and ", workers_, " workers"));
   }
 
   [[noreturn]] void fail(const std::string& what, const std::string& expected) const {

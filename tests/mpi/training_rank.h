@@ -159,7 +159,8 @@ struct TrainingRank {
       return make_nccl_links(next, *device, links,
                              {.rank = rank, .lanes = lanes, .timeout_seconds = 60, .poll = std::move(poll)});
     };
-    return std::make_unique<StageRanks>(group, static_cast<int>(experiment.parallel.stages), 1 << 12, SumChoice{}, devices);
+    return std::make_unique<StageRanks>(group, static_cast<int>(experiment.parallel.stages), 1 << 12, SumChoice{},
+                                        devices);
   }
   Communicator& communicator() {
     if (sums) return *sums;

@@ -218,9 +218,9 @@ TEST_F(DamagedInput, ArrivalsAreNumbersThatFitTogether) {
   const std::string header = "step,update,worker,version,staleness,samples\n";
   EXPECT_EQ(read_arrivals(write("a.csv", header + "1,1,0,0,0,8\n2,2,1,0,1,16\n"), 1).size(), 1U);
   EXPECT_EQ(read_arrivals(write("a.csv", "step,update,worker,version,staleness\n1,1,0,0,0\n"), 0)[0].samples, 0);
-  for (const std::string line : {"1,1,0,0", "1,1,0,0,0", "1,1,0,0,1,8", "1,1,0,0,0,8,0", "x,1,0,0,0,8", "-1,1,0,-2,0,8",
-                                 "1 ,1,0,0,0,8", "1,1,0,0,0,-8", "99999999999999999999,1,0,0,0,8",
-                                 "9223372036854775807,1,0,-9223372036854775808,-1,8"})
+  for (const std::string line :
+       {"1,1,0,0", "1,1,0,0,0", "1,1,0,0,1,8", "1,1,0,0,0,8,0", "x,1,0,0,0,8", "-1,1,0,-2,0,8", "1 ,1,0,0,0,8",
+        "1,1,0,0,0,-8", "99999999999999999999,1,0,0,0,8", "9223372036854775807,1,0,-9223372036854775808,-1,8"})
     expect_contains(message_of([&] { read_arrivals(write("a.csv", header + line + "\n"), 0); }), "line 2 is '");
   expect_contains(message_of([&] { read_arrivals(write("a.csv", header + "x\n"), 0, "parallel.replay: a.csv"); }),
                   "parallel.replay: a.csv, line 2 is 'x'");

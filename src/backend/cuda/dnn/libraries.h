@@ -10,7 +10,7 @@ namespace ringtrain::cuda {
 struct LibraryRequest {
   std::string file;                    // "libcudnn.so.9"
   std::vector<std::string> variables;  // such as CUDNN_HOME: lib64 and lib below it are searched
-  std::string advice;  // the hint of the error when the library is not found
+  std::string advice;                  // the hint of the error when the library is not found
 };
 
 // Returns the folders in which a library is searched, in this order. RINGTRAIN_CUDA_LIBRARIES comes first (folders

@@ -116,29 +116,29 @@ void NormStatistics::finalize_backward(Emission& e, const BackwardSums& of, bool
   const Tensor gamma = e.vector(gamma_, x_.width);
   const auto slope = [this, &of](std::int64_t index) { return part(of.slopes, index); };
   const Tensor a = slope(0), b = slope(1), c = slope(2);
-  e.kernel(name_ + " gradient's factors",
-           {{of.partial}, {factors}, {gamma.storage}, {of.slopes, true}, {unused, true}},
-           [=, this, &e](bool accumulate) {
-             float* const nowhere = e.at<float>(unused);
-             return launch_of(NormBackwardFinalizeArguments{
-                 .partial = e.at<float>(of.partial),
-                 .gamma = e.at<float>(gamma),
-                 .mean = e.at<float>(part(factors, 0)),
-                 .inverse = e.at<float>(part(factors, 1)),
-                 .a = e.at<float>(a),
-                 .b = e.at<float>(b),
-                 .c = e.at<float>(c),
-                 .gamma_gradient = gradients ? e.gradient(gamma_) : nowhere,
-                 .beta_gradient = gradients ? e.gradient(beta_) : nowhere + x_.width,
-                 .rows_per_group = c_.span * rows_per_group(),
-                 .groups = groups(),
-                 .channels = static_cast<int>(x_.width),
-                 .blocks = of.blocks,
-                 .sums_per_block = of.sums_per_block,
-                 .which = of.which,
-                 .accumulate = gradients && accumulate});
-           },
-           gradients ? std::vector<std::string>{gamma_.name, beta_.name} : std::vector<std::string>{});
+  e.kernel(
+      name_ + " gradient's factors", {{of.partial}, {factors}, {gamma.storage}, {of.slopes, true}, {unused, true}},
+      [=, this, &e](bool accumulate) {
+        float* const nowhere = e.at<float>(unused);
+        return launch_of(
+            NormBackwardFinalizeArguments{.partial = e.at<float>(of.partial),
+                                          .gamma = e.at<float>(gamma),
+                                          .mean = e.at<float>(part(factors, 0)),
+                                          .inverse = e.at<float>(part(factors, 1)),
+                                          .a = e.at<float>(a),
+                                          .b = e.at<float>(b),
+                                          .c = e.at<float>(c),
+                                          .gamma_gradient = gradients ? e.gradient(gamma_) : nowhere,
+                                          .beta_gradient = gradients ? e.gradient(beta_) : nowhere + x_.width,
+                                          .rows_per_group = c_.span * rows_per_group(),
+                                          .groups = groups(),
+                                          .channels = static_cast<int>(x_.width),
+                                          .blocks = of.blocks,
+                                          .sums_per_block = of.sums_per_block,
+                                          .which = of.which,
+                                          .accumulate = gradients && accumulate});
+      },
+      gradients ? std::vector<std::string>{gamma_.name, beta_.name} : std::vector<std::string>{});
 }
 
 NormLayer::NormLayer(const ImageContext& context, const Parts& parts, Value& y)

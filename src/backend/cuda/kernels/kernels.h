@@ -134,7 +134,7 @@ struct NormInferenceArguments {
 // Computes y = scale x + bias [+ other, or + other_scale other + other_bias] [, ReLU]. `mask` gets a bit for each
 // element that passed the ReLU.
 struct NormApplyArguments {
-  const void *x, *other;  // other may be null
+  const void *x, *other;                                 // other may be null
   const float *scale, *bias, *other_scale, *other_bias;  // [groups][channels]; the last two may be null
   void* y;
   std::uint8_t* mask;  // [rows, channels / 8], bit c % 8 of byte c / 8, or null
