@@ -154,7 +154,7 @@ std::optional<Contradiction> follow_noise_contradiction(const Experiment& e) {
     return against("batch.largest", cat("a largest batch of at least twice batch.global, ", 2 * e.batch.global));
   if (e.noise.every_steps == 0) return against("noise.every_steps", "a noise scale that is measured");
   if (e.noise.small_batch == 0)
-    return against("noise.small_batch", "a stated one, so that the ranks do not decide what is measured");
+    return against("noise.small_batch", "a number above 0, so that the result does not depend on the number of ranks");
   const std::string& schedule = e.learning_rate.schedule;
   if (e.stop.steps > 0 && (schedule == "polynomial" || schedule == "cosine"))
     return against("stop.steps", cat("stop.epochs alone: where ", schedule, " ends must not depend on the noise"));
@@ -173,7 +173,7 @@ std::optional<Contradiction> batch_course_contradiction(const Experiment& e) {
   if (e.data.last_batch == "smaller" && e.data.order == "streams")
     return against("data.last_batch", "data.order", "drop: streams end together");
   if (batch.patience > 0 && batch.follow_noise == 0)
-    return against("batch.patience", "batch.follow_noise", "it only with follow_noise");
+    return against("batch.patience", "batch.follow_noise", "batch.follow_noise above 0");
   if (batch.largest > 0 && !changes)
     return {{{"batch.largest", "batch.schedule", "batch.follow_noise"},
              cat(state("batch.largest", e),
@@ -258,8 +258,9 @@ std::optional<Contradiction> muon_contradiction(const Experiment& e) {
   const Experiment defaults;
   for (const std::string_view key : {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"})
     if (value_text(*find_field(key), e) != value_text(*find_field(key), defaults))
-      return {{{"optimizer.other_kind", key},
-               cat(state(key, e), " but ", state("optimizer.other_kind", e), ", expected it only with adamw")}};
+      return {
+          {{"optimizer.other_kind", key},
+           cat(state(key, e), " but ", state("optimizer.other_kind", e), "; ", key, " may be set only with adamw")}};
   return std::nullopt;
 }
 
@@ -272,7 +273,7 @@ std::optional<Contradiction> image_contradiction(const Experiment& e) {
       return {{{key}, cat(state(key, e), ", expected two numbers, the smaller one first")}};
   if (data.mean.size() != data.std.size())
     return {{{"data.mean", "data.std"},
-             cat(state("data.mean", e), " and ", state("data.std", e), ", expected as many of each")}};
+             cat(state("data.mean", e), " and ", state("data.std", e), ", expected lists of the same length")}};
   if (data.resize > 0 && data.resize < data.image_size)
     return {{{"data.resize", "data.image_size"},
              cat(state("data.resize", e), " but ", state("data.image_size", e),
@@ -284,7 +285,8 @@ std::optional<Contradiction> image_contradiction(const Experiment& e) {
     return {{{"model.depth"}, cat(state("model.depth", e), ", expected 18, 34, 50, 101 or 152")}};
   if (e.model.kind == "char_lstm" && e.loss.label_smoothing > 0)
     return {{{"loss.label_smoothing", "model.kind"},
-             cat(state("loss.label_smoothing", e), " but ", state("model.kind", e), ", expected it only with images")}};
+             cat(state("loss.label_smoothing", e), " but ", state("model.kind", e),
+                 "; loss.label_smoothing may be set only with a model of images")}};
   return std::nullopt;
 }
 
@@ -293,7 +295,7 @@ std::optional<Contradiction> model_contradiction(const Experiment& e) {
   if (model.stride_in == "1x1" && model.depth < 50)
     return {{{"model.stride_in", "model.depth"},
              cat(state("model.stride_in", e), " but ", state("model.depth", e),
-                 ", expected it only with bottlenecks: 50, 101 or 152")}};
+                 "; 1x1 may be set only with bottlenecks: model.depth 50, 101 or 152")}};
   if (model.initial == "truncated_normal" && model.kind == "char_lstm")
     return {{{"model.initial", "model.kind"},
              cat(state("model.initial", e), " but ", state("model.kind", e), ", expected he or uniform")}};
@@ -324,12 +326,14 @@ std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
   if (evaluate.norm_samples == 0)
     return {{{"evaluate.norm_statistics", "evaluate.norm_samples"},
              cat(samples, ", expected how many training samples, a multiple of batch.worker"),
-             cat("Some thousand do: ", (8192 + e.batch.worker - 1) / e.batch.worker * e.batch.worker, ".")}};
+             cat("Some thousand samples are enough, for example ",
+                 (8192 + e.batch.worker - 1) / e.batch.worker * e.batch.worker, ".")}};
   if (evaluate.norm_samples % e.batch.worker != 0)
     return {{{"evaluate.norm_samples", "batch.worker"},
              cat(state("evaluate.norm_samples", e), " but ", state("batch.worker", e),
                  ", expected a multiple of batch.worker"),
-             cat("Near: ", (evaluate.norm_samples + e.batch.worker - 1) / e.batch.worker * e.batch.worker, ".")}};
+             cat("The next multiple is ",
+                 (evaluate.norm_samples + e.batch.worker - 1) / e.batch.worker * e.batch.worker, ".")}};
   return std::nullopt;
 }
 
@@ -367,7 +371,8 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     std::string words;
     for (const std::string_view word : field.only_words_) words += cat(words.empty() ? "" : " or ", word);
     return {{{field.key, field.only_with_},
-             cat(state(field.key, e), " but ", field.only_with_, " is ", other, ", expected it only with ", words),
+             cat(state(field.key, e), " but ", field.only_with_, " is ", other, "; ", field.key,
+                 " may be set only with ", words),
              cat("Set ", field.key, "=", value_text(field, defaults), ", or choose another ", field.only_with_, ".")}};
   }
   const BatchConfig& batch = e.batch;
@@ -375,11 +380,11 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     return {
         {{"batch.global", "batch.worker"},
          cat(state("batch.worker", e), " but ", state("batch.global", e), ", expected a worker that divides global"),
-         cat("Near: ", nearest_divisors(batch.global, batch.worker), ".")}};
+         cat("Values that do: ", nearest_divisors(batch.global, batch.worker), ".")}};
   if (batch.micro > 0 && batch.global % batch.micro != 0)
     return {{{"batch.global", "batch.micro"},
              cat(state("batch.micro", e), " but ", state("batch.global", e), ", expected a micro that divides global"),
-             cat("Near: ", nearest_divisors(batch.global, batch.micro), ".")}};
+             cat("Values that do: ", nearest_divisors(batch.global, batch.micro), ".")}};
   if (auto contradiction = find_server_contradiction(e)) return contradiction;
   if (auto contradiction = find_order_contradiction(e)) return contradiction;
   if (auto contradiction = pipeline_contradiction(e)) return contradiction;

@@ -13,7 +13,8 @@ std::optional<Contradiction> find_order_contradiction(const Experiment& e) {
     std::string_view key, expected;
   } table[] = {
       {e.run.threads == 0, "run.threads", "a number: the sums within a pass depend on the threads of a rank"},
-      {e.parallel.kind != "ring", "parallel.kind", "ring: the others add gradients in an order of their own"},
+      {e.parallel.kind != "ring", "parallel.kind",
+       "ring, because servers and pipelines add gradients in another order"},
       {e.parallel.shard_state, "parallel.shard_state", "false: its gradients are added around a ring"},
       {algorithm != "auto" && algorithm != "halving", "communication.algorithm",
        "auto or halving, which adds in the binary tree"},

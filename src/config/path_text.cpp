@@ -27,7 +27,7 @@ std::string expand_path(std::string_view path, std::string_view what) {
   std::size_t at = 0;
   if (path.starts_with('~')) {
     if (path.size() > 1 && path[1] != '/')
-      throw Error(cat(what, " is ", path, ", expected ~/ for the own home folder"), "write the whole path");
+      throw Error(cat(what, " is ", path, ", expected ~/ for your home folder"), "write the whole path");
     out = value_of("HOME");
     at = 1;
   }

@@ -369,7 +369,7 @@ void ExperimentDraft::apply_override(const std::string& text) {
   const std::string place = cat("override ", shown(text), ": ");
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    throw Error(cat(place, "no key and value, expected key.path=value such as batch.global=4096"));
+    throw Error(cat(place, "no key before an '=', expected key.path=value such as batch.global=4096"));
   set(text.substr(0, equals), text.substr(equals + 1), place);
 }
 

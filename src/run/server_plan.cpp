@@ -9,7 +9,7 @@ namespace {
 std::int64_t share_of(std::string_view key, std::int64_t batch, int workers) {
   if (batch % workers != 0)
     throw Error(cat(key, " is ", batch, ", but ", workers, " workers share it, expected a multiple of ", workers),
-                cat("Near: ", nearest_divisors(batch, workers), " workers; or another ", key));
+                cat("Numbers of workers that divide it: ", nearest_divisors(batch, workers), "; or set another ", key));
   return batch / workers;
 }
 
