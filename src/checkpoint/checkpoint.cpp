@@ -431,7 +431,7 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
     if (is_whole()) return path;
     require_readable(path, progress);
     if (is_whole()) return path;  // the first read error was temporary
-    if (warnings != nullptr) warnings->push_back(cat("checkpoint passed over: ", damage));
+    if (warnings != nullptr) warnings->push_back(cat("checkpoint skipped: ", damage));
   }
   return "";
 }

@@ -72,12 +72,12 @@ std::string checkpoint_at(const std::string& run_dir, const RunPoint& point) {
       if (is_at(place, point)) return path;
       there += cat(there.empty() ? "" : ", ", described(place));
     } catch (const Error& error) {
-      log_warning("checkpoint passed over: ", error.what());
+      log_warning("checkpoint skipped: ", error.what());
     }
   }
   throw Error(
-      cat(run_dir, ": no checkpoint was kept at ", with_unit(point),
-          there.empty() ? ", and at no other point either" : "; there are ", there),
+      cat(run_dir, ": there is no checkpoint at ", with_unit(point),
+          there.empty() ? ", and none at another point" : "; there are checkpoints at ", there),
       cat("train with checkpoint.keep_at: [", to_string(point), "], or branch at a point that has a checkpoint"));
 }
 

@@ -27,7 +27,8 @@ std::string run_folder_of(const std::string& source, const std::vector<std::stri
 
 std::string checkpoint_of(const std::string& source, const std::vector<std::string>& overrides, WhichCheckpoint which) {
   if (!overrides.empty() && !is_experiment_file(source))
-    throw Error(cat(source, ": ", overrides[0], " changes nothing in it"), "keys can be given with an experiment file");
+    throw Error(cat(source, ": ", overrides[0], " cannot change keys of a checkpoint or run folder"),
+                "keys can be given with an experiment file");
   if (source.ends_with(".h5")) return source;
   const std::string folder = run_folder_of(source, overrides);
   const std::string best = folder + "/checkpoints/best.h5";

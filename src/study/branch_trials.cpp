@@ -60,7 +60,8 @@ BranchTrials::BranchTrials(const Entry& branch, const std::string& path) : path_
   }
   for (const char* key : {"from", "at", "batch", "samples"})
     if (!given.contains(key))
-      throw Error(cat(branch.place, "branch has no ", key, ", expected all but rate"), cat("branch: ", example));
+      throw Error(cat(branch.place, "branch has no ", key, ", expected from, at, batch and samples"),
+                  cat("branch: ", example));
   read_run(given.at("from"));
   read_points(given.at("at"));
   read_batches(given.at("batch"));
@@ -112,8 +113,9 @@ void BranchTrials::expect_run() const {
   std::error_code too_long;
   throw Error(
       cat(run_place_, "there is no run in ", cut_to(run_, 1000),
-          fs::is_directory(run_, too_long) ? ": it has no experiment.yaml" : "", ", expected it, or its experiment:"),
-      "The folder is taken from the study's, or else from the working directory. Train the run first, with "
+          fs::is_directory(run_, too_long) ? ": it has no experiment.yaml" : "",
+          ", expected a run's folder, or the key experiment"),
+      "The folder is looked for in the study's folder, and then in the working directory. Train the run first, with "
       "checkpoint.keep_at.");
 }
 

@@ -70,7 +70,7 @@ void StudyReader::check_key(const Entry& entry, std::string_view what) const {
   const std::string& key = entry.key;
   if (key == ranks_key || key == per_rank_key) return;
   if (key == "name" || key == "run.dir" || key == "run.id")
-    throw Error(cat(entry.key_place, key, " cannot be ", what, ": it is the study's"),
+    throw Error(cat(entry.key_place, key, " cannot be ", what, ": the study sets it itself"),
                 "A trial is results/<study>/<trial>/.");
   if (find_field(key) != nullptr) return;
   if (std::ranges::count(sections(), std::string_view(key)) > 0)
@@ -263,7 +263,7 @@ void StudyReader::read_range(const Entry& entry) {
       if (std::ranges::count(kinds, std::string_view(part.key)) == 0)
         throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, kinds)),
                     "Expected " + example);
-      if (!kind.empty()) throw Error(cat(part.key_place, part.key, " beside ", kind, ", expected one of them"));
+      if (!kind.empty()) throw Error(cat(part.key_place, part.key, " together with ", kind, ", expected one of them"));
       kind = part.key;
       if (!part.node.IsSequence() || part.node.size() != 2) refuse(part, "[lowest, highest]");
       range.logarithmic = kind.starts_with("log_");
@@ -320,7 +320,7 @@ void StudyReader::read_repeat(const Entry& entry) {
   claim("seed", entry.key_place);
   if (branch_)
     throw Error(cat(entry.key_place,
-                    "repeat beside branch: a branch keeps the seed of its run, from which the order of "
+                    "repeat together with branch: a branch keeps the seed of its run, from which the order of "
                     "the samples follows"),
                 "Train the run with several seeds, and give each a study of branches.");
   if (!entry.node.IsSequence()) {
@@ -408,7 +408,8 @@ void StudyReader::read_limits(const Entry& entry) {
     }
   }
   if (branch_ && limits.ends_by_count())
-    throw Error(cat(entry.key_place, "limits by epochs or samples beside branch, expected branch.samples alone"));
+    throw Error(
+        cat(entry.key_place, "limits by epochs or samples together with branch, expected branch.samples alone"));
   for (const Setting& setting : limits.settings) claim(setting.key, setting.place);
   // A limit by count replaces both counts of the experiment.
   if (limits.ends_by_count()) claim("stop.steps", entry.key_place);
@@ -427,7 +428,8 @@ void StudyReader::read_budget(const Entry& entry) {
   constexpr std::string_view known[] = {"samples", "factor", "first"};
   if (study_->search != Search::halving)
     throw Error(cat(entry.key_place, "budget without search: halving"), "limits: {samples: ...} ends every trial");
-  if (branch_) throw Error(cat(entry.key_place, "budget beside branch, expected all branches to run to their end"));
+  if (branch_)
+    throw Error(cat(entry.key_place, "budget together with branch, expected all branches to run to their end"));
   HalvingBudget& budget = study_->budget;
   for (const Entry& part : entries(entry.node, path_, "budget", "{samples: 3000000, factor: 3}")) {
     if (part.key == "samples")
@@ -448,7 +450,8 @@ void StudyReader::read_budget(const Entry& entry) {
                     ", expected less in the first rung"));
   Limits& limits = study_->limits;
   if (limits.ends_by_count())
-    throw Error(cat(entry.key_place, "budget beside limits by epochs or samples, expected budget.samples alone"));
+    throw Error(
+        cat(entry.key_place, "budget together with limits by epochs or samples, expected budget.samples alone"));
   limits.samples = budget.samples;
   limits.samples_place = entry.place;
   claim("stop.steps", entry.key_place);

@@ -145,7 +145,7 @@ def test_a_branch_is_resumed_from_its_own_checkpoints(workshop, parent):
 
 BAD = {
     "no such run": (dict(branch={"from": "nowhere@1"}), ["branch.from is nowhere@1", "there is no run nowhere"]),
-    "no such point": (dict(branch={"from": "PARENT@7steps"}), ["no checkpoint was kept at 7 steps", "step 20 (epoch", "step 40",
+    "no such point": (dict(branch={"from": "PARENT@7steps"}), ["there is no checkpoint at 7 steps; there are checkpoints at ", "step 20 (epoch", "step 40",
                                                               "checkpoint.keep_at: [7 steps]"]),
     "another model": (dict(branch={"from": "PARENT@20steps"}, model={"hidden": 24}), ["model.hidden is 24, was 16"]),
     "another seed": (dict(branch={"from": "PARENT@20steps"}, seed=2), ["seed is 2, was 1"]),

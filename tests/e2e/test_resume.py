@@ -191,7 +191,7 @@ def test_nothing_is_read_in_a_folder_before_it_is_locked(workshop):
         fcntl.flock(lock, fcntl.LOCK_EX)
         result = workshop.train_badly("run", resume=True, ranks=2)
     assert result.err.count("another job works in this run folder") == 1, result
-    assert "passed over" not in result.err, result
+    assert "checkpoint skipped" not in result.err, result
 
 
 @pytest.mark.parametrize("change, words", [
@@ -244,7 +244,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(workshop, dam
     (run / "checkpoints" / "best.h5").unlink(missing_ok=True)
     experiment = workshop.experiment(run__dir=str(run), stop__steps=12, **common)
     result = workshop.run("train", experiment, "--resume")
-    assert result.code == 0 and "passed over" in result.err and newest.name in result.err, result
+    assert result.code == 0 and "checkpoint skipped" in result.err and newest.name in result.err, result
     assert "resuming after step 4" in result.out, result
     assert_same_bits(whole, run)
 

@@ -121,4 +121,4 @@ def test_a_study_of_branches_needs_its_run(workshop):
     shutil.rmtree(workshop.folder / "results", ignore_errors=True)
     workshop.train("parent", stop__steps=22)
     result = workshop.run("study", path, "--plan", ranks=0, cwd=workshop.folder)
-    assert result.code == 1 and "no checkpoint was kept at 20 steps" in result.err and "checkpoint.keep_at: [20 steps]" in result.err
+    assert result.code == 1 and "there is no checkpoint at 20 steps" in result.err and "checkpoint.keep_at: [20 steps]" in result.err

@@ -103,12 +103,11 @@ TEST_F(StudyFile, ABranchTakesTheExperimentOfItsRun) {
   const std::string message = message_of([&] { parse_study(text, path("s.yaml"), {}); });
   expect_contains(message, "s.yaml:2:26: ");
   expect_contains(
-      message,
-      "run: no checkpoint was kept at 1 epoch, and at no other point either [train with checkpoint.keep_at: [1]");
-  expect_contains(message_of([&] {
-                    parse_study("name: s\nbranch: {from: elsewhere, at: 1, batch: x1, samples: 9}\n", "s.yaml", {});
-                  }),
-                  "s.yaml:2:16: there is no run in elsewhere, expected it, or its experiment: [The folder");
+      message, "run: there is no checkpoint at 1 epoch, and none at another point [train with checkpoint.keep_at: [1]");
+  expect_contains(
+      message_of(
+          [&] { parse_study("name: s\nbranch: {from: elsewhere, at: 1, batch: x1, samples: 9}\n", "s.yaml", {}); }),
+      "s.yaml:2:16: there is no run in elsewhere, expected a run's folder, or the key experiment [The folder");
 }
 
 TEST_F(StudyFile, ABudgetIsTheLengthOfEveryTrial) {
@@ -121,7 +120,8 @@ TEST_F(StudyFile, ABudgetIsTheLengthOfEveryTrial) {
 
 TEST_F(StudyFile, WhatABranchAndABudgetCannotBeIsNamedWithItsPlace) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"branch: {from: r, at: [1], batch: [x1]}\n", "s.yaml:3:9: branch has no samples, expected all but rate"},
+      {"branch: {from: r, at: [1], batch: [x1]}\n",
+       "s.yaml:3:9: branch has no samples, expected from, at, batch and samples"},
       {"branch: {form: r}\n", "s.yaml:3:10: unknown key 'form'; did you mean 'from'?"},
       {"branch: {from: r, at: [1, soon], batch: [x1], samples: 9}\n",
        "s.yaml:3:27: at is 'soon', expected a number of epochs"},
@@ -132,9 +132,9 @@ TEST_F(StudyFile, WhatABranchAndABudgetCannotBeIsNamedWithItsPlace) {
        "s.yaml:3:40: batch is '1', expected each multiple once"},
       {"branch: {from: r, at: [1], batch: [x1], samples: 9, rate: cubic}\n",
        "s.yaml:3:59: rate is 'cubic', expected one of sqrt"},
-      {"branch: {from: r, at: [1], batch: [x1], samples: 9}\nrepeat: 2\n", "s.yaml:4:1: repeat beside branch"},
+      {"branch: {from: r, at: [1], batch: [x1], samples: 9}\nrepeat: 2\n", "s.yaml:4:1: repeat together with branch"},
       {"branch: {from: r, at: [1], batch: [x1], samples: 9}\nlimits: {epochs: 2}\n",
-       "s.yaml:4:1: limits by epochs or samples beside branch"},
+       "s.yaml:4:1: limits by epochs or samples together with branch"},
       {"branch: {from: r, at: [1], batch: [x1], samples: 9}\nvary: {batch.global: [64]}\n",
        "batch.global is already set at line 3"},
       {"budget: {samples: 9}\n", "s.yaml:3:1: budget without search: halving"},
@@ -142,7 +142,7 @@ TEST_F(StudyFile, WhatABranchAndABudgetCannotBeIsNamedWithItsPlace) {
       {"search: halving\nbudget: {samples: 9, factor: 1}\n", "s.yaml:4:30: factor is '1', expected an integer from 2"},
       {"search: halving\nbudget: {samples: 9, first: 9}\n", "s.yaml:4:9: budget.first is 9 and budget.samples 9"},
       {"search: halving\nbudget: {sample: 9}\n", "s.yaml:4:10: unknown key 'sample'; did you mean 'samples'?"},
-      {"search: halving\nbudget: {samples: 9}\nlimits: {samples: 9}\n", "s.yaml:4:1: budget beside limits"},
+      {"search: halving\nbudget: {samples: 9}\nlimits: {samples: 9}\n", "s.yaml:4:1: budget together with limits"},
   };
   for (const auto& [rest, expected] : cases) expect_contains(refusal(rest), expected);
 }
@@ -172,7 +172,7 @@ TEST_F(StudyFile, EveryMistakeHasItsOwnMessage) {
       {"vary: {batch.globl: [1]}\n", "s.yaml:3:8: unknown key 'batch.globl'; did you mean 'batch.global'?"},
       {"vary: {rank_per_trial: [1]}\n", "s.yaml:3:8: unknown key 'rank_per_trial'; did you mean 'ranks_per_trial'?"},
       {"vary: {batch: [1]}\n", "s.yaml:3:8: batch is a section, expected its keys with a dot [batch.global: [...]]"},
-      {"vary: {run.dir: [a, b]}\n", "s.yaml:3:8: run.dir cannot be varied: it is the study's"},
+      {"vary: {run.dir: [a, b]}\n", "s.yaml:3:8: run.dir cannot be varied: the study sets it itself"},
       {"vary: {batch.global: []}\n", "s.yaml:3:22: batch.global is an empty list"},
       {"vary: {batch.global: }\n", "s.yaml:3:8: batch.global has no value, expected a list of values"},
       {"vary: {batch.global: [[[[1]]]]}\n", "expected a value of this key"},
@@ -189,7 +189,8 @@ TEST_F(StudyFile, EveryMistakeHasItsOwnMessage) {
       {"vary: {seed: {uniform: [2, 1]}}\ndraws: {count: 2}\n", "s.yaml:3:24: uniform is a list, expected [lowest, "},
       {"vary: {seed: {uniform: [1]}}\n", "s.yaml:3:24: uniform is a list, expected [lowest, highest]"},
       {"vary: {seed: {log_uniform: [0, 1]}}\n", "s.yaml:3:29: log_uniform is '0', expected numbers above 0"},
-      {"vary: {seed: {uniform: [1, 2], grid: [1, 2]}}\n", "s.yaml:3:32: grid beside uniform, expected one of them"},
+      {"vary: {seed: {uniform: [1, 2], grid: [1, 2]}}\n",
+       "s.yaml:3:32: grid together with uniform, expected one of them"},
       {"vary: {seed: {uniform: [1, 2]}}\n", "s.yaml:3:14: seed is drawn, but draws is not given [draws: {count: 16"},
       {"vary: {seed: {uniform: [1, 2], points: 3}}\n", "s.yaml:3:14: seed: points with values that are drawn"},
       {"vary: {seed: {grid: [1, 2]}}\n", "s.yaml:3:14: seed: a grid without points, expected points: 4"},
