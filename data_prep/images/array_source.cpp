@@ -67,7 +67,8 @@ ArraySource::ArraySource(const std::string& path, const std::string& dataset, co
   height_ = shape_[rows_axis];
   width_ = shape_[rows_axis + 1];
   channels_ = shape_.size() == 3 ? 1 : shape_[channels_first_ ? 1 : 3];
-  if (height_ < 1 || width_ < 1 || height_ > 65500 || width_ > 65500) throw Error(cat(found, ": these are no images"));
+  if (height_ < 1 || width_ < 1 || height_ > 65500 || width_ > 65500)
+    throw Error(cat(found, ", expected height and width from 1 to 65500"));
   const h5::Handle creation(H5Dget_create_plist(dataset_.get()), H5Pclose);
   if (H5Pget_layout(creation.get()) == H5D_CHUNKED) {
     std::vector<hsize_t> chunk(shape_.size());

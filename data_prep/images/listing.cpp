@@ -54,8 +54,8 @@ void add_class_folders(const ClassFolders& found, bool fixed_classes, SplitIndex
     throw Error(
         cat(found.folder, ": ", is_unknown ? "has a folder of the class(es) " : "has no folder of the class(es) ",
             some_of(is_unknown ? unknown : missing),
-            fixed_classes ? ", which the class list has not"
-            : is_unknown  ? ", which the training split has not"
+            fixed_classes ? ", which are not in the class list"
+            : is_unknown  ? ", which are not in the training split"
                           : ""),
         fixed_classes ? "add them to the file of --class-list, or remove the folders"
                       : "both splits need the same classes, or --class-list FILE with all of them");

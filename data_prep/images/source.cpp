@@ -35,7 +35,7 @@ class FileSource : public ListedImageSource {
       return found;
     }
     const std::shared_ptr<const InputFile> archive = open(static_cast<std::size_t>(item.archive));
-    if (item.offset + item.bytes > archive->bytes()) throw Error("the tar file ends inside it");
+    if (item.offset + item.bytes > archive->bytes()) throw Error("the tar file ends inside this member");
     found.bytes.resize(item.bytes);
     archive->read(item.offset, found.bytes);
     return found;

@@ -7,7 +7,8 @@ namespace ringtrain {
 
 Alphabet::Alphabet(std::string name, std::vector<std::string> vocabulary, std::size_t reserved, bool bytes)
     : name_(std::move(name)), vocabulary_(std::move(vocabulary)), reserved_(reserved), bytes_(bytes) {
-  if (vocabulary_.size() > largest_alphabet) throw Error(cat("an alphabet of ", vocabulary_.size(), " symbols"));
+  if (vocabulary_.size() > largest_alphabet)
+    throw Error(cat("an alphabet of ", vocabulary_.size(), " symbols, expected at most ", largest_alphabet));
   small_.fill(-1);
   for (std::size_t id = reserved_; id < vocabulary_.size(); ++id) {
     const std::string& symbol = vocabulary_[id];

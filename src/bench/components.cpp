@@ -215,7 +215,7 @@ std::vector<ComponentRow> bench_components(const BenchContext& context, const st
     rows.push_back({all[v].removed, static_cast<double>(plan.batch.global) / median, median, whole - median});
   }
   if (!context.root()) return rows;
-  log_info("components: ", plan.experiment.model.kind, ", ", to_string(plan.batch), ", each removed in turn");
+  log_info("components: ", plan.experiment.model.kind, ", ", to_string(plan.batch), "; each part is removed in turn");
   print(rows);
   if (!context.machine.backend->on_device())
     log_info("  copy: not measured, because a CPU reads the loader's memory directly");

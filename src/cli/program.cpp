@@ -89,10 +89,10 @@ const CLI::App* Program::parse(std::vector<std::string> words) {
     for (const CLI::Option* option : options_of(*command)) known.push_back("--" + option->get_lnames()[0]);
     if (word.starts_with("-"))
       refuse(*command, cat("unknown option ", word, nearest_of(word.substr(0, word.find('=')), known)));
-    refuse(*command, cat("'", word, "' is a word too many"));
+    refuse(*command, cat("unexpected word '", word, "'"));
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string what = error.what();
-    refuse(*command, cat(what.substr(0, what.find(':')), " needs one value, and is given once"));
+    refuse(*command, cat(what.substr(0, what.find(':')), " must be given once, with one value"));
   } catch (const CLI::ParseError& error) {
     refuse(*command, error.what());
   }

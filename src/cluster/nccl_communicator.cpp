@@ -193,7 +193,8 @@ NcclCommunicator::Rounded NcclCommunicator::rounded(std::span<float> values) con
   if (options_.gradient_type == Type::fp32) return {};
   const NcclVector* vector = find(values);
   if (vector == nullptr)
-    throw Error(cat("a sum in ", cuda::type_name(options_.gradient_type), " of memory that allocate() did not give"));
+    throw Error(
+        cat("the values of a sum in ", cuda::type_name(options_.gradient_type), " are not in memory from allocate()"));
   const std::int64_t begin = values.data() - vector->memory;
   return {static_cast<std::byte*>(vector->half) + begin * cuda::bytes_of(options_.gradient_type),
           std::clamp<std::int64_t>(rounding_.elements - begin, 0, std::ssize(values))};

@@ -38,7 +38,7 @@ void take_kept_variables(const std::string& algorithm, const std::map<std::strin
 void choose_algorithm(const std::string& algorithm, int nccl_version) {
   if (algorithm == "auto") return;
   if (algorithm != "ring" && algorithm != "tree")
-    throw Error(cat("communication.algorithm is '", algorithm, "', which is for sums by MPI, and NCCL sums here"),
+    throw Error(cat("communication.algorithm is '", algorithm, "', which only MPI has, but this run sums with NCCL"),
                 "choose auto, ring or tree, or communication.library: mpi");
   // Since NCCL 2.24, an algorithm can be chosen for one collective only.
   const std::string value = nccl_version >= 22400 ? "allreduce:" + algorithm : algorithm;

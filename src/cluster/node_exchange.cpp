@@ -103,7 +103,8 @@ void NodeExchange::send(int to, int slot, std::span<const float> values) {
 }
 
 void NodeExchange::send_copy(int to, int slot, std::span<const float> values) {
-  if (values.size() > most_copied) throw Error(cat(values.size(), " values were to be copied; ", most_copied, " fit"));
+  if (values.size() > most_copied)
+    throw Error(cat("a copy of ", values.size(), " values was asked for, expected at most ", most_copied));
   float* copy = copies(place_, slot);
   std::ranges::copy(values, copy);
   send(to, slot, {copy, values.size()});

@@ -159,7 +159,7 @@ Elements StagedCommunicator::piece_of_rank(std::span<float> values, std::int64_t
 
 std::unique_ptr<Pending> StagedCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
   if (values.empty()) return host_.start_sum(values, before);
-  if (find(values) == nullptr) throw Error("a sum through host memory of memory that allocate() did not give");
+  if (find(values) == nullptr) throw Error("the values of a sum through host memory are not in memory from allocate()");
   return start(values, {0, values.size()}, {0, values.size()}, before,
                [this](std::span<float> staged) { return host_.start_sum(staged); });
 }

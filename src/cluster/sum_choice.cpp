@@ -127,7 +127,7 @@ SumSeconds sum_seconds(SumAlgorithm algorithm, const RankLayout& layout, const S
     case SumAlgorithm::library:
       break;
   }
-  throw Error("what MPI's own sums cost is not known");
+  throw Error("the time of MPI's own all-reduce cannot be predicted");
 }
 
 SumAlgorithm fastest_sum(const RankLayout& layout, const SumLinks& links, double bytes) {

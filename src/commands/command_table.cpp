@@ -221,7 +221,7 @@ Command declare_bench(Program& program) {
   c.add_option("--seconds", a->seconds, "about how long each kind is measured [10]")
       ->type_name("S")
       ->check(number(0.01));
-  c.add_option("--link-gbit", a->link_gbit, "what the network between nodes should give")
+  c.add_option("--link-gbit", a->link_gbit, "rated bandwidth of the network between nodes, Gbit/s")
       ->type_name("G")
       ->check(number(0));
   c.add_option("--wanted", a->wanted, "input: samples per second that a node should load [those of the measured steps]")
@@ -260,15 +260,19 @@ Command declare_predict(Program& program) {
   c.add_option("--ranks", a->ranks, cat("1..4096: doubling; 1,2,48: these [", a->ranks, "]"))->type_name("RANKS");
   add_list(c, "--preflight", a->preflight, "FILE,...", "measurements that the model is fitted on [preflight.json]");
   add_list(c, "--check", a->check, "FILE,...", "measurements to compare with");
-  c.add_option("--ranks-per-node", a->ranks_per_node, "[as measured]")->type_name("N")->check(whole_number(1));
-  c.add_option("--cores-per-node", a->cores_per_node, "[as measured]")->type_name("N")->check(whole_number(1));
+  c.add_option("--ranks-per-node", a->ranks_per_node, "ranks on each node [as measured]")
+      ->type_name("N")
+      ->check(whole_number(1));
+  c.add_option("--cores-per-node", a->cores_per_node, "cores of each node [as measured]")
+      ->type_name("N")
+      ->check(whole_number(1));
   c.add_option("--rows-per-rank", a->rows_per_rank, "where the batch grows with the ranks [as measured]")
       ->type_name("N")
       ->check(whole_number(1));
   c.add_option("--latency-us", a->latency_us, "latency of a network that was not measured; needs --link-gbit")
       ->type_name("L")
       ->check(number(0));
-  c.add_option("--link-gbit", a->link_gbit, "bandwidth of a network that was not measured")
+  c.add_option("--link-gbit", a->link_gbit, "rated bandwidth of a network that was not measured, Gbit/s")
       ->type_name("G")
       ->check(number(0));
   c.add_option("--csv", a->csv, "writes the table, with the measured steps")->type_name("FILE");

@@ -147,14 +147,15 @@ void print_turns(const Forecast& f, const std::vector<ForecastRow>& rows) {
     std::snprintf(
         line, sizeof line,
         "cores shared: up to %.3g threads take turns on a core; each thread after the first slows computing by "
-        "%.1f %% beside the turns and holds a message up by %.0f us (measured with two; the range: nothing "
+        "%.1f %% in addition to taking turns, and holds a message up by %.0f us (measured with two; the range: nothing "
         "of this, up to twice as much)",
         most, 100 * f.core_sharing().slowdown, 1e6 * f.core_sharing().message_wait);
   else
-    std::snprintf(line, sizeof line,
-                  "cores shared: up to %.3g threads take turns on a core; what that costs beside the turns was not "
-                  "measured (ringtrain bench comm step on an even number of ranks of a node does): the range is wide",
-                  most);
+    std::snprintf(
+        line, sizeof line,
+        "cores shared: up to %.3g threads take turns on a core; what that costs in addition to taking turns was not "
+        "measured (ringtrain bench comm step on an even number of ranks of a node does): the range is wide",
+        most);
   log_info(std::string(line));
 }
 

@@ -119,7 +119,7 @@ struct ImageDataset::State {
 
   Place find(std::int64_t sample) const {
     if (sample < 0 || sample >= index.total) {
-      throw Error(cat("image ", sample, " asked for; ", index.prefix, " has ", index.total));
+      throw Error(cat("image ", sample, " was asked for, but ", index.prefix, " has only ", index.total));
     }
     const std::size_t which = index.shard_of(sample);
     return {which, static_cast<std::size_t>(sample - index.shards[which].first)};

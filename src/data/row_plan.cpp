@@ -56,9 +56,9 @@ void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
     if (own.first * plan.global_batch != plan.first_row * stage.batch ||
         own.count * plan.global_batch != plan.rows * stage.batch || own.count % plan.micro_batch != 0 ||
         (plan.order == TextOrder::streams && stage.batch != plan.global_batch))
-      throw Error(cat("impossible loader plan: a batch of ", stage.batch, " beside one of ", plan.global_batch,
-                      ", rows [", plan.first_row, ", ", plan.first_row + plan.rows, "), micro-batch ",
-                      plan.micro_batch));
+      throw Error(cat("impossible loader plan: the batch ", stage.batch,
+                      " of the course does not fit the global batch ", plan.global_batch, ", rows [", plan.first_row,
+                      ", ", plan.first_row + plan.rows, "), micro-batch ", plan.micro_batch));
   }
   if (index.text.running_text && index.total < 2) {
     throw Error(cat(index.prefix, " has ", index.total, " character(s), which leaves nothing to predict"));

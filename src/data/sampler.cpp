@@ -12,7 +12,7 @@ constexpr std::uint64_t rounds = 6;
 }  // namespace
 
 EpochOrder::EpochOrder(std::uint64_t seed, std::int64_t epoch, std::int64_t count) : count_(count) {
-  if (count < 1) throw Error(cat("an order of ", count, " samples"));
+  if (count < 1) throw Error(cat("cannot order ", count, " samples, expected at least 1"));
   const Random4 r = philox(random_key(seed, RandomPurpose::order), static_cast<std::uint64_t>(epoch), 0);
   key_ = (std::uint64_t{r.v[0]} << 32) | r.v[1];
   while (half_bits_ < 31 && (std::int64_t{1} << (2 * half_bits_)) < count) ++half_bits_;

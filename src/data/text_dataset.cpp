@@ -137,8 +137,8 @@ const DatasetIndex& TextDataset::index() const {
 
 void TextDataset::read_row(std::int64_t sample, std::span<std::uint8_t> out) const {
   if (sample < 0 || sample >= state_->index.total || static_cast<std::int64_t>(out.size()) != state_->row_bytes) {
-    throw Error(cat("row ", sample, " of ", out.size(), " symbols asked for; ", state_->index.prefix, " has ",
-                    state_->index.total, " rows of ", state_->row_bytes));
+    throw Error(cat("row ", sample, " of ", out.size(), " symbols was asked for, but ", state_->index.prefix,
+                    " has only ", state_->index.total, " rows of ", state_->row_bytes));
   }
   const std::size_t which = state_->index.shard_of(sample);
   state_->copy(which, (sample - state_->index.shards[which].first) * state_->row_bytes, out);
@@ -147,8 +147,8 @@ void TextDataset::read_row(std::int64_t sample, std::span<std::uint8_t> out) con
 void TextDataset::read_text(std::int64_t first, std::span<std::uint8_t> out) const {
   const std::int64_t total = state_->index.total * state_->row_bytes;
   if (first < 0 || first + static_cast<std::int64_t>(out.size()) > total) {
-    throw Error(cat("characters ", first, " to ", first + static_cast<std::int64_t>(out.size()), " asked for; ",
-                    state_->index.prefix, " has ", total));
+    throw Error(cat("characters ", first, " to ", first + static_cast<std::int64_t>(out.size()),
+                    " were asked for, but ", state_->index.prefix, " has only ", total));
   }
   while (!out.empty()) {
     const std::size_t which = state_->index.shard_of(first / state_->row_bytes);

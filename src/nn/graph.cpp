@@ -232,7 +232,7 @@ Graph Graph::part(int first, int last) const {
   const int size = static_cast<int>(nodes_.size());
   if (first < 0 || last > size || first >= last || (first > 0 && !can_be_cut(first)) ||
       (last < size && !can_be_cut(last)))
-    throw Error(cat("the model cannot be cut to its nodes ", first, " to ", last));
+    throw Error(cat("the model cannot be cut before node ", first, ", or not after node ", last - 1));
   Graph g;
   g.sequence_ = sequence_;
   g.classes_ = classes_;
@@ -253,7 +253,9 @@ Graph Graph::part(int first, int last) const {
   }
   if (last < size) {
     const int out = nodes_[static_cast<std::size_t>(last)].inputs.front();
-    if (out < first) throw Error(cat("the part of nodes ", first, " to ", last, " passes a value on without work"));
+    if (out < first)
+      throw Error(cat("the part of nodes ", first, " to ", last - 1, " does not compute node ", out,
+                      ", whose value the next part needs"));
     g.append(PartOutput{}, {place(out)}, {}, shape(out));
   }
   return g;

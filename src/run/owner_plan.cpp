@@ -56,7 +56,7 @@ std::string describe_owners(const RunPlan& plan) {
                plan.batch.ranks == 1 ? " rank computes" : " ranks compute");
   if (p.kind == "ring" && p.shard_state)
     return cat("each of ", plan.batch.ranks, " ranks updates a part of the ", trained,
-               " weights, with the state of it");
+               " weights, and keeps the optimizer state of this part");
   return "";
 }
 

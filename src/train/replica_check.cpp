@@ -202,8 +202,10 @@ void ReplicaCheck::report(int group, std::int64_t step) {
   const std::string way = broadcast_string(communicator_, communicator_.rank() == 0 ? way_back(known_good_()) : "", 0);
   const std::string of_group = groups_.what.empty() ? "" : cat(" of ", groups_.what, " ", group);
   const std::string differ = others == 0 ? who + " have different copies of the model"
-                                         : cat(who, minority.size() == 1 ? " has another copy" : " have other copies",
-                                               " of the model than the ", others, " other ranks");
+                                         : cat(who,
+                                               minority.size() == 1 ? " has a copy of the model that differs"
+                                                                    : " have copies of the model that differ",
+                                               " from that of the ", others, " other ranks");
   throw Error(
       cat("after step ", step, ", ", differ, of_group, "; the first tensor that differs is ", tensor),
       cat("A processor, memory or network link is probably faulty: ", way,

@@ -23,7 +23,7 @@ def test_a_flipped_bit_ends_the_job_before_the_next_checkpoint(workshop, ranks, 
     result = job.wait()
     assert result.code not in (0, 85), result
     host = socket.gethostname()
-    who = (f"rank 1 on {host} has another copy of the model than the 3 other ranks" if ranks == 4
+    who = (f"rank 1 on {host} has a copy of the model that differs from that of the 3 other ranks" if ranks == 4
            else f"ranks 0 on {host} and 1 on {host} have different copies of the model")
     good = next(path for path in checkpoints(run) if "10" in path.name)
     assert f"after step 15, {who}; the first tensor that differs is" in result.err, result
@@ -72,7 +72,7 @@ def test_a_server_and_its_replica_are_compared_when_all_ranks_meet(workshop, ulf
 
 @pytest.mark.parametrize("way, ranks, who, tensor", [
     ({"shard_state": True}, 2, "ranks 0 on {host} and 1 on {host} have different copies of the model", "linear.weight"),
-    ({"kind": "server"}, 4, "rank 1 on {host} has another copy of the model than the 3 other ranks", "lstm.weight_ih_l0"),
+    ({"kind": "server"}, 4, "rank 1 on {host} has a copy of the model that differs from that of the 3 other ranks", "lstm.weight_ih_l0"),
     ({"kind": "pipeline", "stages": 2, "cuts": ["lstm.l1"]}, 4,
      "ranks 1 on {host} and 3 on {host} have different copies of the model of stage 1", "linear.weight"),
 ])

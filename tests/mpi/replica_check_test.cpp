@@ -43,8 +43,8 @@ class ReplicaCheckTest : public TrainerTest {
       who = cat("ranks ", ranks[0], " on ", host(), " and ", ranks[1], " on ", host(),
                 " have different copies of the model");
     else
-      who = cat("rank ", ranks.back(), " on ", host(), " has another copy of the model than the ", ranks.size() - 1,
-                " other ranks");
+      who = cat("rank ", ranks.back(), " on ", host(), " has a copy of the model that differs from that of the ",
+                ranks.size() - 1, " other ranks");
     return cat("after step 2, ", who, group, "; the first tensor that differs is ", tensor);
   }
   static std::vector<int> all_ranks() {

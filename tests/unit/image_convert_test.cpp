@@ -75,7 +75,7 @@ TEST_F(ImageConvert, SplitsWithDifferentClassesAreRefusedUnlessAClassListFixesTh
   put("in/train/wasp/1.jpg", test_jpeg(8, 8, 1));
   expect_contains(error_of(options()), "has no folder of the class(es) 'wasp'");
   fs::rename(path("in/train/wasp"), path("in/val/wasp"));
-  expect_contains(error_of(options()), "has a folder of the class(es) 'wasp', which the training split has not");
+  expect_contains(error_of(options()), "has a folder of the class(es) 'wasp', which are not in the training split");
   ImagesOptions listed = options();
   listed.class_list = put_text("classes.txt", "wasp Vespula\nbee honey bee\r\n\nant\n");
   convert(listed);
@@ -87,7 +87,7 @@ TEST_F(ImageConvert, SplitsWithDifferentClassesAreRefusedUnlessAClassListFixesTh
   EXPECT_EQ(stored("out/set-train").at("train/ant/0.jpg").label, 2);
   listed.class_list = put_text("classes.txt", "bee\nant\n");
   listed.force = true;
-  expect_contains(error_of(listed), "'wasp', which the class list has not");
+  expect_contains(error_of(listed), "'wasp', which are not in the class list");
   listed.class_list = put_text("classes.txt", "bee\nant\nbee\n");
   expect_contains(error_of(listed), "line 3: the class 'bee' occurs a second time");
 }

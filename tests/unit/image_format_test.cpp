@@ -271,7 +271,7 @@ TEST_F(Tar, DamagedOnesAreNamedWithTheByte) {
   expect_contains(error_of(options()), cat("ant.tar: is damaged at byte ", second));
   put_text("in/ant.tar", whole.substr(0, second + 600));
   expect_contains(error_of(options()), "1 of 2 images cannot be used");
-  expect_contains(log_.str(), "b.jpg: the tar file ends inside it");
+  expect_contains(log_.str(), "b.jpg: the tar file ends inside this member");
   for (const std::size_t length : {second - 1, second, second + 100}) {  // nothing else shows that b.jpg is missing
     put_text("in/ant.tar", whole.substr(0, length));
     expect_contains(error_of(options()), cat("ant.tar: is damaged at byte ", length, ": the empty block that ends"));

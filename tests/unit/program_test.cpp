@@ -72,8 +72,8 @@ TEST_F(ProgramTest, MistakesAreNamedWithWhatWasExpected) {
   EXPECT_EQ(with({"--oars", "two"}), "ferry row: --oars: 'two', expected a whole number of at least 1");
   EXPECT_EQ(with({"--oars", "2.5"}), "ferry row: --oars: '2.5', expected a whole number of at least 1");
   EXPECT_EQ(with({"--oars", "0"}), "ferry row: --oars: '0', expected a whole number of at least 1");
-  EXPECT_EQ(with({"--oars"}), "ferry row: --oars needs one value, and is given once");
-  EXPECT_EQ(with({"--oars", "2", "--oars", "3"}), "ferry row: --oars needs one value, and is given once");
+  EXPECT_EQ(with({"--oars"}), "ferry row: --oars must be given once, with one value");
+  EXPECT_EQ(with({"--oars", "2", "--oars", "3"}), "ferry row: --oars must be given once, with one value");
   EXPECT_EQ(with({"--sail", "latean"}), "ferry row: --sail: 'latean', expected square, lateen; did you mean 'lateen'?");
   EXPECT_EQ(with({"--nigth"}), "ferry row: unknown option --nigth; did you mean '--night'?");
   EXPECT_EQ(with({"--color=red"}), "ferry row: unknown option --color=red");
@@ -81,7 +81,7 @@ TEST_F(ProgramTest, MistakesAreNamedWithWhatWasExpected) {
             "ferry row: --log: 'l.txt', expected a file that ends in .csv, as l.csv");
   EXPECT_EQ(refusal({"row", "dinghy"}), "ferry row: --log is required");
   EXPECT_EQ(refusal({"rwo"}), "unknown command 'rwo'; expected one of row, rest; did you mean 'row'?");
-  EXPECT_EQ(refusal({"rest", "now"}), "ferry rest: 'now' is a word too many");
+  EXPECT_EQ(refusal({"rest", "now"}), "ferry rest: unexpected word 'now'");
 }
 
 TEST_F(ProgramTest, HelpShowsEveryCommandAndItsOptions) {
