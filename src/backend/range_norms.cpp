@@ -5,7 +5,7 @@
 namespace ringtrain {
 
 void expect_ranges(std::span<const ElementRange> ranges) {
-  if (ranges.empty()) throw Error("norms of no range were asked for");
+  if (ranges.empty()) throw Error("norms were asked for, but the list of ranges is empty");
   for (const ElementRange& range : ranges)
     if (range.begin < 0 || range.end <= range.begin)
       throw Error(cat("the range [", range.begin, ", ", range.end, ") of a vector has no elements or begins below 0"));

@@ -64,7 +64,7 @@ TEST(CudaHopper, WhatIsLeftToOthersIsRefusedWithTheReason) {
   EXPECT_TRUE(says(refusal(layer(Work::gradient_sums, 256, 28, 256, 3, 2), gradient), "left to cuDNN"));
   EXPECT_EQ(refusal(layer(Work::gradient_sums, 256, 28, 256, 3, 1), gradient), "");
   const Description forward = instance(Work::forward_sums, 128, 128);
-  EXPECT_TRUE(says(refusal(layer(Work::forward_sums, 8, 224, 64, 7, 2), forward), "8 channels leave most of a step"));
+  EXPECT_TRUE(says(refusal(layer(Work::forward_sums, 8, 224, 64, 7, 2), forward), "8 channels, expected at least 32"));
   EXPECT_TRUE(says(refusal(layer(Work::forward_sums, 68, 56, 64, 1, 1), forward), "multiples of 8"));
   EXPECT_TRUE(says(refusal(layer(Work::gradient_sums, 64, 56, 64, 1, 1), forward), "something else"));
   Problem p = layer(Work::forward_sums, 64, 56, 64, 1, 1);

@@ -86,7 +86,8 @@ void Gemm::pack(const float* source, std::int64_t row_stride, std::int64_t colum
     pack_ = dnnl::reorder(values, packed_);  // oneDNN compiles code, which takes 10 ms, so it is kept
     pack_strides_ = {row_stride, column_stride};
   }
-  if (pack_strides_ != std::pair(row_stride, column_stride)) throw Error("a packed operand changed its source layout");
+  if (pack_strides_ != std::pair(row_stride, column_stride))
+    throw Error("pack() was called with other strides than the first time");
   execute(pack_, values, packed_);
 }
 

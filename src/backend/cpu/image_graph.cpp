@@ -26,8 +26,8 @@ class Joiner {
       for (int input : nodes_[at(i)].inputs) consumers_[at(input)].push_back(i);
     for (int i = 0; i < size(); ++i)
       if (consumers_[at(i)].size() > 2)
-        throw Error(cat("node ", i, " of the model feeds ", consumers_[at(i)].size(),
-                        " others: the CPU backend adds up", " gradients of two at most"));
+        throw Error(cat("node ", i, " of the model has ", consumers_[at(i)].size(),
+                        " consumers; the CPU backend supports at most two"));
   }
 
   ImageOperations join() {
@@ -85,7 +85,7 @@ class Joiner {
     });
   }
   void expect_map(int node, const char* what) const {
-    if (feature(node)->vector) throw Error(cat("the CPU backend has no ", what, " of vectors"));
+    if (feature(node)->vector) throw Error(cat("the CPU backend cannot apply ", what, " to a vector"));
   }
 
   void append(int i, const PartInput&) {
@@ -189,7 +189,8 @@ class Joiner {
   void expect_vector(int node, const char* what) const {
     if (!feature(node)->vector)
       throw Error(cat(what, " needs global average pooling or flattening before it on the CPU backend"));
-    if (consumer(node) < 0) throw Error(cat("the CPU backend lets a vector feed one node, here: ", what));
+    if (consumer(node) < 0)
+      throw Error(cat("on the CPU backend, the vector before ", what, " may have only one consumer"));
   }
   void append(int i, const Dropout& node) {
     expect_vector(input(i), "dropout");

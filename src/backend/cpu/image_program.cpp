@@ -144,7 +144,7 @@ std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int
   if (group < 1 || (micro_batch % group != 0 && group % micro_batch != 0))
     throw Error(cat("a micro-batch of ", micro_batch, " holds neither whole batch-norm groups of ", group,
                     " nor an equal part of one"),
-                "batch.micro must be a multiple of batch.worker");
+                "let one of batch.micro and batch.worker be a multiple of the other");
   if (precision == Precision::fp32)
     return std::make_unique<CompiledImageProgram<float>>(graph, micro_batch, group, mode, threads, isa,
                                                          std::move(count), slots);

@@ -9,7 +9,9 @@ namespace ringtrain::cpu {
 template <class T>
 MaxPoolOperation<T>::MaxPoolOperation(const ImageContext& context, const MaxPool& node, Feature* x, Feature* y)
     : context_(context), node_(node), x_(x), y_(y) {
-  if (node.kernel > 15) throw Error(cat("max pooling over ", node.kernel, " x ", node.kernel, ": 15 x 15 at most"));
+  if (node.kernel > 15)
+    throw Error(cat("max pooling has a window of ", node.kernel, " x ", node.kernel,
+                    "; the CPU backend supports windows up to 15 x 15"));
   y_->forward = y_->backward = context_.schedule->per_image("pooled maps", context_.bytes<T>(*y_));
   if (context_.training)
     place_ = context_.schedule->per_image("pooled places", context_.padded_channels(*y_) * y_->pixels());

@@ -140,7 +140,7 @@ class DescribedDevice : public Device {
 
   const RnnPlan* plan(const RnnOperation& operation, std::string* why) override {
     if (operation.algorithm != RnnAlgorithm::standard) {
-      if (why != nullptr) *why = "planned on a GPU only";
+      if (why != nullptr) *why = "cuDNN plans this algorithm only on a real GPU";
       return nullptr;
     }
     auto& plan = rnn_plans_[operation.key()];

@@ -63,11 +63,11 @@ PlanProcess::~PlanProcess() {
 void PlanProcess::start() {
   int in[2], out[2];
   if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
-    throw Error(cat("no pipe to the planner: ", std::strerror(errno)));
+    throw Error(cat("cannot create a pipe to the planner process: ", std::strerror(errno)));
   const std::string executable = planner_executable();
   const char* arguments[] = {executable.c_str(), planner_command, nullptr};
   child_ = fork();
-  if (child_ < 0) throw Error(cat("no process for the planner: ", std::strerror(errno)));
+  if (child_ < 0) throw Error(cat("cannot start the planner process: ", std::strerror(errno)));
   if (child_ == 0) {
     dup2(in[0], STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);

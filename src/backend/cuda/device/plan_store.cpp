@@ -77,7 +77,7 @@ PlanStore::Known PlanStore::make(const DnnOperation& operation) {
     made.settled = load(operation, taken->second, made);
     if (made.settled) return made;
     if (!std::exchange(said_, true))
-      log_warning("cuDNN does not take a kept plan of '", operation.key(), "': such are searched anew");
+      log_warning("cuDNN does not take a kept plan of '", operation.key(), "': plans like this are searched again");
   }
   if (const std::optional<PlanAnswer> kept = cached(operation); kept && load(operation, *kept, made)) return made;
   const auto prepared = prepared_.find(operation.key());

@@ -35,7 +35,8 @@ std::unique_ptr<CudnnPlan> reloaded(const DnnPlanner& planner, const DnnOperatio
     result = planner.load(operation, once->packed(), why);
     if (!result) return nullptr;
     if (built.bytes.empty() || result->packed() != built)
-      throw Error(cat("the plan ", built.engine, " came back as ", result->engine()));
+      throw Error(
+          cat("the plan ", built.engine, " was changed by serialising and loading; it is now ", result->engine()));
   }
   return result;
 }

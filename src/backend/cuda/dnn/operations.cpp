@@ -138,7 +138,8 @@ std::int64_t parse_number(const std::string& text, std::size_t from, const std::
   std::int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data() + from, end, value);
-  if (error != std::errc() || stop != end) throw Error(cat("'", text, "' in the operation '", key, "' is no size"));
+  if (error != std::errc() || stop != end)
+    throw Error(cat("'", text, "' in the operation '", key, "' is not a number"));
   return value;
 }
 

@@ -185,7 +185,7 @@ class GraphBuilder {
         break;
       case Epilogue::sums:
       case Epilogue::bias:
-        throw Error(cat("'", o_.key(), "': a data gradient has no such epilogue"));
+        throw Error(cat("'", o_.key(), "': a data gradient cannot have this epilogue"));
     }
     result(dx, DnnRole::dx);
   }
@@ -354,7 +354,7 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
   std::string reason;
   if (has_unordered_sums(operation)) {
     if (why != nullptr)
-      *why = cat("cuDNN ", cudnn_version_text(), " adds sums up in another order each time; 9.11 does not");
+      *why = cat("cuDNN ", cudnn_version_text(), " does not sum in a fixed order; cuDNN 9.11 or later does");
     return found;
   }
   for (const fe::HeurMode_t mode : {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}) {
@@ -386,7 +386,7 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
       std::string engine;
       check(g.get_plan_name_at_index(i, engine), "cuDNN does not name an engine");
       std::int64_t workspace = 0;
-      check(g.get_workspace_size_plan_at_index(i, workspace), "cuDNN does not say a workspace");
+      check(g.get_workspace_size_plan_at_index(i, workspace), "cuDNN does not report the plan's workspace size");
       found.push_back(std::unique_ptr<CudnnPlan>(new CudnnPlan(operation, graph, i, workspace, engine)));
     }
   }

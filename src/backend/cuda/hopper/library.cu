@@ -57,7 +57,8 @@ int fail(const std::string& text, char* why, int why_bytes) {
 
 std::string refused(const Instance& of, const Problem& problem) {
   if (std::string why = refusal(problem, of.description); !why.empty()) return why;
-  return of.can_implement(problem) ? "" : std::string("CUTLASS's ") + of.description.name + " cannot do it";
+  return of.can_implement(problem) ? ""
+                                   : std::string("CUTLASS's ") + of.description.name + " does not support this problem";
 }
 
 cudaError_t add_up(const Instance& of, const Problem& p, const Tensors& t, const Partials& partials,

@@ -38,7 +38,7 @@ std::string refused_shape(const Problem& p) {
     return "channels must be multiples of 8, 16 bytes for the copy engine; these are " + number(p.c) + " and " +
            number(p.k);
   const std::int64_t depth = p.work == Work::forward_sums ? p.c : p.work == Work::weight_gradient ? 64 : p.k;
-  if (depth < 32) return number(depth) + " channels leave most of a step of 64 empty";
+  if (depth < 32) return number(depth) + " channels, expected at least 32, half of a step of 64";
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   if (p.n * p.h * p.w > most || pixels(p) > most) return "more pixels than 32 bits count";
   return "";
@@ -94,7 +94,9 @@ std::string refusal(const Problem& p, const Description& instance) {
     return p.groups == 1 ? "" : "a weight gradient has no groups";
   }
   if (p.work != Work::forward_sums && p.stride != 1) return "a data gradient with a stride: left to cuDNN";
-  if (p.work != Work::forward_sums && 2 * p.padding != p.r - 1) return "a data gradient of a map of another size";
+  if (p.work != Work::forward_sums && 2 * p.padding != p.r - 1)
+    return "a data gradient with padding " + number(p.padding) +
+           ", expected (r - 1) / 2, which keeps the size of the map";
   const std::int64_t rows = result_rows(p) / p.groups;
   if (p.groups > 1 && rows % instance.tile_rows != 0)
     return "a group of " + number(p.n / p.groups) + " samples is " + number(rows) +

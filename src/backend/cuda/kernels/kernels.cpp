@@ -209,7 +209,8 @@ KernelLaunch launch_of(Type type, const NormBackwardSumsArguments& a) {
 }
 KernelLaunch launch_of(const NormBackwardFinalizeArguments& a) {
   if (a.which < 1 || a.which >= a.sums_per_block)
-    throw Error(cat("kernel norm_backward_finalize: sum ", a.which, " of ", a.sums_per_block, " per block"));
+    throw Error(
+        cat("kernel norm_backward_finalize: sum ", a.which, " was asked for, expected 1 to ", a.sums_per_block - 1));
   return Shape(Kernel::norm_backward_finalize, finalize_channels * finalize_parts)
       .size("groups", a.groups)
       .size("blocks", a.blocks)

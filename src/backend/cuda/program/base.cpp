@@ -251,7 +251,7 @@ void ProgramBase::forward(const PassContext& context) {
 }
 
 void ProgramBase::close_sums() {
-  if (closed_) throw Error("the sums of the passes before were not taken");
+  if (closed_) throw Error("close_sums() was called twice without take_sums()");
   const Stream stream = device_.compute_stream();
   device_.copy(host_sums_.data(), sums(), size_in_bytes<PassSums>(1), CopyKind::to_host, stream);
   device_.zero(sums(), size_in_bytes<PassSums>(1), stream);

@@ -159,7 +159,7 @@ class RuntimeDevice : public Device {
   bool done(Event event) override {
     const cudaError_t status = cudaEventQuery(of(event));
     if (status == cudaErrorNotReady) return false;
-    check(status, "working");
+    check(status, "waiting for the GPU's work");
     return true;
   }
   double seconds_between(Event begin, Event end) override {
