@@ -283,14 +283,13 @@ std::vector<Field> make_schema() {
     FIELD(noise.every_steps).how_it_runs().unit("steps").from(0, step_limit).also({"gns", "noise_scale"})
       .means("How often the noise scale is measured. The key changes no weight, unless batch.follow_noise is used. 0: off."),
     FIELD(noise.small_batch).how_it_runs().unit("samples").from(0, int32_limit)
-      .means("The small batch whose gradient is compared with the gradient of the global batch. It is a multiple of batch.worker "
-             "and divides each rank's share of batch.global. The measured noise scale then does not depend on the number of "
-             "ranks, and a micro-batch divides the small batch. 0: the micro-batch of a rank. A single rank whose micro-batch "
-             "is the whole batch then measures nothing."),
+      .means("The small batch whose gradient is compared with the gradient of the global batch. It must be a multiple of "
+             "batch.worker and must divide each rank's share of batch.global. The micro-batch must divide the small batch; "
+             "batch.micro: 0 chooses one that does. The measured noise scale then does not depend on the number of ranks. "
+             "0: the micro-batch of a rank. A single rank whose micro-batch is the whole batch then measures nothing."),
     FIELD(noise.half_life).how_it_runs().unit("samples").from(0, 1e15)
       .means("After this many samples, the weight of a step in the averages is halved. 0: 100 x batch.global. The "
-             "averages then cover about 290 steps and scatter 17 times less than a single step. A run of 2,500 steps "
-             "still has many half-lives."),
+             "averages then cover about 290 steps. A run of 2,500 steps still has 25 half-lives."),
 
     FIELD(noise.groups).how_it_runs().words({"none", "kind", "tensor"})
       .means("Groups of parameters whose noise scale is measured in addition to that of the whole gradient. kind: each "
@@ -428,8 +427,8 @@ std::vector<Field> make_schema() {
       .means("The recorded order of arrival of an earlier run (its arrivals.csv). The updates are applied in that order again, so "
              "the run is reproducible."),
     FIELD(parallel.backup_workers).unit("workers").from(0, 65536).only_with("parallel.kind", {"server"})
-      .means("With mode sync: a step uses the gradients that arrive first, and drops this many late ones (Chen et al. "
-             "2016)."),
+      .means("With mode sync: a step uses the gradients that arrive first, and drops this many gradients, the latest ones "
+             "(Chen et al. 2016)."),
     FIELD(parallel.replicas).how_it_runs().unit("servers").from(1, 2).only_with("parallel.kind", {"server"})
       .means("How many servers hold each range. With 2 the job survives the death of a server. 2 needs parallel.mode async and "
              "MPI with fault tolerance (ULFM): Open MPI 5, started with mpirun --with-ft ulfm."),
@@ -449,9 +448,10 @@ std::vector<Field> make_schema() {
              "blocks, such as layer1.0, features.3 or lstm.l0. layer1 stands for all blocks of layer1. The key changes no bit of "
              "the result. `plan` shows the cost."),
     FIELD(memory.offload).how_it_runs()
-      .means("GPU: activations of early layers are copied to host memory until the backward pass. As many are copied as the link "
-             "to the host can transfer both ways during the passes. If memory.limit_gib needs it, more activations are copied, "
-             "which costs time. The key changes no bit of the result. `plan` shows which activations are copied."),
+      .means("GPU: activations of early layers are copied to host memory until the backward pass. As many are copied as can be "
+             "sent to the host during the forward pass and back during the backward pass. If memory.limit_gib needs it, more "
+             "activations are copied, which costs time. The key changes no bit of the result. `plan` shows which activations are "
+             "copied."),
     FIELD(memory.limit_gib).how_it_runs().unit("GiB").from(0, 1e6)
       .means("The most memory that each rank may use: GPU memory, or host memory if the rank computes on a CPU. A plan that "
              "needs more is refused. If the key is set, batch.micro: 0 chooses the largest micro-batch that fits. 0: the "
@@ -476,7 +476,8 @@ std::vector<Field> make_schema() {
       .means("The name of the run's folder in results/<name>. It cannot be used together with run.dir. \"\": the time of the "
              "start."),
     FIELD(run.log_every_steps).how_it_runs().unit("steps").from(0, step_limit).also({"print_every", "log_interval"})
-      .means("How often a line is printed when the output is not a terminal. 0: about twenty lines per epoch."),
+      .means("How often a line is printed when the output is not a terminal. 0: about twenty lines per epoch, "
+             "and at most one per step."),
     FIELD(run.threads).how_it_runs().unit("threads").from(0, 4096).also({"num_threads"})
       .means("Threads of each rank. 0: its share of the processors that it may use."),
   };

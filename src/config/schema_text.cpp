@@ -25,8 +25,7 @@ constexpr SectionText section_texts[] = {
     {"learning_rate", "The learning rate depends on the step alone."},
     {"noise",
      "The gradient noise scale tr(Sigma) / |G|^2, the batch at which a step's noise is as large as its gradient "
-     "(McCandlish "
-     "et al. 2018). In metrics.jsonl and in the run's summary."},
+     "(McCandlish et al. 2018). The results are in metrics.jsonl and in the run's summary."},
     {"branch", "The run goes on from a checkpoint of another run, with a multiple of its batch."},
     {"stop", "The run ends at the first limit that it reaches; one must be given."},
     {"evaluate",
@@ -36,6 +35,10 @@ constexpr SectionText section_texts[] = {
     {"machine", "The devices and how they are used. These keys change the speed, not the meaning of the result."},
     {"communication",
      "How gradients are averaged between ranks. These keys change the speed, not the meaning of the result."},
+    {"parallel", "How the ranks share the weights, the optimizer's state and the work."},
+    {"memory", "How a run is made to fit in memory. These keys change speed and memory, not the result."},
+    {"test",
+     "Faults that are made on purpose, for tests and experiments: a slow rank, and a rank with a memory error."},
     {"run", "The folder and the output of the run. These keys do not change the result."},
 };
 
@@ -103,7 +106,7 @@ std::string_view type_text(const Field& field) {
   if (std::holds_alternative<double*>(member)) return "number";
   if (std::holds_alternative<std::vector<double>*>(member)) return "list of numbers";
   if (std::holds_alternative<std::vector<EpochFactor>*>(member)) return "list of pairs";
-  if (std::holds_alternative<std::vector<RunPoint>*>(member)) return "list of places";
+  if (std::holds_alternative<std::vector<RunPoint>*>(member)) return "list of points (epochs or steps)";
   return "integer";
 }
 
