@@ -44,7 +44,7 @@ void load_kept_fusions(const std::string& folder, FusionTable& table) {
   try {
     table.load_kept(contents(file_of(folder)));
   } catch (const Error& e) {
-    log_warning(file_of(folder), ": ", e.what(), "; fusions are searched anew");
+    log_warning(file_of(folder), ": ", e.what(), "; fusions are searched again");
   }
 }
 
