@@ -114,8 +114,8 @@ def test_an_error_is_printed_once_and_not_by_every_rank(workshop):
     (["sample", "/nowhere", "seed=2"], "seed=2"),
     (["plna"], "did you mean 'plan'?"),
     (["plan", "a.yaml", "--rank", "2"], "did you mean '--ranks'?"),
-    (["plan", "a.yaml", "--ranks"], "--ranks needs one value"),
-    (["plan", "a.yaml", "--ranks", "2", "--ranks", "3"], "--ranks needs one value"),
+    (["plan", "a.yaml", "--ranks"], "--ranks must be given once, with one value"),
+    (["plan", "a.yaml", "--ranks", "2", "--ranks", "3"], "--ranks must be given once, with one value"),
     (["evaluate", "run", "--logits", "logits.npz"], "as logits.safetensors"),
     (["import", "weights.safetensors", "a.yaml", "--out", "checkpoint"], "as checkpoint.h5"),
 ])

@@ -344,7 +344,7 @@ TEST_F(ImageDatasetTest, AFileThatChangedSinceItsHeaderWasReadIsNamed) {
   expect_contains(message_of([&] { dataset.record(0); }), "when rank 0 read its header");
   fs::remove(shard(1, 2));
   expect_contains(message_of([&] { dataset.record(19); }), "00001-of-00002.h5: cannot open: No such file");
-  expect_contains(message_of([&] { dataset.record(20); }), "image 20 asked for");
+  expect_contains(message_of([&] { dataset.record(20); }), "image 20 was asked for");
 }
 
 TEST_F(ImageDatasetTest, AnotherShardOfTheSameSetAndSizeIsNotTakenForTheFirst) {
