@@ -34,17 +34,27 @@ auto first_of(bool winograd, const Describe& describe) {
 void run(dnnl::primitive& primitive, const std::unordered_map<int, memory>& arguments) {
   execute(primitive, arguments);
 }
+bool is_generated_code(const char* implementation) {
+  return std::string(implementation).find("jit") != std::string::npos;
+}
+// Returns the same convolution for maps that already have the zeros around them.
+ConvolutionShape with_padded_source(ConvolutionShape shape) {
+  shape.in_height += 2 * shape.padding;
+  shape.in_width += 2 * shape.padding;
+  shape.padding = 0;
+  return shape;
+}
 
 }  // namespace
 
 ConvolutionPrimitives::ConvolutionPrimitives(const ConvolutionShape& shape, bool training, int threads)
     : shape_(shape),
+      weights_shape_(shape),
       training_(training),
       threads_(threads),
       type_(shape.bf16 ? memory::data_type::bf16 : memory::data_type::f32) {}
 
-memory::desc ConvolutionPrimitives::map(std::int64_t images, bool output) const {
-  const ConvolutionShape& s = shape_;
+memory::desc ConvolutionPrimitives::map(const ConvolutionShape& s, std::int64_t images, bool output) const {
   const memory::dims dims = output ? memory::dims{images, s.output, s.out_height, s.out_width}
                                    : memory::dims{images, s.input, s.in_height, s.in_width};
   memory::format_tag tag = s.lanes == 16 ? memory::format_tag::nChw16c : memory::format_tag::nChw8c;
@@ -68,13 +78,13 @@ std::int64_t ConvolutionPrimitives::least_images() const {
   return (256 + tiles - 1) / tiles;  // measured: with fewer tiles, reading the weights takes most of the time
 }
 
-dnnl::convolution_forward::primitive_desc ConvolutionPrimitives::describe_forward(std::int64_t images,
+dnnl::convolution_forward::primitive_desc ConvolutionPrimitives::describe_forward(const ConvolutionShape& s,
+                                                                                  std::int64_t images,
                                                                                   dnnl::algorithm algorithm) const {
-  const ConvolutionShape& s = shape_;
   const memory::dims strides{s.stride, s.stride}, padding{s.padding, s.padding};
   const memory::desc weights(memory::dims{s.output, s.input, s.kernel, s.kernel}, type_, memory::format_tag::any);
   const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
-  const memory::desc from = map(images, false), to = map(images, true);
+  const memory::desc from = map(s, images, false), to = map(s, images, true);
   const auto purpose = training_ ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
   const dnnl::primitive_attr attributes = own_scratch();
 #if DNNL_VERSION_MAJOR >= 3
@@ -94,8 +104,8 @@ dnnl::convolution_backward_data::primitive_desc ConvolutionPrimitives::describe_
   const ConvolutionShape& s = shape_;
   const memory::dims strides{s.stride, s.stride}, padding{s.padding, s.padding};
   const memory::desc weights(memory::dims{s.output, s.input, s.kernel, s.kernel}, type_, memory::format_tag::any);
-  const memory::desc from = map(images, false), to = map(images, true);
-  const auto hint = describe_forward(images, algorithm);
+  const memory::desc from = map(s, images, false), to = map(s, images, true);
+  const auto hint = describe_forward(s, images, algorithm);
 #if DNNL_VERSION_MAJOR >= 3
   return {onednn_engine(), algorithm, from, weights, to, strides, padding, padding, hint, own_scratch()};
 #else
@@ -105,14 +115,13 @@ dnnl::convolution_backward_data::primitive_desc ConvolutionPrimitives::describe_
 }
 
 dnnl::convolution_backward_weights::primitive_desc ConvolutionPrimitives::describe_weights(
-    std::int64_t images, dnnl::algorithm algorithm) const {
-  const ConvolutionShape& s = shape_;
+    const ConvolutionShape& s, std::int64_t images, dnnl::algorithm algorithm) const {
   const memory::dims strides{s.stride, s.stride}, padding{s.padding, s.padding};
   const memory::desc weights(memory::dims{s.output, s.input, s.kernel, s.kernel}, memory::data_type::f32,
                              memory::format_tag::any);
   const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
-  const memory::desc from = map(images, false), to = map(images, true);
-  const auto hint = describe_forward(images, algorithm);
+  const memory::desc from = map(s, images, false), to = map(s, images, true);
+  const auto hint = describe_forward(s, images, algorithm);
 #if DNNL_VERSION_MAJOR >= 3
   auto& engine = onednn_engine();
   if (s.bias) return {engine, algorithm, from, weights, bias, to, strides, padding, padding, hint, own_scratch()};
@@ -127,14 +136,14 @@ dnnl::convolution_backward_weights::primitive_desc ConvolutionPrimitives::descri
 
 void ConvolutionPrimitives::make_forward(std::int64_t images) {
   const TeamSize team(threads_);
-  const auto describe = [&](dnnl::algorithm algorithm) { return describe_forward(images, algorithm); };
+  const auto describe = [&](dnnl::algorithm algorithm) { return describe_forward(shape_, images, algorithm); };
   try {
     forward_description_ = first_of(suits_winograd(), describe);
     // For few input channels, oneDNN has a fast kernel for only one of the two plain layouts. That layout is taken.
-    if (shape_.pixels && implementation(0).find("jit") == std::string::npos) {
+    if (shape_.pixels && !is_generated_code(forward_description_.impl_info_str())) {
       channels_last_ = true;
       const auto other = first_of(false, describe);
-      channels_last_ = std::string(other.impl_info_str()).find("jit") != std::string::npos;
+      channels_last_ = is_generated_code(other.impl_info_str());
       if (channels_last_) forward_description_ = other;
     }
     forward_ = dnnl::convolution_forward(forward_description_);
@@ -152,11 +161,26 @@ void ConvolutionPrimitives::make_backward_data(std::int64_t images) {
   data_ = dnnl::convolution_backward_data(data_description_);
 }
 
+// For AVX2, oneDNN generates no code for weight gradients if the map is smaller than the kernel, as in the last layers
+// of a ResNet on small pictures. The map with its padding is large enough, so it is copied into a padded map then.
 void ConvolutionPrimitives::make_backward_weights(std::int64_t images) {
   const TeamSize team(threads_);
-  weights_description_ =
-      first_of(suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_weights(images, algorithm); });
+  weights_shape_ = shape_;
+  weights_description_ = first_of(
+      suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_weights(shape_, images, algorithm); });
+  if (!has_fast_weights() && !shape_.pixels && shape_.padding > 0) {
+    const ConvolutionShape padded = with_padded_source(shape_);
+    const auto other = describe_weights(padded, images, dnnl::algorithm::convolution_direct);
+    if (is_generated_code(other.impl_info_str())) {
+      weights_shape_ = padded;
+      weights_description_ = other;
+    }
+  }
   weights_ = dnnl::convolution_backward_weights(weights_description_);
+}
+
+bool ConvolutionPrimitives::has_fast_weights() const {
+  return is_generated_code(weights_description_.impl_info_str());
 }
 
 std::int64_t ConvolutionPrimitives::weight_bytes() const {
@@ -172,6 +196,7 @@ std::int64_t ConvolutionPrimitives::data_scratch_bytes() const {
 std::int64_t ConvolutionPrimitives::weights_scratch_bytes() const {
   return aligned(weights_description_.scratchpad_desc().get_size()) +
          aligned(weights_description_.diff_weights_desc().get_size()) +
+         (pads_source() ? aligned(weights_description_.src_desc().get_size()) : 0) +
          (shape_.bias ? aligned(static_cast<std::size_t>(shape_.output) * sizeof(float)) : 0);
 }
 
@@ -273,9 +298,25 @@ void ConvolutionPrimitives::store_gradient(const ImageKernels& kernels, const fl
                           weights + (b / blocks * lanes * inputs + b % blocks * lanes) * places, accumulate);
 }
 
+// Copies the source map into the middle of a map with zeros around it. Both are in blocks of channels.
+void ConvolutionPrimitives::pad_source(const char* source, char* padded) const {
+  const std::int64_t pixel = shape_.lanes * (shape_.bf16 ? 2 : 4);  // bytes of one block's channels
+  const std::int64_t row = shape_.in_width * pixel, padded_row = weights_shape_.in_width * pixel;
+  const std::int64_t before = shape_.padding * (padded_row + pixel);
+  const auto all = static_cast<std::int64_t>(weights_description_.src_desc().get_size());
+  const std::int64_t maps = all / (weights_shape_.in_height * padded_row);
+#pragma omp parallel for num_threads(threads_) schedule(static)
+  for (std::int64_t map = 0; map < maps; ++map) {
+    char* to = padded + map * weights_shape_.in_height * padded_row;
+    std::memset(to, 0, static_cast<std::size_t>(weights_shape_.in_height * padded_row));
+    for (std::int64_t y = 0; y < shape_.in_height; ++y)
+      std::memcpy(to + before + y * padded_row, source + (map * shape_.in_height + y) * row,
+                  static_cast<std::size_t>(row));
+  }
+}
+
 void ConvolutionPrimitives::backward_weights(const ImageKernels& kernels, const void* source, const void* gradient,
                                              char* scratch, float* weights, float* bias, bool accumulate) {
-  weights_arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(source));
   weights_arguments_.at(DNNL_ARG_DIFF_DST).set_data_handle(const_cast<void*>(gradient));
   own_gradient_.set_data_handle(scratch);
   const auto* own = reinterpret_cast<const float*>(scratch);
@@ -285,17 +326,17 @@ void ConvolutionPrimitives::backward_weights(const ImageKernels& kernels, const 
     own_bias_gradient_.set_data_handle(scratch);
     scratch += aligned(static_cast<std::size_t>(shape_.output) * sizeof(float));
   }
+  if (pads_source()) {
+    pad_source(static_cast<const char*>(source), scratch);
+    source = scratch;
+    scratch += aligned(weights_description_.src_desc().get_size());
+  }
+  weights_arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(source));
   weights_scratch_.set_data_handle(scratch);
   run(weights_, weights_arguments_);
   store_gradient(kernels, own, weights, accumulate);
   if (shape_.bias)
     for (std::int64_t i = 0; i < shape_.output; ++i) bias[i] = (accumulate ? bias[i] : 0.0f) + d_bias[i];
-}
-
-std::string ConvolutionPrimitives::implementation(int which) const {
-  if (which == 0) return forward_description_.impl_info_str();
-  if (which == 1) return data_ ? data_description_.impl_info_str() : "-";
-  return weights_ ? weights_description_.impl_info_str() : "-";
 }
 
 double ConvolutionPrimitives::flops(std::int64_t images) const {

@@ -55,22 +55,26 @@ class ConvolutionPrimitives {
   void backward_weights(const ImageKernels& kernels, const void* source, const void* gradient, char* scratch,
                         float* weights, float* bias, bool accumulate);
 
-  // The implementation that oneDNN chose, such as "jit:avx512_core". `which`: 0 forward, 1 data gradient, 2 weight
-  // gradient.
-  std::string implementation(int which) const;
+  // Returns whether oneDNN computes the weight gradient with generated code. Its other code is a hundred times slower.
+  bool has_fast_weights() const;
   double flops(std::int64_t images) const;  // floating-point operations of one of the three primitives
 
  private:
   using Arguments = std::unordered_map<int, dnnl::memory>;
-  dnnl::memory::desc map(std::int64_t images, bool output) const;
-  dnnl::convolution_forward::primitive_desc describe_forward(std::int64_t images, dnnl::algorithm algorithm) const;
+  dnnl::memory::desc map(const ConvolutionShape& shape, std::int64_t images, bool output) const;
+  dnnl::convolution_forward::primitive_desc describe_forward(const ConvolutionShape& shape, std::int64_t images,
+                                                             dnnl::algorithm algorithm) const;
   dnnl::convolution_backward_data::primitive_desc describe_data(std::int64_t images, dnnl::algorithm algorithm) const;
-  dnnl::convolution_backward_weights::primitive_desc describe_weights(std::int64_t images,
+  dnnl::convolution_backward_weights::primitive_desc describe_weights(const ConvolutionShape& shape,
+                                                                      std::int64_t images,
                                                                       dnnl::algorithm algorithm) const;
   bool suits_winograd() const;
+  bool pads_source() const { return weights_shape_.padding != shape_.padding; }
+  void pad_source(const char* source, char* padded) const;
   void store_gradient(const ImageKernels& kernels, const float* own, float* weights, bool accumulate);
 
   ConvolutionShape shape_;
+  ConvolutionShape weights_shape_;  // what the weight gradient's primitive computes, see make_backward_weights()
   bool training_, channels_last_ = false;
   int threads_;
   dnnl::memory::data_type type_;
