@@ -231,7 +231,7 @@ TEST_F(DatasetTest, TextIsReadAcrossBlocksAndShards) {
     }
   }
   std::vector<std::uint8_t> ids(2);
-  expect_contains(message_of([&] { dataset.read_text(199999, ids); }), "has 200000");
+  expect_contains(message_of([&] { dataset.read_text(199999, ids); }), "has only 200000");
   EXPECT_GE(dataset_bytes(dataset.index()), 200000);
   EXPECT_LT(dataset_bytes(dataset.index()), 210000);
 }
