@@ -159,12 +159,12 @@ TEST_P(SharesByPrecision, GiveTheFirstGradientOfTheRing) {
 TEST_P(SharesByPrecision, GiveTheCurveOfTheRingOnImages) {
   const Settings keys = {"precision=" + precision_};
   TrainingRank ring(images(keys), false);
-  const auto expected = ring.steps(8);
+  const auto expected = ring.steps(20);
   const std::vector<Settings> all = ways();
   for (const Settings& way : {all.front(), all.back()}) {
     SCOPED_TRACE(way.back());
     TrainingRank rank(images(joined(keys, way)), false);
-    const auto reports = rank.steps(8);
+    const auto reports = rank.steps(20);
     for (std::size_t i = 0; i < reports.size(); ++i)
       ASSERT_NEAR(reports[i].loss, expected[i].loss, 1e-2 * expected[i].loss) << i;
   }
