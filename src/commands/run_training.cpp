@@ -42,17 +42,19 @@ namespace {
 
 struct PlannedRun {
   RunPlan plan;
-  std::vector<MemoryItem> memory;  // memory of one rank
+  std::vector<MemoryItem> memory;          // memory of one rank
+  std::optional<std::int64_t> replay_end;  // on rank 0: the step after which the recorded order ends, before the plan
 };
 
 // Makes the plan on all ranks and completes the position in `from`. Rank 0 throws Error for a checkpoint or a
 // recorded order of arrival with which the plan cannot continue. Takes no memory yet. Collective.
-PlannedRun agree_on_plan(const Experiment& experiment, const TrainingData& data, Machine& machine, int ranks,
+PlannedRun agree_on_plan(const TrainingRequest& request, const TrainingData& data, Machine& machine,
                          ResumePoint& from) {
+  const Experiment& experiment = request.experiment;
   PlannedRun planned;
   machine.agree_on_fusions([&] {
-    planned.plan = make_run_plan(experiment, data.train, data.validation ? &*data.validation : nullptr, ranks,
-                                 *machine.backend, from.micro_batch, from.branch);
+    planned.plan = make_run_plan(experiment, data.train, data.validation ? &*data.validation : nullptr,
+                                 request.group.size(), *machine.backend, from.micro_batch, from.branch);
     // Rank 0 makes the choices for the other stages of a pipeline, too.
     for (int stage = 1; machine.host->rank() == 0 && stage < planned.plan.stages(); ++stage)
       rank_memory(planned.plan, *machine.backend, stage);
@@ -61,7 +63,8 @@ PlannedRun agree_on_plan(const Experiment& experiment, const TrainingData& data,
   if (from.checkpoint && from.kind == ResumePoint::Kind::source) check_source(*from.checkpoint, planned.plan);
   if (from.checkpoint && from.kind == ResumePoint::Kind::own) check_belongs(*from.checkpoint, from.path, planned.plan);
   complete(from.progress, planned.plan);
-  if (machine.host->rank() == 0) check_replay(planned.plan, from.progress.position);
+  if (machine.host->rank() == 0)
+    planned.replay_end = check_replay(planned.plan, from.progress.position, request.pause_samples);
   return planned;
 }
 
@@ -175,7 +178,9 @@ LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, c
         "the checkpoint was made on another machine or number of ranks or threads: it continues within rounding, "
         "not bit for bit");
   // The gradients of several workers may arrive in another order than before.
-  const bool reproducible = !plan.servers || plan.servers->workers == 1 || !plan.experiment.parallel.replay.empty();
+  const std::string& replay = plan.experiment.parallel.replay;
+  const bool repeats = !replay.empty() && last && last->parallel.replay == replay;
+  const bool reproducible = !plan.servers || plan.servers->workers == 1 || repeats;
   const bool same_steps = more && reproducible && last && !decide_result(since_last) && !decide_result(changes);
   return same_steps ? LaterRecords::drop : LaterRecords::keep;
 }
@@ -387,7 +392,7 @@ void GroupTraining::prepare() {
   machine_.take_choices(from_.checkpoint ? from_.checkpoint->text_or("fusions", "") : "", from_.choices);
   if (experiment.batch.micro == 0 && from_.micro_batch == 0 && machine_.stages)
     from_.micro_batch = measured_split(experiment, data, machine_, request_.group);
-  planned_ = agree_on_plan(experiment, data, machine_, request_.group.size(), from_);
+  planned_ = agree_on_plan(request_, data, machine_, from_);
   progress_ = from_.progress;
   log_job(request_.group, request_.session.launcher(), machine_.gpu);
 }
@@ -410,6 +415,10 @@ void GroupTraining::open() {
 
 int GroupTraining::train() {
   run_->pause_after(request_.pause_samples);
+  if (planned_.replay_end) {
+    log_info("the recorded order of arrival ends after step ", *planned_.replay_end, ": the run stops there");
+    run_->stop_after(*planned_.replay_end);
+  }
   if (folder_ != nullptr) run_->before_saving([this] { folder_->keep_lock(); });
   int code = run_->run();
   if (code == 0 && run_->paused()) code = training_paused;

@@ -154,6 +154,7 @@ Requests TrainingRun::requests() const {
   if (communicator_.rank() != 0) return r;
   const StopConfig& s = plan_.experiment.stop;
   const CheckpointConfig& c = plan_.experiment.checkpoint;
+  if (stop_step_ && progress_.position.step + 1 >= *stop_step_) r.stop = 1;
   if (s.seconds > 0 && now_seconds() - begin_ >= s.seconds) r.stop = 1;
   if (c.every_seconds > 0 && now_seconds() - last_save_ >= c.every_seconds) r.save = 1;
   if (writer_->failed()) r.fail = 1;
@@ -378,6 +379,7 @@ void TrainingRun::save(bool best) {
   if (writer_) {
     if (before_saving_) before_saving_();
     recorder_->flush();
+    if (arrivals_) arrivals_->sync();
     writer_->start(std::move(checkpoint), best);
   }
   last_save_ = now_seconds();

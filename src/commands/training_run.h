@@ -35,6 +35,8 @@ class TrainingRun {
   // Call it before run(). The run then pauses at the first step that reaches this number of samples; 0: it does not
   // pause.
   void pause_after(std::int64_t samples) { pause_samples_ = samples; }
+  // Call it before run(), on rank 0. The run then stops after this step, with a checkpoint.
+  void stop_after(std::int64_t step) { stop_step_ = step; }
   // Must be called before run(). Rank 0 then calls `call` before it writes a checkpoint. `call` may throw.
   void before_saving(std::function<void()> call) { before_saving_ = std::move(call); }
   // Trains until the run stops, with a checkpoint. Returns the exit code. Collective.
@@ -109,6 +111,7 @@ class TrainingRun {
   double step_seconds_ = 0;     // on rank 0: the same steps as a whole
   std::int64_t steps_ = 0;
   std::int64_t pause_samples_ = 0;
+  std::optional<std::int64_t> stop_step_;
   std::function<void()> before_saving_;
   std::int64_t measured_step_ = -1;  // the step for which norms_ has last measured
   std::size_t noted_deaths_ = 0;     // number of dead servers that were recorded

@@ -1,13 +1,19 @@
 #include "parallel/arrivals_file.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "base/utf8.h"
 
 namespace ringtrain {
@@ -36,26 +42,33 @@ std::optional<Arrival> arrival_of(std::string_view line, std::size_t columns) {
   return arrival;
 }
 
+// Appends the arrivals to `arrivals`. If a line is damaged, those before it are there when this function throws Error.
+void read_lines(const std::string& path, const std::string& name, std::vector<Arrival>& arrivals) {
+  std::ifstream in(path);
+  std::string line;
+  const char* const hint = "give the arrivals.csv of an asynchronous run's folder";
+  if (!in || !std::getline(in, line)) throw Error(cat(name, ": cannot be read as an order of arrival"), hint);
+  const bool has_samples = line == header;
+  if (!has_samples && line != header_without_samples)
+    throw Error(cat(name, " begins with ", shown(line), ", expected '", header, "'"), hint);
+  for (std::int64_t number = 2; std::getline(in, line); ++number) {
+    if (in.eof()) break;  // a kill has cut the line off
+    const auto arrival = arrival_of(line, has_samples ? 6 : 5);
+    if (!arrival)
+      throw Error(cat(name, ", line ", number, " is ", shown(line), ", expected ", has_samples ? "six" : "five",
+                      " whole numbers: ", has_samples ? header : header_without_samples,
+                      ", where staleness is step - 1 - version"),
+                  hint);
+    arrivals.push_back(*arrival);
+  }
+}
+
 }  // namespace
 
 std::vector<Arrival> read_arrivals(const std::string& path, std::int64_t after_step, const std::string& name) {
-  std::ifstream in(path);
-  std::string line;
-  const std::string& what = name.empty() ? path : name;
-  const char* const hint = "give the arrivals.csv of an asynchronous run's folder";
-  if (!in || !std::getline(in, line)) throw Error(cat(what, ": cannot be read as an order of arrival"), hint);
-  const std::size_t columns = line == header ? 6 : 5;
-  if (line != header && line != header_without_samples)
-    throw Error(cat(what, " begins with ", shown(line), ", expected '", header, "'"), hint);
   std::vector<Arrival> arrivals;
-  for (std::int64_t number = 2; std::getline(in, line); ++number) {
-    if (in.eof()) break;  // a kill has cut the line off
-    const auto arrival = arrival_of(line, columns);
-    if (!arrival)
-      throw Error(cat(what, ", line ", number, " is ", shown(line), ", expected ", columns, " whole numbers: ", header),
-                  hint);
-    if (arrival->step > after_step) arrivals.push_back(*arrival);
-  }
+  read_lines(path, name.empty() ? path : name, arrivals);
+  std::erase_if(arrivals, [&](const Arrival& a) { return a.step <= after_step; });
   return arrivals;
 }
 
@@ -67,9 +80,23 @@ std::map<std::int64_t, std::int64_t> staleness_histogram(const std::vector<Arriv
 
 ArrivalsFile::ArrivalsFile(const std::string& run_dir, std::int64_t after_step) : path_(run_dir + "/arrivals.csv") {
   std::string text = cat(header, "\n");
-  if (after_step > 0 && std::filesystem::exists(path_))
-    for (const Arrival& a : read_arrivals(path_, 0))
-      if (a.step <= after_step) text += line_of(a);
+  if (after_step > 0 && std::filesystem::exists(path_)) {
+    std::vector<Arrival> arrivals;
+    try {
+      read_lines(path_, path_, arrivals);
+    } catch (const Error& error) {  // a node that lost its power may leave a damaged end
+      log_warning(error.what(), "; this line and all lines after it are removed");
+    }
+    std::int64_t last = 0;
+    for (const Arrival& a : arrivals)
+      if (a.step <= after_step) {
+        text += line_of(a);
+        last = a.step;
+      }
+    if (last < after_step)
+      log_warning(path_, " lacks the updates from step ", last + 1, " to ", after_step,
+                  ": parallel.replay cannot repeat this run");
+  }
   write_file_atomically(path_, text);
   file_.open(path_, std::ios::app);
 }
@@ -77,6 +104,14 @@ ArrivalsFile::ArrivalsFile(const std::string& run_dir, std::int64_t after_step) 
 void ArrivalsFile::add(const Arrival& arrival) {
   file_ << line_of(arrival) << std::flush;
   if (!file_) throw Error(cat(path_, ": cannot be written"), "make room on the disk, then --resume");
+}
+
+void ArrivalsFile::sync() const {
+  const int file = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  const bool synced = file >= 0 && (::fdatasync(file) == 0 || errno == EINVAL || errno == EROFS);
+  const std::string why = std::strerror(errno);
+  if (file >= 0) ::close(file);
+  if (!synced) throw Error(cat(path_, ": cannot sync to disk: ", why), "make room on the disk, then --resume");
 }
 
 }  // namespace ringtrain

@@ -27,9 +27,11 @@ std::map<std::int64_t, std::int64_t> staleness_histogram(const std::vector<Arriv
 
 class ArrivalsFile {
  public:
-  // Appends to the file in this folder. First removes its lines for steps after `after_step`. Throws Error.
+  // Appends to the file in this folder. First removes its lines for steps after `after_step`, and warns if lines up to
+  // this step are damaged or missing. Throws Error.
   ArrivalsFile(const std::string& run_dir, std::int64_t after_step);
   void add(const Arrival& arrival);
+  void sync() const;  // called with each checkpoint; throws Error
   const std::string& path() const { return path_; }
 
  private:

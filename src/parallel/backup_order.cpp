@@ -26,7 +26,7 @@ class BackupOrder : public UpdateOrder {
       if (idle_.size() < steps_.size()) return std::nullopt;  // some workers are still computing
       meets_now_ = false;
       idle_.clear();
-      return ServerAction{.kind = ServerAction::Kind::meet, .update = step_};
+      return ServerAction{.kind = ServerAction::Kind::meet, .update = step_, .dropped = std::exchange(dropped_, 0)};
     }
     const auto worker = std::ranges::find_if(idle_, [&](int w) { return step_of(w) < step_; });
     if (worker == idle_.end()) return std::nullopt;

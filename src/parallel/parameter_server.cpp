@@ -137,6 +137,7 @@ void ParameterServer::perform(const ServerOrder& order) {
       return apply(order.action);
     case ServerAction::Kind::meet:
       met_wishes_ = order.wishes;
+      late_at_meeting_ = order.action.dropped;
       return;
   }
 }

@@ -50,6 +50,8 @@ class ParameterServer {
   // the wishes of all ranks. `wishes` are those of server 0; other servers only report that they were asked to stop.
   bool step(const Wishes& wishes);
   const Wishes& wishes() const { return met_wishes_; }
+  // Returns the number of gradients that came too late between the last meeting and the update before it.
+  std::int64_t late_at_meeting() const { return late_at_meeting_; }
   double waited_seconds() const { return waited_seconds_; }  // total time without work from workers
   double moving_seconds() const { return moving_seconds_; }  // total time of sending weights and taking gradients
 
@@ -76,6 +78,7 @@ class ParameterServer {
   std::vector<WorkerSums> sums_;  // of each worker's newest gradient
   TakenGradients taken_;
   Wishes wishes_{}, met_wishes_{};
+  std::int64_t late_at_meeting_ = 0;
   bool has_told_signal_ = false;
   double waited_seconds_ = 0, moving_seconds_ = 0;
 };

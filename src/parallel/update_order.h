@@ -30,7 +30,7 @@ struct ServerAction {
     take,   // the gradient of `worker` for `update`, `staleness` updates old
     drop,   // the same, but too late to count
     apply,  // the gradients taken since the last apply; `dropped` gradients came too late since then
-    meet    // no gradient is being computed, and `update` updates are applied
+    meet    // no gradient is being computed, and `update` updates are applied; `dropped` as for apply
   };
   Kind kind = Kind::meet;
   std::int64_t worker = -1;

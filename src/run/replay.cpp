@@ -18,8 +18,9 @@ bool ends_at_a_known_step(const RunPlan& plan) {
 
 class Replay {
  public:
-  Replay(const RunPlan& plan, const Position& begin)
+  Replay(const RunPlan& plan, const Position& begin, std::int64_t pause_samples)
       : plan_(plan),
+        pause_samples_(pause_samples),
         name_(cat("parallel.replay: ", plan.experiment.parallel.replay)),
         workers_(plan.servers->workers),
         arrivals_(read_arrivals(plan.experiment.parallel.replay, begin.step, name_)),
@@ -28,24 +29,34 @@ class Replay {
                                    [this](std::int64_t) { return meets_after_next_update(); })) {}
 
   // Every worker delivers its gradient at once.
-  void go_through() {
-    for (bool meets = true; !has_all_steps(plan_, position_, 0);) {
+  std::optional<std::int64_t> go_through() {
+    const bool may_end_here = !ends_at_a_known_step(plan_);
+    for (bool meets = true; !is_over();) {
       if (std::exchange(meets, false))
         for (int worker = 0; worker < workers_; ++worker) order_->asks(worker);
-      if (next_ == arrivals_.size() && !meets_ && !ends_at_a_known_step(plan_)) return;
+      const bool at_last = next_ + 1 == arrivals_.size();
+      if (may_end_here && at_last) order_->meet_soon();
       const std::optional<ServerAction> action = order_->next();
       if (!action) fail("its updates contradict each other", "an order in which no worker waits for ever");
       if (action->kind == ServerAction::Kind::grant) order_->delivers(static_cast<int>(action->worker));
       meets = action->kind == ServerAction::Kind::meet;
-      if (meets) meets_ = false;
+      if (may_end_here && action->kind == ServerAction::Kind::apply && next_ == arrivals_.size() && !is_over()) {
+        if (!action->meets)
+          fail(cat("other updates were being computed after its last step ", position_.step),
+               "a run that was not killed");
+        return position_.step;
+      }
     }
+    return std::nullopt;
   }
 
  private:
+  bool pauses() const { return pause_samples_ > 0 && position_.samples >= pause_samples_; }
+  bool is_over() const { return pauses() || has_all_steps(plan_, position_, 0); }
   bool meets_after_next_update() {
     const Position before = std::exchange(position_, plan_.course.after(position_));
     check(arrivals_[next_++]);
-    return meets_ = all_meet_after(plan_, before, position_);
+    return pauses() || all_meet_after(plan_, before, position_);
   }
 
   void check(const Arrival& a) const {
@@ -56,7 +67,8 @@ class Replay {
                " workers"));
     if (a.samples > 0 && a.samples != position_.samples)
       fail(cat("the recorded run had applied ", a.samples, " samples after step ", a.step),
-           cat(position_.samples, " for batch.global: ", plan_.experiment.batch.global, " and ", workers_, " workers"));
+           cat(position_.samples, " as in this run (batch.global: ", plan_.experiment.batch.global, ", ", workers_,
+               " workers)"));
   }
 
   [[noreturn]] void fail(const std::string& what, const std::string& expected) const {
@@ -64,19 +76,20 @@ class Replay {
   }
 
   const RunPlan& plan_;
+  const std::int64_t pause_samples_;
   const std::string name_;
   const int workers_;
   const std::vector<Arrival> arrivals_;
   Position position_;
   std::size_t next_ = 0;  // the arrival that is applied next
-  bool meets_ = false;    // the ranks meet before the next update
   const std::unique_ptr<UpdateOrder> order_;
 };
 
 }  // namespace
 
-void check_replay(const RunPlan& plan, const Position& begin) {
-  if (plan.servers && !plan.experiment.parallel.replay.empty()) Replay(plan, begin).go_through();
+std::optional<std::int64_t> check_replay(const RunPlan& plan, const Position& begin, std::int64_t pause_samples) {
+  if (!plan.servers || plan.experiment.parallel.replay.empty()) return std::nullopt;
+  return Replay(plan, begin, pause_samples).go_through();
 }
 
 }  // namespace ringtrain

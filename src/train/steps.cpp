@@ -130,6 +130,7 @@ class ServerSteps : public ServedSteps {
         report.requests = shared.requests;
         report.times = shared.times;
         report.met = true;
+        report.served->dropped += server_.late_at_meeting();
       }
       report.before = before;
     }

@@ -148,9 +148,9 @@ def write_order(path, updates, *, turns=(0, 1), samples=8, at_once=False):
 @pytest.mark.parametrize("order, changes, message", [
     (dict(updates=10), {}, "ends after step 10, before the run does"),
     (dict(updates=20, turns=(0, 1, 2)), {}, "step 3 is of worker 2, expected a worker from 0 to 1"),
-    (dict(updates=20, samples=4), {}, "had applied 4 samples after step 1, expected 8 for batch.global: 16 and 2 workers"),
-    (dict(updates=20, at_once=True), {"evaluate__every_steps": 7}, "stops for an evaluation, a checkpoint or its end after step 7"),
-    (dict(updates=20, at_once=True), {"stop__steps": 19}, "stops for an evaluation, a checkpoint or its end after step 19"),
+    (dict(updates=20, samples=4), {}, "had applied 4 samples after step 1, expected 8 as in this run (batch.global: 16, 2 workers)"),
+    (dict(updates=20, at_once=True), {"evaluate__every_steps": 7}, "stops for an evaluation, a checkpoint, a pause or its end after step 7"),
+    (dict(updates=20, at_once=True), {"stop__steps": 19}, "stops for an evaluation, a checkpoint, a pause or its end after step 19"),
     (dict(updates=21, turns=(0, 0, 1), at_once=True), {"parallel": {"max_staleness": 0}}, "step 3 has a staleness of 2, expected at most 1"),
 ])
 def test_an_order_that_the_run_cannot_follow_is_refused_before_it_begins(workshop, order, changes, message):
@@ -162,6 +162,34 @@ def test_an_order_that_the_run_cannot_follow_is_refused_before_it_begins(worksho
     assert not (workshop.folder / "run").exists()
     planned = workshop.run("plan", workshop.experiment(run__dir=str(workshop.folder / "run"), **common), "--ranks", "3", ranks=0)
     assert planned.code == 1 and message in planned.err, planned
+
+
+def test_a_replay_ends_with_its_order_if_time_may_end_the_run(workshop):
+    path = write_order(workshop.folder / "order.csv", 12)
+    common = dict(ranks=3, batch={"global": 16, "worker": 4}, evaluate__every_epochs=0, parallel={**ASYNC, "replay": path})
+    run, job = workshop.start_training("run", stop={"steps": 1000, "seconds": 3000}, **common)
+    result = job.wait()
+    assert result.code == 0 and "order of arrival ends after step 12: the run stops there" in result.out, result
+    assert last_step(run) == 12 and checkpoints(run)[-1].stem == "step-000000012"
+    short = workshop.train("short", stop__steps=12, **common)
+    assert [s["loss"] for s in steps(run)] == [s["loss"] for s in steps(short)]
+    write_order(workshop.folder / "order.csv", 12, at_once=True)
+    lines = (workshop.folder / "order.csv").read_text().splitlines()
+    lines[-1] = "12,12,1,10,1,96"  # update 11 was still being computed
+    (workshop.folder / "order.csv").write_text("\n".join(lines) + "\n")
+    result = workshop.train_badly("cut", stop={"steps": 1000, "seconds": 3000}, **common)
+    assert "other updates were being computed after its last step 12" in result.err, result
+
+
+def test_a_damaged_end_of_the_record_does_not_keep_a_run_from_going_on(workshop):
+    common = dict(ranks=3, parallel=ASYNC, evaluate__every_epochs=0)
+    run = workshop.train("run", stop__steps=20, **common)
+    whole = (run / "arrivals.csv").read_text().splitlines()
+    (run / "arrivals.csv").write_text("\n".join(whole[:16]) + "\n\0\0\0\n")
+    _, job = workshop.start_training("run", resume=True, stop__steps=30, **common)
+    result = job.wait()
+    assert result.code == 0 and "line 17 is" in result.err and "lacks the updates from step 16 to 20" in result.err, result
+    assert [row["step"] for row in arrivals(run)] == [*range(1, 16), *range(21, 31)]
 
 
 def test_a_run_that_may_end_early_needs_no_whole_order(workshop):

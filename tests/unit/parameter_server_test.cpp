@@ -366,7 +366,7 @@ TEST(UpdateOrder, MeetsOnlyWhenAllWorkersWait) {
   EXPECT_EQ(kinds(*backups), (std::vector{Kind::take, Kind::take, Kind::apply}));
   backups->delivers(2);
   EXPECT_EQ(backups->next()->kind, Kind::drop);
-  EXPECT_EQ(backups->next()->kind, Kind::meet);
+  EXPECT_EQ(backups->next(), (ServerAction{.kind = Kind::meet, .update = 1, .dropped = 1}));
   EXPECT_EQ(backups->next(), std::nullopt) << "nobody has asked since";
 
   const std::vector<Arrival> arrivals = {{1, 0, 0, 0}};

@@ -170,10 +170,13 @@ void ConvolutionPrimitives::make_backward_weights(std::int64_t images) {
       suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_weights(shape_, images, algorithm); });
   if (!has_fast_weights() && !shape_.pixels && shape_.padding > 0) {
     const ConvolutionShape padded = with_padded_source(shape_);
-    const auto other = describe_weights(padded, images, dnnl::algorithm::convolution_direct);
-    if (is_generated_code(other.impl_info_str())) {
-      weights_shape_ = padded;
-      weights_description_ = other;
+    try {
+      const auto other = describe_weights(padded, images, dnnl::algorithm::convolution_direct);
+      if (is_generated_code(other.impl_info_str())) {
+        weights_shape_ = padded;
+        weights_description_ = other;
+      }
+    } catch (const dnnl::error&) {  // oneDNN lacks this one
     }
   }
   weights_ = dnnl::convolution_backward_weights(weights_description_);
