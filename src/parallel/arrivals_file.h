@@ -17,6 +17,10 @@ namespace ringtrain {
 // message begins with `name`, or with the path if there is no name.
 std::vector<Arrival> read_arrivals(const std::string& path, std::int64_t after_step, const std::string& name = "");
 
+// Returns the name of a recorded order in messages.
+inline std::string replay_name(const std::string& path) {
+  return "parallel.replay: " + path;
+}
 // What to do if a recorded order does not fit the run.
 inline constexpr const char* replay_hint =
     "give the arrivals.csv of a run of the same experiment on as many workers, with the same evaluations and "

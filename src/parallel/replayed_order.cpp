@@ -60,8 +60,8 @@ class ReplayedOrder : public UpdateOrder {
       ++applied_;
       meets_now_ = meets_(applied_);
       if (meets_now_ && !is_clean())
-        throw Error(cat(name_, ": this run stops for an evaluation, a checkpoint, a pause or its end after step ", applied_,
-                        ", but in the recorded run other updates were being computed then"),
+        throw Error(cat(name_, ": this run stops for an evaluation, a checkpoint, a pause or its end after step ",
+                        applied_, ", but in the recorded run other updates were being computed then"),
                     replay_hint);
       meets_now_ = meets_now_ || (meets_soon_ && is_clean());
       return ServerAction{.kind = ServerAction::Kind::apply, .update = applied_ - 1, .meets = meets_now_};

@@ -21,7 +21,7 @@ class Replay {
   Replay(const RunPlan& plan, const Position& begin, std::int64_t pause_samples)
       : plan_(plan),
         pause_samples_(pause_samples),
-        name_(cat("parallel.replay: ", plan.experiment.parallel.replay)),
+        name_(replay_name(plan.experiment.parallel.replay)),
         workers_(plan.servers->workers),
         arrivals_(read_arrivals(plan.experiment.parallel.replay, begin.step, name_)),
         position_(plan.course.settled(begin)),

@@ -148,8 +148,8 @@ class ServerSteps : public ServedSteps {
     if (!parts_.plan.servers->async)
       return make_backup_order(workers, begin, static_cast<int>(parallel.backup_workers), meets);
     if (parallel.replay.empty()) return make_arrival_order(workers, begin, parallel.max_staleness, meets);
-    return make_replayed_order(cat("parallel.replay: ", parallel.replay), workers, begin,
-                               read_arrivals(parallel.replay, begin), meets);
+    const std::string name = replay_name(parallel.replay);
+    return make_replayed_order(name, workers, begin, read_arrivals(parallel.replay, begin, name), meets);
   }
 
   void apply(const TakenGradients& taken) {
