@@ -321,6 +321,11 @@ def test_keys_that_say_nothing_about_this_data_are_an_error(workshop, changes, w
     assert words in result.err and "no effect" in result.err, result
 
 
+def test_the_tree_of_nccl_is_refused_on_cpus(workshop):
+    result = workshop.train_badly("run", ranks=2, communication__algorithm="tree")
+    assert "communication.algorithm is 'tree', which is NCCL's" in result.err and "halving" in result.err, result
+
+
 def test_an_error_says_its_place_in_the_code_where_it_is_asked_for(workshop):
     words = ["plan", workshop.experiment(), "seed=x"]
     plain, verbose = workshop.run(*words, ranks=0), workshop.run(*words, "--verbose", ranks=0)
@@ -361,7 +366,7 @@ def test_top_five_is_for_images_only(workshop):
         assert "validation_accuracy" in record and "validation_accuracy5" not in record
 
 
-def of_bytes(workshop):
+def of_bytes(workshop, steps=30):
     """A run on text whose symbols are bytes. The letters ö and é have two bytes each, three different ones in all."""
     source = workshop.folder / "bytes.txt"
     source.write_text("w\u00f6rter \u00e9t\u00e9\n" * 60)
@@ -369,12 +374,12 @@ def of_bytes(workshop):
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     workshop.data = workshop.folder / "bytes"
-    return workshop.train("bytes-run", data__sequence=8, stop__steps=30)
+    return workshop.train("bytes-run", data__sequence=8, stop__steps=steps)
 
 
 def sample_bytes(workshop, run, *words):
     """Returns the output as bytes."""
-    done = subprocess.run([PROGRAM, "sample", run, "--count", "1", *words], capture_output=True, timeout=60)
+    done = subprocess.run([PROGRAM, "sample", run, "--count", "1", *map(str, words)], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -390,6 +395,31 @@ def test_a_sample_of_bytes_does_not_end_inside_a_letter(workshop):
     ends = [sample_bytes(workshop, run, "--length", str(length))[:-1] for length in range(1, 30)]
     assert any(max(end, default=0) >= 0x80 for end in ends), "letters of two bytes are meant to come out"
     assert not any(end and end[-1] >= 0xC0 for end in ends)
+
+
+def greedy(workshop, run, prompt, *words):
+    """Returns the text that follows when the likeliest symbol is always taken."""
+    return sample_bytes(workshop, run, "--temperature", "0", "--prompt", prompt, *words).decode()
+
+
+# At temperature 0, the next symbol is a function of the symbols before it. It must not matter who wrote them.
+def test_a_prompt_of_a_name_is_continued_as_if_the_model_had_written_it(workshop):
+    run = workshop.train("run", stop__steps=300, learning_rate={"base": 0.02})
+    names = {first: greedy(workshop, run, first).split()[0].lower() for first in "deik"}
+    assert len({name[1:] for name in names.values()}) > 1, names
+    assert max(map(len, names.values())) > 3, names
+    for name in names.values():
+        for length in range(2, len(name)):
+            assert greedy(workshop, run, name[:length]).split()[0].lower() == name, (name, length)
+
+
+def test_a_prompt_of_text_is_continued_as_if_the_model_had_written_it(workshop):
+    run = of_bytes(workshop, steps=200)
+    text = greedy(workshop, run, "w", "--length", 35)
+    assert len(text.encode()) == 37 and "rter" in text and "t\u00e9" in text, text  # with the last newline; t has two successors
+    for length in range(2, 20):
+        prompt = text[:length]
+        assert greedy(workshop, run, prompt, "--length", 36 - len(prompt.encode())) == text, (text, prompt)
 
 
 def test_a_symbol_that_the_model_does_not_know_is_named_whole(workshop):
