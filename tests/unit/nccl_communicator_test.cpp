@@ -447,6 +447,14 @@ TEST_F(NcclCommunicator, TheAlgorithmIsToldToNcclUnlessTheUserHasChosen) {
   }
 }
 
+TEST_F(NcclCommunicator, AnAlgorithmOfMpiIsRefused) {
+  for (const char* algorithm : {"halving", "hierarchical", "mpi"}) {
+    const std::string message = error_of([&] { Rank rank({.algorithm = algorithm}); });
+    EXPECT_TRUE(contains(message, cat("communication.algorithm is '", algorithm, "', which only MPI has"))) << message;
+    EXPECT_EQ(std::getenv("NCCL_ALGO"), nullptr);
+  }
+}
+
 TEST_F(NcclCommunicator, AResumedRunTakesItsVariablesUnlessTheUserSetsOthers) {
   std::map<std::string, std::string> first;
   {
