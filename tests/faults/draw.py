@@ -85,15 +85,16 @@ PICTURES = ["cnn-2", "cnn-4", "resnet-2"]
 TRAINED = SMALL + PICTURES
 WORDS = {signal.SIGKILL: "KILL", signal.SIGSTOP: "STOP", signal.SIGTERM: "TERM", signal.SIGUSR1: "USR1"}
 
-# The faults of these seeds are in the record and stay as they are. What has come later is drawn for greater seeds only:
-# the jobs below, SIGSTOP with SIGCONT of mpirun, launcher and batch script, signals to mpirun under the batch script,
-# and the family `in a sum`.
-RECORDED_SEEDS = 5
+# The seeds 1 to 5 were recorded first, and their faults stay as they are. What has come later is drawn for greater seeds
+# only: the jobs below, SIGSTOP with SIGCONT of mpirun, launcher and batch script, signals to mpirun under the batch
+# script, and the family `in a sum`. What comes next must leave all seeds of the record as they are, too: a test draws
+# every fault of the record again.
+FIRST_SEEDS = 5
 LATER_JOBS = {"names-2": ["fixed-2"], "names-4": ["fixed-4"], "server-2": ["async-3"], "resnet-2": ["shares-2"]}
 
 
 def _job(g, fault, names):
-    if fault.seed > RECORDED_SEEDS:
+    if fault.seed > FIRST_SEEDS:
         names = names + [later for name in names for later in LATER_JOBS.get(name, [])]
     name = g.choice(names)
     return name, KINDS[name].ranks
@@ -116,7 +117,7 @@ def signal_in_a_call(g, fault):
     fault.job, ranks = _job(g, fault, names)
     number = g.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGUSR1])
     rank = 0 if phase in ("checkpoint", "record") or call == "rename record" else g.randrange(ranks)
-    of_mpirun = (number != signal.SIGSTOP or fault.seed > RECORDED_SEEDS) and g.random() < 0.15
+    of_mpirun = (number != signal.SIGSTOP or fault.seed > FIRST_SEEDS) and g.random() < 0.15
     share = g.uniform(low, high)
     fault.what, fault.moment = f"SIG{WORDS[number]}", f"{phase}: {call} {share:.3f}"
     fault.target = "mpirun" if of_mpirun else f"rank {rank}"
@@ -163,7 +164,7 @@ def signal_from_outside(g, fault):
     target = g.choice([f"rank {g.randrange(ranks)}"] * 3 + ["mpirun", "launcher"])
     moment, delay = g.choice([("launch", g.uniform(0, 1.2)), ("metrics", g.uniform(0, 0.6)), ("checkpoint", g.uniform(0, 0.15)),
                               ("last step", g.uniform(0, 0.1))])
-    if target in ("mpirun", "launcher") and number == signal.SIGSTOP and fault.seed <= RECORDED_SEEDS:
+    if target in ("mpirun", "launcher") and number == signal.SIGSTOP and fault.seed <= FIRST_SEEDS:
         target = f"rank {g.randrange(ranks)}"
     fault.what, fault.moment, fault.target = f"SIG{WORDS[number]}", f"{delay:.2f} s after {moment}", target
     fault.blows = [Blow(moment, delay, target, WORDS[number])]
@@ -379,7 +380,7 @@ def study(g, fault):
 def batch(g, fault):
     """Tests slurm/train.sbatch. Slurm's own commands answer as in a job that may be requeued."""
     fault.job = "batch-2"
-    later = fault.seed > RECORDED_SEEDS
+    later = fault.seed > FIRST_SEEDS
     number = g.choice([signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL] + [signal.SIGSTOP, signal.SIGSTOP] * later)
     target = g.choice(["script", "script", "mpirun"]) if later else "script"
     moment, delay = g.choice([("launch", g.uniform(0, 2.0)), ("metrics", g.uniform(0, 0.8)), ("last step", g.uniform(0, 0.1))])
@@ -418,7 +419,7 @@ LATER_FAMILIES = [(8, in_a_sum)]
 
 def draw(seed, number):
     g = random.Random(f"ringtrain faults {seed} {number}")
-    families = FAMILIES + (LATER_FAMILIES if seed > RECORDED_SEEDS else [])
+    families = FAMILIES + (LATER_FAMILIES if seed > FIRST_SEEDS else [])
     family = g.choices([f for _, f in families], [weight for weight, _ in families])[0]
     fault = Fault(seed, number, family.__name__.replace("_", " "), "", "", "", "")
     family(g, fault)
