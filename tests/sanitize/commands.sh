@@ -42,6 +42,8 @@ alone export one --out weights.safetensors
 alone import weights.safetensors names.yaml run.dir=imported
 ranks 2 train names.yaml run.dir=two
 ranks 2 train names.yaml run.dir=servers parallel.kind=server parallel.servers=2
+ranks 3 train names.yaml run.dir=async parallel.kind=server parallel.mode=async
+ranks 3 train names.yaml run.dir=backup parallel.kind=server parallel.backup_workers=1
 ranks 2 train names.yaml run.dir=shares parallel.shard_state=true
 ranks 2 train names.yaml run.dir=stages parallel.kind=pipeline parallel.stages=2 batch.micro=8
 ranks 2 bench comm input step start names.yaml --seconds 0.2 --json preflight.json

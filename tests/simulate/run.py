@@ -3,10 +3,12 @@
 [ARGS="..."].
 
 Prints a line for each part of a job, and appends it to a file with --csv. The start of the job always comes first.
+--what job: a broadcast of the weights, a whole training step, counters, and a gather for a checkpoint. The computation of
+the step is replaced by sleeps, and its time is compared with the result of `ringtrain predict`.
+--what step: the step only.
 --what collectives: a sum of ResNet-50's gradient in buckets that are all ready at once, counters, and a gather.
---what step: a whole training step with sleeps for the computation, compared with the result of `ringtrain predict`.
---what job: a broadcast of the weights, a step, and a gather for a checkpoint. The parts can also be named one by one:
---what broadcast,counters. results/simulate/README.md lists the assumptions and explains the figures.
+The parts can also be named one by one: --what broadcast,counters. results/simulate/README.md lists the assumptions and
+explains the figures.
 """
 import argparse
 import csv
@@ -43,7 +45,7 @@ OPTIONS = {
     "smpi/shared-malloc-blocksize": "4194304",
 }
 PARTS = ("sum", "counters", "gather", "broadcast", "step")
-JOBS = {"collectives": "sum,counters,gather", "job": "broadcast,step,gather"}
+JOBS = {"job": "broadcast,step,counters,gather", "collectives": "sum,counters,gather"}
 STATED = ("message_gb_s", "memory_gb_s", "node_us", "network_gb_s", "network_us")
 COLUMNS = ("commit", "what", "topology", "ranks", "ranks_per_node", "algorithm", "bucket_elements", *STATED, "faster",
            "look_us", "spare_core", "seconds", "of_bound", "predicted_seconds", "efficiency", "predicted_efficiency",
@@ -165,8 +167,8 @@ def check(parser, o):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ranks", type=int, nargs="+", help="numbers of ranks")
-    parser.add_argument("--what", default="collectives",
-                        help=f"{', '.join(JOBS)}, or parts with commas: {', '.join(PARTS)} [collectives]")
+    parser.add_argument("--what", default="job",
+                        help=f"{', '.join(JOBS)}, or parts with commas: {', '.join(PARTS)} [job]")
     parser.add_argument("--elements", type=int, default=0, help="of the vector; default: of ResNet-50's gradient")
     parser.add_argument("--topology", choices=("fat_tree", "dragonfly"), default="fat_tree")
     parser.add_argument("--ranks-per-node", type=int, default=16)
