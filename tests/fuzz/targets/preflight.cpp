@@ -8,10 +8,19 @@
 namespace ringtrain::fuzz {
 namespace {
 
+constexpr const char* kExperiment = R"(
+name: small
+model: {hidden: 16}
+data: {train: names, validation: names}
+batch: {global: 8192, worker: 2}
+learning_rate: {base: 0.01}
+stop: {steps: 10}
+)";
+
 // A prediction needs an experiment with the measured model. The experiment is fixed, and its model takes the place of
 // the input's.
 const Experiment& experiment() {
-  static const Experiment small = parse_experiment("data: {train: names, validation: names}", "small.yaml", {});
+  static const Experiment small = parse_experiment(kExperiment, "small.yaml", {});
   return small;
 }
 
