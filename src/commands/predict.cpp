@@ -192,6 +192,19 @@ void print_basis(const Forecast& f) {
         "is too optimistic");
 }
 
+// A data set cannot make a step faster, so such a measurement comes from a busy machine.
+void warn_of_contradictions(const std::vector<Preflight>& measured) {
+  for (const Preflight& p : measured) {
+    if (!p.has_step || p.step.input_seconds <= 0 || p.step.input_seconds > 0.8 * p.step.seconds) continue;
+    char text[300];
+    std::snprintf(text, sizeof text,
+                  "on %d ranks, a step with the data set took %.3f ms, and a step without it %.3f ms: other work "
+                  "disturbed the measurement. Measure again on an idle machine, with a longer --seconds",
+                  p.step.ranks, 1e3 * p.step.input_seconds, 1e3 * p.step.seconds);
+    log_warning(std::string(text));
+  }
+}
+
 }  // namespace
 
 int predict(const PredictArguments& arguments) {
@@ -209,6 +222,7 @@ int predict(const PredictArguments& arguments) {
   }
   refuse_fitted(arguments.preflight, arguments.check);
   const std::vector<Preflight> measured = read_all(arguments.preflight), held_out = read_all(arguments.check);
+  warn_of_contradictions(measured);
   const Forecast forecast(experiment, measured, options);
 
   std::vector<ForecastRow> rows;

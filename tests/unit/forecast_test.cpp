@@ -251,6 +251,25 @@ TEST(Forecast, AMeasuredWaitForInputIsCarriedBySample) {
   EXPECT_NEAR(f.row(Scaling::strong, Topology::flat, 2).step.input, 0.0075, 1e-12);
 }
 
+// Other work on the machine can make any of these times too long.
+TEST(Forecast, MeasurementsThatContradictEachOtherStillGivePositiveTimes) {
+  Preflight two = with_links(measured(2), false);
+  for (const double step_factor : {0.01, 1.0, 20.0})
+    for (const double input_factor : {0.01, 1.0, 20.0}) {
+      Preflight p = two;
+      p.step.seconds *= step_factor;
+      p.step.input_seconds = two.step.seconds * input_factor;
+      const Forecast f(experiment(), {p}, {.ranks_per_node = 4});
+      for (const int ranks : {1, 2, 4, 16, 4096}) {
+        const ForecastRow r = f.row(Scaling::weak, Topology::flat, ranks);
+        EXPECT_GT(r.step.compute, 0) << step_factor << ", " << input_factor << ", " << ranks << " ranks";
+        EXPECT_GT(r.range.low, 0);
+        EXPECT_GE(r.range.high, r.step.total());
+        EXPECT_GT(r.efficiency, 0);
+      }
+    }
+}
+
 TEST(Forecast, WhatTheDataSetAddsIsPartOfTheStep) {
   Preflight p = measured(1);
   p.step.input_seconds = p.step.seconds * 1.1;
