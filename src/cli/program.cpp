@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/nearest_word.h"
+#include "base/path_text.h"
 #include "cli/text.h"
 
 namespace ringtrain {
@@ -17,6 +18,12 @@ constexpr std::size_t help_width = 100;
 
 bool is_flag(const CLI::Option& option) {
   return option.get_items_expected_max() == 0;
+}
+
+// Returns whether the value is a path, from the name that --help shows for it.
+bool takes_path(const CLI::Option& option) {
+  const std::string form = option.get_type_name();
+  return form.starts_with("FILE") || form.starts_with("CHECKPOINT") || form == "PREFIX";
 }
 
 std::string nearest_of(const std::string& word, const std::vector<std::string>& known) {
@@ -72,9 +79,14 @@ const CLI::App* Program::parse(std::vector<std::string> words) {
   if (command == nullptr) {
     std::vector<std::string> known;
     for (const auto& c : commands_) known.push_back(c->get_name());
-    throw Error(cat("unknown command '", words[0], "'; expected one of ", joined(known, ", "), nearest_of(words[0], known)),
-                cat(name_, " --help"));
+    throw Error(
+        cat("unknown command '", words[0], "'; expected one of ", joined(known, ", "), nearest_of(words[0], known)),
+        cat(name_, " --help"));
   }
+  // A shell replaces ~ and $NAME in most words, but bash keeps --out=~/x as it is, and batch scripts may quote.
+  for (CLI::Option* option : command->get_options())
+    if (takes_path(*option))
+      option->transform([option](const std::string& path) { return expand_path(path, shown(*option)); });
   std::reverse(words.begin(), words.end());  // CLI11 takes the last word of a vector first
   words.pop_back();
   try {
@@ -177,9 +189,8 @@ CLI::Validator file_that_ends_in(const std::string& ending) {
 }
 
 std::vector<const CLI::Option*> options_of(const CLI::App& command) {
-  return command.get_options([](const CLI::Option* option) {
-    return !option->get_positional() && option->get_lnames()[0] != "help";
-  });
+  return command.get_options(
+      [](const CLI::Option* option) { return !option->get_positional() && option->get_lnames()[0] != "help"; });
 }
 
 std::string shown(const CLI::Option& option) {

@@ -33,8 +33,9 @@ class Program {
   // Sets the words that completion offers for operands of the form "key.path=value".
   void complete_keys(std::vector<std::string> keys) { keys_ = std::move(keys); }
 
-  // Reads the words after the program's name, at least one. Returns null if the answer was printed and there is no
-  // command to run. Throws Error for words that are not allowed.
+  // Reads the words after the program's name, at least one. In options whose value is a file or a prefix of files, a
+  // leading ~ and environment variables are replaced (base/path_text.h). Returns null if the answer was printed and
+  // there is no command to run. Throws Error for words that are not allowed.
   const CLI::App* parse(std::vector<std::string> words);
 
   std::string help() const;                         // help for the program

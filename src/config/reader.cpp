@@ -9,10 +9,10 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/path_text.h"
 #include "base/utf8.h"
 #include "config/contradictions.h"
 #include "config/draft.h"
-#include "config/path_text.h"
 #include "config/retired_keys.h"
 #include "config/run_point.h"
 #include "config/schema.h"

@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/nearest_word.h"
+#include "base/path_text.h"
 #include "base/utf8.h"
 #include "checkpoint/kept.h"
-#include "config/path_text.h"
 #include "config/run_point.h"
 #include "config/yaml_document.h"
 

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/nearest_word.h"
+#include "base/path_text.h"
 #include "base/utf8.h"
-#include "config/path_text.h"
 #include "config/schema.h"
 #include "config/yaml_document.h"
 #include "config/yaml_mistakes.h"

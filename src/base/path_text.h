@@ -1,4 +1,5 @@
-// Paths as users write them in experiments: ~ stands for the home folder, and $NAME for an environment variable.
+// Paths as users write them in experiments and options: ~ stands for the home folder, and $NAME for an environment
+// variable.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@ namespace ringtrain {
 
 // Returns the path with a leading ~/ replaced by $HOME/, and with $NAME or ${NAME} replaced by the variable's value. A
 // $ without a name stays. Throws Error for a variable that is not set and for ~user; its message begins with `what`,
-// the name of the key that has the path.
+// the name of the key or option that has the path.
 std::string expand_path(std::string_view path, std::string_view what);
 
 }  // namespace ringtrain
