@@ -102,7 +102,7 @@ int plan(const PlanArguments& arguments) {
   const std::string owners = owner_table(p, *backend);
   const std::string order = describe_fixed_order(p, *backend, machine.device == nullptr);
   std::printf("%s\n%s\n%s%s%s%s%s%s%s\n%s\n%s%s%s%s%s%s",
-              (arguments.all ? to_yaml(experiment) : effective_yaml(experiment)).c_str(),
+              (arguments.all ? to_yaml(experiment) : effective_yaml(experiment, train_index.content())).c_str(),
               describe_run(p, backend->describe(), memory).c_str(), stages.c_str(), stages.empty() ? "" : "\n",
               owners.c_str(), owners.empty() ? "" : "\n", course.c_str(), course.empty() ? "" : "\n",
               describe_learning_rate(p).c_str(), describe_parameters(p).c_str(), describe_memory(memory).c_str(),

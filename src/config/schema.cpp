@@ -73,32 +73,32 @@ std::vector<Field> make_schema() {
              "${NAME} is an environment variable."),
     FIELD(data.validation).how_it_runs().path().also({"valid", "val", "test"})
       .means("Prefix of the validation shards. \"\": no evaluation."),
-    FIELD(data.order).words({"windows", "streams"})
+    FIELD(data.order).only_for("running text").words({"windows", "streams"})
       .means("Running text only. windows: the text is cut into samples, which have a new random order every epoch. streams: every "
              "row of the global batch reads its own part of the text from start to end and keeps its hidden state."),
-    FIELD(data.sequence).unit("characters").from(1, 1e6).also({"seq_length", "sequence_length"})
+    FIELD(data.sequence).only_for("running text").unit("characters").from(1, 1e6).also({"seq_length", "sequence_length"})
       .means("Running text only: characters per sample. For names, the data set sets the length."),
-    FIELD(data.blanks).words({"counted", "masked"}).also({"padding"})
+    FIELD(data.blanks).only_for("names").words({"counted", "masked"}).also({"padding"})
       .means("Names only. Short names are padded with blanks. counted: blanks count in the losses. masked: they do not."),
-    FIELD(data.image_size).unit("pixels").from(8, 4096).also({"img_size", "crop_size", "resolution"})
+    FIELD(data.image_size).only_for("images").unit("pixels").from(8, 4096).also({"img_size", "crop_size", "resolution"})
       .means("Images only: side of the square that the model sees."),
-    FIELD(data.resize).unit("pixels").from(0, 8192)
+    FIELD(data.resize).only_for("images").unit("pixels").from(0, 8192)
       .means("Images only. Used in evaluation, and in training without random_resized_crop. The short side is resized to this "
              "length. Then the central square is cut out, as in torchvision. 0: no resizing before the cut."),
-    FIELD(data.augmentation).words({"random_resized_crop", "pad_crop", "none"}).also({"augment"})
+    FIELD(data.augmentation).only_for("images").words({"random_resized_crop", "pad_crop", "none"}).also({"augment"})
       .means("Images only, training. random_resized_crop: a random part, resized (Szegedy et al. 2014, as torchvision). "
              "pad_crop: the image is padded, and a random square is cut out, as for CIFAR. none: images are prepared as "
              "in evaluation."),
-    FIELD(data.crop_area).above(0, 1).only_with("data.augmentation", {"random_resized_crop"}).also({"scale"})
+    FIELD(data.crop_area).only_for("images").above(0, 1).only_with("data.augmentation", {"random_resized_crop"}).also({"scale"})
       .means("The random part covers between these two shares of the image's area."),
-    FIELD(data.crop_ratio).above(0, 100).only_with("data.augmentation", {"random_resized_crop"}).also({"ratio"})
+    FIELD(data.crop_ratio).only_for("images").above(0, 100).only_with("data.augmentation", {"random_resized_crop"}).also({"ratio"})
       .means("Smallest and largest width / height of the part. The ratio is drawn log-uniformly."),
-    FIELD(data.pad).unit("pixels").from(0, 1024).only_with("data.augmentation", {"pad_crop"}).means("Black pixels added on all "
+    FIELD(data.pad).only_for("images").unit("pixels").from(0, 1024).only_with("data.augmentation", {"pad_crop"}).means("Black pixels added on all "
              "sides."),
-    FIELD(data.flip).means("Images only: whether half of the training images are mirrored."),
-    FIELD(data.mean).from(0, 1).means("Images only: the mean that is subtracted from pixels / 255, per channel. []: the mean of "
+    FIELD(data.flip).only_for("images").means("Images only: whether half of the training images are mirrored."),
+    FIELD(data.mean).only_for("images").from(0, 1).means("Images only: the mean that is subtracted from pixels / 255, per channel. []: the mean of "
              "the data set."),
-    FIELD(data.std).above(0, 1)
+    FIELD(data.std).only_for("images").above(0, 1)
       .means("Images only: the standard deviation by which pixels / 255 are divided, per channel. []: the standard "
              "deviation of the data set."),
     FIELD(data.train_samples).how_it_runs().unit("samples").from(0, 1e12)
@@ -106,7 +106,7 @@ std::vector<Field> make_schema() {
              "on a machine without the images. 0: not stated."),
     FIELD(data.validation_samples).how_it_runs().unit("samples").from(0, 1e12).means("Samples that the validation set must have. "
              "0: not stated."),
-    FIELD(data.classes).unit("classes").from(0, 1e6).also({"num_classes"}).means("Images only: classes that the data sets must "
+    FIELD(data.classes).only_for("images").unit("classes").from(0, 1e6).also({"num_classes"}).means("Images only: classes that the data sets must "
              "have. 0: not stated."),
     FIELD(data.last_batch).words({"drop", "smaller"}).also({"drop_last"})
       .means("What happens to the last samples of an epoch when they do not fill a batch. drop: they are left out. smaller: they "
@@ -115,7 +115,7 @@ std::vector<Field> make_schema() {
              "the epoch's first images as padding, which counts in batch norm's statistics only."),
     FIELD(data.loader_threads).how_it_runs().unit("threads").from(1, 256).also({"num_workers"})
       .means("Threads of each rank that read samples in the background."),
-    FIELD(data.reads).how_it_runs().unit("records").from(1, 256)
+    FIELD(data.reads).only_for("images").how_it_runs().unit("records").from(1, 256)
       .means("Images only: records that each rank reads at the same time. More reads hide the latency of a network file system."),
     FIELD(data.prefetch).how_it_runs().unit("micro-batches").from(1, 1024).means("Micro-batches that are kept ready ahead of "
              "training."),

@@ -36,6 +36,7 @@ struct Field {
   bool path_ = false;                         // text: a path, in which ~ and $VARIABLE are replaced
   std::string_view only_with_;                // the key that decides whether this field has an effect; empty: none
   std::vector<std::string_view> only_words_;  // the values of only_with_ with which this field has an effect
+  std::string_view only_for_;                 // the data with which this field has an effect ; empty: any
   std::vector<std::string_view> also_;        // the key's names in other programs, from which nearest_key() guesses
   bool how_it_runs_ = false;                  // the key decides speed, folders or logs, never what is learned
   std::string_view meaning_;
@@ -54,6 +55,7 @@ struct Field {
   Field& only_with(std::string_view other, std::vector<std::string_view> with) {
     return only_with_ = other, only_words_ = std::move(with), *this;
   }
+  Field& only_for(std::string_view data) { return only_for_ = data, *this; }
   Field& how_it_runs() { return how_it_runs_ = true, *this; }
   Field& also(std::vector<std::string_view> names) { return also_ = std::move(names), *this; }
   Field& means(std::string_view text) { return meaning_ = text, *this; }
@@ -88,9 +90,12 @@ std::string value_text(const Field& field, const Experiment& experiment);
 // has a different value here.
 bool has_effect(const Field& field, const Experiment& experiment);
 
-// Returns the text of to_yaml() (reader.h) without keys that have no effect. If keys are left out, the last line is a
-// comment with their number.
-std::string effective_yaml(const Experiment& experiment);
+// Returns whether the field has an effect with this kind of data: "images", "names" or "running text".
+bool has_effect_on(const Field& field, std::string_view data);
+
+// Returns the text of to_yaml() (reader.h) without keys that have no effect. `data` is as for has_effect_on(). If keys
+// are left out, the last line is a comment with their number.
+std::string effective_yaml(const Experiment& experiment, std::string_view data);
 
 // Returns whether the text can name a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.
 bool is_folder_name(std::string_view text);

@@ -133,7 +133,8 @@ std::string expected(const Field& field) {
                range_text(field.range_, false));
   if (std::holds_alternative<std::vector<RunPoint>*>(member))
     return cat("a list such as [0.5, 2, 500 steps], each ", expected_run_point);
-  return "a list of numbers such as [30, 60, 80], each" + range_text(field.range_, false);
+  return cat("a list of numbers such as ", field.range_.high <= 1 ? "[0.5, 1]" : "[30, 60, 80]", ", each",
+             range_text(field.range_, false));
 }
 
 std::string value_text(const Field& field, const Experiment& experiment) {
@@ -174,6 +175,10 @@ bool has_effect(const Field& field, const Experiment& experiment) {
   return std::ranges::count(field.only_words_, value_text(*find_field(field.only_with_), experiment)) > 0;
 }
 
+bool has_effect_on(const Field& field, std::string_view data) {
+  return field.only_for_.empty() || field.only_for_ == data;
+}
+
 namespace {
 
 template <class Wanted>
@@ -197,10 +202,10 @@ std::string to_yaml(const Experiment& experiment) {
   return yaml_of(experiment, [](const Field&) { return true; });
 }
 
-std::string effective_yaml(const Experiment& experiment) {
-  const auto left_out =
-      std::ranges::count_if(schema(), [&](const Field& field) { return !has_effect(field, experiment); });
-  const std::string yaml = yaml_of(experiment, [&](const Field& field) { return has_effect(field, experiment); });
+std::string effective_yaml(const Experiment& experiment, std::string_view data) {
+  const auto counts = [&](const Field& field) { return has_effect(field, experiment) && has_effect_on(field, data); };
+  const auto left_out = std::ssize(schema()) - std::ranges::count_if(schema(), counts);
+  const std::string yaml = yaml_of(experiment, counts);
   return left_out == 0 ? yaml : cat(yaml, "# ", left_out, " more keys have no effect here; --all prints them\n");
 }
 

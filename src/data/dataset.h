@@ -72,6 +72,7 @@ struct DatasetIndex {
   std::vector<Shard> shards;
 
   bool is_image() const { return kind == "image"; }
+  std::string_view content() const { return is_image() ? "images" : text.running_text ? "running text" : "names"; }
   std::size_t shard_of(std::int64_t position) const;  // position of a sample or character in [0, total)
   std::int64_t largest_record() const;                // images: bytes
   std::int64_t image_bytes() const;                   // images: bytes of all records

@@ -84,23 +84,14 @@ void check_same_kind(const DatasetIndex& train, const DatasetIndex& validation) 
                 "convert both in one run of ringtrain-data");
 }
 
-// Throws Error for keys that have no effect for this kind of data.
+// Throws Error for keys that have no effect on this kind of data.
 void check_keys_apply(const Experiment& e, const DatasetIndex& index) {
   const Experiment plain;
-  const auto only_for = [&](std::initializer_list<const char*> keys, const char* held) {
-    for (const char* key : keys) {
-      const Field& field = *find_field(key);
-      if (value_text(field, e) != value_text(field, plain))
-        throw Error(cat(key, ": ", value_text(field, e), " has no effect: ", index.prefix, " holds ", held),
-                    "leave the key out");
-    }
-  };
-  if (index.is_image()) return only_for({"data.order", "data.sequence", "data.blanks"}, "images");
-  only_for({"data.image_size", "data.resize", "data.augmentation", "data.crop_area", "data.crop_ratio", "data.flip",
-            "data.mean", "data.std", "data.classes", "data.reads"},
-           "text");
-  if (index.text.running_text) return only_for({"data.blanks"}, "running text");
-  only_for({"data.order", "data.sequence"}, "names");
+  for (const Field& field : schema())
+    if (!has_effect_on(field, index.content()) && value_text(field, e) != value_text(field, plain))
+      throw Error(
+          cat(field.key, ": ", value_text(field, e), " has no effect: ", index.prefix, " holds ", index.content()),
+          "leave the key out");
 }
 
 void check_stated(const char* key, std::int64_t stated, std::int64_t found, const std::string& prefix) {
