@@ -13,7 +13,7 @@ namespace ringtrain {
 std::map<std::string, std::string> nccl_variables();
 
 // Sets the variables of the run's first start again (`kept`: a communicator's record()), unless the user sets others
-// now. Call it before NCCL reads them. NCCL_ALGO belongs to `algorithm` and is set only if that is unchanged.
+// now. Call it before NCCL reads them. NCCL_ALGO is set again only if `algorithm` is the one of that start.
 void take_kept_variables(const std::string& algorithm, const std::map<std::string, std::string>& kept, bool reports);
 
 // Sets NCCL_ALGO for `algorithm` unless the user has set it. Throws Error for a word that is not auto, ring or tree.

@@ -42,7 +42,9 @@ int import_weights(const ImportArguments& arguments) {
       load_safetensors(arguments.weights, plan, flat);
     checkpoint = fresh_checkpoint(plan, flat);
   }
-  const std::string what = cat(arguments.weights, ": ", with_thousands(plan.parameters.count()), " parameters");
+  const std::string what =
+      cat(arguments.weights, ": ", with_thousands(plan.parameters.count()), " parameters",
+          arguments.classes > 0 ? cat(", with a new last layer for ", arguments.classes, " classes") : "");
   if (!arguments.out.empty()) {
     write_checkpoint(arguments.out, checkpoint);
     log_info(what, " -> ", arguments.out);

@@ -30,6 +30,7 @@
 #include "run/library_versions.h"
 #include "run/machine.h"
 #include "run/plan_tables.h"
+#include "run/plan_warnings.h"
 #include "run/points.h"
 #include "run/record.h"
 #include "run/replay.h"
@@ -210,6 +211,7 @@ LaterRecords open_folder(const std::string& run_dir, const StartFacts& start, co
   const bool more = has_steps_left(plan, from.progress);
   write_info_line(describe_run(plan, start.machine.backend->describe(), start.planned.memory));
   log_info("run folder: ", run_dir);
+  for (const std::string& warning : plan_warnings(plan)) log_warning(warning);
   if (from.kind == ResumePoint::Kind::source) {
     log_info("branch of ", describe_branch(plan));
     if (!made_on_this_machine(*from.checkpoint, start))
@@ -240,7 +242,7 @@ std::string stop_cause() {
   return requested_signal() != 0 ? signal_name(requested_signal()) : "a signal to another rank";
 }
 
-// Of every rank, for this start's steps.
+// The times and the sent bytes of each rank, summed over the steps of this start.
 struct RankFigures {
   std::vector<StepTimes> times;
   std::vector<SentBytes> bytes;

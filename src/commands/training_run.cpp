@@ -70,9 +70,9 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
 int TrainingRun::run() {
   bool stop = at_last_step();
   if (stop && recorder_) recorder_->note(cat("nothing to do: the run has its ", progress_.position.step, " steps"));
-  // A stop by a signal skips an evaluation that is due, and the recomputation of batch norm's statistics. The resumed
-  // run does them here.
   if (begins_ && reaches_kept_point(plan_, progress_.before, progress_.position)) save(false);  // the initial weights
+  // If a signal stopped the earlier start, an evaluation that was due and the recomputation of batch norm's statistics
+  // were left out. Both are done now.
   if (progress_.position.step > 0) {
     const bool lacks_norms = stop && norms_ && progress_.norms_step != progress_.position.step;
     const bool improved = evaluation_due(stop) && evaluate(stop);

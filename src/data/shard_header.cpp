@@ -103,8 +103,12 @@ bool parse_shard_name(const std::string& prefix, const std::string& path, std::i
 
 std::vector<std::string> find_shards(const std::string& prefix) {
   if (prefix.ends_with(".h5")) return {prefix};
-  const std::string make_it = cat("make it: bin/ringtrain-data KIND INPUT --out ", converter_prefix(prefix),
-                                  ", where KIND is images, names or text");
+  const auto make_it = [&] {
+    std::error_code unknown;
+    const std::string here = fs::path(prefix).is_absolute() ? "" : fs::current_path(unknown).string();
+    return cat("make it: ringtrain-data KIND INPUT --out ", converter_prefix(prefix),
+               ", where KIND is images, import, names or text", here.empty() ? "" : "; relative paths begin in ", here);
+  };
   fs::path folder = fs::path(prefix).parent_path();
   if (folder.empty()) folder = ".";
   std::map<std::int64_t, std::vector<bool>> found;  // which shards exist, by the number of shards
@@ -124,11 +128,12 @@ std::vector<std::string> find_shards(const std::string& prefix) {
       present[static_cast<std::size_t>(index)] = true;
     }
   }
-  if (failed) throw Error(cat(prefix, ": cannot list the folder '", folder.string(), "': ", failed.message()), make_it);
+  if (failed)
+    throw Error(cat(prefix, ": cannot list the folder '", folder.string(), "': ", failed.message()), make_it());
   if (found.empty()) {
     throw Error(cat("no data set at '", prefix, "': there is no ", shard_path(prefix, 0, 1),
                     unfinished ? ", only an unfinished conversion (*.tmp)" : " nor any other number of shards"),
-                make_it);
+                make_it());
   }
   if (found.size() > 1) {
     throw Error(cat(prefix, ": shards of two conversions lie side by side (", shard_path("", 0, found.begin()->first),

@@ -93,8 +93,8 @@ class ReplayedOrder : public UpdateOrder {
     std::vector<std::int64_t> next(states_.size(), -1);
     for (std::size_t i = arrivals_.size(); i-- > 0;)
       hints_[i] = std::exchange(next[static_cast<std::size_t>(arrivals_[i].worker)], arrivals_[i].update);
-    // clean_[n] says that the ranks can meet after n arrivals. This is so if exactly the updates before begin_ + n are
-    // applied and no worker computes one.
+    // clean_[n] says whether the ranks can meet after n arrivals. They can if all updates before begin_ + n are
+    // applied, no later update is, and no worker is computing a gradient.
     clean_.resize(arrivals_.size() + 1);
     std::int64_t largest = begin_ - 1;
     std::vector<bool> pulled_before(arrivals_.size() + 1, false);

@@ -28,9 +28,10 @@ void warn_of_warm_up(const RunPlan& plan, std::vector<std::string>& warnings) {
   const double k =
       lr.base_batch > 0 ? static_cast<double>(plan.experiment.batch.global) / static_cast<double>(lr.base_batch) : 1;
   if (steps > 0 && plan.updates > 0 && steps >= plan.updates)
-    warnings.push_back(
-        cat("the warm-up takes ", with_thousands(steps), " steps and the run has ", with_thousands(plan.updates),
-            ": the learning rate never reaches its peak; shorten learning_rate.warmup_epochs or lengthen the run"));
+    warnings.push_back(cat("the warm-up takes ", with_thousands(steps), " steps and the run has ",
+                           with_thousands(plan.updates),
+                           ": the learning rate never reaches its peak; shorten learning_rate.",
+                           lr.warmup_steps > 0 ? "warmup_steps" : "warmup_epochs", " or lengthen the run"));
   if (steps > 0 && lr.warmup_from == "base" && k == 1)
     warnings.push_back(
         cat("the warm-up changes nothing: batch.global is learning_rate.base_batch (", lr.base_batch,

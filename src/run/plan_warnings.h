@@ -1,4 +1,4 @@
-// The warnings of `ringtrain plan` about experiments that are allowed but probably not what the user wants.
+// The warnings of `ringtrain plan` and `train` about experiments that are allowed but probably not what the user wants.
 #pragma once
 
 #include <string>

@@ -39,7 +39,7 @@ class SmallBatchNorms {
   void measure_bucket(Vector& gradients, std::int64_t begin, std::uintptr_t stream);
   // Returns the sum over the small batches of the step. It includes the square of the loss scale. Waits for a device.
   double sum();
-  // Returns the same sum for each group.
+  // Like sum(), but one sum for each group of tensors.
   std::vector<double> sums_of_groups();
 
  private:

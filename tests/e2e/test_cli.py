@@ -197,9 +197,9 @@ def test_plan_shows_what_the_run_will_be(workshop):
     # The four gates of 16 units read the letter and the previous state.
     assert re.search(r"^ *(?:lstm\.)?weight_ih_l0 .*", result.out, re.MULTILINE), "the parameters"
     assert re.search(r"total +[\d,]+", result.out), "the memory"
-    assert re.search(r"^  sums +of [\d,]+ gradients at once$", result.out, re.MULTILINE), "what is summed"
+    assert re.search(r"^  sums +[\d,]+ gradients at once$", result.out, re.MULTILINE), "what is summed"
     result = workshop.run("plan", workshop.experiment(), "communication.bucket_mib=0.0009765625", "--ranks", 2, ranks=0)
-    assert re.search(r"^  sums +of [\d,]+ gradients in buckets of 256$", result.out, re.MULTILINE), result
+    assert re.search(r"^  sums +[\d,]+ gradients in buckets of 256$", result.out, re.MULTILINE), result
 
 
 def test_plan_prints_the_keys_that_have_an_effect_and_with_all_the_rest(workshop):
@@ -213,6 +213,34 @@ def test_plan_prints_the_keys_that_have_an_effect_and_with_all_the_rest(workshop
     assert f"\n# {left_out} more keys have no effect here; --all prints them\n" in workshop.run("plan", path, ranks=0).out
     served = workshop.experiment(parallel={"kind": "server"}, batch={"global": 32, "worker": 8})
     assert "  mode: sync\n" in workshop.run("plan", served, "--ranks", 2, ranks=0).out
+
+
+def test_plan_leaves_out_the_keys_of_other_data(workshop):
+    printed = yaml.safe_load(workshop.run("plan", workshop.experiment(), ranks=0).out.split("\n\n")[0])["data"]
+    assert "blanks" in printed and not {"image_size", "flip", "mean", "order", "sequence"} & printed.keys(), printed
+
+
+def test_train_warns_of_the_same_as_plan(workshop):
+    late = workshop.experiment(learning_rate={"base": 0.01, "warmup_steps": 30, "warmup_from": "zero"}, stop={"steps": 12})
+    words = "warning: the warm-up takes 30 steps and the run has 12"
+    planned = workshop.run("plan", late, ranks=0)
+    trained = workshop.run("train", late, f"run.dir={workshop.folder / 'run'}", ranks=2)
+    assert planned.err.count(words) == trained.err.count(words) == 1, trained
+
+
+def test_a_path_in_an_option_may_begin_at_home_and_have_variables(workshop):
+    run = workshop.train("run", stop__steps=2)
+    env = {"HOME": str(workshop.folder), "PLACE": "here"}
+    (workshop.folder / "here").mkdir()
+    for option, file in ("--out=~/w.safetensors", "w.safetensors"), ("--out=~/$PLACE/w.safetensors", "here/w.safetensors"):
+        result = workshop.run("export", run, option, ranks=0, env=env)
+        assert result.code == 0 and (workshop.folder / file).exists(), result
+    result = workshop.run("evaluate", run, "--json=$NOT_SET/e.json", ranks=0, env=env)
+    assert result.code == 1 and "--json FILE is $NOT_SET/e.json but the environment variable NOT_SET is not set" in result.err, result
+    names = workshop.folder / "few.txt"
+    names.write_text("anna\nbob\ncarl\ndora\n" * 20)
+    made = subprocess.run([CONVERTER, "names", names, "--out=~/made"], env={**os.environ, **env}, capture_output=True, text=True)
+    assert made.returncode == 0 and list(workshop.folder.glob("made-train-*.h5")), made.stderr
 
 
 def test_overrides_win_and_are_recorded(workshop):

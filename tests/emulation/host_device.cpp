@@ -188,7 +188,7 @@ void HostDevice::check_guards() const {
     const auto intact = [](unsigned char byte) { return byte == unreadable; };
     if (!std::all_of(memory - guard_bytes, memory, intact) ||
         !std::all_of(memory + allocation.bytes, memory + allocation.bytes + guard_bytes, intact))
-      throw Error(cat("something wrote before or behind '", allocation.what, "' of ", allocation.bytes, " bytes"));
+      throw Error(cat("something wrote before or after '", allocation.what, "' of ", allocation.bytes, " bytes"));
   }
 }
 
@@ -303,7 +303,8 @@ void HostDevice::enqueue(std::size_t s, const std::vector<Node>& nodes) {
       const std::string race = races_.access(s, clock, node.name, node.regions);
       if (!race.empty()) throw Error(cat("race: ", race));
     }
-    queues_.give(s, [this, node] { run(node); }, node.ready);
+    queues_.give(
+        s, [this, node] { run(node); }, node.ready);
   }
 }
 

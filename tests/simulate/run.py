@@ -81,7 +81,7 @@ def planned_sums(ranks):
     """Returns (values of the gradient, values of a bucket) as the program plans them for `ranks` CPU ranks of 32
     samples."""
     text = run([PROGRAM, "plan", EXPERIMENT, "--ranks", ranks, f"batch.global={32 * ranks}"], "planning")
-    found = re.search(r"^ +sums +of ([\d,]+) gradients in buckets of ([\d,]+)$", text, re.MULTILINE)
+    found = re.search(r"^ +sums +([\d,]+) gradients in buckets of ([\d,]+)$", text, re.MULTILINE)
     if found is None:
         sys.exit(f"error: `{PROGRAM.name} plan` does not say which sums {ranks} ranks make")
     return [int(text.replace(",", "")) for text in found.groups()]

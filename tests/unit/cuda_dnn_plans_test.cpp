@@ -128,9 +128,9 @@ TEST_P(CudaDescribedDevice, APlanComesBackFromItsSerialisedForm) {
   }
 }
 
-// Blocks that take turns to add to one sum keep their turn in the workspace. Atomic additions in any order need no
-// workspace.
-TEST_P(CudaDescribedDevice, SumsBehindAConvolutionAreAddedUpInOneOrder) {
+// If the blocks of a kernel add to a sum one after the other, a counter in the workspace says whose turn it is. A plan
+// without a workspace would add atomically, in any order.
+TEST_P(CudaDescribedDevice, SumsAfterAConvolutionAreAddedUpInOneOrder) {
   const DeviceDescription description = find_description(GetParam());
   PlanProcess process(description.name, description.json);
   for (const char* key :

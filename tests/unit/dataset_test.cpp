@@ -190,7 +190,7 @@ TEST_F(DatasetTest, AnIdOutsideTheVocabularyIsNamed) {
 
 TEST_F(DatasetTest, NoDataSetSaysWhichCommandMakesIt) {
   expect_contains(message_of([&] { read_dataset_index(path("pets-train")); }),
-                  "[make it: bin/ringtrain-data KIND INPUT --out " + path("pets") + ",");
+                  "[make it: ringtrain-data KIND INPUT --out " + path("pets") + ",");
   std::ofstream(path("pets-train-00000-of-00002.h5.tmp")) << "x";
   expect_contains(message_of([&] { read_dataset_index(path("pets-train")); }), "only an unfinished conversion (*.tmp)");
   expect_contains(message_of([&] { read_dataset_index(path("none/pets-train")); }), "cannot list the folder");

@@ -39,6 +39,10 @@ TEST_F(PlanWarnings, AWarmUpAsLongAsTheRun) {
   const auto told = warnings({"learning_rate.warmup_steps=30", "learning_rate.warmup_from=zero"});
   ASSERT_EQ(told.size(), 1u);
   expect_contains(told[0], "the warm-up takes 30 steps and the run has 30");
+  expect_contains(told[0], "shorten learning_rate.warmup_steps or");
+  const auto of_epochs = warnings({"learning_rate.warmup_epochs=100", "learning_rate.warmup_from=zero"});
+  ASSERT_EQ(of_epochs.size(), 1u);
+  expect_contains(of_epochs[0], "shorten learning_rate.warmup_epochs or");
   EXPECT_TRUE(warnings({"learning_rate.warmup_steps=29", "learning_rate.warmup_from=zero"}).empty());
 }
 

@@ -21,12 +21,14 @@ TEST(LeadTime, CoversTheCheckpointAndTwoStepsTwice) {
 }
 
 TEST(LeadTime, IsSaidWithWhatItWasMadeOf) {
-  const std::string stop = "a stop takes two steps of 0.5 s and a checkpoint (100 MiB in 1.2 s, as recorded)";
+  const std::string stop =
+      "to stop, this run needs the time of two steps of 0.5 s and of a checkpoint (100 MiB in 1.2 s, measured in an "
+      "earlier start)";
   EXPECT_EQ(describe({{100 << 20, 1.25}, 0.5}, false, false), stop);
   EXPECT_EQ(describe({{100 << 20, 1.25}, 0.5}, false, true),
             stop + ". To stop in time, this job needs --signal=USR1@20 or more");
   const std::string first = describe({{100 << 20, 40}, 0}, true, true);
-  expect_contains(first, "40 s, trial write");
+  expect_contains(first, "40 s, measured now");
   expect_contains(first, "--signal=USR1@90 or more; add four times the seconds of a step, which is not measured yet");
   expect_contains(first, "SIGTERM alone usually leaves only 30 s");
 }

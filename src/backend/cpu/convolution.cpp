@@ -161,8 +161,9 @@ void ConvolutionPrimitives::make_backward_data(std::int64_t images) {
   data_ = dnnl::convolution_backward_data(data_description_);
 }
 
-// For AVX2, oneDNN generates no code for weight gradients if the map is smaller than the kernel, as in the last layers
-// of a ResNet on small pictures. The map with its padding is large enough, so it is copied into a padded map then.
+// With AVX2, oneDNN has only a slow weight gradient for maps that are smaller than the kernel, as in the last layers of
+// a ResNet on small pictures. Such a map is copied into a larger map that contains its padding, for which oneDNN is
+// fast.
 void ConvolutionPrimitives::make_backward_weights(std::int64_t images) {
   const TeamSize team(threads_);
   weights_shape_ = shape_;

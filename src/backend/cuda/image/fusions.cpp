@@ -34,7 +34,7 @@ std::vector<ConvolutionWay> ways_to_add(bool brings_sums) {
   return ways;
 }
 
-// Returns whether ways with the library for Hopper are listed. FusionSite says when such a way is taken.
+// Returns whether this program may use convolutions from the library for Hopper.
 bool takes_cutlass(const ImageContext& context) {
   return context.type != Type::fp32 && hopper::runs_on(context.device->facts().compute_capability);
 }
