@@ -20,8 +20,9 @@ bool is_flag(const CLI::Option& option) {
   return option.get_items_expected_max() == 0;
 }
 
-// Returns whether the value is a path, from the name that --help shows for it.
+// Returns whether this is an option (not an operand) whose value is a path, from the name that --help shows for it.
 bool takes_path(const CLI::Option& option) {
+  if (option.get_lnames().empty()) return false;
   const std::string form = option.get_type_name();
   return form.starts_with("FILE") || form.starts_with("CHECKPOINT") || form == "PREFIX";
 }
