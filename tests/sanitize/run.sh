@@ -23,6 +23,7 @@ export RINGTRAIN_ROOT=$PWD/$folder GTEST_COLOR=no
 logs=$folder/logs
 mkdir -p "$logs"
 result=0
+running=()
 # Looks for findings in all output. A test that expects its child to fail would hide a finding.
 judge() {
   local log=$1 code=$2 findings
@@ -41,9 +42,17 @@ for part in $parts; do
       judge "$logs/commands.log" $code
       ;;
     unit)
-      code=0
-      (cd "$folder" && build/tests/unit_tests --gtest_filter="${UNIT:-*}") > "$logs/unit.log" 2>&1 || code=$?
-      judge "$logs/unit.log" $code
+      shards=$(nproc)
+      for ((shard = 0; shard < shards; ++shard)); do
+        (cd "$folder" && GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard build/tests/unit_tests --gtest_filter="${UNIT:-*}") \
+          > "$logs/unit-$shard.log" 2>&1 &
+        running[shard]=$!
+      done
+      for ((shard = 0; shard < shards; ++shard)); do
+        code=0
+        wait "${running[shard]}" || code=$?
+        judge "$logs/unit-$shard.log" $code
+      done
       ;;
     mpi)
       for ranks in 2 4; do
