@@ -41,6 +41,13 @@ void prepare_start_without_launcher() {
   setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
 }
 
+// The launcher tells its processes about each other through PMIx, whose tables lie in memory that the processes of a
+// node share, under one lock. A rank that died in MPI_Init while it held the lock stopped mpirun for ever. With `hash`,
+// each process has tables of its own.
+void use_own_pmix_tables() {
+  setenv("PMIX_MCA_gds", "hash", 0);
+}
+
 constexpr const char* kLauncherAdvice =
     "the launcher and the MPI library do not fit together. Under Slurm: srun --mpi=pmix (srun --mpi=list shows what "
     "there is), or mpirun inside the allocation; load the module of the MPI that this program was built with, and use "
@@ -78,7 +85,9 @@ void end_quietly(int exit_code) {
 std::atomic<bool> initializing{false};
 
 void advise_at_exit() {
-  if (initializing.load()) std::fprintf(stderr, "ringtrain: MPI could not start: %s\n", kLauncherAdvice);
+  if (initializing.load())
+    std::fprintf(stderr, "ringtrain: MPI could not start. If it printed a reason, see there. Otherwise %s\n",
+                 kLauncherAdvice);
 }
 
 // Without any PMI under srun, Open MPI 5 would start each rank alone in a world of its own. Open MPI 4 would end even a
@@ -101,6 +110,7 @@ Session::Session(int* argc, char*** argv) {
   const int tasks = launched_tasks();
   check_launcher(launcher_, tasks);
   prepare_start_without_launcher();
+  use_own_pmix_tables();
   const StartGuard guard("MPI could not start");
   std::atexit(advise_at_exit);
   initializing.store(true);

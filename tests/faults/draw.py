@@ -313,7 +313,7 @@ def unreadable_resume(g, fault):
 # ---- Memory, time, transport ---------------------------------------------------------------------------------------
 
 # The program's words, those of a library that the program passes on, or a crash within a library and within MPI's start.
-NO_MEMORY = r"ringtrain: error.*([Mm]emory|alloc)|libgomp: Out of memory|out of dynamic memory in yylex|exited on signal|ended by signal|An error occurred in MPI_Init_thread"
+NO_MEMORY = r"ringtrain: error.*([Mm]emory|alloc)|libgomp: Out of memory|out of dynamic memory in \w*yylex|exited on signal|ended by signal|An error occurred in MPI_Init_thread"
 
 
 def memory(g, fault):
