@@ -15,7 +15,7 @@ namespace ringtrain {
 // The attributes that all shards of an image split have, in addition to those of SplitDescription.
 struct ImageSetDescription {
   bool raw = false;
-  std::int64_t height = 0, width = 0, channels = 3;  // of raw records, in pixels
+  std::int64_t height = 0, width = 0, channels = 3;  // of raw records; height and width in pixels
   ClassList classes;
   std::vector<double> mean, std;  // 3 each, of pixels / 255
 };

@@ -36,7 +36,7 @@ class RangeNorms {
   virtual const double* data() const = 0;
   // Queues the copy of the last norms to the host.
   virtual void fetch() = 0;
-  // Waits for that copy (and queues it first if fetch() was not called): [size()], valid until the next fetch().
+  // Returns the norms [size()] after that copy, which it queues if nobody did. Valid until the next fetch().
   virtual std::span<const double> values() = 0;
 };
 

@@ -21,7 +21,7 @@ std::string cat(const Parts&... parts) {
 }
 
 // `what` is one clear sentence: the file, line or record, what was found, and what was expected. `hint` says what to
-// do. An Error may be thrown anywhere. main() catches it and ends all ranks with a non-zero exit code.
+// do. Any code may throw it. If nothing else catches it, main() ends all ranks with a non-zero exit code.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& what, std::string hint = "",

@@ -1,6 +1,8 @@
 #include "bench/preflight.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -179,9 +181,9 @@ Preflight parse_preflight(const std::string& json, const std::string& path) {
 Preflight read_preflight(const std::string& path) {
   std::ifstream in(path);
   if (!in)
-    throw Error(cat(path, " cannot be read; expected the measurements of ringtrain bench"),
-                "ringtrain bench comm input step EXPERIMENT.yaml --json preflight.json, under the launcher and on the "
-                "nodes of the job (slurm/preflight.sbatch does it); --preflight names another file");
+    throw Error(cat(path, " cannot be read: ", std::strerror(errno), "; expected the measurements of ringtrain bench"),
+                "measure first, on the nodes of the job: ringtrain bench comm input step EXPERIMENT.yaml --json "
+                "preflight.json (slurm/preflight.sbatch does this); --preflight FILE reads another file");
   return parse_preflight({std::istreambuf_iterator<char>(in), {}}, path);
 }
 

@@ -92,7 +92,7 @@ void print(const StepMeasurement& s, const RunPlan& plan) {
   }
   if (s.shared_pass > 0) {
     std::snprintf(line, sizeof line,
-                  "  two ranks on one core: a pass %.3f ms (%+.1f %% more than twice the time), a step %.3f ms",
+                  "  two ranks on one core: a pass %.3f ms (twice the time of one rank %+.1f %%), a step %.3f ms",
                   1e3 * s.shared_pass, percent(s.shared_pass - 2 * pass, 2 * pass), 1e3 * s.shared_step);
     log_info(std::string(line));
   }

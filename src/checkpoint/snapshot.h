@@ -32,8 +32,8 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
 // This happens if a signal left no time to compute them.
 void expect_evaluated_norms(const Checkpoint& checkpoint, const std::string& path);
 
-// Returns a checkpoint at step 0 with the weights `weights` [parameters.size()] and zero optimizer state. It records no
-// number of ranks or threads, so a run that resumes from it chooses its own micro-batch.
+// Returns a checkpoint at step 0 with `weights` [parameters.size()]. The optimizer state is zero, but schedule_free's z
+// is a copy of the weights. It records no ranks or threads, so a run that resumes from it chooses its micro-batch.
 Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights);
 
 // Returns the meaning of the rows of the first and last layer, as JSON: "vocabulary" for text, "class_ids" for images.

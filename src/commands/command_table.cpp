@@ -51,7 +51,7 @@ ExperimentArguments experiment_of(const CLI::App& command, const std::vector<std
       throw Error(cat(own, ": '", word, "' is a second file; expected key.path=value"), own + " --help");
   }
   if (e.path.empty() && !e.overrides.empty())
-    throw Error(cat(own, ": ", e.overrides[0], " changes a key of no experiment"), own + " --help");
+    throw Error(cat(own, ": ", e.overrides[0], " changes a key, but no experiment is given"), own + " --help");
   if (e.path.empty() && what != nullptr) throw Error(cat(own, " needs ", what), own + " --help");
   return e;
 }

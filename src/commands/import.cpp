@@ -20,9 +20,9 @@ int import_weights(const ImportArguments& arguments) {
   const ExperimentArguments& source = arguments.experiment;
   const Experiment experiment = read_experiment(source.path, source.overrides);
   if (is_branch(experiment))
-    throw Error(
-        cat("branch.from is ", experiment.branch.from, ", and weights are imported: a run begins with one of them"),
-        "leave out branch.*");
+    throw Error(cat("branch.from is ", experiment.branch.from,
+                    ", but import sets the weights, too: a run begins from one of the two"),
+                "leave out branch.*");
   Experiment alone = experiment;  // one rank reads the whole model, even if the run will divide it
   alone.parallel = {};
   std::unique_ptr<Backend> backend = make_cpu_backend(1);

@@ -281,7 +281,8 @@ std::string describe_staleness(const std::map<std::int64_t, std::int64_t>& updat
 
 void log_summary(const TrainingRun& run) {
   log_info("steps waited ", percent(run.input_share()), " of their time for input");
-  // Goyal et al. 2017 report this median. It has less noise than the last epoch, and it does not choose the best one.
+  // The median of the last 5 evaluations (Goyal et al. 2017) has less noise than the last one, and unlike the best one
+  // it is not biased upwards.
   std::vector<double> accuracies = run.last_accuracies();
   if (accuracies.size() < 5) return;
   std::sort(accuracies.begin(), accuracies.end());

@@ -190,7 +190,7 @@ int sample_names(Model& model, const SampleArguments& arguments) {
   } catch (const Error& e) {
     has_data = false;
     if (arguments.new_only) throw;
-    log_warning("known names are not marked: ", e.what());
+    log_warning("names of the training set are not marked with *, because it cannot be read: ", e.what());
   }
   NameMaker maker(model, arguments);
   std::set<std::string> given;

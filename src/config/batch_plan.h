@@ -20,7 +20,7 @@ struct BatchPlan {
   std::int64_t workers = 0;  // global / worker
   std::int64_t ranks = 0;
   std::int64_t span = 1;           // ranks that share a virtual worker: a power of two, 1 without batch norm
-  std::int64_t rows_per_rank = 0;  // global / ranks; team t owns global rows [t, t+1) x span x rows_per_rank
+  std::int64_t rows_per_rank = 0;  // global / ranks; team t owns span x this many rows, from t x span x this on
   std::int64_t micro_batch = 0;    // samples per device pass
   std::int64_t accumulation = 0;   // device passes per step and rank
   std::int64_t small_batch = 0;    // samples whose gradient is measured for the noise scale; a multiple of micro_batch

@@ -145,7 +145,7 @@ struct NoiseConfig {
 
 struct BranchConfig {
   std::string from;          // a checkpoint of another run; empty: the run begins by itself
-  double batch_factor = 1;   // multiplies every batch of the run
+  double batch_factor = 1;   // batch.global / batch.global of the source
   double rate_factor = 1;    // multiplies the learning rate
   std::int64_t samples = 0;  // the branch ends after this number of samples; 0: stop.* alone decides
   bool operator==(const BranchConfig&) const = default;

@@ -56,11 +56,11 @@ std::vector<Field> make_schema() {
       .means("true: batch norm follows every convolution, and convolutions have no bias. This is Ginsburg's AlexNet-BN, "
              "on which You et al. 2017 tried LARS."),
     FIELD(model.initial).words({"he", "truncated_normal", "uniform"}).also({"init", "initializer"})
-      .means("The initial weights. he: convolutions N(0, 2 / fan out) (He et al. 2015), ResNet's last layer N(0, "
-             "0.01^2), other dense layers and the LSTM as in PyTorch. truncated_normal: images only, variance 2 / fan "
-             "in, cut off at 2 deviations, ResNet's last layer with deviation 0.01, biases 0 (he_normal of TensorFlow, "
-             "MLPerf's option). uniform: all weights and biases in +-initial_range. Norms start at gamma 1 (or "
-             "zero_gamma) and beta 0."),
+      .means("The initial weights. he: convolutions are drawn from N(0, 2 / fan out) (He et al. 2015), and ResNet's last layer "
+             "from N(0, 0.01^2). Other dense layers and the LSTM start as in PyTorch. truncated_normal (images only): "
+             "weights have the variance 2 / fan in, draws beyond 2 deviations are repeated, and biases are 0. ResNet's last "
+             "layer has the deviation 0.01. This is TensorFlow's he_normal and an option of MLPerf. uniform: weights and "
+             "biases lie in +-initial_range. Batch norms start with gamma 1 (see zero_gamma) and beta 0."),
     FIELD(model.initial_range).from(0, 100).only_with("model.initial", {"uniform"}).also({"init_range"})
       .means("Bound of the initial weights. char-rnn uses 0.08. 0: the default of char_lstm, 1 / sqrt(hidden)."),
     FIELD(model.forget_bias).from(-100, 100).only_with("model.kind", {"char_lstm"})
@@ -95,7 +95,7 @@ std::vector<Field> make_schema() {
       .means("Smallest and largest width / height of the part. The ratio is drawn log-uniformly."),
     FIELD(data.pad).only_for("images").unit("pixels").from(0, 1024).only_with("data.augmentation", {"pad_crop"}).means("Black pixels added on all "
              "sides."),
-    FIELD(data.flip).only_for("images").means("Images only: whether half of the training images are mirrored."),
+    FIELD(data.flip).only_for("images").means("Images only: whether each training image is mirrored with probability 1/2, drawn anew in every epoch."),
     FIELD(data.mean).only_for("images").from(0, 1).means("Images only: the mean that is subtracted from pixels / 255, per channel. []: the mean of "
              "the data set."),
     FIELD(data.std).only_for("images").above(0, 1)
@@ -387,14 +387,14 @@ std::vector<Field> make_schema() {
              "CPUs, 16 MiB between GPUs, and at least 4 KiB for each rank."),
     FIELD(communication.chunk_kib).how_it_runs().unit("KiB").from(1, 1048576).means("Size of one message when MPI sums gradients."),
     FIELD(communication.node_latency_us).how_it_runs().unit("microseconds").above(0, 1e6)
-      .means("Latency of a message between ranks of one node. `ringtrain bench comm` measures the two latencies and the two "
+      .means("Time until a rank sees the values of another rank of its node. `ringtrain bench comm` measures the two latencies and the two "
              "bandwidths."),
     FIELD(communication.node_gb_s).how_it_runs().unit("GB/s").above(0, 1e6)
-      .means("Bandwidth between two ranks of one node."),
+      .means("Rate at which a rank reads values of another rank while all ranks of the node read."),
     FIELD(communication.network_latency_us).how_it_runs().unit("microseconds").above(0, 1e6)
       .means("Latency of a message between nodes."),
     FIELD(communication.network_gb_s).how_it_runs().unit("GB/s").above(0, 1e6)
-      .means("Bandwidth between two nodes."),
+      .means("Bandwidth between two nodes when one rank of each uses the network."),
     FIELD(communication.timeout_seconds).how_it_runs().unit("seconds").above(0, second_limit).also({"timeout"})
       .means("A step that takes longer ends the job, after printing where every rank stands."),
     FIELD(communication.check_every_steps).how_it_runs().unit("steps").from(-1, step_limit)

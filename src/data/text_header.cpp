@@ -22,7 +22,7 @@ void read_tokens_layout(const h5::File& file, ShardHeader& header) {
   }
   if (!header.running_text) {
     header.context_length = file.read_integer("tokens", "context_length");
-    if (header.context_length < 1 || shape[1] != header.context_length + 1) {
+    if (header.context_length < 1 || shape[1] - 1 != header.context_length) {
       bad_shard(file.path(), cat("'tokens' has rows of ", shape[1], " symbols, but context_length is ",
                                  header.context_length, " (a row holds context_length + 1)"));
     }

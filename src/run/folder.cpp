@@ -182,7 +182,9 @@ std::string short_name(const fs::path& folder) {
 }  // namespace
 
 bool is_kept_name(std::string_view name) {
-  return name == "bench" || name == "faults" || name == "reference" || name == "reporting" || name == "studies";
+  constexpr std::string_view kept[] = {"bench",     "faults",   "fuzz",     "mutants", "reference",
+                                       "reporting", "sanitize", "simulate", "studies"};
+  return std::ranges::count(kept, name) > 0;
 }
 
 std::string run_folder_path(const Experiment& experiment, bool resume) {

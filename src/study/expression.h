@@ -48,7 +48,7 @@ class Expression {
   friend class ExpressionParser;
   // The expression in postfix order. Each operation takes `count` values from the stack.
   struct Operation {
-    std::string word;  // "+", "sqrt"; "-1": the sign; "": a number; "name": a name
+    std::string word;  // "+", "sqrt"; "-1": unary minus; "": a number; "name": a name
     std::size_t count = 0, offset = 0;
     double number = 0;
     std::size_t name = 0;  // index in names_

@@ -85,7 +85,8 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
   communicator_.sum(std::span<double>(totals));
   const double loss = std::accumulate(totals.begin() + first_loss, totals.end(), 0.0), counted = totals[2];
   if (counted == 0)
-    throw Error(cat("the validation set ", plan_.validation.prefix, " has no target that counts"),
+    throw Error(cat("every target of the validation set ", plan_.validation.prefix,
+                    " is masked, so there is no loss to average"),
                 "check it with ringtrain-data verify");
   const std::optional<double> accuracy5 = plan_.graph.has_images() ? std::optional(totals[1] / counted) : std::nullopt;
   return Evaluation{loss / counted, totals[0] / counted, accuracy5, static_cast<std::int64_t>(counted),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares ringtrain with Pillow and torchvision at making 224 x 224 crops for training from JPEGs in memory, on one
-thread. The order is peers, ringtrain, ringtrain, peers in reverse.
+thread. Pillow and torchvision run first, then ringtrain. Then all run again in reverse order.
 
   make build/bench/input_bench && build/pytorch/bin/python tests/bench/input_bench.py FOLDER_OF_JPEGS
 

@@ -39,7 +39,7 @@ def make_step(options):
     def step(number):
         pixels, labels = batches[number % len(batches)]
         optimizer.zero_grad(set_to_none=True)
-        x = (pixels.permute(0, 3, 1, 2).float() - mean) / std  # this is channels_last already
+        x = (pixels.permute(0, 3, 1, 2).float() - mean) / std  # x is in channels_last order after the permute
         with cast():
             loss = torch.nn.functional.cross_entropy(wrapped(x), labels)
         loss.backward()

@@ -51,7 +51,7 @@ def start(batch, ranks, seconds, outcome, samples=1000, **more):
 
 
 def update(step, batch, ranks, rate, need):
-    """Makes a step's record. Its time falls with the number of ranks, except for the communication."""
+    """Makes a step's record. Forward and backward time fall with the number of ranks, and communication time grows."""
     parts = {
         "input_seconds": 0.001,
         "forward_seconds": 0.02 * batch / 64 / ranks,

@@ -13,7 +13,7 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 import record  # noqa: E402
-from draw import (CATALOGUE, ENDS, FAMILIES, GOES_ON, LATER_FAMILIES, LATER_JOBS, READ_IN_VAIN, FIRST_SEEDS, STOPS, Blow,  # noqa: E402
+from draw import (CATALOGUE, ENDS, FAMILIES, GOES_ON, LATER_FAMILIES, LATER_JOBS, NO_MEMORY, READ_IN_VAIN, FIRST_SEEDS, STOPS, Blow,  # noqa: E402
                   Fault, Rule, draw, has_died)
 from jobs import KINDS, run_dirs, undisturbed  # noqa: E402
 from outcome import of_the_end, of_the_files, of_the_whole  # noqa: E402
@@ -58,6 +58,9 @@ DOZEN = {
     "the batch script pauses": fault("batch-2", blows=[Blow("metrics", 0.1, "script", "STOP"), Blow("hit", 0.5, "script", "CONT")],
                                      outcome=GOES_ON),
     "a worker of an asynchronous server is killed": fault("async-3", [Rule("send", 0.5, KILL, rank=2)], says=has_died(2)),
+    # mpirun must not wait for a lock that the dead rank held (PMIX_MCA_gds, src/cluster/session.cpp).
+    "memory runs out in MPI's start": fault("server-2", [Rule("memory", 0.047, "ENOMEM", count=0, rank=1)], says=NO_MEMORY,
+                                            libraries_may_crash=True),
     "a wall clock a year back": fault("names-2", [Rule("#call=clock,from=20,count=0", 0, "shift:-31536000")], outcome=GOES_ON),
 }
 

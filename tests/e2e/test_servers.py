@@ -105,7 +105,7 @@ def test_a_killed_rank_ends_the_job_and_the_restart_says_what_was_lost(workshop,
     os.kill(job.ranks()[victim], signal.SIGKILL)
     result = job.wait()
     assert result.code != 0
-    # Says who, and how. It is the launcher, a rank that waited for the dead one, or the watchdog.
+    # The output names the dead rank and the signal. The launcher, a waiting rank or the watchdog prints it.
     assert re.search(rf"rank {victim}\b.*(exited on signal 9|has died)", result.text), result
     kept = int(checkpoints(run)[-1].stem.split("-")[1])
     lost = last_step(run) - kept

@@ -24,7 +24,7 @@ constexpr int bell_tag = 1;  // in MPI_COMM_WORLD, where the driver sends no oth
 
 struct Slot {
   MPI_Request* request;  // the program's own variable
-  bool is_told;          // MPI_Testsome reports the end by an index; other calls by a null request
+  bool is_told;          // true: MPI_Testsome asked, and an index reports the end; false: a null request does
 };
 std::vector<Slot> asked;          // tested without success since the last wait
 std::vector<MPI_Request*> ended;  // ended in a wait, and not yet reported

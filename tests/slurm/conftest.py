@@ -22,7 +22,7 @@ signal.signal(signal.SIGTERM, stop_on_request)
 
 
 def together(scenario):
-    """Marks a test. The bodies of all marked tests start together, in the order of the file."""
+    """Marks a test. The bodies of marked tests start in the order of the file. At most AT_ONCE of them run at a time."""
     def test(running):
         running[scenario.__name__].result()
     test.__name__ = scenario.__name__

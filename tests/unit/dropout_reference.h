@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// Returns 0 or 1 / (1 - p), which depends on the place alone. `row` counts from the start of the pass.
+// Returns 0 or 1 / (1 - p), which depends on key, step, layer and place. `row` counts from the start of the pass.
 inline double dropout_factor(const TestPass& pass, double probability, std::int64_t layer, std::int64_t row,
                              std::int64_t time, std::int64_t unit) {
   const std::int64_t begin = unit / 128 * 128, u = unit - begin;

@@ -35,7 +35,7 @@ struct Setting {
 
 struct Outcome {
   std::vector<Arrival> arrivals;
-  std::vector<std::int64_t> gradients, dropped, targets;  // of each step
+  std::vector<std::int64_t> gradients, dropped, targets;  // for each step: used gradients, late ones, targets
   std::vector<double> weights;
   std::vector<std::string> failures;
   std::set<int> dead;

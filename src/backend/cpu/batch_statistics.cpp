@@ -98,8 +98,8 @@ void BatchStatistics::gather_parts(const Own& own) {
   ranks.gather({part(0, 0), static_cast<std::size_t>(context_.span * 2 * channels)}, context_.pass->poll);
 }
 
-// Combines the means and the sums of squares of the images, which have equally many pixels (Chan, Golub and LeVeque
-// 1983).
+// Combines the images' means and sums of squared differences from the mean. All images have equally many pixels (Chan,
+// Golub and LeVeque 1983).
 BatchStatistics::Moments BatchStatistics::own_moments(std::int64_t group, std::int64_t channel) const {
   const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_);
   const auto* moments = context_.schedule->at<double>(moments_);

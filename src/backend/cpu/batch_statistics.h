@@ -51,7 +51,8 @@ class BatchStatistics {
   };
   Moments own_moments(std::int64_t group, std::int64_t channel) const;
   Moments joined_moments(std::int64_t group, std::int64_t channel) const;
-  // The sums of one channel of a group in the backward pass.
+  // The sums of one channel of a group in the backward pass. `product`: the index of the sum of dz (x - mean) in
+  // `sums`.
   struct Sums {
     double d = 0, dx = 0;  // d: sum of dz; dx: sum of dz (x - mean)
   };

@@ -209,7 +209,8 @@ DeviceDescription find_description(const std::string& name_or_file) {
     text.assign(std::istreambuf_iterator<char>(file), {});
   }
   try {
-    if (json_depth(text) > deepest_json) throw Error(cat(name_or_file, " is no description of a GPU"));
+    if (json_depth(text) > deepest_json)
+      throw Error(cat(name_or_file, " is no description of a GPU: its JSON is nested too deeply"));
     nlohmann::json json = nlohmann::json::parse(text);
     json.erase("origin");  // "origin" tells readers where the numbers come from
     return {name_or_file, json.dump()};

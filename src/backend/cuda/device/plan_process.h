@@ -60,7 +60,8 @@ class PlanProcess {
 // given to cuDNN and the operation's key. results/cuda_plans_*.csv are such files.
 class PlanCache {
  public:
-  // Reads the file if it exists and skips lines that it does not understand. When `file` is "", nothing is kept.
+  // Reads the file if it exists and skips lines that it does not understand. If `file` is "", answers are kept in
+  // memory.
   PlanCache(std::string file, const std::string& description);
   const PlanAnswer* find(const std::string& version, std::uint64_t graph, const std::string& key) const;
   void add(const std::string& version, std::uint64_t graph, const std::string& key, const PlanAnswer& answer);

@@ -141,7 +141,8 @@ std::string library_file(void* library) {
 void* library_function(void* library, const char* name) {
   void* function = dlsym(library, name);
   if (function == nullptr)
-    throw Error(cat(library_file(library), " has no ", name), "It is too old, or not the library that its name says.");
+    throw Error(cat(library_file(library), " has no function ", name),
+                "The library is too old, or it is another library with this name.");
   return function;
 }
 

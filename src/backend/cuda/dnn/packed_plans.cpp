@@ -47,7 +47,9 @@ PlanAnswer parse_answer(const std::string& line, char separator) {
   PlanAnswer answer;
   if (parts.size() != 3 || (parts[0] != found_word && parts[0] != refused_word) ||
       !read(parts[1], answer.workspace_bytes))
-    throw Error(cat(shown(line), " is no answer about a plan"));
+    throw Error(
+        cat(shown(line),
+            " is not a record of a cuDNN plan, expected found or refused, workspace bytes, and the engine or reason"));
   answer.found = parts[0] == found_word;
   (answer.found ? answer.engine : answer.why) = parts[2];
   return answer;

@@ -1,8 +1,8 @@
-// This file has weight gradients for Hopper. CUTLASS's mainloop (Hopper's matrix instructions wgmma, TMA's im2col
-// mode for x) runs in a kernel of this program, because the sum over pixels is long and the result is small. The rows
-// of a product are the output's channels. Its columns are the input's channels at one position of the kernel (a tap).
-// The pixels are divided into splits (blockIdx.z). Each split writes its part of dw in fp32, and reduce.cuh adds the
-// parts up in a fixed order.
+// Computes weight gradients on Hopper GPUs with CUTLASS's mainloop (wgmma, and TMA's im2col mode for x). The result is
+// small, so it gives few blocks, and the sum over pixels is long. Therefore a kernel of this program divides the pixels
+// into splits (blockIdx.z). Each split writes its part of dw in fp32. reduce.cuh adds the parts in a fixed order. The
+// rows of the product are output channels. Its columns are input channels at one tap (position of the convolution's
+// kernel).
 #pragma once
 
 #include "backend/cuda/hopper/cutlass_headers.h"
