@@ -497,8 +497,8 @@ static void share_parts(const Checkpoint* checkpoint, Trainer& trainer, const Ru
     trainer.backend().copy_from_host(mine, vector, 0);
   };
   std::vector<float> whole;
-  if (fresh >
-      0) {  // without a checkpoint, every rank computes the initial weights from the seed and the tensors' names
+  if (fresh > 0) {
+    // Without a checkpoint, every rank computes the same initial weights from the seed and the tensors' names.
     whole.resize(static_cast<std::size_t>(trainer.weights().size()));
     initialize(trainer.part().parameters, plan.experiment.seed, whole);
     trainer.backend().copy_from_host(whole, trainer.weights(), 0);

@@ -36,7 +36,7 @@ struct Field {
   bool path_ = false;                         // text: a path, in which ~ and $VARIABLE are replaced
   std::string_view only_with_;                // the key that decides whether this field has an effect; empty: none
   std::vector<std::string_view> only_words_;  // the values of only_with_ with which this field has an effect
-  std::string_view only_for_;                 // the data with which this field has an effect ; empty: any
+  std::string_view only_for_;                 // the data with which this field has an effect; empty: any
   std::vector<std::string_view> also_;        // the key's names in other programs, from which nearest_key() guesses
   bool how_it_runs_ = false;                  // the key decides speed, folders or logs, never what is learned
   std::string_view meaning_;
