@@ -32,7 +32,7 @@ def fault(job, rules=(), blows=(), outcome=ENDS, says="ringtrain: error", **more
 DOZEN = {
     "a rank is killed in a step": fault("names-2", [Rule("send", 0.5, KILL, rank=1)], says=r"\brank 1\b"),
     "rank 0 is killed in a checkpoint": fault("names-2", [Rule("rename checkpoint", 0.6, KILL, rank=0)], says=r"\brank 0\b"),
-    "a rank stands still in start-up": fault("cnn-2", [Rule("open data", 0.9, STOP, rank=1)], keys=QUICK, says="no step was finished for 3 s"),
+    "a rank stands still in start-up": fault("cnn-2", [Rule("open data", 0.3, STOP, rank=1)], keys=QUICK, says="no step was finished for 3 s"),
     "a rank stands still in an evaluation": fault("cnn-2", [Rule("read validation", 0.5, STOP, rank=1)], keys=QUICK,
                                                   says="no step was finished for 3 s"),
     "the writer stands still in a checkpoint": fault("names-2", [Rule("sync checkpoint", 0.5, STOP, rank=0)], keys=QUICK,

@@ -6,8 +6,8 @@
 
 or in an environment: spack develop --path . ringtrain@main && spack add ringtrain@main
 
-With +cuda, the build downloads cuDNN's front end (headers only), which Spack does not have. Without a network, set
-CUDNN_FRONTEND_HOME to a copy of NVIDIA's cudnn-frontend before `spack install`.
+With +cuda, the build downloads cuDNN's front end (headers only), which Spack does not have.
+Without a network, set CUDNN_FRONTEND_HOME to a copy of NVIDIA's cudnn-frontend.
 """
 
 from pathlib import Path
