@@ -143,7 +143,7 @@ void Schedule::select(int slot) {
 void Schedule::place() {
   for (Item& storage : storages_) {
     for (Life& life : storage.lives)
-      life.base = life.place.planned() ? base_ + arena_.offset(life.place, slot_) : nullptr;
+      life.base = base_ != nullptr && life.place.planned() ? base_ + arena_.offset(life.place, slot_) : nullptr;
     storage.base = storage.lives[0].base;
   }
 }
