@@ -46,8 +46,8 @@ for part in $parts; do
       # Some tests limit the size of files and fork. A child would hang if its report of leaks did not fit the limit, so
       # the output goes through a pipe.
       for ((shard = 0; shard < shards; ++shard)); do
-        (cd "$folder" && GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard build/tests/unit_tests --gtest_filter="${UNIT:-*}") \
-          > >(cat > "$logs/unit-$shard.log") 2>&1 &
+        (cd "$folder" && set -o pipefail && GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard \
+          build/tests/unit_tests --gtest_filter="${UNIT:-*}" 2>&1 | cat > "$OLDPWD/$logs/unit-$shard.log") &
         running[shard]=$!
       done
       for ((shard = 0; shard < shards; ++shard)); do
