@@ -485,11 +485,11 @@ def test_a_node_that_the_ranks_miss_before_slurm_does_is_no_error_of_the_run(alo
 
 
 def test_a_job_that_is_preempted_while_it_stages_is_queued_again(alone, shop, whole):
-    slow = shop.site("NODE_SCRATCH='$([ -e again ] || { touch started; sleep 60; }; echo $SLURM_TMPDIR)'")
+    # In the first start, the shell that names the folder ends with an error, however its `sleep` ends. It must not go on.
+    slow = shop.site("NODE_SCRATCH='$SLURM_TMPDIR/${SLURM_RESTART_COUNT:?$(touch started; sleep 60)}'")
     job = shop.train("run", "--stage", options=["--nodes=2", "--exclusive", "--partition=idle_grace"], env=slow,
                      stop__steps=2)
     until(lambda: (shop.folder / "started").exists(), job.told)
-    (shop.folder / "again").touch()
     shop.cluster.run("sbatch", "--nodes=2", "--exclusive", "--partition=urgent", "--wrap=true", cwd=shop.folder)
     job.wait_for_restart()
     job.wait()
