@@ -2,7 +2,7 @@
 """Measures what a comparison of the ranks' copies costs (communication.check_every_steps), for the names model and for
 ResNet-18 on the digits, on 2 ranks. Runs that compare after every step take turns with runs that never compare.
 
-  tests/bench/replica_check_cost.py [--rounds 4]           about 8 minutes on 2 cores; the machine should be idle
+  tests/bench/replica_check_cost.py [--rounds 4]           about 3 minutes on 2 cores; the machine should be idle
   tests/bench/replica_check_cost.py --rounds 1 --steps 20  to see that it works
 
 The seconds of a comparison are the difference between the median steps of two neighbouring runs. The result is the
