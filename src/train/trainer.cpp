@@ -376,10 +376,9 @@ void Trainer::follow_noise(const StepReport& report) {
 }
 
 void Trainer::get_input(StepClock& clock, StepTimes& times, const Position& position) {
-  clock.time(Phase::input, times.input, [&] {
-    if (!staged_) stage_next();
-    if (staged_->micro_step == 0) targets_ = global_targets(*staged_, position);
-  });
+  if (!staged_) clock.time(Phase::input, times.input, [&] { stage_next(); });
+  if (staged_->micro_step > 0) return;
+  clock.time(Phase::communication, times.communication, [&] { targets_ = global_targets(*staged_, position); });
 }
 
 void Trainer::forward(StepClock& clock, StepTimes& times, const Position& position) {

@@ -7,8 +7,9 @@ export ASAN_OPTIONS=exitcode=66:allocator_may_return_null=1:detect_stack_use_aft
 export LSAN_OPTIONS=suppressions=$here/leaks.supp:print_suppressions=0
 export UBSAN_OPTIONS=halt_on_error=1:exitcode=66:print_stacktrace=1:external_symbolizer_path=$symbolizer
 # ignore_noninstrumented_modules: leaves out calls to memcpy and the like by libraries that were built without the
-# sanitizer. LLVM's OpenMP tells ThreadSanitizer about its barriers through its own tool Archer.
-export TSAN_OPTIONS=suppressions=$here/threads.supp:ignore_noninstrumented_modules=1:exitcode=66:halt_on_error=0:second_deadlock_stack=1:external_symbolizer_path=$symbolizer
+# sanitizer. die_after_fork=0: tests fork children that start threads. LLVM's OpenMP tells ThreadSanitizer about its
+# barriers through its own tool Archer.
+export TSAN_OPTIONS=suppressions=$here/threads.supp:ignore_noninstrumented_modules=1:die_after_fork=0:exitcode=66:halt_on_error=0:second_deadlock_stack=1:external_symbolizer_path=$symbolizer
 archer=$(ls /usr/lib/llvm-*/lib/libarcher.so 2> /dev/null | tail -n 1 || true)
 [ -z "$archer" ] || export OMP_TOOL_LIBRARIES=$archer
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}

@@ -333,8 +333,10 @@ TEST_F(ImageLoaderTest, SoManyReadsAreUnderWayAtTheSameTimeAndNotMore) {
     LoaderPlan plan = plan_of(16);
     plan.reads = reads;
     const auto dataset = open(waits_for_the_others);
-    Loader loader(dataset, plan);
-    for (int step = 0; step < 6; ++step) loader.next();
+    {
+      Loader loader(dataset, plan);
+      for (int step = 0; step < 6; ++step) loader.next();
+    }  // its threads have ended
     EXPECT_TRUE(meeting.met);
     EXPECT_EQ(meeting.most, reads);
   }
