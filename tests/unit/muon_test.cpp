@@ -1,6 +1,7 @@
 // Tests Muon on the CPU and on a device. It is compared with a float64 program that is close to torch.optim.Muon
 // (tests/golden/make_muon.py). Other tests check which tensors are matrices and how ranks share them.
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <cmath>
 #include <limits>
@@ -132,6 +133,27 @@ TEST(Muon, MatricesAreOrthogonalisedAsInDouble) {
     for (std::size_t i = 0; i < after.size(); ++i)
       ASSERT_TRUE(covered[i] || after[i] == before[i]) << "between the matrices, " << i;
   });
+}
+
+// Ranks may have different numbers of CPUs, for example when a launcher binds some of them to cores.
+TEST(Muon, AMatrixHasTheSameBitsOnAnyNumberOfCpus) {
+  const std::vector<MatrixRange> matrix = {{0, 64, 288}};
+  const std::vector<float> before = drawn(matrix[0].count(), 5);
+  const auto made = [&](int cpus) {
+    const auto backend = make_cpu_backend(1);
+    const auto values = backend->make_vector(matrix[0].count());
+    backend->copy_from_host(before, *values, 0);
+    const int threads_before = omp_get_max_threads();
+    omp_set_num_threads(cpus);
+    const auto orthogonalizer = backend->make_orthogonalizer(matrix);
+    orthogonalizer->allocate();
+    orthogonalizer->run(*values);
+    omp_set_num_threads(threads_before);
+    return std::vector<float>(values->data(), values->data() + matrix[0].count());
+  };
+  const std::vector<float> expected = made(1);
+  EXPECT_EQ(made(2), expected);
+  EXPECT_EQ(made(4), expected);
 }
 
 // This property lets any number of ranks and threads share the matrices.

@@ -93,10 +93,14 @@ void CpuOrthogonalizer::allocate() {
 
 void CpuOrthogonalizer::run(Vector& values) {
   if (matrices_.empty()) return;
-#pragma omp parallel for num_threads(static_cast <int>(workers_.size())) schedule(dynamic, 1)
-  for (std::size_t i = 0; i < matrices_.size(); ++i)
-    orthogonalize(matrices_[i], values.data() + matrices_[i].begin,
-                  workers_[static_cast<std::size_t>(omp_get_thread_num())]);
+#pragma omp parallel num_threads(static_cast <int>(workers_.size()))
+  {
+    const TeamSize one(1);  // otherwise a single worker's products would use all CPUs of the rank
+    Worker& worker = workers_[static_cast<std::size_t>(omp_get_thread_num())];
+#pragma omp for schedule(dynamic, 1)
+    for (std::size_t i = 0; i < matrices_.size(); ++i)
+      orthogonalize(matrices_[i], values.data() + matrices_[i].begin, worker);
+  }
 }
 
 void CpuOrthogonalizer::orthogonalize(const MatrixRange& m, float* x, Worker& worker) const {
