@@ -65,18 +65,45 @@ void write(Json& j, const std::vector<WatermarkPoint>& watermark) {
   for (const WatermarkPoint& w : watermark) j.push_back({w.time, w.share});
 }
 
+// Returns the number if it is from `least` to a thousand million, otherwise throws Error. Predictions divide by counts
+// and add them, so they must not be 0 or close to the largest int.
+template <class Number>
+Number number_from(const Json& j, const std::string& name, Number least) {
+  constexpr int most = 1'000'000'000;
+  Number value{};
+  if constexpr (std::is_integral_v<Number>) {
+    value = integer_from<Number>(j);
+  } else {
+    j.get_to(value);
+  }
+  const bool is_small = !std::is_same_v<Number, int> || value <= most;
+  if (!(value >= least) || !is_small)
+    throw Error(
+        cat("\"", name, "\" is ", value, ", expected at least ", least, is_small ? "" : cat(" and at most ", most)));
+  return value;
+}
+int count_from(const Json& object, const char* name) {
+  return number_from<int>(object.at(name), name, 1);
+}
+double measured_from(const Json& object, const char* name) {
+  return number_from<double>(object.at(name), name, 0);
+}
+
 template <class Value>
-void read(const Json& j, Value& value) {
+void read(const Json& j, const std::string& name, Value& value) {
   if constexpr (std::is_integral_v<Value> && !std::is_same_v<Value, bool>) {
-    value = integer_from<Value>(j);
+    value = number_from<Value>(j, name, name == "parameters" ? 0 : 1);
+  } else if constexpr (std::is_floating_point_v<Value>) {
+    value = number_from<Value>(j, name, 0);
   } else {
     j.get_to(value);
   }
 }
-void read(const Json& j, std::vector<PassTime>& passes) {
-  for (const Json& p : j) passes.push_back({p.at("micro_batch"), p.at("forward"), p.at("backward")});
+void read(const Json& j, const std::string&, std::vector<PassTime>& passes) {
+  for (const Json& p : j)
+    passes.push_back({measured_from(p, "micro_batch"), measured_from(p, "forward"), measured_from(p, "backward")});
 }
-void read(const Json& j, std::vector<WatermarkPoint>& watermark) {
+void read(const Json& j, const std::string&, std::vector<WatermarkPoint>& watermark) {
   for (const Json& w : j) watermark.push_back({w.at(0), w.at(1)});
 }
 
@@ -89,9 +116,9 @@ Json to_json(const StepMeasurement& s) {
 StepMeasurement step_from(const Json& j) {
   StepMeasurement s;
   each_field(s, [&](const char* name, auto& value) {
-    if (!is_optional(name) || j.contains(name)) read(j.at(name), value);
+    if (!is_optional(name) || j.contains(name)) read(j.at(name), name, value);
   });
-  if (s.passes.empty() || s.rows_per_rank < 1 || s.elements < 1) throw Error("a step without a measured pass");
+  if (s.passes.empty()) throw Error("a step without a measured pass");
   return s;
 }
 
@@ -100,25 +127,27 @@ Preflight preflight_from(const Json& j) {
   j.at("version").get_to(p.version);
   p.versions_equal = j.value("versions_equal", true);
   j.at("hosts").get_to(p.hosts);
-  read(j.at("ranks"), p.ranks);
-  read(j.at("ranks_per_node"), p.ranks_per_node);
+  p.ranks = count_from(j, "ranks");
+  p.ranks_per_node = count_from(j, "ranks_per_node");
   for (const Json& c : j.value("comm", Json::array()))
     p.comm.push_back({c.at("scope"),
-                      {integer_from<int>(c.at("ranks")), integer_from<std::int64_t>(c.at("bytes")), c.at("seconds"),
-                       c.contains("sums") ? integer_from<int>(c.at("sums")) : 1}});
+                      {count_from(c, "ranks"), number_from<std::int64_t>(c.at("bytes"), "bytes", 0),
+                       measured_from(c, "seconds"), c.contains("sums") ? count_from(c, "sums") : 1}});
   const Json fits = j.value("fit", Json::object());
   for (const auto& [scope, f] : fits.items()) {
-    const double alpha = f.at("alpha");
-    p.fit[scope] = {alpha, f.at("beta"), f.value("gap", alpha), f.value("error", 0.0)};
+    const double alpha = measured_from(f, "alpha");
+    p.fit[scope] = {alpha, measured_from(f, "beta"), f.contains("gap") ? measured_from(f, "gap") : alpha,
+                    f.contains("error") ? measured_from(f, "error") : 0};
   }
   for (const Json& i : j.value("input", Json::array()))
-    p.input.push_back({i.at("host"), i.at("bytes_per_second"), i.at("samples_per_second"),
-                       i.contains("loader_threads") ? integer_from<int>(i.at("loader_threads")) : 0});
+    p.input.push_back(
+        {i.at("host"), measured_from(i, "bytes_per_second"), measured_from(i, "samples_per_second"),
+         i.contains("loader_threads") ? number_from<int>(i.at("loader_threads"), "loader_threads", 0) : 0});
   p.has_step = j.contains("step");
   if (p.has_step) p.step = step_from(j.at("step"));
   p.clock_skew_seconds = j.value("clock_skew_seconds", std::vector<double>());
   for (const Json& s : j.value("slow", Json::array()))
-    p.slow.push_back({s.at("host"), s.at("what"), s.at("times_median")});
+    p.slow.push_back({s.at("host"), s.at("what"), measured_from(s, "times_median")});
   return p;
 }
 

@@ -247,6 +247,11 @@ TEST(DamagedPreflight, NumbersThatDoNotFitAreNamed) {
   EXPECT_EQ(parse_preflight(begin + "3" + end, "p.json").ranks, 3);
   for (const char* bad : {"1e300", "4294967297", "\"x\"", "null"})
     expect_contains(message_of([&] { parse_preflight(begin + bad + end, "p.json"); }), "no whole number of 32 bits");
+  // Predictions divide by counts and add them.
+  expect_contains(message_of([&] { parse_preflight(begin + "0" + end, "p.json"); }),
+                  "p.json: \"ranks\" is 0, expected at least 1");
+  expect_contains(message_of([&] { parse_preflight(begin + "2147483647" + end, "p.json"); }),
+                  "\"ranks\" is 2147483647, expected at least 1 and at most 1000000000");
 }
 
 TEST(Utf8, ControlCharactersAreSpelledOut) {

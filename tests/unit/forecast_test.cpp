@@ -362,6 +362,24 @@ TEST(Preflight, AFileOfAnEarlierVersionLacksWhatWasNotMeasuredThen) {
   EXPECT_NE(refusal([&] { parse_preflight(text, "p.json"); }).find("elements"), std::string::npos);
 }
 
+TEST(Preflight, AStepWithoutRanksOrWithNegativeSecondsIsRefused) {
+  for (const auto& [name, bad] : {std::pair{"ranks_per_node", "0"},
+                                  {"cores_per_node", "0"},
+                                  {"threads", "0"},
+                                  {"accumulation", "0"},
+                                  {"elements", "0"},
+                                  {"rows_per_rank", "-1"},
+                                  {"forward", "-0.5"},
+                                  {"jitter", "-1"}}) {
+    std::string text = measured(2).to_json();
+    const std::string key = std::string("\"") + name + "\": ";
+    const auto at = text.find(key, text.find("\"step\"")) + key.size();
+    text.replace(at, text.find_first_of(",\n", at) - at, bad);
+    EXPECT_NE(refusal([&] { parse_preflight(text, "p.json"); }).find(cat("\"", name, "\" is ", bad)), std::string::npos)
+        << name;
+  }
+}
+
 TEST(NodeLoad, HalfOfTheCoresKeepsAllThreadsOfThose) {
   EXPECT_EQ(half_of_cores({0, 1}, {0, 1}), (std::vector<int>{0}));
   EXPECT_EQ(half_of_cores({0, 1, 4, 5}, {0, 1, 0, 1}), (std::vector<int>{0, 4})) << "0 and 4 are one core";
