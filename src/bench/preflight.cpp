@@ -65,8 +65,8 @@ void write(Json& j, const std::vector<WatermarkPoint>& watermark) {
   for (const WatermarkPoint& w : watermark) j.push_back({w.time, w.share});
 }
 
-// Returns the number if it is from `least` to a thousand million, otherwise throws Error. Predictions divide by counts
-// and add them, so they must not be 0 or close to the largest int.
+// Returns the number if it is at least `least`, and an int if it is also at most a thousand million. Otherwise throws
+// Error. Predictions divide by counts and add them, so they must not be 0 or close to the largest int.
 template <class Number>
 Number number_from(const Json& j, const std::string& name, Number least) {
   constexpr int most = 1'000'000'000;
