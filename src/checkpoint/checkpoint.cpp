@@ -276,9 +276,9 @@ void require_readable(const std::string& path, const Progress& progress) {
   if (file >= 0) ::close(file);
   if (reason == 0 || reason == EISDIR) return;
   throw Error(cat(path, ": cannot read: ", std::strerror(reason)),
-              "the file may be undamaged: use --resume when the disk can be read again, or move the file away to "
-              "continue from an "
-              "older checkpoint");
+              cat("the file may be undamaged: ",
+                  reason == EACCES ? "make it readable for you" : "use --resume when the disk can be read again",
+                  ", or move the file away to continue from an older checkpoint"));
 }
 
 std::optional<std::int64_t> step_of_file(const std::string& file_name) {
@@ -413,11 +413,6 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
   const std::string best = run_dir + "/checkpoints/best.h5";
   if (fs::exists(best)) candidates.push_back(best);
   for (const std::string& path : candidates) {
-    // A file without read permission may be undamaged. If it were skipped, the run would continue from an older
-    // checkpoint and later delete this one.
-    if (::access(path.c_str(), R_OK) != 0)
-      throw Error(cat(path, ": cannot read: ", std::strerror(errno)),
-                  "make it readable for you, or move it away to go on from an older one");
     std::string damage;
     const auto is_whole = [&] {
       try {

@@ -116,6 +116,8 @@ TEST_F(RunFolderTest, AnEmptyFolderServesBothKindsOfStart) {
   fs::create_directories("a");
   EXPECT_EQ(message_of([] { RunFolder("a", false); }), "(no error)");
   EXPECT_EQ(message_of([] { RunFolder("a/", false); }), "(no error)") << "an earlier lock file is nothing";
+  std::ofstream("a/.nfs0000000001a2b3c4") << "a removed file that a process has open\n";
+  EXPECT_EQ(message_of([] { RunFolder("a", false); }), "(no error)");
   EXPECT_EQ(message_of([] { RunFolder("a", true); }), "(no error)");
 }
 

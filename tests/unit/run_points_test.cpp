@@ -92,6 +92,13 @@ TEST(KeptPoints, AreReachedOnceAtTheFirstStepAtOrAfterThem) {
   EXPECT_NE(describe_kept(plan).find("0.5 epochs: step 8 (epoch 0.533333)"), std::string::npos) << describe_kept(plan);
 }
 
+// In binary, 0.28 x 25 is more than 7.
+TEST(KeptPoints, EpochsThatAreNotExactInBinaryAreNotAStepLate) {
+  const RunPlan plan = plan_of({"batch.global=40", "batch.worker=8", "checkpoint.keep_at=[0.28, 0.56, 2.2]"});
+  ASSERT_EQ(plan.schedule.steps_per_epoch, 25);
+  EXPECT_EQ(kept_by_walking(plan), (std::vector<std::int64_t>{7, 14, 55}));
+}
+
 TEST(KeptPoints, AreFoundWhereTheBatchChangesAndWhereEpochsKeepTheirRest) {
   for (const std::vector<std::string>& keys : {std::vector<std::string>{"batch.schedule=[[1.5, 2], [3, 4]]"},
                                                {"data.last_batch=smaller"},

@@ -216,6 +216,17 @@ TEST(ScalingModel, TheCountersOfAStepTakeARoundForEachDoublingOfRanks) {
   EXPECT_NEAR(step_time(w, cluster(64, 8), Topology::flat).exposed, 3 * 2e-6 + 3 * 5e-6, 1e-12);
 }
 
+TEST(ScalingModel, WhatANegativeRestTakesAwayIsHalfOfTheComputationAtMost) {
+  StepWork w = some_work();
+  const double computation = 2 * (0.03 + 0.06) + 0.002;
+  w.unexplained = -0.01;
+  EXPECT_DOUBLE_EQ(step_time(w, cluster(1, 1), Topology::flat).compute, computation - 0.01);
+  w.unexplained = -1;
+  const StepTime t = step_time(w, cluster(1, 1), Topology::flat);
+  EXPECT_DOUBLE_EQ(t.compute, computation / 2);
+  EXPECT_EQ(t.exposed, 0);
+}
+
 TEST(ScalingModel, AnEarlyWatermarkHidesMoreThanALateOne) {
   StepWork early = some_work(), late = some_work();
   early.watermark = {{0.1, 0.9}, {1.0, 1.0}};
