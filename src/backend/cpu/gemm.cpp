@@ -25,7 +25,7 @@ dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc&
 
 }  // namespace
 
-Gemm::Gemm(const GemmShape& s, int team, int callers) : shape_(s) {
+Gemm::Gemm(const GemmShape& s, int team, int callers) : shape_(s), team_(team) {
   const TeamSize size(team);
   const auto type = s.bf16 ? memory::data_type::bf16 : memory::data_type::f32;
   dnnl::primitive_attr attributes;
@@ -96,6 +96,7 @@ void Gemm::run(int caller, const void* a, const void* b, float* c) {
   call.a.set_data_handle(const_cast<void*>(a));
   if (b != nullptr) call.b.set_data_handle(const_cast<void*>(b));
   call.c.set_data_handle(c);
+  const TeamSize size(team_);
   execute(primitive_, call.arguments);
 }
 

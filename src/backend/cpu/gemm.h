@@ -24,8 +24,8 @@ struct GemmShape {
 class Gemm {
  public:
   Gemm() = default;  // an empty product, which needs no memory and cannot run
-  // `team` is the number of threads of one product. `callers` threads may call run() at the same time. Throws Error if
-  // oneDNN lacks the product.
+  // run() uses `team` threads. `callers` threads may call run() at the same time. Throws Error if oneDNN lacks the
+  // product.
   Gemm(const GemmShape& shape, int team, int callers);
 
   std::int64_t packed_bytes() const;   // size of the packed B
@@ -46,6 +46,7 @@ class Gemm {
     std::unordered_map<int, dnnl::memory> arguments;
   };
   GemmShape shape_;
+  int team_ = 1;
   dnnl::matmul::primitive_desc description_;
   dnnl::matmul primitive_;
   std::vector<Call> calls_;

@@ -1,11 +1,12 @@
 #include "backend/cpu/orthogonalizer.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
 #include "backend/backend.h"
-#include "backend/cpu/onednn.h"
 
 namespace ringtrain::cpu {
 
@@ -95,7 +96,6 @@ void CpuOrthogonalizer::run(Vector& values) {
   if (matrices_.empty()) return;
 #pragma omp parallel num_threads(static_cast <int>(workers_.size()))
   {
-    const TeamSize one(1);  // otherwise a single worker's products would use all CPUs of the rank
     Worker& worker = workers_[static_cast<std::size_t>(omp_get_thread_num())];
 #pragma omp for schedule(dynamic, 1)
     for (std::size_t i = 0; i < matrices_.size(); ++i)
