@@ -46,6 +46,20 @@ void check_switched_on() {
                 "start the job with mpirun --with-ft ulfm, or set parallel.replicas=1");
 }
 
+// Returns the ranks in `comm` of the members of `part`.
+std::vector<int> places_in(MPI_Comm comm, MPI_Group part) {
+  MPI_Group all = MPI_GROUP_NULL;
+  check_mpi(MPI_Comm_group(comm, &all), "MPI_Comm_group");
+  int size = 0;
+  MPI_Group_size(part, &size);
+  std::vector<int> own(static_cast<std::size_t>(size)), places(own.size());
+  std::iota(own.begin(), own.end(), 0);
+  const int code = size == 0 ? MPI_SUCCESS : MPI_Group_translate_ranks(part, size, own.data(), all, places.data());
+  MPI_Group_free(&all);
+  check_mpi(code, "MPI_Group_translate_ranks");
+  return places;
+}
+
 }  // namespace
 
 const FaultTolerance& FaultTolerance::get() {
@@ -54,8 +68,6 @@ const FaultTolerance& FaultTolerance::get() {
     find(f.failure_ack_, "MPIX_Comm_failure_ack");
     find(f.failure_get_acked_, "MPIX_Comm_failure_get_acked");
     find(f.revoke_, "MPIX_Comm_revoke");
-    find(f.agree_, "MPIX_Comm_agree");
-    find(f.shrink_, "MPIX_Comm_shrink");
     check_switched_on();
     check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     return f;
@@ -105,31 +117,6 @@ std::vector<int> FaultTolerance::find_dead(MPI_Comm comm) const {
 
 void FaultTolerance::revoke(MPI_Comm comm) const {
   revoke_(comm);
-}
-
-bool FaultTolerance::agree(MPI_Comm comm, bool mine) const {
-  int all = mine ? 1 : 0;
-  return agree_(comm, &all) == MPI_SUCCESS && all != 0;
-}
-
-MPI_Comm FaultTolerance::shrink(MPI_Comm comm) const {
-  MPI_Comm living = MPI_COMM_NULL;
-  check_mpi(shrink_(comm, &living), "MPIX_Comm_shrink");
-  check_mpi(MPI_Comm_set_errhandler(living, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  return living;
-}
-
-std::vector<int> places_in(MPI_Comm comm, MPI_Group part) {
-  MPI_Group all = MPI_GROUP_NULL;
-  check_mpi(MPI_Comm_group(comm, &all), "MPI_Comm_group");
-  int size = 0;
-  MPI_Group_size(part, &size);
-  std::vector<int> own(static_cast<std::size_t>(size)), places(own.size());
-  std::iota(own.begin(), own.end(), 0);
-  const int code = size == 0 ? MPI_SUCCESS : MPI_Group_translate_ranks(part, size, own.data(), all, places.data());
-  MPI_Group_free(&all);
-  check_mpi(code, "MPI_Group_translate_ranks");
-  return places;
 }
 
 }  // namespace ringtrain

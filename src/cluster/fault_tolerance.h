@@ -27,21 +27,11 @@ class FaultTolerance {
   std::vector<int> find_dead(MPI_Comm comm) const;
   // Ends all operations of all ranks on `comm` with an error. Not collective.
   void revoke(MPI_Comm comm) const;
-  // Returns true if all ranks of `comm` are alive and pass true. All living ranks get the same answer. Collective. It
-  // works on a revoked communicator too.
-  bool agree(MPI_Comm comm, bool mine) const;
-  // Returns a communicator of the living ranks of `comm`, in its order. Collective over those ranks.
-  MPI_Comm shrink(MPI_Comm comm) const;
 
  private:
   int (*failure_ack_)(MPI_Comm) = nullptr;
   int (*failure_get_acked_)(MPI_Comm, MPI_Group*) = nullptr;
   int (*revoke_)(MPI_Comm) = nullptr;
-  int (*agree_)(MPI_Comm, int*) = nullptr;
-  int (*shrink_)(MPI_Comm, MPI_Comm*) = nullptr;
 };
-
-// Returns the ranks in `comm` of the members of `part`. A member that is not in `comm` gets MPI_UNDEFINED.
-std::vector<int> places_in(MPI_Comm comm, MPI_Group part);
 
 }  // namespace ringtrain

@@ -33,6 +33,7 @@ class Mailbox {
   virtual void pause() = 0;
   // Returns the ranks that this rank knows to be dead, in the order in which it learned of them.
   virtual const std::vector<int>& dead() const = 0;
+  virtual void note_death(int rank) = 0;  // this rank has learned of a death in another way
 };
 
 // Makes a mailbox. Collective over the group.

@@ -69,6 +69,7 @@ class MpiMailbox : public Mailbox {
     waiter_.pause();
   }
   const std::vector<int>& dead() const override { return group_.dead(); }
+  void note_death(int rank) override { group_.note_death(rank); }
 
  private:
   bool is_dead(int rank) const { return std::ranges::find(group_.dead(), rank) != group_.dead().end(); }

@@ -25,6 +25,7 @@ namespace ringtrain {
 namespace {
 
 constexpr std::chrono::seconds kFinalizeTime{20};
+constexpr std::chrono::seconds kFinalizeTimeAfterDeaths{2};  // Open MPI sometimes waits for the dead ranks for ever
 
 // rank_label() may be called from any thread. The text is written once, before the flag is set.
 char label_text[300] = "";
@@ -152,8 +153,10 @@ Session::~Session() {
 int Session::finish(int exit_code) {
   finished_ = true;
   std::fflush(nullptr);
-  std::thread([exit_code] {
-    std::this_thread::sleep_for(kFinalizeTime);
+  const bool has_deaths = !job_->dead().empty();
+  std::thread([exit_code, has_deaths] {
+    std::this_thread::sleep_for(has_deaths ? kFinalizeTimeAfterDeaths : kFinalizeTime);
+    if (has_deaths) _exit(exit_code);
     std::fprintf(stderr, "ringtrain: warning (%s): MPI_Finalize did not return within %d s; leaving without it\n",
                  label_text, static_cast<int>(kFinalizeTime.count()));
     std::fflush(stderr);

@@ -1,33 +1,22 @@
 #include "cluster/surviving_communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "base/clock.h"
 #include "cluster/fault_tolerance.h"
-#include "cluster/rank_group_mpi.h"
-#include "cluster/sent_bytes.h"
-#include "cluster/waiting.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t largest_message = std::size_t{1} << 30;  // in bytes, because MPI's counts are ints
-constexpr double drain_seconds = 10;                           // a revoked communicator ends its messages at once
-
-struct Interrupted {};  // thrown if a rank has died, or if another rank has noticed a death
+constexpr int tag = 0;
 
 class SurvivingCommunicator : public Communicator {
  public:
-  SurvivingCommunicator(const RankGroup& group, std::function<void(const std::vector<int>&)> may_go_on)
-      : mpi_(FaultTolerance::get()), group_(group), may_go_on_(std::move(may_go_on)), comm_(duplicate(group)) {
-    for (int rank = 0; rank < group.size(); ++rank) members_.push_back(rank);
-    FaultTolerance::end_with_job(comm_);
-  }
+  SurvivingCommunicator(std::unique_ptr<Mailbox> mailbox, MayGoOn may_go_on)
+      : mailbox_(std::move(mailbox)), may_go_on_(std::move(may_go_on)) {}
 
-  int rank() const override { return group_.rank(); }
-  int size() const override { return group_.size(); }
+  int rank() const override { return mailbox_->rank(); }
+  int size() const override { return mailbox_->size(); }
   std::string describe() const override { return "MPI with fault tolerance, goes on without a server that dies"; }
 
   using Communicator::sum;
@@ -39,37 +28,41 @@ class SurvivingCommunicator : public Communicator {
     return std::make_unique<LaterSum<double>>(*this, values);
   }
   void broadcast(std::span<std::byte> bytes, int root) override {
-    complete([&] { send_to_all(bytes, root); });
+    if (rank() == root && root != 0) mailbox_->send(0, tag, bytes);
+    if (rank() != 0) return hear(root, rank() == root ? std::span<std::byte>() : bytes);
+    const bool is_here = root == 0 || mailbox_->receive(root, tag, bytes);
+    tell(root, is_here, [&](int other) { return other == root ? std::span<const std::byte>() : bytes; });
   }
   void gather(std::span<const float> mine, std::span<float> all, int root) override {
-    complete([&] {
-      if (rank() != root) return send(std::as_bytes(mine), place_of(root));
-      std::ranges::fill(all, 0.0f);
-      for (std::size_t place = 0; place < members_.size(); ++place) {
-        const std::span<float> theirs =
-            all.subspan(static_cast<std::size_t>(members_[place]) * mine.size(), mine.size());
-        if (members_[place] == root)
-          std::ranges::copy(mine, theirs.begin());
-        else
-          receive(std::as_writable_bytes(theirs), static_cast<int>(place));
-      }
-    });
+    check_root(root);
+    if (rank() != 0) {
+      mailbox_->send(0, tag, std::as_bytes(mine));
+      return hear(0, {});
+    }
+    std::ranges::copy(mine, all.begin());
+    for (int other = 1; other < size(); ++other) {
+      const std::span<float> theirs = all.subspan(static_cast<std::size_t>(other) * mine.size(), mine.size());
+      if (!mailbox_->receive(other, tag, std::as_writable_bytes(theirs))) std::ranges::fill(theirs, 0.0f);
+    }
+    tell_nothing();
   }
   void scatter(std::span<const float> all, std::span<float> mine, int root) override {
-    complete([&] {
-      if (rank() != root) return receive(std::as_writable_bytes(mine), place_of(root));
-      for (std::size_t place = 0; place < members_.size(); ++place) {
-        const std::span<const float> theirs =
-            all.subspan(static_cast<std::size_t>(members_[place]) * mine.size(), mine.size());
-        if (members_[place] == root)
-          std::ranges::copy(theirs, mine.begin());
-        else
-          send(std::as_bytes(theirs), static_cast<int>(place));
-      }
+    check_root(root);
+    if (rank() != 0) return hear(0, std::as_writable_bytes(mine));
+    std::ranges::copy(all.first(mine.size()), mine.begin());
+    tell(0, true, [&](int other) {
+      return std::as_bytes(all.subspan(static_cast<std::size_t>(other) * mine.size(), mine.size()));
     });
   }
   void barrier() override {
-    complete([] {});
+    std::byte arrived{};
+    if (rank() != 0) {
+      mailbox_->send(0, tag, std::span(&arrived, 1));
+      return hear(0, {});
+    }
+    for (int other = 1; other < size(); ++other)
+      static_cast<void>(mailbox_->receive(other, tag, std::span(&arrived, 1)));
+    tell_nothing();
   }
 
  private:
@@ -92,131 +85,77 @@ class SurvivingCommunicator : public Communicator {
 
   template <class Value>
   void add(std::span<Value> values) {
-    const std::vector<Value> mine(values.begin(), values.end());
-    std::vector<Value> theirs(mine.size());
-    complete([&] {
-      if (rank() != members_[0]) {
-        send(std::as_bytes(std::span(mine)), 0);
-      } else {
-        std::ranges::copy(mine, values.begin());
-        for (std::size_t place = 1; place < members_.size(); ++place) {
-          receive(std::as_writable_bytes(std::span(theirs)), static_cast<int>(place));
-          for (std::size_t i = 0; i < values.size(); ++i) values[i] += theirs[i];
-        }
-      }
-      send_to_all(std::as_writable_bytes(values), members_[0]);
-    });
-  }
-
-  // `once` is the collective on the ranks of comm_. It may be repeated, and must then find its inputs unchanged.
-  template <class Once>
-  void complete(const Once& once) {
-    while (!mpi_.agree(comm_, ends_whole(once))) leave_out_the_dead();
-  }
-  template <class Once>
-  bool ends_whole(const Once& once) {
-    try {
-      once();
-      return true;
-    } catch (const Interrupted&) {
-      mpi_.revoke(comm_);
-      drain();
-      return false;
+    const std::span<std::byte> bytes = std::as_writable_bytes(values);
+    if (rank() != 0) {
+      mailbox_->send(0, tag, bytes);
+      return hear(0, bytes);
     }
+    std::vector<Value> theirs(values.size());
+    for (int other = 1; other < size(); ++other)
+      if (mailbox_->receive(other, tag, std::as_writable_bytes(std::span(theirs))))
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] += theirs[i];
+    tell(0, true, [&](int) { return bytes; });
   }
 
-  // A communicator with a dead rank is not freed, but left to MPI.
-  void leave_out_the_dead() {
-    comm_ = mpi_.shrink(comm_);
-    FaultTolerance::end_with_job(comm_);
-    MPI_Group living = MPI_GROUP_NULL;
-    check_mpi(MPI_Comm_group(comm_, &living), "MPI_Comm_group");
-    const std::vector<int> left = places_in(group_.state().comm, living);
-    MPI_Group_free(&living);
-    if (left.size() == members_.size())
-      throw Error("MPI could not finish a collective, but no rank has died", "go on with --resume");
-    for (const int member : members_)
-      if (std::ranges::find(left, member) == left.end()) group_.note_death(member);
-    members_ = left;
-    may_go_on_(group_.dead());
-  }
-
-  int place_of(int rank) const {
-    const auto place = std::ranges::find(members_, rank);
-    if (place == members_.end())
-      throw RootDied(cat("rank ", rank, " has died, and the others need what it had"), "go on with --resume");
-    return static_cast<int>(place - members_.begin());
-  }
-
-  // Broadcasts along a binomial tree. The rank k places after the root receives from the rank k' places after the root,
-  // where k' is k without its lowest 1 bit.
-  void send_to_all(std::span<std::byte> bytes, int root) {
-    const int size = static_cast<int>(members_.size()), from = place_of(root);
-    const int own = (place_of(rank()) - from + size) % size;
-    int bit = 1;
-    for (; bit < size && (own & bit) == 0; bit <<= 1) {
+  // Rank 0 ends a collective. It sends news to each living rank, and the bytes of result(rank) after it. The news has a
+  // byte that says whether the result comes, and a byte for each rank that says whether the rank is dead.
+  template <class Result>
+  void tell(int root, bool is_here, const Result& result) {
+    std::vector<std::byte> news(static_cast<std::size_t>(size()) + 1, std::byte{0});
+    news[0] = std::byte{is_here};
+    for (const int dead : mailbox_->dead()) news[static_cast<std::size_t>(dead) + 1] = std::byte{1};
+    for (int other = 1; other < size(); ++other) {
+      mailbox_->send(other, tag, news);
+      if (is_here) mailbox_->send(other, tag, result(other));
     }
-    if (own != 0) receive(bytes, (own - bit + from) % size);
-    for (bit >>= 1; bit > 0; bit >>= 1)
-      if (own + bit < size) send(bytes, (own + bit + from) % size);
+    end(root, news);
+  }
+  void tell_nothing() {
+    tell(0, true, [](int) { return std::span<const std::byte>(); });
+  }
+  // Every other rank ends a collective.
+  void hear(int root, std::span<std::byte> result) {
+    std::vector<std::byte> news(static_cast<std::size_t>(size()) + 1);
+    bool is_here = mailbox_->receive(0, tag, news);
+    if (is_here && news[0] != std::byte{0}) is_here = mailbox_->receive(0, tag, result);
+    if (!is_here && std::ranges::find(mailbox_->dead(), 0) != mailbox_->dead().end()) {
+      may_go_on_(mailbox_->dead());
+      throw Error("rank 0 has died, and all collectives need it", "go on with --resume");
+    }
+    end(root, news);
+  }
+  // All living ranks call may_go_on_ with the same ranks, and throw the same errors.
+  void end(int root, const std::vector<std::byte>& news) {
+    std::vector<int> dead;
+    for (int other = 0; other < size(); ++other)
+      if (news[static_cast<std::size_t>(other) + 1] != std::byte{0}) dead.push_back(other);
+    for (const int other : dead) mailbox_->note_death(other);
+    may_go_on_(dead);
+    if (news[0] == std::byte{0})
+      throw RootDied(cat("rank ", root, " has died, and the others need what it had"), "go on with --resume");
   }
 
-  void send(std::span<const std::byte> bytes, int place) {
-    sent_bytes().by_message += std::ssize(bytes);
-    for (std::size_t at = 0; at < bytes.size(); at += largest_message) {
-      const auto part = bytes.subspan(at, std::min(largest_message, bytes.size() - at));
-      start(MPI_Isend(part.data(), static_cast<int>(part.size()), MPI_BYTE, place, 0, comm_, new_request()));
-    }
-    wait_for_all();
-  }
-  void receive(std::span<std::byte> bytes, int place) {
-    for (std::size_t at = 0; at < bytes.size(); at += largest_message) {
-      const auto part = bytes.subspan(at, std::min(largest_message, bytes.size() - at));
-      start(MPI_Irecv(part.data(), static_cast<int>(part.size()), MPI_BYTE, place, 0, comm_, new_request()));
-    }
-    wait_for_all();
-  }
-  MPI_Request* new_request() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
-  static void start(int code) {
-    if (code != MPI_SUCCESS) throw Interrupted{};
-  }
-  void wait_for_all() {
-    Waiter waiter;
-    for (MPI_Request& request : requests_)
-      for (int done = 0; !done; done ? void() : waiter.pause())
-        if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) throw Interrupted{};
-    requests_.clear();
-  }
-  // Waits for unfinished operations, because they still use the caller's memory.
-  void drain() {
-    const double begin = now_seconds();
-    for (MPI_Request& request : requests_)
-      for (int done = 0; !done && request != MPI_REQUEST_NULL;) {
-        static_cast<void>(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-        if (now_seconds() - begin > drain_seconds)
-          throw Error("MPI does not give up messages to a rank that has died", "go on with --resume");
-      }
-    requests_.clear();
+  static void check_root(int root) {
+    if (root != 0) throw Error(cat("a job that outlives deaths gathers and scatters on rank 0, not on rank ", root));
   }
 
-  const FaultTolerance& mpi_;
-  const RankGroup group_;
-  const std::function<void(const std::vector<int>&)> may_go_on_;
-  MPI_Comm comm_;             // ranks that were alive after the last collective; never freed
-  std::vector<int> members_;  // numbers of these ranks in the group, by place in comm_
-  std::vector<MPI_Request> requests_;
+  const std::unique_ptr<Mailbox> mailbox_;
+  const MayGoOn may_go_on_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_surviving_communicator(const RankGroup& group,
-                                                          std::function<void(const std::vector<int>& dead)> may_go_on) {
+std::unique_ptr<Communicator> make_surviving_communicator(const RankGroup& group, MayGoOn may_go_on) {
   if (!group.ends_job())
     throw Error("parallel.replicas: 2 is for a job that is one run, and this run is a trial of a study",
                 "leave parallel.replicas out of the study's experiment");
   static_cast<void>(FaultTolerance::get());
   group.outlive_deaths();
-  return std::make_unique<SurvivingCommunicator>(group, std::move(may_go_on));
+  return make_surviving_communicator(make_mailbox(group), std::move(may_go_on));
+}
+
+std::unique_ptr<Communicator> make_surviving_communicator(std::unique_ptr<Mailbox> mailbox, MayGoOn may_go_on) {
+  return std::make_unique<SurvivingCommunicator>(std::move(mailbox), std::move(may_go_on));
 }
 
 }  // namespace ringtrain

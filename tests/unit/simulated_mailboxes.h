@@ -59,12 +59,12 @@ class SimulatedNetwork {
       network_.count_call(rank_);
       if (knows(from)) return false;
       if (network_.take(from, rank_, tag, bytes)) return true;
-      learn(from);
+      note_death(from);
       return false;
     }
     std::optional<int> sender_of_waiting(int tag) override {
       network_.count_call(rank_);
-      for (const int rank : network_.dead_by_chance()) learn(rank);
+      for (const int rank : network_.dead_by_chance()) note_death(rank);
       return network_.sender(rank_, tag, known_);
     }
     void pause() override {
@@ -72,12 +72,12 @@ class SimulatedNetwork {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     const std::vector<int>& dead() const override { return known_; }
+    void note_death(int rank) override {
+      if (!knows(rank)) known_.push_back(rank);
+    }
 
    private:
     bool knows(int rank) const { return std::ranges::find(known_, rank) != known_.end(); }
-    void learn(int rank) {
-      if (!knows(rank)) known_.push_back(rank);
-    }
 
     SimulatedNetwork& network_;
     int rank_;
