@@ -44,7 +44,7 @@ int run(std::vector<std::string> words) {
 void report(const std::exception& error) {
   std::cerr << "ringtrain-data: error: " << printable(error.what()) << "\n";
   const auto* own = dynamic_cast<const Error*>(&error);
-  if (own != nullptr && !own->hint().empty()) std::cerr << "  hint: " << printable(own->hint()) << "\n";
+  if (own != nullptr && !own->hint().empty()) std::cerr << "  " << printable(own->hint()) << "\n";
   if (verbose)
     std::cerr << (own != nullptr ? cat("  thrown at ", thrown_at(error)) : "  thrown by a library of this program")
               << "\n";
