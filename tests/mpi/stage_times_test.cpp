@@ -42,7 +42,7 @@ class StageTimes : public PipelineTest {
       }
       const double parts = times.counted();
       EXPECT_LE(parts, end - middle + 1e-3);
-      EXPECT_GE(parts, 0.8 * (end - middle));
+      EXPECT_GE(parts, 0.8 * kSleep);  // not a share of the whole step: other work here may take any time
     }
   }
 };
