@@ -71,7 +71,8 @@ class RankGroup {
   void set_lookout(std::function<void()> lookout) const;
   void look_out() const;
 
-  // From now on, the others go on if a rank dies (surviving_communicator.h). All ranks must call it.
+  // From now on, mailboxes and collectives that outlive deaths (surviving_communicator.h) go on if a rank dies. Other
+  // calls of MPI, such as meet() and gather(), still end the job. All ranks must call it.
   void outlive_deaths() const;
   bool outlives_deaths() const;
   // Returns the ranks that have died, in the order in which this rank learned of them.

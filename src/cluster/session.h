@@ -17,7 +17,7 @@ class Session {
   Session(int* argc, char*** argv);
   ~Session();  // calls MPI_Finalize, unless an exception is in flight
   // Calls MPI_Finalize after all ranks have done their work, and returns the exit code. If MPI_Finalize does not return
-  // within 20 s, the process ends with that code.
+  // within 20 s (2 s if a rank has died), the process ends with that code.
   int finish(int exit_code);
 
   const RankGroup& job() const { return *job_; }  // the group of all ranks

@@ -1,5 +1,5 @@
 // Collectives that go on after the death of a rank. They need MPI with fault tolerance (fault_tolerance.h), but only
-// its messages, whose errors name a dead peer. MPI's own agreement (MPIX_Comm_agree, MPIX_Comm_shrink) is not used:
+// its messages, which fail if their peer is dead. MPI's own agreement (MPIX_Comm_agree, MPIX_Comm_shrink) is not used:
 // with Open MPI 5.0.11 it sometimes never ends if a second rank dies meanwhile.
 //
 // All collectives go through rank 0, without which the job cannot go on anyway. The others send rank 0 what they have,
@@ -19,7 +19,7 @@
 
 namespace ringtrain {
 
-// Thrown on all living ranks if the root of a broadcast has died, because no other rank can replace it.
+// Thrown on all living ranks if the root of a broadcast has died. The caller may repeat it from another rank.
 class RootDied : public Error {
  public:
   using Error::Error;
@@ -29,12 +29,13 @@ class RootDied : public Error {
 using MayGoOn = std::function<void(const std::vector<int>& dead)>;
 
 // After a death the living ranks keep their numbers, and size() stays the same. A dead rank adds nothing to a sum, and
-// zeros to a gather; a rank that dies in a collective may still take part in it. All living ranks get the same result,
-// and know of the same deaths after each collective. RankGroup::outlives_deaths() is true. Sums are added in the order
-// of the ranks, so the death of a rank that adds zeros does not change a bit. A sum begins when its caller waits for
-// it. Gathers and scatters are on rank 0 only. This communicator is made for the few collectives that parameter servers
-// need: rank 0 sends a broadcast to each rank, as a server does with weights. Collective over the group. Throws Error,
-// with advice, if MPI has no fault tolerance or the group is only a part of the job.
+// zeros to a gather; a rank that dies in a collective may still take part in it. All living ranks get the same sums and
+// broadcasts. After each collective they know of all deaths that rank 0 knew of. RankGroup::outlives_deaths() is true.
+// Sums are added in the order of the ranks, so the death of a rank that adds zeros does not change a bit. A sum begins
+// when its caller waits for it. Gathers and scatters are on rank 0 only. This communicator is made for the few
+// collectives that parameter servers need: rank 0 sends a broadcast to each rank, as a server does with weights.
+// Collective over the group. Throws Error, with advice, if MPI has no fault tolerance or the group is only a part of
+// the job.
 std::unique_ptr<Communicator> make_surviving_communicator(const RankGroup& group, MayGoOn may_go_on);
 // Does the same with the messages of a mailbox, which connects all ranks and outlives deaths.
 std::unique_ptr<Communicator> make_surviving_communicator(std::unique_ptr<Mailbox> mailbox, MayGoOn may_go_on);

@@ -110,8 +110,10 @@ int TrainingRun::run() {
   return leaving_ ? exit_checkpointed : 0;
 }
 
-// Records the deaths of servers whose ranges other servers hold too.
+// Records the deaths of servers whose ranges other servers hold too. Throws if the run cannot go on without a dead
+// rank.
 void TrainingRun::note_deaths() {
+  if (recorder_ && servers_) servers_->check_deaths();
   for (; recorder_ && noted_deaths_ < group_.dead().size(); ++noted_deaths_) {
     const int rank = group_.dead()[noted_deaths_], range = rank % servers_->ranges();
     ServerDeath death{.rank = rank, .host = group_.hosts()[static_cast<std::size_t>(rank)], .range = range};

@@ -33,10 +33,10 @@ class NormRecomputation {
                     Communicator& communicator, Watchdog& watchdog);
 
   // Collective. Measures the statistics that `weights` [parameters.size()] produce on the samples. The statistics
-  // inside `weights` are neither used nor changed. The ranks share the passes. The values have the same bits on all
-  // ranks. On another number of ranks they differ only by rounding (not at all with communication.order: fixed).
-  // `wants_to_leave` works as in Evaluator::run(). Returns false if a rank wanted to leave; values() then stay as
-  // before.
+  // inside `weights` are neither used nor changed. The ranks that compute gradients share the passes. The values
+  // have the same bits on all ranks. On another number of ranks they differ only by rounding (not at all with
+  // communication.order: fixed). `wants_to_leave` works as in Evaluator::run(). Returns false if a rank wanted to
+  // leave; values() then stay as before.
   using WantsToLeave = Leaving::Wish;
   bool measure(const Vector& weights, std::int64_t step, const WantsToLeave& wants_to_leave);
 

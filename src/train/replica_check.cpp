@@ -185,6 +185,9 @@ void ReplicaCheck::report(int group, std::int64_t step) {
   const bool has_copy = groups_.index == group;
   const Copies copies =
       gather_copies(communicator_, has_copy, has_copy ? total(checksums_->values()) : std::uint64_t{0});
+  if (copies.size() < 2)
+    throw Error(cat("after step ", step, ", copies of the model differed, and a rank that had one of them has died"),
+                "go on with --resume");
   std::vector<int> members, minority;
   std::size_t largest = 0;
   for (const auto& [checksum, ranks] : copies) {

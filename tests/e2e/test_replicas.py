@@ -7,6 +7,8 @@ import subprocess
 import pytest
 
 from conftest import ROOT, assert_same_bits, evaluations
+from test_images import data_sets, images  # noqa: F401 (fixtures)
+from test_norm_statistics import PLAIN, RECOMPUTED, assert_they_are_those_of_the_whole_training_set
 from test_servers import ASYNC, arrivals, assert_each_update_once
 
 REPLICATED = {**ASYNC, "servers": 2, "replicas": 2}
@@ -67,6 +69,15 @@ def test_a_run_goes_on_without_servers_and_its_replay_has_the_same_bits(workshop
     assert len(assert_each_update_once(run)) == 410
 
 
+def test_recomputed_statistics_do_not_miss_a_dead_server(images, data_sets, ulfm):  # noqa: F811
+    changes = {**PLAIN, "stop": {"epochs": 0, "steps": 40}, "evaluate": {**RECOMPUTED, "every_steps": 20}}
+    run, job = images.start_training("run", ranks=RANKS, env=ulfm, parallel=REPLICATED, **changes)
+    kill_at(images, run, job, [1], 5)
+    result = job.wait()
+    assert result.code == 0 and "has died" in result.err, result
+    assert_they_are_those_of_the_whole_training_set(run, data_sets)
+
+
 @pytest.mark.parametrize("victims, message", [([0], "rank 0 has died"), ([5], "worker 1, has died"),
                                               ([1, 3], "the last server of range 1 of 2")])
 def test_a_job_ends_without_the_ranks_that_it_needs(workshop, ulfm, victims, message):
@@ -76,6 +87,8 @@ def test_a_job_ends_without_the_ranks_that_it_needs(workshop, ulfm, victims, mes
     result = job.wait()
     assert result.code != 0
     assert message in result.err
+    recorded = json.loads((run / "run.json").read_text())["starts"][-1].get("server_deaths", [])
+    assert len(recorded) < len(victims)  # the run went on without these
 
 
 def test_an_mpi_without_fault_tolerance_is_refused_with_what_to_do(workshop):

@@ -42,8 +42,8 @@ class SimulatedNetwork {
     Clock::time_point arrives;
     std::vector<std::byte> bytes;
   };
-  // The mailbox of one rank. It learns of a death some time later, when it waits for the dead rank or looks for
-  // messages.
+  // The mailbox of one rank. It learns of a death some time later, when it sends, waits for the dead rank or looks
+  // for messages.
   class Box : public Mailbox {
    public:
     Box(SimulatedNetwork& network, int rank) : network_(network), rank_(rank) {}
@@ -51,13 +51,15 @@ class SimulatedNetwork {
     int size() const override { return network_.ranks_; }
     void send(int to, int tag, std::span<const std::byte> bytes) override {
       network_.count_call(rank_);
-      network_.post(rank_, to, tag, bytes);
+      for (const int rank : network_.dead_by_chance()) note_death(rank);
+      if (!bytes.empty()) network_.post(rank_, to, tag, bytes);
     }
     void start_sending(int to, int tag, std::span<const std::byte> bytes) override { send(to, tag, bytes); }
     void finish_sending() override {}
     bool receive(int from, int tag, std::span<std::byte> bytes) override {
       network_.count_call(rank_);
       if (knows(from)) return false;
+      if (bytes.empty()) return true;
       if (network_.take(from, rank_, tag, bytes)) return true;
       note_death(from);
       return false;
