@@ -2,10 +2,9 @@
 // set of ranks that train together, and a Communicator (this file) gives the collectives of the training step: sums,
 // broadcasts and gathers. The trainer and GradientReducer use this interface only. Its implementations are
 // mpi_communicator.cpp (host memory), nccl_communicator.h (GPUs), staged_communicator.h (GPUs through host memory) and
-// surviving_communicator.h (ranks that may die).
-// Links and mailboxes carry single messages between ranks. The watchdog (watchdog.h) ends a job that hangs. Begin with
-// this file, then read sum_schedule.h, which describes the steps of a sum. mpi_lanes.h carries them out, by messages
-// or, within a node, through node_exchange.h.
+// surviving_communicator.h (ranks that may die). Links and mailboxes carry single messages between ranks. The watchdog
+// (watchdog.h) ends a job that hangs. Begin with this file, then read sum_schedule.h, which describes the steps of a
+// sum. mpi_lanes.h carries them out, by messages or, within a node, through node_exchange.h.
 #pragma once
 
 #include <cstddef>

@@ -12,8 +12,8 @@
 namespace ringtrain {
 
 // Messages with the same sender, receiver and tag arrive in the order in which they were sent. Other messages arrive in
-// any order. A message has the length that its receiver expects. An empty message is not sent, and its receiver does not wait. Only
-// the main thread may use a mailbox.
+// any order. A message has the length that its receiver expects. An empty message is not sent, and its receiver does
+// not wait. Only the main thread may use a mailbox.
 class Mailbox {
  public:
   virtual ~Mailbox() = default;

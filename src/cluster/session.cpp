@@ -156,10 +156,11 @@ int Session::finish(int exit_code) {
   const bool has_deaths = !job_->dead().empty();
   std::thread([exit_code, has_deaths] {
     std::this_thread::sleep_for(has_deaths ? kFinalizeTimeAfterDeaths : kFinalizeTime);
-    if (has_deaths) _exit(exit_code);
-    std::fprintf(stderr, "ringtrain: warning (%s): MPI_Finalize did not return within %d s; leaving without it\n",
-                 label_text, static_cast<int>(kFinalizeTime.count()));
-    std::fflush(stderr);
+    if (!has_deaths) {
+      std::fprintf(stderr, "ringtrain: warning (%s): MPI_Finalize did not return within %d s; leaving without it\n",
+                   label_text, static_cast<int>(kFinalizeTime.count()));
+      std::fflush(stderr);
+    }
     _exit(exit_code);
   }).detach();
   if (exit_code != 0) end_quietly(exit_code);

@@ -116,9 +116,7 @@ class SurvivingCommunicator : public Communicator {
   // Every other rank ends a collective.
   void hear(int root, std::span<std::byte> result) {
     std::vector<std::byte> news(static_cast<std::size_t>(size()) + 1);
-    bool is_here = mailbox_->receive(0, tag, news);
-    if (is_here && news[0] != std::byte{0}) is_here = mailbox_->receive(0, tag, result);
-    if (!is_here && std::ranges::find(mailbox_->dead(), 0) != mailbox_->dead().end()) {
+    if (!mailbox_->receive(0, tag, news) || (news[0] != std::byte{0} && !mailbox_->receive(0, tag, result))) {
       may_go_on_(mailbox_->dead());
       throw Error("rank 0 has died, and all collectives need it", "go on with --resume");
     }

@@ -113,8 +113,9 @@ int TrainingRun::run() {
 // Records the deaths of servers whose ranges other servers hold too. Throws if the run cannot go on without a dead
 // rank.
 void TrainingRun::note_deaths() {
-  if (recorder_ && servers_) servers_->check_deaths();
-  for (; recorder_ && noted_deaths_ < group_.dead().size(); ++noted_deaths_) {
+  if (!recorder_ || !servers_) return;
+  servers_->check_deaths();
+  for (; noted_deaths_ < group_.dead().size(); ++noted_deaths_) {
     const int rank = group_.dead()[noted_deaths_], range = rank % servers_->ranges();
     ServerDeath death{.rank = rank, .host = group_.hosts()[static_cast<std::size_t>(rank)], .range = range};
     for (const int holder : servers_->holders(range))

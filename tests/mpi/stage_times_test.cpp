@@ -2,6 +2,8 @@
 // they waited. The pipelines run in host memory and on (host) devices, where waits are queued.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "cluster/sent_bytes.h"
 #include "pipeline_runs.h"
@@ -26,6 +28,7 @@ class StageTimes : public PipelineTest {
     e.test.slow_seconds = kSleep;
     TrainingRank slowed(e, on_device, nullptr, false, {order, 0});
     const bool is_slow = session().rank() == ranks - 1;
+    double largest_share = 0;
     for (int step = 0; step < 2; ++step) {
       const SentBytes before = sent_bytes();
       const double begin = now_seconds(), quick = plain.steps(1).front().times.bubble;
@@ -42,8 +45,10 @@ class StageTimes : public PipelineTest {
       }
       const double parts = times.counted();
       EXPECT_LE(parts, end - middle + 1e-3);
-      EXPECT_GE(parts, 0.8 * kSleep);  // not a share of the whole step: other work here may take any time
+      EXPECT_GE(parts, 0.8 * kSleep);
+      largest_share = std::max(largest_share, parts / (end - middle));
     }
+    EXPECT_GE(largest_share, 0.8);  // one of the steps is enough, because other work here may take any time
   }
 };
 

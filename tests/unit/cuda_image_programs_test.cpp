@@ -297,7 +297,7 @@ TEST(CudaFusions, WhatADeviceRefusesTogetherFallsToTheNextByBytesOverTheWholeSit
       device.refuse_dnn = [&](const DnnOperation& o) { return refusal.of(o) ? "no engine" : ""; };
       const Compiled chosen = compiled(task, device);
       int others = 0;
-      for (const char* site : {"layer1.0.conv2", "layer2.1.conv1"}) {
+      for (const char* site : {"layer1.0.conv1", "layer1.0.conv2", "layer2.0.conv2", "layer2.1.conv1"}) {
         const auto choice = std::ranges::find(chosen.choices, site, &FusionChoice::site);
         ASSERT_NE(choice, chosen.choices.end()) << site;
         for (const std::string& way : choice->ways) {
