@@ -2,23 +2,16 @@
 //
 // This folder has small tools that know nothing of training: errors and log lines, files that are replaced atomically,
 // checksums, random numbers, UTF-8, signals, shared memory and tables for the terminal. Nearly every file of the
-// program uses Error and cat() from this header. Begin reading here, then in random.h and files.h.
+// program uses Error from this header and cat() from cat.h. Begin reading here, then in random.h and files.h.
 #pragma once
 
 #include <source_location>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 
-namespace ringtrain {
+#include "base/cat.h"
 
-// Joins its arguments into one string with operator<<.
-template <class... Parts>
-std::string cat(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
-}
+namespace ringtrain {
 
 // `what` is one clear sentence: the file, line or record, what was found, and what was expected. `hint` says what to
 // do. Any code may throw it. If nothing else catches it, main() ends all ranks with a non-zero exit code.
