@@ -51,7 +51,7 @@ def main():
     parser.add_argument("--count", type=int, required=True, metavar="N")
     arguments = parser.parse_args()
     if not arguments.folder.is_dir():
-        sys.exit(f"error: PICTURES={arguments.folder} is no folder; expected one with a folder of pictures per class")
+        sys.exit(f"error: PICTURES={arguments.folder} is not a folder; expected a folder that has a folder of pictures for each class")
     if arguments.count < 2:
         sys.exit(f"error: --count {arguments.count}: expected at least 2 pictures")
     shutil.rmtree(arguments.out, ignore_errors=True)

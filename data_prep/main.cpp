@@ -1,4 +1,7 @@
-// ringtrain-data makes data sets and checks them. The commands.cpp of each folder says what its commands take.
+// ringtrain-data makes data sets and checks them. Begin reading here. images/commands.cpp and text/commands.cpp declare
+// the commands and their options. images/ converts pictures and arrays (begin with convert.h). text/ converts names
+// (begin with names.h) and running text. tables/ reads the names in a file. common/ has what these folders share.
+// verify.h checks a finished data set. README.md describes the rules and the format of the files.
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
@@ -16,7 +19,7 @@ namespace ringtrain {
 namespace {
 
 constexpr const char* ranks_text =
-    R"(images and import share their work among the ranks of a job; of the other commands, rank 0 does all. With --verbose, which any command takes, an error also says where in the code it was thrown.)";
+    R"(images and import share their work among the ranks of a job. For the other commands, rank 0 does all the work. With --verbose, which any command takes, an error also says where in the code it was thrown.)";
 constexpr const char* files_text =
     R"(A data set is PREFIX-train-00000-of-00002.h5 and so on, and PREFIX-validation-00000-of-00002.h5 and so on. data_prep/README.md describes the files.)";
 

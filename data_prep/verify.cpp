@@ -133,7 +133,7 @@ void check_rows(const ShardHeader& header, const h5::File& file, const std::vect
       }
       ++known.rows[name_index[i]];
       if (!is_prefix_row(header, row, known.ids[name_index[i]])) {
-        rows.add(cat("record ", i, " ('", decode(header, row), "') is no prefix of its name '",
+        rows.add(cat("record ", i, " ('", decode(header, row), "') is not a prefix of its name '",
                      decode(header, known.ids[name_index[i]]), "'"));
       }
     }

@@ -27,7 +27,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN|STUDY", help="run folders, or folders of run folders")
     parser.add_argument("--tensorboard", type=Path, metavar="DIR", help="event files, in a folder for each run")
-    parser.add_argument("--wandb", metavar="PROJECT", help="a run there for each run here, a group for each study")
+    parser.add_argument("--wandb", metavar="PROJECT", help="wandb project: gets one wandb run for each run, and one group for each study")
     parser.add_argument(
         "--wandb-dir",
         type=Path,
@@ -35,10 +35,10 @@ def parse_arguments():
         metavar="DIR",
         help="where its folder wandb/ is made [WANDB_DIR, or here]",
     )
-    parser.add_argument("--mllog", type=Path, metavar="FILE", help="MLPerf's log; of a study FILE-<trial>, one each")
+    parser.add_argument("--mllog", type=Path, metavar="FILE", help="MLPerf's log; for a study, one log for each trial: FILE-<trial>")
     parser.add_argument("--mllog-org", default="unnamed", metavar="NAME", help="submission_org of that log [unnamed]")
     parser.add_argument("--once", action="store_true", help="write what is there now, and end")
-    parser.add_argument("--interval", type=float, default=2, metavar="SECONDS", help="between two looks [2]")
+    parser.add_argument("--interval", type=float, default=2, metavar="SECONDS", help="seconds between two reads of the runs [2]")
     arguments = parser.parse_args()
     if not (arguments.tensorboard or arguments.wandb or arguments.mllog):
         parser.error("say where to: --tensorboard DIR, --wandb PROJECT or --mllog FILE")
@@ -86,7 +86,7 @@ def main():
     except OSError as error:
         sys.exit(f"follow.py: error: {error.filename or 'a file'}: {error.strerror or error}")
     except KeyboardInterrupt:
-        print("stopped; started again, it goes on from here")
+        print("stopped; the next start continues from here")
         sys.exit(130)
 
 

@@ -26,9 +26,9 @@ def main():
         "--target",
         nargs=2,
         metavar=("METRIC", "VALUE"),
-        help="validation_loss or validation_accuracy, in place of the runs' own or one that all batches reach",
+        help="validation_loss or validation_accuracy, and its value [the target that all runs share, or else the best value that every batch reaches]",
     )
-    parser.add_argument("--title", help="of the page [the studies' names]")
+    parser.add_argument("--title", help="title of the page [the studies' names]")
     arguments = parser.parse_args()
     with_modules("yaml", "numpy", "scipy", "matplotlib")
     from reporting import errors, measures, page, runs, sections

@@ -41,9 +41,9 @@ def main():
     )
     parser.add_argument("--csv", action="store_true", help="CSV, numbers in full, every column")
     parser.add_argument("-o", "--output", default="/dev/stdout", help="where the CSV goes [the terminal]")
-    parser.add_argument("--keys", nargs="+", metavar="COLUMN", help="these columns alone")
-    parser.add_argument("--sort", metavar="COLUMN", help="smallest first")
-    parser.add_argument("--target", nargs=2, metavar=("METRIC", "VALUE"), help="adds what each run took to it")
+    parser.add_argument("--keys", nargs="+", metavar="COLUMN", help="prints only these columns")
+    parser.add_argument("--sort", metavar="COLUMN", help="sorts by this column, the smallest value first")
+    parser.add_argument("--target", nargs=2, metavar=("METRIC", "VALUE"), help="adds columns: the steps, samples and seconds in which each run reached this target")
     arguments = parser.parse_args()
 
     def fail(message):

@@ -25,7 +25,7 @@ while [ $# -gt 0 ] && [[ $1 != *.sbatch ]]; do options+=("$1"); shift; done
 [ $# -ge 2 ] || usage
 script=$1
 shift
-case " ${options[*]-} " in *" --array"* | *" -a"*) echo "error: a chain is of single jobs: not with --array" >&2; exit 2 ;; esac
+case " ${options[*]-} " in *" --array"* | *" -a"*) echo "error: a chain consists of single jobs; --array cannot be used with it" >&2; exit 2 ;; esac
 
 # All jobs use one folder. It has the name of the chain unless the user gives another one, or the folder of a run.
 chain=chain-$(date +%Y%m%d-%H%M%S)-$$

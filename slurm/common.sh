@@ -202,7 +202,7 @@ what_next() {
   elif [ "$why" = cancelled ]; then
     say "cancelled: not queued again. $(by_hand)"
   elif [ "$why" = limit ] && [ $node_lost = no ] && [ "$(newest_point)" = "$before" ]; then
-    fail "no step was made since the last start: a queue again would not end. Is --time longer than start-up, one step and the lead time of --signal?"
+    fail "no step was made since the last start, so the job is not queued again. Is --time longer than start-up, one step and the lead time of --signal?"
   elif [ "$restart" -ge "$MAX_REQUEUES" ]; then
     say "queued again $restart times, which is MAX_REQUEUES of $site: that is enough. $(by_hand)"
   else
@@ -210,7 +210,7 @@ what_next() {
     # If the site allows requeueing, Slurm ends this script now.
     trap - TERM
     scontrol requeue "$job" && sleep 60
-    say "not queued again after all: slurm/chain.sh does without. $(by_hand)"
+    say "not queued again after all. If this site does not requeue jobs, use slurm/chain.sh. $(by_hand)"
   fi
   exit 85
 }

@@ -27,7 +27,7 @@ InputFile::InputFile(const std::string& path)
   throw Error(cat(path, ": ",
                   !stated                   ? std::strerror(reason)
                   : S_ISDIR(status.st_mode) ? "is a folder, expected a file"
-                                            : "is no ordinary file"));
+                                            : "is not a regular file"));
 }
 
 InputFile::~InputFile() {

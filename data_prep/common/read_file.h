@@ -11,7 +11,7 @@ namespace ringtrain {
 // An open file; parts of it can be read from any thread.
 class InputFile {
  public:
-  explicit InputFile(const std::string& path);  // throws Error if it cannot be opened or is no ordinary file
+  explicit InputFile(const std::string& path);  // throws Error if it cannot be opened or is not a regular file
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;

@@ -71,7 +71,7 @@ ImageListing list_arrays(const ImportOptions& options, std::int64_t rows) {
         highest = std::max(highest, labels[static_cast<std::size_t>(row)]);
     }
     if (highest >= most_classes)
-      throw Error(cat(options.input, ": '", options.labels, "' holds ", highest, ", which is no label"),
+      throw Error(cat(options.input, ": '", options.labels, "' holds ", highest, ", which is not a label"),
                   "labels count from 0");
     for (std::int64_t label = 0; label <= highest; ++label)
       listing.classes.add(std::to_string(label), std::to_string(label));

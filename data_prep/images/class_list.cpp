@@ -27,7 +27,7 @@ void for_each_line(const std::string& path, const Action& action) {
     std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     if (line.find('\0') != std::string::npos)
-      throw Error(cat(path, ", line ", number, ": holds a zero byte; this is no text file"));
+      throw Error(cat(path, ", line ", number, ": holds a zero byte; this is not a text file"));
     line.erase(line.find_last_not_of(white) + 1);
     line.erase(0, line.find_first_not_of(white));
     if (!line.empty()) action(line, number);
@@ -101,7 +101,7 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
       const std::optional<std::int32_t> label = as_label(entry.label);
       // One typing error among numbers would turn all labels into ids, which are numbered in another order.
       if (label.has_value() != as_label(entries[0].label).has_value())
-        throw Error(cat(path, ", line ", entry.line, ": the label ", shown(entry.label), " is ", label ? "a" : "no",
+        throw Error(cat(path, ", line ", entry.line, ": the label ", shown(entry.label), " is ", label ? "a" : "not a",
                         " number, unlike that of line ", entries[0].line, ", ", shown(entries[0].label)),
                     "labels are all numbers, or all class ids; --class-list names the classes");
       if (label.value_or(0) < 0)

@@ -16,8 +16,7 @@ namespace {
 template <class Options>
 void add_image_options(CLI::App& c, Options& o, const std::string& encoding_help) {
   add_file_options(c, o, "512 MiB each");
-  c.add_option("--class-list", o.class_list,
-               "lines \"n01440764 tench\": class id and name; label 0 is the first line")
+  c.add_option("--class-list", o.class_list, "lines \"n01440764 tench\": class id and name; label 0 is the first line")
       ->type_name("FILE");
   c.add_option("--split", o.split, "INPUT is one split")->type_name("train|validation");
   add_validation(c, o.validation, "share of each class held out for validation [0]");
@@ -41,7 +40,7 @@ void add_image_options(CLI::App& c, Options& o, const std::string& encoding_help
   c.add_option("--memory", o.memory_gib, "per rank: images kept from the first pass to the second [2]")
       ->type_name("GIB")
       ->check(number(0));
-  c.add_flag("--resume", o.resume, "goes on with a conversion that was killed: its finished files are taken over");
+  c.add_flag("--resume", o.resume, "continues a conversion that was killed, and keeps its finished files");
 }
 
 void add_rows(CLI::App& c, const std::string& name, std::optional<RowRange>& rows, const std::string& help) {
@@ -67,9 +66,12 @@ void add_rows(CLI::App& c, const std::string& name, std::optional<RowRange>& row
 DataCommand declare_images(Program& program) {
   CLI::App& c = program.add(
       "images",
-      "Turns folders, lists or tar files of JPEG and PNG images into a data set. INPUT is a folder with train/ and val/ "
-      "(or validation/), each with a folder per class, or with a tar file per class (n01440764.tar, not compressed; read "
-      "in place); or it holds the class folders (or tar files) itself. JPEG files are stored as they are; PNG files and "
+      "Turns folders, lists or tar files of JPEG and PNG images into a data set. INPUT is a folder with train/ and "
+      "val/ "
+      "(or validation/), each with a folder per class, or with a tar file per class (n01440764.tar, not compressed; "
+      "read "
+      "in place); or it holds the class folders (or tar files) itself. JPEG files are stored as they are; PNG files "
+      "and "
       "CMYK JPEGs become RGB JPEGs. Several ranks share the work: mpirun -n 8 ringtrain-data images ... gives the same "
       "bytes as one.");
   struct Typed : ImagesOptions {
@@ -95,7 +97,8 @@ DataCommand declare_images(Program& program) {
 DataCommand declare_import(Program& program) {
   CLI::App& c = program.add(
       "import",
-      "Turns other people's HDF5 arrays of images into a data set. u8 pixels (N, H, W, C), (N, C, H, W) or (N, H, W), or "
+      "Turns other people's HDF5 arrays of images into a data set. u8 pixels (N, H, W, C), (N, C, H, W) or (N, H, W), "
+      "or "
       "encoded images of variable length (Fuel's encoded_images and targets). Labels are integers (N) or (N, 1) that "
       "count from 0.");
   struct Typed : ImportOptions {

@@ -105,7 +105,7 @@ std::int64_t take_over(const std::vector<SplitPlan>& plans, bool force, const Ou
     }
   }
   if (const std::vector<std::string> others = files.matching(false); !others.empty() && !force)
-    throw Error(cat(others.front(), ": exists already, and is of another conversion"),
+    throw Error(cat(others.front(), ": exists already, and belongs to another conversion"),
                 "choose another --out, or overwrite it with --force");
   return bytes;
 }

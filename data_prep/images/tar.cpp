@@ -128,7 +128,7 @@ std::vector<TarMember> list_tar(const std::string& path) {
     }
     const char type = block[156];
     const std::optional<std::uint64_t> stored = number(block, 124, 12);
-    if (!stored) throw damaged(at, "the member's size is no number");
+    if (!stored) throw damaged(at, "the member's size is not a number");
     const bool describes_next = type == 'L' || type == 'K' || type == 'x' || type == 'g';
     const std::uint64_t bytes = describes_next ? *stored : extended.size.value_or(*stored);
     const std::uint64_t content = at + block_bytes;

@@ -282,7 +282,7 @@ class RunWriter:
         lacks = missing(self.found, self.best())
         if lacks:
             return [
-                f"{self.path} is no log of MLPerf's closed ResNet-50 benchmark, which needs: " + "; ".join(lacks) + "."
+                f"{self.path} is not a log of MLPerf's closed ResNet-50 benchmark, which needs: " + "; ".join(lacks) + "."
             ]
         return [f"To check {self.path}: python3 -m mlperf_logging.compliance_checker --ruleset {RULES} {self.path}"]
 

@@ -17,8 +17,8 @@ struct ExitCode {
 };
 
 inline constexpr ExitCode exit_codes[] = {
-    {0, "all was done"},
-    {exit_failed, "an error, which was printed"},
+    {0, "the command did what it was asked to do"},
+    {exit_failed, "an error, which was printed; or a trial of a study failed"},
     {exit_usage, "no command was given"},
     {exit_checkpointed, "a run was asked to stop and wrote a checkpoint first: train --resume goes on"},
     {exit_hung, "the watchdog ended a job that did not move, or whose start took too long"},

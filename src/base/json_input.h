@@ -79,7 +79,7 @@ std::optional<Integer> integer_in(const Json& json) {
 template <class Integer, class Json>
 Integer integer_from(const Json& json) {
   if (const auto value = integer_in<Integer>(json)) return *value;
-  throw Error(cat(json.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 60), " is no whole number of ",
+  throw Error(cat(json.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 60), " is not a whole number of ",
                   8 * sizeof(Integer), " bits"));
 }
 

@@ -206,11 +206,11 @@ StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, c
   if (share.with_input) {
     // The data set adds more than waiting to a step, because loader threads take time from computing threads.
     const auto of_samples = [&](const auto& value) { return rows * at_node(value) / (1 + computing_excess_); };
-    // A negative cost takes away half of the computation at most, as in step_time().
+    // A negative cost takes away at most half of the computation, as in step_time().
     const double computation = static_cast<double>(share.accumulation) * (w.forward + w.backward) + w.update;
     w.update += std::max(-computation / 2, of_samples([&](const StepMeasurement& s) {
-                           return input_cost_[static_cast<std::size_t>(&s - steps_.data())];
-                         }));
+      return input_cost_[static_cast<std::size_t>(&s - steps_.data())];
+    }));
     w.input_wait = of_samples([](const StepMeasurement& s) {
       return s.input_seconds > 0 ? s.input_wait / static_cast<double>(s.rows_per_rank) : 0;
     });

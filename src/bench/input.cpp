@@ -70,8 +70,8 @@ double read_rate(const DatasetIndex& index, int rank, double seconds) {
   return static_cast<double>(bytes) / (now - begin);
 }
 
-// The loader of a rank. Parameter servers with ranks of their own load nothing, and of a pipeline's stages only the
-// first loads inputs.
+// The loader of a rank. Parameter servers with ranks of their own load nothing. In a pipeline, only the first stage
+// loads inputs.
 struct LoadingRank {
   RunPlan plan;
   int rank = 0, ranks = 1;  // the argument of for_rank(), and the number of ranks that load

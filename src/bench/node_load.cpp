@@ -51,7 +51,7 @@ NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& pl
         passes.compile(plan.batch.micro_batch);
         for (++started_; !ending_.load(std::memory_order_relaxed);) passes.pass();
       } catch (const std::exception& e) {  // too little memory for all threads, so fewer run
-        log_warning("computing beside the measured rank: ", e.what());
+        log_warning("a thread that keeps the other cores busy during the measurement has failed: ", e.what());
         ++started_;
       }
     });

@@ -155,7 +155,8 @@ StepTime step_time(const StepWork& work, const Cluster& cluster, Topology topolo
   StepTime t;
   t.compute = static_cast<double>(work.accumulation) * (work.forward + work.backward) + work.update;
   t.exposed = backward_and_sums(work, cluster, topology) - work.backward + work.unexplained;
-  // Measurements of a busy machine may contradict each other. They take away half of the computation at most.
+  // Measurements of a busy machine may contradict each other. A negative difference takes away at most half of the
+  // computation.
   if (t.exposed < 0) t.compute = std::max(t.compute / 2, t.compute + std::exchange(t.exposed, 0));
   t.input = std::max({0.0, work.input_wait, work.input - t.compute - t.exposed});
   return t;

@@ -52,7 +52,7 @@ std::string to_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-// Returns a line per array. It tells which array is missing and what its shape was.
+// Returns a line per array, with its name and shape. A reader of the file sees from it which arrays must be there.
 std::string contents_of(const Checkpoint& checkpoint) {
   std::string text;
   for (const NamedArray& array : checkpoint.arrays) text += array.name + "\t" + to_text(array.shape) + "\n";
@@ -148,12 +148,12 @@ void check_header(const h5::File& file) {
                 error.where());
   }
   if (!has_schema) {
-    throw Error(cat(path, ": is no checkpoint: the attribute 'schema' is missing, expected \"", schema, "\""),
+    throw Error(cat(path, ": is not a checkpoint: the attribute 'schema' is missing, expected \"", schema, "\""),
                 "checkpoints lie in <run folder>/checkpoints/step-*.h5");
   }
   if (const std::string found = file.read_string("/", "schema"); found != schema) {
     throw Error(
-        cat(path, ": is no checkpoint: schema is \"", found, "\", expected \"", schema, "\""),
+        cat(path, ": is not a checkpoint: schema is \"", found, "\", expected \"", schema, "\""),
         found == "ringtrain" ? "this is a data set; checkpoints lie in <run folder>/checkpoints/step-*.h5" : "");
   }
   const std::vector<std::int64_t> version = file.read_integers("/", "schema_version");

@@ -137,7 +137,7 @@ static void check_same_workers(const Checkpoint& checkpoint, const std::string& 
   const std::int64_t was = ranks - server_ranks(before.parallel);
   if (was != plan.servers->workers)
     throw Error(cat(path, ": was written with ", was, " workers, and now there are ", plan.servers->workers,
-                    ", expected as many: an update takes batch.global / workers samples"),
+                    ", expected the same number: an update takes batch.global / workers samples"),
                 cat("start ", was + plan.servers->ranks(), " ranks, or a new run in another run.dir"));
 }
 

@@ -70,9 +70,9 @@ std::map<std::string, std::string> metadata_of(const std::string& path, const Js
   std::map<std::string, std::string> metadata;
   if (!header.contains("__metadata__")) return metadata;
   const Json& entries = header["__metadata__"];
-  if (!entries.is_object()) throw Error(cat(path, ": __metadata__ is no object"), damaged_hint);
+  if (!entries.is_object()) throw Error(cat(path, ": __metadata__ is not an object"), damaged_hint);
   for (const auto& [key, value] : entries.items()) {
-    if (!value.is_string()) throw Error(cat(path, ": __metadata__ ", shown(key), " is no text"), damaged_hint);
+    if (!value.is_string()) throw Error(cat(path, ": __metadata__ ", shown(key), " is not text"), damaged_hint);
     metadata[key] = value.get<std::string>();
   }
   return metadata;
@@ -157,7 +157,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   try {
     struct stat status {};
     if (::fstat(file_, &status) != 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
-    if (!S_ISREG(status.st_mode)) throw Error(cat(path, ": is no file"), "give a .safetensors file");
+    if (!S_ISREG(status.st_mode)) throw Error(cat(path, ": is not a regular file"), "give a .safetensors file");
     const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
     std::string start(std::min<std::uint64_t>(8, file_bytes), '\0');
     read_bytes(0, {reinterpret_cast<std::uint8_t*>(start.data()), start.size()}, "the header's length");
@@ -206,7 +206,7 @@ void SafetensorsFile::read_bytes(std::uint64_t offset, std::span<std::uint8_t> b
 void SafetensorsFile::read(const SafetensorsEntry& entry, std::span<float> values) const {
   const std::string what = cat("tensor ", shown(entry.name));
   if (std::ssize(values) != entry.count)
-    throw Error(cat(path_, ": ", what, " has ", entry.count, " values, wanted are ", values.size()));
+    throw Error(cat(path_, ": ", what, " has ", entry.count, " values, expected ", values.size()));
   if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16" && entry.dtype != "F64")
     throw Error(cat(path_, ": ", what, " is of type ", entry.dtype, ", expected F32, F16, BF16 or F64"),
                 "write the tensor as F32");

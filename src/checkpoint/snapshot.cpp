@@ -347,7 +347,7 @@ std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint) {
       good = good && (symbol.is_string() || byte);
       if (good) symbols.push_back(byte ? std::string(1, static_cast<char>(*byte)) : symbol.get<std::string>());
     }
-  if (!good) throw Error("the checkpoint's vocabulary is no list of symbols", "another program has written it");
+  if (!good) throw Error("the checkpoint's vocabulary is not a list of symbols", "another program has written it");
   return symbols;
 }
 

@@ -49,8 +49,8 @@ std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint);
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator, StageRanks* stages = nullptr);
 
-// Whether the ranks had compared their copies of the model before it was written, and found no difference. False where
-// one rank wrote it, or an earlier version.
+// Returns whether the ranks compared their copies of the model before the checkpoint was written, and found no
+// difference. Returns false if a run on one rank or an earlier version of the program wrote the checkpoint.
 bool was_compared(const Checkpoint& checkpoint);
 
 // Returns the samples of a device pass, which a resumed run keeps. 0: the checkpoint was not written by a run.

@@ -343,7 +343,7 @@ void NcclCommunicator::poll() {
   if (first.since >= 0 && now - first.since > options_.timeout_seconds)
     connection_.fail(
         cat(first.what, " took more than ", options_.timeout_seconds, " s: not all ranks took part"),
-        "look for a rank that is behind or has ended; communication.timeout_seconds is the limit for a whole step");
+        "look for a rank that is late or has ended; communication.timeout_seconds is the limit for a whole step");
 }
 
 void NcclCommunicator::abort(const std::string& why) {

@@ -26,7 +26,8 @@ struct NcclOptions {
   // The type in which values travel. For 16 bits, each bucket is scaled (set_rounding()) and rounded into a second
   // buffer before the sum, and converted to fp32 after it. Elements that may not be rounded are summed in fp32.
   cuda::Type gradient_type = cuda::Type::fp32;
-  // record() of the run's first start. Its NCCL_ variables are set again, unless the user sets other values now.
+  // What record() returned at the run's first start. Its NCCL_ variables are set again, unless the user has set them to
+  // other values.
   std::map<std::string, std::string> kept = {};
   // Above 0: all sums are added in a binary tree over the ranks (halving_sum()), by messages. A sum may have at most
   // this many elements. 0: NCCL's own sums.

@@ -68,7 +68,7 @@ void NcclConnection::settle(const std::string& what) {
     poll();
     if (now_seconds() - begin > end_.timeout_seconds)
       fail(cat(what, " took more than ", end_.timeout_seconds, " s: not all ranks took part"),
-           "look for a rank that is behind or has ended; NCCL_DEBUG=INFO shows what NCCL waits for");
+           "look for a rank that is late or has ended; NCCL_DEBUG=INFO shows what NCCL waits for");
   }
 }
 

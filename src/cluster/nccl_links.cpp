@@ -91,7 +91,7 @@ class NcclLane {
     if (first.since < 0 && device_.done(first.ready)) first.since = now;
     if (first.since >= 0 && now - first.since > timeout_seconds_)
       connection_.fail(cat(first.what, " took more than ", timeout_seconds_, " s"),
-                       "look for a rank that is behind or has ended; communication.timeout_seconds is the limit for a "
+                       "look for a rank that is late or has ended; communication.timeout_seconds is the limit for a "
                        "whole step");
   }
   void abort(const std::string& why) { connection_.abort(why); }

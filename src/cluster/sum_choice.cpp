@@ -151,8 +151,8 @@ void check_sum_choice(const SumChoice& choice, const RankLayout& layout) {
   const auto& nodes = layout.nodes();
   const auto [least, most] = std::ranges::minmax(nodes, {}, [](const auto& node) { return node.size(); });
   throw Error(cat("communication.algorithm is 'hierarchical', but one node has ", least.size(), " ranks and another ",
-                  most.size(), ", expected as many on every node"),
-              "start as many ranks on every node (srun --ntasks-per-node), or choose auto, ring or halving");
+                  most.size(), ", expected the same number on every node"),
+              "start the same number of ranks on every node (srun --ntasks-per-node), or choose auto, ring or halving");
 }
 
 }  // namespace ringtrain

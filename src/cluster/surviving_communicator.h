@@ -25,7 +25,8 @@ class RootDied : public Error {
   using Error::Error;
 };
 
-// Throws, on all living ranks alike, if the job cannot go on without the ranks `dead`. It always throws without rank 0.
+// Throws, on all living ranks alike, if the job cannot go on without the ranks `dead`. It always throws if rank 0 is
+// dead.
 using MayGoOn = std::function<void(const std::vector<int>& dead)>;
 
 // After a death the living ranks keep their numbers, and size() stays the same. A dead rank adds nothing to a sum, and

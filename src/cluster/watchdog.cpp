@@ -249,7 +249,7 @@ void Watchdog::State::watch() {
 }
 
 // Every rank checks only the next rank of its node, so that a tick costs one small read from /proc. If that rank is
-// dead and its death is spared (spare()), this rank checks the one after it.
+// dead and the run may continue without it (spare()), this rank checks the rank after it.
 const Entry* Watchdog::State::dead_peer() const {
   for (std::size_t i = 0; i + 1 < board.size(); ++i) {
     const std::size_t peer = (next + i) % board.size();
@@ -301,7 +301,7 @@ bool Watchdog::State::report(int event, const std::string& reason, const std::st
                   visible[i] ? state_name(state) : "not visible from here", suspect ? "  <-- look here" : "");
     text += line;
   }
-  text += "Ranks in \"communication\" and \"stage wait\" wait for the others; the one that is behind holds them up.\n";
+  text += "Ranks in \"communication\" and \"stage wait\" wait for the late rank.\n";
   for (std::size_t written = 0; written < text.size();) {  // one write, so that ranks' lines do not mix
     const ssize_t count = ::write(STDERR_FILENO, text.data() + written, text.size() - written);
     if (count <= 0) break;

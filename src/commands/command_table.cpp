@@ -65,7 +65,7 @@ Command declare_train(Program& program, const std::vector<std::string>& command_
   add_operands(c, a->words, an_experiment_or_run);
   c.add_flag(
       "--resume", a->resume,
-      "goes on with the run in RUN_FOLDER. With EXPERIMENT.yaml: with the run that run.dir or run.id names, or the "
+      "continues the run in RUN_FOLDER. With EXPERIMENT.yaml, continues the run that run.dir or run.id names, or the "
       "newest run of the experiment's name");
   return {&c, all_ranks, true, [a, &c, command_line](Session* session) {
             a->experiment = experiment_of(c, a->words, "an experiment file or, with --resume, a run's folder");
@@ -75,10 +75,10 @@ Command declare_train(Program& program, const std::vector<std::string>& command_
 }
 
 Command declare_plan(Program& program) {
-  CLI::App& c = program.add(
-      "plan",
-      "Checks everything without training. Prints the resolved experiment, the batch arithmetic, the learning rate, the "
-      "parameters and the memory. RUN_FOLDER stands for the experiment of that run.");
+  CLI::App& c = program.add("plan",
+                            "Checks everything without training. Prints the resolved experiment, the batch arithmetic, "
+                            "the learning rate, the "
+                            "parameters and the memory. RUN_FOLDER stands for the experiment of that run.");
   const auto a = typed<PlanArguments>();
   a->ranks = 0;
   add_operands(c, a->words, an_experiment_or_run);
@@ -145,10 +145,10 @@ Command declare_export(Program& program) {
 }
 
 Command declare_import(Program& program) {
-  CLI::App& c = program.add(
-      "import",
-      "Makes a run of weights from elsewhere. Checks the weights against the experiment's model; the run is at step 0, "
-      "to evaluate it or to train it with --resume.");
+  CLI::App& c = program.add("import",
+                            "Makes a run from the weights of another program. Checks that the weights fit the "
+                            "experiment's model. The run is at "
+                            "step 0. Evaluate it, or train it with train --resume.");
   const auto a = typed<ImportArguments>();
   add_operands(c, a->words, "FILE.safetensors EXPERIMENT.yaml [key.path=value ...]");
   c.add_option("--out", a->out, "writes a checkpoint instead of a run's folder")
@@ -191,8 +191,8 @@ Command declare_sample(Program& program) {
 // Takes the kinds of measurement from the first operands of bench.
 std::vector<std::string> take_kinds(std::vector<std::string>& words) {
   const std::vector<std::string> known = {"start", "comm", "input", "step", "split", "utilisation", "components"};
-  const auto last =
-      std::ranges::find_if(words, [&](const std::string& word) { return std::ranges::find(known, word) == known.end(); });
+  const auto last = std::ranges::find_if(
+      words, [&](const std::string& word) { return std::ranges::find(known, word) == known.end(); });
   std::vector<std::string> kinds(words.begin(), last);
   words.erase(words.begin(), last);
   if (kinds.empty())
@@ -204,7 +204,8 @@ std::vector<std::string> take_kinds(std::vector<std::string>& words) {
 Command declare_bench(Program& program) {
   CLI::App& c = program.add(
       "bench",
-      "Measures what the ranks of this job have. Also compares the nodes' clocks and versions, and names slow nodes.\n\n"
+      "Measures how fast the ranks of this job start, communicate, read data and train. Also compares the nodes' "
+      "clocks and versions, and names slow nodes.\n\n"
       "  start        how long the ranks take to begin, and what they read\n"
       "  comm         all-reduce; needs no experiment\n"
       "  input        reading the data set; which input a node needs (JPEGs or decoded pictures, loader threads)\n"
@@ -252,7 +253,7 @@ Command declare_bench(Program& program) {
 Command declare_predict(Program& program) {
   CLI::App& c = program.add(
       "predict",
-      "Throughput and efficiency on other numbers of ranks. They follow from what bench --json has measured. "
+      "Predicts throughput and efficiency on other numbers of ranks, from the measurements of bench --json. "
       "results/plot_bench.py draws what --csv writes.");
   const auto a = typed<PredictArguments>();
   a->preflight = {"preflight.json"};
@@ -266,7 +267,7 @@ Command declare_predict(Program& program) {
   c.add_option("--cores-per-node", a->cores_per_node, "cores of each node [as measured]")
       ->type_name("N")
       ->check(whole_number(1));
-  c.add_option("--rows-per-rank", a->rows_per_rank, "where the batch grows with the ranks [as measured]")
+  c.add_option("--rows-per-rank", a->rows_per_rank, "weak scaling: samples of each rank in a step [as measured]")
       ->type_name("N")
       ->check(whole_number(1));
   c.add_option("--latency-us", a->latency_us, "latency of a network that was not measured; needs --link-gbit")
@@ -303,20 +304,23 @@ Command declare_study(Program& program, const std::vector<std::string>& command_
       "results/STUDY/TRIAL (configs/studies/README.md). Signals end it as they end train.");
   const auto a = typed<StudyArguments>();
   add_operands(c, a->words, "STUDY.yaml [key.path=value ...]");
-  CLI::Option* resume = c.add_flag(
-      "--resume", a->resume, "goes on where trials have begun already, by this job or another; finished ones stay");
+  CLI::Option* resume =
+      c.add_flag("--resume", a->resume,
+                 "continues trials that this job or another one has begun; finished trials stay as they are");
   c.add_option_function<std::string>(
        "--index", [a](const std::string& text) { read_share(text, *a); },
        "runs share K of N of the trials, as one job of an array")
       ->type_name("K/N");
   add_list(c, "--preflight", a->preflight, "FILE,...", "measurements that say how long a step takes");
-  c.add_flag("--plan", a->plan_only,
-             "trains nothing: checks every trial, and shows their number, batch arithmetic and, from preflight files or "
-             "trials that have run, the time to expect")
+  c.add_flag(
+       "--plan", a->plan_only,
+       "trains nothing: checks every trial, and shows their number, batch arithmetic and, from preflight files or "
+       "trials that have run, the time to expect")
       ->excludes(resume);
   c.add_option("--device", a->device, "with --plan: plans for this GPU, which need not be here (ringtrain plan --help)")
       ->type_name("GPU");
-  return {&c, [a] { return a->plan_only; }, true, [a, &c, command_line](Session* session) {
+  return {&c, [a] { return a->plan_only; }, true,
+          [a, &c, command_line](Session* session) {
             a->command_line = command_line;
             a->threads = own_threads(session);
             a->study = experiment_of(c, a->words, "a study file");
@@ -327,9 +331,15 @@ Command declare_study(Program& program, const std::vector<std::string>& command_
 }  // namespace
 
 std::vector<Command> declare_commands(Program& program, const std::vector<std::string>& command_line) {
-  return {declare_train(program, command_line), declare_plan(program),  declare_evaluate(program),
-          declare_export(program),              declare_import(program), declare_sample(program),
-          declare_bench(program),               declare_predict(program), declare_study(program, command_line)};
+  return {declare_train(program, command_line),
+          declare_plan(program),
+          declare_evaluate(program),
+          declare_export(program),
+          declare_import(program),
+          declare_sample(program),
+          declare_bench(program),
+          declare_predict(program),
+          declare_study(program, command_line)};
 }
 
 }  // namespace ringtrain

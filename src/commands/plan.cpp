@@ -62,8 +62,9 @@ std::string describe_time(const RunPlan& p, const PlanArguments& arguments, std:
   if (!time) {
     if (!preflight.empty())
       warnings.push_back(
-          "the preflight files tell no time for this run: they are of another model, or have no all-reduce for so many "
-          "ranks, or the run has no fixed number of steps");
+          "the preflight files give no time for this run: they were measured with another model, or have no all-reduce "
+          "for "
+          "this number of ranks, or the run has no fixed number of steps");
     return "";
   }
   constexpr double day = 86400;

@@ -9,7 +9,7 @@ namespace ringtrain {
 
 std::vector<std::size_t> taken_places(const Study& study, const Trials& trials, const StudyArguments& arguments) {
   if (arguments.shares > 0 && study.search == Search::halving)
-    throw Error(cat("--index with search: halving in ", study.path, ": trials that are compared belong into one job"),
+    throw Error(cat("--index with search: halving in ", study.path, ": trials that are compared must be in one job"),
                 "leave out --index");
   return arguments.shares > 0 ? share_of(trials, arguments.share, arguments.shares) : share_of(trials, 1, 1);
 }

@@ -130,7 +130,7 @@ std::vector<Field> make_schema() {
       .means("Samples per device pass. The key changes speed and memory, not the result. It must divide each rank's share of "
              "batch.global. 0: the backend chooses."),
     FIELD(batch.schedule).above(0, 1e6)
-      .means("[epoch, times] pairs. From that epoch on, the batch is batch.global x times, in more micro-batches (Smith et al. "
+      .means("[epoch, factor] pairs. From that epoch on, the batch is factor x batch.global, in more micro-batches (Smith et al. "
              "2018). Example: [[60, 5], [120, 25], [160, 125]]. The learning rate stays the one for batch.global. The ranks "
              "must divide the workers of every batch. Schedules still count epochs; stop.steps counts updates."),
     FIELD(batch.largest).unit("samples").from(0, int32_limit)
@@ -444,7 +444,7 @@ std::vector<Field> make_schema() {
 
     FIELD(memory.recompute).how_it_runs().also({"checkpointing", "gradient_checkpointing", "remat"})
       .means("Blocks whose activations are computed again in the backward pass instead of being kept (Chen et al. 2016). none: no "
-             "block. auto: cheap blocks that bring the run below memory.limit_gib, and none that it could do without. Or names of "
+             "block. auto: cheap blocks that make the run fit into memory.limit_gib, without any block that is not needed. Or names of "
              "blocks, such as layer1.0, features.3 or lstm.l0. layer1 stands for all blocks of layer1. The key changes no bit of "
              "the result. `plan` shows the cost."),
     FIELD(memory.offload).how_it_runs()

@@ -30,7 +30,7 @@ void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
   const bool rows = plan.order == TextOrder::rows;
   if (index.is_image() && (!rows || plan.sequence != 1 || plan.image.size < 1 || plan.reads < 1)) {
     throw Error(cat("impossible loader plan: ", index.prefix, " holds images, which are read as rows of sequence 1, ",
-                    "but asked for are ", rows ? "rows" : "windows or streams", " of sequence ", plan.sequence,
+                    "but the plan asks for ", rows ? "rows" : "windows or streams", " of sequence ", plan.sequence,
                     ", size ", plan.image.size, ", reads ", plan.reads));
   }
   if (rows == index.text.running_text) {

@@ -129,8 +129,9 @@ std::vector<std::size_t> named_cuts(const std::vector<ModelLayer>& layers, const
     const auto found = std::ranges::find_if(layers, [&](const ModelLayer& layer) { return begins(layer, name); });
     const auto at = static_cast<std::size_t>(found - layers.begin());
     if (found == layers.end() || at == 0)
-      throw Error(cat("parallel.cuts: ", name, at == 0 ? " is the model's first layer" : " is no layer of the model"),
-                  cat("layers that a stage can begin with: ", list_of(layers)));
+      throw Error(
+          cat("parallel.cuts: ", name, at == 0 ? " is the model's first layer" : " is not a layer of the model"),
+          cat("layers that a stage can begin with: ", list_of(layers)));
     if (!cuts.empty() && at <= cuts.back())
       throw Error(cat("parallel.cuts: ", name, " does not come after the cut before it"),
                   cat("give them in the model's order: ", list_of(layers)));

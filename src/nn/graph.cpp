@@ -206,7 +206,7 @@ void Graph::recompute(const std::vector<std::string>& names) {
     if (std::ranges::any_of(known, [&](const Block& b) { return stands_for(name, b.name); })) continue;
     std::string list;
     for (const Block& b : known) list += (list.empty() ? "" : ", ") + b.name;
-    throw Error(cat("memory.recompute names ", name, ", which is no block of this model"),
+    throw Error(cat("memory.recompute names ", name, ", which is not a block of this model"),
                 cat("the blocks are ", list, "; or none, or auto"));
   }
   for (Node& node : nodes_)

@@ -75,7 +75,7 @@ void check_contents(const std::string& path, bool resume) {
     if (resume) throw Error(cat(path, ": no such run folder to resume"), "leave out --resume to start a new run");
     return;
   }
-  if (!fs::is_directory(status)) throw Error(cat(path, ": exists and is no folder"), "set run.dir to another path");
+  if (!fs::is_directory(status)) throw Error(cat(path, ": exists and is not a folder"), "set run.dir to another path");
   bool empty = false;
   try {
     empty = is_empty(path);

@@ -163,7 +163,7 @@ class ExpressionParser {
     if (after < text_.size() && is_of_name(text_[after])) {
       while (after < text_.size() && is_of_name(text_[after])) ++after;
       fail(cat(shown(text_.substr(offset, after - offset)),
-               " is no number, expected one such as 4096, 0.001 or 1.0e-8"));
+               " is not a number, expected one such as 4096, 0.001 or 1.0e-8"));
     }
     if (error != std::errc()) fail(cat(shown(text_.substr(offset, after - offset)), " is too large or too small"));
     at_ = after;
@@ -246,7 +246,7 @@ double Expression::evaluate(const std::function<double(const Name&)>& value_of) 
     const double* values = stack.data() + (stack.size() - o.count);
     const double result = result_of(o.word, values, o.count);
     if (!std::isfinite(result))
-      throw Error(cat(place_.prefix(o.offset), shown_operation(o.word, values, o.count), " is no finite number"));
+      throw Error(cat(place_.prefix(o.offset), shown_operation(o.word, values, o.count), " is not a finite number"));
     stack.resize(stack.size() - o.count);
     stack.push_back(result);
   }

@@ -247,7 +247,7 @@ void StudyReader::read_range(const Entry& entry) {
   claim(entry.key, entry.key_place);
   const Field* field = find_field(entry.key);
   if (field != nullptr && !is_number(*field))
-    throw Error(cat(entry.place, entry.key, " is no number, expected a list of its values"));
+    throw Error(cat(entry.place, entry.key, " is not a number, expected a list of its values"));
   NumberRange range;
   range.integer = field == nullptr || is_integer(*field);
   std::string kind;
@@ -256,7 +256,7 @@ void StudyReader::read_range(const Entry& entry) {
     if (part.key == "points") {
       points = integer_of(part, 1, most_points);
     } else if (part.key == "multiple_of") {
-      if (!range.integer) throw Error(cat(part.key_place, "multiple_of with ", entry.key, ", which is no integer"));
+      if (!range.integer) throw Error(cat(part.key_place, "multiple_of with ", entry.key, ", which is not an integer"));
       range.multiple_of = integer_of(part, 1, 1e9);
     } else {
       constexpr std::string_view kinds[] = {"uniform", "log_uniform", "grid", "log_grid", "points", "multiple_of"};
@@ -360,7 +360,7 @@ void StudyReader::read_rule(const Entry& entry) {
   claim(entry.key, entry.key_place);
   const Field* field = find_field(entry.key);
   if (field != nullptr && !is_number(*field))
-    throw Error(cat(entry.key_place, entry.key, " is no number, and a rule gives one"),
+    throw Error(cat(entry.key_place, entry.key, " is not a number, and a rule gives a number"),
                 "Vary it with cases: vary: {recipe: {a: {" + entry.key + ": ...}, b: {...}}}");
   if (!entry.node.IsScalar()) refuse(entry, "an expression such as 0.001 * sqrt(batch.global / 4096)");
   Rule rule{entry.key, Expression::parse(entry.node.Scalar(), text_place(entry.node)), false};
@@ -374,7 +374,7 @@ void StudyReader::check_names(const Expression& expression) const {
     const std::string where = expression.place().prefix(name.offset);
     check_key({name.name, {}, where, where}, "read");
     if (!is_number(*find_field(name.name)))
-      throw Error(cat(where, name.name, " is no number, and a rule calculates with numbers"));
+      throw Error(cat(where, name.name, " is not a number, and a rule calculates with numbers"));
   }
 }
 

@@ -99,7 +99,7 @@ StudyWork StudyWork::deserialize(const std::string& text) {
 void check_folder(const std::string& folder, bool resume) {
   std::error_code code;
   if (fs::exists(folder, code) && !fs::is_directory(folder, code))
-    throw Error(cat(folder, ": exists and is no folder"), "give the study another name");
+    throw Error(cat(folder, ": exists and is not a folder"), "give the study another name");
   if (resume) return;
   std::string first;
   int begun = 0;
@@ -118,7 +118,7 @@ void check_same_result(const std::string& folder, const Trial& trial) {
   const std::string place = cat(folder, "/", trial.name), path = place + "/experiment.yaml";
   std::error_code code;
   if (fs::exists(place, code) && !fs::is_directory(place, code))
-    throw Error(cat(place, ": exists and is no folder"), "remove it, or give the study another name");
+    throw Error(cat(place, ": exists and is not a folder"), "remove it, or give the study another name");
   if (!fs::exists(path, code)) return;
   const Experiment before = parse_stored_experiment(read_yaml_text(path, "experiment"), path, {});
   std::string differences;

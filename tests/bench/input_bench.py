@@ -112,9 +112,9 @@ def machine():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="with *.JPEG or *.jpg")
+    parser.add_argument("folder", type=Path, help="folder with *.JPEG or *.jpg files")
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--passes", type=int, default=5, help="over the files, on each of the two turns [5]")
+    parser.add_argument("--passes", type=int, default=5, help="passes over the files, in each of the two turns [5]")
     parser.add_argument("--output", default="results/bench/input", help="without .csv and .md [results/bench/input]")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -61,7 +61,7 @@ def cost(steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="one model")
-    parser.add_argument("--seconds", type=float, default=150, help="of each case")
+    parser.add_argument("--seconds", type=float, default=150, help="seconds of each case")
     parser.add_argument("--warmup-seconds", type=float, default=10)
     parser.add_argument("--python", default=str(ROOT / "build/pytorch/bin/python"), help="a Python with Pillow, where photographs are made up")
     parser.add_argument("--output", default="results/bench/noise_cost.csv")

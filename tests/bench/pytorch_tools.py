@@ -101,7 +101,7 @@ def add_options(parser, batch):
     parser.add_argument("--batch", type=int, default=batch, help=f"samples per update over all ranks [{batch}]")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast [fp32]")
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="over all ranks [the cores]")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of all ranks together [the number of cores]")
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--window-seconds", type=float, default=1.0)
     parser.add_argument("--warmup-seconds", type=float, default=2.0)

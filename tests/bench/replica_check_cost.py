@@ -45,7 +45,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4, help="pairs of runs of each model")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=0, help="of each run; 0: enough for some tens of seconds")
+    parser.add_argument("--steps", type=int, default=0, help="steps of each run; 0: enough for some tens of seconds")
     parser.add_argument("--output", default="results/bench/replica_check.csv")
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)

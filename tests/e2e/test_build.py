@@ -63,7 +63,7 @@ def test_a_build_keeps_the_variables_that_were_given_on_the_command_line(tmp_pat
     for name in "configure", "cudnn_frontend", "cutlass", "setup":
         (tmp_path / ".ci" / f"{name}.sh").write_text('#!/bin/bash\n[ -z "${1:-}" ] || touch "$1"\n')
         (tmp_path / ".ci" / f"{name}.sh").chmod(0o755)
-    # `make test` exports the variables that a build remembers, and here the environment would win.
+    # `make test` exports the variables that a build remembers. In this test they would override the remembered ones.
     clean = {name: value for name, value in os.environ.items()
              if not name.startswith(("CUDA", "MAKE", "MFLAGS")) and not name.endswith("_HOME") and name not in ("CXX", "OPTIMISE", "WARNINGS")}
 

@@ -172,7 +172,7 @@ def test_plan_expects_the_time_of_a_measured_step(workshop):
     result = workshop.run(*plan, ranks=0)
     assert re.search(r"^expected time  about .*, from the preflight files, without evaluations and checkpoints$", result.out, re.M), result
     result = workshop.run(*plan, "model.hidden=32", ranks=0)
-    assert "expected time" not in result.out and "the preflight files tell no time for this run" in result.err, result
+    assert "expected time" not in result.out and "the preflight files give no time for this run" in result.err, result
 
 
 def test_plan_expects_the_time_of_the_nearest_earlier_run(workshop):

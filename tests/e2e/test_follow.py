@@ -488,7 +488,7 @@ def test_mlperfs_checker_accepts_sgd_and_refuses_what_we_say_it_refuses(mlperf, 
 def test_another_run_gets_what_it_has_and_a_sentence(mlperf, run, tmp_path):
     say(run, "not ended")
     words = follow(run, "--mllog", tmp_path / "log.txt", "--once").stdout
-    assert "is no log of MLPerf's closed ResNet-50 benchmark" in words and "this is cnn on made-train" in words
+    assert "is not a log of MLPerf's closed ResNet-50 benchmark" in words and "this is cnn on made-train" in words
     text = (tmp_path / "log.txt").read_text()
     accuracies = [e["validation_accuracy"] for e in records_of(run) if "validation_accuracy" in e]
     assert text.count('"eval_accuracy"') == len(accuracies) and f'"value": {accuracies[-1]}' in text

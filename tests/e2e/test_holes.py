@@ -175,7 +175,7 @@ def test_a_removed_lock_is_taken_again(workshop):
 # ---- Converters ----------------------------------------------------------------------------------------------------
 
 def sources(folder, kind):
-    """The words of a small conversion into folder/set, with two shards of training samples, and its input."""
+    """Makes the input of a small conversion. Returns the arguments of ringtrain-data for it, with two training shards."""
     if kind == "images":
         for split in "train", "val":
             for label in "a", "b":

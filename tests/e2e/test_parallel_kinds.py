@@ -190,7 +190,7 @@ OF_STAGES = [
     (ADASCALE, "optimizer.adascale is true", "over all stages"),
     ({"optimizer": {"kind": "muon"}}, "optimizer.kind is muon", "ranks with the whole model"),
     (TRUST, "record_trust_every_steps is 1", "its own layers only"),
-    ({"parallel": {"cuts": ["lstm.l7"]}}, "lstm.l7 is no layer", "lstm.l1, linear"),
+    ({"parallel": {"cuts": ["lstm.l7"]}}, "lstm.l7 is not a layer", "lstm.l1, linear"),
     ({"parallel": {"cuts": ["lstm.l1", "linear"]}}, "names 2 layers", "parallel.stages 2 need 1"),
     ({"parallel": {"stages": 4}}, "4", "3 layers"),
     ({"parallel": {"stages": 3}}, "parallel.stages 3", "does not divide the 4 ranks"),

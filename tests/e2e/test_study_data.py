@@ -129,4 +129,4 @@ def test_a_folder_without_classes_is_named(tmp_path):
     done = make(tmp_path, "pictures", folder, "mine-set", code=1)
     assert f"PICTURES={folder}" in done.stderr and "1 class folders with 3 pictures" in done.stderr
     done = make(tmp_path, "pictures", tmp_path / "nowhere", "mine-set", code=1)
-    assert "nowhere is no folder" in done.stderr
+    assert "nowhere is not a folder" in done.stderr

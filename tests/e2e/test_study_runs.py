@@ -81,7 +81,7 @@ def test_a_queue_is_worked_off_on_any_number_of_ranks(workshop, ranks, text):
     trials = study.assert_all_finished_in_one_start()
     assert f"study small: {len(trials)} trials, {len(trials)} finished" in result.out, result
     assert "validation loss" not in "\n".join(line for line in result.out.splitlines() if line.startswith("epoch")), \
-        "lines of a trial belong into its log.txt"
+        "lines of a trial belong in its log.txt"
     for name in trials:
         assert "finished after step 6" in (study.folder / name / "log.txt").read_text()
 
@@ -94,7 +94,8 @@ def test_trials_equal_single_runs_bit_for_bit(workshop):
 
 
 def damaged_copy(workshop):
-    """A copy of the training data with one byte of its last shard's tokens changed. No plan sees this error."""
+    """Makes a copy of the training data in which the first byte of each shard's tokens is changed. `--plan` does not find
+    this error."""
     for path in workshop.data.parent.glob(f"{workshop.data.name}-train-*.h5"):
         text = bytearray(path.read_bytes())
         with h5py.File(path) as file:

@@ -85,10 +85,10 @@ PICTURES = ["cnn-2", "cnn-4", "resnet-2"]
 TRAINED = SMALL + PICTURES
 WORDS = {signal.SIGKILL: "KILL", signal.SIGSTOP: "STOP", signal.SIGTERM: "TERM", signal.SIGUSR1: "USR1"}
 
-# The seeds 1 to 5 were recorded first, and their faults stay as they are. What has come later is drawn for greater seeds
+# The seeds 1 to 5 were recorded first, and their faults stay as they are. Newer kinds of faults are drawn for greater seeds
 # only: the jobs below, SIGSTOP with SIGCONT of mpirun, launcher and batch script, signals to mpirun under the batch
-# script, and the family `in a sum`. What comes next must leave all seeds of the record as they are, too: a test draws
-# every fault of the record again.
+# script, and the family `in a sum`. A future kind of fault must not change the faults of any recorded seed: a test
+# draws every fault of the record again.
 FIRST_SEEDS = 5
 LATER_JOBS = {"names-2": ["fixed-2"], "names-4": ["fixed-4"], "server-2": ["async-3"], "resnet-2": ["shares-2"]}
 
@@ -312,7 +312,8 @@ def unreadable_resume(g, fault):
 
 # ---- Memory, time, transport ---------------------------------------------------------------------------------------
 
-# The program's words, those of a library that the program passes on, or a crash within a library and within MPI's start.
+# What is printed when memory runs out: the program's own message, a message of a library, or a crash in a library or in
+# MPI's start.
 NO_MEMORY = r"ringtrain: error.*([Mm]emory|alloc)|libgomp: Out of memory|out of dynamic memory in \w*yylex|exited on signal|ended by signal|An error occurred in MPI_Init_thread"
 
 

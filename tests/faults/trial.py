@@ -59,7 +59,7 @@ class Trial:
         if code != 0 or fault.harm:
             self.resume(requeued)
         self.wrong = [self.anonymous(sentence) for sentence in self.wrong]
-        if fault.target == "remove checkpoint":  # the checkpoint that a start writes as a trial then stays, too
+        if fault.target == "remove checkpoint":  # the checkpoint with which a start measures the time of writing then stays, too
             self.wrong = [sentence for sentence in self.wrong if "temporary files are left" not in sentence]
         return self
 

@@ -9,11 +9,11 @@ namespace ringtrain::fuzz {
 
 // Both functions keep the length of the input.
 //
-// Corrects the CRC-32 of every chunk that is complete. Returns an input that is no PNG file unchanged.
+// Corrects the CRC-32 of every chunk that is complete. If the input is not a PNG file, returns it unchanged.
 std::string repair_png(std::string_view input);
 
-// Corrects the checksum of every member's header and the length of every pax record. Stops where a member's size leads
-// out of the file.
+// Corrects the checksum of every member's header and the length of every pax record. Stops if a member would end
+// after the end of the file.
 std::string repair_tar(std::string_view input);
 
 }  // namespace ringtrain::fuzz

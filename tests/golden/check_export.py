@@ -113,7 +113,7 @@ def torchvision_model(kind, w, stride_in):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("export"), parser.add_argument("logits")
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="of the largest logit, if that is above 1")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="largest difference of a logit; a share of the largest logit if that is above 1")
     arguments = parser.parse_args()
     w, kept = load_file(arguments.export), load_file(arguments.logits)
     with safe_open(arguments.logits, "pt") as file:

@@ -29,13 +29,13 @@ def make_parser(description, output):
     parser.add_argument("--precision", choices=["bf16", "fp16", "tf32", "fp32"], action="append", help="[bf16 and fp16]")
     parser.add_argument("--batch", type=int, action="append", help="[all]")
     parser.add_argument("--side", choices=["both", "ringtrain", "pytorch"], default="both", help="one side alone, once [both]")
-    parser.add_argument("--ways", default=",".join(WAYS), help=f"of PyTorch [{','.join(WAYS)}]")
+    parser.add_argument("--ways", default=",".join(WAYS), help=f"ways to run PyTorch [{','.join(WAYS)}]")
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--window-seconds", type=float, default=0.5)
     parser.add_argument("--warmup-seconds", type=float, default=1.0)
     parser.add_argument("--case-seconds", type=float, default=60.0, help="longest warm-up of one case of PyTorch [60]")
     parser.add_argument("--search-seconds", type=float, default=20.0, help="ringtrain's first search for fusions [20]")
-    parser.add_argument("--minutes", type=float, default=7.0, help="no new run is started after that [7]")
+    parser.add_argument("--minutes", type=float, default=7.0, help="minutes after which no new run is started [7]")
     parser.add_argument("--output", default=output, help=f"without .csv and .md [{output}]")
     return parser
 

@@ -129,8 +129,8 @@ def table(rows, facts, ways):
 def main():
     parser = make_parser(__doc__, "results/gpu/lstm")
     parser.add_argument("--only", choices=list(SHAPES), action="append", help="these models [all]")
-    parser.add_argument("--positions", type=int, default=POSITIONS, help=f"of a sample [{POSITIONS}]")
-    parser.add_argument("--dropout", type=float, default=0.0, help="between layers; above 0 cuDNN is called layer by layer [0]")
+    parser.add_argument("--positions", type=int, default=POSITIONS, help=f"positions of a sample [{POSITIONS}]")
+    parser.add_argument("--dropout", type=float, default=0.0, help="dropout between layers; above 0, cuDNN is called layer by layer [0]")
     options = parse(parser)
     if options.side == "both" and options.device == "cuda" and "graphs, 16-bit weights" not in options.ways:
         options.ways.insert(min(2, len(options.ways)), "graphs, 16-bit weights")

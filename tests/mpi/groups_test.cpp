@@ -209,7 +209,7 @@ TEST(Groups, TheJobItselfHasNoFailuresOfItsOwn) {
   EXPECT_FALSE(session().job().failed());
   const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
   ring->abort("main() ends the job");
-  // abort() returns on a part of the job that stays with it, too, although the other ranks of the part do not call it.
+  // abort() also returns for a part of the job that ends with the job, although the part's other ranks do not call it.
   const std::optional<RankGroup> part = session().job().part(0);
   EXPECT_TRUE(part->ends_job());
   const auto over_part = make_mpi_communicator(*part, kChunkBytes);

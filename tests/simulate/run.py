@@ -169,18 +169,18 @@ def main():
     parser.add_argument("ranks", type=int, nargs="+", help="numbers of ranks")
     parser.add_argument("--what", default="job",
                         help=f"{', '.join(JOBS)}, or parts with commas: {', '.join(PARTS)} [job]")
-    parser.add_argument("--elements", type=int, default=0, help="of the vector; default: of ResNet-50's gradient")
+    parser.add_argument("--elements", type=int, default=0, help="number of elements of the vector; 0: those of ResNet-50's gradient [0]")
     parser.add_argument("--topology", choices=("fat_tree", "dragonfly"), default="fat_tree")
     parser.add_argument("--ranks-per-node", type=int, default=16)
     parser.add_argument("--algorithm", nargs="+", default=["auto"],
-                        help="as communication.algorithm; library: MPI_Allreduce with Open MPI's choices [auto]")
-    parser.add_argument("--message-gb-s", type=float, default=12, help="of a message, at most [12]")
-    parser.add_argument("--memory-gb-s", type=float, default=200, help="of all values that a node's ranks read [200]")
+                        help="values of communication.algorithm, or library: MPI_Allreduce with Open MPI's choices [auto]")
+    parser.add_argument("--message-gb-s", type=float, default=12, help="largest bandwidth of a message [12]")
+    parser.add_argument("--memory-gb-s", type=float, default=200, help="bandwidth of a node's memory, for the values that its ranks read [200]")
     parser.add_argument("--node-us", type=float, default=1, help="latency within a node [1]")
-    parser.add_argument("--network-gb-s", type=float, default=12, help="of a node's network [12]")
+    parser.add_argument("--network-gb-s", type=float, default=12, help="bandwidth of a node's network [12]")
     parser.add_argument("--network-us", type=float, default=2, help="latency between nodes [2]")
     parser.add_argument("--faster", type=float, default=10,
-                        help="a rank computes so many times faster than the measured core [10]")
+                        help="a rank computes this many times faster than the measured core [10]")
     parser.add_argument("--look-us", type=float, default=0,
                         help="a rank that computes looks at its messages every so many microseconds, not only at watermarks [0]")
     parser.add_argument("--spare-core", action="store_true",

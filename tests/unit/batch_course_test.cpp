@@ -44,7 +44,7 @@ TEST(BatchCourse, AFractionOfAnEpochIsOneOfItsSamples) {
   batch.schedule = {{1.3, 2}};
   const BatchCourse course = batch_course(batch, 109, false, 100);
   EXPECT_EQ(course.batch_at({0, 0, 1, 29}), 20);
-  EXPECT_EQ(course.batch_at({0, 0, 1, 30}), 40) << "the sample that is meant, not the one behind it";
+  EXPECT_EQ(course.batch_at({0, 0, 1, 30}), 40) << "the sample that is meant, not the one after it";
   EXPECT_EQ(course.batch_at({0, 0, 2, 0}), 40);
 }
 

@@ -226,7 +226,7 @@ TEST_F(CheckpointTest, EveryDamageIsNamed) {
        "the attributes or the list of contents are damaged"},
       {"byte of the list flipped", [](auto& file) { flip_byte(file, offset_of(file, "contents") + 3); },
        "the attributes or the list of contents are damaged"},
-      {"no schema", edited([](hid_t f) { H5Adelete(f, "schema"); }), "is no checkpoint: the attribute 'schema'"},
+      {"no schema", edited([](hid_t f) { H5Adelete(f, "schema"); }), "is not a checkpoint: the attribute 'schema'"},
       {"a data set's schema",
        [](auto& file) {
          fs::remove(file);
@@ -490,7 +490,7 @@ TEST_F(CheckpointTest, AKillAtAnyMomentLeavesAWholeNewestFile) {
     EXPECT_TRUE(first == 1 || newest != "") << "an earlier checkpoint was lost";
     if (newest.empty()) continue;
     const Checkpoint found = read_checkpoint(newest);
-    EXPECT_GE(found.step, first - 1) << "went back behind an earlier checkpoint";
+    EXPECT_GE(found.step, first - 1) << "went back to a step before an earlier checkpoint";
     expect_same_bits(example(found.step, 20000), found);
     first = found.step + 1;
     for (const std::string& name : files_in(path("checkpoints"))) kills_in_the_middle += name.ends_with(".tmp") ? 1 : 0;

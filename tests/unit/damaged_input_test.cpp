@@ -170,7 +170,7 @@ TEST(JsonInput, WholeNumbersFitOrAreNone) {
   EXPECT_EQ(integer_in<std::int64_t>(Json(-9223372036854775808.0)), std::numeric_limits<std::int64_t>::min());
   EXPECT_EQ(integer_in<std::int64_t>(Json(std::numeric_limits<std::uint64_t>::max())), std::nullopt);
   EXPECT_EQ(integer_in<std::int64_t>(Json("7")), std::nullopt);
-  expect_contains(message_of([] { integer_from<int>(Json("many")); }), "\"many\" is no whole number of 32 bits");
+  expect_contains(message_of([] { integer_from<int>(Json("many")); }), "\"many\" is not a whole number of 32 bits");
 }
 
 TEST(JsonInput, DepthIsLimited) {
@@ -233,7 +233,7 @@ TEST(DamagedCheckpointTexts, AreNamed) {
   EXPECT_EQ(vocabulary_of(checkpoint), (std::vector<std::string>{"a", "\xc3"}));
   for (const char* bad : {"[256]", "[null]", "{}", "nothing", "[[1]]"}) {
     checkpoint.texts["vocabulary"] = bad;
-    expect_contains(message_of([&] { vocabulary_of(checkpoint); }), "vocabulary is no list of symbols");
+    expect_contains(message_of([&] { vocabulary_of(checkpoint); }), "vocabulary is not a list of symbols");
   }
   checkpoint.texts.erase("vocabulary");
   expect_contains(message_of([&] { vocabulary_of(checkpoint); }), "without a text 'vocabulary'");

@@ -330,8 +330,8 @@ TEST_F(DatasetTest, TheVerifierFindsWhatChecksumsCannot) {
   expect_contains(faults_after(full, 4, 0), cat("record ", full, " ('"));
   expect_contains(faults_after(full, 4, 0), "has a blank that is not on the left");
   expect_contains(faults_after(full, 4, 1), "has a stop symbol before its end");
-  expect_contains(faults_after(full, 4, 28), "is no prefix of its name '");
-  expect_contains(faults_after(short_row, 7, 28), "is no prefix of its name '");
+  expect_contains(faults_after(full, 4, 28), "is not a prefix of its name '");
+  expect_contains(faults_after(short_row, 7, 28), "is not a prefix of its name '");
   make_names();
   edit(shard(0), [](hid_t f) {
     const h5::Handle ids(H5Dopen2(f, "sample_ids", H5P_DEFAULT), H5Dclose);

@@ -358,8 +358,8 @@ TEST(HostDevice, AnIsolatedCommandSeesOnlyItsRegionsAndWritesOnlyThere) {
   auto* memory = static_cast<float*>(device.allocate(12, "three"));
   const Stream stream = device.compute_stream();
   device.give_work(stream, "one", {{memory, 4, true}}, [=] { memory[0] = std::isnan(memory[1]) ? 5.0f : 6.0f; });
-  EXPECT_EQ(memory[0], 5.0f) << "what it does not name is no number";
-  EXPECT_EQ(memory[1], 0.0f) << "and is as it was behind it";
+  EXPECT_EQ(memory[0], 5.0f) << "a command must not see memory that it does not name";
+  EXPECT_EQ(memory[1], 0.0f) << "the memory after it is unchanged";
   EXPECT_THROW(device.give_work(stream, "wrong", {{memory, 4, true}}, [=] { memory[2] = 1; }), Error);
   EXPECT_THROW(device.give_work(stream, "reader", {{memory, 4, false}}, [=] { memory[0] = 1; }), Error);
 }

@@ -189,7 +189,8 @@ TEST_F(ImageConvert, MistakesInAListNameTheirLine) {
   expect_contains(error_with("a.jpg 0\nb.jpg 1\n./a.jpg 0\n"), "line 3: 'a.jpg' is listed already in line 1");
   expect_contains(error_with("a.jpg\n"), "line 1: 'a.jpg' has no label");
   expect_contains(error_with("a.jpg 3\nb.jpg -1\n"), "line 2: the label is -1");
-  expect_contains(error_with("a.jpg 10\nb.jpg 9\nc.jpg 1O\n"), "line 3: the label '1O' is no number, unlike that of");
+  expect_contains(error_with("a.jpg 10\nb.jpg 9\nc.jpg 1O\n"),
+                  "line 3: the label '1O' is not a number, unlike that of");
   expect_contains(error_with("\n\n"), "lists no images");
   listed.class_list = put_text("classes.txt", "n1\nn2\n");
   expect_contains(error_with("\na.jpg 2\n"), "line 2: the label 2 is outside 0 to 1");
@@ -268,7 +269,7 @@ TEST_F(ImageConvert, AllBrokenImagesAreListedAndNothingIsWritten) {
   expect_contains(error_of(strict), "6 of 14 images cannot be used");
   for (const std::string part :
        {"cut.jpg: libjpeg: Premature end", "empty.jpg: is empty (0 bytes)", "page.jpg: is HTML", "moving.jpg: is GIF",
-        "dangling.jpg: cannot open: No such file", "pipe.jpg: is no ordinary file"})
+        "dangling.jpg: cannot open: No such file", "pipe.jpg: is not a regular file"})
     expect_contains(log_.str(), part);
   EXPECT_TRUE(fs::is_empty(path("out")));
   strict.broken = "skip";
@@ -356,7 +357,7 @@ TEST_F(ImageConvert, ResumingGivesTheSameBytesAsAnUninterruptedConversion) {
   EXPECT_EQ(report.splits[validation_split].resumed_shards, 4);
   EXPECT_EQ(files("a"), expected);
   whole.seed = 9;
-  expect_contains(error_of(whole), "is of another conversion");
+  expect_contains(error_of(whole), "belongs to another conversion");
   EXPECT_EQ(files("a").size(), expected.size());
   whole.resume = false;
   expect_contains(error_of(whole), "exists already");

@@ -223,7 +223,7 @@ TEST_F(MemoryPlanOnAGpu, WhatDoesNotFitIntoTheGpuIsRefusedWithoutALimit) {
   EXPECT_LT(open.batch.micro_batch, micro);
   EXPECT_LE(bytes(open), room);
 
-  // Just above what fits, more is offloaded than the passes hide.
+  // If a micro-batch is slightly too large, more is offloaded than can be copied during the passes.
   for (std::int64_t fits = micro / 2; micro - fits > 4;) {
     const std::int64_t middle = (micro + fits) / 8 * 4;
     (bytes(plan(keys(middle, middle, roomy))) <= room ? fits : micro) = middle;

@@ -31,8 +31,8 @@ std::vector<Case> cases() {
 
 class NormStatistics : public testing::TestWithParam<Case> {};
 
-// The sums over the groups of mean and mean square. They follow from the means and unbiased variances in the
-// reference's training.
+// Returns the expected statistics: the groups' means added up, and their mean squares added up. They follow from the
+// means and unbiased variances in the reference's training.
 std::vector<double> expected_statistics(const Images& s) {
   std::vector<double> sums(static_cast<std::size_t>(s.table.size()));
   for (std::int64_t first = 0; first < s.rows; first += s.group) {

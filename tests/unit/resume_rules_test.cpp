@@ -137,7 +137,7 @@ TEST(ResumeRules, HowNoiseIsMeasuredDecidesWhatIsLearnedWhereTrainingFollowsIt) 
     EXPECT_TRUE(decides(follows, key, "16", "32")) << key;
 }
 
-// The message after `finished` steps of the plan.
+// Returns what the user is told about the learning rate when a run resumes after `finished` steps.
 std::string told(const Experiment& before, const RunPlan& plan, std::int64_t finished) {
   const ScheduleContext& schedule = plan.schedule;
   return changed_rate(before, plan,

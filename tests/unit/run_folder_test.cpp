@@ -141,7 +141,7 @@ TEST_F(RunFolderTest, ResumeWantsAnEarlierRun) {
   std::ofstream("home/thesis.tex") << "x";
   expect_contains(message_of([] { RunFolder("home", true); }), "not a run");
   std::ofstream("file") << "x";
-  expect_contains(message_of([] { RunFolder("file", false); }), "is no folder");
+  expect_contains(message_of([] { RunFolder("file", false); }), "is not a folder");
   expect_contains(message_of([] { RunFolder("file/run", false); }), "file/run: ");
 }
 

@@ -235,8 +235,8 @@ TEST_F(SafetensorsTest, DamagedFilesAreOneErrorThatNamesFileAndTensor) {
       {"{" + x, 8, "the header is no JSON"},
       {"[1, 2]", 0, "the header is JSON, but no object"},
       {"{" + x + "," + x + "}", 8, "the header has 'x' twice"},
-      {R"({"__metadata__":{"step":1},)" + x + "}", 8, "__metadata__ 'step' is no text"},
-      {R"({"__metadata__":"pt",)" + x + "}", 8, "__metadata__ is no object"},
+      {R"({"__metadata__":{"step":1},)" + x + "}", 8, "__metadata__ 'step' is not text"},
+      {R"({"__metadata__":"pt",)" + x + "}", 8, "__metadata__ is not an object"},
       {R"({"x":3})", 0, "tensor 'x': no dtype"},
       {R"({"x":{"shape":[2],"data_offsets":[0,8]}})", 8, "tensor 'x': no dtype"},
       {R"({"x":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})", 8, "tensor 'x': unknown dtype 'F33'"},
@@ -273,7 +273,7 @@ TEST_F(SafetensorsTest, OtherFilesAreOneErrorThatSaysWhatToDo) {
   expect_contains(message(std::string("\x80\x02}q\x01.....", 10)), "file of torch.save");
   expect_contains(message("\x89HDF\r\n\x1a\n"), "ringtrain export CHECKPOINT.h5");
   expect_contains(message_of([&] { SafetensorsFile{path("none")}; }), "cannot open: No such file");
-  expect_contains(message_of([&] { SafetensorsFile{folder_.string()}; }), "is no file");
+  expect_contains(message_of([&] { SafetensorsFile{folder_.string()}; }), "is not a regular file");
 }
 
 TEST_F(SafetensorsTest, ATensorOfIntegersCannotBeWeights) {
@@ -282,7 +282,7 @@ TEST_F(SafetensorsTest, ATensorOfIntegersCannotBeWeights) {
   std::vector<float> values(2), three(3);
   expect_contains(message_of([&] { opened.read(opened.entries().at(0), values); }),
                   "tensor 'x' is of type I32, expected F32, F16, BF16 or F64");
-  expect_contains(message_of([&] { opened.read(opened.entries().at(0), three); }), "has 2 values, wanted are 3");
+  expect_contains(message_of([&] { opened.read(opened.entries().at(0), three); }), "has 2 values, expected 3");
 }
 
 TEST_F(SafetensorsTest, AFileThatShrinksWhileItIsReadIsAnError) {

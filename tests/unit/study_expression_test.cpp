@@ -60,9 +60,9 @@ TEST(StudyExpression, EveryMistakeIsNamedAtItsColumn) {
       {"1 2", "s.yaml:3:13: unexpected '2', expected an operator, or the end"},
       {"2 ** 3", "s.yaml:3:14: unexpected '*', " + value},
       {"2 x 3", "s.yaml:3:13: unexpected 'x', expected an operator, or the end"},
-      {"2x", "s.yaml:3:11: '2x' is no number, expected one such as 4096, 0.001 or 1.0e-8"},
-      {"1.2.3", "s.yaml:3:11: '1.2.3' is no number, expected one such as 4096, 0.001 or 1.0e-8"},
-      {"4_096", "s.yaml:3:11: '4_096' is no number, expected one such as 4096, 0.001 or 1.0e-8"},
+      {"2x", "s.yaml:3:11: '2x' is not a number, expected one such as 4096, 0.001 or 1.0e-8"},
+      {"1.2.3", "s.yaml:3:11: '1.2.3' is not a number, expected one such as 4096, 0.001 or 1.0e-8"},
+      {"4_096", "s.yaml:3:11: '4_096' is not a number, expected one such as 4096, 0.001 or 1.0e-8"},
       {"1e999", "s.yaml:3:11: '1e999' is too large or too small"},
       {".5", "s.yaml:3:11: unexpected '.', " + value},
       {"(1 + 2", "s.yaml:3:17: the ( at column 11 is not closed, expected )"},
@@ -83,10 +83,10 @@ TEST(StudyExpression, EveryMistakeIsNamedAtItsColumn) {
 
 TEST(StudyExpression, AResultThatIsNotFiniteIsNamedAtItsOperation) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"1 + 4 / (ranks - 4)", "s.yaml:3:17: 4 / 0 is no finite number"},
-      {"sqrt(other)", "s.yaml:3:11: sqrt(-3) is no finite number"},
-      {"log(0)", "s.yaml:3:11: log(0) is no finite number"},
-      {"10^10^10", "s.yaml:3:13: 10 ^ 1e+10 is no finite number"},
+      {"1 + 4 / (ranks - 4)", "s.yaml:3:17: 4 / 0 is not a finite number"},
+      {"sqrt(other)", "s.yaml:3:11: sqrt(-3) is not a finite number"},
+      {"log(0)", "s.yaml:3:11: log(0) is not a finite number"},
+      {"10^10^10", "s.yaml:3:13: 10 ^ 1e+10 is not a finite number"},
   };
   for (const auto& [text, expected] : cases)
     expect_contains(message_of([&] { Expression::parse(text, place).evaluate(value_of); }), expected);
@@ -133,7 +133,7 @@ TEST(StudyCondition, EveryMistakeIsNamedAtItsColumn) {
 
 TEST(StudyCondition, ARightSideIsNamedAtItsOwnColumn) {
   const Comparison c = Comparison::parse("1 = 2 / (ranks - 4)", place);
-  expect_contains(message_of([&] { c.holds(value_of); }), "s.yaml:3:17: 2 / 0 is no finite number");
+  expect_contains(message_of([&] { c.holds(value_of); }), "s.yaml:3:17: 2 / 0 is not a finite number");
   ASSERT_EQ(c.right.names().size(), 1u);
   EXPECT_EQ(c.right.names()[0].offset, 9u);
 }

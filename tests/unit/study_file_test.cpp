@@ -184,7 +184,7 @@ TEST_F(StudyFile, EveryMistakeHasItsOwnMessage) {
       {"vary: {batch.global: [1]}\nrules: {batch.global: 2}\n", "s.yaml:4:9: batch.global is already set at line 3"},
       {"vary: {stop.steps: [1]}\nlimits: {epochs: 2}\n", "s.yaml:4:1: stop.steps is already set at line 3"},
       // Ranges and groups.
-      {"vary: {model.kind: {uniform: [1, 2]}}\n", "s.yaml:3:20: model.kind is no number, expected a list"},
+      {"vary: {model.kind: {uniform: [1, 2]}}\n", "s.yaml:3:20: model.kind is not a number, expected a list"},
       {"vary: {seed: {unifrom: [1, 2]}}\n", "s.yaml:3:15: unknown key 'unifrom'; did you mean 'uniform'?"},
       {"vary: {seed: {uniform: [2, 1]}}\ndraws: {count: 2}\n", "s.yaml:3:24: uniform is a list, expected [lowest, "},
       {"vary: {seed: {uniform: [1]}}\n", "s.yaml:3:24: uniform is a list, expected [lowest, highest]"},
@@ -211,10 +211,11 @@ TEST_F(StudyFile, EveryMistakeHasItsOwnMessage) {
       {"limits: {target: 1.5}\n", "s.yaml:3:18: target is '1.5', expected a map such as {validation_loss: 1.5}"},
       // Rules.
       {"rules: {learning_rate.bas: 1}\n", "s.yaml:3:9: unknown key 'learning_rate.bas'; did you mean"},
-      {"rules: {model.kind: 1}\n", "s.yaml:3:9: model.kind is no number, and a rule gives one"},
+      {"rules: {model.kind: 1}\n", "s.yaml:3:9: model.kind is not a number, and a rule gives a number"},
       {"rules: {learning_rate.base: [1]}\n", "s.yaml:3:29: learning_rate.base is a list, expected an expression"},
       {"rules: {learning_rate.base: 2 * batch.globl}\n", "s.yaml:3:33: unknown key 'batch.globl'; did you mean"},
-      {"rules: {learning_rate.base: 2 * model.kind}\n", "s.yaml:3:33: model.kind is no number, and a rule calculates"},
+      {"rules: {learning_rate.base: 2 * model.kind}\n",
+       "s.yaml:3:33: model.kind is not a number, and a rule calculates"},
       {"rules: {learning_rate.base: \"2 * (3\"}\n", "s.yaml:3:36: the ( at column 34 is not closed"},
       {"rules:\n  learning_rate.base: 2 *\n    3\n", "s.yaml:4:23: an expression of several lines"},
       {"rules:\n  - ranks * 2\n", "s.yaml:4:14: no comparison, expected one of = < <= > >="},

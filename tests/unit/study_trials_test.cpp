@@ -93,7 +93,7 @@ TEST_F(StudyTrials, RulesThatCannotBeFollowedAreNamed) {
        "s.yaml:3:23: batch.worker: batch.global / 3 is 21.3333, expected an integer (trial unchanged) [round(...)"},
       {"rules: {learning_rate.base: 0 - ranks}\n", "s.yaml:3:29: learning_rate.base is '-1', expected a number"},
       {"vary: {seed: [1, 2]}\nrules: {learning_rate.base: 1 / (seed - 2)^2}\n",
-       "s.yaml:4:31: 1 / 0 is no finite number (trial seed-2)"},
+       "s.yaml:4:31: 1 / 0 is not a finite number (trial seed-2)"},
       {"vary: {batch.worker: [16, 5]}\n",
        "s.yaml:3:27: batch.worker is 5 but batch.global is 64, expected a worker that divides global (trial worker-5)"},
       {"vary: {batch.global: [64, many]}\n", "s.yaml:3:27: batch.global is 'many', expected an integer from 1"},

@@ -62,27 +62,38 @@ struct Fault {
 
 const std::vector<Fault> faults = {
     {"changed bytes", [](Path a, Path) { change_byte(a, read_shard_header(a).byte_offset, 7); }, "has a wrong CRC-32C"},
-    {"an id outside the vocabulary", [](Path a, Path) { change_row(a, 2, {0, 0, 0, 0, 0, 0, 0, 0, 200}); },
+    {"an id outside the vocabulary",
+     [](Path a, Path) {
+       change_row(a, 2, {0, 0, 0, 0, 0, 0, 0, 0, 200});
+     },
      "record 2 of 'tokens' holds the id 200, but the vocabulary has "},
     {"an empty row", [](Path a, Path) { change_row(a, 3, std::vector<std::uint8_t>(row_bytes)); },
      "record 3 ('*********') holds only blanks"},
-    {"offsets that do not ascend", [](Path a, Path) { change<std::uint64_t>(a, "name_offsets", [](auto& v) { v[1] = 1u << 30; }); },
+    {"offsets that do not ascend",
+     [](Path a, Path) { change<std::uint64_t>(a, "name_offsets", [](auto& v) { v[1] = 1u << 30; }); },
      "'name_offsets' does not ascend from 0 to the length of 'names'"},
-    {"a name with a foreign symbol", [](Path a, Path) { change<std::uint8_t>(a, "names", [](auto& v) { v[0] = '#'; }); },
+    {"a name with a foreign symbol",
+     [](Path a, Path) { change<std::uint8_t>(a, "names", [](auto& v) { v[0] = '#'; }); },
      "has a symbol outside the vocabulary"},
-    {"too few places of names", [](Path a, Path) { change<std::uint32_t>(a, "name_index", [](auto& v) { v.resize(5); }); },
+    {"too few places of names",
+     [](Path a, Path) { change<std::uint32_t>(a, "name_index", [](auto& v) { v.resize(5); }); },
      "'name_index' has 5 values, expected "},
-    {"a place of no name", [](Path a, Path) { change<std::uint32_t>(a, "name_index", [](auto& v) { v[4] = 1u << 20; }); },
+    {"a place of no name",
+     [](Path a, Path) { change<std::uint32_t>(a, "name_index", [](auto& v) { v[4] = 1u << 20; }); },
      "record 4 has name_index 1048576, but there are "},
     {"too few sample ids", [](Path a, Path) { change<std::uint64_t>(a, "sample_ids", [](auto& v) { v.resize(5); }); },
      "'sample_ids' has 5 values, expected "},
-    {"a sample id behind the last sample", [](Path a, Path) {
+    {"a sample id after the last sample",
+     [](Path a, Path) {
        const auto total = static_cast<std::uint64_t>(read_shard_header(a).total);
        change<std::uint64_t>(a, "sample_ids", [total](auto& v) { v[3] = total; });
-     }, "record 3 has sample id "},
-    {"another number of classes", [](Path a, Path) { edit(a, [](hid_t f) { set_attribute(f, "/", "num_classes", 7); }); },
+     },
+     "record 3 has sample id "},
+    {"another number of classes",
+     [](Path a, Path) { edit(a, [](hid_t f) { set_attribute(f, "/", "num_classes", 7); }); },
      "'num_classes' is 7, but there are "},
-    {"a prefix of one name in the place of another's", [](Path a, Path) {
+    {"a prefix of one name in the place of another's",
+     [](Path a, Path) {
        const auto tokens = h5::File::open(a).read<std::uint8_t>("tokens");
        const auto names = h5::File::open(a).read<std::uint32_t>("name_index");
        std::size_t other = 1;
@@ -90,24 +101,31 @@ const std::vector<Fault> faults = {
        const auto from = tokens.begin() + static_cast<std::ptrdiff_t>(other * row_bytes);
        change_row(a, 0, {from, from + row_bytes});
        change<std::uint32_t>(a, "name_index", [&](auto& v) { v[0] = v[other]; });
-     }, "rows, expected a multiple of its "},
-    {"an empty name", [](Path a, Path) {
+     },
+     "rows, expected a multiple of its "},
+    {"an empty name",
+     [](Path a, Path) {
        edit(a, [](hid_t f) { set_attribute(f, "tokens", "stop_id", -1); });  // a stop would be a symbol of every name
        change<std::uint64_t>(a, "name_offsets", [](auto& v) { v[1] = v[0]; });
-     }, "name 0 is empty, expected one symbol or more"},
-    {"splits of two conversions", [](Path, Path b) { edit(b, [](hid_t f) { set_attribute(f, "dataset_uuid", "other"); }); },
+     },
+     "name 0 is empty, expected one symbol or more"},
+    {"splits of two conversions",
+     [](Path, Path b) { edit(b, [](hid_t f) { set_attribute(f, "dataset_uuid", "other"); }); },
      "attribute 'dataset_uuid' is other, but "},
-    {"a name in both splits", [](Path a, Path b) {
+    {"a name in both splits",
+     [](Path a, Path b) {
        fs::copy_file(a, b, fs::copy_options::overwrite_existing);
        edit(b, [](hid_t f) { set_attribute(f, "split", "validation"); });
-     }, "' is in both splits"},
+     },
+     "' is in both splits"},
 };
 
 class Verify : public WithFolder {
  protected:
   void make_names() {
     std::ofstream out(path("names.txt"));
-    for (int i = 0; i < 60; ++i) out << "ab" << static_cast<char>('a' + i % 26) << static_cast<char>('a' + i / 26) << "y\n";
+    for (int i = 0; i < 60; ++i)
+      out << "ab" << static_cast<char>('a' + i % 26) << static_cast<char>('a' + i / 26) << "y\n";
     out.close();
     NamesOptions options;
     options.input.path = path("names.txt");

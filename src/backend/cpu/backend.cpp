@@ -1,5 +1,11 @@
-// The CPU backend. oneDNN computes matrix products and convolutions. The program's own kernels compute the rest. OpenMP
-// threads share the work.
+// This folder is the CPU backend. It implements the interface of backend/backend.h. oneDNN computes matrix products
+// (gemm.h) and convolutions (convolution.h). The program's own kernels (kernels.h, image_kernels.h, norm_kernels.h)
+// compute the rest. OpenMP threads share the work.
+//
+// For images, image_graph.h turns the graph of a model into operations (image_operation.h), and schedule.h runs their
+// steps. For text, lstm_program.h does both. isa.h finds the instruction set, which decides which copy of the kernels
+// runs. To change an image model's computation, begin with image_graph.h, then read schedule.h and one operation, such
+// as pool_operation.h.
 #include <algorithm>
 #include <functional>
 #include <utility>

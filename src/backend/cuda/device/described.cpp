@@ -85,7 +85,7 @@ class DescribedDevice : public Device {
       const int driver = d.at("driverVer").get<int>();
       facts_.cuda_version = cat(driver / 1000, ".", driver % 1000 / 10);
     } catch (const nlohmann::json::exception& e) {
-      throw Error(cat(description.name, " is no description of a GPU: ", e.what()),
+      throw Error(cat(description.name, " is not a description of a GPU: ", e.what()),
                   "Compare its keys with those of src/backend/cuda/device/descriptions/h200.json.");
     }
     facts_.free_bytes = facts_.memory_bytes - context_estimate_bytes;
@@ -203,14 +203,14 @@ DeviceDescription find_description(const std::string& name_or_file) {
     if (!file) {
       std::string names;
       for (const std::string& name : described_device_names()) names += (names.empty() ? "" : ", ") + name;
-      throw Error(cat("there is no description of a GPU '", name_or_file, "'"),
+      throw Error(cat("there is not a description of a GPU '", name_or_file, "'"),
                   cat("Known: ", names, "; or name a JSON file like src/backend/cuda/device/descriptions/h200.json."));
     }
     text.assign(std::istreambuf_iterator<char>(file), {});
   }
   try {
     if (json_depth(text) > deepest_json)
-      throw Error(cat(name_or_file, " is no description of a GPU: its JSON is nested too deeply"));
+      throw Error(cat(name_or_file, " is not a description of a GPU: its JSON is nested too deeply"));
     nlohmann::json json = nlohmann::json::parse(text);
     json.erase("origin");  // "origin" tells readers where the numbers come from
     return {name_or_file, json.dump()};

@@ -136,7 +136,7 @@ void PlanStore::prepare(std::span<const DnnOperation> operations, int most) {
     others.emplace_back([&] {
       try {
         work(*of_thread_());
-      } catch (const std::exception&) {  // no maker can be made in this thread; the others do its work
+      } catch (const std::exception&) {  // this thread could not make a PlanMaker; the other threads do its work
       }
     });
   work(*maker_);

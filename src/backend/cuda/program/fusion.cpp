@@ -120,8 +120,9 @@ std::size_t find_way(const FusionSite& site, const std::string& name) {
   return found == site.ways.end() ? std::string::npos : static_cast<std::size_t>(found - site.ways.begin());
 }
 
-// Prepares the plans that will be asked for. If the way of a question is known, only that way is prepared. Otherwise
-// all ways are prepared if they will be timed, else only the guess.
+// Prepares the plans that will be asked for. If an earlier choice is known for a site, only the plans of that choice
+// are prepared. Otherwise the plans of all ways are prepared if the ways will be timed. If not, only those of the guess
+// are.
 void prepare(Device& device, const std::vector<Question>& questions, bool timed) {
   std::vector<DnnOperation> operations;
   const auto add = [&](const FusionSite::Way& way) {

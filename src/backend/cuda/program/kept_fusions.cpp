@@ -18,7 +18,7 @@ std::string file_of(const std::string& folder) {
   return folder + "/fusions";
 }
 
-// Returns nothing when the path is no regular file.
+// Returns nothing when the path is not a regular file.
 std::string contents(const std::string& path) {
   if (!std::filesystem::is_regular_file(path)) return {};
   std::ifstream file(path, std::ios::binary);
