@@ -207,8 +207,8 @@ def main():
     figure.tight_layout()
     try:
         figure.savefig(arguments.output, dpi=120)
-    except OSError as error:
-        fail(f"{arguments.output} cannot be written: {error.strerror}")
+    except (OSError, ValueError) as error:  # a ValueError says that there is no format of this name's ending
+        fail(f"{arguments.output} cannot be written: {getattr(error, 'strerror', None) or error}")
 
 
 if __name__ == "__main__":

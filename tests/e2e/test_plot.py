@@ -127,7 +127,8 @@ def test_a_python_without_matplotlib_hands_over_to_one_that_has_it(tmp_path):
     (["nowhere"], "nowhere does not exist; a run is a folder with a metrics.jsonl"),
     (["empty"], "has no records"),
     (["good", "--y", "speed"], "none of the runs has speed against step"),
-    (["good", "-o", "missing/loss.png"], "missing/loss.png cannot be written"),
+    (["good", "-o", "missing/loss.png"], "missing/loss.png cannot be written: No such file"),
+    (["good", "-o", "loss.txt"], "loss.txt cannot be written: Format 'txt' is not supported"),
 ])
 def test_a_mistake_is_one_sentence(tmp_path, words, expected):
     pytest.importorskip("matplotlib")
@@ -136,3 +137,12 @@ def test_a_mistake_is_one_sentence(tmp_path, words, expected):
     (tmp_path / "empty" / "metrics.jsonl").write_text("")
     done = run(*[word if word.startswith("-") or word == "speed" else tmp_path / word for word in words])
     assert done.returncode == 1 and expected in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_format_that_bench_tables_cannot_have_is_one_sentence(tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "split.csv").write_text("experiment,stages,ranks,schedule,samples_per_second,split_size,cuts\ne,2,2,1f1b,5,8,1\n")
+    words = [SCRIPT.with_name("plot_bench.py"), tmp_path / "split.csv", "-o", tmp_path / "split.txt"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "split.txt cannot be written: Format 'txt' is not supported" in done.stderr, done
+    assert len(done.stderr.splitlines()) == 1, done
