@@ -4,8 +4,8 @@
 # With a name, also copies the report to results/studies/NAME, in smaller files for git: ... results/twins digits
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
-report=${1:?usage: results/study_record.sh REPORT_FOLDER [NAME]}
-report=${report%/}
+[ $# -eq 1 ] || [ $# -eq 2 ] || { echo "usage: results/study_record.sh REPORT_FOLDER [NAME]" >&2; exit 2; }
+report=${1%/}
 name=${2:-}
 [ -r "$report/log.tsv" ] || { echo "error: $report is no report of make study; run make study first" >&2; exit 1; }
 

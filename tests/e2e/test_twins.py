@@ -51,6 +51,12 @@ def test_make_study_runs_the_twins_that_there_are():
     assert sorted(listed.split('"')[1].split()) == sorted(path.stem.removeprefix("twin_") for path in TWINS)
 
 
+@pytest.mark.parametrize("words", [[], ["report", "name", "more"]])
+def test_a_wrong_call_of_the_record_prints_its_usage(words):
+    done = subprocess.run([ROOT / "results" / "study_record.sh", *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "usage: results/study_record.sh REPORT_FOLDER [NAME]\n")
+
+
 class Shop:
     """Runs results/study.sh on a study of its own. Its results lie in the shared folder and are removed at the end."""
 
