@@ -48,9 +48,13 @@ def value_of(run, key):
 
 def varied_keys(runs):
     """Returns the keys that are part of what is learned (keys.decides) and differ among the runs, in the experiments'
-    order."""
+    order. Of a trial without an experiment.yaml, only the overrides count."""
+
+    def values(key):
+        return {value_of(run, key) for run in runs if run.is_resolved or key in run.config}
+
     names = list(dict.fromkeys(key for run in runs for key in run.config))
-    return [key for key in names if keys.decides(key) and len({value_of(run, key) for run in runs}) > 1]
+    return [key for key in names if keys.decides(key) and len(values(key)) > 1]
 
 
 def follows_batch(key, runs):

@@ -25,7 +25,8 @@ NOT_FINITE = re.compile(r"\b(nan|inf|infinite|infinity|not finite|diverged?)\b",
 class Run:
     """One run folder. `config` maps the keys of the resolved experiment to values. `record` is run.json. `steps` maps
     columns to arrays, with NaN where a record lacks the value. `evaluations` has the records of evaluations in order.
-    `trial` is the run's entry in study.json, or its trial.json. `search` is the search in study.json.
+    `trial` is the run's entry in study.json, or its trial.json. `search` is the search in study.json. `is_resolved` is
+    false for a trial without an experiment.yaml. Its `config` has only the study's overrides.
     """
 
     path: Path
@@ -37,6 +38,7 @@ class Run:
     evaluations: list = field(default_factory=list)
     trial: dict = field(default_factory=dict)
     search: dict = field(default_factory=dict)
+    is_resolved: bool = True
 
     @property
     def starts(self):
@@ -213,9 +215,7 @@ def read_run(path, name, study="", trial=None):
         trial = read_json(path / "trial.json", "a trial's state")
     if not experiment.is_file():
         if trial is not None or study:
-            return Run(
-                path, name, study, overrides_of(trial or {}), {}, trial=trial or {"state": "failed", "error": LOST}
-            )
+            return unresolved(path, name, study, trial or {"state": "failed", "error": LOST})
         raise ReportError(
             f"{path} has no experiment.yaml, so it is not known what ran; "
             "give the folders that `ringtrain train` wrote"
@@ -233,8 +233,10 @@ def read_run(path, name, study="", trial=None):
     )
 
 
-def overrides_of(trial):
-    return keys.flatten(trial["overrides"]) if isinstance(trial.get("overrides"), dict) else {}
+def unresolved(path, name, study, trial):
+    """Returns the Run of a trial without an experiment.yaml."""
+    known = keys.flatten(trial["overrides"]) if isinstance(trial.get("overrides"), dict) else {}
+    return Run(path, name, study, known, {}, trial=trial, is_resolved=False)
 
 
 def is_run(path):
@@ -253,7 +255,7 @@ def read_study(path):
     folders = sorted(p for p in path.iterdir() if is_run(p) and not p.is_symlink())
     runs = [read_run(p, p.name, path.resolve().name, listed.pop(p.name, None)) for p in folders]
     for name, trial in listed.items():
-        runs.append(Run(path / name, name, path.resolve().name, overrides_of(trial), {}, trial=trial))
+        runs.append(unresolved(path / name, name, path.resolve().name, trial))
     for run in runs:
         run.search = search
     if not runs:

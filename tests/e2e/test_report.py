@@ -16,7 +16,7 @@ from conftest import ROOT
 
 sys.path[:0] = [str(ROOT / "results"), str(ROOT / "tests" / "golden")]
 import make_report  # noqa: E402
-from reporting import cells, keys, measures, page, runs, sections, style  # noqa: E402
+from reporting import cells, keys, measures, page, runs, sections, style, tables  # noqa: E402
 
 FIGURES = {
     "outcome_vs_batch",
@@ -212,6 +212,29 @@ def test_the_peak_rate_of_a_branch_is_that_of_its_run_times_its_factor():
     assert keys.peak_rate(config) == pytest.approx(0.16)
     branch = {**config, "branch.batch_factor": 4, "branch.rate_factor": 2}
     assert keys.peak_rate(branch) == pytest.approx(0.01 * (256 / 64) * 2)
+
+
+def test_trials_without_an_experiment_add_no_columns(tmp_path):
+    """Only overrides are known of a trial that waits, or that failed before it wrote its experiment.yaml."""
+    folder = tmp_path / "study"
+    for batch in (64, 128):
+        made_runs.write(folder / f"b{batch}", batch, optimizer={"kind": "lars", "weight_decay": 0.5})
+
+    def columns():
+        return list(tables.trials(runs.read_all([folder])).rows[0])
+
+    before = columns()
+    trials = [
+        {"name": "waits", "overrides": {"batch.global": 256}, "state": "waiting"},
+        {"name": "lost", "overrides": {"batch.global": 512}, "state": "failed"},
+    ]
+    (folder / "study.json").write_text(json.dumps({"trials": trials}))
+    (folder / "lost").mkdir()
+    (folder / "lost" / "metrics.jsonl").write_text("")
+    assert columns() == before
+    trials[0]["overrides"]["optimizer.weight_decay"] = 0.25
+    (folder / "study.json").write_text(json.dumps({"trials": trials}))
+    assert columns() == [*before, "optimizer.weight_decay"]
 
 
 def test_figures_without_data_are_left_out_and_named(tmp_path):
