@@ -105,14 +105,14 @@ class Run:
 
     @property
     def state(self):
-        """One of waiting, running, finished, stopped, failed and diverged. The run's own record decides if there is
-        one. A run that finished with a loss above that of its first step (ran_away) has diverged. A trial that a search
-        did not continue was stopped. The state in study.json counts if the run was killed, or if only the study knows that
-        the run diverged."""
+        """One of waiting, running, finished, stopped, killed, failed and diverged. The run's own record decides if
+        there is one. A run that finished with a loss above that of its first step (ran_away) has diverged. A trial that
+        a search did not continue was stopped. The state in study.json counts if the run was killed, or if only the study
+        knows that the run diverged."""
         told = self.trial.get("state", "")
         if not self.record:
-            return "failed" if self.is_dead else told or ("failed" if self.steps else "waiting")
-        state = "failed" if self.is_dead else state_of(str(self.record.get("outcome", "")))
+            return "killed" if self.is_dead else told or ("failed" if self.steps else "waiting")
+        state = "killed" if self.is_dead else state_of(str(self.record.get("outcome", "")))
         if (state == "running" or self.is_dead) and told in ("failed", "diverged", "waiting"):
             return "stopped" if told == "waiting" else told
         if state == "failed" and told == "diverged" or state == "finished" and self.ran_away:
@@ -122,8 +122,9 @@ class Run:
     @property
     def left_by_search(self):
         """Whether a search ended this trial before the last rung."""
-        rungs = self.search.get("rungs", [])
-        return bool(rungs) and 0 < (self.trial.get("rung") or 0) < len(rungs) and not self.trial.get("error")
+        if self.is_dead or self.trial.get("error"):
+            return False
+        return 0 < (self.trial.get("rung") or 0) < len(self.search.get("rungs", []))
 
     @property
     def peak_rate(self):
@@ -148,7 +149,7 @@ def state_of(outcome):
         return "finished"
     if outcome in NOT_ENDED:
         return "running"
-    if outcome.startswith("stopped by"):
+    if outcome.startswith(("stopped by", "paused after")):
         return "stopped"
     if outcome.startswith("error") and NOT_FINITE.search(outcome):
         return "diverged"

@@ -76,8 +76,9 @@ def trials(runs, target=None):
 
 
 def settings(cells, measure):
-    """Returns the table of all experiments, with the spread over their seeds."""
+    """Returns the table of all experiments, with the spread over their seeds and the number of runs in each state."""
     rows = []
+    known = dict.fromkeys(("finished", "diverged", "failed", *(run.state for cell in cells for run in cell.runs)))
     for cell in cells:
         values = list(cell.by_seed(measure.of).values())
         sample = verdict.Sample.of(values) if values else None
@@ -93,7 +94,7 @@ def settings(cells, measure):
                 "min": min(values, default=None),
                 "max": max(values, default=None),
                 "unit": measure.unit,
-                **{state: states.count(state) for state in ("finished", "diverged", "failed")},
+                **{state: states.count(state) for state in known},
             }
         )
     return style.Table("experiments", f"Experiments: {measure.title}", rows)

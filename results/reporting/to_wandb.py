@@ -43,6 +43,11 @@ def tree_of(flat):
     return tree
 
 
+def exit_code(outcome):
+    """Returns 0 for a run that was not ended by an error, else 1. wandb shows the latter as failed."""
+    return 0 if outcome == "finished" or outcome.startswith(("target", "stopped by", "paused after")) else 1
+
+
 class Wandb:
     def __init__(self, project, folder):
         self.project, self.folder = project, folder
@@ -123,8 +128,7 @@ class RunWriter:
             return
         self.open()
         self.made.summary["outcome"] = outcome
-        good = outcome == "finished" or outcome.startswith(("target", "stopped by"))
-        self.made.finish(exit_code=0 if good else 1)
+        self.made.finish(exit_code=exit_code(outcome))
         self.made, self.has_ended = None, True
 
     def flush(self):

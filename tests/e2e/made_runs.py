@@ -189,11 +189,12 @@ def branch_study(folder, parent_batch=64, points=(500, 1500), factors=(1, 2, 4, 
 
 def halving_study(folder, losses=((2.0, 1.5, 1.2), (2.1, 1.6, 1.4), (2.2, 1.7), (2.3,), (2.4,), (2.5,), (None,))):
     """Writes a search with one trial for each list in `losses`. A list holds a loss for each rung that the trial
-    ended."""
+    ended. A trial that did not go on has paused at the end of its last rung."""
     trials, samples = [], (1000, 3000, 9000)
     for number, own in enumerate(losses):
         name = f"t{number}"
-        write(folder / name, 64, 0.1 * (number + 1), need=20 * 3 ** (len(own) - 1), image=False)
+        outcome = "finished" if len(own) == len(samples) else f"paused after {samples[len(own) - 1]} samples"
+        write(folder / name, 64, 0.1 * (number + 1), need=20 * 3 ** (len(own) - 1), outcome=outcome, image=False)
         trials.append(
             {"name": name, "state": "finished", "rung": len(own), "promoted": len(own) > 1, "rung_losses": own}
         )

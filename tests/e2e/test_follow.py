@@ -15,7 +15,7 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
-from reporting import following, references, trackers  # noqa: E402
+from reporting import following, references, to_wandb, trackers  # noqa: E402
 
 FOLLOW = ROOT / "results" / "follow.py"
 SITE = trackers.FOLDERS[0]
@@ -359,6 +359,11 @@ def test_wandb_has_every_number_of_a_run_once(packages, run, tmp_path):
         env={**os.environ, "WANDB_API_KEY": ""},
     )
     assert listed.returncode == 0 and settings[0][1] in listed.stdout + listed.stderr, listed
+
+
+def test_wandb_takes_only_errors_for_failures():
+    good = ("finished", "stopped by SIGTERM after 1 s", "paused after 1024 samples")
+    assert [to_wandb.exit_code(outcome) for outcome in (*good, "error: step 3: the loss is NaN")] == [0, 0, 0, 1]
 
 
 def test_trials_of_a_study_are_a_group_of_wandb(packages, tmp_path):

@@ -115,6 +115,7 @@ def test_a_trial_that_did_not_go_on_has_no_final_value(tmp_path):
     found = items(made_runs.halving_study(tmp_path / "search"))
     rows = found["experiments"].rows
     assert sum(row["finished"] for row in rows) == 2 and sum(row["mean"] is not None for row in rows) == 2
+    assert [row["state"] for row in found["trials"].rows] == ["finished"] * 2 + ["stopped"] * 5
     assert not found["failures"].rows
 
 
@@ -163,7 +164,7 @@ def test_a_trial_that_was_killed_before_its_first_record_is_dead(tmp_path):
     with open(lock) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert next(run.state for run in runs.read_all([tmp_path / "s"]) if run.name == "a") == "running"
-    assert [(run.state, run.outcome) for run in runs.read_all([tmp_path / "s"]) if run.name == "a"] == [("failed", "killed")]
+    assert [(run.state, run.outcome) for run in runs.read_all([tmp_path / "s"]) if run.name == "a"] == [("killed", "killed")]
 
 
 def test_a_run_whose_lock_nobody_holds_is_dead(tmp_path):
@@ -172,7 +173,10 @@ def test_a_run_whose_lock_nobody_holds_is_dead(tmp_path):
     with open(lock) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert [(run.state, run.outcome) for run in runs.read_all([tmp_path / "s"])] == [("running", "not ended")]
-    assert [(run.state, run.outcome) for run in runs.read_all([tmp_path / "s"])] == [("failed", "killed")]
+    assert [(run.state, run.outcome) for run in runs.read_all([tmp_path / "s"])] == [("killed", "killed")]
+    found = items(tmp_path / "s")
+    assert [(row["state"], row["why"]) for row in found["failures"].rows] == [("killed", "killed")]
+    assert [row["killed"] for row in found["experiments"].rows] == [1]
 
 
 def test_a_trials_own_file_stands_in_for_the_studys(tmp_path):
