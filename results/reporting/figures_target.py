@@ -8,6 +8,10 @@ from . import measures, style
 from .figures_batch import columns_of, draw_points, spread_row, tuning_warnings
 from .style import Figure, Missing
 
+# The number of steps between two evaluations, as a share of the steps to the target. Above the first share, the steps to
+# the target are known too roughly for a fit. Above the second one, the page warns.
+TOO_COARSE, COARSE = 1 / 3, 0.1
+
 
 def steps_points(cells, target):
     def steps(run):
@@ -17,17 +21,39 @@ def steps_points(cells, target):
     return {family: grouping.best_points(own, steps) for family, own in grouping.families(cells).items()}
 
 
+def costs_of(point, target):
+    return [c for c in (measures.cost_to(run, target) for run in point.cell.runs) if c]
+
+
+def coarseness(point, target):
+    """Returns the largest share of the steps to the target that lies between two evaluations. It is 1 if the first
+    evaluation of a run reached the target."""
+    return max(c.resolution / c.steps for c in costs_of(point, target))
+
+
 def mean_batch(point, target):
     """Returns samples / steps up to the target. This is the batch, or its mean if it changed during the run."""
-    costs = [c for c in (measures.cost_to(run, target) for run in point.cell.runs) if c]
+    costs = costs_of(point, target)
     return sum(c.samples for c in costs) / sum(c.steps for c in costs)
 
 
 def fits(lines, target):
-    """Maps each family to the Fit over its batches, each at its best rate."""
+    """Maps each family to the Fit over its batches, each at its best rate. Leaves out families whose evaluations are too
+    far apart."""
+
+    def between(run):
+        cost = measures.cost_to(run, target)
+        return cost.resolution if cost else None
+
     found = {}
     for family, points in lines.items():
-        made = fitting.fit([mean_batch(p, target) for p in points], [list(p.values.values()) for p in points])
+        if any(coarseness(p, target) > TOO_COARSE for p in points):
+            continue
+        made = fitting.fit(
+            [mean_batch(p, target) for p in points],
+            [list(p.values.values()) for p in points],
+            [list(p.cell.by_seed(between).values()) for p in points],
+        )
         if made:
             found[family] = made
     return found
@@ -37,7 +63,7 @@ def target_rows(lines, target):
     table = []
     for points in lines.values():
         for p in points:
-            costs = [c for c in (measures.cost_to(run, target) for run in p.cell.runs) if c]
+            costs = costs_of(p, target)
             table.append(
                 {
                     **columns_of(p),
@@ -80,7 +106,7 @@ def to_target(target, lines, made):
         drawing,
         target_rows(lines, target),
         target_note(target, made),
-        warnings(lines, made),
+        warnings(lines, made, target),
     )
 
 
@@ -165,8 +191,8 @@ def target_note(target, made):
     )
     if made:
         note += (
-            "Curve: (S / Smin - 1) (E / Emin - 1) = 1 in log space (McCandlish et al. 2018, equation 2.11), 95 % bootstrap "
-            "interval. Grey: from B_crit / 4 to 4 B_crit, where the curve's slope lies between -0.8 and -0.2."
+            "Curve: (S / Smin - 1) (E / Emin - 1) = 1 in log space (McCandlish et al. 2018, equation 2.11), through the "
+            "middle between that evaluation and the one before, 95 % bootstrap interval. Grey: from B_crit / 4 to 4 B_crit, where the curve's slope lies between -0.8 and -0.2."
         )
     return note
 
@@ -192,8 +218,9 @@ def fit_rows(made, units="samples"):
     ]
 
 
-def warnings(lines, made):
-    """Returns warnings about the best rates, about seeds that did not reach the target, and about the fit."""
+def warnings(lines, made, target):
+    """Returns warnings about the best rates, about seeds that did not reach the target, about evaluations that are far
+    apart, and about the fit."""
     found = tuning_warnings(lines, "reached the target")
     for family, points in lines.items():
         name = grouping.label(family)
@@ -203,11 +230,31 @@ def warnings(lines, made):
                     f"{name}, batch {p.batch}: {p.missing} of {len(p.cell.seeds)} seeds did not reach the target; the mean "
                     "is of the others"
                 )
-        found += fit_warnings(name, points, made.get(family))
+        shares = {p.batch: coarseness(p, target) for p in points}
+        found += coarse_warnings(name, shares) + fit_warnings(name, points, shares, made.get(family))
     return found
 
 
-def fit_warnings(name, points, made):
+def coarse_warnings(name, shares):
+    """Returns a warning if evaluations are far apart. `shares` maps batches to coarseness()."""
+
+    def listed(least):
+        return ", ".join(str(batch) for batch, share in shares.items() if share >= least)
+
+    worst = max(shares.values(), default=0)
+    if worst <= COARSE:
+        return []
+    if worst == 1:
+        text = f"at batch {listed(1)} the first evaluation already reached the target, so the steps are only an upper bound"
+    else:
+        text = f"at batch {listed(COARSE)} the evaluations are up to {worst:.0%} of the steps to the target apart"
+    advice = "evaluate more often (evaluate.every_epochs, evaluate.every_steps), or choose a target that is reached later"
+    return [f"{name}: {text}; {'there is no fit; ' if worst > TOO_COARSE else ''}{advice}"]
+
+
+def fit_warnings(name, points, shares, made):
+    if made is None and any(share > TOO_COARSE for share in shares.values()):
+        return []
     if made is None:
         return [f"{name}: two batches are too few for the fit; it needs three"] if len(points) == 2 else []
     batches = [p.batch for p in points]

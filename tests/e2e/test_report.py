@@ -159,6 +159,25 @@ def test_the_report_fits_what_the_runs_were_made_from(report):
         assert float(row[f"{name}_low"]) < float(row[name]) < float(row[f"{name}_high"])
 
 
+@pytest.mark.parametrize(
+    "evaluations, fitted, words",
+    [
+        (1, False, "the first evaluation already reached the target, so the steps are only an upper bound; there is no fit"),
+        (2, False, "the evaluations are up to 50% of the steps to the target apart; there is no fit"),
+        (5, True, "the evaluations are up to 20% of the steps to the target apart; evaluate more often"),
+        (20, True, ""),
+    ],
+)
+def test_evaluations_that_are_far_apart_are_told_and_too_few_make_no_fit(tmp_path, evaluations, fitted, words):
+    for batch in (32, 128, 512):
+        every = int(made_runs.steps_needed(batch)) // evaluations
+        made_runs.write(tmp_path / "s" / str(batch), batch, every=every)
+    found = items(tmp_path / "s", measures.Target("validation_accuracy", made_runs.TARGET))
+    rows, told = found["fit"].rows, " ".join(found["to_target_vs_batch"].warnings)
+    assert bool(rows) == fitted and all(row["B_crit_low"] < 400 < row["B_crit_high"] for row in rows)
+    assert words in told and ("evaluate more often" in told) == bool(words)
+
+
 def test_speed_and_efficiency_against_ranks(report):
     rows = {int(r["ranks"]): r for r in table(report.folder / "speed_vs_ranks.csv") if r["line"] == "strong, batch 512"}
     seconds = {ranks: 0.48 / ranks + 0.002 * (ranks - 1) + 0.005 for ranks in (1, 2, 4)}

@@ -19,7 +19,7 @@ from reporting import cells, errors, fit, keys, mlperf, references, runs, tables
 
 def test_the_fit_recovers_known_minima_exactly_without_noise():
     batches = [16, 64, 256, 1024, 4096]
-    found = fit.fit(batches, [[120 + 50000 / b] for b in batches])
+    found = fit.fit(batches, [[120 + 50000 / b] for b in batches], [[0]] * 5)
     assert (found.steps, found.samples, found.critical) == pytest.approx((120, 50000, 50000 / 120), rel=1e-6)
     at = found.steps_at(300.0), found.samples_at(300.0)
     assert (at[0] / found.steps - 1) * (at[1] / found.samples - 1) == pytest.approx(1)
@@ -30,15 +30,33 @@ def test_the_intervals_cover_the_truth_and_not_much_more(monkeypatch):
     random, covered, width = numpy.random.default_rng(7), 0, []
     batches = [32, 64, 128, 256, 512, 1024, 2048]
     for _ in range(40):
-        made = fit.fit(batches, [(500 + 200000 / b) * numpy.exp(0.1 * random.standard_normal(5)) for b in batches])
+        steps = [(500 + 200000 / b) * numpy.exp(0.1 * random.standard_normal(5)) for b in batches]
+        made = fit.fit(batches, steps, [numpy.zeros(5)] * 7)
         covered += 400 in made.critical_interval
         width.append(made.critical_interval.high / made.critical_interval.low)
     assert covered >= 34  # 38 are expected; the chance of fewer than 34 is 2 %
     assert numpy.median(width) < 2
 
 
+def test_the_intervals_cover_the_truth_when_evaluations_are_far_apart(monkeypatch):
+    """Each run evaluates once per epoch. An epoch has up to 28 % of the samples to the target at batch 32, and 5 % at
+    batch 2048. So the step of the evaluation that sees the target is more too late at small batches."""
+    monkeypatch.setattr(fit, "DRAWS", 100)
+    random, covered, found = numpy.random.default_rng(3), 0, []
+    batches = numpy.array([32, 128, 512, 2048])
+    for _ in range(40):
+        between = random.uniform(40000, 60000) / batches
+        steps = [(500 + 200000 / b) * numpy.exp(0.01 * random.standard_normal(3)) for b in batches]
+        seen = [numpy.ceil(s / apart) * apart for s, apart in zip(steps, between)]
+        made = fit.fit(batches, seen, [[apart] * 3 for apart in between])
+        covered += 400 in made.critical_interval
+        found.append(made.critical)
+    assert covered >= 34  # see above
+    assert numpy.median(found) == pytest.approx(400, rel=0.05)
+
+
 def test_two_batches_are_too_few_for_a_fit():
-    assert fit.fit([64, 128], [[10], [8]]) is None
+    assert fit.fit([64, 128], [[10], [8]], [[1], [1]]) is None
 
 
 # ---- Verdicts ------------------------------------------------------------------------------------------------------
