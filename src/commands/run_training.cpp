@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/shell_words.h"
 #include "base/signals.h"
 #include "base/version.h"
 #include "bench/split.h"
@@ -292,7 +293,7 @@ void log_summary(const TrainingRun& run) {
 // Returns the command that continues a stopped run.
 std::string continuation(const TrainingRequest& request, const std::string& run_dir) {
   if (request.folder != nullptr) return "the study that it is a trial of, with --resume";
-  return cat("ringtrain train ", run_dir, " --resume");
+  return shell_command({"ringtrain", "train", run_dir, "--resume"});
 }
 
 void report(TrainingRun& run, int code, const std::string& run_dir, const TrainingRequest& request, EnergyMeter* energy,

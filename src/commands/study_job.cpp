@@ -15,6 +15,7 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/log_file.h"
+#include "base/shell_words.h"
 #include "base/signals.h"
 #include "commands/commands.h"
 #include "commands/run_training.h"
@@ -60,6 +61,13 @@ std::vector<int> sizes_of(const StudyWork& work) {
 std::optional<NodeDevices> devices_of_node(const StudyWork& work, const RankGroup& job) {
   if (!work.asks_for_gpus) return std::nullopt;
   return gather_devices(job, cuda::visible_uuids());
+}
+
+// Returns the command that goes on with the study. It repeats the overrides, which may decide the results.
+std::string continuation(std::vector<std::string> command_line) {
+  command_line[0] = "ringtrain";
+  if (std::ranges::count(command_line, "--resume") == 0) command_line.push_back("--resume");
+  return shell_command(command_line);
 }
 
 struct RanksAreMissing {};
@@ -401,7 +409,7 @@ void StudyJob::say_how_it_ended(int code) {
   for (const TrialRecord& r : record_.trials())
     if (r.state == TrialState::failed || r.state == TrialState::diverged) log_info("  ", describe(r));
   if (code == exit_checkpointed) log_info("stopped on request: trials that had begun have a checkpoint");
-  if (code != 0) log_info("continue with: ringtrain study ", work_.facts.file, " --resume");
+  if (code != 0) log_info("continue with: ", continuation(command_line_));
 }
 
 // Returns true if all ranks are here. Returns false if all living ranks are here and others have died.

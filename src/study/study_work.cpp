@@ -127,8 +127,9 @@ void check_same_result(const std::string& folder, const Trial& trial) {
       differences += cat(differences.empty() ? "" : "; ", change.key, " is ", change.is, ", was ", change.was);
   if (differences.empty()) return;
   throw Error(cat(place, ": trial ", trial.name, " has run as another experiment: ", differences),
-              cat("put the study or its experiment back as they were, give the study another name, or remove ", place,
-                  " to run the trial anew"));
+              cat("give the same key.path=value arguments as before and put the study and its experiment back as they "
+                  "were, or give the study another name, or remove ",
+                  place, " to run the trial anew"));
 }
 
 Experiment experiment_in(const std::string& folder, const Trial& trial) {

@@ -3,6 +3,7 @@ train`."""
 import json
 import os
 import re
+import shlex
 import signal
 import time
 
@@ -261,6 +262,22 @@ def test_a_signal_ends_every_trial_with_a_checkpoint_and_resume_goes_on(workshop
     again.kill()
 
 
+def test_what_the_last_words_of_a_study_say_continues_it_with_its_overrides(workshop):
+    study = Study(workshop, "repeat: 2\n", stop__steps=ENDLESS, checkpoint__every_epochs=0)
+    job = study.start("learning_rate.base=0.002", "checkpoint.keep_at=[2 steps]", ranks=1)
+    job.wait_for_step(study.folder / "unchanged", 3)
+    os.kill(job.ranks()[0], signal.SIGTERM)
+    result = job.wait(30)
+    assert result.code == 85, result
+    words = shlex.split(re.search(r"continue with: ringtrain (.*)", result.out)[1])
+    before = last_step(study.folder / "unchanged")
+    again = workshop.start(*words, ranks=1, cwd=workshop.folder)
+    again.wait_for_step(study.folder / "unchanged", before + 2)
+    again.kill()
+    assert "resuming after step" in (study.folder / "unchanged" / "log.txt").read_text()
+    assert steps(study.folder / "unchanged")[-1]["lr"] == 0.002
+
+
 def test_two_jobs_share_a_study(workshop):
     study = Study(workshop, "ranks_per_trial: [1, 2]\nrepeat: 4\n", stop__steps=60)
     jobs = [study.start("--resume", ranks=2) for _ in range(2)]
@@ -294,6 +311,7 @@ def test_what_has_begun_is_not_begun_again_without_being_asked(workshop):
     # Another experiment of the same name is refused.
     result = study.run("--resume", "learning_rate.base=0.02", code=1)
     assert "learning_rate.base is 0.02, was 0.01" in result.err and "remove" in result.err, result
+    assert "give the same key.path=value arguments as before" in result.err, result
     assert study.listed() == before
     # Keys that only change the speed may change.
     study.run("--resume", "run.log_every_steps=1")
