@@ -206,7 +206,14 @@ bool has_steps_left(const RunPlan& plan, const RunProgress& progress) {
   return !has_all_steps(plan, progress.position, progress.scale_invariant_steps);
 }
 
-LaterRecords open_folder(const std::string& run_dir, const StartFacts& start, const ResumePoint& from) {
+// Returns whether an earlier start has finished the run, with all that is done at its end. This start changes nothing.
+bool is_done(const RunPlan& plan, const RunProgress& progress, const std::string& run_dir) {
+  const std::int64_t step = progress.position.step;
+  return !has_steps_left(plan, progress) && (!plan.has_validation || progress.evaluated_step == step) &&
+         (plan.norm_samples == 0 || progress.norms_step == step) && has_finished(run_dir);
+}
+
+LaterRecords open_folder(const std::string& run_dir, const StartFacts& start, const ResumePoint& from, bool recorded) {
   const RunPlan& plan = start.planned.plan;
   const std::int64_t step = from.progress.position.step;
   const bool more = has_steps_left(plan, from.progress);
@@ -219,7 +226,7 @@ LaterRecords open_folder(const std::string& run_dir, const StartFacts& start, co
       log_info("that run trained on another machine or number of ranks or threads: the branch goes on within rounding");
   }
   const LaterRecords later = start.request.resume ? describe_resume(from, start, run_dir, more) : LaterRecords::drop;
-  record_start(run_dir, run_record(start, step));
+  if (recorded) record_start(run_dir, run_record(start, step));
   if (more && start.machine.device) write_choices(run_dir, start.machine.choices());
   return later;
 }
@@ -249,20 +256,26 @@ struct RankFigures {
   std::vector<SentBytes> bytes;
 };
 
-void record_outcome(const std::string& run_dir, const std::string& outcome, const RunProgress& p,
-                    const std::string& place_in_code, const std::optional<NoiseSummary>& noise, EnergyMeter* energy,
-                    const RankFigures& figures = {}, const std::map<std::int64_t, std::int64_t>& staleness = {}) {
-  record_end(run_dir,
-             {outcome, p.position.step, p.elapsed_seconds, p.has_best ? "validation_loss" : "", p.best_loss,
-              p.best_step, place_in_code, noise, energy != nullptr ? energy->joules() : std::map<std::string, double>{},
-              staleness, p.dropped, figures.times, figures.bytes});
+RunOutcome outcome_of(const std::string& outcome, const RunProgress& p, EnergyMeter* energy) {
+  RunOutcome o;
+  o.outcome = outcome;
+  o.step = p.position.step;
+  o.elapsed_seconds = p.elapsed_seconds;
+  o.best_metric = p.has_best ? "validation_loss" : "";
+  o.best_value = p.best_loss;
+  o.best_step = p.best_step;
+  if (energy != nullptr) o.energy_joules = energy->joules();
+  o.dropped = p.dropped;
+  return o;
 }
 
 // Called while another error is handled. Errors in this function are ignored, because the other one is reported.
 void record_failure(const std::string& run_dir, const std::exception& error, const RunProgress& progress,
                     EnergyMeter* energy) {
   try {
-    record_outcome(run_dir, cat("error: ", error.what()), progress, thrown_at(error), std::nullopt, energy);
+    RunOutcome outcome = outcome_of(cat("error: ", error.what()), progress, energy);
+    outcome.thrown_at = thrown_at(error);
+    record_end(run_dir, outcome);
   } catch (const std::exception&) {
   }
 }
@@ -296,28 +309,38 @@ std::string continuation(const TrainingRequest& request, const std::string& run_
   return shell_command({"ringtrain", "train", run_dir, "--resume"});
 }
 
-void report(TrainingRun& run, int code, const std::string& run_dir, const TrainingRequest& request, EnergyMeter* energy,
-            const RankFigures& figures) {
+void record_outcome(TrainingRun& run, int code, const std::string& run_dir, const StopConfig& stop, EnergyMeter* energy,
+                    const RankFigures& figures) {
   const RunProgress& p = run.progress();
   record_stop_cost(run_dir, run.stop_cost());
-  const std::optional<NoiseSummary> noise = run.noise_summary();
   const std::string paused = cat("paused after ", p.position.samples, " samples");
-  record_outcome(run_dir,
-                 code == 0                 ? "finished"
-                 : code == training_paused ? paused
-                                           : "stopped by " + stop_cause(),
-                 p, "", noise, energy, figures, run.staleness());
+  RunOutcome outcome = outcome_of(code == 0                 ? "finished"
+                                  : code == training_paused ? paused
+                                                            : "stopped by " + stop_cause(),
+                                  p, energy);
+  if (code == 0) outcome.end = end_word(run.end(), stop);
+  outcome.noise = run.noise_summary();
+  outcome.staleness = run.staleness();
+  outcome.rank_times = figures.times;
+  outcome.rank_bytes = figures.bytes;
+  record_end(run_dir, outcome);
+}
+
+// Prints how the run ended. `why` says why it ended by itself; "": nothing is known beyond its steps.
+void say_outcome(TrainingRun& run, int code, const std::string& why, const std::string& run_dir,
+                 const TrainingRequest& request) {
+  const RunProgress& p = run.progress();
   if (requested_signal() != 0 && code == exit_checkpointed)
     log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
   log_info(code == 0                 ? "finished"
            : code == training_paused ? "paused, with a checkpoint,"
                                      : "stopped on request, with a checkpoint",
-           " after step ", p.position.step, " and ", std::llround(p.elapsed_seconds), " s",
-           p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
+           " after step ", p.position.step, " and ", std::llround(p.elapsed_seconds), " s", why.empty() ? "" : ": ",
+           why, p.has_best ? cat("; best validation loss ", p.best_loss, " at step ", p.best_step) : std::string());
   log_summary(run);
   if (const auto staleness = run.staleness(); !staleness.empty()) write_info_line(describe_staleness(staleness));
   if (p.dropped > 0) log_info(p.dropped, " gradients came too late and were dropped");
-  if (noise) write_info_line(describe(*noise));
+  if (const auto noise = run.noise_summary()) write_info_line(describe(*noise));
   log_info("run folder: ", run_dir);
   if (code == exit_checkpointed) log_info("continue with: ", continuation(request, run_dir));
 }
@@ -406,8 +429,9 @@ void GroupTraining::open() {
   // The energy counters belong to the whole node. They would include the energy of other trials on the node.
   if (root_ && request_.group.node_size() == request_.session.node_size()) energy_.emplace();
   LaterRecords later = LaterRecords::drop;
-  if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_);
-  is_recorded_ = root_;
+  const bool recorded = root_ && !is_done(planned_.plan, progress_, run_dir());
+  if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_, recorded);
+  is_recorded_ = recorded;
   run_ = std::make_unique<TrainingRun>(planned_.plan, std::move(from_), run_dir(), machine_, threads_, later, watchdog_,
                                        request_.group);
   machine_.host->barrier();  // the run has started when every rank has its memory and weights
@@ -427,7 +451,10 @@ int GroupTraining::train() {
   int code = run_->run();
   if (code == 0 && run_->paused()) code = training_paused;
   const RankFigures figures{run_->rank_times(), run_->rank_bytes()};
-  if (root_) report(*run_, code, run_dir(), request_, energy(), figures);
+  const StopConfig& stop = request_.experiment.stop;
+  if (is_recorded_) record_outcome(*run_, code, run_dir(), stop, energy(), figures);
+  if (root_)
+    say_outcome(*run_, code, code == 0 && is_recorded_ ? describe_end(run_->end(), stop) : "", run_dir(), request_);
   machine_.host->barrier();
   return code;
 }

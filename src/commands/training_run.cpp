@@ -100,6 +100,9 @@ int TrainingRun::run() {
     if (report.requests.signal > 0) prepare_to_leave();
     if (report.requests.fail > 0 && writer_) writer_->finish();  // throws the error of the write
     stop = leaving_ || report.requests.stop > 0 || at_last_step();
+    if (report.requests.stop > 0 && !at_last_step())
+      end_.cause =
+          stop_step_ && progress_.position.step >= *stop_step_ ? RunEnd::Cause::recorded_order : RunEnd::Cause::seconds;
     const bool improved = !leaving_ && evaluation_due(stop) && evaluate(stop);
     if (stop || improved || report.requests.save > 0 || checkpoint_due()) save(improved);
     step_begin_ = now_seconds();
@@ -310,9 +313,12 @@ bool TrainingRun::evaluate(bool& stop) {
     recorder_->evaluation({progress_.position.step, epochs(progress_.position), progress_.position.samples, e.loss,
                            e.accuracy, e.accuracy5, e.targets, e.seconds, improved});
   const StopConfig& s = plan_.experiment.stop;
-  if ((s.target_metric == "validation_loss" && e.loss <= s.target_value) ||
-      (s.target_metric == "validation_accuracy" && e.accuracy >= s.target_value))
+  const bool is_loss = s.target_metric == "validation_loss";
+  if ((is_loss && e.loss <= s.target_value) ||
+      (s.target_metric == "validation_accuracy" && e.accuracy >= s.target_value)) {
     stop = true;
+    end_ = {RunEnd::Cause::target, is_loss ? e.loss : e.accuracy};
+  }
   return improved && plan_.experiment.checkpoint.best;
 }
 

@@ -18,6 +18,7 @@
 #include "run/plan.h"
 #include "run/record.h"
 #include "run/recorder.h"
+#include "run/run_end.h"
 #include "train/evaluator.h"
 #include "train/norm_recomputation.h"
 #include "train/steps.h"
@@ -43,6 +44,8 @@ class TrainingRun {
   int run();
   // Returns whether the run has paused at pause_after() before its end.
   bool paused() const;
+  // Returns why a run has ended that was neither stopped by a signal nor paused, on rank 0.
+  const RunEnd& end() const { return end_; }
 
   // Returns the updates of an asynchronous run by staleness, with those of earlier starts. Empty on other ranks than 0.
   std::map<std::int64_t, std::int64_t> staleness() const {
@@ -112,6 +115,7 @@ class TrainingRun {
   std::int64_t steps_ = 0;
   std::int64_t pause_samples_ = 0;
   std::optional<std::int64_t> stop_step_;
+  RunEnd end_;
   std::function<void()> before_saving_;
   std::int64_t measured_step_ = -1;  // the step for which norms_ has last measured
   std::size_t noted_deaths_ = 0;     // number of dead servers that were recorded

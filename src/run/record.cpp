@@ -167,6 +167,11 @@ void record_start(const std::string& run_dir, const RunRecord& record) {
   write_record(run_dir, {{"name", record.name}, {"outcome", "not ended"}, {"starts", starts}});
 }
 
+bool has_finished(const std::string& run_dir) {
+  const Json json = read_record(run_dir);
+  return json.is_object() && json.contains("outcome") && json["outcome"] == "finished";
+}
+
 void record_stop_cost(const std::string& run_dir, const StopCost& cost) {
   Json json = read_record(run_dir);
   if (!json.is_object() || json["starts"].empty()) return;
@@ -213,6 +218,7 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   Json end;
   end["ended"] = utc_time();
   end["outcome"] = outcome.outcome;
+  put(end, "end", outcome.end);
   put(end, "thrown_at", outcome.thrown_at);
   end["final_step"] = outcome.step;
   end["elapsed_seconds"] = outcome.elapsed_seconds;

@@ -62,6 +62,7 @@ struct RunOutcome {
   std::string best_metric = "";  // empty: there is none
   double best_value = 0;
   std::int64_t best_step = 0;
+  std::string end = "";        // of a finished run: end_word() of run_end.h; "": not finished
   std::string thrown_at = "";  // for an error: the place in the code; "": no error
   std::optional<NoiseSummary> noise = std::nullopt;
   std::map<std::string, double> energy_joules = {};     // rank 0's node in this start, by part; see EnergyMeter
@@ -76,6 +77,9 @@ struct RunOutcome {
 // while the run goes on, and after it was killed. The lock of the folder tells which. A run.json that cannot be read is
 // moved to run.json.damaged with a warning; the run still starts.
 void record_start(const std::string& run_dir, const RunRecord& record);
+
+// Returns whether the newest start has finished the run.
+bool has_finished(const std::string& run_dir);
 
 void record_stop_cost(const std::string& run_dir, const StopCost& cost);  // stored in the last start
 // Returns the newest stop cost that a start has recorded. Empty if there is none.

@@ -275,6 +275,36 @@ def test_a_run_describes_itself(workshop):
         "checkpoints", "experiment-until-step-3.yaml", "experiment.yaml", "metrics.jsonl", "run.json"]
 
 
+def test_log_and_record_say_why_a_run_ended(workshop):
+    target = ["stop.target_metric=validation_loss", "evaluate.every_steps=5"]
+    cases = {
+        "done": ([], "all steps done", ""),
+        "reached": ([*target, "stop.target_value=1000"], "target reached", r": validation_loss reached 1000 \([\d.]+\)"),
+        "missed": ([*target, "stop.target_value=0.1"], "target not reached", ": stop.target_value 0.1 was not reached"),
+        "time": (["stop.steps=0", "stop.epochs=0", "stop.seconds=0.2"], "stop.seconds", ": stop.seconds 0.2 is over"),
+    }
+    for name, (words, end, said) in cases.items():
+        run = workshop.folder / name
+        result = workshop.run("train", workshop.experiment(), f"run.dir={run}", *words, ranks=2)
+        assert result.code == 0, result
+        record = json.loads((run / "run.json").read_text())
+        assert (record["outcome"], record["end"]) == ("finished", end)
+        assert re.search(rf"^finished after step {record['final_step']} and \d+ s{said}; best validation loss ", result.out, re.MULTILINE), result
+        assert record["final_step"] == {"done": 20, "reached": 5, "missed": 20}.get(name, record["final_step"])
+
+
+def test_a_resumed_run_that_has_all_its_steps_changes_nothing(workshop):
+    run = workshop.train("run", stop__steps=6)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and not path.name.startswith(".")}
+    workshop.train("run", stop__steps=6, resume=True)
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and not path.name.startswith(".")}
+    assert after == before
+    # Two more steps are recorded again.
+    workshop.train("run", stop__steps=8, resume=True)
+    record = json.loads((run / "run.json").read_text())
+    assert len(record["starts"]) == 2 and record["final_step"] == 8
+
+
 def test_a_batch_log_has_a_table_then_plain_lines_of_rank_0_only(workshop):
     path = workshop.experiment(run__dir=str(workshop.folder / "run"), stop__steps=10)
     result = workshop.run("train", path, ranks=2)

@@ -19,6 +19,7 @@
 #include "base/table.h"
 #include "run/folder.h"
 #include "run/record.h"
+#include "run/run_end.h"
 #include "tests/unit/with_environment.h"
 #include "tests/unit/with_folder.h"
 
@@ -297,6 +298,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   ::unsetenv("SLURM_JOB_ID");
   Json json = record_of_run();
   EXPECT_EQ(json["outcome"], "not ended");
+  EXPECT_FALSE(has_finished("."));
   const Json start = json["starts"][0];
   EXPECT_EQ(start["commit"], "abc123");
   EXPECT_EQ(start["command_line"][2], "x y.yaml");
@@ -311,13 +313,38 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
                    .elapsed_seconds = 1.5,
                    .best_metric = "validation_loss",
                    .best_value = 1.25,
-                   .best_step = 10});
+                   .best_step = 10,
+                   .end = "target reached"});
   json = record_of_run();
+  EXPECT_TRUE(has_finished("."));
   EXPECT_EQ(json["outcome"], "finished");
+  EXPECT_EQ(json["end"], "target reached");
+  EXPECT_EQ(json["starts"][0]["end"], "target reached");
   EXPECT_EQ(json["final_step"], 20);
   EXPECT_EQ(json["best"]["value"], 1.25);
   EXPECT_EQ(json["starts"][0]["outcome"], "finished");
   EXPECT_EQ(json["starts"][0]["commit"], "abc123");
+}
+
+TEST(RunEndTest, SaysWhyARunEndedByItself) {
+  StopConfig stop;
+  stop.seconds = 60;
+  EXPECT_EQ(end_word({}, stop), "all steps done");
+  EXPECT_EQ(describe_end({}, stop), "");
+  EXPECT_EQ(end_word({RunEnd::Cause::seconds}, stop), "stop.seconds");
+  EXPECT_EQ(describe_end({RunEnd::Cause::seconds}, stop), "stop.seconds 60 is over");
+  EXPECT_EQ(end_word({RunEnd::Cause::recorded_order}, stop), "end of the recorded order");
+  EXPECT_EQ(describe_end({RunEnd::Cause::recorded_order}, stop), "the recorded order of arrival ends here");
+
+  stop.target_metric = "validation_loss";
+  stop.target_value = 1.42;
+  EXPECT_EQ(end_word({RunEnd::Cause::target, 1.41873}, stop), "target reached");
+  EXPECT_EQ(describe_end({RunEnd::Cause::target, 1.41873}, stop), "validation_loss reached 1.42 (1.4187)");
+  EXPECT_EQ(end_word({}, stop), "target not reached");
+  EXPECT_EQ(describe_end({}, stop), "stop.target_value 1.42 was not reached");
+  EXPECT_EQ(end_word({RunEnd::Cause::seconds}, stop), "stop.seconds");
+  EXPECT_EQ(describe_end({RunEnd::Cause::seconds}, stop),
+            "stop.seconds 60 is over, and stop.target_value 1.42 was not reached");
 }
 
 TEST_F(RunFolderTest, EveryStartOfAResumedRunIsKept) {
