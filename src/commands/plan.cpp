@@ -45,8 +45,8 @@ std::string plan_traffic(const RunPlan& p, const Machine& machine) {
                           p.batch.micro_batch, p.batch.rows_per_rank, std::ssize(choices), timed);
 }
 
-// Returns a line with the time of the run. It is as fast as the nearest earlier run of this name on as many ranks, or
-// as the preflight files predict. Returns "" if neither is there. Adds a warning if it takes more than a day.
+// Returns a line with the time of the run. It is as fast as the earlier run of this name that is most like it, or as
+// the preflight files predict. Returns "" if neither is there. Adds a warning if it takes more than a day.
 std::string describe_time(const RunPlan& p, const PlanArguments& arguments, std::vector<std::string>& warnings) {
   const RunConfig& run = p.experiment.run;
   const std::string folder = run.dir.empty()
@@ -54,7 +54,7 @@ std::string describe_time(const RunPlan& p, const PlanArguments& arguments, std:
                                  : std::filesystem::absolute(run.dir).lexically_normal().parent_path().string();
   std::vector<Preflight> preflight;
   for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
-  const TimeExpectation measured(measured_runs(folder), preflight);
+  const TimeExpectation measured(measured_runs(folder, !arguments.device.empty()), preflight);
   Trial trial;
   trial.ranks = arguments.ranks;
   trial.experiment = p.experiment;

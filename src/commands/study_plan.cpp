@@ -71,7 +71,7 @@ void print_trials(const std::vector<PlannedTrial>& planned) {
   }
 }
 
-void print_sums(const Study& study, const std::vector<PlannedTrial>& planned, bool asked) {
+void print_sums(const Study& study, const Trials& trials, const std::vector<PlannedTrial>& planned, bool asked) {
   double rank_seconds = 0, samples = 0;
   std::int64_t most = 1;
   std::size_t known = 0;
@@ -83,6 +83,11 @@ void print_sums(const Study& study, const std::vector<PlannedTrial>& planned, bo
     ++known;
     rank_seconds += p.time->seconds * static_cast<double>(p.trial->ranks);
     (p.time->from == "preflight" ? from_preflight : from_runs) = true;
+  }
+  if (study.search == Search::halving && samples > 0) {  // most trials end before the samples of their plan
+    const double searched = samples_of_search(study, trials);
+    rank_seconds *= searched / samples;
+    samples = searched;
   }
   Table t;
   t.section("together");
@@ -124,7 +129,7 @@ int plan_study(const StudyArguments& arguments) {
     std::printf("share %lld of %lld: %s\n\n", static_cast<long long>(arguments.share),
                 static_cast<long long>(arguments.shares), counted(taken.size(), "trial").c_str());
   print_trials(planned);
-  print_sums(study, planned, !preflight.empty());
+  print_sums(study, trials, planned, !preflight.empty());
   return 0;
 }
 

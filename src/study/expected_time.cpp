@@ -5,17 +5,35 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/json_input.h"
 #include "bench/experiment_keys.h"
 #include "bench/forecast.h"
 #include "config/reader.h"
+#include "config/schema.h"
 
 namespace ringtrain {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Returns the samples that the run has trained on after this step; 0 if metrics.jsonl does not say. The batch may have
+// changed between steps.
+double recorded_samples(const fs::path& folder, double step) {
+  std::ifstream file(folder / "metrics.jsonl", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  for (std::size_t end = text.rfind('\n'); end != std::string::npos && end > 0;) {
+    const std::size_t before = text.rfind('\n', end - 1);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    const auto record = parse_json<nlohmann::json>(text.substr(begin, end - begin));
+    if (record.is_object() && record.contains("loss") && record.at("step").get<double>() <= step)
+      return record.at("samples").get<double>();
+    end = before;
+  }
+  return 0;
+}
 
 std::optional<MeasuredRun> measured_run(const fs::path& folder) {
   std::ifstream file(folder / "run.json");
@@ -26,12 +44,16 @@ std::optional<MeasuredRun> measured_run(const fs::path& folder) {
     const nlohmann::json& start = json.at("starts").back();
     MeasuredRun run;
     run.trial = folder.filename().string();
+    run.started = start.value("started", "");
+    run.on_cpu = start.value("backend", "").starts_with("CPU");
     run.ranks = integer_from<std::int64_t>(start.at("ranks"));
     run.global_batch = integer_from<std::int64_t>(start.at("batch").at("global"));
-    const double before = start.contains("branch") ? start.at("branch").at("step").get<double>() : 0;
-    const double samples = (start.at("final_step").get<double>() - before) * static_cast<double>(run.global_batch);
+    const double before = start.contains("branch") ? start.at("branch").at("samples").get<double>() : 0;
+    const double samples = recorded_samples(folder, start.at("final_step").get<double>()) - before;
     run.seconds_per_sample = start.at("elapsed_seconds").get<double>() / samples;
-    run.model = model_keys(read_experiment((folder / "experiment.yaml").string(), {}));
+    const Experiment experiment = read_experiment((folder / "experiment.yaml").string(), {});
+    run.settings = time_keys(experiment);
+    run.worker_batch = experiment.batch.worker;
     if (!(samples > 0 && run.seconds_per_sample > 0)) return std::nullopt;
     return run;
   } catch (const nlohmann::json::exception&) {
@@ -42,25 +64,40 @@ std::optional<MeasuredRun> measured_run(const fs::path& folder) {
 
 }  // namespace
 
-std::vector<MeasuredRun> measured_runs(const std::string& study_folder) {
+std::string time_keys(const Experiment& experiment) {
+  constexpr std::string_view sections[] = {"parallel.", "communication.", "memory.", "test."};
+  std::string text = model_keys(experiment);
+  for (const Field& field : schema()) {
+    const bool is_of_section =
+        std::ranges::any_of(sections, [&](std::string_view section) { return field.key.starts_with(section); });
+    if ((is_of_section && field.key != "communication.timeout_seconds") || field.key == "machine.device" ||
+        field.key == "run.threads")
+      text += cat(" ", field.key, "=", value_text(field, experiment));
+  }
+  return text;
+}
+
+std::vector<MeasuredRun> measured_runs(const std::string& study_folder, bool for_gpus) {
   std::vector<MeasuredRun> runs;
   std::error_code code;
   for (const fs::directory_entry& entry : fs::directory_iterator(study_folder, code))
     if (entry.is_directory(code) && !entry.is_symlink(code))
-      if (const auto run = measured_run(entry.path())) runs.push_back(*run);
-  std::ranges::sort(runs, {}, &MeasuredRun::trial);
+      if (const auto run = measured_run(entry.path()); run && !(for_gpus && run->on_cpu)) runs.push_back(*run);
+  std::ranges::sort(runs, std::ranges::greater(),
+                    [](const MeasuredRun& run) { return std::tie(run.started, run.trial); });
   return runs;
 }
 
 std::optional<ExpectedTime> TimeExpectation::of(const Trial& trial, const TrialPlan& plan) const {
   if (plan.steps == 0) return std::nullopt;
-  const std::string model = model_keys(trial.experiment);
+  const std::string settings = time_keys(trial.experiment);
   const MeasuredRun* nearest = nullptr;
   const auto apart = [&](const MeasuredRun& run) {
-    return std::abs(std::log(static_cast<double>(run.global_batch) / static_cast<double>(plan.batch.global)));
+    const double ratio = static_cast<double>(run.global_batch) / static_cast<double>(plan.batch.global);
+    return std::pair(run.worker_batch != trial.experiment.batch.worker, std::abs(std::log(ratio)));
   };
   for (const MeasuredRun& run : runs_)
-    if (run.model == model && run.ranks == trial.ranks && (nearest == nullptr || apart(run) < apart(*nearest)))
+    if (run.settings == settings && run.ranks == trial.ranks && (nearest == nullptr || apart(run) < apart(*nearest)))
       nearest = &run;
   if (nearest != nullptr)
     return ExpectedTime{nearest->seconds_per_sample * static_cast<double>(plan.samples), nearest->trial};

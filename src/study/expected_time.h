@@ -12,13 +12,20 @@ namespace ringtrain {
 
 // The measured speed of a run. The time includes evaluations and checkpoints.
 struct MeasuredRun {
-  std::string trial, model;  // `model` is from model_keys()
-  std::int64_t ranks = 1, global_batch = 0;
+  std::string trial, started;  // `started` is in UTC, as in run.json
+  std::string settings;        // keys on which the time of a sample depends, apart from the batch: time_keys()
+  bool on_cpu = false;
+  std::int64_t ranks = 1, global_batch = 0, worker_batch = 0;
   double seconds_per_sample = 0;
 };
 
-// Returns the times of every run in the study's folder that has finished a step. Unreadable folders are ignored.
-std::vector<MeasuredRun> measured_runs(const std::string& study_folder);
+// Returns the keys on which the time of a sample depends, with their values: the model, the precision, the device, the
+// threads, and the keys of parallel, communication, memory and test.
+std::string time_keys(const Experiment& experiment);
+
+// Returns the times of every run in the study's folder that has finished a step, the newest first. Unreadable folders
+// are ignored. With `for_gpus`, runs on CPUs are left out.
+std::vector<MeasuredRun> measured_runs(const std::string& study_folder, bool for_gpus = false);
 
 struct ExpectedTime {
   double seconds = 0;
@@ -30,8 +37,9 @@ class TimeExpectation {
   TimeExpectation(std::vector<MeasuredRun> runs, std::vector<Preflight> preflight)
       : runs_(std::move(runs)), preflight_(std::move(preflight)) {}
 
-  // Returns the expected time of a trial. It follows from the run with the same model and number of ranks whose batch
-  // is nearest in ratio. Without such a run, it follows from the preflight files, and does not include evaluations and
+  // Returns the expected time of a trial. It follows from a run with the same number of ranks and the same time_keys():
+  // from one with the same batch.worker if there is one, then from the one whose batch is nearest in ratio, then from
+  // the newest. Without such a run, it follows from the preflight files, and does not include evaluations and
   // checkpoints. Returns nothing if neither gives a time, or if the trial's number of steps is not known.
   std::optional<ExpectedTime> of(const Trial& trial, const TrialPlan& plan) const;
 

@@ -35,9 +35,14 @@ std::vector<Rung> rungs_of(const Study& study, const Trials& trials) {
   return halving_rungs(std::ssize(points_of(trials)), study.budget);
 }
 
+double samples_of_search(const Study& study, const Trials& trials) {
+  return samples_of(rungs_of(study, trials)) * static_cast<double>(std::max<std::size_t>(1, study.seeds.size()));
+}
+
 std::string search_json(const Study& study, const Trials& trials) {
   const auto seeds = static_cast<std::int64_t>(std::max<std::size_t>(1, study.seeds.size()));
-  nlohmann::ordered_json search = {{"kind", "halving"}, {"factor", study.budget.factor}, {"rungs", nlohmann::json::array()}};
+  nlohmann::ordered_json search = {
+      {"kind", "halving"}, {"factor", study.budget.factor}, {"rungs", nlohmann::json::array()}};
   std::size_t number = 0;
   for (const Rung& rung : rungs_of(study, trials))
     search["rungs"].push_back({{"rung", ++number}, {"samples", rung.samples}, {"trials", rung.points * seeds}});
@@ -62,8 +67,9 @@ std::string describe_rungs(const Study& study, const Trials& trials) {
   }
   const double all = static_cast<double>(rungs.front().points) * static_cast<double>(rungs.back().samples);
   const double halving = samples_of(rungs), times = static_cast<double>(seeds);
-  t.row("together", cat(with_thousands(std::llround(halving * times)), " samples, ", with_digits(100 * halving / all, 3), " % of the ",
-                        with_thousands(std::llround(all * times)), " of all points to their end"));
+  t.row("together", cat(with_thousands(std::llround(samples_of_search(study, trials))), " samples, ",
+                        with_digits(100 * halving / all, 3), " % of the ", with_thousands(std::llround(all * times)),
+                        " of all points to their end"));
   return t.str();
 }
 

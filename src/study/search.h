@@ -16,6 +16,9 @@ std::vector<std::string> points_of(const Trials& trials);
 // data, or if the trials have different numbers of ranks.
 std::vector<Rung> rungs_of(const Study& study, const Trials& trials);
 
+// Returns the samples of all trials of the search together, with every seed.
+double samples_of_search(const Study& study, const Trials& trials);
+
 // Returns, for study.json: {"kind": "halving", "factor": 3, "rungs": [{"rung": 1, "samples": 1000, "trials": 9}, ...]}.
 std::string search_json(const Study& study, const Trials& trials);
 

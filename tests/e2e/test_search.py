@@ -1,5 +1,6 @@
 """Runs studies that continue from a run, and studies that search: `branch` and `search: halving`."""
 import json
+import re
 import shutil
 import time
 
@@ -31,6 +32,22 @@ def trials(folder):
 
 def decisions(folder):
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rung-*.json"))]
+
+
+def test_the_plan_of_a_search_counts_the_samples_of_its_rungs(workshop):
+    out = run_study(workshop, HALVING, "--plan", ranks=0, stop__steps=0).out
+    assert re.search(r"^ *together +2,560 samples, 50 % of the 5,120 of all points to their end$", out, re.M), out
+    sums = out[out.index("\ntogether\n"):]
+    assert re.search(r"^ *samples +2,560$", sums, re.M), out
+    # An earlier trial that went to the end says how long a sample takes.
+    run_study(workshop, HALVING, stop__steps=0)
+    folder = workshop.folder / "results" / "search"
+    for path in folder.glob("*/run.json"):
+        record = json.loads(path.read_text())
+        record["starts"][-1]["elapsed_seconds"] = steps(path.parent)[-1]["samples"] / 100
+        path.write_text(json.dumps(record))
+    out = run_study(workshop, HALVING, "--plan", ranks=0, stop__steps=0).out
+    assert re.search(r"^ *expected time +25.6 s x ranks", out, re.M), out
 
 
 def test_a_search_promotes_the_best_and_leaves_the_others_behind(workshop):

@@ -155,12 +155,21 @@ class StudyTime : public WithFolder {
     return p;
   }
   // Writes the files of a run of 10 steps.
-  void add_run(const std::string& name, std::int64_t ranks, std::int64_t batch, double seconds) const {
+  void add_run(const std::string& name, std::int64_t ranks, std::int64_t batch, double seconds,
+               const std::string& started = "2026-11-21T10:00:00Z", std::int64_t worker = 0) const {
     std::filesystem::create_directories(path(name));
-    std::ofstream(path(name) + "/experiment.yaml") << to_yaml(trial().experiment);
+    Experiment experiment = trial().experiment;
+    if (worker > 0) experiment.batch.worker = worker;
+    std::ofstream(path(name) + "/experiment.yaml") << to_yaml(experiment);
     std::ofstream(path(name) + "/run.json")
-        << "{\"starts\": [{}, {\"ranks\": " << ranks << ", \"batch\": {\"global\": " << batch
+        << "{\"starts\": [{}, {\"started\": \"" << started
+        << "\", \"backend\": \"CPU, 2 threads\", \"ranks\": " << ranks << ", \"batch\": {\"global\": " << batch
         << "}, \"final_step\": 10, \"elapsed_seconds\": " << seconds << "}]}";
+    add_step(name, 10, 10 * batch);
+  }
+  void add_step(const std::string& name, std::int64_t step, std::int64_t samples) const {
+    std::ofstream(path(name) + "/metrics.jsonl", std::ios::app)
+        << "{\"step\": " << step << ", \"samples\": " << samples << ", \"loss\": 2}\n";
   }
   std::optional<ExpectedTime> time(const Trial& of, const std::vector<Preflight>& preflight = {}) const {
     return TimeExpectation(measured_runs(path("")), preflight).of(of, plan());
@@ -182,6 +191,52 @@ TEST_F(StudyTime, ComesFromTheRunWithTheNearestBatch) {
   TrialPlan endless = plan();
   endless.steps = 0;
   EXPECT_FALSE(TimeExpectation(measured_runs(path("")), {}).of(trial(), endless));
+}
+
+TEST_F(StudyTime, ComesFromTheNewestOfEqualRuns) {
+  add_run("a", 2, 4096, 4.096, "2026-11-21T10:00:00Z");
+  add_run("b", 2, 4096, 40.96, "2026-11-21T11:00:00Z");
+  add_run("c", 2, 4096, 4.096, "2026-11-21T09:00:00Z");
+  EXPECT_EQ(time(trial())->from, "b");
+  EXPECT_NEAR(time(trial())->seconds, 409.6, 1e-9);
+}
+
+TEST_F(StudyTime, PrefersTheSameWorkerToTheSameBatch) {
+  add_run("same-worker", 2, 2048, 2.048);
+  add_run("same-batch", 2, 4096, 4.096, "2026-11-21T10:00:00Z", trial().experiment.batch.worker / 2);
+  EXPECT_EQ(time(trial())->from, "same-worker");
+}
+
+TEST_F(StudyTime, ComesOnlyFromARunWhoseSettingsAreThoseOfTheTrial) {
+  add_run("run", 2, 4096, 4.096);
+  EXPECT_TRUE(time(trial()));
+  const auto time_with = [&](const std::vector<std::string>& overrides) {
+    Trial other = trial();
+    other.experiment = read_experiment((studies() / "../pet_names.yaml").string(), overrides);
+    return time(other);
+  };
+  const std::vector<std::vector<std::string>> slower = {{"run.threads=7"},
+                                                        {"test.slow_rank=0", "test.slow_seconds=0.1"},
+                                                        {"parallel.kind=server"},
+                                                        {"communication.algorithm=halving"},
+                                                        {"communication.bucket_mib=3"},
+                                                        {"memory.recompute=[auto]", "memory.limit_gib=1"},
+                                                        {"machine.device=cpu"},
+                                                        {"precision=bf16"}};
+  for (const std::vector<std::string>& keys : slower) EXPECT_FALSE(time_with(keys)) << keys[0];
+  for (const char* key : {"learning_rate.base=0.5", "seed=9", "communication.timeout_seconds=9"})
+    EXPECT_TRUE(time_with({key})) << key;
+  EXPECT_TRUE(measured_runs(path(""), true).empty()) << "the run was on a CPU";
+}
+
+TEST_F(StudyTime, CountsTheSamplesOfBatchesThatGrow) {
+  add_run("run", 2, 4096, 4.096);  // 0.1 ms a sample of ten equal batches
+  add_step("run", 11, 999999);     // a later record, which belongs to no start
+  EXPECT_NEAR(time(trial())->seconds, 40.96, 1e-9);
+  std::filesystem::remove(path("run") + "/metrics.jsonl");
+  add_step("run", 9, 3 * 4096);
+  add_step("run", 10, 40 * 4096);  // the batch was four times as large on average
+  EXPECT_NEAR(time(trial())->seconds, 10.24, 1e-9);
 }
 
 TEST_F(StudyTime, ARunThatCannotBeReadIsPassedOver) {
