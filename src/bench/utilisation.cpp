@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "bench/synthetic_step.h"
@@ -19,11 +20,8 @@ namespace {
 
 constexpr std::int64_t most_batch = 1 << 24;
 
-// Returns the free memory of the node. Memory that the kernel can reclaim counts as free.
 std::int64_t free_host_bytes() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string name, rest; file >> name && std::getline(file, rest);)
-    if (name == "MemAvailable:") return std::stoll(rest) << 10;
+  if (const std::optional<HostMemory> memory = host_memory()) return memory->available;
   throw Error("/proc/meminfo does not say what memory is free", "state it with --limit-gib");
 }
 

@@ -90,6 +90,12 @@ std::vector<int> cores_of(const std::vector<int>& cpus) {
   return {cores.begin(), cores.end()};
 }
 
+int cpus_of_each_rank(std::size_t cpus, std::size_t cores, std::int64_t ranks) {
+  const auto count = static_cast<std::size_t>(ranks);
+  const std::size_t own = count > cores ? cpus / count : cores / count * (cpus / cores);
+  return static_cast<int>(std::max<std::size_t>(1, own));
+}
+
 std::string cpu_list(const std::vector<int>& cpus) {
   std::string text;
   for (std::size_t i = 0, end = 0; i < cpus.size(); i = end) {

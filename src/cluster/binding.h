@@ -21,6 +21,10 @@ std::vector<int> parse_cpu_list(const std::string& text);
 // Returns the number of CPUs that node rank `me` has for itself. A CPU that k ranks of the node may use counts as 1/k.
 double share_of_cpus(const std::vector<std::vector<int>>& cpus_of_ranks, std::size_t me);
 
+// Returns the number of CPUs of each of `ranks` ranks that share `cpus` CPUs on `cores` cores as tests/mpirun.sh shares
+// them: a rank has whole cores, or there are more ranks than cores and no rank is bound. At least 1.
+int cpus_of_each_rank(std::size_t cpus, std::size_t cores, std::int64_t ranks);
+
 struct RankBinding {
   int rank = 0;  // rank in the group
   std::string host;

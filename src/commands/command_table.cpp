@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cluster/binding.h"
+#include "cluster/slurm_job.h"
 #include "commands/commands.h"
 
 namespace ringtrain {
@@ -32,8 +33,20 @@ bool all_ranks() {
   return false;
 }
 
-int own_threads(Session* session) {
+int own_threads(const Session* session) {
   return session != nullptr ? session->available_threads() : static_cast<int>(own_cpus().size());
+}
+
+// Sets the threads and the ranks on this node. Without a launcher, the ranks are assumed to share this machine.
+void assume_node(PlanArguments& arguments, const Session* session) {
+  arguments.threads = own_threads(session);
+  if (session != nullptr) arguments.ranks_here = std::min<std::int64_t>(arguments.ranks, session->node_size());
+  if (launcher_name() != "none") return;
+  const std::vector<int> cpus = own_cpus();
+  const std::vector<int> cores = cores_of(cpus);
+  arguments.threads = cpus_of_each_rank(cpus.size(), cores.size(), arguments.ranks);
+  arguments.ranks_here = std::min(arguments.ranks, static_cast<std::int64_t>(cores.size()));
+  arguments.shared_cores = std::ssize(cores);
 }
 
 // Returns a path and overrides. `what` names the operand of the command in messages. If it is null, the path may be
@@ -96,7 +109,7 @@ Command declare_plan(Program& program) {
   c.add_flag("--all", a->all, "prints keys that have no effect here, too");
   return {&c, one_process, false, [a, &c](Session* session) {
             if (a->ranks == 0) a->ranks = session != nullptr ? session->size() : 1;
-            a->threads = own_threads(session);
+            assume_node(*a, session);
             a->experiment = experiment_of(c, a->words, "an experiment file or a run's folder");
             return plan(*a);
           }};

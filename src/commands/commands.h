@@ -27,6 +27,8 @@ struct PlanArguments {
   ExperimentArguments experiment;  // its path may be a run's folder
   std::int64_t ranks = 1;
   int threads = 1;                          // per rank, if run.threads is 0
+  std::int64_t ranks_here = 1;              // how many of the ranks this node has
+  std::int64_t shared_cores = 0;            // above 0: `threads` assumes that the ranks share these cores of this node
   std::string device;                       // name or description of a GPU; empty: this machine's CPU
   bool all = false;                         // also prints keys without effect
   std::vector<std::string> preflight = {};  // files of `bench step --json`, which say how long a step takes

@@ -7,7 +7,9 @@
 
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/log.h"
+#include "base/table.h"
 #include "bench/preflight.h"
 #include "checkpoint/branch_point.h"
 #include "checkpoint/resume_rules.h"
@@ -77,11 +79,38 @@ std::string describe_time(const RunPlan& p, const PlanArguments& arguments, std:
              "\n");
 }
 
+// Returns a line that says which threads the plan assumes. "" if the experiment, the job or a GPU decides.
+std::string describe_threads(const RunPlan& p, const PlanArguments& arguments) {
+  if (p.experiment.run.threads > 0 || arguments.shared_cores == 0 || !arguments.device.empty() || arguments.ranks == 1)
+    return "";
+  return cat("\nthreads  ", arguments.threads, " of each rank, as if ", counted(arguments.ranks, "rank"),
+             " shared the ", counted(arguments.shared_cores, "core"), " of this machine; run.threads=N plans for N\n");
+}
+
+// Adds a warning if this node has less memory than `ranks` ranks need. They share the data sets, and only rank 0 writes
+// a checkpoint.
+void warn_of_memory(const RunPlan& p, const std::vector<MemoryItem>& memory, std::int64_t ranks,
+                    std::vector<std::string>& warnings) {
+  const std::int64_t once =
+      dataset_bytes(p.train) + (p.has_validation ? dataset_bytes(p.validation) : 0) + checkpoint_bytes(p);
+  std::int64_t of_rank_0 = 0;
+  for (const MemoryItem& item : memory) of_rank_0 += item.bytes;
+  const double needed = static_cast<double>(once) + static_cast<double>(of_rank_0 - once) * static_cast<double>(ranks);
+  const std::optional<HostMemory> host = host_memory();
+  if (!host || needed <= static_cast<double>(host->total)) return;
+  warnings.push_back(cat(counted(ranks, "rank"), ranks == 1 ? " needs " : " need ", readable_bytes(needed),
+                         " of memory, and this machine has ", readable_bytes(static_cast<double>(host->total)),
+                         "; a smaller batch.micro, memory.recompute or fewer ranks on a node need less"));
+}
+
 }  // namespace
 
 int plan(const PlanArguments& arguments) {
-  const ExperimentArguments from = source_of_run(arguments.experiment, true).experiment;
+  const RunSource source_run = source_of_run(arguments.experiment, true);
+  const ExperimentArguments& from = source_run.experiment;
   const Experiment experiment = read_experiment(from.path, from.overrides);
+  const bool is_new_run = source_run.folder.empty();
+  if (is_new_run) check_run_place(experiment);
   const DataConfig& data = experiment.data;
   const DatasetIndex train_index = planned_index(experiment, data.train, data.train_samples);
   DatasetIndex validation_index;
@@ -109,7 +138,11 @@ int plan(const PlanArguments& arguments) {
               describe_learning_rate(p).c_str(), describe_parameters(p).c_str(), describe_memory(memory).c_str(),
               order.empty() ? "" : "\n", order.c_str(), choices.empty() ? "" : "\n", choices.c_str(), traffic.c_str());
   std::vector<std::string> warnings = plan_warnings(p);
-  std::printf("%s", describe_time(p, arguments, warnings).c_str());
+  if (arguments.device.empty() && experiment.machine.device != "cuda")
+    warn_of_memory(p, memory, arguments.ranks_here, warnings);
+  if (const std::string taken = is_new_run ? why_folder_is_taken(experiment) : ""; !taken.empty())
+    warnings.push_back(taken);
+  std::printf("%s%s", describe_threads(p, arguments).c_str(), describe_time(p, arguments, warnings).c_str());
   std::fflush(stdout);
   for (const std::string& warning : warnings) log_warning(warning);
   return 0;

@@ -1,8 +1,10 @@
 #include "commands/planned_trials.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/table.h"
 
 namespace ringtrain {
@@ -12,6 +14,32 @@ std::vector<std::size_t> taken_places(const Study& study, const Trials& trials, 
     throw Error(cat("--index with search: halving in ", study.path, ": trials that are compared must be in one job"),
                 "leave out --index");
   return arguments.shares > 0 ? share_of(trials, arguments.share, arguments.shares) : share_of(trials, 1, 1);
+}
+
+std::vector<std::size_t> places_with_data(const Trials& trials, const std::vector<std::size_t>& places,
+                                          const ReadDataSet& read) {
+  std::map<std::string, bool> known;  // prefix -> whether the data set can be read
+  std::vector<std::size_t> ready;
+  std::optional<Error> first;
+  for (const std::size_t place : places) {
+    const Trial& trial = trials.list[place];
+    const DataConfig& data = trial.experiment.data;
+    const auto can_read = [&](const std::string& prefix, std::int64_t samples) {
+      if (prefix.empty() || known.contains(prefix)) return prefix.empty() || known[prefix];
+      try {
+        read(trial.experiment, prefix, samples);
+        return known[prefix] = true;
+      } catch (const Error& e) {
+        log_warning("trials of ", prefix, " will fail: ", e.what());
+        if (!first) first.emplace(cat("trial ", trial.name, ": ", e.what()), e.hint(), e.where());
+        return known[prefix] = false;
+      }
+    };
+    if (can_read(data.train, data.train_samples) && can_read(data.validation, data.validation_samples))
+      ready.push_back(place);
+  }
+  if (ready.empty() && first) throw *first;
+  return ready;
 }
 
 std::vector<PlannedTrial> plan_all(const Study& study, const Trials& trials, const std::vector<std::size_t>& places,

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <numeric>
 #include <optional>
-#include <set>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -77,36 +77,6 @@ std::vector<TrialRecord> records_of(const Trials& trials) {
   return records;
 }
 
-// Reads the headers of the data sets, once for the whole job. Returns the places of the trials whose data can be read.
-// The other trials will fail, but do not disturb these trials. Throws Error if no trial has its data.
-std::vector<std::size_t> read_indices(const Trials& trials, const std::vector<std::size_t>& taken, StudyWork& work,
-                                      TrialPlanner& planner) {
-  std::set<std::string> missing;  // prefixes of missing data sets
-  std::vector<std::size_t> ready;
-  std::optional<Error> first;
-  for (const std::size_t place : taken) {
-    if (work.trials[place].is_over()) continue;
-    const Trial& trial = trials.list[place];
-    bool has_data = true;
-    for (const std::string& prefix : {trial.experiment.data.train, trial.experiment.data.validation}) {
-      if (prefix.empty() || work.indices.contains(prefix)) continue;
-      if (missing.contains(prefix)) has_data = false;
-      if (!has_data) break;
-      try {
-        planner.give(work.indices.emplace(prefix, read_dataset_index(prefix)).first->second);
-      } catch (const Error& e) {
-        log_warning("trials of ", prefix, " will fail: ", e.what());
-        missing.insert(prefix);
-        has_data = false;
-        if (!first) first.emplace(cat("trial ", trial.name, ": ", e.what()), e.hint(), e.where());
-      }
-    }
-    if (has_data) ready.push_back(place);
-  }
-  if (ready.empty() && first) throw *first;
-  return ready;
-}
-
 // Returns the trials in the order of `taken`. Those of `ready`, a part of `taken` in the same order, are planned.
 std::vector<PlannedTrial> plan_ready(const Study& study, const Trials& trials, const std::vector<std::size_t>& taken,
                                      const std::vector<std::size_t>& ready, TrialPlanner& planner) {
@@ -155,7 +125,14 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   }
 
   TrialPlanner planner(session.available_threads(), arguments.device);
-  const std::vector<std::size_t> ready = read_indices(trials, taken, work, planner);
+  // Finished trials need no data. Trials whose data cannot be read fail, but do not disturb the others.
+  std::vector<std::size_t> unfinished;
+  std::ranges::copy_if(taken, std::back_inserter(unfinished),
+                       [&](std::size_t place) { return !work.trials[place].is_over(); });
+  const auto read = [&](const Experiment&, const std::string& prefix, std::int64_t) {
+    planner.give(work.indices.emplace(prefix, read_dataset_index(prefix)).first->second);
+  };
+  const std::vector<std::size_t> ready = places_with_data(trials, unfinished, read);
   std::vector<PlannedTrial> planned = plan_ready(study, trials, taken, ready, planner);
   const TimeExpectation times(measured_runs(work.folder), preflight);
   for (PlannedTrial& p : planned)

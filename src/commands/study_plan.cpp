@@ -8,6 +8,7 @@
 #include "base/table.h"
 #include "commands/commands.h"
 #include "commands/planned_trials.h"
+#include "run/planned_index.h"
 #include "study/search.h"
 
 namespace ringtrain {
@@ -120,8 +121,12 @@ int plan_study(const StudyArguments& arguments) {
   const std::vector<std::size_t> taken = taken_places(study, trials, arguments);
   if (study.search == Search::halving) rungs_of(study, trials);  // checks the rungs; throws Error
   TrialPlanner planner(arguments.threads, arguments.device);
-  std::vector<PlannedTrial> planned = plan_all(study, trials, taken, planner);
-  const TimeExpectation times(measured_runs(study_folder(study)), preflight);
+  const std::vector<std::size_t> ready = places_with_data(
+      trials, taken, [&](const Experiment& experiment, const std::string& prefix, std::int64_t samples) {
+        planner.give(planned_index(experiment, prefix, samples));
+      });
+  std::vector<PlannedTrial> planned = plan_all(study, trials, ready, planner);
+  const TimeExpectation times(measured_runs(study_folder(study), !arguments.device.empty()), preflight);
   for (PlannedTrial& p : planned) p.time = times.of(*p.trial, p.plan);
 
   print_study(study, trials);

@@ -161,6 +161,13 @@ void probe(const std::string& path) {
   ::unlink(file.c_str());
 }
 
+// Returns the folder that run.dir or run.id names. "" if neither is given.
+std::string stated_folder(const Experiment& experiment) {
+  const RunConfig& run = experiment.run;
+  if (!run.dir.empty() || run.id.empty()) return run.dir;
+  return (fs::path("results") / experiment.name / run.id).string();
+}
+
 // Removes the folder of a new run that failed, if it contains only the lock of this process.
 void remove_unless_used(const std::string& path) {
   std::error_code ignored;
@@ -187,17 +194,30 @@ bool is_kept_name(std::string_view name) {
   return std::ranges::count(kept, name) > 0;
 }
 
-std::string run_folder_path(const Experiment& experiment, bool resume) {
-  if (!experiment.run.dir.empty()) return experiment.run.dir;
+void check_run_place(const Experiment& experiment) {
+  if (!experiment.run.dir.empty()) return;
   if (is_kept_name(experiment.name))
     throw Error(cat("name is '", experiment.name, "', expected another name: results/", experiment.name,
                     " belongs to the program"),
                 "change name, or say with run.dir where the run goes");
-  const fs::path folder = fs::path("results") / experiment.name;
-  if (!experiment.run.id.empty()) {
-    if (experiment.run.id == "latest") throw Error("run.id: 'latest' is the name of the link to the newest run");
-    return (folder / experiment.run.id).string();
+  if (experiment.run.id == "latest") throw Error("run.id: 'latest' is the name of the link to the newest run");
+}
+
+std::string why_folder_is_taken(const Experiment& experiment) {
+  const std::string path = stated_folder(experiment);
+  if (path.empty()) return "";
+  try {
+    check_contents(path, false);
+  } catch (const Error& error) {
+    return cat(error.what(), "; ", error.hint());
   }
+  return "";
+}
+
+std::string run_folder_path(const Experiment& experiment, bool resume) {
+  check_run_place(experiment);
+  if (std::string path = stated_folder(experiment); !path.empty()) return path;
+  const fs::path folder = fs::path("results") / experiment.name;
   if (resume) {
     std::error_code code;
     const fs::path target = fs::read_symlink(folder / "latest", code);

@@ -14,6 +14,12 @@ namespace ringtrain {
 // Returns whether results/<name> is a folder of the program itself. No experiment or study may write into it.
 bool is_kept_name(std::string_view name);
 
+// Throws Error if the program uses the place that name and run.id say. Makes nothing.
+void check_run_place(const Experiment& experiment);
+// Returns why a new run cannot use the folder that run.dir or run.id names, with advice. "" if it can, or if neither
+// key is given. Makes nothing.
+std::string why_folder_is_taken(const Experiment& experiment);
+
 // Returns the path of the run's folder. It is run.dir, or results/<name>/<run.id>. Without run.dir and run.id, it is
 // results/<name>/<time, as in 20261121-103059>, or with `resume` the folder that results/<name>/latest points to. A
 // folder named by the time is made here, so that two runs never get the same folder. If another job started in the same

@@ -231,6 +231,7 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   const int equal_ranks = !servers ? ranks : servers->async ? 1 : servers->workers;
   RunPlan p = make_equal_plan(planned, train, validation, equal_ranks, backend, recorded_micro_batch, branch);
   check_ranks(experiment, p.batch, ranks, servers.has_value(), p.stages());
+  check_flipped_tensor(experiment, p.parameters);
   if (const std::int64_t count = experiment.parallel.servers, weights = p.parameters.trained(); count > weights)
     throw Error(cat("parallel.servers is ", count, ", but the model has ", weights,
                     " weights, expected at most as many servers as weights"),

@@ -1,10 +1,13 @@
 #include "run/rank_checks.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace ringtrain {
 
-void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers, std::int64_t stages) {
+void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers,
+                 std::int64_t stages) {
   if (batch.span > 1 && has_servers)
     throw Error(
         cat(batch.ranks, " workers of parallel.kind: server would share the virtual workers of batch.worker ",
@@ -23,6 +26,19 @@ void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks
   if (const std::int64_t flips = experiment.test.flip_bit_rank; flips >= ranks)
     throw Error(cat("test.flip_bit_rank is ", flips, ", but the ranks are 0 to ", ranks - 1),
                 cat("Expected at most ", ranks - 1, "; -1: no bit flips."));
+}
+
+void check_flipped_tensor(const Experiment& experiment, const ParameterTable& parameters) {
+  const std::string& name = experiment.test.flip_bit_in;
+  if (name.empty()) return;
+  const auto is_of = [&](const Parameter& p) {
+    return name == "weights/" + p.name || (name.starts_with("optimizer/") && name.ends_with("/" + p.name));
+  };
+  if (std::ranges::any_of(parameters.all(), is_of)) return;
+  const std::string example = parameters.all().front().name;
+  throw Error(cat("test.flip_bit_in is ", name, ", expected a tensor like weights/", example, " or optimizer/momentum/",
+                  example),
+              "Tensors are named as in checkpoints.");
 }
 
 }  // namespace ringtrain

@@ -202,6 +202,43 @@ def test_plan_shows_what_the_run_will_be(workshop):
     assert re.search(r"^  sums +[\d,]+ gradients in buckets of 256$", result.out, re.MULTILINE), result
 
 
+def test_plan_refuses_what_train_refuses(workshop):
+    for words, said in [
+        (["name=bench"], "results/bench belongs to the program"),
+        (["run.id=latest"], "the link to the newest run"),
+        (["test.flip_bit_rank=0", "test.flip_bit_step=1", "test.flip_bit_in=zz"], "test.flip_bit_in is zz, expected a tensor like weights/"),
+    ]:
+        for command in "plan", "train":
+            result = workshop.run(command, workshop.experiment(), *words, ranks=0, cwd=workshop.folder)
+            assert result.code == 1 and said in result.err, result
+    assert not (workshop.folder / "results").exists()
+
+
+def test_plan_warns_of_a_folder_in_use_and_of_too_little_memory(workshop):
+    run = workshop.train("run", stop__steps=6)
+    taken = "the run folder is not empty, and a run never overwrites another; add --resume"
+    result = workshop.run("plan", workshop.experiment(), f"run.dir={run}", ranks=0)
+    assert result.code == 0 and taken in result.err, result
+    for words in ([workshop.experiment(), f"run.dir={workshop.folder / 'new'}"], [run]):
+        result = workshop.run("plan", *words, ranks=0)
+        assert result.code == 0 and "warning" not in result.err, result
+    result = workshop.run("plan", workshop.experiment(), "model.hidden=65536", "model.layers=64", ranks=0)
+    assert result.code == 0 and re.search(r"1 rank needs [\d.]+ TiB of memory, and this machine has ", result.err), result
+
+
+def test_plan_counts_the_threads_that_ranks_of_this_machine_get(workshop):
+    path = workshop.experiment(run={"log_every_steps": 5})
+    threads = {}
+    for ranks in 1, 2:
+        alone = workshop.run("plan", path, "--ranks", ranks, ranks=0)
+        assert alone.code == 0, alone
+        threads[ranks] = re.search(r"CPU, (\d+) thread", alone.out)[1]
+        started = workshop.run("plan", path, ranks=ranks)
+        assert started.code == 0 and f"CPU, {threads[ranks]} thread" in started.out, (alone, started)
+        assert ("as if 2 ranks shared the " in alone.out) == (ranks == 2) and "as if" not in started.out, (alone, started)
+    assert "as if" not in workshop.run("plan", workshop.experiment(), "--ranks", 2, ranks=0).out, "run.threads is given"
+
+
 def test_plan_prints_the_keys_that_have_an_effect_and_with_all_the_rest(workshop):
     path = workshop.experiment()
     some, every = (yaml.safe_load(workshop.run("plan", path, *words, ranks=0).out.split("\n\n")[0]) for words in ([], ["--all"]))

@@ -146,6 +146,9 @@ def test_a_trial_without_data_fails_and_leaves_the_others_alone(workshop):
     for path in workshop.data.parent.glob(f"{workshop.data.name}-train-*.h5"):
         (workshop.folder / path.name.replace(workshop.data.name, "mine")).write_bytes(path.read_bytes())
     study = Study(workshop, f"ranks_per_trial: 2\nvary: {{data.train: [{there}, {missing}]}}\nrepeat: 2\n")
+    plan = study.run("--plan", ranks=0)
+    assert f"trials of {missing} will fail" in plan.err, plan
+    assert plan.out.count("mine-train") > 1 and "no data set" not in plan.out, plan
     result = study.run(ranks=2, code=1)
     assert f"trials of {missing} will fail" in result.out + result.err, result
     states = study.states()

@@ -31,6 +31,17 @@ TEST(ShareOfCpus, ACpuOfSeveralRanksIsDividedAmongThem) {
   EXPECT_DOUBLE_EQ(share_of_cpus(ranks, 2), 1);
 }
 
+TEST(ShareOfCpus, RanksThatShareAMachineHaveWholeCoresWhileThereAreEnough) {
+  EXPECT_EQ(cpus_of_each_rank(2, 2, 1), 2);
+  EXPECT_EQ(cpus_of_each_rank(2, 2, 2), 1);
+  EXPECT_EQ(cpus_of_each_rank(2, 2, 256), 1);
+  EXPECT_EQ(cpus_of_each_rank(64, 64, 8), 8);
+  EXPECT_EQ(cpus_of_each_rank(64, 64, 7), 9);
+  EXPECT_EQ(cpus_of_each_rank(64, 32, 3), 20);  // 10 cores of 2 hardware threads
+  EXPECT_EQ(cpus_of_each_rank(64, 32, 33), 1);  // more ranks than cores: not bound
+  EXPECT_EQ(cpus_of_each_rank(1, 1, 1), 1);
+}
+
 TEST(Bindings, NodesThatLookAlikeShareALine) {
   EXPECT_EQ(describe_bindings({bound(0, "node1", "0-3", "0"), bound(1, "node1", "4-7", "1"),
                                bound(2, "node2", "0-3", "0"), bound(3, "node2", "4-7", "1"), bound(4, "node3", "0-7")}),
