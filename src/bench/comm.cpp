@@ -110,7 +110,10 @@ void compare_algorithms(const BenchContext& context) {
     std::string line = text;
     for (const auto& way : sums) {
       const Runs runs = timed_runs(*context.machine.host, seconds, 200, TooSlow::give_up, [&] { way->sum(bytes, 1); });
-      std::snprintf(text, sizeof text, "%12.1f", runs.of_rank.empty() ? 0.0 : 1e6 * runs.slowest());
+      if (runs.of_rank.empty())  // one sum takes longer than the time for all runs
+        std::snprintf(text, sizeof text, "%12s", "-");
+      else
+        std::snprintf(text, sizeof text, "%12.1f", 1e6 * runs.slowest());
       line += text;
     }
     if (context.root()) log_info(line);

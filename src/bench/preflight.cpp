@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/json_input.h"
+#include "base/table.h"
 
 namespace ringtrain {
 
@@ -154,7 +156,6 @@ Preflight preflight_from(const Json& j) {
 }  // namespace
 
 void Preflight::keep_from(const Preflight& earlier) {
-  if (earlier.hosts != hosts || earlier.ranks != ranks) return;
   if (comm.empty()) {
     comm = earlier.comm;
     fit = earlier.fit;
@@ -214,6 +215,19 @@ Preflight read_preflight(const std::string& path) {
                 "measure first, on the nodes of the job: ringtrain bench comm input step EXPERIMENT.yaml --json "
                 "preflight.json (slurm/preflight.sbatch does this); --preflight FILE reads another file");
   return parse_preflight({std::istreambuf_iterator<char>(in), {}}, path);
+}
+
+std::optional<Preflight> earlier_preflight(const std::string& path, const std::vector<std::string>& hosts, int ranks) {
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  Preflight earlier = read_preflight(path);
+  const auto shown = [](int count, const std::vector<std::string>& where) {
+    return cat(counted(count, "rank"), " on ", joined(where));
+  };
+  if (earlier.hosts != hosts || earlier.ranks != ranks)
+    throw Error(cat(path, " has measurements of ", shown(earlier.ranks, earlier.hosts), ", but this job has ",
+                    shown(ranks, hosts)),
+                "one file holds the measurements of one job: give another file, or remove this one");
+  return earlier;
 }
 
 std::vector<SlowHost> slow_hosts(const std::vector<std::string>& hosts, const std::vector<double>& values,

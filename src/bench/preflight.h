@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,14 +68,17 @@ struct Preflight {
   std::vector<double> clock_skew_seconds;  // clock of each host minus the clock of the first host
   std::vector<SlowHost> slow;
 
-  // Takes the results that only `earlier` has, if it was measured on the same ranks. A file of other ranks is
-  // ignored.
+  // Takes the results that only `earlier` has. Both must be of the same hosts and ranks.
   void keep_from(const Preflight& earlier);
   std::string to_json() const;
 };
 
 Preflight parse_preflight(const std::string& json, const std::string& path);  // throws Error with the path
 Preflight read_preflight(const std::string& path);
+
+// Returns the measurements in the file, to which those of a job of `ranks` ranks on `hosts` will be added. Nothing if
+// there is no file. Throws Error if the file is of other hosts or ranks.
+std::optional<Preflight> earlier_preflight(const std::string& path, const std::vector<std::string>& hosts, int ranks);
 
 // Returns the hosts whose value is more than 10 % worse than the median.
 std::vector<SlowHost> slow_hosts(const std::vector<std::string>& hosts, const std::vector<double>& values,

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
+#include <optional>
 
 #include "base/files.h"
 #include "base/log.h"
@@ -122,6 +122,9 @@ int bench(const BenchArguments& arguments, Session& session) {
   result.hosts = context.hosts;
   result.ranks = session.size();
   result.ranks_per_node = most_ranks_on_a_host(session.hosts());
+  std::optional<Preflight> earlier;
+  if (context.root() && !arguments.json.empty())
+    earlier = earlier_preflight(arguments.json, result.hosts, result.ranks);
   examine_job(context, result);
   for (const std::string& kind : arguments.kinds) {
     if (kind == "start") bench_start(context);
@@ -141,7 +144,7 @@ int bench(const BenchArguments& arguments, Session& session) {
     }
     if (context.hosts.size() > 2 && result.slow.empty()) log_info("no node is 10 % slower than the median");
     if (!arguments.json.empty()) {
-      if (std::filesystem::exists(arguments.json)) result.keep_from(read_preflight(arguments.json));
+      if (earlier) result.keep_from(*earlier);
       write_file_atomically(arguments.json, result.to_json());
       log_info("wrote ", arguments.json);
     }

@@ -231,7 +231,8 @@ Command declare_bench(Program& program) {
   const auto a = typed<BenchArguments>();
   add_operands(c, a->words,
                "start|comm|input|step|split|utilisation|components ... [EXPERIMENT.yaml] [key.path=value ...]");
-  c.add_option("--json", a->json, "adds the results to this file, which predict reads")->type_name("FILE");
+  c.add_option("--json", a->json, "adds the results to this file of the same hosts and ranks, which predict reads")
+      ->type_name("FILE");
   c.add_option("--seconds", a->seconds, "about how long each kind is measured [10]")
       ->type_name("S")
       ->check(number(0.01));

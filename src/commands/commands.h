@@ -78,7 +78,7 @@ int evaluate(const EvaluateArguments& arguments, Session& session);
 struct BenchArguments {
   std::vector<std::string> kinds;  // some of start, comm, input, step, split, utilisation, components
   ExperimentArguments experiment;  // without a path, comm uses the default experiment and utilisation a small CNN
-  std::string json;                // file for the result; its results of other kinds stay if the ranks are the same
+  std::string json;                // file for the result; its results of other kinds stay
   double seconds = 10;             // time of each kind of measurement, approximately
   double link_gbit = 0;            // rated bandwidth of the network between nodes; 0: not stated
   double wanted = 0;               // samples per second that a node should load; 0: what measured steps use

@@ -82,11 +82,23 @@ def test_all_kinds_are_measured_into_one_file(workshop):
     assert step["watermark"][-1][1] == 1, "the last point is the whole gradient"
 
 
-def test_a_file_of_another_job_is_not_added_to(workshop):
+def test_a_file_of_another_job_is_refused_and_stays(workshop):
     file = workshop.folder / "preflight.json"
     bench(workshop, file, "comm", ranks=2)
-    alone, _ = bench(workshop, file, "step", workshop.experiment(), ranks=1)
-    assert "comm" not in alone and alone["ranks"] == 1
+    before = file.read_bytes()
+    result = workshop.run("bench", "step", workshop.experiment(), *QUICK, "--json", file, ranks=1)
+    assert result.code == 1 and file.read_bytes() == before, result
+    assert re.search(r"preflight.json has measurements of 2 ranks on \S+, but this job has 1 rank on ", result.err), result
+    assert "another file" in result.err, result
+
+
+def test_a_sum_that_was_too_slow_to_measure_has_no_time(workshop):
+    result = workshop.run("bench", "comm", "--seconds", "0.01", ranks=2)
+    assert result.code == 0, result
+    (table,) = re.findall(r"us a sum of bytes .*\n((?: +\d+ .*\n)+)", result.out)
+    times = [line.split()[1:] for line in table.splitlines()]
+    assert times[-1] == ["-"] * 4, table  # 64 MiB within 0.3 ms
+    assert all(time == "-" or float(time) > 0 for line in times for time in line), table
 
 
 def test_what_bench_writes_predict_reads(workshop):

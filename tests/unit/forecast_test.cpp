@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
 
 #include "base/error.h"
 #include "bench/experiment_keys.h"
 #include "bench/node_load.h"
+#include "tests/unit/with_folder.h"
 
 namespace ringtrain {
 namespace {
@@ -393,7 +395,7 @@ TEST(Preflight, ABadFileIsNamed) {
   EXPECT_NE(refusal([] { read_preflight("/nowhere.json"); }).find("/nowhere.json"), std::string::npos);
 }
 
-TEST(Preflight, AKindThatWasNotMeasuredAgainStaysUnlessTheJobIsAnother) {
+TEST(Preflight, AKindThatWasNotMeasuredAgainStays) {
   Preflight earlier = with_links(measured(2), false);
   earlier.comm = {{"node", {2, 4096, 1e-5}}};
   earlier.slow = {{"a", "computing", 1.5}};
@@ -408,11 +410,23 @@ TEST(Preflight, AKindThatWasNotMeasuredAgainStaysUnlessTheJobIsAnother) {
   EXPECT_EQ(same.fit.count("node"), 1u);
   EXPECT_EQ(same.input.at(0).samples_per_second, 2);
   EXPECT_EQ(same.slow.size(), 1u);
-  Preflight other = again;
-  other.hosts = {"b"};
-  other.keep_from(earlier);
-  EXPECT_FALSE(other.has_step);
-  EXPECT_TRUE(other.comm.empty());
+}
+
+using PreflightFile = WithFolder;
+
+TEST_F(PreflightFile, OfOtherHostsOrRanksIsRefused) {
+  Preflight earlier = with_links(measured(2), false);
+  earlier.hosts = {"a"};
+  earlier.ranks = 2;
+  EXPECT_FALSE(earlier_preflight(path("p.json"), {"a"}, 2));
+  std::ofstream(path("p.json")) << earlier.to_json();
+  EXPECT_TRUE(earlier_preflight(path("p.json"), {"a"}, 2));
+  expect_contains(refusal([&] { earlier_preflight(path("p.json"), {"a"}, 1); }),
+                  "p.json has measurements of 2 ranks on a, but this job has 1 rank on a");
+  expect_contains(refusal([&] {
+                    earlier_preflight(path("p.json"), {"a", "b"}, 2);
+                  }),
+                  "p.json has measurements of 2 ranks on a, but this job has 2 ranks on a, b");
 }
 
 TEST(Preflight, AHostIsSlowWhenItIsATenthWorseThanTheMedian) {
