@@ -254,7 +254,7 @@ void StudyReader::read_range(const Entry& entry) {
   std::int64_t points = 0;
   for (const Entry& part : entries(entry.node, path_, entry.key, "{log_uniform: [0.0001, 0.1]}")) {
     if (part.key == "points") {
-      points = integer_of(part, 1, most_points);
+      points = integer_of(part, 2, most_points);  // both ends are included
     } else if (part.key == "multiple_of") {
       if (!range.integer) throw Error(cat(part.key_place, "multiple_of with ", entry.key, ", which is not an integer"));
       range.multiple_of = integer_of(part, 1, 1e9);

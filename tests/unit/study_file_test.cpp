@@ -193,6 +193,7 @@ TEST_F(StudyFile, EveryMistakeHasItsOwnMessage) {
        "s.yaml:3:32: grid together with uniform, expected one of them"},
       {"vary: {seed: {uniform: [1, 2]}}\n", "s.yaml:3:14: seed is drawn, but draws is not given [draws: {count: 16"},
       {"vary: {seed: {uniform: [1, 2], points: 3}}\n", "s.yaml:3:14: seed: points with values that are drawn"},
+      {"vary: {seed: {grid: [1, 2], points: 1}}\n", "s.yaml:3:37: points is '1', expected"},
       {"vary: {seed: {grid: [1, 2]}}\n", "s.yaml:3:14: seed: a grid without points, expected points: 4"},
       {"vary: {seed: {uniform: [5, 7], multiple_of: 10}}\n", "s.yaml:3:14: seed: no multiple of 10 lies from 5 to 7"},
       {"vary: {learning_rate.base: {uniform: [5, 7], multiple_of: 10}}\n",
