@@ -75,5 +75,8 @@ sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" slurm/modulefile > "$t
 
 echo "installed in $prefix. Without its bin/ on PATH:"
 echo "  export PATH=$prefix/bin:\$PATH        or: module use $prefix/share/modulefiles && module load ringtrain"
-echo "completion: . $prefix/share/bash-completion/completions/ringtrain    (bash-completion finds /usr and /usr/local by itself)"
+echo "completion (bash-completion finds /usr and /usr/local by itself):"
+for program in ringtrain ringtrain-data; do
+  echo "  . $prefix/share/bash-completion/completions/$program"
+done
 echo "experiments: $prefix/share/ringtrain/configs; batch scripts: $prefix/share/ringtrain/slurm; pages: $prefix/share/doc/ringtrain"

@@ -34,8 +34,8 @@ std::string Program::bash_completion() const {
     }
     const std::string form = operands_of(*command);
     const bool keys = form.find("key.path=value") != std::string::npos;
-    options += cat("    ", command->get_name(), ") options=\"", joined(names, " "), "\" operands=\"", choices(form),
-                   keys ? " $keys" : "", "\" ;;\n");
+    options += cat("    ", command->get_name(), ") options=\"", joined(names, " "), "\" first=\"", choices(form),
+                   "\" operands=\"", choices(form), keys ? " $keys" : "", "\" ;;\n");
   }
   for (const Answer& answer : answers_) starts.push_back(answer.flag);
   const std::string function = "_" + [this] {
@@ -44,34 +44,37 @@ std::string Program::bash_completion() const {
       if (c == '-') c = '_';
     return name;
   }();
-  return cat("# Completion of ", name_, " in bash; ", name_, " --bash-completion wrote it.\n", function,
-             "() {\n"
-             "  local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} options=\"\" operands=\"\" words=\"\"\n"
-             "  local keys=\"",
-             joined(keys_, " "),
-             "\"\n"
-             "  case $command in\n",
-             options,
-             "  esac\n"
-             "  case $command:${COMP_WORDS[COMP_CWORD - 1]} in\n",
-             values,
-             "  esac\n"
-             "  if [ \"$COMP_CWORD\" = 1 ]; then\n"
-             "    words=\"",
-             joined(starts, " "),
-             "\"\n"
-             "  elif [ -z \"$words\" ]; then\n"
-             "    case $word in\n"
-             "      -*) words=$options ;;\n"
-             "      ?*) words=$operands ;; # nothing typed yet: files\n"
-             "    esac\n"
-             "  fi\n"
-             "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
-             "  case ${COMPREPLY[0]:-} in *=) compopt -o nospace 2> /dev/null ;; esac\n"
-             "  return 0\n"
-             "}\n"
-             "complete -o default -F ",
-             function, " ", name_, "\n");
+  return cat(
+      "# Completion of ", name_, " in bash; ", name_, " --bash-completion wrote it.\n", function,
+      "() {\n"
+      "  local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} options=\"\" first=\"\" operands=\"\" "
+      "words=\"\"\n"
+      "  local keys=\"",
+      joined(keys_, " "),
+      "\"\n"
+      "  case $command in\n",
+      options,
+      "  esac\n"
+      "  case $command:${COMP_WORDS[COMP_CWORD - 1]} in\n",
+      values,
+      "  esac\n"
+      "  if [ \"$COMP_CWORD\" = 1 ]; then\n"
+      "    words=\"",
+      joined(starts, " "),
+      "\"\n"
+      "  elif [ -z \"$words\" ]; then\n"
+      "    case $word in\n"
+      "      -*) words=$options ;;\n"
+      "      ?*) words=$operands ;;\n"
+      "      *) [ \"$COMP_CWORD\" != 2 ] || words=$first ;; # nothing typed yet: files, if there are no such words\n"
+      "    esac\n"
+      "  fi\n"
+      "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
+      "  case ${COMPREPLY[0]:-} in *=) compopt -o nospace 2> /dev/null ;; esac\n"
+      "  return 0\n"
+      "}\n"
+      "complete -o default -F ",
+      function, " ", name_, "\n");
 }
 
 }  // namespace ringtrain

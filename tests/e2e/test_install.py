@@ -148,6 +148,8 @@ def test_bash_completes_commands_options_words_and_keys(prefix):
         "epochs", "steps", "seconds", "target_metric", "target_value")]
     assert completed(prefix, "ringtrain", "train", "batch.gl") == ["batch.global="]
     assert completed(prefix, "ringtrain", "train", "") == []  # bash itself then offers files
+    assert completed(prefix, "ringtrain", "bench", "") == ["start", "comm", "input", "step", "split", "utilisation", "components"]
+    assert completed(prefix, "ringtrain", "bench", "step", "") == []
     assert completed(prefix, "ringtrain-data", "images", "--class") == ["--class-list"]
     done = subprocess.run(["shellcheck", "-s", "bash", prefix / "share/bash-completion/completions/ringtrain"],
                           text=True, capture_output=True) if shutil.which("shellcheck") else None
