@@ -84,9 +84,11 @@ void require_same_symbols(const std::string& path, const std::map<std::string, s
     const auto has = found.find(key);
     if (has == found.end() || has->second == symbols) continue;
     if (key == "vocabulary" && is_vocabulary_of_earlier_version(has->second, plan)) continue;
-    throw Error(cat(path, ": was trained with other ", key == "vocabulary" ? "symbols" : "classes",
-                    ", or in another order, than ", plan.train.prefix, " has"),
-                "give a data set that was converted with the same ones in the same order");
+    throw Error(
+        cat(path, ": was trained with other ", key == "vocabulary" ? "symbols" : "classes",
+            ", or in another order, than ", plan.train.prefix, " has"),
+        cat("give a data set that was converted with the same ones in the same order",
+            key == "class_ids" ? cat(", or import with --classes ", plan.graph.classes(), " for fine-tuning") : ""));
   }
 }
 

@@ -122,12 +122,14 @@ Command declare_evaluate(Program& program) {
   c.add_option("--weights", a->weights, "weights from this file instead of the checkpoint")
       ->type_name("FILE.safetensors");
   c.add_option("--json", a->json, "writes the result to this file")->type_name("FILE");
-  c.add_option("--logits", a->logits, "writes inputs and logits of the first samples, to compare with another program")
-      ->type_name("FILE.safetensors")
-      ->check(file_that_ends_in(".safetensors"));
+  CLI::Option* logits = c.add_option("--logits", a->logits,
+                                     "writes inputs and logits of the first samples, to compare with another program")
+                            ->type_name("FILE.safetensors")
+                            ->check(file_that_ends_in(".safetensors"));
   c.add_option("--samples", a->samples, cat("number of samples in --logits [", a->samples, "]"))
       ->type_name("N")
-      ->check(whole_number(1));
+      ->check(whole_number(1))
+      ->needs(logits);
   return {&c, all_ranks, false, [a, &c](Session* session) {
             a->experiment = experiment_of(c, a->words, "an experiment, a checkpoint or a run's folder");
             return evaluate(*a, *session);
@@ -164,9 +166,10 @@ Command declare_import(Program& program) {
                             "step 0. Evaluate it, or train it with train --resume.");
   const auto a = typed<ImportArguments>();
   add_operands(c, a->words, "FILE.safetensors EXPERIMENT.yaml [key.path=value ...]");
-  c.add_option("--out", a->out, "writes a checkpoint instead of a run's folder")
-      ->type_name("CHECKPOINT.h5")
-      ->check(file_that_ends_in(".h5"));
+  CLI::Option* out = c.add_option("--out", a->out, "writes a checkpoint instead of a run's folder")
+                         ->type_name("CHECKPOINT.h5")
+                         ->check(file_that_ends_in(".h5"));
+  c.add_flag("--force", a->force, "overwrites that checkpoint")->needs(out);
   c.add_option(
        "--classes", a->classes,
        "for fine-tuning on other pictures: the last layer begins anew, with the N classes of the experiment's data")
@@ -192,7 +195,7 @@ Command declare_sample(Program& program) {
   c.add_option("--seed", a->seed, "seed of the random draws [1]")->type_name("N")->check(whole_number(0));
   c.add_flag("--new-only", a->new_only, "leaves out names that the data has");
   c.add_option("--prompt", a->prompt, "the beginning of every name or text")->type_name("TEXT");
-  c.add_option("--length", a->length, cat("symbols of running text [", a->length, "]"))
+  c.add_option("--length", a->length, cat("symbols of running text [", default_sample_length, "]"))
       ->type_name("N")
       ->check(whole_number(1));
   return {&c, one_process, false, [a, &c](Session*) {
@@ -208,8 +211,11 @@ std::vector<std::string> take_kinds(std::vector<std::string>& words) {
       words, [&](const std::string& word) { return std::ranges::find(known, word) == known.end(); });
   std::vector<std::string> kinds(words.begin(), last);
   words.erase(words.begin(), last);
+  const bool names_other = kinds.empty() && !words.empty();
   if (kinds.empty())
-    throw Error("ringtrain bench needs one or more of start, comm, input, step, split, utilisation and components",
+    throw Error(cat("ringtrain bench",
+                    names_other ? cat(": '", words[0], "' is not a kind of measurement, expected ") : " needs ",
+                    "one or more of start, comm, input, step, split, utilisation and components"),
                 "ringtrain bench --help");
   return kinds;
 }

@@ -41,10 +41,11 @@ struct SampleArguments {
   std::int64_t count = 20;
   double temperature = 1;
   std::uint64_t seed = 1;
-  bool new_only = false;      // names: leave out names that are in the data
-  std::string prompt;         // the beginning of each name or text
-  std::int64_t length = 400;  // running text: number of symbols
+  bool new_only = false;    // names: leave out names that are in the data
+  std::string prompt;       // the beginning of each name or text
+  std::int64_t length = 0;  // running text: number of symbols; 0: not given
 };
+inline constexpr std::int64_t default_sample_length = 400;
 // Prints names or text that the model invents. One process.
 int sample(const SampleArguments& arguments);
 
@@ -60,6 +61,7 @@ struct ImportArguments {
   std::string weights;
   ExperimentArguments experiment;
   std::string out;           // a checkpoint; empty: a new run's folder
+  bool force = false;        // overwrites `out`
   std::int64_t classes = 0;  // above 0: the last layer is initialised anew with this number of classes
 };
 // One process.

@@ -23,6 +23,8 @@ int import_weights(const ImportArguments& arguments) {
     throw Error(cat("branch.from is ", experiment.branch.from,
                     ", but import sets the weights, too: a run begins from one of the two"),
                 "leave out branch.*");
+  if (!arguments.out.empty() && !arguments.force && std::filesystem::exists(arguments.out))
+    throw Error(cat(arguments.out, ": exists already"), "choose another --out, or overwrite it with --force");
   Experiment alone = experiment;  // one rank reads the whole model, even if the run will divide it
   alone.parallel = {};
   std::unique_ptr<Backend> backend = make_cpu_backend(1);

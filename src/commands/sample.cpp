@@ -216,6 +216,7 @@ int sample_names(Model& model, const SampleArguments& arguments) {
 int sample_text(Model& model, const SampleArguments& arguments) {
   const std::uint64_t key = random_key(arguments.seed, RandomPurpose::sampling);
   const std::int32_t target = ignored_target;
+  const std::int64_t length = arguments.length > 0 ? arguments.length : default_sample_length;
   std::vector<std::uint8_t> prompt = model.alphabet.encode(arguments.prompt);
   if (prompt.empty()) prompt = {0};
   for (std::int64_t text = 0; text < arguments.count; ++text) {
@@ -225,7 +226,7 @@ int sample_text(Model& model, const SampleArguments& arguments) {
     pass.targets = &target;
     PassContext context;
     context.state = state.data();
-    for (std::size_t i = 0; i < prompt.size() + static_cast<std::size_t>(arguments.length) - 1; ++i) {
+    for (std::size_t i = 0; i < prompt.size() + static_cast<std::size_t>(length) - 1; ++i) {
       pass.inputs = &written[i];
       model.program->run(pass, context);
       if (i + 1 < written.size()) continue;
@@ -243,6 +244,11 @@ int sample_text(Model& model, const SampleArguments& arguments) {
 
 int sample(const SampleArguments& arguments) {
   Model model(checkpoint_of(arguments.source.path, arguments.source.overrides));
+  if (model.makes_names() && arguments.length > 0)
+    throw Error(cat("--length is ", arguments.length, ", but the model invents names, and a name ends by itself"),
+                "leave out --length; --count sets the number of names");
+  if (!model.makes_names() && arguments.new_only)
+    throw Error("--new-only is for names, but the model writes running text", "leave out --new-only");
   return model.makes_names() ? sample_names(model, arguments) : sample_text(model, arguments);
 }
 

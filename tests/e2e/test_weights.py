@@ -268,6 +268,12 @@ def test_import_writes_a_single_checkpoint_when_asked_and_never_into_another_run
     result = workshop.run("import", file, workshop.experiment(run__dir=str(weights.folder / "unused")), "--out", out, ranks=0)
     assert result.code == 0 and not (weights.folder / "unused").exists(), result
     assert weights.evaluate(out)[0]["validation_loss"] == evaluations(run)[-1]["validation_loss"]
+    written = out.read_bytes()
+    again = ["import", file, workshop.experiment(seed=9), "--out", out]
+    result = workshop.run(*again, ranks=0)
+    assert result.code == 1 and f"{out}: exists already" in result.err and "--force" in result.err, result
+    assert out.read_bytes() == written
+    assert workshop.run(*again, "--force", ranks=0).code == 0 and out.read_bytes() != written
     before = checkpoints(run)
     result = workshop.run("import", file, workshop.experiment(run__dir=str(run)), ranks=0)
     assert result.code == 1 and "is not empty" in result.err and checkpoints(run) == before, result
@@ -329,6 +335,7 @@ def test_logits_of_the_first_samples_add_up_to_the_loss(workshop, weights):
     (["evaluate", "EMPTY"], "no checkpoint there"),
     (["evaluate", "RUN", "--samples", "0"], "expected a whole number of at least 1"),
     (["evaluate", "RUN", "model.hidden=24"], "where the model has"),
+    (["sample", "RUN", "--length", "5"], "--length is 5, but the model invents names"),
 ])
 def test_mistakes_are_one_clear_error(workshop, words, said):
     named = {"EMPTY": workshop.folder / "empty", "EXPERIMENT": workshop.experiment()}
@@ -446,6 +453,11 @@ def test_fine_tuning_begins_with_a_new_last_layer(workshop, weights, images, tmp
     experiment = workshop.experiment(run__dir=str(tuned), **RESNET)
     result = workshop.run("import", file, experiment, "--classes", 1000, ranks=0)
     assert result.code == 1 and "--classes is 1000, but" in result.err and "has 7 classes" in result.err, result
+    # As many, but other, classes: the same advice as for another number of classes.
+    others = write_safetensors(tmp_path / "others.safetensors", tensors, {"class_ids": json.dumps(list("abcdefg"))})
+    for wrong in (file, others):
+        result = workshop.run("import", wrong, experiment, ranks=0)
+        assert result.code == 1 and "or import with --classes 7 for fine-tuning" in result.err, result
     assert workshop.run("import", file, experiment, "--classes", 7, ranks=0).code == 0
     begun = arrays(checkpoints(tuned)[0])
     still = workshop.train("still", **{**RESNET, "stop__steps": 1}, learning_rate={"base": 1e-30})
