@@ -64,6 +64,22 @@ Position BatchCourse::settled(const Position& position) const {
   return {position.step, position.samples, position.epoch + 1, 0};
 }
 
+Position BatchCourse::first(const Position& from, const std::function<bool(const Position&)>& holds) const {
+  Position p = from;
+  while (!holds(p)) {
+    const BatchStage* stage = &stage_at(p);
+    const std::int64_t same_until = stage == &stages.back() ? INT64_MAX : (stage + 1)->epoch;
+    Position next = after(p);
+    for (std::int64_t epochs = 1; p.offset == 0 && epochs <= same_until - p.epoch; epochs *= 2) {
+      const Position later = after_epochs(p, epochs);
+      if (holds(later)) break;
+      next = later;
+    }
+    p = next;
+  }
+  return p;
+}
+
 BatchCourse constant_course(std::int64_t batch, std::int64_t epoch_samples, bool keeps_rest) {
   return {epoch_samples, keeps_rest, {{.batch = batch}}};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "config/experiment.h"
@@ -36,6 +37,9 @@ struct BatchCourse {
   std::int64_t samples_of_epoch(const Position& position) const;
   // Returns `position`, or the beginning of the next epoch if no update can begin at `position`.
   Position settled(const Position& position) const;
+  // Returns the first position at or after `from` at which `holds` is true. From then on, it must be true at all later
+  // positions. Whole epochs are skipped, so that a long run takes no longer than a few epochs.
+  Position first(const Position& from, const std::function<bool(const Position&)>& holds) const;
   bool operator==(const BatchCourse&) const = default;
 };
 

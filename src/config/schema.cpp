@@ -245,8 +245,8 @@ std::vector<Field> make_schema() {
       .means("The peak rate. none: base. linear: base x k (Goyal et al. 2017). sqrt: base x sqrt k (Krizhevsky 2014). "
              "legw: base x sqrt k, and warmup_epochs x k (You et al. 2019)."),
     FIELD(learning_rate.warmup_epochs).unit("epochs").from(0, epoch_limit).also({"warmup"})
-      .means("The rate grows by the same amount at every step: warmup_from + (peak - warmup_from) t / T at the steps "
-             "t = 0 ... T - 1, the peak at step T. 0: off."),
+      .means("The rate grows with the samples seen, so by the same amount at every step of the same batch: warmup_from + "
+             "(peak - warmup_from) t / T at the steps t = 0 ... T - 1, the peak at step T. 0: off."),
     FIELD(learning_rate.warmup_steps).unit("steps").from(0, step_limit).also({"warmup_iterations"})
       .means("Length of warm-up in steps, instead of warmup_epochs. legw does not change warmup_steps, because k x the epochs at "
              "k x the batch take the same number of steps. 0: off."),

@@ -69,6 +69,12 @@ Places places(const LearningRateConfig& config, const ScheduleContext& context, 
   return {begin, begin + epoch};
 }
 
+// Returns the first step at or after `step` that may have another rate than the step before it.
+std::int64_t from_step(const LearningRateConfig& config, const ScheduleContext& context, std::int64_t step) {
+  const std::int64_t epoch = context.steps_per_epoch;
+  return config.every == "epoch" ? (step + epoch - 1) / epoch * epoch : step;
+}
+
 }  // namespace
 
 std::int64_t warmup_steps(const LearningRateConfig& config, const ScheduleContext& context) {
@@ -111,33 +117,38 @@ double learning_rate(const LearningRateConfig& config, const ScheduleContext& co
   throw Error(cat("learning_rate.schedule '", config.schedule, "' is not known"));
 }
 
+std::int64_t peak_step(const LearningRateConfig& config, const ScheduleContext& context) {
+  const std::int64_t warmup = warmup_steps(config, context);
+  if (config.every != "epoch") return warmup;
+  return from_step(config, context, std::max<std::int64_t>(0, warmup - context.steps_per_epoch));
+}
+
+std::int64_t milestone_step(const LearningRateConfig& config, const ScheduleContext& context, double epoch) {
+  return from_step(config, context, std::max(warmup_steps(config, context), epochs_to_steps(epoch, context)));
+}
+
 std::vector<LearningRateCorner> learning_rate_corners(const LearningRateConfig& config,
                                                       const ScheduleContext& context) {
-  const std::int64_t warmup = warmup_steps(config, context);
+  const std::int64_t warmup = warmup_steps(config, context), peak = peak_step(config, context);
   const std::int64_t total = context.total_steps;
   std::vector<LearningRateCorner> corners;
   const auto add = [&](std::int64_t step, std::string what) {
-    corners.push_back({step, learning_rate(config, context, static_cast<double>(step)), std::move(what)});
+    corners.push_back({from_step(config, context, step), std::move(what)});
   };
-  const auto add_within = [&](std::int64_t step, std::string what) {
-    if (total == 0 || step < total) add(step, std::move(what));
-  };
+  const bool has_peak =
+      config.schedule != "points" && (config.schedule != "step" || config.milestones.empty() ||
+                                      milestone_step(config, context, config.milestones.front()) > peak);
   if (warmup > 0) add(0, "start of warm-up");
-  add_within(warmup, warmup > 0                      ? config.schedule == "points" ? "end of warm-up" : "peak"
-                     : config.schedule == "constant" ? "constant"
-                                                     : "start");
+  add(peak, warmup > 0 ? has_peak ? "peak" : "end of warm-up" : config.schedule == "constant" ? "constant" : "start");
   if (config.schedule == "step")
     for (const double milestone : config.milestones)
-      add_within(epochs_to_steps(milestone, context), cat("milestone, epoch ", milestone));
+      add(milestone_step(config, context, milestone), cat("milestone, epoch ", milestone));
   if (config.schedule == "points")
     for (const EpochFactor& p : config.points)
-      if (const std::int64_t step = epochs_to_steps(p.epoch, context); corners.empty() || corners.back().step < step)
-        add_within(step, cat("point, epoch ", p.epoch));
-  if (config.schedule == "exponential") add_within(warmup + context.steps_per_epoch, "one epoch of decay");
-  if (decays_to_end(config)) add_within(warmup + (total - warmup) / 2, "half of the decay");
-  if (total > 0) add(total - 1, "last update");
-  if (decays_to_end(config)) add(total, "end");
-  std::stable_sort(corners.begin(), corners.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+      if (const std::int64_t step = epochs_to_steps(p.epoch, context); corners.back().step < step)
+        add(step, cat("point, epoch ", p.epoch));
+  if (config.schedule == "exponential") add(warmup + context.steps_per_epoch, "one epoch of decay");
+  if (decays_to_end(config) && total > warmup) add(warmup + (total - warmup) / 2, "half of the decay");
   return corners;
 }
 

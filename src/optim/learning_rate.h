@@ -30,6 +30,7 @@ struct ScheduleContext {
   }
   // Returns the number of epochs before a position, with a fraction within an epoch.
   double epochs(const Position& position) const { return steps(position) / static_cast<double>(steps_per_epoch); }
+  double epochs_of(std::int64_t step) const { return static_cast<double>(step) / static_cast<double>(steps_per_epoch); }
 };
 
 // Returns the learning rate of the update that begins after `step` steps (0 is the first update); context.steps()
@@ -63,13 +64,17 @@ double learning_rate(const LearningRateConfig& config, const ScheduleContext& co
 // 1/k as many steps per epoch, so k times the epochs are the same number of steps.
 std::int64_t warmup_steps(const LearningRateConfig& config, const ScheduleContext& context);
 
+// Returns the first step that has the rate after warm-up. With every: epoch it is the warm-up's last epoch.
+std::int64_t peak_step(const LearningRateConfig& config, const ScheduleContext& context);
+
+// Returns the first step for which a milestone at `epoch` counts.
+std::int64_t milestone_step(const LearningRateConfig& config, const ScheduleContext& context, double epoch);
+
 struct LearningRateCorner {
   std::int64_t step;
-  double rate;
-  std::string what;  // "start of warm-up", "peak", "milestone", "end" ...
+  std::string what;  // "start of warm-up", "peak", "milestone, epoch 30" ...
 };
-// Returns the steps at which the schedule changes, in order; `ringtrain plan` prints them. Changes after the end of the
-// run are left out. The last two are the last update (step T - 1) and, for decays to `end`, the end (step T).
+// Returns the steps from which on the schedule is another, in order. Some may come after the end of the run.
 std::vector<LearningRateCorner> learning_rate_corners(const LearningRateConfig& config, const ScheduleContext& context);
 
 }  // namespace ringtrain

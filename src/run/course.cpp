@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/table.h"
@@ -30,37 +31,28 @@ std::int64_t samples_left(const RunPlan& plan, const Position& p) {
   return plan.branch.position.samples + plan.experiment.branch.samples - p.samples;
 }
 
-// Returns the number of whole epochs with one batch that begin at `p`, before `next` and before the end of the run.
-std::int64_t whole_epochs(const RunPlan& plan, const BatchCourse& course, const Position& p, const BatchStage* next) {
-  if (p.offset > 0) return 0;
-  std::int64_t epochs = INT64_MAX;
-  const StopConfig& stop = plan.experiment.stop;
-  if (next != nullptr) epochs = next->epoch - p.epoch;
-  if (plan.experiment.branch.samples > 0)
-    return std::max<std::int64_t>(0, std::min(epochs, samples_left(plan, p) / course.samples_of_epoch(p)));
-  if (stop.epochs > 0) epochs = std::min(epochs, last_step_of_epochs(plan) / plan.schedule.steps_per_epoch - p.epoch);
-  if (stop.steps > 0) epochs = std::min(epochs, (stop.steps - p.step) / course.updates_of_epoch(p));
-  return std::max<std::int64_t>(0, epochs);
-}
-
 // Returns the position at which the batch of `position` changes or the run ends. Returns nothing if neither is known.
 std::optional<Position> end_of_batch(const RunPlan& plan, const BatchCourse& course, const Position& position) {
   const BatchStage* stage = &course.stage_at(position);
-  const BatchStage* next = stage == &course.stages.back() ? nullptr : stage + 1;
-  if (next == nullptr && !has_end(plan)) return std::nullopt;
-  Position p = position;
-  while (!is_over(plan, p) && &course.stage_at(p) == stage) {
-    const std::int64_t epochs = whole_epochs(plan, course, p, next);
-    p = epochs > 0 ? course.after_epochs(p, epochs) : course.after(p);
-  }
-  return p;
+  if (stage == &course.stages.back() && !has_end(plan)) return std::nullopt;
+  return course.first(position, [&](const Position& p) { return is_over(plan, p) || &course.stage_at(p) != stage; });
 }
 
 // Returns the position at which the run ends on this course. Returns nothing if it is not known.
 std::optional<Position> end_of_run(const RunPlan& plan, const BatchCourse& course) {
-  std::optional<Position> p = course.settled(plan.branch.position);
-  while (p && !is_over(plan, *p)) p = end_of_batch(plan, course, *p);
-  return p;
+  if (!has_end(plan)) return std::nullopt;
+  return course.first(course.settled(plan.branch.position), [&](const Position& p) { return is_over(plan, p); });
+}
+
+bool knows_updates(const RunPlan& plan) {
+  return plan.adascale_times == 0 && plan.experiment.batch.follow_noise == 0;
+}
+
+// Returns the position of the first update at or after this step of the schedule, or the end of the run.
+Position first_update(const RunPlan& plan, std::int64_t step) {
+  return plan.course.first(plan.course.settled(plan.branch.position), [&](const Position& p) {
+    return plan.schedule.steps(p) >= static_cast<double>(step) || is_over(plan, p);
+  });
 }
 
 std::string describe_batch(const RunPlan& plan, std::int64_t batch) {
@@ -157,9 +149,54 @@ void plan_course(RunPlan& plan) {
   plan_own_course(plan);
 }
 
-double rate_at(const RunPlan& plan, const Position& position) {
-  return learning_rate(plan.experiment.learning_rate, plan.schedule, plan.schedule.steps(position)) *
+double rate_at(const RunPlan& plan, const Position& position, double scale_invariant_steps) {
+  return learning_rate(plan.experiment.learning_rate, rate_schedule(plan),
+                       schedule_steps(plan, position, scale_invariant_steps)) *
          plan.course.stage_at(position).rate_factor;
+}
+
+bool has_step(const RunPlan& plan, std::int64_t step) {
+  const std::int64_t total = rate_schedule(plan).total_steps;
+  return knows_updates(plan) ? !is_over(plan, first_update(plan, step)) : total == 0 || step < total;
+}
+
+double end_epoch(const RunPlan& plan) {
+  const ScheduleContext& schedule = rate_schedule(plan);
+  if (!knows_updates(plan)) return schedule.epochs_of(schedule.total_steps);
+  const std::optional<Position> end = end_of_run(plan, plan.course);
+  return end ? schedule.epochs(*end) : 0;
+}
+
+std::vector<RateChange> rate_changes(const RunPlan& plan) {
+  const ScheduleContext& schedule = rate_schedule(plan);
+  const Position begin = plan.course.settled(plan.branch.position);
+  std::vector<RateChange> changes;
+  const auto add = [&](RateChange change) {
+    if (changes.empty() || changes.back().step != change.step)
+      changes.push_back(std::move(change));
+    else
+      changes.back().what += cat("; ", change.what);
+  };
+  const auto add_update = [&](const Position& p, std::string what) {
+    add({p.step + 1, schedule.epochs(p), rate_at(plan, p), std::move(what)});
+  };
+  const bool known = knows_updates(plan), branch = is_branch(plan.experiment);
+  if (known && branch) add_update(begin, "where the branch begins");
+  for (const LearningRateCorner& corner : learning_rate_corners(plan.experiment.learning_rate, schedule)) {
+    if (known) {
+      const Position p = first_update(plan, corner.step);
+      if (!is_over(plan, p) && !(branch && p == begin)) add_update(p, corner.what);
+    } else if (has_step(plan, corner.step)) {
+      const auto step = static_cast<double>(corner.step);
+      add({corner.step + 1, schedule.epochs_of(corner.step),
+           learning_rate(plan.experiment.learning_rate, schedule, step) * plan.course.stages.front().rate_factor,
+           corner.what});
+    }
+  }
+  if (known && has_end(plan))
+    add_update(plan.course.first(begin, [&](const Position& p) { return is_over(plan, plan.course.after(p)); }),
+               "last update");
+  return changes;
 }
 
 Position place_of_step(const ScheduleContext& schedule, std::int64_t step) {
@@ -197,28 +234,13 @@ std::string describe_batch_course(const RunPlan& plan) {
 
 std::string describe_learning_rate(const RunPlan& plan) {
   Table t;
-  const ScheduleContext& schedule = rate_schedule(plan);
   t.section(plan.adascale_times > 0 ? "learning rate without AdaScale's gain, by scale-invariant steps"
-                                    : "learning rate");
-  double begin = -1, end = 1e300;  // a branch shows only its own steps
-  if (is_branch(plan.experiment)) {
-    begin = plan.schedule.steps(plan.branch.position);
-    t.row(cat("step ", plan.branch.position.step, " (epoch ", with_digits(plan.schedule.epochs(plan.branch.position)),
-              ")"),
-          cat(with_digits(rate_at(plan, plan.branch.position)), "  where the branch begins"));
-    if (plan.updates > 0) {
-      end = plan.schedule.steps(*end_of_run(plan, plan.course));
-      t.row("until epoch", cat(with_digits(end / static_cast<double>(schedule.steps_per_epoch)),
-                               "; steps and epochs are counted from the beginning of the source run"));
-    }
-  }
-  for (const LearningRateCorner& c : learning_rate_corners(plan.experiment.learning_rate, schedule)) {
-    if (static_cast<double>(c.step) <= begin || static_cast<double>(c.step) > end) continue;
-    const BatchStage& stage = plan.course.stage_at(place_of_step(plan.schedule, c.step));
-    t.row(cat("step ", c.step, " (epoch ",
-              with_digits(static_cast<double>(c.step) / static_cast<double>(schedule.steps_per_epoch)), ")"),
-          cat(with_digits(c.rate * stage.rate_factor), "  ", c.what));
-  }
+            : knows_updates(plan)   ? "learning rate"
+                                    : "learning rate, by steps of the first batch");
+  if (const double end = end_epoch(plan); is_branch(plan.experiment) && end > 0)
+    t.row("until epoch", cat(with_digits(end), "; steps and epochs are counted from the beginning of the source run"));
+  for (const RateChange& c : rate_changes(plan))
+    t.row(cat("step ", c.step, " (from epoch ", with_digits(c.epoch), ")"), cat(with_digits(c.rate), "  ", c.what));
   return t.str();
 }
 

@@ -1,7 +1,9 @@
 // The batch, the learning rate and the end of a run as functions of the run's position. The batch may change.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "run/plan.h"
 
@@ -11,8 +13,25 @@ namespace ringtrain {
 void plan_course(RunPlan& plan);
 
 // Returns the learning rate of the update that begins at `position`: the rate of the schedule times
-// BatchStage::rate_factor. AdaScale's gain is not included.
-double rate_at(const RunPlan& plan, const Position& position);
+// BatchStage::rate_factor. The run trains with this rate. AdaScale's gain is not included; its schedule counts
+// `scale_invariant_steps`.
+double rate_at(const RunPlan& plan, const Position& position, double scale_invariant_steps = 0);
+
+// An update at which the schedule of the learning rate changes.
+struct RateChange {
+  std::int64_t step = 0;  // the first update with this rate, counted from 1 as in metrics.jsonl
+  double epoch = 0;       // where this update begins
+  double rate = 0;
+  std::string what;  // "start of warm-up", "peak", "milestone, epoch 30", "last update" ...
+};
+// Returns these updates in order, with the rates that they have in the run. A branch has only its own. With AdaScale or
+// batch.follow_noise, the updates are not known. The result then has the steps of rate_schedule(), and no last update.
+std::vector<RateChange> rate_changes(const RunPlan& plan);
+
+// Returns whether an update of the run begins at or after this step of rate_schedule().
+bool has_step(const RunPlan& plan, std::int64_t step);
+// Returns the epoch of rate_schedule() at which the run ends. 0: not known.
+double end_epoch(const RunPlan& plan);
 
 // Returns the position after `step` updates with the first batch, counted from the beginning of the run. Schedules
 // count their steps in this way.
@@ -25,7 +44,7 @@ bool is_over(const RunPlan& plan, const Position& position);
 // Returns the table of batch.schedule or batch.follow_noise for `ringtrain plan`. Each batch has a row with its first
 // epoch, its passes, its learning rate and its number of steps. Returns "" if the batch never changes.
 std::string describe_batch_course(const RunPlan& plan);
-// Describes the points at which the schedule of the learning rate changes.
+// Returns the table of rate_changes() for `ringtrain plan`.
 std::string describe_learning_rate(const RunPlan& plan);
 
 }  // namespace ringtrain

@@ -1,7 +1,6 @@
 #include "run/points.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "base/error.h"
@@ -17,17 +16,6 @@ namespace {
 bool has_passed(const RunPoint& point, const RunPlan& plan, const Position& position) {
   if (point.in_steps) return static_cast<double>(position.step) >= point.at;
   return plan.schedule.steps(position) + 1e-6 >= point.at * static_cast<double>(plan.schedule.steps_per_epoch);
-}
-
-// Returns the number of whole epochs from `p` on that have one batch and end before the point.
-std::int64_t epochs_before(const RunPoint& point, const RunPlan& plan, const Position& p) {
-  if (p.offset > 0) return 0;
-  const auto updates = static_cast<double>(plan.course.updates_of_epoch(p));
-  const BatchStage* stage = &plan.course.stage_at(p);
-  double epochs =
-      point.in_steps ? (point.at - static_cast<double>(p.step)) / updates : point.at - static_cast<double>(p.epoch);
-  if (stage != &plan.course.stages.back()) epochs = std::min(epochs, static_cast<double>((stage + 1)->epoch - p.epoch));
-  return std::max<std::int64_t>(0, static_cast<std::int64_t>(std::floor(epochs)) - 1);
 }
 
 std::string place(const RunPlan& plan, const Position& position) {
@@ -57,14 +45,10 @@ bool all_meet_after(const RunPlan& plan, const Position& before, const Position&
 }
 
 std::optional<Position> position_of(const RunPoint& point, const RunPlan& plan) {
-  Position p = plan.branch.position;
-  if (has_passed(point, plan, p)) return p;
+  const Position& begin = plan.branch.position;
+  if (has_passed(point, plan, begin)) return begin;
   if (plan.experiment.batch.follow_noise > 0) return std::nullopt;
-  while (!has_passed(point, plan, p)) {
-    const std::int64_t epochs = epochs_before(point, plan, p);
-    p = epochs > 0 ? plan.course.after_epochs(p, epochs) : plan.course.after(p);
-  }
-  return p;
+  return plan.course.first(begin, [&](const Position& p) { return has_passed(point, plan, p); });
 }
 
 std::string describe_kept(const RunPlan& plan) {

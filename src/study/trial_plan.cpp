@@ -1,13 +1,10 @@
 #include "study/trial_plan.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "checkpoint/branch_point.h"
 #include "checkpoint/resume_rules.h"
 #include "config/branch.h"
-#include "optim/learning_rate.h"
-#include "run/adascale_plan.h"
 #include "run/course.h"
 #include "run/plan.h"
 #include "run/planned_index.h"
@@ -59,8 +56,7 @@ TrialPlan trial_plan_of(const RunPlan& p) {
     plan.experiment_id = experiment_id(p);
     return plan;
   }
-  for (const LearningRateCorner& corner : learning_rate_corners(e.learning_rate, rate_schedule(p)))
-    plan.peak_rate = std::max(plan.peak_rate, corner.rate);
+  for (const RateChange& change : rate_changes(p)) plan.peak_rate = std::max(plan.peak_rate, change.rate);
   plan.experiment_id = experiment_id(p);
   return plan;
 }

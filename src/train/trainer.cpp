@@ -341,9 +341,7 @@ bool Trainer::measures_noise(const Position& next) const {
 }
 
 double Trainer::scheduled_rate() const {
-  return learning_rate(plan_.experiment.learning_rate, rate_schedule(plan_),
-                       schedule_steps(plan_, position_, adascale_ ? adascale_->steps() : 0)) *
-         course_.stage_at(position_).rate_factor * rate_factor_;
+  return rate_at(plan_, position_, adascale_ ? adascale_->steps() : 0) * rate_factor_;
 }
 
 // Returns the number of counted targets in the global batch. In compute(), it is the number in this rank's part of

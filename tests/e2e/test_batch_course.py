@@ -1,5 +1,9 @@
 """Tests a batch that changes during a run: by its schedule, with the gradient noise scale, and at the end of an
 epoch."""
+import re
+
+import pytest
+
 from conftest import assert_close, assert_same_bits, evaluations, steps
 
 SCHEDULE = {"global": 32, "worker": 8, "schedule": [[0.5, 2], [1, 6]], "largest": 128}
@@ -64,3 +68,22 @@ def test_a_smaller_last_batch_takes_every_sample_once_an_epoch(workshop):
     cut = len(per_epoch[0])
     workshop.train("parts", ranks=2, **{**common, "stop__steps": cut})
     assert_same_bits(run, workshop.train("parts", ranks=2, resume=True, **common))
+
+
+@pytest.mark.parametrize("changes", [
+    dict(data__last_batch="smaller", learning_rate={"schedule": "polynomial", "warmup_epochs": 1.4}),
+    dict(batch__schedule=[[1, 2], [2, 4]], learning_rate={"schedule": "step", "milestones": [2], "warmup_epochs": 1.5}),
+    dict(batch__schedule=[[1, 4]], batch__largest=64, learning_rate={"schedule": "cosine", "warmup_steps": 4}),
+    dict(learning_rate={"schedule": "step", "milestones": [1, 1.5], "every": "epoch", "warmup_epochs": 1}),
+], ids=["smaller last batch", "larger batches", "largest batch", "by epochs"])
+def test_plan_prints_the_rates_of_the_run(workshop, changes):
+    """Each row of the table names a step of metrics.jsonl and has its rate."""
+    rates = {"learning_rate__base": 0.01, "learning_rate__warmup_from": "zero"}
+    changes = {**changes, **rates, "stop__epochs": 3, "stop__steps": 0}
+    planned = workshop.run("plan", workshop.experiment(**changes), ranks=0)
+    rows = re.findall(r"^  step (\d+) \(from epoch \S+\) +(\S+)  (.*)$", planned.out, re.MULTILINE)
+    assert len(rows) >= 3, planned
+    trained = {record["step"]: record["lr"] for record in steps(workshop.train("run", **changes))}
+    for step, rate, what in rows:
+        assert float(rate) == pytest.approx(trained[int(step)], rel=1e-5), (step, what, planned.out, trained)
+    assert int(rows[-1][0]) == max(trained) and rows[-1][2].endswith("last update"), planned

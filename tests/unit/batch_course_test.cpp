@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 #include "base/error.h"
 #include "config/batch_plan.h"
 #include "config/reader.h"
@@ -193,6 +196,97 @@ TEST(RunCourse, AnEpochThatTakesAllItsSamplesHasItsStepsRoundedUpAndTheRateOfThe
     EXPECT_DOUBLE_EQ(plan.schedule.epochs(p), seen / 100);
     p = plan.course.after(p);
   }
+}
+
+// The rates of all updates of a run, by going from one update to the next as training does.
+std::vector<double> rates_of(const RunPlan& plan) {
+  std::vector<double> rates;
+  for (Position p; !is_over(plan, p); p = plan.course.after(p)) rates.push_back(rate_at(plan, p));
+  return rates;
+}
+
+std::string one_of(std::mt19937& random, const std::vector<std::string>& words) {
+  return words[random() % words.size()];
+}
+
+// Keys of the schedule, chosen at random. Some contradict each other.
+std::vector<std::string> random_keys(std::mt19937& random) {
+  std::vector<std::string> keys = {"learning_rate.base_batch=16", "learning_rate.end=0", "stop.steps=0"};
+  const std::string scaling = one_of(random, {"none", "linear", "sqrt", "legw"});
+  const std::string schedule = one_of(random, {"constant", "step", "polynomial", "cosine", "exponential", "points"});
+  keys.push_back("learning_rate.scaling=" + scaling);
+  keys.push_back("learning_rate.schedule=" + schedule);
+  keys.push_back(one_of(
+      random, {"learning_rate.warmup_epochs=0", "learning_rate.warmup_epochs=1", "learning_rate.warmup_epochs=0.7",
+               "learning_rate.warmup_epochs=2.5", "learning_rate.warmup_steps=3", "learning_rate.warmup_steps=17"}));
+  keys.push_back(one_of(random, {"learning_rate.warmup_from=zero", "learning_rate.warmup_from=base"}));
+  keys.push_back(one_of(random, {"learning_rate.every=step", "learning_rate.every=epoch"}));
+  if (schedule == "step")
+    keys.push_back("learning_rate.milestones=" + one_of(random, {"[3]", "[2.5,4]", "[0.3,1,5.2]"}));
+  if (schedule == "points")
+    keys.push_back("learning_rate.points=" + one_of(random, {"[[0,0],[2,1],[6,0.1]]", "[[1,1],[1,0.5],[3.3,0.2]]"}));
+  keys.push_back(one_of(random, {"data.last_batch=drop", "data.last_batch=smaller"}));
+  keys.push_back(one_of(random, {"batch.schedule=[]", "batch.schedule=[[1,4]]", "batch.schedule=[[0.6,2],[2.4,3]]"}));
+  keys.push_back(one_of(random, {"stop.epochs=6", "stop.epochs=7.3", "stop.epochs=6.5"}));
+  if (random() % 2 == 0) keys.push_back(one_of(random, {"stop.steps=1", "stop.steps=40", "stop.steps=61"}));
+  return keys;
+}
+
+// The table of `plan` is that of the run: each row names an update and has its rate. Where the rate is constant between
+// two rows, no row is missing.
+TEST(RunCourse, TheTableOfRatesIsThatOfTheRun) {
+  std::mt19937 random(7);
+  int runs = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const std::vector<std::string> keys = random_keys(random);
+    RunPlan plan;
+    try {
+      plan = planned(keys, std::vector<std::int64_t>{640, 700, 1000, 1279}[random() % 4]);
+    } catch (const Error&) {
+      continue;
+    }
+    ++runs;
+    std::string text = cat(plan.samples_per_epoch);
+    for (const std::string& key : keys) text += " " + key;
+    const std::vector<double> rates = rates_of(plan);
+    const std::vector<RateChange> changes = rate_changes(plan);
+    ASSERT_FALSE(changes.empty()) << text;
+    EXPECT_EQ(changes.front().step, 1) << text;
+    EXPECT_EQ(changes.back().step, std::ssize(rates)) << text;
+    for (const RateChange& c : changes) {
+      ASSERT_LE(c.step, std::ssize(rates)) << text;
+      EXPECT_EQ(c.rate, rates[static_cast<std::size_t>(c.step - 1)]) << text << "\n" << describe_learning_rate(plan);
+    }
+    const std::string& schedule = plan.experiment.learning_rate.schedule;
+    for (std::size_t k = 0; k < changes.size(); ++k) {
+      const auto at = rates.begin() + changes[k].step - 1;
+      if (changes[k].what.starts_with("peak")) {
+        EXPECT_EQ(std::find(rates.begin(), rates.end(), changes[k].rate), at) << text << "\n"
+                                                                              << describe_learning_rate(plan);
+      }
+      if (changes[k].what.starts_with("start of warm-up") || (schedule != "constant" && schedule != "step")) continue;
+      const auto end = k + 1 < changes.size() ? rates.begin() + changes[k + 1].step - 1 : rates.end();
+      EXPECT_EQ(std::count(at, end, changes[k].rate), end - at) << text << "\n" << describe_learning_rate(plan);
+    }
+  }
+  EXPECT_GT(runs, 1000);
+}
+
+// An epoch has 22 steps of 64, and then 5 of 256 and one of 128. The warm-up of 1.5 epochs ends with 32 of its 33 steps
+// of 64 done at the third large one, so the next update is the first with the peak.
+TEST(RunCourse, TheTableOfRatesCountsTheUpdatesOfTheRun) {
+  const RunPlan plan = planned({"batch.schedule=[[1,4]]", "data.last_batch=smaller", "learning_rate.warmup_epochs=1.5",
+                                "learning_rate.warmup_from=zero", "learning_rate.base=1", "stop.epochs=3"},
+                               22 * 64);
+  const std::vector<RateChange> changes = rate_changes(plan);
+  ASSERT_EQ(changes.size(), 3u);
+  EXPECT_EQ(changes[1].what, "peak");
+  EXPECT_EQ(changes[1].step, 22 + 3 + 1);
+  EXPECT_EQ(changes[1].rate, 1);
+  EXPECT_EQ(changes[2].step, 22 + 6 + 6);
+  EXPECT_EQ(changes[2].what, "last update");
+  EXPECT_NE(describe_learning_rate(plan).find("step 26 (from epoch 1.54545)"), std::string::npos)
+      << describe_learning_rate(plan);
 }
 
 TEST(RunCourse, ABatchThatOutgrowsTheEpochIsRefused) {
