@@ -95,6 +95,12 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
              cat(is("milestones"), " but ", state("stop.epochs", e), ", expected milestones before the end"),
              cat("Set learning_rate.milestones=", milestones_before(e.stop.epochs, lr.milestones),
                  ", or learning_rate.milestones=[] with another learning_rate.schedule.")}};
+  if (!lr.milestones.empty() && lr.every == "epoch" && e.stop.epochs > 0 &&
+      std::ceil(lr.milestones.back()) >= e.stop.epochs)
+    return {{{"learning_rate.milestones", "learning_rate.every", "stop.epochs"},
+             cat(is("milestones"), ", ", is("every"), " and ", state("stop.epochs", e),
+                 ": no epoch begins at or after the last milestone, expected milestones of at most ",
+                 std::ceil(e.stop.epochs) - 1, ", the last epoch's beginning")}};
   if (!lr.milestones.empty() && lr.milestones.front() < warmup_epochs)
     return {{{"learning_rate.milestones", "learning_rate.warmup_epochs", "learning_rate.scaling"},
              cat(is("milestones"), " but warm-up takes ", warmup_epochs, " epochs, expected milestones after it")}};

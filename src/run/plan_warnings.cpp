@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "optim/learning_rate.h"
+#include "run/adascale_plan.h"
+#include "run/course.h"
 #include "run/points.h"
 
 namespace ringtrain {
@@ -24,23 +26,43 @@ std::filesystem::path existing_folder(const RunPlan& plan) {
 
 void warn_of_warm_up(const RunPlan& plan, std::vector<std::string>& warnings) {
   const LearningRateConfig& lr = plan.experiment.learning_rate;
-  const std::int64_t steps = warmup_steps(lr, plan.schedule);
+  const ScheduleContext& schedule = rate_schedule(plan);
+  const std::int64_t steps = warmup_steps(lr, schedule);
   const double k =
-      lr.base_batch > 0 ? static_cast<double>(plan.experiment.batch.global) / static_cast<double>(lr.base_batch) : 1;
-  if (steps > 0 && plan.updates > 0 && steps >= plan.updates)
-    warnings.push_back(cat("the warm-up takes ", with_thousands(steps), " steps and the run has ",
-                           with_thousands(plan.updates),
+      lr.base_batch > 0 ? static_cast<double>(plan.schedule.global_batch) / static_cast<double>(lr.base_batch) : 1;
+  if (steps > 0 && !has_step(plan, peak_step(lr, schedule)))
+    warnings.push_back(cat("the warm-up ends at epoch ", with_digits(schedule.epochs_of(steps)),
+                           " and the run ends at epoch ", with_digits(end_epoch(plan)),
                            ": the learning rate never reaches its peak; shorten learning_rate.",
                            lr.warmup_steps > 0 ? "warmup_steps" : "warmup_epochs", " or lengthen the run"));
   if (steps > 0 && lr.warmup_from == "base" && k == 1)
     warnings.push_back(
         cat("the warm-up changes nothing: batch.global is learning_rate.base_batch (", lr.base_batch,
             "), so it begins and ends at learning_rate.base; learning_rate.warmup_from=zero begins at 0"));
-  if (steps == 0 && lr.scaling == "linear" && k >= bold_scaling && !plan.experiment.optimizer.adascale)
+  // The transition from RMSprop is a warm-up too (Akiba et al. 2017), and so are points that begin with a low factor.
+  const bool starts_low =
+      plan.experiment.optimizer.kind == "rmsprop_to_sgd" || learning_rate(lr, schedule, 0) < bold_scaling * lr.base;
+  if (steps == 0 && lr.scaling == "linear" && k >= bold_scaling && !starts_low)
     warnings.push_back(
         cat("the learning rate is scaled linearly, ", k,
             " times, without warm-up: training is likely to "
             "diverge in its first steps (Goyal et al. 2017); learning_rate.warmup_epochs=5 is their choice"));
+}
+
+// With learning_rate.every: epoch, a milestone inside an epoch counts from the next epoch on.
+void warn_of_milestones(const RunPlan& plan, std::vector<std::string>& warnings) {
+  const LearningRateConfig& lr = plan.experiment.learning_rate;
+  if (lr.every != "epoch" || lr.schedule != "step") return;
+  const ScheduleContext& schedule = rate_schedule(plan);
+  for (const double milestone : lr.milestones) {
+    const std::int64_t step = milestone_step(lr, schedule, milestone);
+    const double epoch = schedule.epochs_of(step);
+    if (epoch - milestone < 0.5 / static_cast<double>(schedule.steps_per_epoch) + 1e-9) continue;
+    warnings.push_back(cat("learning_rate.milestones has ", with_digits(milestone),
+                           " and learning_rate.every is epoch: the rate changes at epoch ", with_digits(epoch),
+                           has_step(plan, step) ? "" : ", which is after the end of the run",
+                           "; give whole epochs, or learning_rate.every=step"));
+  }
 }
 
 void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
@@ -69,6 +91,7 @@ void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
 std::vector<std::string> plan_warnings(const RunPlan& plan) {
   std::vector<std::string> warnings;
   warn_of_warm_up(plan, warnings);
+  warn_of_milestones(plan, warnings);
   warn_of_room(plan, warnings);
   return warnings;
 }

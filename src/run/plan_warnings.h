@@ -10,8 +10,9 @@ namespace ringtrain {
 
 // Returns one sentence for each of these problems, with the keys and what to do:
 // - a warm-up that lasts as long as the run, or that ends at the rate it began with;
+// - a milestone inside an epoch of a rate that changes only between epochs;
 // - a rate that is scaled linearly to 8 times the base batch or more and has no warm-up, which often diverges early
-//   (Goyal et al. 2017, section 2.2, for ResNet-50);
+//   (Goyal et al. 2017, section 2.2, for ResNet-50). The transition from RMSprop to SGD counts as a warm-up;
 // - checkpoints (weights, statistics and optimizer state, 4 bytes each) that do not fit the disk of the run's folder.
 std::vector<std::string> plan_warnings(const RunPlan& plan);
 

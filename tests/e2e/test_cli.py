@@ -263,7 +263,7 @@ def test_plan_leaves_out_the_keys_of_other_data(workshop):
 
 def test_train_warns_of_the_same_as_plan(workshop):
     late = workshop.experiment(learning_rate={"base": 0.01, "warmup_steps": 30, "warmup_from": "zero"}, stop={"steps": 12})
-    words = "warning: the warm-up takes 30 steps and the run has 12"
+    words = "warning: the warm-up ends at epoch "
     planned = workshop.run("plan", late, ranks=0)
     trained = workshop.run("train", late, f"run.dir={workshop.folder / 'run'}", ranks=2)
     assert planned.err.count(words) == trained.err.count(words) == 1, trained

@@ -548,6 +548,10 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
        {"stop.epochs=5"},
        "override 'stop.epochs=5': learning_rate.milestones is [3, 6] but stop.epochs is 5, expected milestones before "
        "the end"},
+      {good + lr + "  schedule: step\n  milestones: [3, 9.5]\n  every: epoch\n",
+       {},
+       "exp.yaml:11:3: learning_rate.milestones is [3, 9.5], learning_rate.every is epoch and stop.epochs is 10: no "
+       "epoch begins at or after the last milestone, expected milestones of at most 9, the last epoch's beginning"},
       {good + lr + "  schedule: step\n  milestones: [3]\n  warmup_epochs: 2\n  scaling: legw\n  base_batch: 32\n",
        {},
        "exp.yaml:12:3: learning_rate.milestones is [3] but warm-up takes 4 epochs, expected milestones after it"},

@@ -38,7 +38,7 @@ TEST_F(PlanWarnings, AreNoneForAnOrdinaryRun) {
 TEST_F(PlanWarnings, AWarmUpAsLongAsTheRun) {
   const auto told = warnings({"learning_rate.warmup_steps=30", "learning_rate.warmup_from=zero"});
   ASSERT_EQ(told.size(), 1u);
-  expect_contains(told[0], "the warm-up takes 30 steps and the run has 30");
+  expect_contains(told[0], "the warm-up ends at epoch 3 and the run ends at epoch 3");
   expect_contains(told[0], "shorten learning_rate.warmup_steps or");
   const auto of_epochs = warnings({"learning_rate.warmup_epochs=100", "learning_rate.warmup_from=zero"});
   ASSERT_EQ(of_epochs.size(), 1u);
@@ -57,6 +57,52 @@ TEST_F(PlanWarnings, LinearScalingWithoutWarmUp) {
   const auto told = warnings({"learning_rate.scaling=linear", "learning_rate.base_batch=1"});
   ASSERT_EQ(told.size(), 1u);
   expect_contains(told[0], "scaled linearly, 64 times, without warm-up");
+  const auto with = [&](std::vector<std::string> keys) {
+    keys.insert(keys.end(), {"learning_rate.scaling=linear", "learning_rate.base_batch=1"});
+    return warnings(keys);
+  };
+  EXPECT_EQ(with({"optimizer.kind=rmsprop_to_sgd"}), std::vector<std::string>()) << "its transition is the warm-up";
+  EXPECT_EQ(with({"learning_rate.schedule=points", "learning_rate.points=[[0,0],[1,1]]"}), std::vector<std::string>());
+  EXPECT_EQ(with({"learning_rate.schedule=points", "learning_rate.points=[[0,1],[1,0.5]]"}).size(), 1u);
+}
+
+// A larger batch makes fewer steps, but the warm-up counts samples. The run has 10 + 2 x 2 steps; the warm-up ends with
+// the twelfth.
+TEST_F(PlanWarnings, AWarmUpThatEndsAfterTheBatchHasGrown) {
+  const std::vector<std::string> grows = {"batch.schedule=[[1,4]]", "learning_rate.warmup_from=zero"};
+  const auto with = [&](const std::string& warmup) {
+    std::vector<std::string> keys = grows;
+    keys.push_back(warmup);
+    return warnings(keys);
+  };
+  EXPECT_EQ(with("learning_rate.warmup_epochs=2"), std::vector<std::string>());
+  EXPECT_EQ(with("learning_rate.warmup_steps=19"), std::vector<std::string>());
+  ASSERT_EQ(with("learning_rate.warmup_steps=25").size(), 1u) << "the last update begins after 24 steps of 64 samples";
+}
+
+TEST_F(PlanWarnings, AWarmUpByEpochsReachesItsPeakInItsLastEpoch) {
+  EXPECT_EQ(warnings({"learning_rate.warmup_steps=30", "learning_rate.warmup_from=zero", "learning_rate.every=epoch"}),
+            std::vector<std::string>());
+  EXPECT_EQ(
+      warnings({"learning_rate.warmup_steps=31", "learning_rate.warmup_from=zero", "learning_rate.every=epoch"}).size(),
+      1u);
+}
+
+TEST_F(PlanWarnings, AMilestoneInsideAnEpochOfARateByEpochs) {
+  const std::vector<std::string> by_epochs = {"learning_rate.every=epoch", "learning_rate.schedule=step"};
+  const auto with = [&](const std::string& milestones, const std::string& stop = "stop.epochs=3") {
+    std::vector<std::string> keys = by_epochs;
+    keys.insert(keys.end(), {"learning_rate.milestones=" + milestones, stop});
+    return warnings(keys);
+  };
+  EXPECT_EQ(with("[1,2]"), std::vector<std::string>());
+  EXPECT_EQ(with("[1.01,1.99]"), std::vector<std::string>()) << "they are rounded to steps 10 and 20";
+  const auto told = with("[1,1.5]");
+  ASSERT_EQ(told.size(), 1u);
+  expect_contains(told[0],
+                  "learning_rate.milestones has 1.5 and learning_rate.every is epoch: the rate changes at "
+                  "epoch 2; give whole epochs");
+  EXPECT_THROW(with("[1,2.5]"), Error) << "the rate never changes";
 }
 
 TEST_F(PlanWarnings, CheckpointsThatTheDiskHasNoRoomFor) {
