@@ -30,10 +30,6 @@ std::int64_t epochs_to_steps(double epochs, const ScheduleContext& context) {
   return std::llround(std::min(limit, epochs * static_cast<double>(context.steps_per_epoch)));
 }
 
-bool decays_to_end(const LearningRateConfig& config) {
-  return config.schedule == "polynomial" || config.schedule == "cosine";
-}
-
 // Returns the rate between `peak` and `end`. x is the finished share of the steps from the end of the warm-up to the
 // end of the run.
 double decayed_to_end(const LearningRateConfig& config, double peak, double x) {
@@ -76,6 +72,10 @@ std::int64_t from_step(const LearningRateConfig& config, const ScheduleContext& 
 }
 
 }  // namespace
+
+bool decays_to_end(const LearningRateConfig& config) {
+  return config.schedule == "polynomial" || config.schedule == "cosine";
+}
 
 std::int64_t warmup_steps(const LearningRateConfig& config, const ScheduleContext& context) {
   if (config.warmup_steps > 0) return config.warmup_steps;

@@ -178,7 +178,7 @@ std::vector<RateChange> rate_changes(const RunPlan& plan) {
       changes.back().what += cat("; ", change.what);
   };
   const auto add_update = [&](const Position& p, std::string what) {
-    add({p.step + 1, schedule.epochs(p), rate_at(plan, p), std::move(what)});
+    add({p.step, schedule.epochs(p), rate_at(plan, p), std::move(what)});
   };
   const bool known = knows_updates(plan), branch = is_branch(plan.experiment);
   if (known && branch) add_update(begin, "where the branch begins");
@@ -188,7 +188,7 @@ std::vector<RateChange> rate_changes(const RunPlan& plan) {
       if (!is_over(plan, p) && !(branch && p == begin)) add_update(p, corner.what);
     } else if (has_step(plan, corner.step)) {
       const auto step = static_cast<double>(corner.step);
-      add({corner.step + 1, schedule.epochs_of(corner.step),
+      add({corner.step, schedule.epochs_of(corner.step),
            learning_rate(plan.experiment.learning_rate, schedule, step) * plan.course.stages.front().rate_factor,
            corner.what});
     }
@@ -235,12 +235,18 @@ std::string describe_batch_course(const RunPlan& plan) {
 std::string describe_learning_rate(const RunPlan& plan) {
   Table t;
   t.section(plan.adascale_times > 0 ? "learning rate without AdaScale's gain, by scale-invariant steps"
-            : knows_updates(plan)   ? "learning rate"
+            : knows_updates(plan)   ? "learning rate of the update after so many steps"
                                     : "learning rate, by steps of the first batch");
   if (const double end = end_epoch(plan); is_branch(plan.experiment) && end > 0)
     t.row("until epoch", cat(with_digits(end), "; steps and epochs are counted from the beginning of the source run"));
-  for (const RateChange& c : rate_changes(plan))
-    t.row(cat("step ", c.step, " (from epoch ", with_digits(c.epoch), ")"), cat(with_digits(c.rate), "  ", c.what));
+  const auto add = [&](const RateChange& c) {
+    t.row(cat("step ", c.step, " (epoch ", with_digits(c.epoch), ")"), cat(with_digits(c.rate), "  ", c.what));
+  };
+  for (const RateChange& c : rate_changes(plan)) add(c);
+  // A decay reaches its end one step after the last update.
+  if (decays_to_end(plan.experiment.learning_rate) && knows_updates(plan) && !is_branch(plan.experiment))
+    if (const std::optional<Position> end = end_of_run(plan, plan.course))
+      add({end->step, plan.schedule.epochs(*end), rate_at(plan, *end), "end"});
   return t.str();
 }
 

@@ -19,7 +19,7 @@ double rate_at(const RunPlan& plan, const Position& position, double scale_invar
 
 // An update at which the schedule of the learning rate changes.
 struct RateChange {
-  std::int64_t step = 0;  // the first update with this rate, counted from 1 as in metrics.jsonl
+  std::int64_t step = 0;  // the steps before the first update with this rate. In metrics.jsonl, that update is step + 1
   double epoch = 0;       // where this update begins
   double rate = 0;
   std::string what;  // "start of warm-up", "peak", "milestone, epoch 30", "last update" ...

@@ -251,21 +251,21 @@ TEST(RunCourse, TheTableOfRatesIsThatOfTheRun) {
     const std::vector<double> rates = rates_of(plan);
     const std::vector<RateChange> changes = rate_changes(plan);
     ASSERT_FALSE(changes.empty()) << text;
-    EXPECT_EQ(changes.front().step, 1) << text;
-    EXPECT_EQ(changes.back().step, std::ssize(rates)) << text;
+    EXPECT_EQ(changes.front().step, 0) << text;
+    EXPECT_EQ(changes.back().step, std::ssize(rates) - 1) << text;
     for (const RateChange& c : changes) {
-      ASSERT_LE(c.step, std::ssize(rates)) << text;
-      EXPECT_EQ(c.rate, rates[static_cast<std::size_t>(c.step - 1)]) << text << "\n" << describe_learning_rate(plan);
+      ASSERT_LT(c.step, std::ssize(rates)) << text;
+      EXPECT_EQ(c.rate, rates[static_cast<std::size_t>(c.step)]) << text << "\n" << describe_learning_rate(plan);
     }
     const std::string& schedule = plan.experiment.learning_rate.schedule;
     for (std::size_t k = 0; k < changes.size(); ++k) {
-      const auto at = rates.begin() + changes[k].step - 1;
+      const auto at = rates.begin() + changes[k].step;
       if (changes[k].what.starts_with("peak")) {
         EXPECT_EQ(std::find(rates.begin(), rates.end(), changes[k].rate), at) << text << "\n"
                                                                               << describe_learning_rate(plan);
       }
       if (changes[k].what.starts_with("start of warm-up") || (schedule != "constant" && schedule != "step")) continue;
-      const auto end = k + 1 < changes.size() ? rates.begin() + changes[k + 1].step - 1 : rates.end();
+      const auto end = k + 1 < changes.size() ? rates.begin() + changes[k + 1].step : rates.end();
       EXPECT_EQ(std::count(at, end, changes[k].rate), end - at) << text << "\n" << describe_learning_rate(plan);
     }
   }
@@ -281,12 +281,20 @@ TEST(RunCourse, TheTableOfRatesCountsTheUpdatesOfTheRun) {
   const std::vector<RateChange> changes = rate_changes(plan);
   ASSERT_EQ(changes.size(), 3u);
   EXPECT_EQ(changes[1].what, "peak");
-  EXPECT_EQ(changes[1].step, 22 + 3 + 1);
+  EXPECT_EQ(changes[1].step, 22 + 3);
   EXPECT_EQ(changes[1].rate, 1);
-  EXPECT_EQ(changes[2].step, 22 + 6 + 6);
+  EXPECT_EQ(changes[2].step, 22 + 6 + 5);
   EXPECT_EQ(changes[2].what, "last update");
-  EXPECT_NE(describe_learning_rate(plan).find("step 26 (from epoch 1.54545)"), std::string::npos)
+  EXPECT_NE(describe_learning_rate(plan).find("step 25 (epoch 1.54545)"), std::string::npos)
       << describe_learning_rate(plan);
+}
+
+TEST(RunCourse, ADecayEndsOneStepAfterTheLastUpdate) {
+  const std::string table = describe_learning_rate(planned(
+      {"learning_rate.schedule=cosine", "learning_rate.end=0.0002", "stop.epochs=2", "data.last_batch=smaller"}, 700));
+  EXPECT_NE(table.find("  step 22 (epoch 2)"), std::string::npos)
+      << table;  // an epoch has 10 steps of 64 and one of 60
+  EXPECT_NE(table.find("0.0002  end\n"), std::string::npos) << table;
 }
 
 TEST(RunCourse, ABatchThatOutgrowsTheEpochIsRefused) {

@@ -246,7 +246,7 @@ TEST(DamagedPreflight, NumbersThatDoNotFitAreNamed) {
   const std::string begin = R"({"version": "1", "hosts": [], "ranks": )", end = R"(, "ranks_per_node": 1})";
   EXPECT_EQ(parse_preflight(begin + "3" + end, "p.json").ranks, 3);
   for (const char* bad : {"1e300", "4294967297", "\"x\"", "null"})
-    expect_contains(message_of([&] { parse_preflight(begin + bad + end, "p.json"); }), "no whole number of 32 bits");
+    expect_contains(message_of([&] { parse_preflight(begin + bad + end, "p.json"); }), "not a whole number of 32 bits");
   // Predictions divide by counts and add them.
   expect_contains(message_of([&] { parse_preflight(begin + "0" + end, "p.json"); }),
                   "p.json: \"ranks\" is 0, expected at least 1");
