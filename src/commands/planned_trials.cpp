@@ -16,8 +16,8 @@ std::vector<std::size_t> taken_places(const Study& study, const Trials& trials, 
   return arguments.shares > 0 ? share_of(trials, arguments.share, arguments.shares) : share_of(trials, 1, 1);
 }
 
-std::vector<std::size_t> places_with_data(const Trials& trials, const std::vector<std::size_t>& places,
-                                          const ReadDataSet& read) {
+std::vector<std::size_t> places_with_data(const Study& study, const Trials& trials,
+                                          const std::vector<std::size_t>& places, const ReadDataSet& read) {
   std::map<std::string, bool> known;  // prefix -> whether the data set can be read
   std::vector<std::size_t> ready;
   std::optional<Error> first;
@@ -31,7 +31,7 @@ std::vector<std::size_t> places_with_data(const Trials& trials, const std::vecto
         return known[prefix] = true;
       } catch (const Error& e) {
         log_warning("trials of ", prefix, " will fail: ", e.what());
-        if (!first) first.emplace(cat("trial ", trial.name, ": ", e.what()), e.hint(), e.where());
+        if (!first) first.emplace(cat(study.path, ": trial ", trial.name, ": ", e.what()), e.hint(), e.where());
         return known[prefix] = false;
       }
     };

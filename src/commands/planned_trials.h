@@ -28,8 +28,8 @@ using ReadDataSet = std::function<void(const Experiment&, const std::string& pre
 
 // Reads the data sets of the trials at `places`, each once. Returns the places of the trials whose data can be read.
 // Warns of the other trials, which will fail. Throws Error if no trial has its data.
-std::vector<std::size_t> places_with_data(const Trials& trials, const std::vector<std::size_t>& places,
-                                          const ReadDataSet& read);
+std::vector<std::size_t> places_with_data(const Study& study, const Trials& trials,
+                                          const std::vector<std::size_t>& places, const ReadDataSet& read);
 
 // Plans the trials at `places`, in that order. All trials are planned before an error is reported. Throws Error, which
 // names the first trial that cannot be planned and says how many others cannot.

@@ -132,7 +132,7 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   const auto read = [&](const Experiment&, const std::string& prefix, std::int64_t) {
     planner.give(work.indices.emplace(prefix, read_dataset_index(prefix)).first->second);
   };
-  const std::vector<std::size_t> ready = places_with_data(trials, unfinished, read);
+  const std::vector<std::size_t> ready = places_with_data(study, trials, unfinished, read);
   std::vector<PlannedTrial> planned = plan_ready(study, trials, taken, ready, planner);
   const TimeExpectation times(measured_runs(work.folder), preflight);
   for (PlannedTrial& p : planned)

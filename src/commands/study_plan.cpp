@@ -122,7 +122,7 @@ int plan_study(const StudyArguments& arguments) {
   if (study.search == Search::halving) rungs_of(study, trials);  // checks the rungs; throws Error
   TrialPlanner planner(arguments.threads, arguments.device);
   const std::vector<std::size_t> ready = places_with_data(
-      trials, taken, [&](const Experiment& experiment, const std::string& prefix, std::int64_t samples) {
+      study, trials, taken, [&](const Experiment& experiment, const std::string& prefix, std::int64_t samples) {
         planner.give(planned_index(experiment, prefix, samples));
       });
   std::vector<PlannedTrial> planned = plan_all(study, trials, ready, planner);
