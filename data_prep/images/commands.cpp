@@ -67,13 +67,10 @@ DataCommand declare_images(Program& program) {
   CLI::App& c = program.add(
       "images",
       "Turns folders, lists or tar files of JPEG and PNG images into a data set. INPUT is a folder with train/ and "
-      "val/ "
-      "(or validation/), each with a folder per class, or with a tar file per class (n01440764.tar, not compressed; "
-      "read "
-      "in place); or it holds the class folders (or tar files) itself. JPEG files are stored as they are; PNG files "
-      "and "
-      "CMYK JPEGs become RGB JPEGs. Several ranks share the work: mpirun -n 8 ringtrain-data images ... gives the same "
-      "bytes as one.");
+      "val/ (or validation/), each with a folder per class, or with a tar file per class (n01440764.tar, not "
+      "compressed; read in place); or it holds the class folders (or tar files) itself. JPEG files are stored as they "
+      "are; PNG files and CMYK JPEGs become RGB JPEGs. Several ranks share the work: mpirun -n 8 ringtrain-data images "
+      "... gives the same bytes as one.");
   struct Typed : ImagesOptions {
     std::vector<std::string> words;
   };
@@ -98,9 +95,8 @@ DataCommand declare_import(Program& program) {
   CLI::App& c = program.add(
       "import",
       "Turns other people's HDF5 arrays of images into a data set. u8 pixels (N, H, W, C), (N, C, H, W) or (N, H, W), "
-      "or "
-      "encoded images of variable length (Fuel's encoded_images and targets). Labels are integers (N) or (N, 1) that "
-      "count from 0.");
+      "or encoded images of variable length (Fuel's encoded_images and targets). Labels are integers (N) or (N, 1) "
+      "that count from 0.");
   struct Typed : ImportOptions {
     std::vector<std::string> words;
   };

@@ -90,8 +90,8 @@ Command declare_train(Program& program, const std::vector<std::string>& command_
 Command declare_plan(Program& program) {
   CLI::App& c = program.add("plan",
                             "Checks everything without training. Prints the resolved experiment, the batch arithmetic, "
-                            "the learning rate, the "
-                            "parameters and the memory. RUN_FOLDER stands for the experiment of that run.");
+                            "the learning rate, the parameters and the memory. RUN_FOLDER stands for the experiment of "
+                            "that run.");
   const auto a = typed<PlanArguments>();
   a->ranks = 0;
   add_operands(c, a->words, an_experiment_or_run);
@@ -162,8 +162,7 @@ Command declare_export(Program& program) {
 Command declare_import(Program& program) {
   CLI::App& c = program.add("import",
                             "Makes a run from the weights of another program. Checks that the weights fit the "
-                            "experiment's model. The run is at "
-                            "step 0. Evaluate it, or train it with train --resume.");
+                            "experiment's model. The run is at step 0. Evaluate it, or train it with train --resume.");
   const auto a = typed<ImportArguments>();
   add_operands(c, a->words, "FILE.safetensors EXPERIMENT.yaml [key.path=value ...]");
   CLI::Option* out = c.add_option("--out", a->out, "writes a checkpoint instead of a run's folder")

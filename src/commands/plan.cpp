@@ -65,8 +65,7 @@ std::string describe_time(const RunPlan& p, const PlanArguments& arguments, std:
     if (!preflight.empty())
       warnings.push_back(
           "the preflight files give no time for this run: they were measured with another model, or have no all-reduce "
-          "for "
-          "this number of ranks, or the run has no fixed number of steps");
+          "for this number of ranks, or the run has no fixed number of steps");
     return "";
   }
   constexpr double day = 86400;
