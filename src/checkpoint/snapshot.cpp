@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -308,6 +309,8 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
                {"pad_id", plan.train.text.pad_id},
                {"stop_id", plan.train.text.stop_id},
                {"lowercase", plan.train.text.lowercase ? 1 : 0}};
+  if (!std::isnan(progress.evaluated_loss)) c.numbers["evaluated_loss"] = progress.evaluated_loss;
+  if (!std::isnan(progress.evaluated_accuracy)) c.numbers["evaluated_accuracy"] = progress.evaluated_accuracy;
   if (plan.graph.has_images()) c.texts["image_input"] = image_input_of(plan);
   store_noise(c, {});
   if (plan.experiment.optimizer.adascale) store_adascale(c, {});
@@ -421,6 +424,8 @@ RunProgress progress_of(const Checkpoint& c) {
   p.best_loss = c.number("best_loss");
   p.best_step = c.whole("best_step");
   p.evaluated_step = c.whole("evaluated_step");
+  p.evaluated_loss = c.number_or("evaluated_loss", p.evaluated_loss);
+  p.evaluated_accuracy = c.number_or("evaluated_accuracy", p.evaluated_accuracy);
   p.scale_invariant_steps = c.number_or("scale_invariant_steps", 0);
   p.norms_step = c.whole_or("norms_step", -1);
   p.dropped = c.whole_or("dropped_gradients", 0);

@@ -1,6 +1,8 @@
 // Copies the state of a trainer into a checkpoint and back, and defines the names in the checkpoint.
 #pragma once
 
+#include <limits>
+
 #include "checkpoint/checkpoint.h"
 #include "cluster/communicator.h"
 #include "train/trainer.h"
@@ -19,6 +21,9 @@ struct RunProgress {
   double scale_invariant_steps = 0;  // AdaScale's steps
   std::int64_t dropped = 0;          // backup workers: the gradients that came too late for their step
   std::int64_t norms_step = -1;      // step of the recomputed batch norm statistics in the newest checkpoint; -1: none
+  // The values of the last evaluation. NaN: there was none, or the checkpoint is of an earlier version.
+  double evaluated_loss = std::numeric_limits<double>::quiet_NaN();
+  double evaluated_accuracy = std::numeric_limits<double>::quiet_NaN();
 };
 
 // Collective. It gathers the carried state, the `stages` of a pipeline, and the optimizer's state if ranks share it.

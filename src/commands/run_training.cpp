@@ -25,7 +25,6 @@
 #include "config/branch.h"
 #include "config/reader.h"
 #include "config/run_point.h"
-#include "run/adascale_plan.h"
 #include "run/energy.h"
 #include "run/fixed_order.h"
 #include "run/library_versions.h"
@@ -65,7 +64,7 @@ PlannedRun agree_on_plan(const TrainingRequest& request, const TrainingData& dat
   if (from.checkpoint && from.kind == ResumePoint::Kind::source) check_source(*from.checkpoint, planned.plan);
   if (from.checkpoint && from.kind == ResumePoint::Kind::own) check_belongs(*from.checkpoint, from.path, planned.plan);
   complete(from.progress, planned.plan);
-  if (machine.host->rank() == 0)
+  if (machine.host->rank() == 0 && !end_of(planned.plan, from.progress))
     planned.replay_end = check_replay(planned.plan, from.progress.position, request.pause_samples);
   return planned;
 }
@@ -202,21 +201,17 @@ void write_experiment(const std::string& run_dir, const Experiment& experiment, 
   write_file_atomically(path, text);
 }
 
-bool has_steps_left(const RunPlan& plan, const RunProgress& progress) {
-  return !has_all_steps(plan, progress.position, progress.scale_invariant_steps);
-}
-
 // Returns whether an earlier start has finished the run, with all that is done at its end. This start changes nothing.
 bool is_done(const RunPlan& plan, const RunProgress& progress, const std::string& run_dir) {
   const std::int64_t step = progress.position.step;
-  return !has_steps_left(plan, progress) && (!plan.has_validation || progress.evaluated_step == step) &&
+  return end_of(plan, progress) && (!plan.has_validation || progress.evaluated_step == step) &&
          (plan.norm_samples == 0 || progress.norms_step == step) && has_finished(run_dir);
 }
 
 LaterRecords open_folder(const std::string& run_dir, const StartFacts& start, const ResumePoint& from, bool recorded) {
   const RunPlan& plan = start.planned.plan;
   const std::int64_t step = from.progress.position.step;
-  const bool more = has_steps_left(plan, from.progress);
+  const bool more = !end_of(plan, from.progress);
   write_info_line(describe_run(plan, start.machine.backend->describe(), start.planned.memory));
   log_info("run folder: ", run_dir);
   for (const std::string& warning : plan_warnings(plan)) log_warning(warning);
@@ -436,8 +431,7 @@ void GroupTraining::open() {
                                        request_.group);
   machine_.host->barrier();  // the run has started when every rank has its memory and weights
   if (!root_) return;
-  if (has_steps_left(planned_.plan, progress_))
-    write_experiment(run_dir(), planned_.plan.experiment, progress_.position.step);
+  if (!end_of(planned_.plan, progress_)) write_experiment(run_dir(), planned_.plan.experiment, progress_.position.step);
   if (own_folder_) own_folder_->become_latest();
 }
 
@@ -453,8 +447,7 @@ int GroupTraining::train() {
   const RankFigures figures{run_->rank_times(), run_->rank_bytes()};
   const StopConfig& stop = request_.experiment.stop;
   if (is_recorded_) record_outcome(*run_, code, run_dir(), stop, energy(), figures);
-  if (root_)
-    say_outcome(*run_, code, code == 0 && is_recorded_ ? describe_end(run_->end(), stop) : "", run_dir(), request_);
+  if (root_) say_outcome(*run_, code, code == 0 ? describe_end(run_->end(), stop) : "", run_dir(), request_);
   machine_.host->barrier();
   return code;
 }

@@ -18,6 +18,15 @@
 
 namespace ringtrain {
 
+std::optional<RunEnd> end_of(const RunPlan& plan, const RunProgress& progress) {
+  const StopConfig& stop = plan.experiment.stop;
+  if (progress.evaluated_step == progress.position.step)
+    if (const auto reached = target_end(stop, progress.evaluated_loss, progress.evaluated_accuracy)) return reached;
+  if (has_all_steps(plan, progress.position, progress.scale_invariant_steps)) return RunEnd{};
+  if (stop.seconds > 0 && progress.elapsed_seconds >= stop.seconds) return RunEnd{RunEnd::Cause::seconds};
+  return std::nullopt;
+}
+
 TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine,
                          int threads, LaterRecords later, Watchdog& watchdog, const RankGroup& group)
     : plan_(plan),
@@ -68,8 +77,10 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
 }
 
 int TrainingRun::run() {
-  bool stop = at_last_step();
-  if (stop && recorder_) recorder_->note(cat("nothing to do: the run has its ", progress_.position.step, " steps"));
+  const std::optional<RunEnd> ended = end_of(plan_, progress_);
+  end_ = ended.value_or(RunEnd{});
+  bool stop = ended || paused();
+  if (stop && recorder_) recorder_->note(describe_nothing_to_do());
   if (begins_ && reaches_kept_point(plan_, progress_.before, progress_.position)) save(false);  // the initial weights
   // If a signal stopped the earlier start, an evaluation that was due and the recomputation of batch norm's statistics
   // were left out. Both are done now.
@@ -111,6 +122,11 @@ int TrainingRun::run() {
   note_deaths();
   if (recorder_) recorder_->finish();
   return leaving_ ? exit_checkpointed : 0;
+}
+
+std::string TrainingRun::describe_nothing_to_do() const {
+  if (end_.cause != RunEnd::Cause::all_steps) return "nothing to do: " + describe_end(end_, plan_.experiment.stop);
+  return cat("nothing to do: the run has its ", progress_.position.step, " steps");
 }
 
 // Records the deaths of servers whose ranges other servers hold too. Throws if the run cannot go on without a dead
@@ -299,6 +315,8 @@ bool TrainingRun::evaluate(bool& stop) {
   }
   const Evaluation& e = *whole;
   progress_.evaluated_step = progress_.position.step;
+  progress_.evaluated_loss = e.loss;
+  progress_.evaluated_accuracy = e.accuracy;
   const bool finite = std::isfinite(e.loss);
   if (!finite && recorder_)
     log_warning("the validation loss after step ", progress_.position.step, " is ", e.loss,
@@ -312,12 +330,9 @@ bool TrainingRun::evaluate(bool& stop) {
   if (recorder_)
     recorder_->evaluation({progress_.position.step, epochs(progress_.position), progress_.position.samples, e.loss,
                            e.accuracy, e.accuracy5, e.targets, e.seconds, improved});
-  const StopConfig& s = plan_.experiment.stop;
-  const bool is_loss = s.target_metric == "validation_loss";
-  if ((is_loss && e.loss <= s.target_value) ||
-      (s.target_metric == "validation_accuracy" && e.accuracy >= s.target_value)) {
+  if (const std::optional<RunEnd> reached = target_end(plan_.experiment.stop, e.loss, e.accuracy)) {
     stop = true;
-    end_ = {RunEnd::Cause::target, is_loss ? e.loss : e.accuracy};
+    end_ = *reached;
   }
   return improved && plan_.experiment.checkpoint.best;
 }

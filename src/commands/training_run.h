@@ -26,6 +26,10 @@
 
 namespace ringtrain {
 
+// Returns why a run with this progress has ended; nothing if it has more to do. Evaluations that are due at its end may
+// still be missing.
+std::optional<RunEnd> end_of(const RunPlan& plan, const RunProgress& progress);
+
 class TrainingRun {
  public:
   // Takes the memory and loads the weights. Writes a trial checkpoint if no earlier start has done so. `run_dir`
@@ -67,6 +71,7 @@ class TrainingRun {
 
  private:
   Requests requests() const;
+  std::string describe_nothing_to_do() const;
   void prepare_to_leave();
   void note_deaths();
   bool at_last_step() const;

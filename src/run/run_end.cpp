@@ -5,6 +5,15 @@
 
 namespace ringtrain {
 
+std::optional<RunEnd> target_end(const StopConfig& stop, double validation_loss, double validation_accuracy) {
+  const bool is_loss = stop.target_metric == "validation_loss",
+             is_accuracy = stop.target_metric == "validation_accuracy";
+  if (is_loss && validation_loss <= stop.target_value) return RunEnd{RunEnd::Cause::target, validation_loss};
+  if (is_accuracy && validation_accuracy >= stop.target_value)
+    return RunEnd{RunEnd::Cause::target, validation_accuracy};
+  return std::nullopt;
+}
+
 std::string end_word(const RunEnd& end, const StopConfig& stop) {
   switch (end.cause) {
     case RunEnd::Cause::target:

@@ -1,6 +1,7 @@
 // Says why a run ended by itself.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "config/experiment.h"
@@ -11,6 +12,10 @@ struct RunEnd {
   enum class Cause { all_steps, target, seconds, recorded_order } cause = Cause::all_steps;
   double reached = 0;  // for target: the value of stop.target_metric
 };
+
+// Returns the end of a run whose evaluation has measured these values; nothing if they do not reach the target, or if
+// there is none. A value that is NaN reaches no target.
+std::optional<RunEnd> target_end(const StopConfig& stop, double validation_loss, double validation_accuracy);
 
 // Returns the word for run.json: "target reached", "target not reached", "all steps done", "stop.seconds" or "end of
 // the recorded order".

@@ -334,16 +334,31 @@ def test_log_and_record_say_why_a_run_ended(workshop):
         assert record["final_step"] == {"done": 20, "reached": 5, "missed": 20}.get(name, record["final_step"])
 
 
-def test_a_resumed_run_that_has_all_its_steps_changes_nothing(workshop):
-    run = workshop.train("run", stop__steps=6)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and not path.name.startswith(".")}
-    workshop.train("run", stop__steps=6, resume=True)
-    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and not path.name.startswith(".")}
-    assert after == before
-    # Two more steps are recorded again.
-    workshop.train("run", stop__steps=8, resume=True)
+def files_of(run):
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and not path.name.startswith(".")}
+
+
+# How a run ends by itself, what its resumption says, and what lets it go on.
+ENDS = {
+    "steps": ({"stop": {"steps": 6}}, "the run has its 6 steps", {"stop": {"steps": 8}}),
+    "target": ({"stop": {"steps": 20, "target_metric": "validation_loss", "target_value": 1000}},
+               r"validation_loss reached 1000 \([\d.]+\)", {"stop": {"steps": 8}}),
+    "seconds": ({"stop": {"steps": 10**6, "seconds": 0.2}}, "stop.seconds 0.2 is over", {"stop": {"steps": 10**6, "seconds": 0.4}}),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_resumed_run_that_has_ended_by_itself_changes_nothing(workshop, end):
+    words, said, more = ENDS[end]
+    run = workshop.train("run", ranks=2, evaluate={"every_steps": 3}, **words)
+    before, first = files_of(run), json.loads((run / "run.json").read_text())
+    result = workshop.start_training("run", ranks=2, resume=True, evaluate={"every_steps": 3}, **words)[1].wait(60)
+    assert result.code == 0 and re.search(f"^nothing to do: {said}$", result.out, re.MULTILINE), result
+    assert files_of(run) == before
+    # With a higher limit, or without the target, it goes on.
+    workshop.train("run", ranks=2, resume=True, evaluate={"every_steps": 3}, **more)
     record = json.loads((run / "run.json").read_text())
-    assert len(record["starts"]) == 2 and record["final_step"] == 8
+    assert len(record["starts"]) == 2 and record["final_step"] > first["final_step"]
 
 
 def test_a_batch_log_has_a_table_then_plain_lines_of_rank_0_only(workshop):

@@ -201,3 +201,9 @@ def test_a_run_that_may_end_early_needs_no_whole_order(workshop):
     again = workshop.train("again", parallel={**ASYNC, "replay": str(run / "arrivals.csv")}, **common)
     assert arrivals(again) == arrivals(run)
     assert_same_bits(run, again)
+    # The target was reached, so a resumed start has nothing to do. Without the target, the order has no more updates.
+    replayed = dict(resume=True, parallel={**ASYNC, "replay": str(run / "arrivals.csv")})
+    workshop.train("again", **replayed, **common)
+    assert arrivals(again) == arrivals(run)
+    result = workshop.train_badly("again", **replayed, **{**common, "stop": {"steps": 1000}})
+    assert "arrivals.csv" in result.err and "step 5" in result.err, result
