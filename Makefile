@@ -219,7 +219,8 @@ bin/libringtrain-hopper.so: $(HOPPER_OBJECTS)
 	@echo "$(STEP) link    $@"
 	$(Q)$(CXX) -shared -o $@ $^ -Wl,--exclude-libs,ALL -Wl,-z,defs $(CUDA_LIBS) -lpthread
 
-# The text of `--version`. The file changes only with the commit or the flags, and programs are then linked again.
+# The text of `--version`. The file is written again only if the commit, the compiler, its flags or a library has
+# changed. The programs are then linked again.
 build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
 build/generated/build_info.h: always
 	@mkdir -p $(@D)

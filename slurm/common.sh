@@ -145,7 +145,8 @@ why_stopped() {
   esac
 }
 
-# Copies the shards of a data set to every node. Prints the prefix of the copies, which is the same on all nodes.
+# Copies the shards of a data set to every node. Prints the prefix of the copies, which is the same on all nodes. If
+# NODE_SCRATCH is empty or differs between the nodes, it copies nothing, and prints a warning and the original prefix.
 stage() {
   local places place
   # shellcheck disable=SC2016

@@ -1,4 +1,5 @@
-// Writes one shard of kind "image". Sizes are known before; the bytes may come from several threads in any order.
+// Writes one shard of kind "image". The sizes of all records are known when the shard is created. The bytes may then
+// come from several threads in any order.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,8 @@ struct ImageSplitFacts {
 ImageSplitFacts verify_image_split(const std::string& prefix, const std::vector<ShardHeader>& headers, bool whole,
                                    Verification& result);
 
-// Adds faults and warnings to `result`: different classes, and images that are in both splits.
+// Adds faults to `result` if the splits have different classes or a sample id in common. Adds warnings if the splits
+// come from two conversions, or if an image is in both.
 void compare_image_splits(const std::vector<ShardHeader>& train, const ImageSplitFacts& train_facts,
                           const std::vector<ShardHeader>& validation, const ImageSplitFacts& validation_facts,
                           Verification& result);

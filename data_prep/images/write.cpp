@@ -32,7 +32,7 @@ ImageColumns columns_of(const SplitPlan& plan, ShardRange range, const ImageList
   return columns;
 }
 
-// Returns runs of records [first, last) of about write_bytes each.
+// Divides the records into ranges [first, last) of at most write_bytes. A larger record has a range of its own.
 std::vector<ShardRange> runs_of(const std::vector<std::uint64_t>& offsets) {
   std::vector<ShardRange> runs;
   const auto count = static_cast<std::int64_t>(offsets.size()) - 1;

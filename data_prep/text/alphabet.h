@@ -15,9 +15,9 @@ inline constexpr std::size_t largest_alphabet = 254;  // symbols; the limit of t
 
 class Alphabet {
  public:
-  // `vocabulary` is the symbol of each id: one code point each, or one byte each. The first `reserved` entries (blank
-  // and stop) stand for no symbol of the text.
   Alphabet() = default;
+  // `vocabulary` has the symbol of each id. A symbol is one code point, or one byte if `bytes` is true. The first
+  // `reserved` entries (blank and stop) are names, and stand for no symbol of the text.
   Alphabet(std::string name, std::vector<std::string> vocabulary, std::size_t reserved, bool bytes = false);
 
   // The 31 symbols of the pet-name study: '*' (blank), '+' (stop), a-z, '-', '.', space.

@@ -1,8 +1,9 @@
 """Decides whether our runs lie inside, above or below a published result, and shows the arithmetic.
 
 The two means are compared with Welch's t-test (Welch 1947), which does not need equal variances and is exact enough
-with five seeds. If one side has only one run, this run is compared with the prediction interval of the other side for
-one more run."""
+with five seeds. If one side has only one run, or does not state its spread or its number of runs, its mean counts as
+one run. It is compared with the prediction interval of the other side for one more run. If neither side has a spread,
+there is no verdict."""
 
 import math
 from dataclasses import dataclass

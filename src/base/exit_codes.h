@@ -21,7 +21,7 @@ inline constexpr ExitCode exit_codes[] = {
     {exit_failed, "an error, which was printed; or a trial of a study failed"},
     {exit_usage, "no command was given"},
     {exit_checkpointed, "a run was asked to stop and wrote a checkpoint first: train --resume goes on"},
-    {exit_hung, "the watchdog ended a job that did not move, or whose start took too long"},
+    {exit_hung, "the watchdog ended a job that did not move or whose start took too long; or a rank of a trial has died"},
 };
 
 }  // namespace ringtrain

@@ -57,7 +57,8 @@ TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, d
   return {median(seconds), median(waited)};
 }
 
-// Measures the step again on a loaded node. The result is complete on rank 0.
+// Measures passes again while other threads load the node, and passes and steps while two ranks share their cores.
+// Leaves out what this node does not allow. The result is complete on rank 0.
 void measure_node_load(const BenchContext& context, const RunPlan& plan, SyntheticStep& step, StepMeasurement& s) {
   Communicator& host = *context.machine.host;
   const double seconds = context.seconds / 8;

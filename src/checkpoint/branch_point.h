@@ -1,4 +1,4 @@
-// The point at which a branch leaves the run from which it continues.
+// Finds and stores the branch point: the point at which a branch leaves the run that it continues.
 #pragma once
 
 #include <optional>

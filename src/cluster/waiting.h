@@ -9,11 +9,12 @@
 namespace ringtrain {
 
 // True if this node has more ranks than CPUs. Spinning would then take time from the rank that is waited for. Session
-// sets it once.
+// sets it at the start. SharedCores (bench/node_load.h) changes it while two ranks run on the same cores.
 inline std::atomic<bool> node_is_oversubscribed{false};
 
-// Spins for some microseconds, and then yields the CPU between tests. It sleeps only on an oversubscribed node, because
-// a sleep takes about 60 us with the kernel's timer slack.
+// Spins for some microseconds, and then yields the CPU between tests. On an oversubscribed node it does not spin. It
+// yields for a while and then sleeps. On other nodes it never sleeps, because a sleep takes about 60 us with the
+// kernel's timer slack.
 class Waiter {
  public:
   void pause() {

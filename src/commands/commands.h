@@ -20,7 +20,7 @@ struct TrainArguments {
   bool resume = false;
   std::vector<std::string> command_line;  // for the records of the run
 };
-// Collective over all ranks.
+// Trains a model. All ranks of the job call it together.
 int train(const TrainArguments& arguments, Session& session);
 
 struct PlanArguments {
@@ -33,7 +33,7 @@ struct PlanArguments {
   bool all = false;                         // also prints keys without effect
   std::vector<std::string> preflight = {};  // files of `bench step --json`, which say how long a step takes
 };
-// Prints everything about a run on a number of ranks, without training. One process.
+// Prints everything about a run on a number of ranks, without training. It runs in one process.
 int plan(const PlanArguments& arguments);
 
 struct SampleArguments {
@@ -46,7 +46,7 @@ struct SampleArguments {
   std::int64_t length = 0;  // running text: number of symbols; 0: not given
 };
 inline constexpr std::int64_t default_sample_length = 400;
-// Prints names or text that the model invents. One process.
+// Prints names or text that the model invents. It runs in one process.
 int sample(const SampleArguments& arguments);
 
 struct ExportArguments {
@@ -54,7 +54,7 @@ struct ExportArguments {
   WhichCheckpoint which = WhichCheckpoint::best_or_newest;
   std::string out, dtype = "fp32";  // fp32 | fp16 | bf16
 };
-// One process.
+// Writes the weights of a checkpoint to a file that other programs read. It runs in one process.
 int export_weights(const ExportArguments& arguments);
 
 struct ImportArguments {
@@ -64,7 +64,7 @@ struct ImportArguments {
   bool force = false;        // overwrites `out`
   std::int64_t classes = 0;  // above 0: the last layer is initialised anew with this number of classes
 };
-// One process.
+// Makes a checkpoint from a file of weights. It runs in one process.
 int import_weights(const ImportArguments& arguments);
 
 struct EvaluateArguments {
@@ -74,7 +74,7 @@ struct EvaluateArguments {
   std::string logits;              // safetensors file for the first `samples` samples
   std::int64_t samples = 16;
 };
-// Collective over all ranks.
+// Evaluates a checkpoint on the validation data. All ranks of the job call it together.
 int evaluate(const EvaluateArguments& arguments, Session& session);
 
 struct BenchArguments {
@@ -88,7 +88,7 @@ struct BenchArguments {
   std::int64_t largest = 0;        // utilisation: largest batch of a rank; 0: the largest that fits
   std::string csv;                 // split, utilisation or components: file for the table
 };
-// Collective over all ranks. Returns the exit code.
+// Measures parts of training. All ranks of the job call it together. Returns the exit code.
 int bench(const BenchArguments& arguments, Session& session);
 
 struct PredictArguments {
@@ -101,7 +101,7 @@ struct PredictArguments {
   double latency_us = 0, link_gbit = 0;       // those of a network that was not measured; 0: not stated
   std::string csv, json;
 };
-// One process.
+// Predicts the speed on other numbers of ranks. It runs in one process.
 int predict(const PredictArguments& arguments);
 
 struct StudyArguments {
@@ -114,9 +114,9 @@ struct StudyArguments {
   int threads = 1;                        // per rank, if run.threads is 0
   std::string device;                     // as in PlanArguments
 };
-// Checks every trial of a study and prints its plan. One process.
+// Checks every trial of a study and prints its plan. It runs in one process.
 int plan_study(const StudyArguments& arguments);
-// Runs the trials. Collective over all ranks.
+// Runs the trials. All ranks of the job call it together.
 int study(const StudyArguments& arguments, Session& session);
 
 }  // namespace ringtrain

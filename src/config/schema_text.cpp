@@ -236,7 +236,8 @@ std::string schema_markdown() {
     out += cat("| `", field.key, "` | ", type_text(field), " | ", field.unit_, " | ");
     out += field.required_ ? "required" : cat("`", value_text(field, Experiment()), "`");
     out += cat(" | ", allowed, " | ");
-    for (const char letter : field.meaning_) out += letter == '<' ? "&lt;" : std::string(1, letter);
+    for (const char letter : field.meaning_)
+      out += letter == '<' ? "&lt;" : letter == '|' ? "\\|" : std::string(1, letter);
     if (!field.only_with_.empty())
       out += cat(" Only with `", field.only_with_, "` ", join(field.only_words_, " or "), ".");
     out += " |\n";

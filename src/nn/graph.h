@@ -36,7 +36,8 @@ struct Dense {
   std::int64_t input = 0, output = 0;
   std::string weight, bias;  // [output, input], [output]
 };
-// Softmax and cross-entropy at every position, for targets i32 [length]. The target ignored_target does not count.
+// Computes softmax and cross-entropy at every position, for targets i32 [length]. A position whose target is
+// ignored_target does not count.
 struct CrossEntropy {
   std::int64_t classes = 0;
   double label_smoothing =

@@ -50,7 +50,8 @@ class ParameterServer {
   // the wishes of all ranks. `wishes` are those of server 0; other servers only report that they were asked to stop.
   bool step(const Wishes& wishes);
   const Wishes& wishes() const { return met_wishes_; }
-  // Returns the number of gradients that came too late between the last meeting and the update before it.
+  // Returns how many gradients came too late after the last update and before the last meeting. `dropped` of
+  // TakenGradients does not count them.
   std::int64_t late_at_meeting() const { return late_at_meeting_; }
   double waited_seconds() const { return waited_seconds_; }  // total time without work from workers
   double moving_seconds() const { return moving_seconds_; }  // total time of sending weights and taking gradients

@@ -21,7 +21,7 @@ struct PassCalls {
   std::function<void()> waits;  // called before the rank waits for another stage
 };
 
-// Seconds in which a stage of a pipeline did no pass of a step.
+// The seconds of a step in which a stage of a pipeline computes no pass.
 struct PassTimes {
   double bubble = 0;    // waiting for activations or gradients of the stage before or after this one
   double boundary = 0;  // giving activations and gradients to the other stages, and waiting until they have them

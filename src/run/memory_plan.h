@@ -37,7 +37,8 @@ void plan_memory(RunPlan& plan, Backend& backend, std::int64_t wanted_micro_batc
 // Returns the largest micro-batch that the planned run could have. Without a limit it is all rows of a rank.
 std::int64_t largest_micro_batch(const RunPlan& plan, Backend& backend);
 
-// Returns the formula with its numbers and the largest micro-batch of each choice. "" if no key memory.* is used.
+// Returns the formula with its numbers and the largest micro-batch of each choice. Returns "" if no key memory.* is
+// used.
 std::string describe_memory_choices(const RunPlan& plan, Backend& backend);
 
 }  // namespace ringtrain

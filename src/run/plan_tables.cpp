@@ -115,7 +115,7 @@ std::string describe_precision(const Experiment& e) {
                  : cat(", loss scale ", with_digits(s.initial), s.growth_steps > 0 ? ", dynamic" : ", static"));
 }
 
-// Returns the steps of an epoch, with the first batch.
+// Describes the steps of an epoch in which the batch still has its first size, batch.global.
 std::string describe_epoch(const RunPlan& plan) {
   const std::int64_t rest = plan.samples_per_epoch % plan.batch.global;
   const bool last = plan.course.keeps_rest && rest > 0;

@@ -40,7 +40,7 @@ struct Options {
   std::int64_t number(const std::string& key) const { return std::stoll(given.at(key)); }
 };
 
-// One primitive with its own memory and the arguments that its description needs.
+// Holds one primitive, its own memory and the arguments that its description needs.
 class BarePrimitive {
  public:
   template <class Description>

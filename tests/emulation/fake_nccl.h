@@ -1,6 +1,6 @@
-// A NCCL for tests. It is a table of functions that behaves like a non-blocking NCCL towards its caller: a call is in
-// progress for a while, and only then its work is in the stream. It records every call, notices misuse, and can be told
-// to fail. The test provides the function that computes sums.
+// FakeNccl stands in for NCCL in tests. Its table of functions behaves like a non-blocking NCCL: a call is in progress
+// for a while, and its work is in the stream only after that. FakeNccl records every call, notices misuse, and can be
+// told to fail. The test provides the function that computes sums.
 #pragma once
 
 #include <cstdint>

@@ -35,8 +35,8 @@ std::string damaged_file(const std::string& name, std::string_view input,
 // than 64 KiB.
 std::vector<std::uint8_t> bytes_of(hid_t file, const char* name);
 
-// Writes a checksum for each block to the data set "crc32c", if it still has that many elements. A block goes from the
-// end of the block before it to its own end in `ends`.
+// Writes the checksum of each block to the data set "crc32c". Does nothing if that data set no longer has one element
+// for each block. A block goes from the end of the block before it to its own end in `ends`.
 void write_checksums(hid_t file, std::span<const std::uint8_t> bytes, const std::vector<std::uint64_t>& ends);
 
 }  // namespace ringtrain::fuzz

@@ -13,7 +13,8 @@
 
 const ringtrain::Session& session();
 
-// Returns whole numbers below 2^11. Their sums over up to 2^13 ranks are exact in fp32, in any order.
+// Returns a whole number from -1024 to 1023. The sum of such numbers over up to 2^13 ranks is exact in fp32, in any
+// order.
 inline float exact_value(int rank, std::size_t index, int salt = 0) {
   const auto mixed =
       (static_cast<std::uint64_t>(rank) + 1) * 2654435761u + index * 40503u + static_cast<std::uint64_t>(salt) * 97u;

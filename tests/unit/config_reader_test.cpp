@@ -55,7 +55,8 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
        {},  // LoadAll of yaml-cpp 0.7 never returned for this text
        "exp.yaml:3:1: more text after the experiment's end, expected one YAML document"},
       {good + "? [a, b]\n: 1\n", {}, "exp.yaml:8:3: a key that is not a word, expected a key such as seed"},
-      // A colon without a space after it, or no colon. The parser complains about the next line.
+      // These texts lack the space after a colon, or the colon. The parser complains about the next line, but the
+      // message must name the line with the mistake.
       {good + "model:\n  depth:50\n  width: 64\n",
        {},
        "exp.yaml:9:3: not valid YAML: 'depth:50' has no space after the colon, expected depth: 50"},

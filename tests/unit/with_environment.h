@@ -11,7 +11,7 @@ namespace ringtrain {
 
 using Variables = std::map<std::string, std::string>;
 
-// Removes the variables of launchers and batch systems, and sets `variables`.
+// Removes the variables of launchers and batch systems, and sets `variables`. The destructor restores the environment.
 class WithEnvironment {
  public:
   explicit WithEnvironment(const Variables& variables) {

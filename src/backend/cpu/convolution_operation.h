@@ -1,5 +1,5 @@
-// A convolution of the graph, together with a ReLU that follows it directly. Another operation writes the pixels that
-// the first convolution reads.
+// ConvolutionOperation computes a convolution of the graph and the ReLU that follows it directly, if there is one.
+// PixelOperation writes the pixels that the first convolution reads.
 #pragma once
 
 #include "backend/cpu/convolution.h"

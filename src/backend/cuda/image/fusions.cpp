@@ -47,7 +47,8 @@ std::vector<ConvolutionWay> input_ways(const ImageContext& context, const Convol
     if (x.readers == 1 && x.norm != nullptr && !x.norm->adds()) ways = ways_behind_norm(context.groups() == 1);
     if (x.readers > 1 && last) ways = ways_to_add(x.norm != nullptr && !x.norm->adds_norm());
   }
-  // CUTLASS offers the same data gradients. Its kernels have no prologue and write no further output.
+  // CUTLASS also offers the data gradients with sums. Its kernels have no prologue and write no further output, so the
+  // other ways have no variant by CUTLASS.
   if (takes_cutlass(context))
     for (std::size_t i = 0, count = ways.size(); i < count; ++i)
       if (ways[i].prologue == Prologue::none && ways[i].brings_sums()) {
