@@ -44,8 +44,13 @@ namespace {
 struct PlannedRun {
   RunPlan plan;
   std::vector<MemoryItem> memory;          // memory of one rank
-  std::optional<std::int64_t> replay_end;  // on rank 0: the step after which the recorded order ends, before the plan
+  std::optional<std::int64_t> replay_end;  // the step after which the recorded order ends, before the plan
 };
+
+// Returns whether a run with this progress has no steps left.
+bool has_ended(const PlannedRun& planned, const RunProgress& progress) {
+  return end_of(planned.plan, progress) || (planned.replay_end && progress.position.step >= *planned.replay_end);
+}
 
 // Makes the plan on all ranks and completes the position in `from`. Rank 0 throws Error for a checkpoint or a
 // recorded order of arrival with which the plan cannot continue. Takes no memory yet. Collective.
@@ -66,6 +71,9 @@ PlannedRun agree_on_plan(const TrainingRequest& request, const TrainingData& dat
   complete(from.progress, planned.plan);
   if (machine.host->rank() == 0 && !end_of(planned.plan, from.progress))
     planned.replay_end = check_replay(planned.plan, from.progress.position, request.pause_samples);
+  std::int64_t replay_end = planned.replay_end.value_or(-1);
+  machine.host->broadcast(std::as_writable_bytes(std::span(&replay_end, 1)), 0);
+  if (replay_end >= 0) planned.replay_end = replay_end;
   return planned;
 }
 
@@ -202,16 +210,17 @@ void write_experiment(const std::string& run_dir, const Experiment& experiment, 
 }
 
 // Returns whether an earlier start has finished the run, with all that is done at its end. This start changes nothing.
-bool is_done(const RunPlan& plan, const RunProgress& progress, const std::string& run_dir) {
+bool is_done(const PlannedRun& planned, const RunProgress& progress, const std::string& run_dir) {
+  const RunPlan& plan = planned.plan;
   const std::int64_t step = progress.position.step;
-  return end_of(plan, progress) && (!plan.has_validation || progress.evaluated_step == step) &&
+  return has_ended(planned, progress) && (!plan.has_validation || progress.evaluated_step == step) &&
          (plan.norm_samples == 0 || progress.norms_step == step) && has_finished(run_dir);
 }
 
 LaterRecords open_folder(const std::string& run_dir, const StartFacts& start, const ResumePoint& from, bool recorded) {
   const RunPlan& plan = start.planned.plan;
   const std::int64_t step = from.progress.position.step;
-  const bool more = !end_of(plan, from.progress);
+  const bool more = !has_ended(start.planned, from.progress);
   write_info_line(describe_run(plan, start.machine.backend->describe(), start.planned.memory));
   log_info("run folder: ", run_dir);
   for (const std::string& warning : plan_warnings(plan)) log_warning(warning);
@@ -424,21 +433,22 @@ void GroupTraining::open() {
   // The energy counters belong to the whole node. They would include the energy of other trials on the node.
   if (root_ && request_.group.node_size() == request_.session.node_size()) energy_.emplace();
   LaterRecords later = LaterRecords::drop;
-  const bool recorded = root_ && !is_done(planned_.plan, progress_, run_dir());
+  const bool recorded = root_ && !is_done(planned_, progress_, run_dir());
   if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_, recorded);
   is_recorded_ = recorded;
   run_ = std::make_unique<TrainingRun>(planned_.plan, std::move(from_), run_dir(), machine_, threads_, later, watchdog_,
                                        request_.group);
   machine_.host->barrier();  // the run has started when every rank has its memory and weights
   if (!root_) return;
-  if (!end_of(planned_.plan, progress_)) write_experiment(run_dir(), planned_.plan.experiment, progress_.position.step);
+  if (recorded) write_experiment(run_dir(), planned_.plan.experiment, progress_.position.step);
   if (own_folder_) own_folder_->become_latest();
 }
 
 int GroupTraining::train() {
   run_->pause_after(request_.pause_samples);
   if (planned_.replay_end) {
-    log_info("the recorded order of arrival ends after step ", *planned_.replay_end, ": the run stops there");
+    if (root_)
+      log_info("the recorded order of arrival ends after step ", *planned_.replay_end, ": the run stops there");
     run_->stop_after(*planned_.replay_end);
   }
   if (folder_ != nullptr) run_->before_saving([this] { folder_->keep_lock(); });
@@ -447,7 +457,8 @@ int GroupTraining::train() {
   const RankFigures figures{run_->rank_times(), run_->rank_bytes()};
   const StopConfig& stop = request_.experiment.stop;
   if (is_recorded_) record_outcome(*run_, code, run_dir(), stop, energy(), figures);
-  if (root_) say_outcome(*run_, code, code == 0 ? describe_end(run_->end(), stop) : "", run_dir(), request_);
+  if (root_)
+    say_outcome(*run_, code, code == 0 && is_recorded_ ? describe_end(run_->end(), stop) : "", run_dir(), request_);
   machine_.host->barrier();
   return code;
 }

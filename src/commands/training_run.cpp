@@ -77,17 +77,20 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
 }
 
 int TrainingRun::run() {
-  const std::optional<RunEnd> ended = end_of(plan_, progress_);
+  std::optional<RunEnd> ended = end_of(plan_, progress_);
+  if (!ended && reaches_stop_step()) ended = RunEnd{RunEnd::Cause::recorded_order};
   end_ = ended.value_or(RunEnd{});
   bool stop = ended || paused();
-  if (stop && recorder_) recorder_->note(describe_nothing_to_do());
   if (begins_ && reaches_kept_point(plan_, progress_.before, progress_.position)) save(false);  // the initial weights
   // If a signal stopped the earlier start, an evaluation that was due and the recomputation of batch norm's statistics
   // were left out. Both are done now.
   if (progress_.position.step > 0) {
-    const bool lacks_norms = stop && norms_ && progress_.norms_step != progress_.position.step;
-    const bool improved = evaluation_due(stop) && evaluate(stop);
-    if (improved || (lacks_norms && !leaving_)) save(improved);
+    const bool evaluates = evaluation_due(stop);
+    const bool improved = evaluates && evaluate(stop);
+    const bool lacks_norms = norms_ && progress_.norms_step != progress_.position.step;
+    const bool saves = !leaving_ && (improved || (stop && (evaluates || lacks_norms)));
+    if (saves) save(improved);
+    if (stop && !evaluates && !saves && recorder_) recorder_->note(describe_nothing_to_do());
   }
   step_begin_ = now_seconds();
   while (!stop && !leaving_) {
@@ -112,8 +115,7 @@ int TrainingRun::run() {
     if (report.requests.fail > 0 && writer_) writer_->finish();  // throws the error of the write
     stop = leaving_ || report.requests.stop > 0 || at_last_step();
     if (report.requests.stop > 0 && !at_last_step())
-      end_.cause =
-          stop_step_ && progress_.position.step >= *stop_step_ ? RunEnd::Cause::recorded_order : RunEnd::Cause::seconds;
+      end_.cause = reaches_stop_step() ? RunEnd::Cause::recorded_order : RunEnd::Cause::seconds;
     const bool improved = !leaving_ && evaluation_due(stop) && evaluate(stop);
     if (stop || improved || report.requests.save > 0 || checkpoint_due()) save(improved);
     step_begin_ = now_seconds();
@@ -124,7 +126,12 @@ int TrainingRun::run() {
   return leaving_ ? exit_checkpointed : 0;
 }
 
+bool TrainingRun::reaches_stop_step() const {
+  return stop_step_ && progress_.position.step >= *stop_step_;
+}
+
 std::string TrainingRun::describe_nothing_to_do() const {
+  if (paused()) return cat("nothing to do: the run pauses after ", progress_.position.samples, " samples");
   if (end_.cause != RunEnd::Cause::all_steps) return "nothing to do: " + describe_end(end_, plan_.experiment.stop);
   return cat("nothing to do: the run has its ", progress_.position.step, " steps");
 }

@@ -40,7 +40,7 @@ class TrainingRun {
   // Call it before run(). The run then pauses at the first step that reaches this number of samples; 0: it does not
   // pause.
   void pause_after(std::int64_t samples) { pause_samples_ = samples; }
-  // Call it before run(), on rank 0. The run then stops after this step, with a checkpoint.
+  // Call it before run(), on all ranks. The run then stops after this step, with a checkpoint.
   void stop_after(std::int64_t step) { stop_step_ = step; }
   // Must be called before run(). Rank 0 then calls `call` before it writes a checkpoint. `call` may throw.
   void before_saving(std::function<void()> call) { before_saving_ = std::move(call); }
@@ -71,6 +71,7 @@ class TrainingRun {
 
  private:
   Requests requests() const;
+  bool reaches_stop_step() const;
   std::string describe_nothing_to_do() const;
   void prepare_to_leave();
   void note_deaths();

@@ -31,6 +31,7 @@ class Replay {
   // Every worker delivers its gradient at once.
   std::optional<std::int64_t> go_through() {
     const bool may_end_here = !ends_at_a_known_step(plan_);
+    if (may_end_here && arrivals_.empty() && position_.step > 0 && !is_over()) return position_.step;
     for (bool meets = true; !is_over();) {
       if (std::exchange(meets, false))
         for (int worker = 0; worker < workers_; ++worker) order_->asks(worker);

@@ -338,27 +338,45 @@ def files_of(run):
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and not path.name.startswith(".")}
 
 
-# How a run ends by itself, what its resumption says, and what lets it go on.
+# How a run ends by itself, and what its resumption says.
 ENDS = {
-    "steps": ({"stop": {"steps": 6}}, "the run has its 6 steps", {"stop": {"steps": 8}}),
-    "target": ({"stop": {"steps": 20, "target_metric": "validation_loss", "target_value": 1000}},
-               r"validation_loss reached 1000 \([\d.]+\)", {"stop": {"steps": 8}}),
-    "seconds": ({"stop": {"steps": 10**6, "seconds": 0.2}}, "stop.seconds 0.2 is over", {"stop": {"steps": 10**6, "seconds": 0.4}}),
+    "steps": ({"steps": 6}, "the run has its 6 steps"),
+    "target": ({"steps": 20, "target_metric": "validation_loss", "target_value": 1000}, r"validation_loss reached 1000 \([\d.]+\)"),
+    "seconds": ({"steps": 10**6, "seconds": 0.2}, "stop.seconds 0.2 is over"),
 }
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_resumed_run_that_has_ended_by_itself_changes_nothing(workshop, end):
-    words, said, more = ENDS[end]
-    run = workshop.train("run", ranks=2, evaluate={"every_steps": 3}, **words)
-    before, first = files_of(run), json.loads((run / "run.json").read_text())
-    result = workshop.start_training("run", ranks=2, resume=True, evaluate={"every_steps": 3}, **words)[1].wait(60)
+    stop, said = ENDS[end]
+    common = dict(ranks=2, evaluate={"every_steps": 3})
+    run = workshop.train("run", stop=stop, **common)
+    before, step = files_of(run), last_step(run)
+    result = workshop.start_training("run", resume=True, stop=stop, **common)[1].wait(60)
     assert result.code == 0 and re.search(f"^nothing to do: {said}$", result.out, re.MULTILINE), result
     assert files_of(run) == before
-    # With a higher limit, or without the target, it goes on.
-    workshop.train("run", ranks=2, resume=True, evaluate={"every_steps": 3}, **more)
+    # With another limit it goes on.
+    workshop.train("run", resume=True, stop={"steps": step + 2}, **common)
     record = json.loads((run / "run.json").read_text())
-    assert len(record["starts"]) == 2 and record["final_step"] > first["final_step"]
+    assert len(record["starts"]) == 2 and record["final_step"] == step + 2
+
+
+def test_an_evaluation_that_a_signal_left_out_is_made_once(workshop):
+    """It reaches the target, but no best checkpoint is written."""
+    common = dict(ranks=2, evaluate={"every_steps": 1}, checkpoint={"best": False})
+    target = dict(stop={"steps": 10**6, "target_metric": "validation_loss", "target_value": 1000})
+    run, job = workshop.start_training("run", stop={"steps": 10**6}, **common)
+    job.wait_for_step(run, 3)
+    os.kill(job.ranks()[0], signal.SIGTERM)
+    assert job.wait(60).code == 85
+    step = last_step(run)
+    assert evaluations(run)[-1]["step"] == step - 1
+    workshop.train("run", resume=True, **target, **common)
+    assert evaluations(run)[-1]["step"] == last_step(run) == step
+    assert json.loads((run / "run.json").read_text())["end"] == "target reached"
+    before = files_of(run)
+    workshop.train("run", resume=True, **target, **common)
+    assert files_of(run) == before
 
 
 def test_a_batch_log_has_a_table_then_plain_lines_of_rank_0_only(workshop):

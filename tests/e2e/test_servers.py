@@ -207,3 +207,9 @@ def test_a_run_that_may_end_early_needs_no_whole_order(workshop):
     assert arrivals(again) == arrivals(run)
     result = workshop.train_badly("again", **replayed, **{**common, "stop": {"steps": 1000}})
     assert "arrivals.csv" in result.err and "step 5" in result.err, result
+    # With a target that is not reached, the run ends where the order ends, and so does every resumed start.
+    missed = {**common, "stop": {**common["stop"], "target_value": 0.001}}
+    for _ in range(2):
+        workshop.train("again", **replayed, **missed)
+        assert arrivals(again) == arrivals(run)
+        assert len(json.loads((again / "run.json").read_text())["starts"]) == 1
