@@ -43,7 +43,7 @@ Ranks::Ranks() {
   if (size_ == 1 && slurm_tasks() > 1) {
     throw Error(
         cat(slurm_tasks(), " processes were started, but MPI sees only this one: each would convert everything"),
-        "start it with srun --mpi=pmix, with the mpirun of the MPI it was built with, or once without srun");
+        "start ringtrain-data with srun --mpi=pmix, with the mpirun of its MPI, or once without srun");
   }
 }
 

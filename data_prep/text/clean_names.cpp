@@ -110,7 +110,9 @@ CleanNames read_clean_names(const NamesOptions& options) {
   const NameTable raw = read_raw_names(options, result);
   const bool study31 = options.alphabet == "study31" ||
                        (options.alphabet.empty() && !options.keep_case && raw.size() > 0 && most_fit_study31(raw));
-  if (study31 && options.keep_case) throw Error("the alphabet study31 has no capital letters", "use --alphabet auto");
+  if (study31 && options.keep_case)
+    throw Error("--keep-case was given, but the alphabet study31 has no capital letters",
+                "use --alphabet auto, or leave out --keep-case");
   result.lowercase = !options.keep_case;
   NameTable cased;
   for (std::size_t i = 0; i < raw.size(); ++i) {

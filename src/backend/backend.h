@@ -65,8 +65,9 @@ struct PassInput {
 struct PassContext {
   float gradient_scale =
       0;  // fp16's loss scale / (targets counted in the global batch); the gradients of all ranks can then be summed
-  // 1 / (virtual workers of the global batch x ranks that share each), for batch norm's statistics. A virtual worker is
-  // a group of samples that are normalised together (config/batch_plan.h).
+  // 1 / (virtual workers of the global batch x ranks that share each), for batch norm's statistics. In
+  // Trainer::compute(), only the workers of this rank count. A virtual worker is a group of samples that are normalised
+  // together (config/batch_plan.h).
   float statistic_scale = 0;
   std::uint64_t dropout_key = 0;  // with `step` and `first_row` it decides every random bit of the pass
   std::int64_t step = 0;
@@ -134,7 +135,7 @@ class Program {
   // returned. It may be called for at most one pass before forward().
   virtual void stage(const PassInput& input) = 0;
   // Lets the next pass use the input of an earlier one without a copy. Benchmarks measure the cost of the copies with
-  // it. It may be called after two calls of stage().
+  // it. It may be called after two calls of stage(), and for at most one pass before forward().
   virtual void stage_again() {}
   // Chooses the slot of the next forward() or backward(). A program with several slots can begin other micro-batches
   // before the backward pass of an earlier one.

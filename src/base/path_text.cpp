@@ -19,7 +19,8 @@ std::string expand_path(std::string_view path, std::string_view what) {
   const auto value_of = [&](const std::string& name) {
     const char* value = std::getenv(name.c_str());
     if (value == nullptr || *value == '\0')
-      throw Error(cat(what, " is ", path, " but the environment variable ", name, " is not set"),
+      throw Error(cat(what, " is ", path, " but the environment variable ", name, " is not set",
+                      value != nullptr ? " (it is empty)" : ""),
                   cat("export ", name, ", or write the whole path"));
     return std::string(value);
   };

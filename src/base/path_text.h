@@ -8,8 +8,8 @@
 namespace ringtrain {
 
 // Returns the path with a leading ~/ replaced by $HOME/, and with $NAME or ${NAME} replaced by the variable's value. A
-// $ without a name stays. Throws Error for a variable that is not set and for ~user; its message begins with `what`,
-// the name of the key or option that has the path.
+// $ without a name stays. Throws Error for a variable that is not set or is empty, and for ~user. Its message begins
+// with `what`, the name of the key or option that has the path.
 std::string expand_path(std::string_view path, std::string_view what);
 
 }  // namespace ringtrain

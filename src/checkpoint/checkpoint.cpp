@@ -152,9 +152,9 @@ void check_header(const h5::File& file) {
                 "checkpoints lie in <run folder>/checkpoints/step-*.h5");
   }
   if (const std::string found = file.read_string("/", "schema"); found != schema) {
-    throw Error(
-        cat(path, ": is not a checkpoint: schema is \"", found, "\", expected \"", schema, "\""),
-        found == "ringtrain" ? "this is a data set; checkpoints lie in <run folder>/checkpoints/step-*.h5" : "");
+    throw Error(cat(path, ": is not a checkpoint: schema is \"", found, "\", expected \"", schema, "\""),
+                found == "ringtrain" ? "this is a data set; checkpoints lie in <run folder>/checkpoints/step-*.h5"
+                                     : "checkpoints lie in <run folder>/checkpoints/step-*.h5");
   }
   const std::vector<std::int64_t> version = file.read_integers("/", "schema_version");
   if (version.empty() || version.front() != schema_major) {

@@ -20,7 +20,7 @@ using PartsLeft = std::shared_ptr<std::size_t>;  // number of parts of a collect
 // the same order. One sum is under way at a time.
 class MpiCounterSums {
  public:
-  // `comm` outlives this object, and has no other messages with this tag.
+  // `comm` must outlive this object, and must have no other messages with this tag.
   MpiCounterSums(MPI_Comm comm, int tag) : comm_(comm), tag_(tag) {}
   void start(std::span<double> values, const PartsLeft& left);  // adds 1 to *left; progress() subtracts it again
   void progress();

@@ -23,7 +23,8 @@
 
 namespace ringtrain {
 
-// Another rank of this rank's group has failed. The text names the rank and gives the reason.
+// A rank of this rank's group has failed: another rank, or this rank itself after fail() or demand_failure(). The text
+// names the rank and gives the reason.
 class GroupFailed : public Error {
  public:
   using Error::Error;
@@ -66,8 +67,9 @@ class RankGroup {
   // Call it again and again while this rank waits for others. It looks for messages every 64th time. Throws GroupFailed
   // if a rank has failed.
   void check() const;
-  // look_out() calls the lookout about once a second while this rank waits for others of the group, also after a
-  // failure. If the lookout finds that one of them has died, it does not return.
+  // Sets a function that looks for ranks that have died. look_out() calls this function at most once a second. check()
+  // calls look_out() while this rank waits for other ranks, also after a failure. The function does not return if a
+  // rank of the group has died.
   void set_lookout(std::function<void()> lookout) const;
   void look_out() const;
 

@@ -169,7 +169,7 @@ BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t 
     if (batch.micro % unit != 0)
       throw Error(cat("batch.micro ", batch.micro, " splits a virtual worker of ", batch.worker,
                       " samples, which a model with batch norm does not allow"),
-                  cat("Multiples of ", batch.worker, " work: ", batch.worker, " x one of ",
+                  cat("Values of batch.micro that work: ", batch.worker, " x one of ",
                       nearest_divisors(units, std::max<std::int64_t>(1, batch.micro / unit)), "."));
   }
   plan.small_batch = small_batch > 0 ? small_batch : plan.micro_batch;

@@ -57,7 +57,9 @@ std::optional<Contradiction> branch_contradiction(const Experiment& e) {
   };
   if (e.batch.follow_noise > 0) return against("batch.follow_noise", "a batch that the noise does not change");
   if (e.optimizer.adascale) return against("optimizer.adascale", "false: its gain follows the batch by itself");
-  if (e.data.order == "streams") return against("data.order", "windows: a stream is a row of the batch");
+  if (e.data.order == "streams")
+    return against("data.order",
+                   "windows: each row of the batch reads a stream of its own, so the batch cannot change");
   for (const std::string_view key : {"batch.global", "batch.largest"}) {
     const std::int64_t batch = key == "batch.global" ? e.batch.global : e.batch.largest;
     if (batch > 0 && !is_whole(divided(batch, e.branch.batch_factor)))

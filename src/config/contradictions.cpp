@@ -175,7 +175,7 @@ std::optional<Contradiction> batch_course_contradiction(const Experiment& e) {
   };
   if (changes && e.data.order == "streams")
     return against(batch.schedule.empty() ? "batch.follow_noise" : "batch.schedule", "data.order",
-                   "windows: a stream is a row of the batch");
+                   "windows: each row of the batch reads a stream of its own, so the batch cannot change");
   if (e.data.last_batch == "smaller" && e.data.order == "streams")
     return against("data.last_batch", "data.order", "drop: streams end together");
   if (batch.patience > 0 && batch.follow_noise == 0)

@@ -45,7 +45,7 @@ std::string innermost_description() {
   std::string text;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first_description, &text);
   H5Eclear2(H5E_DEFAULT);
-  // The file driver wraps errno into a long line with times, descriptors and addresses.
+  // The file driver puts errno into a long line with times, descriptors and addresses. Only its error message is kept.
   const std::string marker = "error message = '";
   if (const auto begin = text.find(marker); begin != std::string::npos) {
     const auto end = text.find('\'', begin + marker.size());

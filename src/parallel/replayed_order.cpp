@@ -27,8 +27,9 @@ void check(const std::string& name, const std::vector<Arrival>& arrivals, int wo
     if (a.version < free || a.version >= a.step)
       fail(cat("was computed from version ", a.version), cat("a version from ", free, " to ", a.step - 1));
     free = a.step;
-    // Each worker has two updates at most that are not applied: it computes one, and one is kept for it
-    // (make_arrival_order()). A worker would count the positions of all updates up to a damaged number.
+    // Each worker has at most two updates that are not applied: the update that it computes, and an update that is kept
+    // for it (make_arrival_order()). Without this limit, a damaged number would make a worker compute the positions of
+    // all updates up to that number.
     const std::int64_t limit = a.version + 2 * workers;
     if (a.update >= limit)
       fail(cat("takes the samples of update ", a.update, " from version ", a.version),

@@ -40,8 +40,9 @@ class Synchronizer {
   // Returns the elements that this rank updates. A rank that updates a part gets the summed gradients of that part
   // only. The statistics after the trained elements are summed on all ranks. share() must follow each update.
   virtual UpdateShare update_share() { return {}; }
-  // Collective. Gathers `weights`, of which each rank has updated its own elements, on all ranks. Returns when
-  // `weights` are complete.
+  // Collective. Gathers `weights`, of which each rank has updated its own elements, on all ranks. In host
+  // memory, `weights` are complete when the call returns. On a device, they are complete for all work that is given to
+  // the compute stream after the call.
   virtual void share(Vector& weights) { static_cast<void>(weights); }
   // Returns the seconds of the last step in which this rank waited for servers to get gradients or to send weights.
   // Returns 0 on a device, where the host only queues these waits and nobody measures them.

@@ -35,8 +35,9 @@ struct PredictedBatch {
   std::int64_t batch = 0;
   double gain = 0, efficiency = 0;
 };
-// Returns predictions from a quarter of the run's batch to 64 times the batch, in powers of two. Empty if the noise
-// scale is not above 0, because the noise then hides the average gradient.
+// Returns predictions from a quarter of the run's batch to 64 times the batch, in powers of two. Batches that are not
+// whole numbers are left out. The result is empty if the noise scale is not finite or not above 0, because the noise
+// then hides the average gradient.
 std::vector<PredictedBatch> predicted_batches(const NoiseSummary& summary);
 
 // Returns the table for the log.

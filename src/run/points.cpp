@@ -25,7 +25,7 @@ std::string place(const RunPlan& plan, const Position& position) {
 }  // namespace
 
 bool reaches(const RunPoint& point, const RunPlan& plan, const Position& before, const Position& position) {
-  // Checkpoints do not store the step of `before`, so only `position` is compared.
+  // Checkpoints do not store the step of `before`. A point in steps is therefore compared with `position` alone.
   if (point.in_steps) return static_cast<double>(position.step) == point.at;
   return has_passed(point, plan, position) && !has_passed(point, plan, before);
 }

@@ -65,7 +65,7 @@ std::string describe_servers(const RunPlan& plan) {
                 (s.workers - 1) * (2 * p.max_staleness + 1));
   else
     text += "staleness is not bounded";
-  if (p.staleness_rate == "inverse") text += ", the rate is divided by it";
+  if (p.staleness_rate == "inverse") text += ", the learning rate is divided by the staleness";
   if (!p.replay.empty()) return text + cat("; the order of arrival is that of ", p.replay);
   return text +
          (s.workers == 1 ? "" : "; not reproducible bit for bit (arrivals.csv records the order for parallel.replay)");

@@ -23,8 +23,8 @@ struct MeasuredRun {
 // threads, and the keys of parallel, communication, memory and test.
 std::string time_keys(const Experiment& experiment);
 
-// Returns the times of every run in the study's folder that has finished a step, the newest first. Unreadable folders
-// are ignored. With `for_gpus`, runs on CPUs are left out.
+// Returns the times of the runs in the study's folder that have finished a step and whose last start has ended. The
+// newest run comes first. Unreadable folders are ignored. With `for_gpus`, runs on CPUs are left out.
 std::vector<MeasuredRun> measured_runs(const std::string& study_folder, bool for_gpus = false);
 
 struct ExpectedTime {

@@ -110,7 +110,7 @@ TEST(BatchPlan, RefusalsSayWhatWouldWork) {
             "batch.micro 256 does not divide the 128 rows of each of 2 rank");
   EXPECT_EQ(refusal(config(256, 32, 16), 2, 64, true),
             "batch.micro 16 splits a virtual worker of 32 samples, which a model with batch norm does not allow | "
-            "Multiples of 32 work: 32 x one of 1, 2, 4.");
+            "Values of batch.micro that work: 32 x one of 1, 2, 4.");
   EXPECT_EQ(refusal(config(256, 32, 16), 2, 64, false), "no error");
   for (const BatchConfig& bad : {config(0, 1), config(8, 0), config(8, -1), config(-8, 1), config(8, 1, -1)})
     EXPECT_NE(refusal(bad, 1).find("expected positive numbers"), std::string::npos);

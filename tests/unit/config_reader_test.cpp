@@ -294,7 +294,8 @@ TEST(ConfigReader, ABatchThatCannotChangeAsAskedIsAContradiction) {
   expect({"batch.largest=128"},
          "batch.largest is 128 but the batch does not change, expected batch.schedule or batch.follow_noise");
   expect({"batch.schedule=[[1, 2]]", "data.order=streams"},
-         "batch.schedule is [[1, 2]] but data.order is streams, expected windows: a stream is a row of the batch");
+         "batch.schedule is [[1, 2]] but data.order is streams, expected windows: each row of the batch reads a stream "
+         "of its own, so the batch cannot change");
   expect({"data.order=streams", "data.last_batch=smaller"},
          "data.last_batch is smaller but data.order is streams, expected drop: streams end together");
 

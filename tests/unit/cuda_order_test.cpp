@@ -372,7 +372,7 @@ TEST(CudaFaults, AFrozenLossScaleIsFound) {
   }
 }
 
-// Launches two kernels of the backward pass in the wrong order.
+// Swaps the first launch of the kernel `held` with the launch that follows it.
 class SwappingDevice : public HostDevice {
  public:
   explicit SwappingDevice(Kernel held) : held_(held) {}

@@ -57,7 +57,8 @@ void expect_same(const Checkpoint& found, const Checkpoint& wanted) {
   }
 }
 
-// When some bytes in the parts of the format without checksums change, libhdf5 reads through a null pointer.
+// In HDF5's older formats, parts of the metadata have no checksum. If such a byte changes, libhdf5 can read through a
+// null pointer. Checkpoints use the format of HDF5 1.8, whose metadata has checksums (File::create()).
 TEST_F(DamagedInput, NoByteOfACheckpointChangesUnseen) {
   const std::string file = path("c.h5");
   write_checkpoint(file, small_checkpoint());

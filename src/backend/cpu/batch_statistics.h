@@ -24,7 +24,7 @@ class BatchStatistics {
 
   // Fills slope() and constant() from `sums` [images][blocks][3][lanes], the results of NormKernels::backward_sums().
   // Sum 0 is that of dz, and sum `product` (1 or 2) is that of dz (x - mean). Stores the gradients of gamma and beta,
-  // and statistic_scale x the statistics, in the flat gradient vector.
+  // and statistic_scale x the statistics, in the flat gradient vector, or adds them to it (ImagePass::accumulate).
   void finish_backward(const double* sums, int product);
 
   // Called in statistics mode. Copies the measured statistics into a vector that begins at element `begin` of the flat

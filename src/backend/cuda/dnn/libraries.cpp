@@ -127,7 +127,8 @@ void* open_library(const LibraryRequest& request) {
     if (!opened && why != nullptr && !folder.empty() && refused.empty()) refused = why;
     return nullptr;
   });
-  // When a file exists but does not open, the error gives that reason. The list of searched folders would hide it.
+  // When a file of a named folder exists but does not open, the error gives that reason. The list of searched folders
+  // would hide it. In the loader's own folders, a file that does not open counts as not found.
   if (!refused.empty()) throw Error(cat(request.file, " cannot be opened: ", refused), request.advice);
   throw Error(cat(request.file, " was not found; searched: ", searched), request.advice);
 }
@@ -192,7 +193,7 @@ void* nccl_library() {
       {"libnccl.so.2",
        {"NCCL_HOME", "CUDA_HOME"},
        "Set NCCL_HOME to NCCL's folder (module load nccl), add its lib folder to RINGTRAIN_CUDA_LIBRARIES, "
-       "activate a Python environment that has the package nvidia-nccl, or take comm: mpi."});
+       "activate a Python environment that has the package nvidia-nccl, or set communication.library: mpi."});
 }
 
 }  // namespace ringtrain::cuda

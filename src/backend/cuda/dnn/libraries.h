@@ -30,8 +30,9 @@ void* open_library(const LibraryRequest& request);
 void* library_function(void* library, const char* name);
 std::string library_file(void* library);  // the path at which it was found
 
-// These return the driver (libcuda.so.1), cuDNN and NCCL. They throw Error when the library is not found.
-// cudnn_library() also opens the libraries that cuDNN opens by name: the runtime, the compiler and cuBLAS.
+// driver_library(), cudnn_library() and nccl_library() return the driver (libcuda.so.1), cuDNN and NCCL. They throw
+// Error when the library is not found. has_driver() returns whether the driver can be opened. cudnn_library() also
+// opens the libraries that cuDNN opens by name, if they are found: the runtime, the compiler and cuBLAS.
 void* driver_library();
 bool has_driver();
 void* cudnn_library();

@@ -123,7 +123,8 @@ DnnRole result_of(const DnnOperation& o) {
 }
 
 void compute(Device& device, const DnnPlan& plan, Tensors& tensors) {
-  // Each result is a sum of `terms` products. With this standard deviation of the weights, that of the results is one.
+  // A result of a convolution or of a data gradient is a sum of at most `terms` products. With this standard deviation
+  // of the weights, the standard deviation of these results is about one. A weight gradient has no weights as input.
   const DnnOperation& o = plan.operation();
   const std::int64_t terms = o.r * o.r * (o.kind == DnnKind::convolution ? o.c : o.k);
   tensors.fill(1 / std::sqrt(static_cast<double>(terms)));

@@ -198,7 +198,8 @@ __global__ void __launch_bounds__(tile_threads) average_pool_backward(PoolArgume
     average_pool_backward_pixels<T, false>(a);
 }
 
-// Transposes each image in squares through shared memory. So both sides are read and written along their rows.
+// Transposes each image in squares through shared memory. The source is therefore read along its rows, and the result
+// is written along its rows.
 template <class T>
 __global__ void __launch_bounds__(tile_threads) reorder(ReorderArguments a) {
   RINGTRAIN_SHARED(T, square, [reorder_tile][reorder_tile + 1]);
