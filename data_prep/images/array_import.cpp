@@ -27,7 +27,7 @@ void check(const ImportOptions& options) {
     throw Error("--rows and --validation-rows overlap", "END is the row after the last one");
 }
 
-std::vector<ImageItem> items_of(const ImportOptions& options, RowRange rows, const std::vector<std::int64_t>& labels,
+std::vector<ImageItem> items_of(const ImportOptions& options, ImportRows rows, const std::vector<std::int64_t>& labels,
                                 std::int64_t classes) {
   const auto count = static_cast<std::int64_t>(labels.size());
   if (rows.first < 0 || rows.first >= rows.end || rows.end > count)
@@ -55,18 +55,18 @@ ImageListing list_arrays(const ImportOptions& options, std::int64_t rows) {
   if (rows == 0) throw Error(cat(options.input, ": '", options.images, "' is empty"));
   ImageListing listing;
   listing.root = options.input + ":";
-  RowRange training = options.rows.value_or(RowRange{0, rows});
+  ImportRows training = options.rows.value_or(ImportRows{0, rows});
   if (!options.rows && options.validation_rows) {  // the rows outside the validation split, which must be one piece
-    const RowRange held = *options.validation_rows;
+    const ImportRows held = *options.validation_rows;
     if (held.first > 0 && held.end < rows)
       throw Error("--validation-rows leaves two pieces", "give --rows FIRST:END too");
-    training = held.first > 0 ? RowRange{0, held.first} : RowRange{held.end, rows};
+    training = held.first > 0 ? ImportRows{0, held.first} : ImportRows{held.end, rows};
   }
   if (!options.class_list.empty()) {
     listing.classes = read_class_list(options.class_list);
   } else {
     std::int64_t highest = 0;
-    for (const RowRange range : {training, options.validation_rows.value_or(RowRange{})}) {
+    for (const ImportRows range : {training, options.validation_rows.value_or(ImportRows{})}) {
       for (std::int64_t row = std::max<std::int64_t>(0, range.first); row < std::min(range.end, rows); ++row)
         highest = std::max(highest, labels[static_cast<std::size_t>(row)]);
     }

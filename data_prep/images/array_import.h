@@ -10,19 +10,19 @@
 
 namespace ringtrain {
 
-struct RowRange {
+struct ImportRows {
   std::int64_t first = 0, end = 0;
 };
 
 // An empty `encoding` means raw for pixels and jpeg for encoded images.
 struct ImportOptions : ImageOptions {
   std::string input;
-  std::string images, labels;                     // names of the HDF5 data sets
-  std::string layout;                             // "NHWC", "NCHW"; "": from the shape
-  std::string class_list;                         // path of a file; "": each class is named by its label
-  std::string split;                              // "": train
-  std::optional<double> validation;               // share of each class held out
-  std::optional<RowRange> rows, validation_rows;  // unset: all, none
+  std::string images, labels;                       // names of the HDF5 data sets
+  std::string layout;                               // "NHWC", "NCHW"; "": from the shape
+  std::string class_list;                           // path of a file; "": each class is named by its label
+  std::string split;                                // "": train
+  std::optional<double> validation;                 // share of each class held out
+  std::optional<ImportRows> rows, validation_rows;  // unset: all, none
 };
 
 // Takes pixels u8 (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3, or variable-length u8 that holds whole JPEG

@@ -106,6 +106,8 @@ ClassFolders list_class_folders(const std::string& root, const std::string& belo
                            below.empty() ? "" : cat("; if '", below, "' is a class itself, give --split train"))
                      : std::string("INPUT is a folder with train/ and val/, or with a folder per class"));
   }
+  // Labels follow the order of the ids. With its ending, "pig-iron.tar" would come before "pig.tar".
+  std::ranges::sort(tars, {}, [](const std::string& name) { return name.substr(0, name.size() - tar_length); });
   const std::vector<std::string>& found = tars.empty() ? folders : tars;
   std::vector<ClassContent> contents(found.size());
   parallel_for(static_cast<std::int64_t>(found.size()), threads, [&](std::int64_t i) {

@@ -43,9 +43,9 @@ void add_image_options(CLI::App& c, Options& o, const std::string& encoding_help
   c.add_flag("--resume", o.resume, "continues a conversion that was killed, and keeps its finished files");
 }
 
-void add_rows(CLI::App& c, const std::string& name, std::optional<RowRange>& rows, const std::string& help) {
+void add_rows(CLI::App& c, const std::string& name, std::optional<ImportRows>& rows, const std::string& help) {
   const auto read = [name, &rows](const std::string& text) {
-    RowRange range;
+    ImportRows range;
     const char* const end = text.data() + text.size();
     const auto first = std::from_chars(text.data(), end, range.first);
     if (first.ec == std::errc{} && first.ptr != end && *first.ptr == ':') {

@@ -164,7 +164,7 @@ void bench_comm(const BenchContext& context, Preflight& result) {
     for (const SumSample& s : samples) result.comm.push_back({scope.name, s});
     result.fit[scope.name] = fit_link(samples);
     if (scope.name != "node" || !several_nodes) continue;
-    for (const SlowHost& s : slow_hosts(context.hosts, by_host(context, largest, true), "all-reduce in the node", true))
+    for (const SlowHost& s : slow_hosts(context.hosts, by_host(context, largest, true), slow_all_reduce, true))
       result.slow.push_back(s);
   }
   if (context.root()) print(result, context.link_gbit);

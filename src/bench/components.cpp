@@ -90,7 +90,7 @@ class Pipeline {
 
   // Returns the seconds per step over `steps` steps. Steps whose input the loader has prepared before do not count.
   double seconds_per_step(const Variant& variant, std::int64_t steps) {
-    if (!variant.input) forget_files(plan_.train);
+    if (variant.input != InputPart::storage) forget_files(plan_.train);
     Loader loader(dataset_, loader_plan_,
                   variant.input ? make_reduced_source(dataset_, loader_plan_, *variant.input) : nullptr);
     const Pinned pinned(backend_, loader.ring());

@@ -156,6 +156,7 @@ Preflight preflight_from(const Json& j) {
 }  // namespace
 
 void Preflight::keep_from(const Preflight& earlier) {
+  const bool keeps_comm = comm.empty(), keeps_input = input.empty(), keeps_step = !has_step;
   if (comm.empty()) {
     comm = earlier.comm;
     fit = earlier.fit;
@@ -165,9 +166,10 @@ void Preflight::keep_from(const Preflight& earlier) {
     step = earlier.step;
     has_step = true;
   }
-  for (const SlowHost& s : earlier.slow)
-    if (std::none_of(slow.begin(), slow.end(), [&](const SlowHost& n) { return n.host == s.host && n.what == s.what; }))
-      slow.push_back(s);
+  for (const SlowHost& s : earlier.slow) {
+    const bool of_step = s.what == slow_computing, of_comm = s.what == slow_all_reduce;
+    if (of_step ? keeps_step : of_comm ? keeps_comm : keeps_input) slow.push_back(s);
+  }
 }
 
 std::string Preflight::to_json() const {

@@ -48,6 +48,10 @@ struct StepMeasurement {
   bool whole_workers = false;  // batch norm: a pass never splits a virtual worker
 };
 
+// What SlowHost::what says of passes and of sums within a node.
+inline constexpr const char* slow_computing = "computing";
+inline constexpr const char* slow_all_reduce = "all-reduce in the node";
+
 struct SlowHost {
   std::string host, what;
   double times_median = 0;  // time of this host divided by the median over the hosts
@@ -68,7 +72,8 @@ struct Preflight {
   std::vector<double> clock_skew_seconds;  // clock of each host minus the clock of the first host
   std::vector<SlowHost> slow;
 
-  // Takes the results that only `earlier` has. Both must be of the same hosts and ranks.
+  // Takes the results of the kinds that only `earlier` has, with their slow hosts. Both must be of the same hosts and
+  // ranks.
   void keep_from(const Preflight& earlier);
   std::string to_json() const;
 };

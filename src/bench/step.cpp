@@ -177,7 +177,7 @@ void bench_step(const BenchContext& context, Preflight& result) {
   s.input_wait = training.waited;
   if (!context.root()) return;
   print(s, plan);
-  for (const SlowHost& h : slow_hosts(context.hosts, by_host(context, pass_of_rank, true), "computing", true))
+  for (const SlowHost& h : slow_hosts(context.hosts, by_host(context, pass_of_rank, true), slow_computing, true))
     result.slow.push_back(h);
   result.step = s;
   result.has_step = true;

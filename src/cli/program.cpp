@@ -24,6 +24,7 @@ bool is_flag(const CLI::Option& option) {
 bool takes_path(const CLI::Option& option) {
   if (option.get_lnames().empty()) return false;
   const std::string form = option.get_type_name();
+  if (form == "FILE,...") return false;  // add_list() replaces ~ in each path
   return form.starts_with("FILE") || form.starts_with("CHECKPOINT") || form == "PREFIX";
 }
 
@@ -142,10 +143,11 @@ void add_operands(CLI::App& command, std::vector<std::string>& words, const std:
 
 void add_list(CLI::App& command, const std::string& name, std::vector<std::string>& values, const std::string& form,
               const std::string& help) {
-  const auto split = [&values](const std::string& text) {
+  const auto split = [&values, name, are_paths = form.starts_with("FILE")](const std::string& text) {
     values.clear();
     std::istringstream parts(text);
-    for (std::string value; std::getline(parts, value, ',');) values.push_back(value);
+    for (std::string value; std::getline(parts, value, ',');)
+      values.push_back(are_paths ? expand_path(value, name) : value);
   };
   command.add_option_function<std::string>(name, split, help)->type_name(form);
 }

@@ -71,6 +71,14 @@ std::vector<Node> groups_of(const Node& node) {
 
 }  // namespace
 
+std::string processor_model() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("model name"))
+      if (const auto begin = line.find(": "); begin != std::string::npos) return line.substr(begin + 2);
+  return "";
+}
+
 std::vector<int> own_cpus() {
   std::vector<std::uint8_t> mask(kMaxCpus / 8, 0);
   if (sched_getaffinity(0, mask.size(), reinterpret_cast<cpu_set_t*>(mask.data())) != 0) mask[0] = 1;

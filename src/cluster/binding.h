@@ -9,6 +9,10 @@ namespace ringtrain {
 
 class RankGroup;
 
+// Returns the name of this machine's processor, as the kernel gives it: "AMD EPYC 7763 64-Core Processor". "": not
+// known.
+std::string processor_model();
+
 // Returns the CPUs on which the calling thread may run, in ascending order. There is always at least one.
 std::vector<int> own_cpus();
 // Returns the cores that these CPUs belong to. A core has the number of its first hardware thread.

@@ -1,6 +1,7 @@
 #include "cluster/links.h"
 
 #include <algorithm>
+#include <exception>
 #include <vector>
 
 #include "cluster/mpi_check.h"
@@ -40,12 +41,17 @@ class MpiMessage : public Message {
 class MpiLinks : public Links {
  public:
   explicit MpiLinks(const RankGroup& group) : group_(group), comm_(duplicate(group)) {}
-  ~MpiLinks() override { MPI_Comm_free(&comm_); }
+  // After a failure, a late message may still arrive. MPI then keeps the communicator, and the memory is not freed.
+  ~MpiLinks() override {
+    if (!has_failed()) MPI_Comm_free(&comm_);
+  }
   MpiLinks(const MpiLinks&) = delete;
   MpiLinks& operator=(const MpiLinks&) = delete;
 
   std::byte* allocate(std::int64_t bytes) override { return new std::byte[static_cast<std::size_t>(bytes)]; }
-  void release(std::byte* memory) override { delete[] memory; }
+  void release(std::byte* memory) override {
+    if (!has_failed()) delete[] memory;
+  }
 
   std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
     sent_bytes().by_message += std::ssize(bytes);
@@ -60,6 +66,8 @@ class MpiLinks : public Links {
   }
 
  private:
+  bool has_failed() const { return std::uncaught_exceptions() > 0 || group_.failed(); }
+
   template <class Post>
   std::unique_ptr<Message> start(std::size_t bytes, const Post& post) {
     auto message = std::make_unique<MpiMessage>(group_);

@@ -20,6 +20,7 @@
 #include "checkpoint/branch_point.h"
 #include "checkpoint/resume_point.h"
 #include "checkpoint/resume_rules.h"
+#include "cluster/binding.h"
 #include "commands/commands.h"
 #include "commands/training_run.h"
 #include "config/branch.h"
@@ -111,6 +112,7 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
   r.launcher = start.request.session.launcher();
   r.ranks = start.request.group.size();
   r.threads = start.threads;
+  r.cpu = processor_model();
   r.instruction_set = build_instruction_sets();
   r.backend = start.machine.backend->describe();
   r.precision = plan.experiment.precision;
@@ -135,8 +137,11 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
 
 bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start) {
   const bool same_ranks = checkpoint.number("ranks") == start.request.group.size();
+  const std::string machine = checkpoint.text_or("machine", "");
+  // Earlier versions stored "" on CPUs.
+  const bool same_machine = machine == start.machine.identity() || (machine.empty() && !start.machine.device);
   return (same_ranks || has_fixed_order(start.planned.plan.experiment)) &&
-         checkpoint.number("threads") == start.threads && checkpoint.text_or("machine", "") == start.machine.identity();
+         checkpoint.number("threads") == start.threads && same_machine;
 }
 
 // Returns the experiment of the last start, which wrote the newest records. Empty if its file is missing.

@@ -42,14 +42,14 @@ std::vector<double> expected_seconds(const std::vector<PlannedTrial>& planned, b
   const auto size = [](const PlannedTrial& p) {
     return static_cast<double>(p.plan.samples) * static_cast<double>(p.plan.parameters);
   };
-  double seconds = 0, sizes = 0;
+  double rank_seconds = 0, sizes = 0;
   for (const PlannedTrial& p : planned)
     if (p.time) {
-      seconds += p.time->seconds;
+      rank_seconds += p.time->seconds * static_cast<double>(p.trial->ranks);
       sizes += size(p);
     }
   knows_seconds = sizes > 0;
-  const double unit = knows_seconds ? seconds / sizes : 1;
+  const double unit = knows_seconds ? rank_seconds / sizes : 1;
   std::vector<double> expected;
   for (const PlannedTrial& p : planned) {
     double own = p.time ? p.time->seconds : unit * size(p) / static_cast<double>(p.trial->ranks);

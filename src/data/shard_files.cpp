@@ -154,7 +154,8 @@ void ShardFiles::read(std::size_t shard, std::uint64_t offset, std::span<std::ui
                   "the file was cut while in use, or is an incomplete copy: copy or convert it again");
     } else {
       throw Error(cat(place(file->path, array, record), ": cannot read at byte ", offset, ": ", std::strerror(reason)),
-                  cat("tried ", read_retries + 1, " times: check the disk or the file server, then resume"));
+                  cat(retries_left < 0 ? cat("tried ", read_retries + 1, " times: ") : "",
+                      "check the disk or the file server, then resume"));
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "backend/cpu/isa.h"
 #include "backend/cuda/backend.h"
 #include "backend/cuda/device/described.h"
 #include "backend/cuda/program/kept_fusions.h"
@@ -85,7 +86,7 @@ void Machine::take_choices(const std::string& fusions_of_rank_0, const RunChoice
 }
 
 std::string Machine::identity() const {
-  if (!device) return "";
+  if (!device) return cpu::level_name(cpu::instruction_level());
   const cuda::DeviceFacts& facts = device->facts();
   std::string text = cat(facts.name, ", CUDA ", facts.cuda_version, ", cuDNN ", facts.cudnn_version);
   for (const auto& [what, value] : summing().record()) text += cat(", ", what, " ", value);

@@ -31,8 +31,9 @@ struct Machine {
   // Returns the communicator that sums gradients. In a pipeline it connects the replicas of this rank's stage.
   Communicator& summing() const { return stages ? stages->over_replicas() : communicator(); }
 
-  // Collective. Rank 0 runs `compile`, which fills the table of fusions and makes cuDNN's plans. Then all ranks get the
-  // table and the plans, and the measured choices are stored in plan_cache.
+  // On GPUs, collective: rank 0 runs `compile`, which fills the table of fusions and makes cuDNN's plans, and stores
+  // the measured choices in plan_cache. Then the other ranks get the table and the plans, and run `compile` with them.
+  // On CPUs, every rank just runs `compile`.
   void agree_on_fusions(const std::function<void()>& compile);
   std::string plans;       // rank 0: cuDNN's plans, as the other ranks got them
   std::string plan_cache;  // the folder of plans and measured fusions; "": none
@@ -40,10 +41,12 @@ struct Machine {
   // CPU). The run's folder contains choices().
   std::string fusion_choices() const { return fusions ? fusions->text() : ""; }
   RunChoices choices() const;
-  // Collective. Call it before agree_on_fusions(). The plans are used if they are for this device type and cuDNN
+  // Collective. Loads the table of fusions on all ranks, and gives the plans to rank 0's device. Does nothing on a CPU.
+  // Call it before agree_on_fusions(). The plans are used if they are for this device type and cuDNN
   // version. Otherwise a line in the log says that new plans are made.
   void take_choices(const std::string& fusions_of_rank_0, const RunChoices& kept);
-  // Returns everything, apart from ranks and threads, on which the bits of the result depend. "" on a CPU.
+  // Returns everything, apart from ranks and threads, on which the bits of the result depend: the GPU and its
+  // libraries, or the instructions of the CPU.
   std::string identity() const;
 };
 
@@ -60,8 +63,8 @@ std::unique_ptr<Communicator> make_host_communicator(const Experiment& experimen
 std::unique_ptr<Communicator> make_training_communicator(const Experiment& experiment, const RankGroup& group);
 void complete_machine(Machine& machine, const Experiment& experiment, const RankGroup& group, int threads,
                       const RunChoices& kept = {}, const NodeDevices* node = nullptr);
-// Collective. Returns the stages of the experiment's pipeline, or null if it has none. `device` is this rank's device;
-// null: the CPU computes.
+// Collective. Returns the stages of the experiment's pipeline. Returns null if it has none, or if its stages do not
+// divide the group (make_run_plan() then throws Error). `device` is this rank's device; null: the CPU computes.
 std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group,
                                              cuda::Device* device = nullptr, const RunChoices& kept = {});
 // Collective over the ranks of `host`. Returns the communicator that sums vectors of this device, with the library that

@@ -104,8 +104,8 @@ Json start_to_json(const RunRecord& record) {
   put(json, "ranks", record.ranks);
   put(json, "threads_per_rank", record.threads);
   if (!record.hosts.empty()) json["hosts"] = hosts_to_json(record.hosts);
-  put(json, "cpu", record.cpu);
   put(json, "instruction_set", record.instruction_set);
+  put(json, "cpu", record.cpu);
   put(json, "backend", record.backend);
   put(json, "precision", record.precision);
   put(json, "communicator", record.communicator);

@@ -34,8 +34,10 @@ struct RunRecord {
   std::vector<std::string> hosts;               // host of every rank, in rank order; stored as host -> ranks
   std::string launcher;                         // see launcher_name()
   std::int64_t ranks = 0;
-  std::int64_t threads = 0;  // per rank
-  std::string cpu, instruction_set, backend, precision, communicator;
+  std::int64_t threads = 0;     // per rank
+  std::string cpu;              // processor_model() of rank 0
+  std::string instruction_set;  // those of the build; `backend` names the one in use
+  std::string backend, precision, communicator;
   BatchPlan batch;
   std::int64_t steps_per_epoch = 0, total_steps = 0;  // total_steps 0: not known
   std::int64_t resumed_from_step = 0;                 // 0: from the start
@@ -56,7 +58,9 @@ struct ServerDeath {
 };
 
 struct RunOutcome {
-  std::string outcome = "finished";  // or "stopped by SIGTERM after 1.2 s", or the text of the error
+  // "finished", "paused after 9000 samples", "stopped by SIGTERM", "stopped by a signal to another rank", or the text
+  // of the error after "error: ".
+  std::string outcome = "finished";
   std::int64_t step = 0;
   double elapsed_seconds = 0;    // time of the run, including earlier starts
   std::string best_metric = "";  // empty: there is none

@@ -147,6 +147,25 @@ def test_real_tar_files_give_the_records_of_the_folders(images, tmp_path):
             assert records(out / f"set-{split}") == records(tmp_path / "folders" / f"set-{split}")
 
 
+def test_tar_files_give_the_labels_of_the_folders_whatever_their_names(images, tmp_path):
+    """In the order of their names, pig-iron.tar comes before pig.tar, but the folder pig comes before pig-iron."""
+    folders = [path for path in sorted(images.glob("*/*")) if path.is_dir()][:2]
+    for folder, name in zip(folders, ["pig", "pig-iron"], strict=True):
+        shutil.copytree(folder, tmp_path / "folders" / name)
+        (tmp_path / "tars").mkdir(exist_ok=True)
+        with tarfile.open(tmp_path / "tars" / f"{name}.tar", "w") as archive:
+            archive.add(folder, arcname=".")
+    labels = {}
+    for kind in "folders", "tars":
+        out = tmp_path / f"out-{kind}" / "set"
+        result = data("images", tmp_path / kind, "--out", out)
+        assert result.returncode == 0, result
+        with h5py.File(f"{out}-train-00000-of-00001.h5") as file:
+            labels[kind] = sorted((key.decode().split("/")[-2].removesuffix(".tar"), int(label))
+                                  for key, label in zip(file["keys"][:], file["labels"][:], strict=True))
+    assert labels["tars"] == labels["folders"] and {label for _, label in labels["tars"]} == {0, 1}
+
+
 def test_files_say_what_the_schema_asks_for(images, tmp_path):
     assert data("images", images, "--out", tmp_path / "set", "--license", "CC0", "--seed", 7).returncode == 0
     with h5py.File(tmp_path / "set-train-00000-of-00001.h5") as file:

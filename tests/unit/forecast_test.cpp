@@ -412,6 +412,18 @@ TEST(Preflight, AKindThatWasNotMeasuredAgainStays) {
   EXPECT_EQ(same.slow.size(), 1u);
 }
 
+TEST(Preflight, AHostThatIsNoLongerSlowIsForgotten) {
+  Preflight earlier = with_links(measured(2), false);
+  earlier.comm = {{"node", {2, 4096, 1e-5}}};
+  earlier.input = {{"a", 1, 2}};
+  earlier.slow = {{"a", "computing", 1.5}, {"a", "all-reduce in the node", 1.2}, {"a", "reading", 1.3}};
+  Preflight again = measured(2);
+  again.keep_from(earlier);
+  ASSERT_EQ(again.slow.size(), 2u);
+  EXPECT_EQ(again.slow[0].what, "all-reduce in the node");
+  EXPECT_EQ(again.slow[1].what, "reading");
+}
+
 using PreflightFile = WithFolder;
 
 TEST_F(PreflightFile, OfOtherHostsOrRanksIsRefused) {

@@ -222,7 +222,7 @@ TEST_F(ArrayImport, EncodedImagesKeepTheirBytes) {
 TEST_F(ArrayImport, RowsChooseTheSplits) {
   make_arrays();
   ImportOptions parts = import_options("hwc", "out/set");
-  parts.validation_rows = RowRange{20, 23};
+  parts.validation_rows = ImportRows{20, 23};
   const ImagesReport report = import(parts);
   EXPECT_EQ(report.splits[train_split].samples, 20);
   EXPECT_EQ(stored("out/set-validation").count("hwc[21]"), 1u);
@@ -244,8 +244,11 @@ TEST_F(ArrayImport, ArraysThatAreNoImagesAreRefused) {
   expect_contains(error_with([](auto& o) { o.labels = "hwc"; }), "expected (N) or (N, 1)");
   expect_contains(error_with([](auto& o) { o.labels = ""; }), "--labels KEY is missing");
   expect_contains(error_with([](auto& o) { o.layout = "NCHW"; }), "does not fit --layout NCHW");
-  expect_contains(error_with([](auto& o) { o.rows = RowRange{5, 99}; }), "within the 23 rows");
-  expect_contains(error_with([](auto& o) { o.rows = RowRange{0, 9}, o.validation_rows = RowRange{8, 9}; }), "overlap");
+  expect_contains(error_with([](auto& o) { o.rows = ImportRows{5, 99}; }), "within the 23 rows");
+  expect_contains(error_with([](auto& o) {
+                    o.rows = ImportRows{0, 9}, o.validation_rows = ImportRows{8, 9};
+                  }),
+                  "overlap");
 }
 
 }  // namespace
