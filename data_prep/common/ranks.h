@@ -17,7 +17,9 @@ class Ranks {
  public:
   struct Alone {};
   explicit Ranks(Alone) {}
-  Ranks();  // calls MPI_Init if a launcher's variables are set; one per process
+  // Starts MPI if a launcher's variables are set. Make one object per process. Throws Error if Slurm has started
+  // several processes and MPI sees only this one.
+  Ranks();
   ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;

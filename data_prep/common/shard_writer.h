@@ -45,8 +45,8 @@ ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t sha
 class OutputFiles {
  public:
   // Removes the files that an interrupted conversion left. With `resume` all files stay, so that the caller can use
-  // them. Throws Error if data sets exist at these prefixes and `force` is false, if a prefix names a folder, or while
-  // another conversion writes there.
+  // them. Throws Error if data sets exist at these prefixes and neither `force` nor `resume` is true, if a prefix names
+  // a folder, or while another conversion writes there.
   OutputFiles(std::vector<std::string> prefixes, bool force, bool resume = false);
   ~OutputFiles();
   OutputFiles(const OutputFiles&) = delete;

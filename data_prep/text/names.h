@@ -62,6 +62,7 @@ struct NamesReport {
 CleanNames read_clean_names(const NamesOptions& options);
 
 // Returns which distinct names are held out. A hash of (seed, name) decides, so adding names moves no others.
+// With two or more names and a share above 0, each split gets at least one name. For this, one name may be moved.
 std::vector<bool> hold_out(const NameTable& names, std::uint64_t seed, double share);
 
 // Writes the row of a prefix of a name: context + 1 ids. The prefix is the first `length` of `ids`, which end with the

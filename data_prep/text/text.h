@@ -11,7 +11,7 @@ namespace ringtrain {
 struct TextOptions {
   std::string input;                 // "-": standard input
   std::string out;                   // prefix; "-train" and "-validation" are appended
-  std::string alphabet = "auto";     // "auto": UTF-8 symbols; "bytes": any bytes
+  std::string alphabet = "auto";     // "auto": UTF-8 symbols; "bytes": bytes; at most 254 different ones
   std::optional<double> validation;  // share, at the end of the text; unset: 0.05, or none if it is too short
   std::int64_t shards = 2;
   std::uint64_t seed = 1;

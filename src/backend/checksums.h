@@ -26,7 +26,7 @@ class Checksums {
   virtual std::span<const std::uint64_t> values() = 0;
 };
 
-// Throws Error if a bound is odd, or if a range ends beyond its vector.
+// Throws Error if a bound is odd, or if a range begins below 0, ends before it begins, or ends beyond its vector.
 void expect_checksum_ranges(std::span<const ChecksumRange> ranges);
 
 }  // namespace ringtrain

@@ -36,7 +36,8 @@ class RangeNorms {
   virtual const double* data() const = 0;
   // Queues the copy of the last norms to the host.
   virtual void fetch() = 0;
-  // Returns the norms [size()] after that copy, which it queues if nobody did. Valid until the next fetch().
+  // Returns the norms [size()] after that copy, which it queues if nobody did. Valid until the next measure(),
+  // measure_change() or fetch().
   virtual std::span<const double> values() = 0;
 };
 
@@ -52,7 +53,7 @@ class NormTotal {
   virtual void store(Vector& values, std::int64_t at, std::uintptr_t stream = 0) = 0;
 };
 
-// Throws Error when a range is empty or begins below 0.
+// Throws Error when there are no ranges, or when a range is empty or begins below 0.
 void expect_ranges(std::span<const ElementRange> ranges);
 // Throws Error when a range ends beyond `size` elements.
 void expect_within(std::int64_t end_of_last, std::int64_t size);

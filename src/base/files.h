@@ -7,10 +7,11 @@
 
 namespace ringtrain {
 
-// Syncs `temporary` to disk, renames it to `final` and syncs the folder. Throws Error; `final` is then unchanged.
+// Syncs `temporary` to disk, renames it to `final` and syncs the folder. Throws Error. `final` is then unchanged,
+// unless only the folder could not be synced.
 void publish_file(const std::string& temporary, const std::string& final);
 
-// Writes `text` to <path>.tmp and replaces `path` by publish_file(). Throws Error; `path` is then unchanged.
+// Writes `text` to <path>.tmp and replaces `path` by publish_file(). Throws the errors of publish_file(), too.
 void write_file_atomically(const std::string& path, const std::string& text);
 
 // Replaces a cache file that other processes may replace at the same time. No other process uses the same name for its

@@ -46,7 +46,7 @@ RINGTRAIN_HD std::uint64_t random_key(std::uint64_t seed, RandomPurpose purpose)
   return (std::uint64_t{r.v[0]} << 32) | r.v[1];
 }
 
-// Uniform in (0, 1), with 53 random bits.
+// Uniform in (0, 1], with 53 random bits. The value 1 has a probability of 2^-53.
 inline double random_uniform(std::uint64_t key, std::uint64_t index) {
   const Random4 r = philox(key, index, 0);
   const std::uint64_t bits = (std::uint64_t{r.v[0]} << 21) ^ (r.v[1] >> 11);

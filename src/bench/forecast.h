@@ -40,7 +40,8 @@ class Forecast {
   // Throws Error if nothing was measured, or if the measured model is not the experiment's.
   Forecast(const Experiment& experiment, const std::vector<Preflight>& measured, const ForecastOptions& options);
 
-  // Throws Error if so many ranks cannot divide the experiment's batch.
+  // Throws Error if so many ranks cannot divide the experiment's batch, or if no all-reduce was measured for several
+  // ranks.
   ForecastRow row(Scaling scaling, Topology topology, int ranks) const;
 
   // A measured training step and its prediction. If no data set was used, all measured steps had the same input.

@@ -37,7 +37,8 @@ class SharedCores {
   ~SharedCores();
   SharedCores(const SharedCores&) = delete;
   SharedCores& operator=(const SharedCores&) = delete;
-  // The same on all ranks. False if a node has an odd number of ranks, or if its ranks share cores anyway.
+  // The same on all ranks. False if a node has an odd number of ranks, if its ranks share cores anyway, or if two ranks
+  // together have an odd number of cores.
   bool are_shared() const { return are_shared_; }
 
  private:

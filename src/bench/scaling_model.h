@@ -97,8 +97,8 @@ struct PassTime {
   double micro_batch = 0, forward = 0, backward = 0;
 };
 // Interpolates linearly between measured sizes. Below the smallest size it takes the line through the two smallest
-// ones. Above the largest size the time is proportional to the size. `measured` has at least one entry, in ascending
-// order.
+// ones, but at least the proportional time and at most the time of the smallest size. Above the largest size, and with
+// one entry, the time is proportional to the size. `measured` has at least one entry, in ascending order.
 PassTime pass_at(std::span<const PassTime> measured, double micro_batch);
 
 // Returns the threads per core of a node, at least 1.

@@ -29,10 +29,11 @@ std::vector<std::int64_t> split_sizes(const RunPlan& plan, std::size_t most = 10
 // Returns the cuts of the plan, and variants in which one cut is moved by one layer in either direction.
 std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan);
 
-// Measures for about `seconds` in all, with fresh weights and at least 2 steps per candidate. The first step is not
-// counted. If `only_sizes` is true, only the experiment's cuts are tried. `validation` is the validation set (null:
-// none). It matters because it takes memory, and candidates that do not fit into memory are left out. Collective over
-// the group. All ranks get the same result. Throws Error if the experiment is not a pipeline.
+// Measures for about `seconds` in all, with fresh weights and at least 2 steps per candidate, unless the experiment has
+// fewer. The first of several steps is not counted. If `only_sizes` is true, only the experiment's cuts are tried, with
+// at most 6 sizes. `validation` is the validation set (null: none). It matters because it takes memory. Candidates that
+// do not fit into memory are left out. Collective over the group. All ranks get the same result. Throws Error if the
+// experiment is not a pipeline, or if no candidate fits.
 std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train,
                                        const DatasetIndex* validation, Machine& machine, const RankGroup& group,
                                        double seconds, bool only_sizes);

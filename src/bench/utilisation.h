@@ -36,11 +36,11 @@ Experiment small_cnn_experiment();
 // result is three times the forward pass, except in the first layer, which computes no gradient of the pictures.
 std::int64_t training_flops_per_sample(const Graph& graph);
 
-// Measures batches of 1, 2, 4, ... up to `largest` (0: no bound), then on a CPU the largest one that fits, and then
+// Measures batches of 1, 2, 4, ... up to `largest` (0: up to 2^24), then on a CPU the largest one that fits, and then
 // reports the first one that does not. `limit_gib` is the memory limit of a rank. If it is 0, memory.limit_gib is the
-// limit, or else nine tenths of the GPU's free memory, or of the rank's share of the node's free memory. Collective.
-// The result is complete on rank 0, which also writes it to the file `csv` unless that is "". Throws Error if the
-// experiment does not train on pictures, or if no batch fits.
+// limit, or else nine tenths of the GPU's free memory, or of the rank's share of the node's free memory. The smallest
+// limit of all ranks counts. Collective. The result is complete on rank 0, which also writes it to the file `csv`
+// unless that is "". Throws Error if the experiment does not train on pictures, or if no batch fits.
 Utilisation bench_utilisation(const BenchContext& context, double limit_gib, std::int64_t largest,
                               const std::string& csv);
 

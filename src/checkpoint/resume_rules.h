@@ -30,7 +30,9 @@ std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& 
 // names every such key with both values.
 void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan);
 
-// Makes the check of check_belongs() for the checkpoint (or its header) with which a branch begins (branch.from).
+// Makes the check of check_belongs() for the checkpoint (or its header) with which a branch begins (branch.from). Here
+// branch.*, batch.global and batch.largest may differ, but batch.global must fit branch.batch_factor, batch.schedule
+// must be the same, and the number of workers is not checked.
 void check_source(const Checkpoint& source, const RunPlan& plan);
 
 // Returns a sentence for the user if an update that is already finished would have had another learning rate in this

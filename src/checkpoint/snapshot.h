@@ -9,7 +9,8 @@
 
 namespace ringtrain {
 
-// The state of a run, apart from weights and optimizer. It is stored in the checkpoint and is the same on all ranks.
+// The state of a run, apart from weights and optimizer. It is stored in the checkpoint. It is the same on all ranks,
+// except that `elapsed_seconds` follows each rank's clock and only rank 0 counts `dropped`.
 struct RunProgress {
   Position position;
   Position before;             // where the last update began; its `step` and `samples` are not stored
@@ -27,9 +28,10 @@ struct RunProgress {
 };
 
 // Collective. It gathers the carried state, the `stages` of a pipeline, and the optimizer's state if ranks share it.
-// The result is complete on rank 0 and empty on other ranks. weights/ holds the weights for evaluation. If
-// `evaluated_norms` [size - trained of the parameters] is given, weights/ holds these batch norm statistics, and
-// running/ holds the run's own statistics, with which training continues.
+// The result is on rank 0; it is empty on other ranks. The caller adds what a trainer does not know, such as the
+// machine and the threads. weights/ holds the weights for evaluation. If `evaluated_norms` [size - trained of the
+// parameters] is given, weights/ holds these batch norm statistics, and running/ holds the run's own statistics, with
+// which training continues.
 Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgress& progress, Communicator& communicator,
                          std::span<const float> evaluated_norms = {}, StageRanks* stages = nullptr);
 

@@ -27,7 +27,9 @@ class RankGroup;
 class Pending {
  public:
   virtual ~Pending() = default;
-  virtual bool done() = 0;  // makes progress, never blocks, and does not notice the failure of another rank
+  // Makes progress and never blocks. In surviving_communicator.h it makes no progress: a sum begins in finish(). With
+  // MPI it does not notice the failure of another rank. With NCCL it throws what Communicator::poll() throws.
+  virtual bool done() = 0;
   // Returns when the result may be used. A result in host memory is complete then. A sum on a device may still run: the
   // host does not wait for it, but work that is given to the device's compute stream after this call does. Throws
   // GroupFailed (rank_group.h) when a rank cannot take part any more; the caller then calls abort() of the
@@ -45,9 +47,9 @@ struct GradientRounding {
 // gradients stay below fp16's largest number 65504. The scale is at least 1.
 GradientRounding gradient_rounding(std::int64_t trained_elements, std::int64_t targets, float loss_scale);
 
-// A function that reads the values of a sum before they are summed. start_sum() calls it once. `stream` is the handle
-// of the device stream that runs the sum; work that the function gives to this stream runs before the sum. 0: there is
-// no such stream.
+// A function that reads or changes the values of a sum before they are summed. start_sum(), start_reduce_scatter() and
+// start_root_sum() call it once. `stream` is the handle of the device stream that runs the sum; work that the function
+// gives to this stream runs before the sum. 0: there is no such stream, or the work goes to the compute stream.
 using BeforeSum = std::function<void(std::uintptr_t stream)>;
 
 // Collectives over the ranks of a group. Only the main thread may call them (MPI_THREAD_FUNNELED). Sums make progress
@@ -67,8 +69,9 @@ class Communicator {
   virtual void release(void* memory);
 
   // Starts an in-place sum of fp32 values over the ranks. Every rank gets the same bits. All ranks start the same
-  // collectives in the same order. Several collectives may be under way at once. For a DeviceCommunicator, fp32 values
-  // here and in broadcast_vector() are in its device's memory. All other arguments are in host memory.
+  // collectives in the same order. Several collectives may be under way at once. For a DeviceCommunicator, the fp32
+  // values here, in start_reduce_scatter() to start_broadcast() below, and in broadcast_vector() are in its device's
+  // memory. All other arguments are in host memory, also the values of gather() and scatter().
   virtual std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before = {}) = 0;
   virtual std::unique_ptr<Pending> start_sum(std::span<double> values) = 0;  // a few counters; same bits everywhere
   void sum(std::span<float> values);                                         // start and wait
@@ -108,8 +111,8 @@ class Communicator {
   virtual void poll() {}
   // Ends all collectives under way after an error, so that memory can be freed. No collective may be started
   // afterwards. If only this group fails (RankGroup::ends_job() is false), abort() tells the other ranks `why` and
-  // returns when no rank uses this rank's memory any more. It throws nothing. If it would hang, it prints `why` and
-  // ends this process (MPI) or the job (NCCL).
+  // returns when no rank uses this rank's memory any more. Otherwise MPI's abort() does nothing, because the caller
+  // ends the job. It throws nothing. If it would hang, it prints `why` and ends this process (MPI) or the job (NCCL).
   virtual void abort(const std::string& why) { static_cast<void>(why); }
   // Returns the settings on which the bits of a sum depend, apart from ranks, devices and topology. They are stored
   // with a run. A resumed run whose settings differ continues with other rounding errors.
@@ -135,10 +138,11 @@ void wait(Pending& pending);
 std::string broadcast_string(Communicator& communicator, std::string text, int root);
 
 // Makes a communicator on host memory. Values travel between two ranks in MPI messages. Ranks of a node read values in
-// memory of allocate() in place. `choice` selects one of the sum algorithms that sum_schedule.h describes. A
-// reduce-scatter or all-gather alone always uses the ring. `chunk_bytes` is the size of the messages of a pipelined
-// transfer. A message has at most `max_count` elements (INT_MAX; tests use smaller values). Collective over the group.
-// Throws Error for an invalid choice (check_sum_choice).
+// memory of allocate() in place. `choice` selects one of the sum algorithms that sum_schedule.h describes, or the MPI
+// library's own all-reduce. A reduce-scatter or all-gather alone always uses the ring. `chunk_bytes` is the size of the
+// messages of a pipelined transfer. A message has at most `max_count` elements (INT_MAX; tests use smaller values).
+// Collective over the group. Throws Error for an invalid choice (check_sum_choice), and for the library's all-reduce if
+// the group fails alone (RankGroup::ends_job() is false).
 std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& group, std::size_t chunk_bytes,
                                                     std::size_t max_count = 0x7fffffff, const SumChoice& choice = {});
 

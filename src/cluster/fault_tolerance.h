@@ -18,8 +18,9 @@ class FaultTolerance {
   // Ends the job with this exit code. An mpirun with fault tolerance goes on without dead processes. MPI_Abort then
   // ends only the process that calls it. The other ranks do not learn of a process that exits, only of one that is
   // killed. mpirun's own exit code is 0 if all processes were killed. Therefore each rank kills itself, except the
-  // lowest living rank. That rank revokes the communicators, waits up to 5 s for the deaths of the others, and exits.
-  // Call this from the main thread.
+  // lowest living rank. That rank revokes the communicators and waits up to 5 s for the deaths of the others. If all
+  // others are dead by then, it exits with the exit code. Otherwise it kills itself too. Call this from the main
+  // thread.
   [[noreturn]] static void end_job(int exit_code);
   static void end_with_job(MPI_Comm comm);  // end_job() revokes it
 

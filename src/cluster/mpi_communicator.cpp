@@ -28,8 +28,9 @@ constexpr std::size_t kCacheLine = 16;  // in floats
 constexpr int kCounterTag = MpiLanes::slots, kGatherTag = kCounterTag + 1, kScatterTag = kCounterTag + 2,
               kSilentTag = kCounterTag + 3, kRootSumTag = kCounterTag + 4, kRootBroadcastTag = kCounterTag + 5;
 
-// Chunks of a lane that is summed by halving. They are enough to make its last halves worth a message, and few enough
-// to let several lanes of a bucket travel at the same time.
+// The most chunks of a lane that is summed by halving or by the hierarchical sum. With fewer ranks, a lane has one
+// chunk per rank. The chunks of halving are enough to make its last halves worth a message, and few enough to let
+// several lanes of a bucket travel at the same time.
 constexpr std::size_t kHalvedChunks = 16, kHierarchicalChunks = 64;
 
 // After an error, the ranks of the group have this time to stop what they compute and notice the failure.

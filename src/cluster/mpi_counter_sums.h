@@ -14,10 +14,10 @@ namespace ringtrain {
 
 using PartsLeft = std::shared_ptr<std::size_t>;  // number of parts of a collective that are still under way
 
-// Recursive doubling (Rabenseifner 2004, section 2). In round k the partners rank and rank ^ 2^k exchange their values
-// and add them. There are log2(p) rounds. Both partners get the same bits because a + b = b + a. Ranks beyond the
-// largest power of two first give their values to a partner, and get the result last. All ranks start the same sums in
-// the same order. One sum is under way at a time.
+// Recursive doubling (Rabenseifner 2004, section 2). In round k = 1, 2, ... the partners rank and rank ^ 2^(k - 1)
+// exchange their values and add them. p ranks have log2(p) such rounds, rounded down. Both partners get the same bits
+// because a + b = b + a. Ranks beyond the largest power of two give their values to a partner in round 0, and get the
+// result in one more round at the end. All ranks start the same sums in the same order. One sum is under way at a time.
 class MpiCounterSums {
  public:
   // `comm` must outlive this object, and must have no other messages with this tag.

@@ -26,8 +26,9 @@ class NodeExchange {
   // If the ranks cannot map each other's memory (containers), a warning says so, and holds() is false for all memory.
   NodeExchange(const RankGroup& group, std::vector<int> node, int slots);
 
-  // Returns memory, filled with zeros, that the ranks of the node can read. It begins at a page. Collective over the
-  // group. Throws Error if there is too little memory.
+  // Returns memory, filled with zeros, that the ranks of the node can read. It begins at a page. If the ranks cannot
+  // map it, each rank gets memory of its own, and holds() is false for it. Collective over the group. Throws Error if
+  // there is too little memory.
   void* allocate(std::size_t bytes);
   void release(void* memory);  // not collective
 

@@ -64,8 +64,8 @@ class RankGroup {
   // May be called from any thread. The next check() of this rank then calls fail().
   void demand_failure(const std::string& why) const;
   bool failed() const;
-  // Call it again and again while this rank waits for others. It looks for messages every 64th time. Throws GroupFailed
-  // if a rank has failed.
+  // Call it again and again while this rank waits for others. Every 64th call calls look_out() and looks for messages.
+  // Throws GroupFailed if a rank has failed. If ends_job() is true, it looks for no messages and never throws this.
   void check() const;
   // Sets a function that looks for ranks that have died. look_out() calls this function at most once a second. check()
   // calls look_out() while this rank waits for other ranks, also after a failure. The function does not return if a

@@ -15,9 +15,10 @@ class Session {
   // Throws Error, with advice, if MPI has fewer ranks than the launcher has started processes. Under srun without PMIx,
   // each of N processes would be a job of one rank.
   Session(int* argc, char*** argv);
-  ~Session();  // calls MPI_Finalize, unless an exception is in flight
-  // Calls MPI_Finalize after all ranks have done their work, and returns the exit code. If MPI_Finalize does not return
-  // within 20 s (2 s if a rank has died), the process ends with that code.
+  ~Session();  // calls MPI_Finalize, unless finish() was called or an exception is in flight
+  // Collective. Calls MPI_Finalize after all ranks have done their work, and returns the exit code. If MPI_Finalize
+  // does not return within 20 s (2 s if a rank has died), the process ends with that code. If the code is not 0 and
+  // mpirun of Open MPI 4 has started the job, rank 0 ends the job with MPI_Abort, and finish() does not return.
   int finish(int exit_code);
 
   const RankGroup& job() const { return *job_; }  // the group of all ranks

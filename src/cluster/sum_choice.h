@@ -49,8 +49,9 @@ struct SumSeconds {
 // Predicts the seconds of a sum of `bytes` bytes. `algorithm` must not be `library`.
 SumSeconds sum_seconds(SumAlgorithm algorithm, const RankLayout& layout, const SumLinks& links, double bytes);
 
-// Returns the fastest of ring, halving and, if all nodes have the same number of ranks, hierarchical. The answer
-// depends only on the arguments, so a resumed run makes the same choice.
+// Returns the fastest of ring, halving and hierarchical. Hierarchical is considered only if there are several nodes and
+// all nodes have the same number of ranks. The answer depends only on the arguments, so a resumed run makes the same
+// choice.
 SumAlgorithm fastest_sum(const RankLayout& layout, const SumLinks& links, double bytes);
 
 // The settings of an experiment for sums with MPI.

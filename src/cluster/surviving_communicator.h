@@ -35,8 +35,8 @@ using MayGoOn = std::function<void(const std::vector<int>& dead)>;
 // Sums are added in the order of the ranks, so the death of a rank that adds zeros does not change a bit. A sum begins
 // when its caller waits for it. Gathers and scatters are on rank 0 only. This communicator is made for the few
 // collectives that parameter servers need: rank 0 sends a broadcast to each rank, as a server does with weights.
-// Collective over the group. Throws Error, with advice, if MPI has no fault tolerance or the group is only a part of
-// the job.
+// Collective over the group. Throws Error, with advice, if MPI has no fault tolerance or the group fails alone
+// (RankGroup::ends_job() is false).
 std::unique_ptr<Communicator> make_surviving_communicator(const RankGroup& group, MayGoOn may_go_on);
 // Does the same with the messages of a mailbox, which connects all ranks and outlives deaths.
 std::unique_ptr<Communicator> make_surviving_communicator(std::unique_ptr<Mailbox> mailbox, MayGoOn may_go_on);

@@ -30,9 +30,12 @@ const char* phase_name(Phase phase);
 
 class Watchdog {
  public:
-  // Collective over the group. With timeout_seconds <= 0 the watchdog never fires. The time-out covers everything
-  // between two calls of step_finished(). Evaluations and checkpoints call alive() while they run.
+  // Collective over the group. With timeout_seconds <= 0 the watchdog never fires. Otherwise, in the group of the whole
+  // job, the job also ends if not all ranks come here within this time. The time-out covers everything between two
+  // calls of step_finished(). Evaluations and checkpoints call alive() while they run.
   Watchdog(const RankGroup& group, double timeout_seconds);
+  // Collective. Waits for the other ranks, unless an exception is in flight, or the group has failed or outlives
+  // deaths.
   ~Watchdog();
   // The watchdog ignores deaths of ranks [begin, end) of the job; the other ranks handle such deaths themselves.
   void spare(int begin, int end);

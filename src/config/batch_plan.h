@@ -46,8 +46,8 @@ BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t 
 // Returns the span of batch_plan() for a model with batch norm; 0 if ranks can neither divide nor share the workers.
 std::int64_t ranks_per_worker(const BatchConfig& batch, std::int64_t ranks);
 
-// Returns the plan for another batch on the run's course. Only the number of passes changes. The ranks, worker, span,
-// micro_batch and small_batch stay the same.
+// Returns the plan for another batch on the run's course. global, workers, rows_per_rank and accumulation change. The
+// ranks, worker, span, micro_batch and small_batch stay the same.
 BatchPlan resized(const BatchPlan& plan, std::int64_t batch);
 
 // Returns the batch with which any number of ranks evaluates. The result is `batch` if the ranks can divide its virtual

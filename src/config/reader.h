@@ -26,10 +26,10 @@ Experiment parse_experiment(const std::string& yaml, const std::string& path,
 Experiment parse_stored_experiment(const std::string& yaml, const std::string& path,
                                    const std::vector<std::string>& overrides);
 
-// Writes the resolved experiment as YAML with every key. Reading the text gives the same experiment again.
+// Returns the resolved experiment as YAML with every key. Reading the text gives the same experiment again.
 std::string to_yaml(const Experiment& experiment);
 
-// Writes configs/README.md: every key with type, unit, default and meaning.
+// Returns the text of configs/README.md: every key with type, unit, default, allowed values and meaning.
 std::string schema_markdown();
 
 }  // namespace ringtrain

@@ -38,7 +38,7 @@ struct Field {
   std::vector<std::string_view> only_words_;  // the values of only_with_ with which this field has an effect
   std::string_view only_for_;                 // the data with which this field has an effect; empty: any
   std::vector<std::string_view> also_;        // the key's names in other programs, from which nearest_key() guesses
-  bool how_it_runs_ = false;                  // the key decides speed, folders or logs, never what is learned
+  bool how_it_runs_ = false;  // the key decides speed, folders or logs; for exceptions see deciding_keys.h
   std::string_view meaning_;
 
   Field(std::string_view key_path, Member (*place)(Experiment&)) : key(key_path), member(place) {}

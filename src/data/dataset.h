@@ -102,9 +102,10 @@ std::int64_t dataset_bytes(const DatasetIndex& index);
 // a copy of its own.
 std::shared_ptr<const Dataset> make_dataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr);
 
-// Random access to tokens from any thread. A file is opened when it is first needed. Bytes are read by pread in blocks,
-// checked once against their CRC and kept. Memory grows with the blocks that were needed, up to the size of the data
-// set.
+// Random access to tokens from any thread. A file is opened when it is first needed. Bytes are read by pread in blocks.
+// Tokens without a byte address are read as a whole, through HDF5. A block is checked once and kept: its CRC, if the
+// file has one, and its ids against the vocabulary. Memory grows with the blocks that were needed, up to the size of
+// the data set.
 class TextDataset : public Dataset {
  public:
   explicit TextDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr);

@@ -43,7 +43,8 @@ using AfterBlock = std::function<void(std::int64_t bytes)>;
 // An HDF5 file. T is one of: std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, float, double.
 class File {
  public:
-  // Throws Error if the file exists. Its data sets are contiguous and begin at multiples of 4096 bytes.
+  // Throws Error if the file exists. Its data sets are contiguous. Those of 4096 bytes or more begin at multiples of
+  // 4096 bytes.
   static File create(const std::string& path);
   static File open(const std::string& path);  // read-only, file locking off
 

@@ -6,8 +6,9 @@
 
 namespace ringtrain {
 
-// A shard is opened when it is first needed. Its labels, offsets, ids and checksums are then read and checked, and stay
-// in memory (24 bytes per sample). Any number of threads may read records at the same time, by pread.
+// A shard is opened when it is first needed. Its labels, offsets, ids and checksums are then read and stay in memory
+// (at most 24 bytes per sample). The labels, the offsets and the shapes are checked. Any number of threads may read
+// records at the same time, by pread. Records without a byte address are read through HDF5, one at a time.
 class ImageDataset : public Dataset {
  public:
   struct Record {

@@ -56,8 +56,9 @@ class ImageDecoder {
   void evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out);
   // Does the part of training() after the choice of the crop: torchvision's resized_crop to size x size, then the flip.
   void resized_crop(std::span<const std::uint8_t> jpeg, const CropBox& box, std::span<std::uint8_t> out);
-  // Decodes the same pixels as training(), but does not resize or flip. `out` gets the beginnings of the rows.
-  // Benchmarks use it.
+  // Decodes the crop of random_resized_crop, but does not resize or flip. With another augmentation it decodes the
+  // whole image. `out` gets the beginnings of the rows; after its last row, its first row is overwritten. Benchmarks
+  // use it.
   void decoded_only(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out);
   // Do the same as training() and evaluation() for stored pixels u8 [height, width, channels] with 1 or 3 channels.
   void training_raw(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,

@@ -20,8 +20,9 @@ struct JpegHeader {
   std::int64_t components = 0;  // in the file: 1 grey, 3 colour, 4 CMYK or YCCK
 };
 
-// All functions throw Error with libjpeg's own reason. A file that ends too early or has corrupt data is an error,
-// although libjpeg only warns about it and fills the rest with grey.
+// All functions throw Error. An error of libjpeg has libjpeg's own reason. JPEGs of more than 2^28 pixels, of more
+// pixels than their bytes can hold, of more than 500 scans, or with 2 components are refused. For decode_jpeg(), a file
+// that ends too early or has corrupt data is an error, although libjpeg only warns and fills the rest with grey.
 JpegHeader read_jpeg_header(std::span<const std::uint8_t> bytes);
 // Returns three channels as Pillow's convert("RGB") does, also for CMYK and YCCK. It uses libjpeg's exact integer
 // transform (ISLOW) and smooth upsampling of colours ("fancy upsampling").

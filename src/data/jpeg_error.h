@@ -26,8 +26,8 @@ struct JpegErrors : jpeg_error_mgr {
 // Returns the value for cinfo->err. Warnings about lost data are errors too; JpegReader lists them.
 jpeg_error_mgr* set_up(JpegErrors& errors);
 
-// Limits the number of scans. Call it after jpeg_create_decompress(). Each scan of a progressive file goes over the
-// whole picture, even if the scan has few bytes. A file with thousands of empty scans would keep a reader busy for
+// Limits the number of scans to 500. Call it after jpeg_create_decompress(). Each scan of a progressive file goes over
+// the whole picture, even if the scan has few bytes. A file with thousands of empty scans would keep a reader busy for
 // hours. Encoders write about ten scans.
 void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors);
 

@@ -72,8 +72,9 @@ struct MicroBatch {
 //   have B rows of ceil((T - 1) / B) characters.
 //   Every target occurs exactly once on any number of ranks.
 std::int64_t samples_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);  // N (streams: B x steps)
-std::int64_t steps_per_epoch(const DatasetIndex& index,
-                             const LoaderPlan& plan);  // for global_batch; throws Error if N < B
+// Returns the steps for global_batch. Throws Error if the plan contradicts itself or the data set, or if N < B in
+// training.
+std::int64_t steps_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);
 
 class BatchSource;
 
@@ -84,8 +85,9 @@ class Loader {
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
   ~Loader();  // ends the threads
   // Starts, or starts again, with the global batch after the first `offset` samples of this epoch (evaluation: epoch
-  // 0). Batches that were prepared before are discarded. `batch` is the size of every global batch from there on. 0:
-  // the course decides. Throws Error if the epoch has no batch there.
+  // 0). Batches that were prepared before are discarded, unless the loader is at this place already. `batch` is the
+  // size of every global batch from there on. 0: the sizes stay those of the course, or of an earlier seek with a
+  // batch. Throws Error if the epoch has no batch there.
   void seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch = 0);
   // With on_request: asks for the global batch after the first `offset` samples of the epoch. Batches are read in the
   // order of the requests.

@@ -172,8 +172,8 @@ class Graph {
   const std::vector<Parameter>& parameters_of(int node) const {
     return node_parameters_[static_cast<std::size_t>(node)];
   }
-  // Returns whether the model can be cut before this node. Only one value may cross the cut, and the node must read it
-  // and multiply it by weights.
+  // Returns whether the model can be cut before this node. Only one value may cross the cut. It must not be the model's
+  // input, and the node must read it and multiply it by weights.
   bool can_be_cut(int node) const;
   // Returns the nodes [first, last) as a graph of their own. A PartInput comes before them if first > 0, and a
   // PartOutput after them if the model continues. The sequence, the classes and the kind of input are those of the

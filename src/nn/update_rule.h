@@ -38,12 +38,14 @@ struct UpdateRule {
   float beta1 = 0, beta2 = 0, epsilon = 0;  // Kingma and Ba 2015; rmsprop: beta2 is torch's alpha
   float bias_correction1 = 1;               // 1 - beta1^t in the applied update number t = 1, 2, ...
   float bias_correction2 = 1;               // sqrt(1 - beta2^t)
-  float weight_decay = 0;                   // g += decay w; adamw: first w *= 1 - lr decay (Loshchilov and Hutter 2019)
-  float trust_coefficient = 0;              // lars
-  bool mlperf = false;                      // lars: MLPerf's rule for a gradient of zero
-  float sgd_share = 0;                      // rmsprop_to_sgd: from 0 (RMSprop) to 1 (SGD)
-  float average_share = 0;                  // schedule_free: the weight of z in the new average, the paper's c
-  float matrix_rate = 0;                    // muon: the rate of its matrices, before each matrix's factor
+  // g += decay w. adamw and muon: w *= 1 - lr decay instead (Loshchilov and Hutter 2019; muon: lr is matrix_rate). lamb
+  // and schedule_free_adamw: decay w is added to the direction.
+  float weight_decay = 0;
+  float trust_coefficient = 0;  // lars
+  bool mlperf = false;          // lars: MLPerf's rule for a gradient of zero
+  float sgd_share = 0;          // rmsprop_to_sgd: from 0 (RMSprop) to 1 (SGD)
+  float average_share = 0;      // schedule_free: the weight of z in the new average, the paper's c
+  float matrix_rate = 0;        // muon: the rate of its matrices, before each matrix's factor
 };
 
 // The elements [begin, end) of the flat vector that belong to a trained tensor, or the part of them that this rank

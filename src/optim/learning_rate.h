@@ -14,7 +14,7 @@ namespace ringtrain {
 struct ScheduleContext {
   std::int64_t global_batch = 0;
   std::int64_t steps_per_epoch = 0;
-  std::int64_t total_steps = 0;  // 0: the end is not known (constant, step and exponential schedules only)
+  std::int64_t total_steps = 0;  // 0: the end is not known (not allowed with polynomial and cosine)
   // The number of samples of an epoch if an epoch takes all its samples. steps_per_epoch is then rounded up. 0: an
   // epoch has whole batches only.
   std::int64_t whole_epoch = 0;
@@ -67,7 +67,8 @@ bool decays_to_end(const LearningRateConfig& config);
 // 1/k as many steps per epoch, so k times the epochs are the same number of steps.
 std::int64_t warmup_steps(const LearningRateConfig& config, const ScheduleContext& context);
 
-// Returns the first step that has the rate after warm-up. With every: epoch it is the warm-up's last epoch.
+// Returns the first step that has the rate after warm-up. With every: epoch it is the first step of the warm-up's last
+// epoch, which already has the peak rate.
 std::int64_t peak_step(const LearningRateConfig& config, const ScheduleContext& context);
 
 // Returns the first step for which a milestone at `epoch` counts.
@@ -77,7 +78,8 @@ struct LearningRateCorner {
   std::int64_t step;
   std::string what;  // "start of warm-up", "peak", "milestone, epoch 30" ...
 };
-// Returns the steps from which on the schedule is another, in order. Some may come after the end of the run.
+// Returns the steps that a table of the schedule names, in order: the start and the end of the warm-up, each milestone
+// or point, and one step within a decay. Some may come after the end of the run.
 std::vector<LearningRateCorner> learning_rate_corners(const LearningRateConfig& config, const ScheduleContext& context);
 
 }  // namespace ringtrain

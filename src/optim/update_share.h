@@ -13,7 +13,7 @@ namespace ringtrain {
 
 struct UpdateShare {
   // The elements of the flat vector that this rank updates, in ascending order and without overlap. The optimizer keeps
-  // state for these elements only. Empty: all trained elements.
+  // state for these elements only, unless whole_state is true. nullopt: all trained elements. An empty list: none.
   std::optional<std::vector<ElementRange>> own = std::nullopt;
   // Collective. Sums over the ranks that hold the other parts. All of them get the same bits. Null: no other ranks.
   std::function<void(std::span<double>)> sum = {};

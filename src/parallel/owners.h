@@ -31,7 +31,8 @@ std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trai
 // for servers that have their own ranks.
 ElementRange served_range(std::int64_t trained, int range, int ranges);
 
-// Throws Error if the experiment cannot run on this number of ranks.
+// Throws Error if there are more synchronous parameter servers (servers_work()) than ranks. Also throws Error if
+// optimizer.kind is muon with such servers or parallel.shard_state, because Muon needs whole matrices.
 void check_parallel(const Experiment& experiment, int ranks);
 
 // Returns the ranges of one rank, or nothing if every rank updates everything.

@@ -7,8 +7,8 @@
 //     gradient ranges ─► each server      │  and the same order, message by message
 //                                         └► servers 1, 2, ... : grant ─► weights of theirs
 //
-// A server never waits for a worker that is computing. A worker announces its gradient after it has sent the gradient.
-// A server sends weights only to a worker that waits for them.
+// A server never waits for a worker that is computing. A worker announces its gradient as soon as it has begun to send
+// it. A server sends weights only to a worker that waits for them.
 //
 // With replicas, a worker sends its gradient to both servers of a range and gets the range's weights from both. If one
 // server dies, the worker gets the missing weights from the other. No message is repeated or lost, and no gradient is

@@ -21,8 +21,8 @@ namespace ringtrain {
 class StageRanks;
 
 // All ranks make the same calls in the same order. On a CPU, the sums are in host memory and the update waits for them.
-// On a device, the sums and the update are queued at once, and the host waits for the counters only. After agree() the
-// sums are done in both cases.
+// On a device, the sums and the update are queued at once, and the host waits for the counters only. The sums may still
+// run on the device after agree(), but later work in the compute stream waits for them.
 class Synchronizer {
  public:
   virtual ~Synchronizer() = default;
@@ -33,8 +33,8 @@ class Synchronizer {
   virtual void poll() = 0;                         // lets the sums advance; cheap, called between kernels
   // Call this when every gradient is ready. After it, Backend::start_update() may be called with the gradients.
   virtual void finish() = 0;
-  // Sums `counters` over the ranks. All ranks get the same bits. After finish(), agree() also waits for the sums of the
-  // gradients. Backend::finish_update() may then be called.
+  // Sums `counters` over the ranks. All ranks get the same bits. On a CPU, agree() after finish() also waits for the
+  // sums of the gradients. Backend::finish_update() may then be called.
   virtual void agree(std::span<double> counters) = 0;
 
   // Returns the elements that this rank updates. A rank that updates a part gets the summed gradients of that part

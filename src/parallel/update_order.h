@@ -76,8 +76,9 @@ struct Arrival {
 };
 
 // Repeats the order of arrival of an earlier run. `arrivals` are those of the steps after `begin`, in order. Throws
-// Error if `workers` workers cannot have made this order. next() throws Error if the arrivals end before the run. The
-// messages begin with `name`, which says where the arrivals come from.
+// Error if `workers` workers cannot have made this order. next() throws Error if the arrivals end before the run, or if
+// all ranks must meet after an update at which other gradients were being computed in the earlier run. The messages
+// begin with `name`, which says where the arrivals come from.
 std::unique_ptr<UpdateOrder> make_replayed_order(const std::string& name, int workers, std::int64_t begin,
                                                  std::vector<Arrival> arrivals, MeetsAfter meets);
 

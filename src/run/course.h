@@ -9,7 +9,8 @@
 
 namespace ringtrain {
 
-// Computes course, schedule and updates from the rest of the plan. Throws Error if an epoch is smaller than a batch.
+// Computes the course, the schedule, the updates and the beginning of a branch from the rest of the plan. Throws Error
+// if an epoch is smaller than a batch, or if branch.samples reaches beyond the end of a cosine or polynomial schedule.
 void plan_course(RunPlan& plan);
 
 // Returns the learning rate of the update that begins at `position`: the rate of the schedule times
@@ -42,7 +43,9 @@ Position place_of_step(const ScheduleContext& schedule, std::int64_t step);
 bool is_over(const RunPlan& plan, const Position& position);
 
 // Returns the table of batch.schedule or batch.follow_noise for `ringtrain plan`. Each batch has a row with its first
-// epoch, its passes, its learning rate and its number of steps. Returns "" if the batch never changes.
+// epoch, its passes, its learning rate and its number of steps. With batch.follow_noise, a row has only the
+// batch and its passes, and further rows say when the batch doubles and how many steps the run may have. Returns "" if
+// the batch never changes.
 std::string describe_batch_course(const RunPlan& plan);
 // Returns the table of rate_changes() for `ringtrain plan`.
 std::string describe_learning_rate(const RunPlan& plan);

@@ -6,7 +6,8 @@
 
 namespace ringtrain {
 
-// Returns each library with its version, as found at run time: "MPI", "HDF5", "oneDNN", "yaml-cpp", "nlohmann-json".
+// Returns each library with its version: "MPI", "HDF5" and "oneDNN" as found at run time, "yaml-cpp" and
+// "nlohmann-json" as found at build time.
 std::map<std::string, std::string> library_versions();
 
 std::string version_text();  // for `ringtrain --version`: the program, its build and its libraries

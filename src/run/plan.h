@@ -65,7 +65,7 @@ struct RunPlan {
   ScheduleContext schedule;           // the run's schedule; in a branch, that of the run that it leaves
   double adascale_times = 0;          // AdaScale's S = batch.global / learning_rate.base_batch; 0: it is off
   ScheduleContext base_schedule;      // AdaScale: the schedule in steps of base_batch
-  std::int64_t updates = 0;           // updates of the whole run by stop.epochs and stop.steps; 0: not known
+  std::int64_t updates = 0;           // updates of the run by stop.epochs, stop.steps and branch.samples; 0: not known
   std::int64_t samples_per_epoch = 0;
   LoaderPlan train_loader, validation_loader;  // the loaders of rank 0; for_rank() makes those of other ranks
   std::int64_t norm_samples = 0;               // samples for recomputing batch norm's statistics; 0: not recomputed
@@ -96,7 +96,9 @@ DatasetIndex stated_index(const Experiment& experiment, const std::string& prefi
 
 // Returns a name for the experiment. It depends on everything that decides the result and on nothing else: every key
 // that decides what is learned, and the identity of both data sets (uuid and split, not the path). It has 16
-// hexadecimal digits and is the same on any machine, with any number of ranks, folder or file name. If a data set is
+// hexadecimal digits and is the same on any machine, with any number of ranks, folder or file name. If servers have
+// ranks of their own, the name depends on the number of workers. The name of a branch depends on the point at which it
+// leaves its source run. If a data set is
 // not on this machine and the experiment gives its size (stated_index()), its identity is unknown. The name then
 // differs from the name of the run, and describe_run() says so.
 std::string experiment_id(const RunPlan& plan);

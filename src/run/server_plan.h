@@ -8,7 +8,7 @@
 
 namespace ringtrain {
 
-// Returns the number of ranks that are only servers.
+// Returns parallel.servers x parallel.replicas. These ranks are only servers if server_plan() returns a plan.
 std::int64_t server_ranks(const ParallelConfig& parallel);
 
 // Returns nothing if all ranks do the same. Throws Error if there are too few ranks, if the workers do not divide the

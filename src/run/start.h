@@ -12,7 +12,8 @@
 namespace ringtrain {
 
 // Rank 0 reads the files and sends their contents to the other ranks. All ranks thus see the same contents, and a file
-// server has only one reader. All functions are collective. `path` and `prefix` matter on rank 0, and in messages.
+// server has only one reader. The shared_...() functions are collective. `path` and `prefix` matter on rank 0, and in
+// messages.
 Experiment shared_experiment(const ExperimentArguments& arguments, Communicator& communicator);
 Experiment shared_experiment(const Experiment& of_rank_0, const std::string& path, Communicator& communicator);
 DatasetIndex shared_index(const std::string& prefix, Communicator& communicator);
@@ -28,7 +29,8 @@ TrainingData shared_data(const Experiment& experiment, Communicator& communicato
 // (cluster/node_memory.h).
 std::shared_ptr<const Dataset> shared_dataset(const DatasetIndex& index, const RankGroup& group);
 
-// Returns run.threads, or the number of cores in the rank's affinity mask. Warns if run.threads is larger.
+// Returns run.threads, or Session::available_threads() if it is 0. Rank 0 warns if run.threads is larger. Not
+// collective.
 int thread_count(const Experiment& experiment, const Session& session);
 
 // Collective over the group. Rank 0 writes which job this is and where the group's ranks are. Warns if ranks share

@@ -23,9 +23,9 @@ class BranchTrials {
   std::vector<std::string> overrides() const;  // overrides that clear the keys which belong only to the old run
 
   // The axis "at" has one case for each point and batch, for example 2_x4 or 500steps_x4. A case sets the keys
-  // branch.*. For a batch that is k times as large, the rate's factor is k with SGD and LARS and sqrt k with other
-  // optimizers. The study's key rate overrides this choice. Throws Error if the run exists but has no checkpoint at a
-  // point.
+  // branch.* and batch.global, and batch.largest if the run has it. For a batch that is k times as large, the rate's
+  // factor is k with SGD and LARS and sqrt k with other optimizers. The study's key rate overrides this choice. Throws
+  // Error if the run exists but has no checkpoint at a point.
   Axis axis(const Experiment& experiment) const;
 
  private:

@@ -3,7 +3,7 @@
 //   comparison = sum ("=" | "<" | "<=" | ">" | ">=") sum
 //   sum        = product {("+" | "-") product}
 //   product    = sign {("*" | "/") sign}
-//   sign       = ["-"] power
+//   sign       = "-" sign | power
 //   power      = value ["^" sign]                      2^3^2 = 2^9, -2^2 = -4
 //   value      = number | name | function "(" sum {"," sum} ")" | "(" sum ")"
 //   function   = sqrt abs exp log log2 log10 floor ceil round (of one value) | min max (of two or more)

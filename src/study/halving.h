@@ -26,6 +26,7 @@ struct Rung {
 // floor(points / eta^i) points.
 // With first = 0, rung i ends at ceil(samples / eta^(s - i)). Otherwise it ends at first x eta^i, until this number is
 // at least `samples` or only one point is left. That rung is the last one, and it ends at `samples`.
+// It may follow rung s, and then has one point.
 std::vector<Rung> halving_rungs(std::int64_t points, const HalvingBudget& budget);
 
 // Returns the samples of the whole search with one seed: the sum of the samples that each point trains on.

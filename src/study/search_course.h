@@ -33,7 +33,7 @@ class SearchCourse {
   void update(const std::vector<TrialStanding>& standings);
 
   // Returns the task of a trial: the number of samples up to which it trains. 0 means up to the trial's end. Returns
-  // nothing if the trial waits for others at the end of its rung, or if it was not promoted.
+  // nothing if the trial waits for others at the end of its rung, or if it was not promoted or has ended.
   std::optional<std::int64_t> task(std::size_t trial, const TrialStanding& standing) const;
 
   bool is_over() const { return over_; }                   // whether nothing is left to do

@@ -25,7 +25,8 @@ struct Rule {
   bool implied = false;  // true: the rule batch.global: batch_per_rank * ranks, which the program has added
 };
 
-// The end of each trial. These limits replace the experiment's stop.epochs and stop.steps. Its other limits stay.
+// The end of each trial. Limits by epochs or samples replace both stop.epochs and stop.steps of the experiment. Limits
+// by seconds or target replace only their own keys.
 struct Limits {
   std::vector<Setting> settings;  // values of stop.epochs, stop.seconds, stop.target_metric, stop.target_value
   std::int64_t samples = 0;       // rounded up to whole steps; 0: not given
@@ -39,11 +40,11 @@ struct Study {
   explicit Study(ExperimentDraft draft) : base(std::move(draft)) {}
 
   std::string path, name;
-  std::string experiment;              // path of the experiment's file
+  std::string experiment;              // the key experiment, or the experiment.yaml of the run that is branched
   std::vector<std::string> overrides;  // overrides for all trials, mainly from the command line
   ExperimentDraft base;                // the experiment with these overrides
   std::uint64_t seed = 1;              // seed of the draws
-  std::vector<Axis> axes;              // in the file's order, but ranks_per_trial is first
+  std::vector<Axis> axes;  // the axis of branch, then ranks_per_trial, then those of vary in the file's order
   Draws draws;
   std::vector<Setting> seeds;  // the seeds of repeat; empty: the experiment's seed
   std::vector<Rule> rules;

@@ -25,7 +25,7 @@ struct QueuedTrial {
 struct StudyWork {
   std::string folder;  // results/<study>
   StudyFacts facts;
-  std::vector<TrialRecord> trials;  // all trials of the study, with their state at the start
+  std::vector<TrialRecord> trials;  // all trials of the study; of their progress, only `starts` is sent
   std::vector<QueuedTrial> queue;   // longest first, so that the last trials are short and no rank waits long
   bool knows_seconds = false;
   bool asks_for_gpus = false;                   // some trial of the queue may run on GPUs

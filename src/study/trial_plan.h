@@ -17,7 +17,9 @@ namespace ringtrain {
 struct TrialPlan {
   BatchPlan batch;
   std::int64_t steps_per_epoch = 0;
-  std::int64_t steps = 0;    // 0: not known, because another limit or AdaScale ends the run
+  // Steps of the first batch. If the batch grows, the run has fewer updates. 0: not known, because another limit or
+  // AdaScale ends the run.
+  std::int64_t steps = 0;
   std::int64_t samples = 0;  // samples of these steps
   double peak_rate = 0;      // highest learning rate; for a branch, the rate at its beginning
   std::int64_t parameters = 0;

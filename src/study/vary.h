@@ -57,8 +57,8 @@ struct Draws {
 // to a multiple for integers, and stays within the range. In a uniform range every integer is equally likely.
 std::string value_at(const NumberRange& range, double fraction);
 
-// Returns `points` numbers from low to high, both included. They have equal distances, or equal ratios in a logarithmic
-// range. Numbers that become equal by rounding occur once.
+// Returns `points` numbers from low to high, both included. They are rounded as in value_at(). They have equal
+// distances, or equal ratios in a logarithmic range. Numbers that become equal by rounding occur once.
 std::vector<std::string> grid_values(const NumberRange& range, std::int64_t points);
 
 // Returns the settings of point `index`, one for each drawn key.

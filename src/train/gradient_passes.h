@@ -37,7 +37,7 @@ class GradientPasses {
 
   // Begins a step of batch.accumulation passes. If `measures` is true, the norms of the step's small batches are
   // measured. Returns a function that must be called for each bucket of gradients before the bucket is summed over the
-  // ranks.
+  // ranks. The function is empty if there is nothing to do for a bucket.
   BeforeBucket begin(const BatchPlan& batch, bool measures);
   // Runs the backward pass of pass `pass` of the step, after its forward pass. `hooks` launch buckets during the last
   // backward pass.

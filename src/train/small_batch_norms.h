@@ -62,7 +62,7 @@ class SmallBatchNorms {
   std::size_t tensor_count_;
   const NoiseGroups* groups_;
   std::unique_ptr<NormTotal> total_;  // null: the sum is not stored in the gradient vector
-  std::unique_ptr<Vector> before_;    // null: one small batch in a step
+  std::unique_ptr<Vector> before_;    // null: one small batch in a step, or apart_ is true
   std::int64_t batches_ = 0;          // small batches of this step that were measured
   TreeSum<Sums> earlier_;             // if apart_ is true: all small batches of the step but the last
 };

@@ -96,8 +96,9 @@ class Trainer {
   Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
           std::optional<UpdateShare> share = std::nullopt, StageRanks* stages = nullptr);
 
-  // Does one update. Throws Diverged if the loss or the gradient is not finite (fp16: if no loss scale makes the
-  // gradient finite). No weight has changed then.
+  // Does one update. Collective. Throws Diverged if the loss or the gradient is not finite (fp16: if the loss is not
+  // finite, or if no loss scale makes the gradient finite). No weight has changed then. Throws Error if this step
+  // compares the copies of the model and they differ.
   StepReport step(const Requests& requests);
 
   // compute() and apply() are the two halves of a step whose gradient and update are made by different ranks. compute()

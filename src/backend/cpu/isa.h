@@ -18,8 +18,8 @@ const char* isa_name(Isa isa);  // such as "AVX-512"
 int instruction_level();
 std::string level_name(int level);  // "AVX-512 BF16 and AMX"
 // From now on the process computes with no more than `level`, in its own kernels and in oneDNN. oneDNN keeps its first
-// choice, so this function throws Error if oneDNN has computed before. If ONEDNN_MAX_CPU_ISA is set, oneDNN obeys that
-// variable instead.
+// choice, so this function throws Error if oneDNN has computed before. If ONEDNN_MAX_CPU_ISA or DNNL_MAX_CPU_ISA is
+// set, oneDNN obeys that variable instead.
 void lower_instruction_level(int level);
 
 }  // namespace ringtrain::cpu
