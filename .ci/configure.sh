@@ -232,7 +232,7 @@ find_library DNNL_HOME dnnl.hpp dnnl libdnnl-dev onednn dnnl
 dnnl_cflags=$cflags dnnl_libs=$libs
 dnnl_version=$(macro DNNL_VERSION_MAJOR.DNNL_VERSION_MINOR.DNNL_VERSION_PATCH oneapi/dnnl/dnnl_version.h $cflags)
 
-find_library JPEG_HOME jpeglib.h jpeg libjpeg62-turbo-dev libjpeg-turbo libjpeg
+find_library JPEG_HOME jpeglib.h jpeg libjpeg-dev libjpeg-turbo libjpeg
 jpeg_cflags=$cflags jpeg_libs=$libs
 jpeg_version=$(macro LIBJPEG_TURBO_VERSION jconfig.h $cflags)
 case $jpeg_version in [0-9]*) ;; *) fail "the libjpeg that was found is not libjpeg-turbo, whose partial decoding is needed" "Set JPEG_HOME to libjpeg-turbo's folder." ;; esac

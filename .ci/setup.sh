@@ -2,7 +2,7 @@
 # Installs on Debian what the build, the tests and the plots need. On other systems it lists what is missing.
 #   .ci/setup.sh [tests]     tests: also Lmod (0.5 MB), with which a test loads the installed module
 set -u
-packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml-cpp-dev libdnnl-dev libjpeg62-turbo-dev libpng-dev nlohmann-json3-dev libcli11-dev
+packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml-cpp-dev libdnnl-dev libjpeg-dev libpng-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev wamerican hdf5-tools python3 python3-numpy python3-scipy python3-matplotlib python3-h5py python3-yaml python3-pytest"
 
 [ "${1:-}" != tests ] || packages+=" lmod"

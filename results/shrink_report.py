@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes a report's files smaller, so that it can be kept in git: results/shrink_report.py results/studies/NAME
 
-In an SVG, coordinates get two digits after the point, and line ends and comments are removed. SVGs are files, or parts
-of the page. A PNG gets 64 colours. A CSV stays as it is.
+In an SVG, numbers of 1 or more keep two digits after the point. Comments and metadata are removed, and line ends become
+blanks. An SVG is a file, or a part of an HTML page. A PNG gets 64 colours. Other files stay as they are.
 """
 
 import re

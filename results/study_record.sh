@@ -16,7 +16,8 @@ name=${2:-}
   echo "- \`report/\` has the figures and tables of the report."
   echo "- \`studies/\` has the study files as they ran."
   echo
-  echo "The first table says with what the report was made. The second table has the command of each study."
+  echo "The first table lists the program, the libraries and the machine that made the report. The second table lists the command of"
+  echo "each study. \`make study\` ran these commands. Before them, it made the study files in \`$report/studies/\` and the data sets."
   echo
   echo "| what | |"
   echo "|---|---|"

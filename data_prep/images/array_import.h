@@ -20,7 +20,7 @@ struct ImportOptions : ImageOptions {
   std::string images, labels;                       // names of the HDF5 data sets
   std::string layout;                               // "NHWC", "NCHW"; "": from the shape
   std::string class_list;                           // path of a file; "": each class is named by its label
-  std::string split;                                // "": train
+  std::string split;                                // "": train, and what is held out in validation
   std::optional<double> validation;                 // share of each class held out
   std::optional<ImportRows> rows, validation_rows;  // unset: all, none
 };

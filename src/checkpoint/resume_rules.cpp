@@ -17,7 +17,8 @@ namespace ringtrain {
 namespace {
 
 constexpr std::string_view fixed_keys[] = {
-    // These keys decide the random numbers and the order of samples.
+    // These keys decide the random numbers, the samples of each step and their order, the groups of batch norm, and
+    // which targets count.
     "seed", "batch.global", "batch.worker", "data.order", "data.sequence", "data.blanks", "data.augmentation",
     // These keys decide the shapes of the weights.
     "model.kind", "model.hidden", "model.layers", "model.depth", "model.width", "model.stem", "model.stride_in",
@@ -30,9 +31,8 @@ constexpr std::string_view fixed_keys[] = {
     "optimizer.adascale", "branch.batch_factor"};
 
 constexpr const char* hint =
-    "these stay the same over a run: resume with the experiment.yaml of the run's folder, or start a new run in "
-    "another "
-    "run.dir";
+    "these stay the same over a run: resume with the experiment.yaml of the run's folder, or start a new run "
+    "in another run.dir";
 constexpr const char* hint_of_branch =
     "a branch keeps these of the run that it leaves: begin with the experiment.yaml of that run's folder, and give the "
     "batch as branch.batch_factor";

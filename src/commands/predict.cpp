@@ -188,8 +188,7 @@ void print_basis(const Forecast& f) {
   if (s.passes.size() == 1)
     log_warning(
         "only one size of pass was measured: the time of smaller passes is assumed to be proportional, so the "
-        "prediction "
-        "is too optimistic");
+        "prediction is too optimistic");
 }
 
 // A data set cannot make a step faster, so such a measurement comes from a busy machine.
@@ -242,8 +241,7 @@ int predict(const PredictArguments& arguments) {
   if (experiment.parallel.shard_state)
     log_info(
         "parallel.shard_state: a reduce-scatter and an all-gather move the bytes of the ring's sum, and are predicted "
-        "as "
-        "that sum. The all-gather follows the update, so a step whose sums hide behind its passes is slower than this");
+        "as that sum. The all-gather follows the update, so a step whose sums hide behind its passes is slower than this");
   print_turns(forecast, rows);
   print_basis(forecast);
 

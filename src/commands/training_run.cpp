@@ -381,7 +381,8 @@ void TrainingRun::finish_writing() {
   if (writer_) writer_->finish();
 }
 
-// On rank 0. Checkpoints of later steps are those that --resume did not use, because they are damaged.
+// Rank 0 calls this. Returns the newest checkpoint whose copies were compared. If there is none, returns the newest one
+// that can be read. Checkpoints of later steps are left out: --resume did not use them, because they are damaged.
 KnownCheckpoint TrainingRun::known_good() const {
   KnownCheckpoint newest{.name = "", .compared = false};
   for (const std::int64_t step : checkpoint_steps(run_dir_)) {

@@ -18,7 +18,8 @@ const ScheduleContext& rate_schedule(const RunPlan& plan);
 // part of `scale_invariant_steps` (Johnson et al. 2020, algorithm 1).
 double schedule_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps);
 
-// Returns whether a run at this position has done all steps that stop.epochs and stop.steps ask for.
+// Returns whether stop.epochs or stop.steps end the run at this position. With AdaScale, `scale_invariant_steps` count
+// for stop.epochs. In a branch, branch.samples alone decides.
 bool has_all_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps);
 
 // Returns whether the norms of the small batches are summed over the ranks with the gradients: AdaScale's update needs

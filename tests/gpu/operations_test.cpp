@@ -32,7 +32,8 @@ std::vector<float> values_of(const DnnOperation& op, const DnnTensor& tensor, st
   std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
   const bool scale = tensor.role == DnnRole::scale;
   const bool weights = tensor.role == DnnRole::w || tensor.role == DnnRole::b;
-  // Sums are about 1, so that nothing overflows in fp16.
+  // Weights are scaled so that convolutions, data gradients and matrix products give values of about 1. The sums of a
+  // weight gradient are larger, but fp16 still holds them.
   const double terms = op.kind == DnnKind::matmul ? static_cast<double>(op.k) : static_cast<double>(op.c * op.r * op.r);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double normal = random_normal(key, i);

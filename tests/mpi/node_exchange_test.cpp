@@ -103,7 +103,8 @@ TEST(NodeExchange, MemoryThatWasReleasedIsGivenAgain) {
   EXPECT_EQ(kept.values(), exact_sums(session().size(), 300, 99));
 }
 
-// One rank that cannot share is enough, in the first allocation or in a later one.
+// If one rank cannot share its memory, the ranks of its node sum by messages. Here the first allocation fails, or a
+// later one.
 TEST(NodeExchange, RanksThatCannotShareSumByMessages) {
   constexpr std::size_t length = 100'000;
   for (const int limited : {0, session().size() - 1})

@@ -124,7 +124,7 @@ TEST(Kernels, DropoutCountersOfLongSequencesAreNewAndThoseOfShortOnesAreAsBefore
   EXPECT_EQ(seen.size(), places);
 }
 
-// The vectorised loops must give the results of the scalar formula, except for contraction.
+// On every instruction set, loss and gradient must agree with a formula in double precision, up to rounding.
 TEST(Kernels, CrossEntropyMatchesDoublePrecision) {
   const std::int64_t classes = 31, width = 32, rows = 40;
   std::vector<float> logits(static_cast<std::size_t>(rows * width)), bias(static_cast<std::size_t>(width), -1e30f);
