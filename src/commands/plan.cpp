@@ -86,8 +86,8 @@ std::string describe_threads(const RunPlan& p, const PlanArguments& arguments) {
              " shared the ", counted(arguments.shared_cores, "core"), " of this machine; run.threads=N plans for N\n");
 }
 
-// Adds a warning if this node has less memory than `ranks` ranks need. They share the data sets, and only rank 0 writes
-// a checkpoint.
+// Adds a warning if `ranks` ranks need more memory than this node has, or than a limit of the job leaves. The ranks share
+// the data sets, and only rank 0 writes a checkpoint.
 void warn_of_memory(const RunPlan& p, const std::vector<MemoryItem>& memory, std::int64_t ranks,
                     std::vector<std::string>& warnings) {
   const std::int64_t once =
@@ -98,7 +98,8 @@ void warn_of_memory(const RunPlan& p, const std::vector<MemoryItem>& memory, std
   const std::optional<HostMemory> host = host_memory();
   if (!host || needed <= static_cast<double>(host->total)) return;
   warnings.push_back(cat(counted(ranks, "rank"), ranks == 1 ? " needs " : " need ", readable_bytes(needed),
-                         " of memory, and this machine has ", readable_bytes(static_cast<double>(host->total)),
+                         " of memory, and ", host->is_limited ? "a limit of this job leaves " : "this machine has ",
+                         readable_bytes(static_cast<double>(host->total)),
                          "; a smaller batch.micro, memory.recompute or fewer ranks on a node need less"));
 }
 
