@@ -51,7 +51,8 @@ for library in $(needed_by $folder/programs/* $folder/mpi/plugins/*.so $folder/m
   cp -L "$library" "$folder/lib/"
 done
 libc=$(dirname "$(ldd bin/ringtrain | sed -nE 's/.*libc\.so\.6 => (\/[^ ]+) .*/\1/p')")
-# CUDA's libraries and the C library open these empty or look-up libraries, which must have the version of libc.
+# CUDA's libraries and the C library open these libraries at run time, so ldd may not list them. Those of the C library
+# must have its version.
 for library in libdl.so.2 librt.so.1 libpthread.so.0 libutil.so.1 libresolv.so.2 libnss_files.so.2 libnss_dns.so.2 libz.so.1; do
   [ -e "$libc/$library" ] && cp -L "$libc/$library" $folder/lib/
 done
@@ -73,7 +74,7 @@ ringtrain COMMIT, with everything but CUDA's libraries. No installation: unpack 
   ./ringtrain --version                 or train, plan, ... : as the README of ringtrain says
   tests/mpirun.sh 4 ./ringtrain train configs/names.yaml
                                         4 ranks on this machine
-  tests/gpu/check.sh                    everything that wants a GPU
+  tests/gpu/check.sh                    all checks that need a GPU
 
 CUDA's driver, cuDNN and NCCL are the machine's; when they are not found, name their folders in RINGTRAIN_CUDA_LIBRARIES.
 TEXT

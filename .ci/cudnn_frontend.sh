@@ -14,7 +14,8 @@ python=$(python_with_pip)
 mkdir -p build
 scratch=$(mktemp -d build/cudnn-frontend.XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
-# The headers are the same for every machine and Python. This file has the recorded checksum.
+# The headers are the same for every machine and Python, so this one package is taken everywhere, and the
+# checksum is that of this package.
 download_wheels "$scratch" --platform manylinux_2_28_x86_64 --implementation cp --python-version 3.11 --abi cp311 \
   <<< "nvidia-cudnn-frontend==$version --hash=sha256:$sha256"
 "$python" -c 'import sys, zipfile

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Puts cuobjdump and nvdisasm, which show the code of compiled kernels, into build/cuobjdump. They are NVIDIA's packages
-# from PyPI in fixed versions with fixed checksums. Most CUDA toolkits have both. Prints the folder that has them.
+# from PyPI in fixed versions with fixed checksums. If the build's CUDA toolkit has both programs, as most toolkits do,
+# nothing is downloaded. Prints the folder that has them.
 set -eu
 cd "$(dirname "$0")/.."
 home=$(sed -n 's/^CUDA_FOLDER := //p' build/config.mk 2> /dev/null || true)

@@ -34,8 +34,8 @@ for library in bin/*.so; do
   [ ! -e "$library" ] || install -m 755 "$library" "$to/lib/ringtrain/"
 done
 
-# Installs the files that the programs come with, in the folders of the checkout. The scripts and pages look for the
-# programs in bin/. share/doc/ringtrain is the same folder.
+# Installs the files that the programs come with, in folders with the same names as in the checkout. The scripts look
+# for the programs in bin/, and the pages name them so. share/doc/ringtrain is the same folder as share/ringtrain.
 ln -sfn ../../bin "$share/bin"
 ln -sfn ../ringtrain "$to/share/doc/ringtrain"
 cp -r configs "$share/"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Starts a program of this folder with the folder's own C library, loader and MPI. Nothing is installed, and the folder
-# may lie anywhere. CUDA's libraries come from the machine: from a toolkit or module (CUDA_HOME, CUDNN_HOME, NCCL_HOME,
+# The start script of a bundle. `make bundle` copies it into the bundle's folder under the name `ringtrain`. It starts a
+# program of that folder with the folder's own C library, loader and MPI. Nothing is installed, and the folder may lie
+# anywhere. CUDA's libraries come from the machine: from a toolkit or module (CUDA_HOME, CUDNN_HOME, NCCL_HOME,
 # LD_LIBRARY_PATH), from a Python environment (nvidia/*/lib), or from the folders of RINGTRAIN_CUDA_LIBRARIES.
 set -eu
 self=$(readlink -f "$0")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Chooses pictures of each class, so that a study of any folder stays small: choose_pictures.py FOLDER OUT --count N
 
-FOLDER holds a folder per class, or train/ and val/ (or validation/) with one per class. OUT gets the same folders, with links
-to the chosen pictures. A split gets at most N pictures, and every class an equal share of them. If FOLDER has no splits, 2 N
-pictures are chosen, which are split later. The choice depends only on the names of the pictures.
+FOLDER holds a folder per class, or train/ and val/ (or validation/) with one per class. OUT gets the same folders, with
+links to the chosen pictures. A split gets at most N pictures, and every class an equal share of them. A class gets at
+least one picture, so more than N classes get more than N pictures. If FOLDER has no splits, at most 2 N pictures are
+chosen, which are split later. The choice depends only on the names of the pictures.
 """
 
 import argparse

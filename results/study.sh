@@ -3,7 +3,7 @@
 # and writes their report. After Ctrl-C or a failure, run it again; it continues where it was. Variables:
 # PICTURES=folder: a folder with a folder of pictures for each class, in place of the handwritten digits.
 # STUDIES="file ...": study files, in place of configs/studies/twin_*.yaml. RANKS: number of ranks, by default one per
-# core. REPORT: folder of the report, by default results/twins. DATA: folder of the data.
+# core, from 2 to 16. REPORT: folder of the report, by default results/twins. DATA: folder of the data.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-python3}
@@ -13,7 +13,7 @@ twins="goyal zero_gamma lars batch_schedule adascale critical_batch noise_names 
 studies=${STUDIES:-$(for twin in $twins; do echo "configs/studies/twin_$twin.yaml"; done)}
 step() { printf '\n== %s\n' "$1"; }
 
-# One rank per core, but at least two, because some trials compare one rank with two.
+# One rank per core, but at most 16, and at least two, because some trials compare one rank with two.
 cores=$(lscpu -p=Core,Socket 2> /dev/null | grep -v '^#' | sort -u | wc -l)
 usable=$(nproc)
 [ "$cores" -ge 1 ] && [ "$cores" -le "$usable" ] || cores=$usable

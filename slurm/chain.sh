@@ -1,6 +1,6 @@
 #!/bin/bash
 # Submits several jobs, one after the other, for a run that takes longer than the queue allows, on sites without requeueing.
-# Each job waits for the jobs before it and continues from their checkpoint. A job that finishes or fails cancels the rest.
+# Each job waits for those before it and continues from their checkpoint. When the run ends or fails, the rest is cancelled.
 #
 #   slurm/chain.sh NUMBER [sbatch's options] slurm/train.sbatch [--stage] EXPERIMENT.yaml [key.path=value ...]
 #   slurm/chain.sh 5 --time=24:00:00 --nodes=2 slurm/train.sbatch configs/imagenet_resnet50_8192.yaml

@@ -7,7 +7,8 @@ fail() { say "error: $*" >&2; leave 1; }
 chain=''
 case ${1:-} in --chain=*) chain=${1#--chain=}; shift ;; esac
 
-# Ends the script and cancels the later jobs of its chain. They would meet the same error, or have nothing to do.
+# Ends the script and cancels the later jobs of its chain. They would meet the same error, or have nothing to do. If the
+# job was terminated, or ends with exit code 85, the later jobs stay.
 terminated=no
 leave() {
   if [ -n "$chain" ] && [ $terminated = no ] && [ "$1" != 85 ]; then
@@ -55,7 +56,7 @@ rank_count=${SLURM_NTASKS:-$((node_count * ${SLURM_NTASKS_PER_NODE:-1}))}
 # `sbatch --export=NONE` sets this variable to NONE. Every srun below would use it, and the ranks would have no PATH.
 export SLURM_EXPORT_ENV=ALL
 
-# Runs a command once on every node, without MPI, while nothing else runs.
+# The beginning of a command line: it runs a command once on every node, without MPI. No other step may run then.
 per_node=(srun --mpi=none --nodes="$node_count" --ntasks="$node_count" --ntasks-per-node=1 --cpus-per-task=1)
 
 # Returns success if every node of the job starts a process within a minute.

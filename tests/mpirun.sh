@@ -1,15 +1,16 @@
 #!/bin/bash
 # Runs a command on N ranks of this machine, also as root, in a container or with more ranks than cores:
 #   tests/mpirun.sh N COMMAND ...
-# Ranks get equal shares of the cores and stay on them. With more ranks than cores, ranks are not bound, and they sleep
-# while they wait. Runs on several nodes use the site's own launcher (srun).
+# With Open MPI, ranks get equal shares of the cores and stay on them. Ranks are not bound if this process may use only
+# some of the machine's CPUs. With more ranks than cores, ranks are not bound either, and they sleep while they wait.
+# Runs on several nodes use the site's own launcher (srun).
 set -eu
 [ $# -ge 2 ] || { echo "usage: tests/mpirun.sh N COMMAND ..." >&2; exit 2; }
 ranks=$1
 shift
 case $ranks in '' | *[!0-9]* | 0) echo "error: the number of ranks is '$ranks', expected 1 or more" >&2; exit 2 ;; esac
 
-# Uses the mpirun of the MPI that the programs were linked with.
+# MPIRUN=... or MPI_HOME=... chooses the mpirun. Otherwise it is that of the MPI with which the programs were linked.
 root=$(cd "$(dirname "$0")/.." && pwd)
 built_with=$(sed -n 's/^MPIRUN := //p' "$root/build/config.mk" 2> /dev/null || true)
 [ -x "$root/bin/mpirun" ] && built_with=$root/bin/mpirun # a bundle has its own

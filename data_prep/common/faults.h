@@ -10,7 +10,7 @@ namespace ringtrain {
 
 struct Verification {
   std::vector<std::string> faults;   // each is one sentence that names the file and the record or block
-  std::vector<std::string> summary;  // what the data set holds
+  std::vector<std::string> summary;  // what the data set holds, and the warnings
 };
 
 // Collects the faults of one kind in one file. It lists the first few and only counts the others, because a damaged

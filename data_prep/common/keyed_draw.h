@@ -1,4 +1,4 @@
-// Draws a uniform number in (0, 1) from a key and a text. The numbers decide which samples are held out.
+// Draws a uniform number in (0, 1] from a key and a text. The numbers decide which samples are held out.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,10 @@
 // The processes of one conversion: the ranks of MPI if mpirun or srun started them, otherwise this process alone.
 //
-// A conversion makes one object of Ranks and gives it to its parts. Rank 0 lists the input, prints, and renames the
-// files at the end. The other ranks get the list by broadcast() and do their share of the images and files. Without a
-// launcher MPI is not started, so a conversion also runs on login nodes where MPI cannot start. barrier(), broadcast(),
-// gather() and sum() are collective: every rank must call them in the same order.
+// A conversion makes one object of Ranks and gives it to its parts. Rank 0 prints, and renames the files at the end. It
+// also lists the images of folders, and the other ranks get this list by broadcast(). In an import of arrays, every
+// rank makes the list itself. All ranks do their share of the images and files. Without a launcher MPI is not started,
+// so a conversion also runs on login nodes where MPI cannot start. barrier(), broadcast(), gather() and sum() are
+// collective: every rank must call them in the same order.
 #pragma once
 
 #include <cstdint>

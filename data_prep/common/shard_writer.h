@@ -41,7 +41,9 @@ struct ShardRange {
 };
 ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t shard);
 
-// The files of a conversion. Until commit() they have temporary names. Without commit() the destructor removes them.
+// The files of a conversion. Until commit() they have temporary names. Without commit() the destructor removes the
+// files that were given to add(). A conversion of images gives its shards to add() only just before commit(). After an
+// error, its finished shards therefore stay for --resume.
 class OutputFiles {
  public:
   // Removes the files that an interrupted conversion left. With `resume` all files stay, so that the caller can use

@@ -28,8 +28,9 @@ struct ListedImage {
 // Reads lines like "val/ILSVRC2012_val_00000001.JPEG 65": path (may hold blanks), white space, label or class id.
 std::vector<ListedImage> read_image_list(const std::string& path);
 
-// Returns the label of each entry: a class id, or a number below the number of classes. If `classes` is empty, it is
-// filled: the entries must be all numbers, which are labels and ids at once, or all ids. Throws Error naming the line.
+// Returns the label of each entry. An entry names its class by the class id, or by a number below the number of
+// classes. If `classes` is empty, it is filled: the entries must be all numbers, which are labels and ids at once, or
+// all ids. Throws Error that names the line.
 std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, const std::string& path,
                                     ClassList& classes);
 

@@ -94,9 +94,9 @@ DataCommand declare_images(Program& program) {
 DataCommand declare_import(Program& program) {
   CLI::App& c = program.add(
       "import",
-      "Turns other people's HDF5 arrays of images into a data set. u8 pixels (N, H, W, C), (N, C, H, W) or (N, H, W), "
-      "or encoded images of variable length (Fuel's encoded_images and targets). Labels are integers (N) or (N, 1) "
-      "that count from 0.");
+      "Turns other people's HDF5 arrays of images into a data set. The images are u8 pixels (N, H, W, C), (N, C, H, W) "
+      "or (N, H, W), or encoded images of variable length (Fuel's encoded_images and targets). Labels are integers (N) "
+      "or (N, 1) that count from 0.");
   struct Typed : ImportOptions {
     std::vector<std::string> words;
   };

@@ -53,7 +53,8 @@ struct ImagesReport {
 // Throws Error when options contradict each other.
 void check_image_options(const ImageOptions& options);
 
-// On rank 0, makes the files of the splits ("train", "validation"), before any long work. Other ranks get null.
+// On rank 0, checks and locks the names of the output files of the splits ("train", "validation"), before any long
+// work. It makes no data file yet. Other ranks get null.
 std::unique_ptr<OutputFiles> make_output_files(const ImageOptions& options, const std::vector<std::string>& splits,
                                                const Ranks& ranks);
 

@@ -34,9 +34,9 @@ struct ImageListing {
   static ImageListing deserialize(const std::string& bytes);
 };
 
-// Lists the images of the input. Throws Error if folders cannot be read, if there are no images, if both lists have an
-// image, or if --validation is given beside a validation split. Without a class list, it also throws if the classes of
-// the splits differ or a class is empty. With one, it throws for a class that is not in the list.
+// Lists the images of the input. Throws Error if folders cannot be read, if there are no images, if an image is in both
+// splits, or if --validation is given although there is a validation split. Without a class list, it also throws if the
+// classes of the splits differ or a class is empty. With one, it throws for a class that is not in the list.
 ImageListing list_images(const ImagesOptions& options, int threads);
 
 // Moves a share of each class to the validation split. These are the images with the lowest keyed hash of seed and key,

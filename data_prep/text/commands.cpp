@@ -11,9 +11,10 @@
 namespace ringtrain {
 
 DataCommand declare_names(Program& program) {
-  CLI::App& c = program.add("names",
-                            "Turns names into a data set of prefixes. INPUT has one name a line, or is a CSV file with a "
-                            "header; '-' is standard input.");
+  CLI::App& c =
+      program.add("names",
+                  "Turns names into a data set of prefixes. INPUT has one name a line, or is a CSV file with a "
+                  "header; '-' is standard input.");
   struct Typed : NamesOptions {
     std::vector<std::string> words;
     bool lower_case = false;
@@ -69,11 +70,11 @@ DataCommand declare_text(Program& program) {
 DataCommand declare_verify(Program& program) {
   CLI::App& c = program.add(
       "verify",
-      "Checks everything about a data set, checksums too. Files, attributes, types, totals and ids. Images: that every "
-      "one decodes, has the shape and a label that the file says, and is in one split only; it says how many there are "
-      "of each class. Names: padding, that every row is a prefix of its name, and that no name is in both splits. PREFIX "
-      "is a converter's --out (both splits) or one split of it. Every fault is one line; the exit code is 1 if there is "
-      "any.");
+      "Checks everything about a data set: files, attributes, types, totals, ids and checksums. Of images, it checks "
+      "that every one decodes, has the shape that the file says, has a label of a class, and is in one split only; it "
+      "also counts the images of each class. Of names, it checks the padding, that every row is a prefix of its name, "
+      "and that no name is in both splits. PREFIX is a converter's --out (both splits) or one split of it. Every fault "
+      "is one line; the exit code is 1 if there is any.");
   const auto targets = std::make_shared<std::vector<std::string>>();
   add_operands(c, *targets, "PREFIX|FILE.h5 ...");
   return {&c, false, [targets] {

@@ -164,8 +164,9 @@ def none_of(value):
 
 
 def draw_point(axes, index, point, name):
-    """Draws the largest batch without loss into the upper axes, with an arrow when no larger batch was tried. Draws the
-    loss of each batch into the lower axes. Returns the batches."""
+    """Draws the largest batch that costs no extra samples into the upper axes, with an arrow when no larger batch was
+    tried. Draws how far each batch's loss is above that of the smallest batch into the lower axes. Returns the batches
+    of the lower axes."""
     losses, largest = point.losses, point.largest
     look = style.line(index, linestyle="")
     tried = [point.batch_of(k) for k in losses]
@@ -214,11 +215,13 @@ def figure(points, parents):
         TITLE,
         drawing,
         rows_of(points),
-        "At each point branches left the run with k times its batch, all for the same number of samples. A batch costs no "
-        f"samples where the loss at its end is at most {TOLERANCE:g} nats above that of every smaller batch; of the smoothed "
-        "loss one half is the last step's (Merrill et al. 2025, arXiv:2505.23971). Above: the largest such batch, and as short "
-        "lines all that were tried; an arrow where none larger was tried, so that it may be larger. Black: the run's own noise "
-        "scale, which McCandlish et al. 2018 expect near the critical batch. Below: what each batch lost.",
+        "At each point branches left the run with k times its batch, all for the same number of samples. A batch costs "
+        f"no extra samples if the loss at its end is at most {TOLERANCE:g} nats above that of every smaller batch. The "
+        "loss is smoothed: one half of it is the last step's loss (Merrill et al. 2025, arXiv:2505.23971). The upper "
+        "axes show the largest such batch, and all batches that were tried as short lines. An arrow says that no "
+        "larger batch was tried, so the largest one may be larger. Black: the run's own noise scale, which McCandlish "
+        "et al. 2018 expect near the critical batch. The lower axes show how far the loss of each batch is above that "
+        "of the smallest batch.",
         warnings(points),
     )
 
@@ -247,12 +250,12 @@ def warnings(points):
         few = sorted({f"{b.factor:g}" for b in point.branches if 0 < b.steps < FEW_STEPS}, key=float)
         if few:
             found.append(
-                f"{place}: fewer than {FEW_STEPS} steps in the branches at x {', x '.join(few)}; their smoothed loss is "
-                "hardly smoothed"
+                f"{place}: fewer than {FEW_STEPS} steps in the branches at x {', x '.join(few)}; their smoothed loss "
+                "is hardly smoothed"
             )
         lost = sorted({f"{b.factor:g}" for b in point.branches if not math.isfinite(b.loss)}, key=float)
         if lost:
-            found.append(f"{place}: the branches at x {', x '.join(lost)} did not finish, so they count as a loss")
+            found.append(f"{place}: the branches at x {', x '.join(lost)} did not finish, so none of them counts")
         if len(point.losses) < 2:
             found.append(f"{place}: one batch alone, so there is nothing to compare it with")
     return found

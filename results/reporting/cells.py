@@ -58,8 +58,8 @@ def varied_keys(runs):
 
 
 def follows_batch(key, runs):
-    """Returns whether the key is a number with only one value at each batch. Worker groups, warm-up and length often
-    are."""
+    """Returns whether the key is a number with only one value at each batch. batch.worker, learning_rate.warmup_epochs
+    and stop.epochs often are such keys. Keys of the model, the data, the loss and the precision never count."""
     if key.startswith(NOT_FOLLOWING) or not all(is_number(value_of(run, key)) for run in runs):
         return False
     values = {}

@@ -20,7 +20,7 @@ def by_ranks(runs):
 
 
 def machine(run):
-    """Returns precision, threads and backend. Runs are compared over ranks or batch only if these are equal."""
+    """Returns precision, threads, backend and way(). Runs are compared over ranks or batch only if these are equal."""
     return (
         run.of_start("precision", run.config.get("precision")),
         run.config.get("run.threads", 0),

@@ -38,8 +38,8 @@ def mean_batch(point, target):
 
 
 def fits(lines, target):
-    """Maps each family to the Fit over its batches, each at its best rate. Leaves out families whose evaluations are too
-    far apart."""
+    """Maps each family to the Fit over its batches, each at its best rate. Leaves out families whose evaluations are
+    too far apart, and families with fewer than three batches."""
 
     def between(run):
         cost = measures.cost_to(run, target)

@@ -9,7 +9,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# These keys decide how fast a run is, not what it learns. src/config/schema.cpp marks the same keys as how_it_runs.
+# These keys do not decide what a run learns. They decide how fast it is, what it measures, and what it keeps.
+# src/config/schema.cpp marks the same keys as how_it_runs.
 HOW_IT_RUNS = {
     "name",
     "data.train",

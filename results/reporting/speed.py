@@ -1,10 +1,12 @@
-"""The time and memory of a run's steps, its node-hours and its energy. Times leave out the first tenth of the steps."""
+"""The time and memory of a run's steps, its node-hours and its energy. Medians and means over the steps leave out the
+first tenth of the steps. Sums over all steps, node-hours and energy do not."""
 
 import math
 
 import numpy
 
-# The parts of a rank's time. A line of metrics.jsonl has the parts of rank 0, which add up to the step of that line.
+# The parts of a rank's time. A line of metrics.jsonl has the parts of rank 0. They add up to the time of that line's
+# step, except for some bookkeeping, which is the "rest".
 PARTS = [
     "input",
     "forward",

@@ -1,5 +1,6 @@
-// The hash of Fowler, Noll and Vo, 64 bits, variant 1a. It names contents in caches. It does not protect against
-// attackers.
+// The hash of Fowler, Noll and Vo, 64 bits, variant 1a. It names trials and contents of caches, and it makes the random
+// key of a parameter's initial values from the parameter's name. Another hash would therefore change initial weights
+// and names. This hash does not protect against attackers.
 #pragma once
 
 #include <cstdint>

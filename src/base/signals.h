@@ -1,5 +1,6 @@
-// Requests from outside to stop with a checkpoint. SIGTERM (preemption, time limit), SIGUSR1 (Slurm's --signal, and
-// forwarded by mpirun) and SIGINT only set a flag. The training loop reads the flag once per step.
+// Requests from outside to stop with a checkpoint. The first signal only sets a flag: SIGTERM (preemption, time limit),
+// SIGUSR1 (Slurm's --signal, and forwarded by mpirun), SIGUSR2, SIGINT or SIGHUP. The training loop reads the flag once
+// per step.
 #pragma once
 
 #include <string>

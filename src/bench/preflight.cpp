@@ -67,8 +67,8 @@ void write(Json& j, const std::vector<WatermarkPoint>& watermark) {
   for (const WatermarkPoint& w : watermark) j.push_back({w.time, w.share});
 }
 
-// Returns the number if it is at least `least`, and an int if it is also at most a thousand million. Otherwise throws
-// Error. Predictions divide by counts and add them, so they must not be 0 or close to the largest int.
+// Returns the number. Throws Error if it is less than `least`, or if it is an int above a thousand million. Predictions
+// divide by counts and add counts, so a count must not be 0 or close to the largest int.
 template <class Number>
 Number number_from(const Json& j, const std::string& name, Number least) {
   constexpr int most = 1'000'000'000;

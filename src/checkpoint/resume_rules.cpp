@@ -41,7 +41,7 @@ bool is_fixed(std::string_view key) {
   return std::find(std::begin(fixed_keys), std::end(fixed_keys), key) != std::end(fixed_keys);
 }
 
-// Returns a text such as "model.hidden is 24, was 16; seed is 2, was 1".
+// Returns a text such as "seed is 2, was 1; model.hidden is 24, was 16".
 std::string list(const std::vector<KeyChange>& changes) {
   std::string text;
   for (const KeyChange& c : changes) text += cat(text.empty() ? "" : "; ", c.key, " is ", c.is, ", was ", c.was);

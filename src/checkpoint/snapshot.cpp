@@ -28,8 +28,8 @@ constexpr std::string_view running_prefix = "running/";
 // Returns the name of a tensor's array in files. "" if the vector has no values for this tensor.
 using NameOf = std::function<std::string(const Parameter&)>;
 
-// One array per tensor. The padding and the order of the flat vector are not stored.
 using CopyTensor = std::function<void(const Parameter&, std::span<float>)>;
+// Stores one array per tensor. The padding and the order of the flat vector are not stored.
 void store_tensors(Checkpoint& checkpoint, const NameOf& name_of, const ParameterTable& parameters,
                    const CopyTensor& copy) {
   for (const Parameter& p : parameters.all()) {
@@ -63,7 +63,7 @@ const NamedArray& array_of_tensor(const Checkpoint& checkpoint, const std::strin
   const NamedArray& array = checkpoint.array(name);
   if (array.shape != p.shape)
     throw Error(cat("the checkpoint's ", array.name, " has another shape than the model's ", p.name),
-                "resume with the experiment that the checkpoint was made by");
+                "resume with the experiment that wrote the checkpoint (experiment.yaml in its run folder)");
   return array;
 }
 
@@ -207,7 +207,7 @@ NoiseScale::State noise_of(const Checkpoint& checkpoint) {
   return state;
 }
 
-// Stored as text, because twelve numbers for each of hundreds of tensors are too many for attributes.
+// Stores the states as one text, because twelve numbers for each of hundreds of tensors are too many for attributes.
 void store_noise_groups(Checkpoint& checkpoint, const NoiseGroups& groups) {
   nlohmann::json states = nlohmann::json::object();
   for (std::size_t i = 0; i < groups.size(); ++i) states[groups.name(i)] = groups.scale(i).state();
@@ -503,7 +503,8 @@ static void share_parts(const Checkpoint* checkpoint, Trainer& trainer, const Ru
   };
   std::vector<float> whole;
   if (fresh > 0) {
-    // Without a checkpoint, every rank computes the same initial weights from the seed and the tensors' names.
+    // Without a checkpoint, every rank computes the initial weights of its part of the model. They follow from the seed
+    // and the tensors' names, so they are the same in all replicas.
     whole.resize(static_cast<std::size_t>(trainer.weights().size()));
     initialize(trainer.part().parameters, plan.experiment.seed, whole);
     trainer.backend().copy_from_host(whole, trainer.weights(), 0);

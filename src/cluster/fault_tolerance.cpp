@@ -32,7 +32,7 @@ void find(Function& function, const char* name) {
 }
 
 // Returns Open MPI's variable that says whether the launcher has switched fault tolerance on. Open MPI has the
-// functions in any case. Null: this is another MPI library.
+// functions in any case. Null: this is another MPI library, or Open MPI before version 5.
 const bool* open_mpi_switch() {
   static const auto* enabled = static_cast<const bool*>(dlsym(RTLD_DEFAULT, "ompi_ftmpi_enabled"));
   return enabled;

@@ -1,5 +1,6 @@
-// A communicator of NCCL whose calls never block. A rank that does not come causes an error, and abort() works at any
-// time.
+// A communicator of NCCL in non-blocking mode: NCCL's own calls return at once. start() and settle() wait until NCCL
+// has accepted a call, but only for a limited time. A rank that does not come then causes an error. abort() works at
+// any time.
 #pragma once
 
 #include <functional>

@@ -28,13 +28,13 @@ class NodeExchange {
 
   // Returns memory, filled with zeros, that the ranks of the node can read. It begins at a page. If the ranks cannot
   // map it, each rank gets memory of its own, and holds() is false for it. Collective over the group. Throws Error if
-  // there is too little memory.
+  // the system refuses the memory.
   void* allocate(std::size_t bytes);
   void release(void* memory);  // not collective
 
-  // Returns true if the ranks of the node can read `values`, which must be in memory of allocate().
+  // Returns true if the ranks of the node can read `values`. They can only read memory of allocate().
   bool holds(const float* values) const;
-  // Returns true if `rank` is another rank of the node.
+  // Returns true if `rank` is a rank of this rank's node.
   bool reaches(int rank) const { return rank >= 0 && place_of(rank) >= 0; }
 
   // Offers `values`, for which holds() is true, to a rank for which reaches() is true. The values must not change

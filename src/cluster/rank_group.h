@@ -9,8 +9,9 @@
 //
 // 1. The rank that has an error calls Communicator::abort(), which calls fail().
 // 2. The other ranks see the message while they wait, throw GroupFailed, and call abort() too.
-// 3. abort() returns when no rank of the group uses memory of another one any more. The failed group and all that was
-//    made of it can only be destroyed now. All ranks of the parent may split it again.
+// 3. abort() returns when no rank of the group uses memory of another one any more. After that, the failed group and
+//    all that was made of it may be destroyed, and must not be used for anything else. All ranks of the parent may then
+//    split the parent again.
 #pragma once
 
 #include <functional>

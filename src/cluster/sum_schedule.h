@@ -49,10 +49,10 @@ inline constexpr std::size_t small_sum = 4096;
 // Returns the most elements that a rank receives at once in a sum by halving. The number of ranks is a power of two.
 std::size_t most_received(std::size_t length, std::size_t align);
 
-// Sums within each node first, so that a node sends every element once. Local rank j receives piece j from the ranks of
-// its node and adds it. The ranks with the same place in their nodes then sum their pieces: by halving, or around a
-// ring if the number of nodes is not a power of two. At last every rank sends its piece to the ranks of its node.
-// `nodes` has the ranks of each node. All nodes have the same number of ranks.
+// Sums within each node first, so that the ranks of a node do not all send the same element to other nodes. Local rank
+// j receives piece j from the ranks of its node and adds it. The ranks with the same place in their nodes then sum
+// their pieces: by halving, or around a ring if the number of nodes is not a power of two. At last every rank sends its
+// piece to the ranks of its node. `nodes` has the ranks of each node. All nodes have the same number of ranks.
 SumSchedule hierarchical_sum(int rank, const std::vector<std::vector<int>>& nodes, std::size_t length,
                              std::size_t align);
 

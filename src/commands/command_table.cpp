@@ -37,7 +37,8 @@ int own_threads(const Session* session) {
   return session != nullptr ? session->available_threads() : static_cast<int>(own_cpus().size());
 }
 
-// Sets the threads and the ranks on this node. Without a launcher, the ranks are assumed to share this machine.
+// Sets the threads and the ranks on this node. Without a launcher, the ranks are assumed to share this machine, with at
+// most one rank on each core.
 void assume_node(PlanArguments& arguments, const Session* session) {
   arguments.threads = own_threads(session);
   if (session != nullptr) arguments.ranks_here = std::min<std::int64_t>(arguments.ranks, session->node_size());
@@ -192,7 +193,7 @@ Command declare_sample(Program& program) {
       ->type_name("T")
       ->check(number(0));
   c.add_option("--seed", a->seed, "seed of the random draws [1]")->type_name("N")->check(whole_number(0));
-  c.add_flag("--new-only", a->new_only, "leaves out names that the data has");
+  c.add_flag("--new-only", a->new_only, "leaves out names that the data has, and repeated names");
   c.add_option("--prompt", a->prompt, "the beginning of every name or text")->type_name("TEXT");
   c.add_option("--length", a->length, cat("symbols of running text [", default_sample_length, "]"))
       ->type_name("N")

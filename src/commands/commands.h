@@ -41,7 +41,7 @@ struct SampleArguments {
   std::int64_t count = 20;
   double temperature = 1;
   std::uint64_t seed = 1;
-  bool new_only = false;    // names: leave out names that are in the data
+  bool new_only = false;    // names: leave out names that are in the data, and repeated names
   std::string prompt;       // the beginning of each name or text
   std::int64_t length = 0;  // running text: number of symbols; 0: not given
 };

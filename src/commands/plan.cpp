@@ -78,7 +78,8 @@ std::string describe_time(const RunPlan& p, const PlanArguments& arguments, std:
              "\n");
 }
 
-// Returns a line that says which threads the plan assumes. "" if the experiment, the job or a GPU decides.
+// Returns a line that says which threads the plan assumes. Returns "" if the experiment, the job or a GPU decides, or
+// if there is only one rank.
 std::string describe_threads(const RunPlan& p, const PlanArguments& arguments) {
   if (p.experiment.run.threads > 0 || arguments.shared_cores == 0 || !arguments.device.empty() || arguments.ranks == 1)
     return "";
@@ -86,8 +87,8 @@ std::string describe_threads(const RunPlan& p, const PlanArguments& arguments) {
              " shared the ", counted(arguments.shared_cores, "core"), " of this machine; run.threads=N plans for N\n");
 }
 
-// Adds a warning if `ranks` ranks need more memory than this node has, or than a limit of the job leaves. The ranks share
-// the data sets, and only rank 0 writes a checkpoint.
+// Adds a warning if `ranks` ranks need more memory than this node has, or than a limit of the job leaves. The ranks
+// share the data sets, and only rank 0 writes a checkpoint.
 void warn_of_memory(const RunPlan& p, const std::vector<MemoryItem>& memory, std::int64_t ranks,
                     std::vector<std::string>& warnings) {
   const std::int64_t once =

@@ -191,7 +191,8 @@ void print_basis(const Forecast& f) {
         "prediction is too optimistic");
 }
 
-// A data set cannot make a step faster, so such a measurement comes from a busy machine.
+// Warns if a measured step was clearly faster with the data set than without it. A data set cannot make a step faster,
+// so other work has disturbed the measurement.
 void warn_of_contradictions(const std::vector<Preflight>& measured) {
   for (const Preflight& p : measured) {
     if (!p.has_step || p.step.input_seconds <= 0 || p.step.input_seconds > 0.8 * p.step.seconds) continue;
@@ -241,7 +242,8 @@ int predict(const PredictArguments& arguments) {
   if (experiment.parallel.shard_state)
     log_info(
         "parallel.shard_state: a reduce-scatter and an all-gather move the bytes of the ring's sum, and are predicted "
-        "as that sum. The all-gather follows the update, so a step whose sums hide behind its passes is slower than this");
+        "as that sum. The all-gather follows the update, so a step whose sums overlap with its passes takes longer "
+        "than predicted");
   print_turns(forecast, rows);
   print_basis(forecast);
 

@@ -45,7 +45,7 @@ namespace {
 struct PlannedRun {
   RunPlan plan;
   std::vector<MemoryItem> memory;          // memory of one rank
-  std::optional<std::int64_t> replay_end;  // the step after which the recorded order ends, before the plan
+  std::optional<std::int64_t> replay_end;  // the step after which the recorded order ends, if the plan has more steps
 };
 
 // Returns whether a run with this progress has no steps left.
@@ -289,7 +289,7 @@ void record_failure(const std::string& run_dir, const std::exception& error, con
   }
 }
 
-// Returns "staleness: mean 2.9; updates by staleness: 0: 4, 1: 10, 2: 81, 3: 105".
+// Returns a text such as "staleness: mean 2.4; updates by staleness: 0: 4, 1: 10, 2: 81, 3: 105".
 std::string describe_staleness(const std::map<std::int64_t, std::int64_t>& updates) {
   std::int64_t count = 0, sum = 0;
   std::string text;
@@ -335,7 +335,8 @@ void record_outcome(TrainingRun& run, int code, const std::string& run_dir, cons
   record_end(run_dir, outcome);
 }
 
-// Prints how the run ended. `why` says why it ended by itself; "": nothing is known beyond its steps.
+// Prints how the run ended. `why` says why the run ended by itself. It is "" if the run did not end by itself, if it
+// has simply done all its steps, or if an earlier start has already recorded the end.
 void say_outcome(TrainingRun& run, int code, const std::string& why, const std::string& run_dir,
                  const TrainingRequest& request) {
   const RunProgress& p = run.progress();

@@ -207,8 +207,9 @@ int sample_names(Model& model, const SampleArguments& arguments) {
     }
   }
   if (printed < arguments.count)
-    log_warning("only ", printed, " of ", arguments.count, " names are new after ", most,
-                " tries, because the model repeats names of its data; try a higher --temperature");
+    log_warning("only ", printed, " of ", arguments.count, " names were found in ", most,
+                " tries. The other tries gave an empty name, or a name that --new-only leaves out; try a higher "
+                "--temperature");
   if (has_data && !arguments.new_only) std::cout << "(* " << marked << " of " << printed << " names are in the data)\n";
   return 0;
 }

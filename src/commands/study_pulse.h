@@ -42,7 +42,7 @@ class StudyPulse {
   std::thread thread_;
 };
 
-// Returns "global-64_seed-2: finished after 200 steps and 12 s, best validation loss 1.234".
+// Returns "global-64_seed-2: finished after 200 steps and 12s, best validation loss 1.234".
 std::string describe(const TrialRecord& record);
 
 }  // namespace ringtrain

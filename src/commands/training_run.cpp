@@ -193,7 +193,7 @@ Requests TrainingRun::requests() const {
   return r;
 }
 
-// All ranks call this after the same step. After it, only the checkpoint matters.
+// All ranks call this after the same step. The run then only writes its checkpoint and ends.
 void TrainingRun::prepare_to_leave() {
   leaving_ = true;
   hold_signals();
@@ -311,8 +311,9 @@ std::optional<Evaluation> TrainingRun::run_evaluation() {
   return whole;
 }
 
-// Evaluates. Returns whether this is the best loss so far. Sets `stop` if the target is reached. If a signal ends the
-// evaluation before its end, the resumed run begins with it.
+// Evaluates. Returns whether a new best checkpoint must be written: the loss is the best so far, and checkpoint.best is
+// true. Sets `stop` if the target is reached, or if a signal ends the evaluation before its end. In the second case,
+// the resumed run begins with this evaluation.
 bool TrainingRun::evaluate(bool& stop) {
   const std::optional<Evaluation> whole = run_evaluation();
   if (!whole) {
@@ -348,7 +349,7 @@ Checkpoint TrainingRun::snapshot() {
   const std::span<const float> norms = norms_are_measured() ? norms_->values() : std::span<const float>{};
   Checkpoint c = take_snapshot(trainer_, plan_, progress_, communicator_, norms, machine_.stages.get());
   c.numbers["threads"] = threads_;
-  c.numbers["compared"] = trainer_.compares_copies() ? 1 : 0;  // save() has compared them
+  c.numbers["compared"] = trainer_.compares_copies() ? 1 : 0;  // save() has compared the copies
   set_kept_steps(c, kept_);
   c.texts["machine"] = machine_.identity();
   c.texts["fusions"] = machine_.fusion_choices();

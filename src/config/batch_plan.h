@@ -61,8 +61,8 @@ BatchConfig evaluation_batch(BatchConfig batch, std::int64_t ranks, std::int64_t
 // passes of batch.micro samples.
 std::int64_t dividing_ranks(const BatchConfig& batch, std::int64_t ranks);
 
-// Returns 1 and the eight divisors of `number` nearest to `wanted`, in increasing order, for a hint:
-// "1, 192, 256, 384".
+// Returns 1 and the eight divisors of `number` nearest to `wanted`, in increasing order, for a hint. For 768 and 256,
+// this is "1, 48, 64, 96, 128, 192, 256, 384, 768".
 std::string nearest_divisors(std::int64_t number, std::int64_t wanted);
 
 // Returns the arithmetic in one line: "4096 = 16 workers x 256 = 2 ranks x 8 micro-steps x 256".

@@ -69,7 +69,7 @@ std::string found(const Value& value) {
               inside ? hint : "configs/README.md lists every key.");
 }
 
-// Conversion of text to typed members
+// The following functions convert text to typed members.
 
 bool parse_integer(std::string_view text, auto& value) {
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
@@ -202,7 +202,7 @@ Value value_of_text(const Field& field, const std::string& text, const Place& wh
   throw Error(cat(where.prefix, key.key, " is no longer a key, expected ", key.now), std::string(key.hint));
 }
 
-// Reading of the file
+// The following class reads the file.
 
 class FileReader {
  public:

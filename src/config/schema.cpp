@@ -111,8 +111,8 @@ std::vector<Field> make_schema() {
     FIELD(data.last_batch).words({"drop", "smaller"}).also({"drop_last"})
       .means("What happens to the last samples of an epoch when they do not fill a batch. drop: they are left out. smaller: they "
              "become a smaller batch (MLPerf, JAX). Every sample then counts once per epoch, and the number of steps is "
-             "rounded up. Loss, gradient, learning rate and noise scale use the true size of this batch. Its other rows repeat "
-             "the epoch's first images as padding, which counts in batch norm's statistics only."),
+             "rounded up. Loss, gradient, learning rate and noise scale use the true size of this batch. With images, its other "
+             "rows repeat the epoch's first images as padding, which counts in batch norm's statistics only."),
     FIELD(data.loader_threads).how_it_runs().unit("threads").from(1, 256).also({"num_workers"})
       .means("Threads of each rank that read samples in the background."),
     FIELD(data.reads).only_for("images").how_it_runs().unit("records").from(1, 256)
@@ -363,7 +363,8 @@ std::vector<Field> make_schema() {
       .means("GPU: the longest time that a start spends on timing fusions (ways to join kernels) that machine.plan_cache does not "
              "have. 0: no timing; the fusion that moves the fewest bytes is used."),
     FIELD(machine.plan_cache).how_it_runs().path()
-      .means("GPU: folder that stores the fusions that were found. \"\": the folder ringtrain in $XDG_CACHE_HOME or ~/.cache."),
+      .means("GPU: folder that stores cuDNN's plans and the fusions that were found. \"\": the folder ringtrain in "
+             "$XDG_CACHE_HOME or ~/.cache."),
 
     FIELD(communication.library).how_it_runs().words({"auto", "nccl", "mpi"}).also({"comm"})
       .means("GPU: the library that sums gradients. mpi uses host memory, and several ranks may then share a GPU. auto: nccl."),

@@ -22,7 +22,9 @@ constexpr SectionText section_texts[] = {
     {"loss", "The loss that training minimises is the cross-entropy."},
     {"loss_scale", "Loss scaling keeps small gradients of fp16 from becoming zero."},
     {"optimizer", "How a gradient becomes an update."},
-    {"learning_rate", "The learning rate depends on the step alone."},
+    {"learning_rate",
+     "The learning rate depends on the position in the run. optimizer.adascale and parallel.staleness_rate: inverse "
+     "change it further."},
     {"noise",
      "The gradient noise scale tr(Sigma) / |G|^2, the batch at which a step's noise is as large as its gradient "
      "(McCandlish et al. 2018). The results are in metrics.jsonl and in the run's summary."},
@@ -34,7 +36,8 @@ constexpr SectionText section_texts[] = {
      "How often a checkpoint is written, from which the run can be resumed. The end of the run always has one."},
     {"machine", "The devices and how they are used. These keys change the speed, not the meaning of the result."},
     {"communication",
-     "How gradients are averaged between ranks. These keys change the speed, not the meaning of the result."},
+     "How gradients are averaged between ranks. These keys change the speed, not the meaning of the result. The "
+     "exception is gradient_type, which rounds the gradients that are sent."},
     {"parallel", "How the ranks share the weights, the optimizer's state and the work."},
     {"memory", "How a run is made to fit in memory. These keys change speed and memory, not the result."},
     {"test",

@@ -53,7 +53,7 @@ struct ImageArrays {
 struct DatasetIndex {
   struct Shard {
     std::string path;
-    std::int64_t first = 0;             // first sample (names) or character (running text) of the shard in the data set
+    std::int64_t first = 0;             // first sample or (running text) character of the shard in the data set
     std::int64_t count = 0;             // samples or characters
     std::uint64_t byte_offset = 0;      // position of the tokens or the images in the file
     std::uint64_t file_bytes = 0;       // the file's expected length

@@ -130,8 +130,9 @@ Handle open_dataset(const File& file, const std::string& name) {
       H5Dclose};
 }
 
-// Returns the most bytes that a data set of this file can have. No filter compresses more than a thousandfold
-// (deflate's limit is 1,032). Fill values of h5py are not stored at all, so small data sets are always accepted.
+// Returns the most bytes that a data set of this file can have. With a filter, this is 1,032 times the file's size,
+// because deflate compresses at most 1,032-fold. Fill values of h5py are not stored at all, so small data sets are
+// always accepted.
 std::int64_t most_bytes(const File& file, hid_t dataset) {
   constexpr std::int64_t always = 1 << 20, packing = 1032;
   hsize_t stored = 0;

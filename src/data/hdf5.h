@@ -1,6 +1,6 @@
-// A wrapper of HDF5 with RAII and one lock for the process, because HDF5 is not thread-safe at many sites. Every
-// function takes the lock itself. It throws Error with the file's name and HDF5's own first message. HDF5 prints no
-// errors itself.
+// A wrapper of HDF5 with RAII and one lock for the process, because many machines have an HDF5 that was built without
+// thread safety. Every function takes the lock itself. A function that fails throws Error with the file's name and
+// HDF5's own first message. HDF5 prints no errors itself.
 #pragma once
 
 #include <hdf5.h>

@@ -50,7 +50,7 @@ class ImageSource : public BatchSource {
         decode(record, {source_.plan_.seed, part.epoch, facts.sample_id}, pixels);
       } catch (const Error& error) {
         throw Error(cat(source_.dataset_->name_of(row.first), ": ", error.what()),
-                    error.hint().empty() ? "convert the data again; its report lists the images that it leaves out"
+                    error.hint().empty() ? "convert the data again; the converter lists the images that it leaves out"
                                          : error.hint(),
                     error.where());
       }

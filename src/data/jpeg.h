@@ -21,8 +21,9 @@ struct JpegHeader {
 };
 
 // All functions throw Error. An error of libjpeg has libjpeg's own reason. JPEGs of more than 2^28 pixels, of more
-// pixels than their bytes can hold, of more than 500 scans, or with 2 components are refused. For decode_jpeg(), a file
-// that ends too early or has corrupt data is an error, although libjpeg only warns and fills the rest with grey.
+// pixels than their bytes can hold, of more than 500 scans, or with other than 1, 3 or 4 components are refused. For
+// decode_jpeg(), a file that ends too early or has corrupt data is an error, although libjpeg only warns and fills the
+// rest with grey.
 JpegHeader read_jpeg_header(std::span<const std::uint8_t> bytes);
 // Returns three channels as Pillow's convert("RGB") does, also for CMYK and YCCK. It uses libjpeg's exact integer
 // transform (ISLOW) and smooth upsampling of colours ("fancy upsampling").

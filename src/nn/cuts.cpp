@@ -26,7 +26,7 @@ std::string owner(const Parameter& p) {
 }
 
 // Returns the name that all tensors of the layer share, if no other layer shares it. Otherwise returns the name of the
-// module that owns the layer's first tensor.
+// module that owns the layer's first tensor. An LSTM layer is named by its number: "lstm.l1".
 std::string name_of(const Graph& graph, const ModelLayer& layer) {
   int begin = layer.first;  // inputs (symbols, pixels) have no name
   while (graph.parameters_of(begin).empty()) ++begin;

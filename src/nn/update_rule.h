@@ -23,8 +23,9 @@ enum class OptimizerKind {
 };
 constexpr int optimizer_kinds = 10;
 
-// The inputs of an update, apart from the vectors. Two members differ between tensors: weight_decay, and learning_rate
-// if the optimizer has a trust ratio. The trust ratio multiplies learning_rate.
+// The inputs of an update, apart from the vectors. Some members differ between tensors: weight_decay, and learning_rate
+// if the optimizer has a trust ratio. The trust ratio multiplies learning_rate. For Muon's matrices, make_muons() also
+// changes kind and learning_rate.
 struct UpdateRule {
   OptimizerKind kind = OptimizerKind::sgd;
   float learning_rate = 0;

@@ -18,7 +18,7 @@ class AdaScale {
   bool measures() const { return times_ > 1; }
   // Returns the scale-invariant steps so far (tau). Each applied update counts by its gain.
   double steps() const { return state_[tau]; }
-  // Returns the input for the next update. It is empty if that update has the gain 1. See AdaScaleStep for
+  // Returns the input for the next update. It is empty if S is 1, because every gain is then 1. See AdaScaleStep for
   // `small_norms`.
   std::optional<AdaScaleStep> next(std::int64_t small_norms) const {
     if (!measures()) return std::nullopt;

@@ -55,8 +55,8 @@ struct ScheduleContext {
 //
 // A decay has exactly the rate `peak` at step T_w. It would reach exactly `end` at step T, which is one step after the
 // last update. A run that continues after T stays at `end`.
-// Throws Error if the context has no epoch length, if the schedule needs an end but the context has none, or if the
-// schedule needs points but there are none.
+// Throws Error if the schedule or the warm-up needs the length of an epoch or the end of the run and the context does
+// not have it, if the schedule needs points but there are none, or if `step` is below 0.
 double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, double step);
 
 // Returns whether the schedule is a decay that reaches `end` at step T.

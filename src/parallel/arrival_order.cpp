@@ -47,7 +47,7 @@ class ArrivalOrder : public UpdateOrder {
   struct Worker {
     std::int64_t started = 0, finished = 0;  // number of steps of this worker
     std::int64_t update = -1, version = 0;   // the worker computes this update from these weights
-    std::int64_t hint = -1;  // the update that is kept for this worker; another worker gets it if no other is left
+    std::int64_t hint = -1;  // the update that is kept for this worker; another may get it if no other update is left
   };
   Worker& of(int worker) { return workers_[static_cast<std::size_t>(worker)]; }
 

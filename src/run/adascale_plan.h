@@ -19,7 +19,7 @@ const ScheduleContext& rate_schedule(const RunPlan& plan);
 double schedule_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps);
 
 // Returns whether stop.epochs or stop.steps end the run at this position. With AdaScale, `scale_invariant_steps` count
-// for stop.epochs. In a branch, branch.samples alone decides.
+// for stop.epochs. If branch.samples is set, it alone decides.
 bool has_all_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps);
 
 // Returns whether the norms of the small batches are summed over the ranks with the gradients: AdaScale's update needs

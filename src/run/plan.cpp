@@ -100,8 +100,8 @@ void check_stated(const char* key, std::int64_t stated, std::int64_t found, cons
                 cat("give the data set that the experiment means, or correct ", key));
 }
 
-// Returns the bytes of weights, gradients and optimizer state, and of the vector that the noise scale needs when passes
-// are accumulated.
+// Returns the bytes of weights, averaged weights, gradients, optimizer state and Muon's vectors, and of the vector that
+// the noise scale needs when passes are accumulated.
 std::int64_t vector_bytes(const ParameterTable& parameters, const Experiment& e) {
   const std::int64_t states = std::ssize(Optimizer::state_names(e.optimizer)) + (e.noise.every_steps > 0 ? 1 : 0);
   const std::int64_t full = Optimizer::averages(e.optimizer) ? 3 : 2;

@@ -22,7 +22,8 @@ class SmoothedRate {
 // Returns seconds as a text: 59 becomes "59s", 192 "3:12", 3723 "1:02:03", and 100000 "1d 03:46".
 std::string readable_duration(double seconds);
 
-// Returns one line of at most `width` - 1 columns: "step 120/400 [=====>      ] 1,234 samples/s loss 1.2345 ETA 0:12".
+// Returns one line of at most `width` - 1 columns:
+// "step 120/400 [===>        ]  1,234 samples/s  loss 1.2345  ETA 12s".
 // On a narrow terminal the bar is dropped first, then the other parts from the right. If total_steps is 0 (unknown),
 // there is no bar and no ETA.
 std::string progress_bar(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate, int width);
@@ -31,9 +32,9 @@ std::string progress_bar(const StepRecord& record, std::int64_t total_steps, con
 std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate,
                           double samples_per_second);
 
-// Returns the columns of the terminal at stdout. 0 if stdout is not a terminal, or if lines go to a file
-// (set_log_file()). A terminal without a size counts as a file or a pipe, because mpirun always gives its ranks
-// pseudo-terminals.
+// Returns the columns of the terminal at stdout. Returns 0 if stdout is not a terminal, if TERM is "dumb", or if lines
+// go to a file (set_log_file()). A terminal without a size counts as a file or a pipe, because mpirun always gives its
+// ranks pseudo-terminals.
 int terminal_width();
 
 class ProgressDisplay {

@@ -9,14 +9,14 @@ namespace ringtrain {
 void check_ranks(const Experiment& experiment, const BatchPlan& batch, int ranks, bool has_servers,
                  std::int64_t stages) {
   if (batch.span > 1 && has_servers)
-    throw Error(
-        cat(batch.ranks, " workers of parallel.kind: server would share the virtual workers of batch.worker ",
-            batch.worker, ", ", batch.span, " each, but one that is late or dropped would leave half of a group"),
-        cat("Numbers of workers that divide the ", batch.workers,
-            " virtual ones: ", nearest_divisors(batch.workers, batch.ranks), "; or parallel.kind=ring."));
+    throw Error(cat(batch.ranks, " workers of parallel.kind: server would share the virtual workers of batch.worker ",
+                    batch.worker, ", ", batch.span,
+                    " ranks for each, but a worker that is late or dropped would leave an incomplete group"),
+                cat("Numbers of workers that divide the ", batch.workers,
+                    " virtual ones: ", nearest_divisors(batch.workers, batch.ranks), "; or parallel.kind=ring."));
   if (batch.span > 1 && stages > 1)
     throw Error(cat(batch.ranks, " replicas of a pipeline would share the virtual workers of batch.worker ",
-                    batch.worker, ", ", batch.span, " each, but a replica computes whole workers"),
+                    batch.worker, ", ", batch.span, " replicas for each, but a replica computes whole workers"),
                 cat("Numbers of replicas that divide the ", batch.workers,
                     " virtual workers: ", nearest_divisors(batch.workers, batch.ranks), "; or parallel.kind=ring."));
   const std::int64_t slow = experiment.test.slow_rank;

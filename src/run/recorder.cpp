@@ -99,8 +99,8 @@ class TemporaryFile {
 };
 
 // Keeps the complete records up to `last_step` in run_dir's metrics.jsonl. It works line by line, because the file of a
-// long run may be larger than memory. Later records are first written to a file of their own and then removed from the
-// old one, so no record is ever lost.
+// long run may be larger than memory. With LaterRecords::drop, later records are deleted. With LaterRecords::keep, they
+// are first written to a file of their own and then removed from the old one, so none of them is lost.
 void cut_back(const std::string& run_dir, std::int64_t last_step, LaterRecords later) {
   const std::string path = run_dir + "/metrics.jsonl";
   std::ifstream in(path, std::ios::binary);

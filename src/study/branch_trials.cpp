@@ -69,7 +69,7 @@ BranchTrials::BranchTrials(const Entry& branch, const std::string& path) : path_
   if (given.contains("rate")) rate_ = word_of(given.at("rate"), {"sqrt", "linear"});
 }
 
-// Looks for the run in the study's folder, and then in the working directory.
+// Looks for the run in the folder of the study file, and then in the working directory.
 void BranchTrials::read_run(const Entry& entry) {
   const std::string given =
       entry.node.IsScalar() ? expand_path(entry.node.Scalar(), cat(entry.place, "branch.from")) : "";
@@ -115,8 +115,8 @@ void BranchTrials::expect_run() const {
       cat(run_place_, "there is no run in ", cut_to(run_, 1000),
           fs::is_directory(run_, too_long) ? ": it has no experiment.yaml" : "",
           ", expected a run's folder, or the key experiment"),
-      "The folder is looked for in the study's folder, and then in the working directory. Train the run first, with "
-      "checkpoint.keep_at.");
+      "The program looks for the run in the folder of the study file, and then in the working directory. Train the run "
+      "first, with checkpoint.keep_at.");
 }
 
 std::vector<std::string> BranchTrials::overrides() const {

@@ -153,7 +153,7 @@ std::string StudyReader::experiment_path(const Entry& entry) const {
     throw Error(
         cat(entry.place, "there is no experiment file ", cut_to(beside, 1000),
             fs::path(given).is_absolute() ? "" : ", nor ", fs::path(given).is_absolute() ? "" : cut_to(given, 1000)),
-        "The path is taken from the study's folder, or else from the working directory.");
+        "The path is relative to the folder of the study file, or else to the working directory.");
   return is_beside ? beside : given;
 }
 

@@ -57,8 +57,8 @@ struct Study {
 };
 
 // Reads a study. Throws Error. Its message is one sentence with the file, line and column, the expected value, and the
-// nearest known key. The experiment's path is relative to the study's folder, or to the working directory if there is
-// no such file.
+// nearest known key. The experiment's path is relative to the folder of the study file, or to the working directory
+// if there is no such file.
 Study read_study(const std::string& path, const std::vector<std::string>& overrides);
 Study parse_study(const std::string& yaml, const std::string& path, const std::vector<std::string>& overrides);
 

@@ -49,8 +49,8 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
   const std::int64_t state_of_pass = plan_.batch.micro_batch * part_.graph.state_size();
   program_->set_weights(weights);
   loader_.seek(0, 0);
-  // The losses of all ranks' passes are added in the order of the samples. The sum therefore does not depend on the
-  // number of ranks.
+  // The losses of all ranks' passes are added in the order of the samples. With the same micro-batch, the sum therefore
+  // does not depend on the number of ranks.
   std::vector<double> totals(
       static_cast<std::size_t>(first_loss + steps * loader_plan_.global_batch / loader_plan_.micro_batch));
   LossSums counts;

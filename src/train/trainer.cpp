@@ -392,9 +392,10 @@ bool Trainer::keeps_reading(const Position& next) {
 
 // Returns whether the first pass of the next step may begin before the host knows this step's sums. It may not begin if
 // the loss scale is dynamic, because the scale may still change. It may not begin if the model carries state, because
-// the pass would overwrite the state that this step's checkpoint needs. A CPU has not updated the weights yet. The
-// passes of a pipeline stage wait for the neighbouring stages. If ranks share the update, the weights of the other
-// ranks have not arrived yet.
+// the pass would overwrite the state that this step's checkpoint needs. It may not begin on a CPU, because a CPU has
+// not updated the weights yet. It may not begin in a pipeline, because its passes wait for the neighbouring stages. It
+// may not begin if ranks share the update, because the weights of the other ranks have not arrived yet. Its input must
+// have been staged.
 bool Trainer::may_run_ahead() const {
   return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() &&
          !plan_.carries_state && !optimizer_.is_shared();

@@ -55,9 +55,9 @@ def windows(steps, warmup_seconds, window_seconds):
 
 
 def run_ringtrain(write_experiment, what, ranks, options, step_seconds):
-    """Returns the rates of the windows, the records of the steps after the warm-up, and the peak of resident memory
-    over all ranks. write_experiment(seconds) gives the path of an experiment that runs for `seconds`. `step_seconds` is
-    about the time of a step, since a window holds at least one step."""
+    """Returns the rates of the windows, the records of the steps after the warm-up, and the peak of resident memory,
+    summed over all ranks. write_experiment(seconds) gives the path of an experiment that runs for `seconds`.
+    `step_seconds` is about the time of a step, since a window holds at least one step."""
     run_dir, peaks = WORK / "run", WORK / "peaks"
     for folder in run_dir, peaks:
         shutil.rmtree(folder, ignore_errors=True)

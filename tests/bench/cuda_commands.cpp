@@ -3,7 +3,7 @@
 // that loses most comes first.
 //   build/bench/cuda_commands [model=resnet|char_lstm] [precision=bf16] [batch=256] [group=batch] [depth=50] [size=224]
 //   [width=64] [layers=4] [hidden=512] [positions=50] [symbols=128] [dropout=0] [search_seconds=60] [repeat=20]
-//   [flops_per_second=790e12] [bytes_per_second=4.3e12]     defaults: the rates that an H200 reached
+//   [device=0] [flops_per_second=790e12] [bytes_per_second=4.3e12]     default rates: those that an H200 reached
 // RINGTRAIN_PLAN_CACHE names a folder with plans and timed fusions from earlier runs. RINGTRAIN_TEST_DEVICE=host runs
 // this program without a GPU, to test it.
 // The CSV goes to standard output. Standard error shows the choices of the table of fusions, the memory, and the gaps

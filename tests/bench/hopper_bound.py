@@ -9,8 +9,9 @@ bit, images have 224 x 224 pixels, and the network is v1.5.
   tests/bench/hopper_bound.py [--bandwidth 4.3e12] [--rate 790e12] [--batch 256] [--kernels]
 
 Where the library refuses (7 x 7 maps, data gradients with a stride, the stem), own kernels compute the sums and cuDNN
-computes the products. Partial sums count, too: each channel of a tile of 128 pixels has two of 4 bytes, which are
-written and read once.
+computes the products. The library refuses a 7 x 7 map only when batch norm has several groups, of 32 samples for
+example. Partial sums count, too: each channel of a tile of 128 pixels has two of 4 bytes, which are written and read
+once.
 """
 import argparse
 from dataclasses import dataclass

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Compares ways of training in parallel on 4 ranks at an equal global batch: ring, sharded state, parameter servers
-(synchronous, asynchronous, and with a backup worker) and pipelines. Each way runs with equal ranks and with a slow rank 3;
-ways whose server has a rank of its own also run with a slow server.
+(synchronous, asynchronous, and with a backup worker) and pipelines. Each way runs with equal ranks and with a slow rank
+3; ways whose server has a rank of its own also run with a slow server.
 
   tests/bench/parallel_kinds.py                      all, about 20 minutes on 2 cores
   tests/bench/parallel_kinds.py --only async --model names --runs 1
 
 Needs the data of `make demo` and `make study` (data_prep/study_data.sh names, digits). Each row is the median of --runs
-runs, which take turns: all rows once, then all rows again. Writes results/bench/parallel_MODEL.csv, and parallel_MODEL.png
-if Python has matplotlib, and prints the table for results/bench/parallel.md. Bytes and times are those that the program
-records (rank_bytes and rank_seconds in run.json).
+runs, which take turns: all rows once, then all rows again. Writes results/bench/parallel_MODEL.csv, and
+parallel_MODEL.png if Python has matplotlib, and prints the table for results/bench/parallel.md. Bytes and times are
+those that the program records (rank_bytes and rank_seconds in run.json).
 """
 import argparse
 import csv

@@ -7,8 +7,8 @@ for normalisation. Prints one JSON object.
   ... --ranks 2    DistributedDataParallel over gloo; the ranks share the batch and the threads
 
 samples_per_second holds median, minimum and maximum over windows of the whole step. matmul_gflops is as in
-pytorch_lstm.py. peak_memory_bytes is the peak of resident memory over all ranks, and import_memory_bytes of it are used
-before there is a model.
+pytorch_lstm.py. peak_memory_bytes is the peak of resident memory, summed over all ranks. import_memory_bytes of it are
+used before there is a model.
 """
 import contextlib
 import sys

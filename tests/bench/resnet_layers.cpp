@@ -2,7 +2,7 @@
 // backward. It also shows the sum of the bare oneDNN primitives (convolutions and batch norms with fused ReLU) of the
 // same shapes.
 //   build/bench/resnet_layers [batch=16] [precision=fp32|bf16] [threads=2] [size=224] [depth=50] [group=batch]
-//   [detail=1]
+//   [detail=1] [repeat=3] [bare=1]
 #include <omp.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-"""Shared by the end-to-end tests. They start bin/ringtrain as a user does, on small data of their own."""
+"""Helpers and fixtures that the end-to-end tests share. The tests start bin/ringtrain as a user does, on small data of
+their own."""
 import copy
 import itertools
 import json

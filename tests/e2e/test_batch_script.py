@@ -57,7 +57,7 @@ def test_a_job_that_was_queued_again_too_often_starts_nothing(batch):
 
 @pytest.mark.parametrize("restarts, again", [(2, True), (3, False)])
 def test_the_last_queue_again_is_that_of_max_requeues(batch, restarts, again):
-    # The ranks stop at once with a checkpoint, as they do before the time limit.
+    # The ranks train to their end, and then return 85, as ranks do that stop with a checkpoint before the time limit.
     batch.command("ranks", f'"{ROOT}/bin/ringtrain" "$@" || exit\n[ "$1" != train ] || exit 85\n')
     done = batch.run(site=f'MAX_REQUEUES=3\nRINGTRAIN=("{batch.bin}/ranks")', SLURM_RESTART_COUNT=str(restarts))
     assert (batch.folder / "requeued").exists() == again, done

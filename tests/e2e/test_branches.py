@@ -136,7 +136,7 @@ def test_a_branch_is_resumed_from_its_own_checkpoints(workshop, parent):
     assert curve_behind(run, 0) == curve_behind(whole, 0)
     a, b = arrays(checkpoints(run)[-1]), arrays(checkpoints(whole)[-1])
     assert a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
-    # The run was killed before it had a checkpoint, so it starts from the parent's again.
+    # Now the run is as if it had been killed before its first checkpoint. It starts from the parent's checkpoint again.
     shutil.rmtree(run / "checkpoints")
     (run / "metrics.jsonl").unlink()
     workshop.train("parts", resume=True, **again)

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, curve, last_step
 
 ARCHIVE = ROOT / "build" / f"ringtrain-bundle-{os.uname().machine}.tar.gz"
-# Has no variable of this machine's build or MPI.
+# This environment has no variable of this machine's build or MPI.
 BARE = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
 
 

@@ -198,7 +198,6 @@ def test_plan_shows_what_the_run_will_be(workshop):
     result = workshop.run("plan", workshop.experiment(), "learning_rate.base=0.02", "--ranks", 2, ranks=0)
     assert result.code == 0, result
     assert re.search(r"base: 0\.02", result.out), "the resolved experiment"
-    # The four gates of 16 units read the letter and the previous state.
     assert re.search(r"^ *(?:lstm\.)?weight_ih_l0 .*", result.out, re.MULTILINE), "the parameters"
     assert re.search(r"total +[\d,]+", result.out), "the memory"
     assert re.search(r"^  sums +[\d,]+ gradients at once$", result.out, re.MULTILINE), "what is summed"
@@ -362,7 +361,7 @@ def test_a_resumed_run_that_has_ended_by_itself_changes_nothing(workshop, end):
 
 
 def test_an_evaluation_that_a_signal_left_out_is_made_once(workshop):
-    """It reaches the target, but no best checkpoint is written."""
+    """The evaluation that was left out reaches the target. No best checkpoint is written."""
     common = dict(ranks=2, evaluate={"every_steps": 1}, checkpoint={"best": False})
     target = dict(stop={"steps": 10**6, "target_metric": "validation_loss", "target_value": 1000})
     run, job = workshop.start_training("run", stop={"steps": 10**6}, **common)

@@ -1,5 +1,5 @@
-"""Tests the experiments in configs/. Each experiment, and every row of the table in its header, is planned without the
-data."""
+"""Tests the experiments in configs/. Each experiment, and every row of the table in its header, is planned: those on
+ImageNet without any data, and those on names with made names."""
 import math
 import random
 import re

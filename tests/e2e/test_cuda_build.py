@@ -1,4 +1,5 @@
-"""Tests a build with CUDA on a machine without a GPU. Without CUDA these tests are skipped."""
+"""Tests a build with CUDA on a machine without a GPU. In a build without CUDA, the tests that need CUDA are skipped.
+The others run in any build."""
 import os
 import re
 import shutil

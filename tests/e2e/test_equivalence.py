@@ -1,5 +1,5 @@
-"""Tests that the experiment does not depend on the machine. Ranks and micro-batches change the speed, never the
-result."""
+"""Tests that the experiment does not depend on the machine. Ranks and micro-batches change the speed. Up to rounding,
+they never change the result."""
 import platform
 from pathlib import Path
 
@@ -7,7 +7,6 @@ import pytest
 
 from conftest import assert_close, assert_same_bits, curve, evaluations, steps
 
-# In streams, each global row carries its hidden state from step to step.
 VARIANTS = {
     "adam": {},
     "sgd, dropout, clipping, decay": {"optimizer": {"kind": "sgd", "momentum": 0.9, "nesterov": True, "clip_norm": 0.5,
@@ -20,11 +19,12 @@ VARIANTS = {
              "learning_rate__base": 0.02},
     "schedule-free": {"optimizer": {"kind": "sgd", "schedule_free": True}, "learning_rate__base": 1},
 }
+# In streams, each global row carries its hidden state from step to step.
 TEXT = {"data__order": "streams", "data__sequence": 12, "batch": {"global": 16, "worker": 4}}
 
 
 def has(instructions):
-    """Returns whether this processor has avx2, avx512 or avx512_bf16."""
+    """Returns whether this processor has an instruction set. `instructions` is avx2, avx512 or avx512_bf16."""
     cpu = Path("/proc/cpuinfo")
     flag = {"avx512": "avx512vl"}.get(instructions, instructions)
     return platform.machine() == "x86_64" and cpu.exists() and flag in cpu.read_text()

@@ -1,5 +1,5 @@
-"""Runs a dozen fixed faults of the campaign (tests/faults). The job must end or go on as expected, nothing durable may
-be lost, and the resumed run must equal the undisturbed one bit for bit."""
+"""Runs some fixed faults of the campaign (tests/faults). The job must end or go on as expected, nothing durable may be
+lost, and the resumed run must equal the undisturbed one bit for bit."""
 import csv
 import re
 import shutil
@@ -162,7 +162,7 @@ def test_the_recorded_faults_are_drawn_again():
                 == [row[key] for key in ("family", "fault", "moment", "target", "job")]), row
 
 
-# The pattern of a message must refuse what a job prints in any case.
+# The pattern of an expected message must not match these lines, which a job may also print without a fault.
 HARMLESS = """ranks 0-1 on here: 2 cores
 ringtrain: warning: the disk is slow
 step 5/24 loss 2.5 samples/s, rank 1 waits

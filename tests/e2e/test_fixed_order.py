@@ -13,7 +13,7 @@ IMAGES = {**RESNET, **FIXED, "evaluate": {"every_steps": 1, "norm_statistics": "
 
 
 def noise(run):
-    """The noise scale in a step's record."""
+    """Returns, for each step, the part of its record that is about the noise scale."""
     return [{key: value for key, value in step.items() if "noise" in key} for step in steps(run)]
 
 
@@ -126,7 +126,7 @@ def test_plan_prints_the_tree_and_what_it_costs(workshop):
     text = planned()
     assert "8 passes of 4 samples; the same bits on 1, 2, 4, 8 ranks" in text
     assert re.search(r"3 x an addition and a copy of .* in a step: [0-9.e-]+ ms \(measured here", text), text
-    # In any order, a pass would have the 16 samples of a rank.
+    # With communication.order: any, a pass would have the 16 samples of a rank.
     assert "passes of 4 samples instead of 16, which are slower" in text, text
     assert "samples instead of" not in planned(batch={"global": 32, "worker": 16})
     gradients, waiting = (int(re.search(rf"{what} +([0-9,]+)", text)[1].replace(",", ""))

@@ -57,8 +57,8 @@ def images(workshop, data_sets):
 
 
 def same(run_a, run_b):
-    """Expects the same run up to fp32 rounding. Batch norm over 4 images and ReLUs that switch make it grow from step
-    to step."""
+    """Expects the same run up to fp32 rounding. The differences grow from step to step, because of batch norm over 4
+    images and of ReLUs that switch."""
     assert_close(run_a, run_b, gradient=2e-4, loss=1e-2)
     a, b = (arrays(checkpoints(run)[-1]) for run in (run_a, run_b))
     statistics = [name for name in a if name.endswith(("running_mean", "running_var"))]

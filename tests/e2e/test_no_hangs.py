@@ -107,7 +107,8 @@ def test_a_model_that_does_not_fit_into_memory_leaves_no_folder(workshop):
     assert not (workshop.folder / "run").exists()
 
 
-# Preloaded into ringtrain. It replaces `pread` and `fsync` of a checkpoint that is being written.
+# This library is preloaded into ringtrain. For a checkpoint that is being written, it makes `pread` slow, and with
+# HANGS it lets `fsync` wait for ever.
 SLOW_DISK = """
 #define _GNU_SOURCE
 #include <dlfcn.h>

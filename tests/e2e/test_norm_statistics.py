@@ -85,7 +85,7 @@ def test_evaluate_says_from_the_checkpoint_alone_what_the_run_said(images, exper
         for key in "validation_loss", "validation_accuracy", "validation_accuracy5":
             assert result[key] == said[step][key], step
     assert evaluated(images, run)["validation_loss"] == min(e["validation_loss"] for e in said.values())
-    # An exported file holds them, too.
+    # An exported file holds the same statistics.
     newest = checkpoints(run)[-1]
     out = images.folder / "weights.safetensors"
     assert images.run("export", newest, "--out", out, ranks=0).code == 0

@@ -41,7 +41,8 @@ def test_plan_shows_the_stages_of_a_pipeline_on_gpus(workshop):
 
 
 def test_plan_refuses_what_does_not_fit_into_the_gpu(workshop):
-    """memory.limit_gib 0 is the memory of the GPU. Weights, gradients and Adam's state need twice what an H200 has."""
+    """With memory.limit_gib 0, the limit is the memory of the GPU. Weights, gradients and Adam's state need 192 GiB,
+    which is more than an H200 has."""
     words = ["--device", "h200", "model.hidden=32768"]
     cache = {"XDG_CACHE_HOME": str(workshop.folder / "cache")}
     result = workshop.run("plan", workshop.experiment(), *words, ranks=0, env=cache)

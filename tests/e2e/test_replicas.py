@@ -22,7 +22,7 @@ def ulfm():
     if made.returncode != 0:
         pytest.skip(f"no MPI with fault tolerance: {made.stderr.strip()[-300:]}")
     mpi = ROOT / "build" / "ulfm" / "mpi"
-    # These settings are those of mpirun --with-ft ulfm, for which tests/mpirun.sh has no option.
+    # tests/mpirun.sh has no option for --with-ft ulfm, so it starts this script, which adds it.
     wrapper = ROOT / "build" / "ulfm" / "mpirun-ft"
     wrapper.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {mpi}/bin/mpirun --version\n'
                        f'exec {mpi}/bin/mpirun --with-ft ulfm "$@"\n')

@@ -34,13 +34,13 @@ def test_the_intervals_cover_the_truth_and_not_much_more(monkeypatch):
         made = fit.fit(batches, steps, [numpy.zeros(5)] * 7)
         covered += 400 in made.critical_interval
         width.append(made.critical_interval.high / made.critical_interval.low)
-    assert covered >= 34  # 38 are expected; the chance of fewer than 34 is 2 %
+    assert covered >= 34  # 38 are expected; the chance of fewer than 34 is 0.3 %
     assert numpy.median(width) < 2
 
 
 def test_the_intervals_cover_the_truth_when_evaluations_are_far_apart(monkeypatch):
     """Each run evaluates once per epoch. An epoch has up to 28 % of the samples to the target at batch 32, and 5 % at
-    batch 2048. So the step of the evaluation that sees the target is more too late at small batches."""
+    batch 2048. So at small batches, the evaluation that sees the target comes later after the target was reached."""
     monkeypatch.setattr(fit, "DRAWS", 100)
     random, covered, found = numpy.random.default_rng(3), 0, []
     batches = numpy.array([32, 128, 512, 2048])
@@ -81,7 +81,8 @@ def test_the_verdict_on_known_samples(ours, word):
 
 
 def test_the_arithmetic_is_welchs():
-    # In Student's table, s1 = s2 and n1 = n2 make 8 degrees of freedom, whose 97.5 % point is 2.306.
+    # Equal deviations and five runs on each side make 8 degrees of freedom. Student's table has 2.306 as their 97.5 %
+    # point.
     said = verdict.judge(verdict.Sample(24.0, 0.12, 5), GOYAL).arithmetic
     error = (2 * 0.12**2 / 5) ** 0.5
     assert f"t = {0.4 / error:.3f} with 8.00 degrees" in said and f"+-{2.306 * error:.3g} would" in said

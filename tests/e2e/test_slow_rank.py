@@ -107,7 +107,8 @@ def test_a_server_waits_for_its_slow_worker(workshop):
 
 
 def test_the_bytes_of_a_step_are_known_in_every_way(workshop):
-    """A ring sends each of its elements twice, but for a piece of its own. Ranks of a node read gradients in place."""
+    """Each of N ranks in a ring gives 2 (N - 1) / N times the gradients to others. With two ranks, this is each
+    gradient once. Ranks of a node read gradients in place."""
     parameters = 4 * start_of(workshop.train("one", **RUN))["parameters"]
     common = dict(ranks=2, **RUN)
     ring = workshop.train("ring", **common)

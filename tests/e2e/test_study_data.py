@@ -46,7 +46,7 @@ def digests(folder, name):
 
 @pytest.fixture(scope="module")
 def digits_csv(tmp_path_factory):
-    """A file like scikit-learn's, in which all pictures differ. Digit k has about 160 + 4 k pictures."""
+    """A file like scikit-learn's, in which all pictures differ. Each digit has 174 to 183 pictures."""
     random = numpy.random.default_rng(5)
     labels = numpy.repeat(numpy.arange(10), [178, 182, 177, 183, 181, 182, 181, 179, 174, 180])
     pixels = random.integers(0, 17, (1797, 64))

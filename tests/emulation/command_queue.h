@@ -1,5 +1,6 @@
 // Streams whose work runs as late as events and the host allow, or in another order that they allow. A missing wait
-// then changes results. Work given to a stream stays in its queue until the host asks for something that needs it.
+// then changes results. Work given to a stream stays in its queue until the host asks for something that needs it. Only
+// with RunOrder::Kind::at_issue it runs at once.
 #pragma once
 
 #include <cstdint>

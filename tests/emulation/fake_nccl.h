@@ -43,7 +43,7 @@ class FakeNccl {
   // The functions have no state except that of this FakeNccl. Each living FakeNccl therefore has functions of its own.
   const NcclApi& api() const { return api_; }
 
-  // Looks like "all_reduce 1024 +4096 of 20480 bytes, fp32, stream 2". Offsets count from the memory that allocate()
+  // Looks like "all_reduce 1024 at +4096 of 20480 bytes, fp32, stream 2". Offsets count from the memory that allocate()
   // gave, so that ranks can be compared.
   std::vector<std::string> calls;
   std::vector<std::string> misuses;  // calls during another call, after an abort, with a wrong handle, ...

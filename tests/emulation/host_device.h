@@ -1,6 +1,6 @@
 // A GPU made of host memory. It runs every kernel (emulated), every DnnOperation and every RnnOperation (by loops), in
 // any order that streams and events allow, and records every call. It finds accesses that nothing orders, addresses
-// that nobody allocated, and writes after the end of an allocation. As on a GPU, a command that fails (an illegal
+// that nobody allocated, and writes around an allocation. As on a GPU, a command that fails (an illegal
 // address, a kernel that hangs) leaves the device unusable: every later call throws Error until a new device is made.
 #pragma once
 
@@ -107,7 +107,8 @@ class HostDevice : public Device {
   const std::vector<Call>& calls() const { return calls_; }
   const std::vector<Call>& calls_of(CapturedGraph graph) const { return graphs_.at(graph.handle).calls; }
   void clear_calls() { calls_.clear(); }
-  // Kernels, plans and copies in the order of the calls. Those of a launched graph stand at the place of its launch.
+  // All calls in their order, except the beginnings and ends of captures. The calls of a launched graph stand at the
+  // place of its launch.
   std::vector<Call> flat_calls() const;
   // Plants a fault. The call is lost when `skip` returns true for it.
   std::function<bool(const Call&)> skip;

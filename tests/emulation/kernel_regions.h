@@ -11,7 +11,8 @@
 
 namespace ringtrain::cuda {
 
-// Reads the TensorPlaces of copies, which must therefore be in memory when the launch is given.
+// Reads the tables that the launch points to, such as the TensorPlaces of a copy or the NormRanges of a norm. They must
+// therefore be in memory when the launch is given.
 std::vector<Region> regions_of(const KernelLaunch& launch);
 // The memory that a launch points to may itself hold addresses. This function returns the places of these addresses, as
 // pointers of the host. Code that moves the memory must change the addresses, too. Every argument structure whose

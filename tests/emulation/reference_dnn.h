@@ -1,4 +1,5 @@
-// Computes a DnnOperation by loops in fp32, with sums in fp64. Each result is rounded once to its type.
+// Computes a DnnOperation by loops in fp32. The sums of an epilogue, and the sum of a weight gradient over samples, are
+// in fp64. Each result is rounded once to its type.
 #pragma once
 
 #include <span>

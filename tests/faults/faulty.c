@@ -1,4 +1,5 @@
-// Preloaded into ringtrain. It makes calls of the file system, the memory, the clock and the transport fail.
+// This library is preloaded into ringtrain. It disturbs calls of the file system, the memory, the clock and the
+// transport.
 //
 //   RINGTRAIN_FAULTS="call=pwrite,path=*/checkpoints/*,rank=0,from=3,count=1,do=ENOSPC; ..."
 //
@@ -196,7 +197,7 @@ static int refuse(int answer) {
 
 // ---- Files ---------------------------------------------------------------------------------------------------------
 
-// Rules about `write` also hold for files that are opened for writing, if the error is one of the whole file system.
+// Rules about `mkdir` also hold for files that are opened for writing.
 static int ask_open(const char* path, int flags) {
   int answer = ask_path(opening, path);
   if (answer <= 0 && (flags & (O_WRONLY | O_RDWR | O_CREAT)) != 0 && (wanted >> making & 1u) != 0)

@@ -9,7 +9,7 @@ COLUMNS = ["seed", "number", "family", "fault", "moment", "hit", "target", "job"
 
 
 def commit():
-    """The commit of the tree, with a + if the tree has changes."""
+    """The commit of the checkout, with a + if src or slurm has changes."""
     def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     return git("rev-parse", "--short=9", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", "src", "slurm") else "")

@@ -168,7 +168,7 @@ class Trial:
 
 
 def strike(place, fault):
-    """Runs a fault's trial. Its folder stays if something is wrong."""
+    """Runs a fault's trial. Its folder stays until clear() removes it."""
     folder = place.folder / f"fault-{fault.seed}-{fault.number}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

@@ -20,10 +20,13 @@ namespace ringtrain::fuzz {
 //
 // A change is a byte followed by its arguments. Arguments give objects and attributes by their number in the good
 // file's order. A byte of 240 or more changes one value of a data set. Otherwise the byte modulo 6 says what happens:
-//   0: an attribute becomes an integer        3: an object or attribute is removed
-//   1: an attribute becomes a string          4: a byte of the file changes
-//   2: a data set gets another type, shape    5: the file is cut off
+//   0: an attribute becomes one or more       3: an object or attribute is removed
+//      numbers of some type                   4: a byte of the file changes
+//   1: an attribute becomes a string          5: the file is cut off
+//   2: a data set gets another type, shape
 //      and layout, without values
+// After 8 changes, or after a change of kind 4 or 5, at most four more changes follow. They are of kind 5 if their byte
+// modulo 12 is 5, and of kind 4 otherwise.
 //
 // If `recompute` is given, it is called after a value has changed. It writes the checksums of the file's data sets
 // again, so that code after the checksums sees the changed value.

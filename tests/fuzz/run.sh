@@ -48,7 +48,7 @@ for name in ${wanted:-$names}; do
   case $name in checkpoint | dataset_*) largest=:max_allocation_size_mb=127 ;; *) largest='' ;; esac
   echo "fuzz $name for $seconds s (log: $log)"
   code=0
-  # Measures CPU time with whole seconds of the clock as the limit. One thread computes all the time.
+  # The limit is in seconds of the clock. `time` measures the CPU time for the record. One thread computes all the time.
   { TIMEFORMAT="%U %S"; time ASAN_OPTIONS=$options$largest RINGTRAIN_FUZZ=$name $program "${limits[@]}" \
     -max_total_time="$seconds" -artifact_prefix=build/fuzz/findings/$name- "$corpus" ${seeds[@]+"${seeds[@]}"} > "$log" 2>&1; } 2> "$log.time" || code=$?
   read -r user system < <(tail -1 "$log.time")

@@ -6,9 +6,9 @@ kept for some samples:
     bin/ringtrain evaluate RUN --logits logits.safetensors --samples 64
     python tests/golden/check_export.py weights.safetensors logits.safetensors
 
-RUN is the same checkpoint for both, with fp32 weights. The script needs torch and safetensors. With torchvision,
-networks that torchvision has are torchvision's own, loaded strictly. Otherwise they are written out below. The exit
-code is 0 when all logits agree.
+RUN is the same checkpoint for both, with fp32 weights. The script needs torch and safetensors. All
+networks are written out below. With torchvision, networks that torchvision has are also computed by torchvision's own,
+loaded strictly. The exit code is 0 when all logits agree.
 """
 import argparse
 import itertools

@@ -2,9 +2,9 @@
 
 Weights, pixels and targets come from a formula, keyed_uniform(), which the C++ test (tests/unit/image_golden_test.cpp)
 has, too, so the files hold results only. These are the loss and every gradient's norm and samples of the first step
-(label smoothing 0.1, batch norm over groups), the logits with the starting statistics, the statistics after the step,
-and the losses of five steps of SGD with Nesterov momentum and decay of the weights alone. For some of these steps, they
-also say how far every tensor has moved.
+(label smoothing 0.1, batch norm over groups), how far the gradients of bf16 autocast are from them, the logits and the
+loss with the starting statistics, the statistics after the step, and the losses of five steps of SGD with Nesterov
+momentum and decay of the weights alone. For some of these steps, they also say how far every tensor has moved.
 """
 import copy
 
@@ -32,9 +32,9 @@ def keyed_uniform(name, count):
 
 
 def starting_value(name, shape, last_norm):
-    """Returns float32 values: convolutions within +-sqrt(6 / (output x kernel^2)), the others near 1 or 0 but not
-    exactly there. The last norm of every block (names with `last_norm`; "" for no blocks) is small, as in real
-    training, so that rounding does not grow from block to block."""
+    """Returns float32 values: convolutions within +-sqrt(6 / (output x kernel^2)), dense layers within
+    +-sqrt(3 / input), the others near 1 or 0 but not exactly there. The last norm of every block (names with
+    `last_norm`; "" for no blocks) is small, as in real training, so that rounding does not grow from block to block."""
     u = keyed_uniform(name, int(numpy.prod(shape)))
     if len(shape) == 4:
         values = (2 * u - 1) * numpy.sqrt(6 / (shape[0] * shape[2] * shape[3]))

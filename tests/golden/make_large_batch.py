@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes large_batch.json: the weights of a small model while LARS, LAMB, RMSprop, RMSprop-to-SGD, and schedule-free
-SGD and AdamW train it for 20 steps in float64. The script uses plain numpy and follows the formulas of the papers one
-after another.
+"""Writes large_batch.json: the weights of a small model while LARS, LAMB, RMSprop, RMSprop-to-SGD, SGD, and
+schedule-free SGD and AdamW train it for 20 steps in float64. The script uses plain numpy and follows the formulas of
+the papers one after another.
 
 Run by hand with a Python that has numpy: python tests/golden/make_large_batch.py
 """
@@ -13,7 +13,8 @@ from golden import tensor, write
 STEPS = 20
 SKIPPED = 8  # this step's gradient has overflowed: nothing may change, and the rate changes at the same step
 SHOWN = [0, 7, 8, 12, 19]  # steps whose weights are in the file
-# The parameters of two norms and one bias, with a model's initial values: gamma 1, beta and bias 0.
+# The weight and the bias of a dense layer, and gamma and beta of a norm. start() gives them a model's initial values:
+# gamma 1, beta and bias 0.
 TENSORS = {"dense.weight": ("weight", (6, 5)), "norm.weight": ("norm", (5,)), "norm.bias": ("norm", (5,)),
            "dense.bias": ("bias", (6,))}
 RATES = [0.05, 0.1, 0.15] + [0.2] * 5 + [0.04] * 7 + [0.1] * 5  # begins with a warm-up

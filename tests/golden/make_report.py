@@ -21,7 +21,8 @@ OTHERS = {"references", "verdicts", "noise_published"}  # these follow from resu
 
 
 def report_of(folder):
-    """Returns name -> [columns, row, ...] of a report of the study, made in `folder`. Curves have every tenth row."""
+    """Returns name -> [columns, row, ...] of a report of the study, made in `folder`. A table of 60 lines
+    or more, such as a curve, keeps every 40th row."""
     study = made_runs.grid(folder / "grid", batches=(32, 128, 512), rates=(0.05, 0.1, 0.2), seeds=(1, 2))
     made_runs.write(folder / "grid" / "stopped", 64, outcome="stopped by SIGTERM after 1.2 s")
     words = [ROOT / "results" / "report.py", study, "-o", folder / "report.html"]

@@ -2,8 +2,9 @@
 """Writes resnet.json: how PyTorch evaluates and trains small ResNets in float64. image_case.py says which values are
 kept.
 
-The networks are torchvision's (version 1.5) and one of version 1, which is written out below with torch.nn. Run by hand
-with a Python that has torch (tests/bench/setup_pytorch.sh):
+The networks are those of torchvision (version 1.5) with fewer channels, and one of version 1. All of them are written
+out below with torch.nn, because their batch norm takes groups of samples. Run by hand with a Python that has torch
+(tests/bench/setup_pytorch.sh):
   python tests/golden/make_resnet.py
 """
 from pathlib import Path

@@ -98,8 +98,9 @@ def listed_tests(text):
 
 
 def gtest(name, share=0.25, dry_name=None, **environment):
-    """Makes a check that runs tests of gpu_tests. A search in a test takes at most `share` of the time. If the process
-    ends before all tests have run, a new process runs the rest, because a GPU's error stays with its process."""
+    """Makes a check that runs tests of gpu_tests. In each test, a search or the loop over operations takes at most
+    `share` of the time. If the process ends before all tests have run, a new process runs the rest, because a GPU's
+    error stays with its process."""
     def check(run, seconds):
         run.need_gpu()
         run.need(GPU_TESTS)
@@ -381,7 +382,8 @@ def resume(model):
 
 
 def shared_gpu(run, seconds):
-    """Trains with two ranks on one GPU, with sums through host memory. The weights must be those of one rank."""
+    """Trains with two ranks on one GPU, with sums through host memory. The weights must be those of one rank
+    up to rounding."""
     run.need_gpu()
     model, weights, end = names(run), [], run.clock.now() + seconds
     for count in (1, 2):

@@ -8,8 +8,8 @@ import tempfile
 import time
 from collections import namedtuple
 
-# The possible results of a check. Only `passed` is good. `left out` means that a dry run cannot do the check, and says
-# why.
+# The possible results of a check. `left out` means that a dry run cannot do the check; a line says why. The exit code
+# is 0 when all checks passed or were left out.
 STATUSES = ["passed", "failed", "out of time", "not run", "left out"]
 LEAST_SECONDS = 3  # a check with less time left does not begin
 GRACE_SECONDS = 2  # time between asking a process to end and killing it; part of a check's limit
@@ -102,7 +102,8 @@ def count(results):
 
 
 def exit_code(results):
-    """Returns 0 when every check passed, 1 when a check failed or ran out of time, and 2 when a check was not run."""
+    """Returns 0 when every check passed or was left out, 1 when a check failed or ran out of time (or there was none),
+    and 2 when a check was not run."""
     counts = count(results)
     if counts["failed"] or counts["out of time"] or not results:
         return 1

@@ -7,10 +7,10 @@
   tests/gpu/hopper.py --record   writes the table
 
 The table says for each kernel how many registers it uses, how many HGMMA instructions of which shape it has, how many
-loads by the copy engine in im2col mode and in other modes, and how many stores by the copy engine. Where the compiler
+loads by the copy engine in im2col mode and in other modes, and how many stores in im2col mode. Where the compiler
 can prove that a tree's result is not used, it leaves two dummy HGMMA of another shape. Shape and number are therefore
-checked against the tile: a step of 64 channels needs (rows / 64) x (64 / 16) products. The code has them twice, for the
-first step and for the loop over the other steps.
+checked against the tile: a step of 64 channels (in a weight gradient: 64 pixels) needs (rows / 64) x (64 / 16)
+products. The code has them twice, for the first step and for the loop over the other steps.
 
 Another version of nvcc chooses other registers, so rows are compared only with the version that the table names. The
 other checks are always made.

@@ -6,9 +6,10 @@
 
 resnet50_kernels.csv holds, per image, the bytes and FLOPs of every kernel of a step whose batch norms are fused as in
 NVIDIA's MLPerf submissions (statistics in epilogues, scale-bias-ReLU in prologues, dReLU and the norm's sums after the
-data gradient). A kernel's bound is the larger of bytes / bandwidth and FLOPs / peak. Bytes of weights are those of
-batch 256. Commands and kernels are matched by layer and kind: work that is fused into a convolution here counts in that
-convolution's line of the bound. Writes results/gpu/resnet50_kernels.csv and .md.
+data gradient). A kernel's bound is the larger of bytes / bandwidth and FLOPs / peak. The bytes of weights are
+divided by 256 images, so they are right for batch 256. Commands and kernels are matched by layer and kind: work that is
+fused into a convolution here counts in that convolution's line of the bound. Writes results/gpu/resnet50_kernels.csv
+and .md.
 """
 import argparse
 import csv

@@ -1,5 +1,5 @@
 // Tests that need a GPU. Without one, every test is skipped and counted as skipped. If the GPU cannot be used (because
-// its driver has no cuDNN, for example), there is one failure, and all tests are skipped. Under mpirun all ranks run
+// cuDNN is missing, for example), there is one failure, and all tests are skipped. Under mpirun all ranks run
 // the same tests (GpuRanks) and share the GPUs.
 #include <gtest/gtest.h>
 

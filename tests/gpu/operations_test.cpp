@@ -164,8 +164,9 @@ bool of_precision(const DnnOperation& op, Precision precision) {
   return false;
 }
 
-// Makes the operation smaller than recorded, because loops on the CPU are slow. It has fewer samples, and on the host
-// device fewer channels. Fusions, windows and strides stay.
+// Makes the operation smaller than recorded, because loops on the CPU are slow. A convolution has fewer samples, and on
+// the host device fewer channels and smaller maps. A matrix product is smaller only on the host device. Fusions,
+// windows and strides stay.
 DnnOperation of_size(DnnOperation op, std::int64_t samples) {
   if (op.kind == DnnKind::matmul) {
     if (on_host_device())

@@ -210,7 +210,8 @@ TEST(GpuMemory, WhatTravelsIsCarriedBesideThePass) {
   EXPECT_LE(bytes(*program), bytes(*plain));
 }
 
-// This is the only search. Every later program uses its results. Each of the two precisions has half of the time.
+// This is the only search whose choices of fusions are kept. Every later program uses them. Each of the two precisions
+// may take RINGTRAIN_GPU_SECONDS.
 class GpuFusions : public testing::TestWithParam<Precision> {};
 
 TEST_P(GpuFusions, OfResNet50AreSearchedAndKept) {

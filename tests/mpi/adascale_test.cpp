@@ -46,7 +46,8 @@ TEST_F(AdaScaleOfARun, TheGainIsTheEfficiencyOfTheMeasuredNoiseScaleTimesS) {
   }
 }
 
-// The trainer averages both numbers over the first 1000 / S = 250 steps and divides the averages.
+// Over the first 1000 / S = 250 steps, the trainer takes the plain averages of the variance and of the squared norm of
+// the gradient. The gain follows from these averages.
 TEST_F(AdaScaleOfARun, TheGainIsOfTheAverages) {
   TrainingRank run(experiment("names", adascale), false);
   double variance = 0, gradient = 0;
@@ -69,7 +70,7 @@ TEST_F(AdaScaleOfARun, IsTheSameOnAnyNumberOfRanksAndDevices) {
 }
 
 TEST_F(AdaScaleOfARun, IsTheSameThroughAccumulation) {
-  if (24 / session().size() % 6 != 0) GTEST_SKIP() << "shares of whole small batches";
+  if (24 / session().size() % 6 != 0) GTEST_SKIP() << "a rank has no whole number of small batches";
   TrainingRank whole(experiment("names", adascale + Settings{"noise.small_batch=6", "batch.micro=6"}), false);
   const std::vector<StepReport> expected = whole.steps(8);
   for (const char* micro : {"batch.micro=1", "batch.micro=3"}) {

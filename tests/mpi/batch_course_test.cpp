@@ -94,7 +94,7 @@ const Settings follows = {
     "noise.small_batch=60",       "noise.half_life=2400"};
 
 TEST_F(BatchOfARun, ThatFollowsTheNoiseDoublesAndBeginsNoPassOfTheBatchBefore) {
-  if (session().size() > 4 || 4 % session().size() != 0) GTEST_SKIP() << "four shares of 60";
+  if (session().size() > 4 || 4 % session().size() != 0) GTEST_SKIP() << "needs 1, 2 or 4 ranks";
   for (const bool on_device : {false, true}) {
     TrainingRank run(with(follows), on_device);
     std::vector<std::int64_t> batches, changes;
@@ -118,12 +118,12 @@ TEST_F(BatchOfARun, ThatFollowsTheNoiseDoublesAndBeginsNoPassOfTheBatchBefore) {
 }
 
 TEST_F(BatchOfARun, ThatFollowsTheNoiseIsResumedBitForBit) {
-  if (session().size() > 4 || 4 % session().size() != 0) GTEST_SKIP() << "four shares of 60";
+  if (session().size() > 4 || 4 % session().size() != 0) GTEST_SKIP() << "needs 1, 2 or 4 ranks";
   for (const bool on_device : {false, true}) expect_resumes_anywhere(with(follows), on_device, 12);
 }
 
 TEST_F(BatchOfARun, ThatFollowsTheNoiseRefusesACheckpointOfALargerBatch) {
-  if (session().size() > 1) GTEST_SKIP();
+  if (session().size() > 1) GTEST_SKIP() << "one rank is enough";
   TrainingRank run(with(follows), false);
   while (run.trainer->batch() < 960) run.trainer->step({});
   const Checkpoint checkpoint = run.snapshot();

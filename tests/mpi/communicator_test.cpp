@@ -27,8 +27,8 @@ struct Cut {
   std::size_t chunk_bytes, max_count;
 };
 
-// The cuts are one element a message, an odd number of elements, less than a cache line, several lanes a slot, and
-// everything in one message.
+// The cuts are: one element a message, 5 elements, 7 elements (less than a cache line), several lanes a slot
+// (cluster/mpi_lanes.h), and everything in one message.
 const Cut kCuts[] = {{4, 0x7fffffff}, {20, 0x7fffffff}, {256, 7}, {1024, 0x7fffffff}, {262144, 0x7fffffff}};
 
 TEST(Communicator, SumsEveryElementOverRanksForOddSizesAndCuts) {

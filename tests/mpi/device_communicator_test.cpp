@@ -25,7 +25,8 @@ constexpr std::int64_t kCount = 777;
 constexpr std::int64_t kBucket = 100;
 constexpr std::size_t kChunkBytes = 256;
 
-// The gradient of the loss, which is the sum of (w_i - t_i(rank, step))^2 / 2.
+// Returns this rank's part of the gradient of the loss. The loss is the mean over ranks of the sum of
+// (w_i - t_i(rank, step))^2 / 2.
 float gradient(float weight, std::int64_t i, int step) {
   const auto target = static_cast<float>(std::sin(static_cast<double>(i + 31 * step + 7 * session().rank())));
   return (weight - target) / static_cast<float>(session().size());
@@ -82,7 +83,7 @@ std::vector<float> trained_on(HostDevice& device, DeviceCommunicator& communicat
   return weights;
 }
 
-// The orders in which the streams run: at once, as late as possible, and two random orders.
+// Returns the orders in which the streams run: at once, as late as possible, and two random orders.
 std::vector<RunOrder> orders() {
   const auto rank = static_cast<std::uint64_t>(session().rank());
   return {{RunOrder::Kind::at_issue, 0},
@@ -169,10 +170,10 @@ TEST(DeviceCommunicator, HalvesOfSumsAndSumsOnOneRankAreThoseOfHostMemory) {
         RingBesideDevice host(*ring, device);
         FakeNccl nccl(device, sum_over(*ring));
         const auto communicator =
-            kind == "staged" ? make_staged_communicator(device, *ring)
-                             : make_nccl_communicator(
-                                   nccl.api(), device, host,
-                                   {.gradient_type = kind == "fp16" ? cuda::Type::fp16 : cuda::Type::fp32});
+            kind == "staged"
+                ? make_staged_communicator(device, *ring)
+                : make_nccl_communicator(nccl.api(), device, host,
+                                         {.gradient_type = kind == "fp16" ? cuda::Type::fp16 : cuda::Type::fp32});
         auto* const sums = static_cast<float*>(communicator->allocate(count * 4));
         auto* const weights = static_cast<float*>(device.allocate(count * 4, "weights"));
         auto* const pinned = static_cast<float*>(device.allocate_host(count * 4));

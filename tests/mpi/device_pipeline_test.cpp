@@ -65,7 +65,7 @@ TEST_F(DevicePipelineTest, SixteenBitStorage) {
   if (!has_two_ranks()) GTEST_SKIP() << "two ranks are enough";
   expect_same_run_on_devices(text("names", {"precision=bf16"}), 10, 2e-2, 1e-3, {"1f1b"}, {"nccl"});
 }
-// The gradients overflow on one stage only, and yet no stage may apply the update.
+// If the gradient of any stage overflows, no stage may apply the update.
 TEST_F(DevicePipelineTest, AllStagesSkipAnUpdateThatOverflows) {
   if (!has_two_ranks()) GTEST_SKIP() << "two ranks are enough";
   const Experiment e = text("names", {"precision=fp16", "loss_scale.initial=16777216"});
@@ -108,7 +108,8 @@ TEST_F(DevicePipelineTest, GoesOnFromARingAndARingFromIt) {
   }
 }
 
-// NCCL takes whole pages of its own for the vectors that it sums. The plan's estimate includes them.
+// NCCL takes whole pages of its own for the vectors that it sums. The plan's estimate includes them. The test therefore
+// uses MPI, and leaves out estimates.
 TEST_F(DevicePipelineTest, MemoryIsWhatWasPlanned) {
   if (session().size() == 3) GTEST_SKIP() << "two and four ranks are enough";
   for (const int stages : possible_stages())
@@ -140,8 +141,8 @@ TEST_F(DevicePipelineTest, EvaluatesThroughTheStages) {
       const RunPlan plan = make_run_plan(e, index, &index, 1, *one.backend);
       const RunPlan piped_plan = make_run_plan(piped, index, &index, session().size(), *pipe.backend);
       Evaluator alone(plan, make_dataset(plan.validation), *one.backend, *one.host, one.watchdog);
-      Evaluator together(piped_plan, make_dataset(plan.validation), *pipe.backend, pipe.communicator(),
-                         pipe.watchdog, pipe.stages.get());
+      Evaluator together(piped_plan, make_dataset(plan.validation), *pipe.backend, pipe.communicator(), pipe.watchdog,
+                         pipe.stages.get());
       for (int round = 0; round < 2; ++round) {
         const std::optional<Evaluation> expected = alone.run(one.trainer->weights(), 0, {}, {});
         const std::optional<Evaluation> found = together.run(pipe.trainer->weights(), 0, {}, {});

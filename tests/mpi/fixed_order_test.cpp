@@ -32,7 +32,7 @@ void expect_same_bits(const std::vector<StepReport>& reports, const std::vector<
 }
 
 TEST_F(FixedOrder, AllRanksHaveTheBitsOfOne) {
-  if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "a power of two of ranks";
+  if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "the ranks are no power of two";
   const Settings adascale = {"optimizer.kind=sgd", "optimizer.adascale=true", "learning_rate.base_batch=6",
                              "noise.small_batch=6", "learning_rate.base=0.1"};
   const Settings two_passes = {"noise.small_batch=6", "noise.groups=tensor", "communication.bucket_mib=0.001"};
@@ -50,7 +50,7 @@ TEST_F(FixedOrder, AllRanksHaveTheBitsOfOne) {
 }
 
 TEST_F(FixedOrder, IsTheSumOfAnyOrderWithinRounding) {
-  if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "a power of two of ranks";
+  if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "the ranks are no power of two";
   for (const Machine& machine : machines) {
     TrainingRank run(experiment("names", fixed + of(machine)), machine.on_device);
     TrainingRank any(experiment("names", Settings{"batch.micro=3", "batch.worker=3"} + of(machine)), machine.on_device);
@@ -73,7 +73,7 @@ TEST_F(FixedOrder, IsTheSumOfAnyOrderWithinRounding) {
 }
 
 TEST_F(FixedOrder, TakesTheMemoryThatIsPlanned) {
-  if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "a power of two of ranks";
+  if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "the ranks are no power of two";
   for (const Machine& machine : machines) {
     const auto bytes_of = [&](const Settings& settings) {
       TrainingRank run(experiment("names", settings + of(machine)), machine.on_device);
@@ -86,7 +86,7 @@ TEST_F(FixedOrder, TakesTheMemoryThatIsPlanned) {
     const Settings any = {"batch.worker=3", "batch.micro=3", "run.threads=1", "noise.every_steps=0"};
     const auto without = bytes_of(any), with = bytes_of(fixed + Settings{"noise.every_steps=0"});
     EXPECT_EQ(with.first - without.first, with.second - without.second);
-    EXPECT_GT(with.first, without.first);  // each of 4 ranks has at least two passes
+    EXPECT_GT(with.first, without.first);  // on up to 4 ranks, each rank has at least two passes
   }
 }
 

@@ -13,7 +13,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t kChunkBytes = 1 << 18;    // MPI libraries send such messages when the receiver is ready
+constexpr std::size_t kChunkBytes = 1 << 18;    // MPI libraries send such long messages when the receiver is ready
 constexpr std::size_t kManyValues = 3'000'000;  // one poll() of the ring does not finish such a sum
 
 std::vector<float> sums_over(const std::vector<int>& ranks, std::size_t count) {
@@ -23,7 +23,7 @@ std::vector<float> sums_over(const std::vector<int>& ranks, std::size_t count) {
   return sums;
 }
 
-// The ranks of the job that `colour_of` gives this colour.
+// Returns the ranks of the job with this colour. As in MPI_Comm_split, ranks of the same colour form a group.
 std::vector<int> ranks_of(const std::function<int(int)>& colour_of, int colour) {
   std::vector<int> ranks;
   for (int r = 0; r < session().size(); ++r)
@@ -75,7 +75,8 @@ TEST(Groups, GatherTextsOfTheirRanksInOrder) {
   EXPECT_EQ(group.gather(text(session().rank())), expected);
 }
 
-// Every rank except the last one calls `action`, which the last one cannot. Expects the other ranks to hear why.
+// The last rank of the group fails, and all other ranks call `action`, which needs the last rank. Expects the other
+// ranks to hear why the last rank failed.
 void expect_failure_for_all(const RankGroup& group, Communicator& ring, const std::function<void()>& action,
                             const char* what) {
   const bool is_last = group.rank() == group.size() - 1;

@@ -1,6 +1,7 @@
 // Runs one GoogleTest program on all ranks. Rank 0 prints as usual. The other ranks print only their failures, with
-// their rank. The exit code is non-zero on every rank when a test failed on any rank. Collective tests use EXPECT_, not
-// ASSERT_, because the other ranks would wait for a rank that leaves a test early. The watchdog ends such a wait.
+// their rank. The exit code is non-zero on every rank when a test failed on any rank. If an
+// ASSERT_ ends a collective test early on one rank only, the other ranks wait for this rank, and the watchdog ends the
+// wait. EXPECT_ avoids this.
 #include <mpi.h>
 
 #include <cstdio>

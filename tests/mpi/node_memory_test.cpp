@@ -1,4 +1,4 @@
-// Tests the one copy of a data set that the ranks of a node share. The tests say who reads, what the other ranks see,
+// Tests the one copy of a data set's tables that the ranks of a node share: which rank reads, what the other ranks see,
 // and what happens where no memory can be shared.
 #include "cluster/node_memory.h"
 
@@ -21,7 +21,8 @@ namespace ringtrain {
 namespace {
 
 constexpr std::int64_t samples = 60, shards = 3;
-// Counts the bytes of labels, shapes, sample ids and checksums. The checked start of each file is not included.
+// This is the size of all labels, shapes, sample ids and checksums. Readers also check the start of each file, whose
+// bytes are not included.
 constexpr std::int64_t one_reading = samples * (4 + 12 + 8 + 4);
 
 class NodeMemory : public ::testing::Test {

@@ -113,7 +113,7 @@ TEST_F(NormRecomputationTest, AreThoseOfTheFirstSamplesInFp64OnAnyNumberOfRanks)
   EXPECT_LT(distance(other.values(), {values.begin(), values.end()}), 1e-6);
 }
 
-// There are more ranks than passes, so some ranks have nothing to do.
+// There is only one pass. If there are several ranks, all but one of them have nothing to do.
 TEST_F(NormRecomputationTest, OneGroupIsEnough) {
   Measured m(experiment({"evaluate.norm_samples=3"}), false);
   EXPECT_LT(distance(m.values(), expected_values(m.rank)), 1e-5);

@@ -35,7 +35,8 @@ bool is_power_of_two(int n) {
   return (n & (n - 1)) == 0;
 }
 
-// Makes one update at rate 1 without momentum. The gradient is the weights before it minus those after it.
+// Makes one update. Without momentum and weight decay, the weights before the update minus the weights after it are the
+// gradient times the learning rate.
 template <class Run>
 std::vector<double> first_gradient(Run& run) {
   const std::vector<float> before = run.weights();
@@ -79,7 +80,7 @@ TEST_F(NormSpanTraining, ThePartsOfAllRanksArriveInTheirOrder) {
   EXPECT_THROW(make_span_ranks(session().job(), 3 * size), Error);
 }
 
-// One rank cannot be several servers.
+// Returns the experiment for a run of one rank. One rank cannot be several servers, so the key `parallel` is dropped.
 Experiment as_ring(Experiment e) {
   e.parallel = {};
   return e;
@@ -137,7 +138,7 @@ TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
   if (!is_power_of_two(session().size())) return;
   Settings large = kOneUpdate;
   large.push_back("data.image_size=64");
-  const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights, so 2 ranks are enough
+  const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights: only on 2 ranks
   struct Case {
     std::int64_t workers;
     std::string model;

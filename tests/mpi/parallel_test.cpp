@@ -53,7 +53,7 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
   return largest;
 }
 
-// Every way of sharing that this number of ranks allows.
+// Returns the ways of sharing: sharded state, and one to three servers, but not more servers than ranks.
 std::vector<Settings> ways() {
   std::vector<Settings> all = {{"parallel.shard_state=true"}};
   for (int servers = 1; servers <= std::min(3, session().size()); ++servers)
@@ -128,13 +128,15 @@ TEST(RootSums, AddInTheOrderOfTheRanksAndBroadcastFromTheRoot) {
 class SharesByPrecision : public Shares, public testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
-    if (precision_ == "bf16" && cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "no AVX-512 BF16 here";
+    if (precision_ == "bf16" && cpu::best_isa() != cpu::Isa::avx512_bf16)
+      GTEST_SKIP() << "this CPU has no AVX-512 BF16";
     ASSERT_NO_FATAL_FAILURE(Shares::SetUp());
   }
   const std::string precision_ = GetParam();
 };
 
-// With plain SGD at a large rate the change of a weight is its gradient, and the rounding of the weight is negligible.
+// With plain SGD the change of a weight is the rate times its gradient. At a large rate, the rounding of the weight is
+// negligible.
 TEST_P(SharesByPrecision, GiveTheFirstGradientOfTheRing) {
   const Settings keys = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=100",
                          "communication.bucket_mib=0.002", "precision=" + precision_};

@@ -41,7 +41,7 @@ inline Experiment as_pipeline(Experiment e, int stages, const std::string& sched
   return e;
 }
 
-// The numbers of stages that divide the number of ranks.
+// Returns which of 2, 3 and 4 stages divide the number of ranks.
 inline std::vector<int> possible_stages() {
   std::vector<int> all;
   for (const int stages : {2, 3, 4})

@@ -35,7 +35,7 @@ class ReplicaCheckTest : public TrainerTest {
     ::gethostname(name, sizeof name - 1);
     return name;
   }
-  // The message for a flip on the last rank. `ranks` are the ranks whose copies are compared.
+  // Returns the message for a flip on the last rank. `ranks` are the ranks whose copies are compared.
   static std::string difference(const std::vector<int>& ranks, const std::string& tensor,
                                 const std::string& group = "") {
     std::string who;
@@ -94,7 +94,7 @@ TEST_F(ReplicaCheckTest, FindsItWhereTheUpdateIsShared) {
       TrainingRank run(images(flips(tensor, way)), false);
       expect_found(run, difference(all_ranks(), tensor));
     }
-    // No other rank has a copy of this part of the state.
+    // The ranks share this state, so it has no copies to compare. The rank that should flip a bit in it throws.
     TrainingRank run(images(flips(kTensors[2], way)), false);
     run.steps(1);
     if (session().rank() + 1 == session().size())
@@ -106,7 +106,7 @@ TEST_F(ReplicaCheckTest, FindsItWhereTheUpdateIsShared) {
 
 TEST_F(ReplicaCheckTest, ComparesTheReplicasOfAPipelinesStage) {
   const int size = session().size();
-  if (size % 2 != 0) GTEST_SKIP() << "two stages";
+  if (size % 2 != 0) GTEST_SKIP() << "two stages need an even number of ranks";
   const Settings two = {"parallel.kind=pipeline", "parallel.stages=2", "parallel.cuts=[layer2.1]"};
   for (const char* tensor :
        {"weights/layer4.0.conv1.weight", "weights/layer3.1.bn2.running_var", "optimizer/momentum/fc.bias"}) {

@@ -56,12 +56,12 @@ class RingBesideDevice final : public Communicator {
   cuda::HostDevice& device_;
 };
 
-// The function with which FakeNccl sums.
+// Returns the function with which FakeNccl sums.
 inline std::function<void(std::span<float>)> sum_over(Communicator& ring) {
   return [&ring](std::span<float> values) { ring.sum(values); };
 }
 
-// The function with which FakeNccl sends and receives at the same time.
+// Returns the function with which FakeNccl sends and receives at the same time.
 inline std::function<void(std::span<const float>, int, std::span<float>, int)> exchange_over(const RankGroup& group) {
   return [comm = std::shared_ptr<MPI_Comm>(new MPI_Comm(duplicate(group)), [](MPI_Comm* c) { delete c; })](
              std::span<const float> sent, int to, std::span<float> received, int from) {

@@ -15,8 +15,8 @@
 namespace ringtrain {
 namespace {
 
-// Returns the bytes that all ranks have sent in `call`. Collective. The bytes of the sum that collects this result are
-// not included.
+// Returns the bytes that all ranks have sent in `call`. All ranks must call this function. The bytes of the sum that
+// collects this result are not included.
 template <class Call>
 SentBytes sent_by_all(const Call& call) {
   const SentBytes before = sent_bytes();

@@ -29,7 +29,7 @@ TEST(Session, ThreadsOfRanksWithTheSameMaskDoNotExceedTheMask) {
   const int cpus = CPU_COUNT(&mask);
   EXPECT_GE(session().available_threads(), 1);
   EXPECT_LE(session().available_threads(), cpus);
-  // Collects the masks of all ranks on this node. In a test run on one node, these are all ranks.
+  // Collects the masks of all ranks. In a test run on one node, these are the masks of this node.
   std::vector<cpu_set_t> masks(static_cast<std::size_t>(session().size()));
   MPI_Allgather(&mask, sizeof mask, MPI_BYTE, masks.data(), sizeof mask, MPI_BYTE, MPI_COMM_WORLD);
   int same = 0, overlapping = 0;

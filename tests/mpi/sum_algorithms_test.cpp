@@ -53,7 +53,7 @@ TEST(SumAlgorithms, SumEveryElementForOddSizesAndCuts) {
       const auto communicator = make_mpi_communicator(session().job(), cut.chunk_bytes, cut.max_count, choice);
       auto* const memory = static_cast<float*>(communicator->allocate(300007 * sizeof(float)));
       for (const std::size_t count : {0u, 1u, 2u, 3u, 4u, 15u, 16u, 17u, 63u, 1000u, 4096u, 4097u, 300007u}) {
-        if (cut.chunk_bytes < 1024 && count > 5000) continue;  // one element a message would take minutes
+        if (cut.chunk_bytes < 1024 && count > 5000) continue;  // such short messages would take minutes
         for (const bool allocated : {false, true}) {
           std::vector<float> own = exact_values(session().rank(), count);
           if (allocated) std::ranges::copy(own, memory);

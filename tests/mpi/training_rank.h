@@ -73,8 +73,8 @@ class TrainerTest : public WithFolder {
     return read_experiment((folder_ / "experiment.yaml").string(), more);
   }
 
-  // An experiment on images in a folder that write_image_shards() has filled. `rest` holds the lines of model, batch,
-  // optimizer and so on.
+  // Returns an experiment on images that write_image_shards() has written with the prefix `data`. `rest` holds the
+  // lines of model, batch, optimizer and so on.
   Experiment image_experiment(const std::string& data, int size, const std::string& rest, const Settings& more) const {
     std::ofstream(folder_ / "images.yaml")
         << "name: test\ndata: {train: " << (folder_ / data).string() << ", image_size: " << size
@@ -181,7 +181,7 @@ struct TrainingRank {
     progress.position = trainer->position();
     return take_snapshot(*trainer, plan, progress, communicator(), {}, stages.get());
   }
-  // The number of forward passes that the device has been given.
+  // Returns the number of forward passes that the device has been given.
   std::int64_t passes() const {
     std::int64_t count = 0;
     for (const cuda::Call& call : device->flat_calls()) count += call.name == "cross_entropy";

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs every command for a short time, on one and on two ranks: tests/sanitize/commands.sh CHECKOUT. Takes the programs
-# from the checkout's bin/. Stops at the first command that fails.
+# Runs every command for a short time, on one, two or three ranks: tests/sanitize/commands.sh CHECKOUT. Takes the
+# programs from the checkout's bin/. Stops at the first command that fails.
 set -eu
 root=$(cd "$1" && pwd)
 work=$(mktemp -d)
@@ -88,7 +88,7 @@ ranks 2 train images.yaml run.dir=images-two
 alone evaluate images-one
 ranks 2 bench components images.yaml --seconds 0.2
 
-# Arrays of another program.
+# These arrays stand for those of another program.
 python=python3
 "$python" -c 'import h5py' 2> /dev/null || python=/usr/bin/python3 # Debian's own Python sees Debian's h5py
 "$python" - << END

@@ -1,5 +1,6 @@
-# Sets the environment for programs with a sanitizer. tests/sanitize/run.sh reads it. Each sanitizer stops the job at
-# its first finding (exit code 66), with a stack that llvm-symbolizer names.
+# Sets the environment for programs with a sanitizer. tests/sanitize/run.sh reads it. A process with a finding ends with
+# exit code 66. The sanitizers of addresses and of undefined behaviour end it at the first finding. ThreadSanitizer goes
+# on and reports all findings. llvm-symbolizer writes the names of functions into the stacks.
 here=$PWD/tests/sanitize
 symbolizer=$(command -v llvm-symbolizer-19 || command -v llvm-symbolizer || true)
 # allocator_may_return_null: tests ask for more memory than there is, and expect to be refused.

@@ -30,8 +30,8 @@ void* common_memory(std::size_t bytes) {
 
 }  // namespace simulate
 
-// Arrays are not common, because their size is not known when they are deleted. Message buffers are large vectors,
-// which use the operator below.
+// Arrays (new[]) are not common: each has memory of its own. Message buffers are large vectors, which use the operator
+// below.
 void* operator new[](std::size_t bytes) {
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();

@@ -3,8 +3,8 @@
 [ARGS="..."].
 
 Prints a line for each part of a job, and appends it to a file with --csv. The start of the job always comes first.
---what job: a broadcast of the weights, a whole training step, counters, and a gather for a checkpoint. The computation of
-the step is replaced by sleeps, and its time is compared with the result of `ringtrain predict`.
+--what job: a broadcast of the weights, a whole training step, counters, and a gather for a checkpoint. The computation
+of the step is replaced by sleeps. The time of the whole step is compared with the result of `ringtrain predict`.
 --what step: the step only.
 --what collectives: a sum of ResNet-50's gradient in buckets that are all ready at once, counters, and a gather.
 The parts can also be named one by one: --what broadcast,counters. results/simulate/README.md lists the assumptions and

@@ -14,7 +14,8 @@ ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"
 
 
 def load_e2e_tools():
-    """Loads the end-to-end tests' helpers for runs. Their file has the name that pytest also gives to ours."""
+    """Loads the end-to-end tests' helpers for runs. Their file is called conftest.py, as the file of these tests is, so
+    a plain import could find the wrong one."""
     spec = importlib.util.spec_from_file_location("e2e_tools", ROOT / "tests" / "e2e" / "conftest.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,4 +1,5 @@
-// Preloaded into ringtrain. It makes a checkpoint take a second to reach the disk, so that a test can act in that time.
+// This library is preloaded into ringtrain. With it, a checkpoint takes a second to reach the disk, so that a test can
+// act in that time.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -76,8 +76,8 @@ double falls_at_20(double step) {
   return step < 20 ? 0.1 : 0.02;
 }
 
-// Returns the gradients as the trainer's ranks leave them. They are summed and multiplied by the loss scale, and the
-// norms of the base batches follow them.
+// Returns the vector as the trainer's ranks leave it: the mean gradient times the loss scale. The element after the
+// gradients is the sum of the squared norms of what each base batch has added to them (AdaScaleStep::small_norms).
 std::vector<float> reduced(const Gradients& g, std::size_t padded, float scale) {
   std::vector<float> flat(padded + 64);
   double norms = 0;
@@ -97,7 +97,7 @@ std::vector<std::unique_ptr<Backend>> backends(cuda::HostDevice& device) {
 
 TEST(AdaScale, FollowsThePapersAlgorithmThroughARateChangeASkippedStepAndMovingAverages) {
   cuda::HostDevice device;
-  for (const int S : {8, 200})  // with 200, the averages move from step 5 on
+  for (const int S : {8, 200})  // with 200, the plain means become moving averages at step 5
     for (const auto& backend : backends(device)) {
       ParameterTable table;
       table.append({.name = "w", .shape = {elements}});

@@ -1,4 +1,4 @@
-// For tests of files that the user may not read. Root may read every file, so these tests must not run as root.
+// Helps tests of files that the user may not read. Root may read every file, so the tested code must not run as root.
 #pragma once
 
 #include <gtest/gtest.h>

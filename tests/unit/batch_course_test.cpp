@@ -16,8 +16,8 @@
 namespace ringtrain {
 namespace {
 
-// Smith et al. 2018 on CIFAR-10. The batch grows by a factor of 5 at epochs 60, 120 and 160, where the rate would be
-// divided by 5, up to 5,120.
+// Returns the recipe of Smith et al. 2018 for CIFAR-10. At epochs 60, 120 and 160 the batch grows by a factor of 5, and
+// at most to 5,120. A usual recipe would divide the rate by 5 at these epochs.
 BatchConfig smith() {
   BatchConfig batch;
   batch.global = 128;
@@ -79,7 +79,7 @@ TEST(BatchCourse, WhatIsLeftOfAnEpochIsASmallerBatch) {
   EXPECT_EQ(p, (Position{6, 109, 1, 0}));
 }
 
-// Calls batch_plan() for every batch of the course. Returns "", or the error and its hint.
+// Calls batch_plan() once, and checks resized() for every batch of the course. Returns "", or the error and its hint.
 std::string refusal(const BatchConfig& batch, std::int64_t ranks, std::int64_t small_batch = 0) {
   try {
     const BatchPlan plan = batch_plan(batch, ranks, 64, false, small_batch);
@@ -232,8 +232,9 @@ std::vector<std::string> random_keys(std::mt19937& random) {
   return keys;
 }
 
-// The table of `plan` is that of the run: each row names an update and has its rate. Where the rate is constant between
-// two rows, no row is missing.
+// Each row of the table of `plan` names an update of the run and has the rate of this update. After the warm-up, the
+// schedules constant and step change the rate only at rows, so all updates from a row to the next one must have the
+// row's rate.
 TEST(RunCourse, TheTableOfRatesIsThatOfTheRun) {
   std::mt19937 random(7);
   int runs = 0;
@@ -272,8 +273,9 @@ TEST(RunCourse, TheTableOfRatesIsThatOfTheRun) {
   EXPECT_GT(runs, 1000);
 }
 
-// An epoch has 22 steps of 64, and then 5 of 256 and one of 128. The warm-up of 1.5 epochs ends with 32 of its 33 steps
-// of 64 done at the third large one, so the next update is the first with the peak.
+// The first epoch has 22 steps of 64. Each later epoch has 5 steps of 256 and one of 128. The warm-up of 1.5 epochs has
+// 33 steps of 64. The first epoch and two steps of 256 are 30 of them. After the third step of 256 they are 34, so the
+// next update is the first with the peak.
 TEST(RunCourse, TheTableOfRatesCountsTheUpdatesOfTheRun) {
   const RunPlan plan = planned({"batch.schedule=[[1,4]]", "data.last_batch=smaller", "learning_rate.warmup_epochs=1.5",
                                 "learning_rate.warmup_from=zero", "learning_rate.base=1", "stop.epochs=3"},

@@ -1,4 +1,5 @@
-// A copy of some bytes that ends where memory ends. Code that reads past its end stops with a segmentation fault.
+// Holds a copy of some bytes. A page that may not be read begins directly after the copy. Code that reads past the end
+// of the copy therefore stops with a segmentation fault.
 #pragma once
 
 #include <gtest/gtest.h>

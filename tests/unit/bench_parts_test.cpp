@@ -1,4 +1,4 @@
-// Tests the counts of `ringtrain bench utilisation` and the removals of `bench components`.
+// Tests the counts of `ringtrain bench utilisation`, and how `ringtrain bench components` leaves out parts of a step.
 #include "base/error.h"
 #include "bench/reduced_source.h"
 #include "bench/utilisation.h"

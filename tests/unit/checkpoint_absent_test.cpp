@@ -1,4 +1,4 @@
-// Tests checkpoints of earlier versions, which lack some of today's data.
+// Tests checkpoints of earlier versions, which lack some of today's data, and a checkpoint that the user may not read.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -21,7 +21,8 @@ class RoomForTwoCheckpoints : public WithFolder {
     if (mounted_) ::umount(folder_.c_str());
     WithFolder::TearDown();
   }
-  // Writes these steps. Returns the messages of the writer. `best` is the step that is the best so far.
+  // Writes a checkpoint of 1 MB for each of these steps. Returns the error, or "(no error)". `best` is the step whose
+  // checkpoint is the best so far.
   std::string write(std::int64_t keep, std::vector<std::int64_t> steps, std::int64_t best = 0) {
     return message_of([&] {
       CheckpointWriter writer(folder_.string(), keep);

@@ -293,8 +293,8 @@ TEST_F(CheckpointTest, NoFlippedByteIsReadAsGood) {
 
 // ---- Failing files ------------------------------------------------------------------------------------------------
 
-// Runs `action` in a child process, because limits and crashes at exit must not touch the other tests. Returns its exit
-// code.
+// Runs `action` in a child process, because limits and crashes at exit must not touch the other tests. Returns the
+// child's exit code, or 1000 plus the number of the signal that ended the child.
 int in_child(const std::function<int()>& action) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -352,7 +352,7 @@ TEST_F(CheckpointTest, AFullDiskIsNamedAndLeavesTheOlderFilesWhole) {
               CheckpointWriter writer(disk, 2);
               writer.start(example(1, 30000), true);
               writer.finish();
-              writer.start(example(2, 100000), true);  // 0.4 MB more than fits
+              writer.start(example(2, 120000), true);  // more than the space that is left
               std::string message;
               try {
                 writer.finish();

@@ -369,7 +369,7 @@ TEST(ConfigReader, AKeyThatMustBeEmptiedForAnotherChoiceSaysHow) {
          "Set parallel.mode=sync or parallel.backup_workers=0.");
   expect({"communication.order=fixed", "run.threads=1", "parallel.shard_state=true"},
          "Set communication.order=any or parallel.shard_state=false.");
-  expect({"stop.epochs=0"}, "");  // the default is 0, too, so it would not help
+  expect({"stop.epochs=0"}, "");  // stop.epochs is 0 by default, so no hint names the default
 }
 
 TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
@@ -784,7 +784,7 @@ TEST(ConfigReader, WindowsLineEndsAndAByteOrderMarkReadTheSame) {
 }
 
 TEST(ConfigSchema, DefaultsLieInTheirOwnRange) {
-  // Writes the default of every key that is not required.
+  // Gives the default of every key that is not required as an override.
   for (const Field& field : schema())
     if (!field.required_) {
       const std::string value = value_text(field, Experiment());

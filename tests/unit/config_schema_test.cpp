@@ -9,14 +9,10 @@
 
 #include "config/reader.h"
 #include "config/schema.h"
+#include "tests/unit/repository.h"
 
 namespace ringtrain {
 namespace {
-
-std::filesystem::path root() {
-  const char* given = std::getenv("RINGTRAIN_ROOT");
-  return given != nullptr ? std::filesystem::path(given) : std::filesystem::current_path();
-}
 
 std::string contents(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -58,7 +54,7 @@ TEST(ConfigSchema, NamesEveryMemberOfTheStructs) {
 
 TEST(Configs, EveryExperimentInTheRepositoryReadsAndItsRanksDivide) {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(root() / "configs"))
+  for (const auto& entry : std::filesystem::directory_iterator(repository() / "configs"))
     if (entry.path().extension() == ".yaml") {
       const Experiment experiment = read_experiment(entry.path().string(), {});
       EXPECT_EQ(experiment.name, entry.path().stem().string());
@@ -66,7 +62,7 @@ TEST(Configs, EveryExperimentInTheRepositoryReadsAndItsRanksDivide) {
       EXPECT_EQ(contents(entry.path()).rfind("# ", 0), 0u) << entry.path() << ": source, hardware and result";
       ++count;
     }
-  EXPECT_GE(count, 3) << "in " << root() / "configs"
+  EXPECT_GE(count, 3) << "in " << repository() / "configs"
                       << "; RINGTRAIN_ROOT names the repository";
 }
 
@@ -86,7 +82,7 @@ std::vector<std::vector<std::string>> rows_of(const std::filesystem::path& path)
 
 TEST(Configs, EveryRowOfATableReadsAndItsRanksDivide) {
   std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(root() / "configs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(repository() / "configs")) {
     if (entry.path().extension() != ".yaml") continue;
     for (const std::vector<std::string>& row : rows_of(entry.path())) {
       const Experiment experiment = read_experiment(entry.path().string(), row);
@@ -98,7 +94,7 @@ TEST(Configs, EveryRowOfATableReadsAndItsRanksDivide) {
 }
 
 TEST(Configs, ThePageOfKeysIsTheSchemas) {
-  const auto page = root() / "configs" / "README.md";
+  const auto page = repository() / "configs" / "README.md";
   if (std::getenv("RINGTRAIN_WRITE_PAGES") != nullptr) std::ofstream(page, std::ios::binary) << schema_markdown();
   EXPECT_TRUE(contents(page) == schema_markdown())
       << page << " is stale; run this test with RINGTRAIN_WRITE_PAGES=1 in the environment to write it anew";

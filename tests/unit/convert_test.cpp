@@ -39,7 +39,7 @@ class Convert : public WithFolder {
     log_.str("");
     return convert_names(options, log_);
   }
-  // Returns all rows of a split, decoded.
+  // Returns all rows of a split, decoded and sorted.
   std::vector<std::string> rows(const std::string& split) const {
     const TextDataset dataset(read_dataset_index(path("out-") + split));
     const DatasetIndex& index = dataset.index();

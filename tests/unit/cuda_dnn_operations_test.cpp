@@ -19,7 +19,8 @@ DnnOperation convolution() {
   return o;
 }
 
-// Returns operations of every kind in every precision, with every prologue, epilogue and switch.
+// Returns convolutions and their gradients in every precision, with every prologue and epilogue, and matrix products of
+// fp16 with every switch. cuda_hopper_plans_test.cpp tests operations of Engine::hopper.
 std::vector<DnnOperation> all_kinds() {
   std::vector<DnnOperation> all;
   for (const auto& [type, math] : {std::pair(Type::fp32, Math::fp32),

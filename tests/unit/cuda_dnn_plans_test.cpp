@@ -7,21 +7,22 @@
 
 #include "base/version.h"
 #include "tests/unit/cuda_models.h"
+#include "tests/unit/repository.h"
+#include "tests/unit/with_folder.h"
 
 namespace ringtrain::cuda {
 namespace {
 
-class CudaDnnPlans : public testing::TestWithParam<std::string> {
+class CudaDnnPlans : public WithFolder, public testing::WithParamInterface<std::string> {
  protected:
   void SetUp() override {
+    WithFolder::SetUp();
     if (build_cuda().empty()) GTEST_SKIP() << "built without CUDA";
-    const char* root = std::getenv("RINGTRAIN_ROOT");
-    root_ = root == nullptr ? "." : root;
     if (read_lines(recorded("fusions")).empty()) GTEST_SKIP() << "nothing is recorded; " << advice();
-    setenv("RINGTRAIN_EXECUTABLE", std::filesystem::absolute(root_ + "/bin/ringtrain").c_str(), 0);
+    setenv("RINGTRAIN_EXECUTABLE", std::filesystem::absolute(repository() / "bin/ringtrain").c_str(), 0);
   }
   std::string recorded(const std::string& what) const {
-    return cat(root_, "/results/cuda_", what, "_", GetParam(), ".csv");
+    return repository() / cat("results/cuda_", what, "_", GetParam(), ".csv");
   }
   // One row of the record. The map's key is the operation.
   struct Row {
@@ -45,14 +46,12 @@ class CudaDnnPlans : public testing::TestWithParam<std::string> {
     return all;
   }
   std::string advice() const {
-    return cat("write the record again: build/bench/cuda_plans ", GetParam(), " ", root_, "/results");
+    return cat("write the record again: build/bench/cuda_plans ", GetParam(), " ", (repository() / "results").string());
   }
-
-  std::string root_;
 };
 
-// Compares the hash of every recorded graph with today's graph. This finds every fault in how a graph is built, without
-// planning.
+// Compares the hash of every recorded graph with the hash of today's graph. This finds every change in how these graphs
+// are built, without planning.
 TEST_P(CudaDnnPlans, CudnnIsAskedWhatItWasAskedForTheRecord) {
   const DeviceDescription description = find_description(GetParam());
   PlanProcess process(description.name, description.json);
@@ -73,11 +72,11 @@ TEST_P(CudaDnnPlans, RefusalsAreCudnnsAndNotTheStandInsAndEveryRefusalHasAReason
   }
 }
 
-// Compiles every model in every precision for the described GPU. Every layer must find a plan and choose the recorded
-// fusion.
+// Compiles all pairs of model and precision in planned_passes() for the described GPU. Every layer must find a plan and
+// choose the recorded fusion.
 TEST_P(CudaDnnPlans, EveryLayerOfEveryModelFindsAPlanAndTakesTheRecordedFusion) {
-  const std::string copy = cat(testing::TempDir(), "cuda_plans_", GetParam(), ".csv");
-  std::filesystem::copy_file(recorded("plans"), copy, std::filesystem::copy_options::overwrite_existing);
+  const std::string copy = path("plans.csv");
+  std::filesystem::copy_file(recorded("plans"), copy);
   const std::size_t before = read_lines(copy).size();
   const std::unique_ptr<Device> device = make_described_device(find_description(GetParam()), copy);
   if (device->facts().cudnn_version != rows().begin()->second.cudnn)
@@ -142,8 +141,7 @@ TEST_P(CudaDescribedDevice, SumsAfterAConvolutionAreAddedUpInOneOrder) {
 }
 
 TEST_P(CudaDescribedDevice, AnswersComeFromTheCacheTheSecondTime) {
-  const std::string file = testing::TempDir() + "cudnn-plans-of-a-test.txt";
-  std::filesystem::remove(file);
+  const std::string file = path("plans.txt");
   const DeviceDescription description = find_description(GetParam());
   const DnnOperation operation = parse_operation("wgrad bf16 n32 c64 56x56 k64 r3 s1 p1");
   const auto first = make_described_device(description, file);
@@ -192,16 +190,12 @@ TEST_P(CudaDescribedDevice, CountsMemoryAndRunsNothing) {
 TEST_P(CudaDescribedDevice, AGraphOnWhichCudnnCrashesIsRefusedAndTheNextOneIsPlanned) {
   const DeviceDescription description = find_description(GetParam());
   // This planner crashes at the first question and is the real planner afterwards.
-  const std::string script = testing::TempDir() + "ringtrain-crashes-once";
-  const std::string mark = script + ".mark";
-  std::filesystem::remove(mark);
+  const std::string script = path("ringtrain"), mark = path("mark");
   std::ofstream(script) << "#!/bin/bash\nif [ -e " << mark << " ]; then exec " << planner_executable()
                         << " \"$@\"; fi\n"
                         << "touch " << mark << "\nread line; echo ready 0; read line; kill -SEGV $$\n";
   std::filesystem::permissions(script, std::filesystem::perms::owner_all);
-  std::filesystem::copy_file(stand_in_driver_path(),
-                             std::filesystem::path(script).parent_path() / "libcuda-stand-in.so",
-                             std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy_file(stand_in_driver_path(), path("libcuda-stand-in.so"));
   const std::string real = std::getenv("RINGTRAIN_EXECUTABLE");
   setenv("RINGTRAIN_EXECUTABLE", script.c_str(), 1);
   PlanProcess process(description.name, description.json);

@@ -95,7 +95,7 @@ DnnOperation operation(const std::string& extra) {
   return parse_operation("conv bf16 n32 c64 56x56 k64 r3 s1 p1" + extra);
 }
 
-// A site with three ways. The first needs the least memory, and the second is the fastest.
+// Returns a site with three ways. The first has the least memory traffic, and the second is the fastest.
 FusionSite site(AnsweringDevice& device, const std::string& name = "layer1.0.conv2 forward") {
   const auto costs = [&device](double seconds) {
     return [&device, seconds](Device&) -> std::vector<TrialPart> {

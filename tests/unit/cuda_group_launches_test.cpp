@@ -84,8 +84,8 @@ TEST(CudaGroupLaunches, GroupsOf32AreTakenInOneLaunchWhereMapsAreSmall) {
       count += site.starts_with(stage) && way.find("statistics in the epilogue") != std::string::npos;
     return count;
   };
-  EXPECT_EQ(fused(whole, "layer4"), 10) << "one group: as ever";
-  EXPECT_EQ(fused(grouped, "layer4"), 0) << "one launch over all groups, and sums by an own kernel";
+  EXPECT_EQ(fused(whole, "layer4"), 10) << "with one group nothing changes";
+  EXPECT_EQ(fused(grouped, "layer4"), 0) << "one launch computes all groups, and another kernel computes the sums";
   EXPECT_GT(fused(grouped, "layer1"), 0) << "the largest maps are worth eight launches";
 }
 

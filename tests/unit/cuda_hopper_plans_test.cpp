@@ -12,18 +12,15 @@
 #include "tests/emulation/host_device.h"
 #include "tests/emulation/reference_dnn.h"
 #include "tests/unit/hopper_operations.h"
+#include "tests/unit/repository.h"
+#include "tests/unit/with_environment.h"
 
 namespace ringtrain::cuda {
 namespace {
 
-std::string root() {
-  const char* root = std::getenv("RINGTRAIN_ROOT");
-  return root == nullptr ? "." : root;
-}
-
 const hopper::Library* library(std::string* why) {
   if (std::getenv("RINGTRAIN_HOPPER_LIBRARY") == nullptr)
-    setenv("RINGTRAIN_HOPPER_LIBRARY", std::filesystem::absolute(cat(root(), "/bin/", hopper::library_file)).c_str(),
+    setenv("RINGTRAIN_HOPPER_LIBRARY", std::filesystem::absolute(repository() / "bin" / hopper::library_file).c_str(),
            0);
   return hopper::Library::find(why);
 }
@@ -100,7 +97,7 @@ TEST(CudaHopperPlans, ALaunchOverGroupsIsOneLaunchPerGroup) {
 
 TEST(CudaHopperPlans, ADeviceWithoutTheLibraryOrOfAnotherKindRefuses) {
   std::string why;
-  setenv("RINGTRAIN_HOPPER_LIBRARY", "/nowhere/libringtrain-hopper.so", 1);
+  const WithEnvironment elsewhere(Variables{{"RINGTRAIN_HOPPER_LIBRARY", "/nowhere/libringtrain-hopper.so"}});
   EXPECT_EQ(hopper::Plans(90).find(convolution(Type::bf16, 1), &why), nullptr);
   EXPECT_EQ(why, "there is no /nowhere/libringtrain-hopper.so (make hopper builds it)");
   EXPECT_EQ(hopper::Plans(80).find(convolution(Type::bf16, 1), &why), nullptr);
@@ -109,17 +106,17 @@ TEST(CudaHopperPlans, ADeviceWithoutTheLibraryOrOfAnotherKindRefuses) {
   o.prologue = Prologue::scale_bias_relu;
   EXPECT_EQ(hopper::Plans(90).find(o, &why), nullptr);
   EXPECT_EQ(why, "the library for Hopper has no kernel of this kind");
-  unsetenv("RINGTRAIN_HOPPER_LIBRARY");
 }
 
 TEST(CudaHopperPlans, TheLibraryAnswersOnTheHostAsRecorded) {
   std::string why;
   if (library(&why) == nullptr) GTEST_SKIP() << why;
-  std::ifstream in(root() + "/results/cuda_hopper_plans.csv");
+  std::ifstream in(repository() / "results/cuda_hopper_plans.csv");
   std::set<std::string> recorded, found;
   for (std::string line; std::getline(in, line);)
     if (line != hopper_plans_header) recorded.insert(line);
-  for (const DnnOperation& o : hopper_operations(root() + "/results/cuda_plans_h200.csv")) found.insert(hopper_line(o));
+  for (const DnnOperation& o : hopper_operations(repository() / "results/cuda_plans_h200.csv"))
+    found.insert(hopper_line(o));
   EXPECT_GT(found.size(), 200u);
   EXPECT_EQ(recorded, found) << "write the record again: build/bench/hopper_plans results";
 }
@@ -141,7 +138,7 @@ TEST(CudaHopperPlans, TheLibraryHasAtMostTwelveKernelsAndSaysWhy) {
   EXPECT_THROW(found->launch(0, *problem, {}, nullptr, nullptr), Error);
 }
 
-// ---- The comparison before a layer uses one ------------------------------------------------------------------------
+// ---- The comparison before a layer uses a convolution of the library -----------------------------------------------
 
 TEST(CudaHopperPlans, RightResultsPassTheComparisonWithPlainOperations) {
   for (const Type type : {Type::bf16, Type::fp16})
@@ -151,7 +148,7 @@ TEST(CudaHopperPlans, RightResultsPassTheComparisonWithPlainOperations) {
     }
 }
 
-// The comparison finds results that are missing, for example because a kernel skips a part.
+// The device loses the launch of the library's kernel, so its results are missing. The comparison must find this.
 TEST(CudaHopperPlans, WrongResultsDoNotPassIt) {
   for (const DnnOperation& o : hopper_works(convolution(Type::bf16, 2))) {
     HostDevice device;

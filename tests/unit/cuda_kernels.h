@@ -60,8 +60,8 @@ struct Array {
   float* floats() const { return reinterpret_cast<float*>(data); }
 };
 
-// The memory of a test. Every piece lies between guards, at a multiple of 16 bytes or, on request, next to one. Memory
-// that was never written holds NaNs.
+// The memory of a test. Guards before and after every array find writes outside of it. An array begins at a multiple of
+// 64 bytes, or `shift` elements after one. Memory that was never written holds NaNs.
 class TestMemory {
  public:
   Array array(Type type, std::int64_t count, std::int64_t shift = 0) {
@@ -88,9 +88,9 @@ class TestMemory {
     const std::string name = kernel_name(launches.front().kernel);
     ASSERT_EQ(std::memcmp(backwards.data(), memory_.get(), backwards.size()), 0)
         << name << " depends on the order of threads or blocks";
-    for (const std::size_t guard : guards_)
-      for (std::size_t i = guard; i < guard + guard_bytes; ++i)
-        ASSERT_EQ(memory_.get()[i], guard_value) << name << " wrote beyond an array's end";
+    for (const auto& [first, end] : guards_)
+      for (std::size_t i = first; i < end; ++i)
+        ASSERT_EQ(memory_.get()[i], guard_value) << name << " wrote outside of an array";
   }
 
  private:
@@ -102,30 +102,28 @@ class TestMemory {
     ~Backwards() { emulate_backwards(false); }
   };
 
-  void guard() {
-    guards_.push_back(used_);
-    std::memset(memory_.get() + used_, static_cast<int>(guard_value), guard_bytes);
-    used_ += guard_bytes;
+  void guard(std::size_t bytes) {
+    guards_.emplace_back(used_, used_ + bytes);
+    std::memset(memory_.get() + used_, static_cast<int>(guard_value), bytes);
+    used_ += bytes;
   }
+  // Returns the bytes up to the next multiple of 64.
+  std::size_t gap() const { return (64 - reinterpret_cast<std::uintptr_t>(memory_.get() + used_) % 64) % 64; }
   std::byte* take(std::int64_t bytes, std::int64_t shift) {
     const auto size = static_cast<std::size_t>(bytes), moved = static_cast<std::size_t>(shift);
-    if (guards_.empty()) {
-      used_ = (64 - reinterpret_cast<std::uintptr_t>(memory_.get()) % 64) % 64;
-      guard();
-    }
+    if (guards_.empty()) guard(gap() + guard_bytes);
     if (used_ + moved + size + 3 * guard_bytes > capacity) throw std::length_error("test memory is full");
-    std::memset(memory_.get() + used_, static_cast<int>(guard_value), moved);
-    std::byte* data = memory_.get() + used_ + moved;
+    guard(moved);
+    std::byte* data = memory_.get() + used_;
     std::memset(data, 0xff, size);
-    used_ += moved + size;
-    guard();
-    while (used_ % 64 != guards_.front() % 64) memory_.get()[used_++] = guard_value;
+    used_ += size;
+    guard(gap() + guard_bytes);
     return data;
   }
 
   std::unique_ptr<std::byte[]> memory_{new std::byte[capacity]};
   std::size_t used_ = 0;
-  std::vector<std::size_t> guards_;
+  std::vector<std::pair<std::size_t, std::size_t>> guards_;  // first byte, and the one after the last
 };
 
 // The tolerance of a result that is rounded once to its type. `size` is the size of the terms of its sum.

@@ -158,7 +158,8 @@ DevicePlaces device_places(TestMemory& memory, std::vector<UpdatePlace> places) 
   return {data, count, blocks};
 }
 
-// The gradient's norm over three ranges with elements between them. The second range is longer than a block's chunk.
+// Computes squared norms of ranges of a gradient. Without given ranges there are three, which cover all elements: the
+// first element, the last element, and all elements between them.
 struct NormCase {
   TestMemory memory;
   Array values;
@@ -230,7 +231,8 @@ TEST(CudaKernelsFlat, SquaredNormsOfRangesIgnoreWhatLiesBetween) {
   EXPECT_EQ(k.scalars->applied, 1);
 }
 
-// Norms of several objects are added in three calls, and the total is stored at a place within a longer vector.
+// Two calls add the norms to the total. The first one begins from zero. The third call adds nothing and stores the
+// total at a place within a longer vector.
 TEST(CudaKernelsFlat, NormsAreAddedToATotalAndStored) {
   for (const int count : {1, 3, 700}) {
     TestMemory memory;
@@ -253,7 +255,7 @@ TEST(CudaKernelsFlat, NormsAreAddedToATotalAndStored) {
 
 TEST(CudaKernelsFlat, AdaScalesGainFollowsFromTheNormsWithoutTheLossScale) {
   NormCase k(4);
-  k.values.fill(8);  // the squared norm is 16, unscaled 4
+  k.values.fill(8);  // the squared norm is 256, unscaled 16
   auto* small = k.memory.make<float>(1);
   *small = 16.0f * 3;  // unscaled 3
   const AdaScaleStep step{
@@ -344,8 +346,9 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
                  .sgd_share = 0.6f};
         auto* scalars = memory.make<UpdateScalars>(1);
         *scalars = {.squared_norm = 1, .gradient_scale = 0.25f, .applied = 1};
-        // There is a gap, and there are ends inside four elements, a range inside one vector, a range over several
-        // chunks, and a range up to the last element.
+        // The kernel loads four elements at once where it can. The ranges have gaps between them. Some begin or end
+        // inside such a group of four, one lies inside a group, one needs several blocks, and one ends at the last
+        // element.
         const std::vector<UpdateRange> ranges = {
             {2, 3, 0.5f}, {3, 11, 0}, {64, 9001, 0.1f}, {9001, 9002, 0.2f}, {9990, 10000, 0}};
         const DevicePlaces places = device_places(memory, update_places(ranges, {}));

@@ -6,7 +6,8 @@
 namespace ringtrain::cuda {
 namespace {
 
-// Matrices that need several blocks, one block, and part of one. The elements between them belong to no matrix.
+// Three matrices. The first needs several blocks, and the others need one block each. The elements between the matrices
+// belong to none.
 struct Matrices {
   TestMemory memory;
   std::vector<NormRange> ranges = {{5, 3 * 8192 + 17, 0}, {30000, 1, 0}, {30004, 700, 0}};

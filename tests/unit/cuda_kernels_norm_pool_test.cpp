@@ -53,14 +53,15 @@ TEST(CudaKernelsNormPool, ForwardIsThatOfNormReluAndPoolingBitForBit) {
     const std::int64_t elements = k.groups * k.rows * k.channels,
                        mask_bytes = k.groups * k.rows * octets_of(k.channels);
     const Array x = memory.array(k.type, elements);
-    // The map has few different values, so nearly every window has ties, and some windows have no positive value.
+    // With one group the map has few different values, so nearly every window has ties. Some windows have no positive
+    // value.
     for (std::int64_t i = 0; i < elements; ++i) x.set(i, std::round(random_normal(1, static_cast<std::uint64_t>(i))));
     if (k.groups > 1) x.normal(1, 0.1);
     x.set(0, NAN);
     x.set(elements - 1, -INFINITY);
     const Array scale = memory.array(Type::fp32, k.groups * k.channels).normal(2, 0.5, 1),
                 bias = memory.array(Type::fp32, k.groups * k.channels).normal(3, 0.5, -0.7);
-    // Some values become equal when they are rounded to 16 bits.
+    // With three groups some values become equal when they are rounded to 16 bits.
     if (k.groups > 1)
       for (std::int64_t i = 0; i < bias.count; i += 2) bias.set(i, 60 + bias[i]);
     const Array map = memory.array(k.type, elements), y = memory.array(k.type, k.pooled),
@@ -89,7 +90,7 @@ TEST(CudaKernelsNormPool, ForwardIsThatOfNormReluAndPoolingBitForBit) {
             ASSERT_EQ(int{places[at]}, passed ? place : int{no_gradient}) << n << " " << i << " " << j << " " << c;
           }
     EXPECT_GT(stopped, 0);
-    // Inference needs no places. Using another group's scale and bias would change the result.
+    // Inference keeps no places. Its result must be the same.
     const Array again = memory.array(k.type, k.pooled);
     a.y = again.data;
     a.places = nullptr;

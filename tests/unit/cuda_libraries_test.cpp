@@ -1,4 +1,5 @@
-// Tests how CUDA's libraries are found at run time, and plans as bytes. These tests need neither a GPU nor CUDA.
+// Tests how CUDA's libraries are found at run time, and how plans are packed into bytes. These tests need neither a GPU
+// nor CUDA.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -26,8 +26,8 @@ struct PlannedModel {
   bool half_only = false;         // planned in bf16 and fp16 only
 };
 
-// Every model has the size of its paper, with the 32 samples that Goyal et al. normalise together. ResNet-50 is listed
-// again with the 256 samples that a GPU takes at once, in the precisions that are trained with them.
+// The ResNets and AlexNet have the sizes of their papers. Every model has the 32 samples that Goyal et al. normalise
+// together. ResNet-50 is listed again with the 256 samples that a GPU takes at once, in bf16 and fp16.
 inline std::vector<PlannedModel> planned_models() {
   const auto resnet_of = [](std::int64_t depth) { return small_resnet(depth, 64, "imagenet", 224, 0, 1000); };
   SampleShape text;

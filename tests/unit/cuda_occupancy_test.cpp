@@ -10,6 +10,7 @@
 #include "backend/cuda/kernels/occupancy.h"
 #include "backend/cuda/kernels/tiles.h"
 #include "cuda_kernels.h"
+#include "tests/unit/repository.h"
 
 #if __has_include(<cuda_occupancy.h>)
 #include <cuda_occupancy.h>
@@ -77,8 +78,8 @@ TEST(CudaOccupancy, ARegisterMoreCanCostABlock) {
 
 // The table that is compiled in must equal the recorded one, row by row.
 TEST(CudaOccupancy, KernelsTakeWhatTheRecordedTableSays) {
-  std::ifstream file("results/cuda_kernel_resources.csv");
-  if (!file) GTEST_SKIP() << "not started in the repository";
+  std::ifstream file(repository() / "results/cuda_kernel_resources.csv");
+  ASSERT_TRUE(file) << "RINGTRAIN_ROOT names the repository";
   int checked = 0;
   for (std::string line; std::getline(file, line);) {
     std::istringstream fields(line);
@@ -128,12 +129,13 @@ TEST(CudaOccupancy, TheSumsOfANormRunOneWaveOfEachGpu) {
   for (const GpuSize gpu : {GpuSize{90, 132}, GpuSize{80, 108}, GpuSize{100, 148}})
     for (const Kernel kernel : {Kernel::norm_sums, Kernel::norm_backward_sums}) {
       const std::int64_t resident = resident_blocks(gpu, kernel, Type::bf16, tile_threads);
-      for (const int groups : {1, 2, 8}) {  // the largest and smallest maps of ResNet-50
+      for (const int groups : {1, 2, 8}) {  // the largest map of ResNet-50, of 32 samples
         const std::int64_t large = std::int64_t{groups} * norm_blocks(gpu, kernel, Type::bf16, 401'408, groups, 64);
         EXPECT_LE(large, resident);
         EXPECT_GT(large, resident - groups);
       }
-      EXPECT_LE(norm_blocks(gpu, kernel, Type::bf16, 1568, 1, 2048), 392);  // a thread has at least four rows
+      // In the smallest map a thread has at least four rows.
+      EXPECT_LE(norm_blocks(gpu, kernel, Type::bf16, 1568, 1, 2048), 392);
     }
 }
 
@@ -171,7 +173,7 @@ TEST(CudaOccupancy, AFittedGridGivesTheSameBits) {
   AddArguments add{};
   add.count = 1000;
   launch = launch_of(Type::fp32, add);
-  EXPECT_EQ(fitted(launch, {}).grid_x, launch.shape.grid_x) << "one octet a thread: as it is";
+  EXPECT_EQ(fitted(launch, {}).grid_x, launch.shape.grid_x) << "a thread has one octet, so the grid stays as it is";
 }
 
 }  // namespace

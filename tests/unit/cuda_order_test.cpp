@@ -1,6 +1,6 @@
 // Tests the order of commands in GPU programs: streams that run as late as events allow, graphs, buckets at the
-// watermark, frozen arguments, and the predicted memory. Faults are planted in each of these, and the tests must find
-// them.
+// watermark, frozen arguments, and the predicted memory. The tests CudaFaults plant faults, which must be found:
+// missing waits and kernels, a wrong order, a frozen argument, and a late write to a gradient.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -205,7 +205,7 @@ TEST(CudaOrder, ThreadsThatRunBackwardsGiveTheSameBits) {
   }
 }
 
-// The kernels and plans of the compute stream in a step.
+// Returns those of the calls that compute: kernels and plans.
 std::vector<Call> work_of(const std::vector<Call>& calls) {
   std::vector<Call> result;
   for (const Call& call : calls)
@@ -274,7 +274,8 @@ bool found(HostDevice& device, const Task& task, const Reduced& expected, Backen
 }
 
 TEST(CudaFaults, EveryMissingWaitIsFound) {
-  // A step has four passes, because copies of later inputs have to wait for the pass before the last.
+  // A step has four passes, because the copy of an input waits for the pass two passes earlier, which used the same
+  // place.
   for (Task task : {image_task(small_resnet(18, 8, "small", 8), 8, 2, 2), text(12, false)}) {
     task.steps = 2;
     HostDevice sound;
@@ -322,7 +323,8 @@ TEST(CudaFaults, EveryMissingKernelIsFound) {
   }
 }
 
-// Behaves as if the StepState of a kernel's first launch were passed by value. Later launches read a copy of it.
+// Behaves as if the kernel cross_entropy got the StepState by value and its graph kept that value: every launch reads a
+// copy of the StepState of the first launch.
 class FreezingDevice : public HostDevice {
  public:
   void launch(const KernelLaunch& given, Stream stream) override {

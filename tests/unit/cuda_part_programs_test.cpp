@@ -1,5 +1,5 @@
-// Compares two parts of a model on a device, with several micro-batches in flight, with the whole model on one device.
-// The gradients must be the same in every order of passes that a pipeline has, replayed or not.
+// Compares two parts of a model on one device with the whole model. The parts have several micro-batches in flight, in
+// an order of passes that a pipeline can have (kInFlight). The results must be equal up to rounding, replayed or not.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -38,8 +38,9 @@ class Parts {
       part.weights = backend_->make_vector(part.table.size());
       part.gradients = backend_->make_vector(part.table.size());
       for (const Parameter& parameter : part.table.all())
-        backend_->copy_from_host(std::span(task.weights).subspan(static_cast<std::size_t>(task.table.find(parameter.name).offset),
-                                                                 static_cast<std::size_t>(parameter.count)),
+        backend_->copy_from_host(std::span(task.weights)
+                                     .subspan(static_cast<std::size_t>(task.table.find(parameter.name).offset),
+                                              static_cast<std::size_t>(parameter.count)),
                                  *part.weights, parameter.offset);
       part.program->set_weights(*part.weights);
       part.state.resize(static_cast<std::size_t>(task.state.empty() ? 0 : task.rows * part.graph.state_size()), 0.25f);
@@ -61,15 +62,15 @@ class Parts {
     part.program->select(static_cast<int>(i % part.slots));
     part.program->connect(traffic(p, i));
     const auto at = [&](const auto& all, std::int64_t per_row) { return all.data() + i * task_.micro_batch * per_row; };
-    part.program->stage({p == 0 ? at(task_.inputs, task_.graph.input_bytes()) : nullptr,
-                         at(task_.targets, task_.graph.sequence())});
-    part.program->forward({.gradient_scale = 1 / static_cast<float>(task_.counted()),
-                           .statistic_scale = 0.25f,
-                           .dropout_key = 5,
-                           .step = step_,
-                           .first_row = i * task_.micro_batch,
-                           .state = part.state.empty() ? nullptr
-                                                       : part.state.data() + i * task_.micro_batch * part.graph.state_size()});
+    part.program->stage(
+        {p == 0 ? at(task_.inputs, task_.graph.input_bytes()) : nullptr, at(task_.targets, task_.graph.sequence())});
+    part.program->forward(
+        {.gradient_scale = 1 / static_cast<float>(task_.counted()),
+         .statistic_scale = 0.25f,
+         .dropout_key = 5,
+         .step = step_,
+         .first_row = i * task_.micro_batch,
+         .state = part.state.empty() ? nullptr : part.state.data() + i * task_.micro_batch * part.graph.state_size()});
   }
   void backward(std::size_t p, std::int64_t i) {
     Part& part = parts_[p];

@@ -37,7 +37,7 @@ struct Proposals {
                                                              {deep.key(), {"e", "f"}}};
   std::set<std::string> not_written, not_loaded;  // names of engines
   std::mutex mutex;
-  std::map<std::string, std::size_t> builds;  // the largest number of plans requested, by key
+  std::map<std::string, std::size_t> builds;  // the plans requested, summed over all requests, by key
   std::set<std::thread::id> threads;
 };
 

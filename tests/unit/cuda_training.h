@@ -115,7 +115,8 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
     backend.copy_to_host(vector, 0, values);
     return values;
   };
-  // Inputs go to two page-locked places in turn, as in the loader. They are overwritten after forward() has returned.
+  // Inputs go to two page-locked places in turn. The loader uses the slots of its ring in the same way. The test
+  // overwrites a place after forward() has returned.
   const std::int64_t symbols = task.micro_batch * task.graph.input_bytes(),
                      places = task.micro_batch * task.graph.sequence();
   PageVector<std::uint8_t> inputs[2];
@@ -209,7 +210,8 @@ inline void poison_activations(HostDevice& device, const Program& program) {
   device.poison(regions, device.compute_stream());
 }
 
-// Runs the GPU program on the CPU with all checks of the device. Memory that must not be read holds NaNs.
+// Runs the GPU program on the CPU. The device finds unordered accesses, wrong addresses and writes after the end of an
+// allocation. Activations that must not be read hold NaNs.
 inline Curve train_on_host_device(const Task& task, HostDeviceOptions device_options = {},
                                   BackendOptions options = {}) {
   HostDevice device(std::move(device_options));

@@ -1,4 +1,5 @@
 // Tests damaged files and files with impossible values. Each must give one Error of the program, not one of a library.
+// Wrong values in the records of a run give no error: they count as missing.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -117,7 +118,7 @@ TEST_F(DamagedInput, WhatWasNeverWrittenIsReadAsLongAsItIsSmall) {
 }
 
 TEST(DamagedPictures, SizesThatTheirBytesCannotHoldTakeNoMemory) {
-  // The file has the headers of a picture with 16,000 x 16,000 pixels, and nothing after them.
+  // The headers say 16,000 x 16,000 pixels. The data after them are those of a picture of 8 x 8 pixels.
   std::vector<std::uint8_t> jpeg = encode_jpeg({8, 8, 3, std::vector<std::uint8_t>(192)}, 90);
   for (std::size_t i = 0; i + 9 < jpeg.size(); ++i)
     if (jpeg[i] == 0xFF && jpeg[i + 1] == 0xC0)

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "tests/unit/with_environment.h"
 
 namespace ringtrain {
 namespace {
@@ -43,10 +44,9 @@ TEST(DeviceChoice, RanksWithListsOfTheirOwnNeverMeet) {
 }
 
 TEST(DeviceChoice, MoreRanksThanDevicesIsAnErrorWithAdvice) {
-  setenv("CUDA_VISIBLE_DEVICES", "0,3", 1);
+  const WithEnvironment environment(Variables{{"CUDA_VISIBLE_DEVICES", "0,3"}});
   const std::vector<std::string> two = {"GPU-a", "GPU-b"};
   const std::string error = error_of({{4, two}, {5, two}, {6, two}}, 2);
-  unsetenv("CUDA_VISIBLE_DEVICES");
   EXPECT_NE(error.find("3 ranks on node17, but 2 devices (CUDA_VISIBLE_DEVICES=0,3): rank 6"), std::string::npos)
       << error;
   EXPECT_NE(error.find("taken are GPU-a (rank 4), GPU-b (rank 5)"), std::string::npos) << error;
@@ -71,6 +71,7 @@ TEST(DeviceChoice, NoDeviceIsAnErrorWithAdvice) {
 }
 
 TEST(DeviceChoice, NcclSharesDevicesOnlyWhenItIsTold) {
+  const WithEnvironment environment({}, {"NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_HOSTID"});
   EXPECT_FALSE(nccl_may_share_devices());
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "0", 1);
   EXPECT_FALSE(nccl_may_share_devices());

@@ -1,4 +1,4 @@
-// Tests energy counters in a folder that has the layout of Linux's own.
+// Tests energy counters in a folder that has the layout of Linux's folder /sys/class/powercap.
 #include "run/energy.h"
 
 #include <gtest/gtest.h>

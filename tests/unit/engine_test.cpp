@@ -1,5 +1,5 @@
-// Compares the engine with fp64 loops that share no code with it: losses, every gradient, dropout, carried state and
-// padding.
+// Compares the engine with fp64 loops: losses, gradients of every tensor, dropout and carried state, also with sizes
+// that the engine pads. The loops share only the random numbers of dropout with the engine.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -206,8 +206,7 @@ TEST_P(CharLstm, LossAndEveryGradientMatchFp64Loops) {
                      {}});
   EXPECT_EQ(watermark, s.reference.table.size());
 
-  // Compares with central differences of the fp64 loss, along random directions within each tensor and for single
-  // elements.
+  // Compares five random elements of each tensor with central differences of the fp64 loss.
   const std::uint64_t key = random_key(17, RandomPurpose::sampling);
   for (const Parameter& parameter : s.reference.table.all()) {
     double largest = 0;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "data_prep/verify.h"
 #include "tests/fuzz/target.h"
+#include "tests/unit/repository.h"
 
 namespace ringtrain {
 namespace {
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 std::vector<fs::path> inputs_of(const std::string& target) {
   std::vector<fs::path> files;
   for (const char* kind : {"corpus", "findings"}) {
-    const fs::path folder = fs::path("tests/fuzz") / kind / target;
+    const fs::path folder = repository() / "tests/fuzz" / kind / target;
     if (!fs::is_directory(folder)) continue;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) files.push_back(entry.path());
   }
@@ -58,13 +59,13 @@ TEST(FuzzInputs, AreTakenToTheEndSomewhere) {
 
 TEST(FuzzInputs, BelongToTargets) {
   for (const char* kind : {"corpus", "findings"}) {
-    if (!fs::is_directory(fs::path("tests/fuzz") / kind)) continue;
-    for (const fs::directory_entry& entry : fs::directory_iterator(fs::path("tests/fuzz") / kind))
+    if (!fs::is_directory(repository() / "tests/fuzz" / kind)) continue;
+    for (const fs::directory_entry& entry : fs::directory_iterator(repository() / "tests/fuzz" / kind))
       EXPECT_TRUE(fuzz::targets().contains(entry.path().filename().string())) << entry.path();
   }
 }
 
-std::string bytes_of_file(const std::string& path) {
+std::string bytes_of_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -78,7 +79,7 @@ TEST(FuzzInputs, RepairsMakeChecksumsRight) {
   for (const auto& [target, file, at] :
        {Case{"png", "stored", 29}, Case{"png", "palette", 30}, Case{"tar", "ustar", 150}, Case{"tar", "pax", 150}}) {
     SCOPED_TRACE(cat(target, "/", file));
-    const std::string good = bytes_of_file(cat("tests/fuzz/corpus/", target, "/", file));
+    const std::string good = bytes_of_file(repository() / "tests/fuzz/corpus" / target / file);
     const fuzz::Read read = fuzz::targets().at(target);
     const fuzz::Repair repair = fuzz::repairs().at(target);
     EXPECT_EQ(repair(good), good);
@@ -93,9 +94,10 @@ TEST(FuzzInputs, RepairsMakeChecksumsRight) {
       EXPECT_EQ(repair(none).size(), none.size()) << name;
 }
 
-// The name of the member in a pax header gets longer. The repair adapts the record's length and the header's checksum.
+// A record in a pax header begins with its own length. The test replaces this length by nines, and the repair must
+// write the right length again.
 TEST(FuzzInputs, ARepairedPaxRecordHasItsLength) {
-  const std::string good = bytes_of_file("tests/fuzz/corpus/tar/pax");
+  const std::string good = bytes_of_file(repository() / "tests/fuzz/corpus/tar/pax");
   const std::size_t record = 512, blank = good.find(' ', record);
   std::string wrong = good;
   wrong.replace(record, blank - record, std::string(blank - record, '9'));
@@ -103,7 +105,8 @@ TEST(FuzzInputs, ARepairedPaxRecordHasItsLength) {
   EXPECT_EQ(fuzz::repairs().at("tar")(wrong), good);
 }
 
-// Checks after the checksums must see a changed value of a data set.
+// When a target changes a value of a data set, it writes the checksums again. The checks that come after the checksums
+// must see the changed value.
 TEST(FuzzInputs, ChangedValuesHaveRightChecksums) {
   const auto path_of = [](const char* target, std::string input) {
     EXPECT_NO_THROW(fuzz::run(fuzz::targets().at(target), input));

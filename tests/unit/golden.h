@@ -3,17 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/unit/repository.h"
+
 namespace ringtrain {
 
 inline nlohmann::json golden(const std::string& name) {
-  const char* root = std::getenv("RINGTRAIN_ROOT");
-  std::ifstream file(std::string(root == nullptr ? "." : root) + "/tests/golden/" + name);
+  std::ifstream file(repository() / "tests/golden" / name);
   EXPECT_TRUE(file.good()) << name;
   return nlohmann::json::parse(file);
 }

@@ -118,8 +118,9 @@ TEST_F(Hdf5, CreateNeverOverwrites) {
   expect_contains(message_of([&] { h5::File::create(path("none/a.h5")); }), "No such file or directory");
 }
 
-// The limit on a file's size stands for a full disk, with EFBIG instead of ENOSPC. It runs in a child process, because
-// the limit holds for a whole process.
+// Writes a file under a limit on its size. The limit stands for a full disk, with EFBIG instead of ENOSPC. Call this
+// function in a child process, because the limit holds for a whole process. Returns 3 for an Error that names the
+// cause, 2 for another Error and 1 for none.
 int write_under_limit(const std::string& path, rlim_t limit, bool many_attributes) {
   ::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{limit, limit};

@@ -1,7 +1,8 @@
-// The operations that the models would ask the library of convolutions for Hopper. They are every 16-bit convolution
-// among the recorded plans of cuDNN (results/cuda_plans_h200.csv), with 8 groups of the 32 samples that batch norm
-// normalises together. build/bench/hopper_plans writes the answers to results/cuda_hopper_plans.csv. A test
-// compares this record with the library where the library is built.
+// The operations for which the models would ask the library of convolutions for Hopper. They are the works of every
+// 16-bit convolution among the recorded plans of cuDNN (results/cuda_plans_h200.csv), with 8 groups of the 32 samples
+// that batch norm normalises together. A weight gradient has one group of all samples. build/bench/hopper_plans writes
+// the answers to results/cuda_hopper_plans.csv. A test compares this record with the library where the library is
+// built.
 #pragma once
 
 #include <fstream>

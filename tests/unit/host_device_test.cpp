@@ -326,7 +326,8 @@ TEST(HostDevice, PageLockedMemoryComesWithoutZeros) {
   device.release_host(memory);
 }
 
-// A command takes 3 us, plus the longer of its bytes at 4 TB/s and its operations at 500 TFlop/s. The work runs.
+// By the model, a command takes 3 us plus the longer of its bytes at 4 TB/s and its operations at 500 TFlop/s. time()
+// also runs the work.
 TEST(HostDevice, TimesByItsModelWhereItIsAsked) {
   HostDevice untimed;
   EXPECT_EQ(untimed.time([](Stream) { FAIL() << "nothing to run"; }, 3), -1);

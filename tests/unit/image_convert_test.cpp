@@ -156,7 +156,7 @@ TEST_F(ImageConvert, OtherFilesAreIgnoredAndCounted) {
   put_classes(2, 0);
   put_text("in/train/notes.txt", "x");
   put_text("in/train/ant/._1.jpg", "macOS");
-  put("in/train/ant/more/deep.PNG", test_jpeg(8, 8, 1));  // folders of a class are searched, as in torchvision
+  put("in/train/ant/more/deep.PNG", test_jpeg(8, 8, 1));  // folders in a class folder are searched, as in torchvision
   const ImagesReport report = convert(options());
   EXPECT_EQ(report.splits[train_split].samples, 5);
   expect_contains(log_.str(), "ignored     2 other file(s)");

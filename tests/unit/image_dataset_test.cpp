@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 using Bytes = std::vector<std::uint8_t>;
 
-// The reader of records does not look into them, so any bytes will do.
+// Returns images whose records are no JPEG files. The reader does not decode records, so any bytes will do.
 TestImages files_of_bytes(std::int64_t samples) {
   TestImages images = raw_images(samples, 31, 17);
   images.raw = false;
@@ -389,7 +389,7 @@ TEST_F(ImageDatasetTest, FilesAreOpenedWhenFirstNeededAndOnlySoManyStayOpen) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-// These functions replace pread and fail at times.
+// These functions replace pread. At times they fail, read fewer bytes than asked for, or change a bit.
 std::atomic<int> bad_moments = 0;
 
 ssize_t fails_at_times(int descriptor, void* out, std::size_t size, off_t offset) {

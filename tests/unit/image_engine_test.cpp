@@ -1,5 +1,6 @@
-// Compares the engine's networks for images with fp64 loops that share no code with it. Also tests the equalities on
-// which training on any machine relies: groups of batch norm, accumulation, threads and instruction sets.
+// Compares the CPU engine's networks for images with fp64 loops (image_reference.h). The loops share only the graph and
+// the random numbers of dropout with the engine. The file also tests the equalities on which training on any machine
+// relies: groups of batch norm, accumulation, threads and instruction sets.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include "backend/cpu/isa.h"
 #include "base/error.h"
 #include "tests/unit/images.h"
+#include "tests/unit/with_environment.h"
 
 namespace ringtrain {
 namespace {
@@ -176,9 +178,7 @@ TEST(ImageEngineEquality, OneThreadIsTwoThreadsIsThree) {
 
 // Tests with the instruction sets that RINGTRAIN_ISA selects.
 class WithIsa : public testing::TestWithParam<const char*> {
- protected:
-  WithIsa() { setenv("RINGTRAIN_ISA", GetParam(), 1); }
-  ~WithIsa() override { unsetenv("RINGTRAIN_ISA"); }
+  const WithEnvironment environment_{{{"RINGTRAIN_ISA", GetParam()}}};
 };
 
 TEST_P(WithIsa, TheEngineEqualsFp64Loops) {
@@ -295,7 +295,7 @@ TEST(ImageEngineValues, NewWeightsAreSeenAfterSetWeights) {
 
 class Bf16 : public testing::TestWithParam<Case> {};
 
-// Rounding to bf16 changes a value by up to 2^-9. Tens of layers add up these errors and switch ReLUs. PyTorch's
+// Rounding to bf16 changes a value by up to 2^-8 of it. Tens of layers add up these errors and switch ReLUs. PyTorch's
 // autocast differs from fp64 by as much (image_golden_test.cpp).
 TEST_P(Bf16, FollowsFp64Loops) {
   if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";

@@ -1,4 +1,4 @@
-// The images of tests/golden/images, with the results of Pillow and torchvision for them (make_images.py).
+// Reads the images of tests/golden/images, and the results of Pillow and torchvision for them (make_images.py).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,14 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/repository.h"
+
 namespace ringtrain {
 
 using Bytes = std::vector<std::uint8_t>;
-
-inline std::string repository() {
-  const char* root = std::getenv("RINGTRAIN_ROOT");
-  return root == nullptr ? "." : root;
-}
 
 inline Bytes read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -29,20 +26,20 @@ inline Bytes read_file(const std::filesystem::path& path) {
 }
 
 inline Bytes golden_image(const std::string& name) {
-  return read_file(repository() + "/tests/golden/images/" + name + ".jpg");
+  return read_file(repository() / "tests/golden/images" / (name + ".jpg"));
 }
 
-// A list in images.json.
+// Returns a list of images.json.
 inline nlohmann::json golden_images(const char* list) {
-  std::ifstream file(repository() + "/tests/golden/images.json");
+  std::ifstream file(repository() / "tests/golden/images.json");
   EXPECT_TRUE(file.good());
   return nlohmann::json::parse(file).at(list);
 }
 
-// Photographs that are not part of the repository. The list is empty if they are missing.
+// Returns the paths of photographs that are not part of the repository. The list is empty if they are missing.
 inline std::vector<std::filesystem::path> sample_photographs() {
   std::vector<std::filesystem::path> paths;
-  const std::filesystem::path folder = repository() + "/../shared/data/imagenet-samples";
+  const std::filesystem::path folder = repository() / "../shared/data/imagenet-samples";
   if (!std::filesystem::is_directory(folder)) return paths;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     if (entry.path().extension() == ".JPEG") paths.push_back(entry.path());

@@ -20,7 +20,7 @@ namespace ringtrain {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// Smooth colours with some noise. They depend only on the arguments.
+// Returns an image of smooth colours with some noise. Its pixels depend only on the arguments.
 inline Image test_image(std::int64_t height, std::int64_t width, std::uint64_t seed, std::int64_t channels = 3) {
   Image image{height, width, channels, {}};
   for (std::int64_t y = 0; y < height; ++y)
@@ -82,7 +82,7 @@ class ImageFolder : public WithFolder {
   std::string error_of(const ImagesOptions& given) {
     return message_of([&] { convert(given); });
   }
-  // The images by key, as read by the reader that training uses.
+  // Returns the images by key. The reader that training uses reads them.
   std::map<std::string, Stored> stored(const std::string& prefix) const {
     std::map<std::string, Stored> result;
     const ImageDataset dataset(read_dataset_index(path(prefix)));
@@ -95,7 +95,7 @@ class ImageFolder : public WithFolder {
     }
     return result;
   }
-  // The keys in the order on disk.
+  // Returns the keys in the order on disk.
   std::vector<std::string> keys(const std::string& prefix) const {
     std::vector<std::string> result;
     for (const DatasetIndex::Shard& shard : read_dataset_index(path(prefix)).shards) {
@@ -110,7 +110,7 @@ class ImageFolder : public WithFolder {
     }
     return result;
   }
-  // Every file below a folder, with its bytes.
+  // Returns the bytes of every file in a folder, by file name. The folder holds no folders.
   std::map<std::string, Bytes> files(const std::string& folder) const {
     std::map<std::string, Bytes> result;
     for (const auto& entry : std::filesystem::directory_iterator(path(folder)))

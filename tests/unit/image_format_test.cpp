@@ -119,7 +119,7 @@ TEST_F(JpegCheck, FindsTheSameDamageAsDecodingDoes) {
   EXPECT_GT(harmless, 100);
 }
 
-// A small file with thousands of scans would take minutes.
+// A small file can have thousands of scans. To decode such a file would take minutes.
 TEST_F(JpegCheck, MoreThan500ScansAreAnError) {
   EXPECT_EQ(decode_jpeg(jpeg_of_scans(500)).width, DCTSIZE);
   EXPECT_EQ(check_jpeg(jpeg_of_scans(500)).width, DCTSIZE);
@@ -181,7 +181,7 @@ std::string octal(std::uint64_t value, int digits) {
   return text;
 }
 
-// One member of an archive with its padding, as `tar` writes it.
+// Returns one member of an archive with its padding, as `tar` writes it.
 std::string member(const std::string& name, const std::string& content, char type = '0',
                    const std::string& prefix = "") {
   std::string header(512, '\0');
@@ -290,7 +290,7 @@ TEST_F(Tar, DamagedOnesAreNamedWithTheByte) {
   expect_contains(error_of(options()), "holds both folders ('bee') and tar files ('ant.tar')");
 }
 
-// Computes the checksum of the header at `at`.
+// Writes the right checksum into the header that begins at byte `at`.
 void seal(std::string& archive, std::size_t at) {
   archive.replace(at + 148, 8, "        ");
   std::uint64_t sum = 0;

@@ -1,6 +1,6 @@
 // Compares ResNets, AlexNet and the small CNN with PyTorch in float64 (tests/golden/resnet.json, plain.json). The fp64
-// reference must agree to the last digits, and the engine within fp32's rounding. Five steps of training go through the
-// optimizer.
+// reference must agree closely (gradients within 1e-7), and the engine within fp32's rounding. Five steps of training
+// go through the optimizer.
 #include <algorithm>
 #include <cmath>
 
@@ -14,8 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-// The same as keyed_uniform() of tests/golden/image_case.py: the splitmix64 finaliser of FNV-1a(name) + index, in [0,
-// 1).
+// Gives the numbers of keyed_uniform() in tests/golden/image_case.py: the splitmix64 finaliser of FNV-1a(name) + index,
+// as a number in [0, 1).
 class KeyedUniform {
  public:
   explicit KeyedUniform(const std::string& name) {
@@ -33,8 +33,8 @@ class KeyedUniform {
   std::uint64_t key_ = 0xcbf29ce484222325ull;
 };
 
-// The same as starting_value() of the script, for a u in [0, 1). The operations have the same order as in the script,
-// so the bits are the same.
+// Gives the values of starting_value() in that script, for a u in [0, 1). The operations have the same order as in the
+// script, so the bits are the same.
 struct StartingValues {
   double low = 0.75, slope = 0.5, range = 1;
 
@@ -129,7 +129,7 @@ struct GoldenCase {
     return differences.at(differences.size() / 2);
   }
 
-  // The running statistics after one step, whose sums lie in `flat`.
+  // Returns the weights with the running statistics after one step. `flat` holds the statistics of this step's batch.
   template <class T>
   std::vector<double> averaged(const T* flat) const {
     std::vector<double> result = s.w;
@@ -150,7 +150,9 @@ const json& golden_cases() {
   return all;
 }
 constexpr std::size_t kGoldenCases = 7;  // a constant, because the files are not read before main()
-TEST(ImageGoldenCases, AreAllTested) { EXPECT_EQ(golden_cases().size(), kGoldenCases); }
+TEST(ImageGoldenCases, AreAllTested) {
+  EXPECT_EQ(golden_cases().size(), kGoldenCases);
+}
 
 class ImageGolden : public testing::TestWithParam<std::size_t> {
  protected:

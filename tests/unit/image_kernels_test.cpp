@@ -38,7 +38,7 @@ std::vector<T> normal(std::uint64_t key, std::size_t n, double deviation = 1, do
 template <class T>
 constexpr double rounding = sizeof(T) == 2 ? 1.0 / 128 : 2e-6;
 
-// One unit of `pixels` with every possible input of batch norm's backward pass.
+// Holds one unit, which is `pixels` pixels of `lanes` channels, with random inputs for the passes of batch norm.
 template <class T>
 struct NormCase {
   Isa isa;
@@ -221,7 +221,8 @@ void backward_matches(Passing passing, bool two_sources, bool two_norms) {
       for (std::size_t i = 0; i < total.size(); ++i)
         ASSERT_NEAR(sums[i], total[i], 2e-6 * (1 + size[i])) << isa_name(isa) << " sum " << i << " pixels " << pixels;
 
-      // The second pass works in place. dx2 replaces the masked gradient, as in a network.
+      // This is the second half of the backward pass. With two norms it works in place: dx2 replaces the masked
+      // gradient, as in a network.
       std::vector<T> dx(c.n), dx2 = dz;
       NormBackwardApply<T> b{};
       b.pixels = a.pixels;

@@ -44,7 +44,7 @@ class ImageLoaderTest : public WithFolder {
   }
 };
 
-// A plan that takes pixels as they are stored, or applies pad-crop-flip.
+// Returns a plan that takes pixels as they are stored, or one that crops the padded image and flips it.
 LoaderPlan plan_of(std::int64_t global_batch, Augmentation augmentation = Augmentation::none) {
   LoaderPlan plan;
   plan.seed = 5;
@@ -302,7 +302,7 @@ TEST_F(ImageLoaderTest, AShardThatVanishesIsAnErrorOfNext) {
   expect_contains(message_of([&] { loader.next(); }), "00000-of-00002.h5: cannot open: No such file");
 }
 
-// State of a replacement for pread. A read waits until a given number of records are being read at the same time.
+// Holds the state of a replacement for pread. A read waits until `expected` records are being read at the same time.
 struct Meeting {
   std::mutex mutex;
   std::condition_variable changed;

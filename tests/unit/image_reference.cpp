@@ -348,7 +348,7 @@ class Interpreter {
       }
   }
 
-  // The target probability of a class, which is (1 - s) one-hot + s / classes in training.
+  // Returns the target probability of a class. In training it is (1 - s) one-hot + s / classes.
   double wanted(const CrossEntropy& op, std::int64_t row, std::int64_t c) const {
     const double s = training_ ? op.label_smoothing : 0;
     return (c == pass_.targets[row] ? 1 - s : 0) + s / static_cast<double>(op.classes);

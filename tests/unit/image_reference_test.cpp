@@ -7,7 +7,7 @@
 namespace ringtrain {
 namespace {
 
-// A graph with every kind of node, strides that leave a remainder, and a tensor that feeds two nodes.
+// Returns a graph with nearly every kind of node, strides that leave a remainder, and a tensor that feeds two nodes.
 Graph every_node() {
   Graph g;
   int x = g.image(14, 13, {0.4, 0.5}, {0.3, 0.2});
@@ -59,7 +59,8 @@ INSTANTIATE_TEST_SUITE_P(Networks, ImageReference,
                                          cnn({}, image_shape(9, 6), {})),
                          [](const auto& information) { return "Network" + std::to_string(information.index); });
 
-// The input is normalised to mean 0 and variance 1 and then scaled, so the statistics of a norm's output are known.
+// The image's mean is 0 and its deviation is 1, so the norm's input is pixel / 255. The statistics of this input can be
+// computed by hand.
 TEST(ImageReferenceNorm, StatisticsAreMeansOverGroupsOfMeanAndUnbiasedVariance) {
   Graph g;
   g.cross_entropy(g.dense(g.global_average_pool(g.batch_norm(g.image(2, 1, {0.0}, {1.0}), "norm")), 2, "fc"));

@@ -123,7 +123,8 @@ TEST_F(ImageVerify, WhatIsNoFaultIsAWarning) {
 class ArrayImport : public ImageFolder {
  protected:
   static constexpr std::int64_t count = 23, height = 6, width = 5;
-  // Writes images "hwc" and "chw", chunked and compressed images "packed", "grey" images, and labels "y".
+  // Writes images "hwc" and "group/chw", chunked and compressed images "packed", and "grey" images. Also writes labels
+  // "y", three labels "few", and JPEG files "encoded_images".
   std::string make_arrays() {
     std::vector<std::uint8_t> hwc, chw, grey;
     std::vector<std::int64_t> labels;

@@ -1,5 +1,5 @@
-// A network for images with random weights, pixels and targets, and the engine that runs it. The tests of the engine
-// share it.
+// Makes networks for images with random weights, pixels and targets, and the CPU backend that runs them. Several tests
+// share this file.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -124,7 +124,8 @@ struct Images {
       return static_cast<std::int64_t>(random_uniform(key + 1, static_cast<std::uint64_t>(i)) *
                                        static_cast<double>(below));
     };
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::uint8_t>(draw(static_cast<std::int64_t>(i), 256));
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<std::uint8_t>(draw(static_cast<std::int64_t>(i), 256));
     for (std::int64_t r = 0; r < rows; ++r)
       y[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(draw(-1 - r, graph.classes()));
     keep_off_kinks(graph, w, pass, rows, group);
@@ -142,7 +143,7 @@ struct Images {
     return p;
   }
 
-  // The pass over the rows of one micro-batch, from row `first` on.
+  // Returns the pass over the rows of one micro-batch, from row `first` on.
   TestPass part(std::int64_t first) const {
     TestPass result = pass;
     result.inputs += first * graph.input_bytes();

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Runs 20 steps with a loss scale, across two changes of the rate and a skipped step at which the rate changes.
+// Runs 20 steps with a loss scale. After its warm-up the rate changes twice. The first change is at a skipped step.
 TEST(LargeBatch, OptimizersAreTheFloat64Programs) {
   constexpr float loss_scale = 8;
   const json all = golden("large_batch.json");
@@ -79,8 +79,8 @@ double norm(std::span<const double> values) {
       std::transform_reduce(values.begin(), values.end(), 0.0, std::plus<>(), [](double x) { return x * x; }));
 }
 
-// MLPerf's convergence points need this. Biases and norms use the rate itself, which is 17 and more, without a trust
-// ratio.
+// MLPerf's convergence points need LARS in this form. Biases and norms use the rate itself (17 here) without a trust
+// ratio and without weight decay.
 TEST(LargeBatch, LarsMovesBiasesAndNormsAtTheFullRateWithoutDecay) {
   const ParameterTable table = two_layers();
   on_cpu_and_device([&](Backend& backend) {
@@ -186,7 +186,8 @@ TEST(LargeBatch, RmspropGivesWayToSgdOnOneCurveWithoutAJump) {
   }
 }
 
-// Every tensor has its own state "z". The running statistics of batch norm have no average of their own.
+// Schedule-free SGD computes the evaluated weights from the trained weights and its state "z". The running statistics
+// of batch norm have no such state, so they stay as they are.
 TEST(LargeBatch, TheEvaluatedWeightsHaveTheStatisticsOfTheTrainedOnes) {
   const ParameterTable table = two_layers();
   on_cpu_and_device([&](Backend& backend) {

@@ -208,14 +208,14 @@ TEST(LearningRate, BeforeTheFirstPointTheRateIsConstantAndWarmUpComesFirst) {
 
 TEST(LearningRate, PointsRoundToTheNearestStep) {
   const LearningRateConfig config = with_points({{0.7, 1}, {0.7, 0.5}, {1.06, 0}});
-  const ScheduleContext context{1, 10, 0};  // 0.7 x 10 is a little above 7
+  const ScheduleContext context{1, 10, 0};  // 0.7 x 10 = 7, and 1.06 x 10 = 10.6
   EXPECT_EQ(learning_rate(config, context, 6), 2);
   EXPECT_EQ(learning_rate(config, context, 7), 1);
   EXPECT_EQ(learning_rate(config, context, 9), 0.5);
   EXPECT_EQ(learning_rate(config, context, 11), 0);
 }
 
-// After the batch has doubled, 6 updates cover as many samples as 12 did. The rate follows the samples.
+// The batch doubles in the middle of epoch 1. The rate depends on the number of samples, not on the number of updates.
 TEST(LearningRate, PointsFollowThePositionWhereTheBatchChanges) {
   const LearningRateConfig config = with_points({{0, 1}, {2, 0}});
   const ScheduleContext context{64, 10, 0};

@@ -65,7 +65,7 @@ class LoaderCourse : public WithFolder {
     }
   }
 
-  // The updates of a run on this course, up to the end of `epochs`.
+  // Returns the updates of a run on this course, from position `from` to the end of epoch `epochs` - 1.
   std::vector<Update> updates(const BatchCourse& course, std::int64_t ranks, std::int64_t micro_batch,
                               std::int64_t epochs, Position from = {}) const {
     std::vector<Update> all;
@@ -165,7 +165,8 @@ TEST_F(LoaderCourse, WithASmallerLastBatchEverySampleCountsOnceAnEpoch) {
   }
 }
 
-// Batch norm includes these rows in its statistics.
+// A smaller last batch is filled up with rows whose targets are ignored. Batch norm includes these rows in its
+// statistics, so they must be real images.
 TEST_F(LoaderCourse, TheOtherRowsOfASmallerBatchAreTheEpochsFirstImages) {
   LoaderPlan plan = plan_of(0, 1, 12);
   plan.course = constant_course(12, samples, true);

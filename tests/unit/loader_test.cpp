@@ -30,7 +30,7 @@ using Bytes = std::vector<std::uint8_t>;
 
 class LoaderTest : public WithFolder {
  protected:
-  // About 1,500 rows with contents that differ enough.
+  // Makes a data set of about 1,500 rows whose contents differ enough.
   std::shared_ptr<const TextDataset> names(std::int64_t shards = 2) const {
     std::ofstream out(path("names.txt"));
     for (int i = 0; i < 300; ++i) {
@@ -49,7 +49,7 @@ class LoaderTest : public WithFolder {
     return std::make_shared<TextDataset>(read_dataset_index(path("names-train")));
   }
 
-  // Random characters, so that positions can be told apart.
+  // Makes a data set of random characters, so that positions can be told apart.
   std::shared_ptr<const TextDataset> text(std::int64_t length, std::int64_t shards = 2) const {
     std::string all;
     for (std::int64_t i = 0; i < length; ++i)
@@ -76,7 +76,7 @@ LoaderPlan plan_of(TextOrder order, std::int64_t sequence, std::int64_t global_b
   return plan;
 }
 
-// The part of rank r of n.
+// Returns the plan of one rank, which has its part of each global batch.
 LoaderPlan part_of(LoaderPlan plan, std::int64_t rank, std::int64_t ranks, std::int64_t micro_batches = 1) {
   plan.rows = plan.global_batch / ranks;
   plan.first_row = rank * plan.rows;
@@ -367,7 +367,7 @@ TEST_F(LoaderTest, SeekGivesWhatContinuingWouldHaveGiven) {
   }
 }
 
-// When a batch changes in the middle of an epoch, the offset may not be a multiple of the new batch.
+// When the batch changes in the middle of an epoch, the offset need not be a multiple of the new batch.
 TEST_F(LoaderTest, AnEpochMayBeTakenUpAtAnySampleAndTheNextOneBeginsAtItsFirst) {
   const auto dataset = names();
   const LoaderPlan small = plan_of(TextOrder::rows, 8, 6), large = plan_of(TextOrder::rows, 8, 24);

@@ -177,7 +177,7 @@ TEST_F(MemoryPlan, SaysWhatWouldFit) {
   EXPECT_NE(error.find("memory.offload"), std::string::npos) << error;
 }
 
-// On a GPU the overhead is an estimate, which counts as well.
+// On a GPU, part of the memory (the overhead) is an estimate. The limit includes this estimate.
 TEST_F(MemoryPlanOnAGpu, AnOpenMicroBatchIsTheLargestThatFits) {
   for (const std::string& recompute : {std::string("none"), all})
     for (const std::int64_t micro : {8, 32}) {
@@ -205,7 +205,7 @@ TEST_F(MemoryPlanOnAGpu, BlocksAreChosenByTheGpusMemoryWhereThereIsNoLimit) {
   EXPECT_GE(room, std::int64_t{1} << 30);
 }
 
-// memory.limit_gib 0 is the memory of the GPU.
+// With memory.limit_gib: 0, the memory of the GPU is the limit.
 TEST_F(MemoryPlanOnAGpu, WhatDoesNotFitIntoTheGpuIsRefusedWithoutALimit) {
   const std::int64_t room = backend_->device_bytes();
   const auto keys = [](std::int64_t global, std::int64_t micro, const std::string& more) {

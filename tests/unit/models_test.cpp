@@ -106,7 +106,7 @@ TEST(Models, AResNetOfVersion1Is3858MillionMultiplicationsWithTheSameTensors) {
             imagenet_resnet(18).forward_flops_per_sample());
 }
 
-// 1,152 biases of convolutions are replaced by as many gammas and betas.
+// 1,152 gammas and 1,152 betas replace the 1,152 biases of the convolutions.
 TEST(Models, AlexNetWithNormsHasTensorsNamedAsVgg16Bn) {
   ModelConfig config;
   config.kind = "alexnet";
@@ -153,7 +153,7 @@ double largest(std::span<const float> values) {
 }
 
 // A normal distribution that is cut off at 2 deviations ends at 2 / 0.8796 of its own deviation. Its fourth moment is
-// 1.7996 / 0.7737^2 = 2.365 times its squared second moment (3 for a whole normal distribution).
+// 1.4162 / 0.77374^2 (about 2.365) times its squared second moment, and 3 times for a whole normal distribution.
 TEST(Models, TruncatedNormalsHaveTheVarianceOfHeAndEndAtTwoDeviations) {
   for (const char* kind : {"resnet", "alexnet"}) {
     ModelConfig config;

@@ -72,7 +72,7 @@ std::vector<float> drawn(std::int64_t count, std::uint64_t key) {
   return result;
 }
 
-// Computes in double, row by row.
+// Carries out Muon's five Newton-Schulz steps with plain loops in double precision.
 std::vector<double> orthogonal(std::span<const float> u, std::int64_t rows, std::int64_t columns) {
   std::vector<double> x(u.begin(), u.end());
   double norm = 0;

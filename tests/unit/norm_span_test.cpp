@@ -64,7 +64,7 @@ class NormSpan : public testing::TestWithParam<Case> {
   struct Result {
     LossSums sums;
     std::vector<double> gradients;               // summed over all ranks
-    std::vector<std::vector<float>> statistics;  // what each rank has in their places
+    std::vector<std::vector<float>> statistics;  // for each rank: the running statistics' part of its vector
     int polls = 0;                               // in rank 0's last backward pass
   };
   static Result run_on_ranks(Images& s, std::int64_t span, Precision precision) {

@@ -17,7 +17,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.name;
 }
 
-// The last model has dropout without a norm after it. Dropout before a norm must be off.
+// The expected statistics come from training passes, which have dropout. The last model therefore has its dropout after
+// its last norm.
 std::vector<Case> cases() {
   return {
       {"ResNet18FourGroups", small_resnet(18, 16, "imagenet", 64), 8, 2},

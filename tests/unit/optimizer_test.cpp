@@ -31,7 +31,7 @@ struct Training {
           0.1f * static_cast<float>(random_normal(9, static_cast<std::uint64_t>(number * 100000 + i)));
     EXPECT_TRUE(optimizer.update(*weights, *gradients, {rate}, 1, 0).applied);
   }
-  // An update in which fp16's gradient has overflowed.
+  // Makes an update whose gradient has overflowed, as it can in fp16. The optimizer skips it.
   void overflow(double rate) {
     std::fill_n(gradients->data(), gradients->size(), std::numeric_limits<float>::infinity());
     EXPECT_FALSE(optimizer.update(*weights, *gradients, {rate}, 1, 0).applied);
@@ -39,7 +39,7 @@ struct Training {
   std::vector<double> values() const { return {weights->data(), weights->data() + weights->size()}; }
 };
 
-// Returns the weights after 12 updates, with a rate that changes twice.
+// Returns the weights after 12 updates. With `rate_changes`, the rate changes twice.
 std::vector<double> trained(const OptimizerConfig& config, const ParameterTable& table, bool rate_changes) {
   Training training(config, table);
   for (std::int64_t step = 0; step < 12; ++step)

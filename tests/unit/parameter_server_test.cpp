@@ -18,7 +18,7 @@ struct Death {
   int rank = 0, call = 0;  // number of the call of its mailbox
 };
 
-// The number of targets of a worker's gradients. Any set of workers has a sum of its own.
+// Returns the number of targets of a worker's gradients. Any set of workers has a sum of its own.
 std::int64_t targets_of(std::int64_t worker) {
   return std::int64_t{1} << worker;
 }
@@ -41,11 +41,12 @@ struct Outcome {
   std::set<int> dead;
 };
 
-// The gradient of an update at these weights. Any function that mixes both would do.
+// Returns the gradient of an update for an element of this weight. Any function that mixes all three would do.
 double gradient(double weight, std::int64_t update, std::int64_t element) {
   return 0.3 * weight + static_cast<double>((update * 7 + element * 3) % 11) - 5;
 }
-// With backup workers, several gradients of the same weights differ by this.
+// Returns a number that worker `worker` adds to its gradient in jobs with backup workers. Gradients of the same weights
+// then differ from worker to worker.
 double part_of_worker(std::int64_t worker) {
   return 1.5 * static_cast<double>(worker * worker);
 }
@@ -203,6 +204,7 @@ TEST(ParameterServer, TwoHundredOrdersEndKeepTheirBoundAndAreASequentialProgram)
     SCOPED_TRACE(seed);
     const Outcome outcome = Job(s).run();
     expect_each_update_once(outcome, s);
+    if (HasFailure()) return;
     if (s.max_staleness >= 0) expect_bound(outcome, s);
     const std::vector<double> expected = sequential(outcome.arrivals);
     for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(outcome.weights[i], expected[i], 2e-6);
@@ -349,7 +351,7 @@ TEST(UpdateOrder, RefusesAnOrderThatNobodyCanHaveHad) {
   refuses({{1, INT64_MAX, 0, 0}}, "expected an update below 4");  // counting to this update step by step would not end
 }
 
-// As long as a worker computes, it would miss the meeting.
+// A worker that still computes would miss a meeting.
 TEST(UpdateOrder, MeetsOnlyWhenAllWorkersWait) {
   using Kind = ServerAction::Kind;
   const auto meets = [](std::int64_t step) { return step == 1; };

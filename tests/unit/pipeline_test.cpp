@@ -66,7 +66,7 @@ TEST(Cuts, PartsHaveAllTensorsOnceAndAllWork) {
   EXPECT_THROW(resnet.part(0, layers_of(resnet)[2].first + 1), Error);  // inside a residual block
 }
 
-// Tries all ways to cut, one after the other.
+// Returns the seconds of the slowest stage with the best cuts. Tries all ways to cut the layers from `first` on.
 double best_by_trying(const std::vector<ModelLayer>& layers, std::size_t first, std::int64_t stages) {
   if (stages == 1) return stage_seconds(layers, first, layers.size());
   double best = std::numeric_limits<double>::infinity();

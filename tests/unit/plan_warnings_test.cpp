@@ -13,7 +13,7 @@ namespace {
 
 class PlanWarnings : public WithFolder {
  protected:
-  // The plan of the small CNN on 640 made-up images, with 10 steps an epoch.
+  // Returns the plan of the small CNN on 640 made-up images, with 10 steps an epoch.
   RunPlan plan(std::vector<std::string> overrides, const std::string& folder = "") const {
     for (const char* key : {"model.kind=cnn", "data.image_size=16", "data.classes=10", "data.train_samples=640",
                             "batch.global=64", "batch.worker=64", "stop.epochs=3", "optimizer.kind=sgd"})
@@ -66,8 +66,8 @@ TEST_F(PlanWarnings, LinearScalingWithoutWarmUp) {
   EXPECT_EQ(with({"learning_rate.schedule=points", "learning_rate.points=[[0,1],[1,0.5]]"}).size(), 1u);
 }
 
-// A larger batch makes fewer steps, but the warm-up counts samples. The run has 10 + 2 x 2 steps; the warm-up ends with
-// the twelfth.
+// A larger batch makes fewer steps, but the warm-up counts samples. The run has 10 + 2 x 2 steps. A
+// warm-up of 2 epochs ends with the twelfth.
 TEST_F(PlanWarnings, AWarmUpThatEndsAfterTheBatchHasGrown) {
   const std::vector<std::string> grows = {"batch.schedule=[[1,4]]", "learning_rate.warmup_from=zero"};
   const auto with = [&](const std::string& warmup) {

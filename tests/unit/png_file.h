@@ -28,7 +28,7 @@ inline std::vector<std::uint8_t> png_of(std::uint32_t format, std::int64_t heigh
   return bytes;
 }
 
-// For images of 1 or 3 channels.
+// Encodes an image of 1 or 3 channels.
 inline std::vector<std::uint8_t> encode_png(const Image& image) {
   return png_of(image.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB, image.height, image.width, image.pixels.data());
 }

@@ -40,7 +40,7 @@ TEST(Position, ARateIsThatOfTheSamplesSeen) {
   config.schedule = "cosine";
   config.base = 1;
   const ScheduleContext context{20, 5, 50};
-  const Position small = position_at(24, 20, 100), large{14, 480, 4, 80};  // had batches of 40, too
+  const Position small = position_at(24, 20, 100), large{14, 480, 4, 80};  // in a run that also had batches of 40
   EXPECT_EQ(learning_rate(config, context, context.steps(small)), learning_rate(config, context, context.steps(large)));
 }
 

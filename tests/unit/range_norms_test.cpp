@@ -14,8 +14,8 @@
 namespace ringtrain {
 namespace {
 
-// The ranges are tensors of odd sizes as the parameter table lays them out. One is longer than several pieces, and one
-// overlaps another.
+// All ranges but the last are tensors of odd sizes as the parameter table lays them out. One is so long that it is
+// measured in several pieces. The last range overlaps another one.
 const std::vector<ElementRange> ranges = {{0, 1}, {64, 16449}, {16512, 16519}, {16576, 70001}, {70016, 70019}, {3, 65}};
 constexpr std::int64_t elements = 70080;
 

@@ -93,7 +93,7 @@ TEST_P(Recomputation, OfEveryOtherBlockChangesNoBit) {
 }
 
 TEST_P(Recomputation, In16BitsChangesNoBit) {
-  if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "no AVX-512 BF16 here";
+  if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
   cuda::Task task = GetParam().task();
   task.precision = Precision::bf16;
   const auto backend = make_cpu_backend(GetParam().threads);

@@ -59,7 +59,7 @@ class RecorderTest : public testing::Test {
     for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
     return all;
   }
-  // The steps in the file, as "1 2 2v 3", where v marks an evaluation.
+  // Returns the steps in the file, as "1 2 2v 3", where v marks an evaluation.
   std::string steps() const {
     std::string text;
     for (const Json& record : records()) {
@@ -454,7 +454,7 @@ std::string seen_on_terminal(const std::function<void()>& action) {
   return text;
 }
 
-// The lines that stay on the screen after carriage returns and "erase the line" are applied.
+// Returns the lines that stay on the screen after carriage returns and "erase the line" are applied.
 std::vector<std::string> screen(const std::string& text) {
   std::vector<std::string> lines(1);
   for (std::size_t i = 0; i < text.size(); ++i) {

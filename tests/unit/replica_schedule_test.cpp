@@ -6,7 +6,8 @@
 namespace ringtrain {
 namespace {
 
-// Returns the seconds of the comparisons in a run whose steps take `step` seconds and whose comparisons take `cost`.
+// Returns the times at which comparisons end, in a run of about `end` seconds. A step takes `step` seconds, and a
+// comparison takes `cost` seconds.
 std::vector<double> comparisons(double step, double cost, double end) {
   std::vector<double> times;
   double now = 0, last = 0;

@@ -33,7 +33,7 @@ Checkpoint checkpoint_of(const RunPlan& plan) {
   return c;
 }
 
-// The error of check_belongs() for a run with the keys `now` and a checkpoint of a run with the keys `before`.
+// Returns the error of check_belongs() for a run with the keys `now` and a checkpoint of a run with the keys `before`.
 std::string refusal(const Keys& before, const Keys& now) {
   return message_of([&] { check_belongs(checkpoint_of(plan_of(before)), "run/step-5.h5", plan_of(now)); });
 }

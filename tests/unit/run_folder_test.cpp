@@ -152,13 +152,14 @@ TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsAnErrorAtTheStart) {
     return ::mount("tmpfs", path, "tmpfs", flags, options) == 0;
   };
   if (!mounted("readonly", MS_RDONLY, "size=1m")) GTEST_SKIP() << "needs root to mount small disks";
-  ASSERT_TRUE(mounted("full", 0, "size=64k"));
+  const bool both = mounted("full", 0, "size=64k");
   std::ofstream("full/data") << std::string(48 << 10, 'x');
   const std::string readonly = message_of([] { RunFolder("readonly/run", false); });
   const std::string full = message_of([] { RunFolder("full/run", false); });
   const bool left = fs::exists("full/run");
   ::umount("readonly");
   ::umount("full");
+  ASSERT_TRUE(both);
   expect_contains(readonly, "Read-only file system [set run.dir");
   expect_contains(full, "No space left on device [free some space");
   EXPECT_FALSE(left) << "a folder that nothing can be written to stands in the way of the next try";

@@ -73,7 +73,8 @@ TEST(ImagePlan, TheKeysOfTheCropReachTheLoader) {
   EXPECT_EQ(crop.size, 16);
   EXPECT_EQ(crop.resize, 20);
   EXPECT_FALSE(crop.flip);
-  const ImageTransform padded = image_plan({"data.augmentation=pad_crop", "data.pad=3", "data.flip=true"}).train_loader.image;
+  const ImageTransform padded =
+      image_plan({"data.augmentation=pad_crop", "data.pad=3", "data.flip=true"}).train_loader.image;
   EXPECT_EQ(padded.augmentation, Augmentation::pad_crop);
   EXPECT_EQ(padded.pad, 3);
   EXPECT_TRUE(padded.flip);
@@ -90,7 +91,7 @@ TEST(ImagePlan, TheModelTakesMeanAndDeviationOfTheKeysElseOfTheDataSet) {
   EXPECT_EQ(stated.std, (std::vector<double>{0.4, 0.5, 0.6}));
 }
 
-// The steps at which something is due in a run of `steps` steps, with epochs of `steps_per_epoch`.
+// Returns the steps at which something is due in a run of `steps` steps, with epochs of `steps_per_epoch` steps.
 std::vector<std::int64_t> due_steps(std::int64_t steps_per_epoch, std::int64_t steps, double every, double offset,
                                     std::int64_t every_steps = 0) {
   RunPlan plan;

@@ -54,7 +54,7 @@ TEST(RunPoint, IsReadFromTheExperimentAndWrittenBack) {
   EXPECT_NE(refusal("2").find("checkpoint.keep_at is '2'"), std::string::npos);
 }
 
-// The plan of a run on 1000 names. An epoch has 15 updates of 64, and 40 samples are left over.
+// Returns the plan of a run on 1000 names. By default an epoch has 15 updates of 64, and 40 samples are left over.
 RunPlan plan_of(const std::vector<std::string>& overrides, const std::optional<BranchPoint>& branch = std::nullopt) {
   DatasetIndex index;
   index.prefix = "some/train";
@@ -113,7 +113,7 @@ TEST(KeptPoints, AreFoundWhereTheBatchChangesAndWhereEpochsKeepTheirRest) {
   }
 }
 
-// The point of a run with these keys after `step` updates.
+// Returns the point of a run with these keys after `step` updates.
 BranchPoint point_at_step(const std::vector<std::string>& overrides, std::int64_t step) {
   const RunPlan plan = plan_of(overrides);
   Position p;
@@ -182,7 +182,8 @@ TEST(Branch, IsPartOfTheExperimentsIdByItsSourceAndFactors) {
   EXPECT_EQ(experiment_id(plan_of({"checkpoint.keep_at=[1]"})), experiment_id(plan_of({})));
 }
 
-// This was the experiment's id before branches existed. Runs of that time can still be resumed and count as the same.
+// The id in this test is the experiment's id from before branches existed. Runs of that time can still be resumed and
+// count as the same.
 TEST(Branch, LeavesTheIdsOfOtherRunsAsTheyWere) {
   EXPECT_EQ(experiment_id(plan_of({})), "0ecb58ea9a63a1f0");
 }

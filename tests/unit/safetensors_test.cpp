@@ -14,6 +14,7 @@
 #include <iterator>
 
 #include "base/small_floats.h"
+#include "tests/unit/repository.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {
@@ -46,8 +47,7 @@ std::string content_of(const std::string& path) {
 }
 
 std::string golden(const std::string& dtype) {
-  const char* root = std::getenv("RINGTRAIN_ROOT");
-  return cat(root == nullptr ? "." : root, "/tests/golden/safetensors_", dtype, ".safetensors");
+  return repository() / cat("tests/golden/safetensors_", dtype, ".safetensors");
 }
 
 // The tensors of make_safetensors.py.
@@ -75,7 +75,7 @@ std::vector<float> golden_values(std::size_t tensor) {
   return values;
 }
 
-// The largest rounding error, which is half the distance between neighbouring numbers of this size.
+// Returns the largest rounding error, which is half the distance between neighbouring numbers of this size.
 float tolerance(float value, const std::string& dtype) {
   int exponent = 0;
   std::frexp(value, &exponent);

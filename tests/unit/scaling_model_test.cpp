@@ -255,7 +255,7 @@ TEST(ScalingModel, BusyIsFoundAgainFromTheStepThatItGives) {
 }
 
 TEST(ScalingModel, APassBetweenMeasuredSizesIsOnTheLineThroughThem) {
-  const std::vector<PassTime> measured = {{8, 1.8, 2.8}, {16, 2.6, 4.6}, {64, 7.4, 14.6}};  // 1 + m / 10, 1 + ...
+  const std::vector<PassTime> measured = {{8, 1.8, 2.8}, {16, 2.6, 4.6}, {64, 7.4, 14.6}};  // forward: 1 + m / 10
   EXPECT_NEAR(pass_at(measured, 12).forward, 2.2, 1e-12);
   EXPECT_NEAR(pass_at(measured, 16).forward, 2.6, 1e-12);
   EXPECT_NEAR(pass_at(measured, 40).forward, 5.0, 1e-12);

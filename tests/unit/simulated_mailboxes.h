@@ -1,4 +1,4 @@
-// Ranks that are threads and send each other messages. Every message is delayed, and messages of different senders or
+// Simulates a network between ranks that are threads. Every message is delayed, and messages of different senders or
 // tags overtake each other, at random by a seed. A rank can be made to die in its n-th call, and some of its newest
 // messages are then lost.
 #pragma once

@@ -175,8 +175,8 @@ TEST(SumSchedules, StepsInANodeAreThoseWhosePartnersAreThere) {
     const auto layout = blocks(nodes, per_node, round_robin);
     for (const std::vector<int>& node : layout)
       for (const int rank : node) {
-        // Both go there and back: three messages to the other ranks of the node, or two halvings with ranks that differ
-        // in two bits.
+        // Both sums go there and back. The hierarchical sum has three steps within the node in each direction. Halving
+        // has two: of the four bits of a rank's number, two choose the rank within its node.
         EXPECT_EQ(steps_in_node(hierarchical_sum(rank, layout, 1 << 16, 16), node), 2u * (per_node - 1));
         EXPECT_EQ(steps_in_node(halving_sum(rank, ranks, 1 << 16, 16), node), 4u);
       }

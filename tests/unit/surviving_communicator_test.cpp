@@ -27,7 +27,7 @@ struct Outcome {
   std::set<int> dead;
 };
 
-// A job that goes on as long as rank 0 and one of the ranks 1 and 3 are alive.
+// Stands for a job that goes on as long as rank 0 and one of the ranks 1 and 3 are alive. Throws if the job must end.
 void check_deaths(const std::vector<int>& dead) {
   const std::set<int> all(dead.begin(), dead.end());
   if (all.contains(0)) throw Error("rank 0 has died");

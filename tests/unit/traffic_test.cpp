@@ -23,7 +23,7 @@ std::unique_ptr<Program> compile(HostDevice& device, FusionTable& table) {
       ->compile(small_resnet(18, 8, "small", 8), kBatch, Precision::bf16, PassMode::training, kBatch);
 }
 
-// The lines of a table in which every site takes the last of its ways.
+// Returns the lines of a table in which every site takes the last of its ways.
 std::string last_ways(const FusionTable& table) {
   std::string result;
   for (const FusionChoice& choice : table.choices())

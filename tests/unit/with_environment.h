@@ -11,15 +11,17 @@ namespace ringtrain {
 
 using Variables = std::map<std::string, std::string>;
 
-// Removes the variables of launchers and batch systems, and sets `variables`. The destructor restores the environment.
+// Removes the variables of launchers and batch systems and those in `removed`, and sets `variables`. The destructor
+// restores all of these. Other changes of the environment stay.
 class WithEnvironment {
  public:
-  explicit WithEnvironment(const Variables& variables) {
+  explicit WithEnvironment(const Variables& variables, const std::vector<std::string>& removed = {}) {
     for (const char* name :
          {"SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_JOB_NODELIST",
           "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
           "PMI_SIZE", "PMI_FD", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD"})
       set(name, std::nullopt);
+    for (const std::string& name : removed) set(name, std::nullopt);
     for (const auto& [name, value] : variables) set(name, value);
   }
   ~WithEnvironment() {

@@ -151,7 +151,7 @@ void ClassifierOperation<T>::forward(Pass& pass) {
     a.d_bias = s.training ? s.d_bias + thread * s.width : nullptr;
     sums[static_cast<std::size_t>(block)] = s.kernels->cross_entropy(a);
   });
-  for (const CrossEntropySums& block : sums) {  // in a fixed order: the same bits for every number of threads
+  for (const CrossEntropySums& block : sums) {  // in the order of the blocks: the same bits each time
     pass.sums.loss += block.loss;
     pass.sums.correct += block.correct;
     pass.sums.targets += block.targets;

@@ -8,8 +8,9 @@ namespace ringtrain::cpu {
 enum class Isa { baseline, avx2, avx512, avx512_bf16 };
 
 // Returns the best instruction set of the CPU and the operating system, or a lower one if lower_instruction_level() was
-// called. RINGTRAIN_ISA=baseline|avx2|avx512|avx512_bf16 in the environment chooses a lower one, for tests and
-// comparisons. Throws Error if the variable names an unknown set or one that this CPU lacks.
+// called. RINGTRAIN_ISA=baseline|avx2|avx512|avx512_bf16 in the environment chooses a lower one for this program's own
+// kernels, for tests and comparisons. oneDNN does not obey this variable; it has ONEDNN_MAX_CPU_ISA. Throws Error if
+// RINGTRAIN_ISA names an unknown set or one that this CPU lacks.
 Isa best_isa();
 const char* isa_name(Isa isa);  // such as "AVX-512"
 

@@ -1,5 +1,6 @@
-// The CPU backend's own element-wise kernels, for everything in a step that is not a matrix product. kernels.cpp is
-// compiled once per instruction set. A table of pointers is chosen at run time.
+// The CPU backend's own kernels of text models, and those that all models share: dropout masks, sums, norms and
+// updates. image_kernels.h and norm_kernels.h have the other kernels of image models. kernels.cpp is compiled once per
+// instruction set. A table of pointers is chosen at run time.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,9 @@
 // [W_ih | W_hh]^T, and then gates, cell and dropout in one pass over its result. That pass writes h into the inputs of
 // the next time step and of the next layer. The backward pass computes the gradients of the gates, in place of the
 // gates, and then one product with [W_ih | W_hh] for the gradients of x_t and h_t-1 together. The gradient of the
-// weights is one product over all positions of the micro-batch. A one-hot input needs no product: the forward pass adds
-// a row of W_ih^T per symbol, and the backward pass sums gradient rows by symbol.
+// weights is a product over all positions of the micro-batch, which is computed for a few blocks of rows at a time. A
+// one-hot input needs no product: the forward pass adds a row of W_ih^T per symbol, and the backward pass sums gradient
+// rows by symbol.
 //
 // A recomputed layer keeps [x | h] and the first c. The backward pass repeats the products and computes gates, cells
 // and masks again, one block of rows after the other.

@@ -19,8 +19,8 @@ class NormOperation : public ImageOperation {
   void backward_steps() override;
 
  private:
-  // Whether y is recomputed. Without a second operand, y is not kept for the backward pass. The backward pass computes
-  // it again if the weight gradient of a convolution needs it.
+  // Whether y is recomputed. The result of a norm without a second operand is not kept for the backward pass. The
+  // backward pass computes it again if the weight gradient of a convolution needs it.
   bool recomputed() const { return norm_ != nullptr && second_ == nullptr; }
   bool has_mask() const { return relu_ && !recomputed(); }
   NormForward<T> forward_unit(const Slice& slice, std::int64_t image, std::int64_t block) const;

@@ -1,4 +1,5 @@
-// One step of a CPU program: a node of the graph, or neighbouring nodes that run as one.
+// An operation of an LSTM program: a node of the graph, or neighbouring nodes that run as one. image_operation.h has
+// the operations of image programs.
 #pragma once
 
 #include <omp.h>

@@ -26,6 +26,7 @@ void read(std::string_view input) {
   for (std::string line; std::getline(lines, line);) overrides.push_back(line);
   const Study study = parse_study(std::string(parts.first), in_folder("study.yaml"), overrides);
   // Every choice is an experiment that is read and checked. Thousands of them would exceed the fuzzer's time limit.
+  // make_trials() also runs for more than most_trials choices, because it refuses them at once.
   double choices =
       std::max<double>(study.draws.count, 1) * std::max<double>(static_cast<double>(study.seeds.size()), 1);
   for (const Axis& axis : study.axes) choices *= static_cast<double>(axis.choices.size());

@@ -203,7 +203,7 @@ DeviceDescription find_description(const std::string& name_or_file) {
     if (!file) {
       std::string names;
       for (const std::string& name : described_device_names()) names += (names.empty() ? "" : ", ") + name;
-      throw Error(cat("there is not a description of a GPU '", name_or_file, "'"),
+      throw Error(cat("there is no description of a GPU called '", name_or_file, "'"),
                   cat("Known: ", names, "; or name a JSON file like src/backend/cuda/device/descriptions/h200.json."));
     }
     text.assign(std::istreambuf_iterator<char>(file), {});

@@ -118,8 +118,8 @@ class Device {
   virtual CapturedGraph end_capture(Stream stream) = 0;
   virtual void launch(CapturedGraph graph, Stream stream) = 0;
 
-  // Runs `work` in the stream `repetitions` times and returns the least device time in seconds. A device that cannot
-  // time returns -1.
+  // Runs `work` in the compute stream, first once without timing it, then at most `repetitions` times. Returns the
+  // least device time of a timed run in seconds. A device that cannot time returns -1.
   virtual double time(const std::function<void(Stream)>& work, int repetitions) = 0;
 };
 
@@ -160,8 +160,8 @@ class DeviceMemory {
 std::unique_ptr<Device> make_runtime_device(int ordinal, const std::string& plan_cache);
 // Returns the number of GPUs that this process sees. The number is 0 without a driver.
 int visible_devices();
-// Returns the uuids of these GPUs in the order of their ordinals. A MIG slice has a uuid of its own. The call takes no
-// GPU into use.
+// Returns the uuids of these GPUs in the order of their ordinals. A MIG slice has a uuid of its own. The call creates
+// no CUDA context, so it takes no memory of a GPU.
 std::vector<std::string> visible_uuids();
 
 }  // namespace ringtrain::cuda

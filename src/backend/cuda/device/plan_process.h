@@ -30,8 +30,8 @@ class PlanProcess {
   PlanProcess(const PlanProcess&) = delete;
   PlanProcess& operator=(const PlanProcess&) = delete;
 
-  // Starts the child if it does not run. Throws Error when the child finds no cuDNN, no stand-in driver or no valid
-  // description.
+  // Returns the version of the child's cuDNN. Starts the child when the version is not known yet. Throws Error when the
+  // child finds no cuDNN, no stand-in driver or no valid description.
   const std::string& cudnn_version();
   // plan() asks for a plan; reload() asks for the plan after two rounds of serialising and loading. When the child
   // crashes, the answer is a refusal with the name of the signal. Throws Error when no answer comes within 300 s.

@@ -18,8 +18,8 @@ struct LibraryRequest {
 // LD_LIBRARY_PATH and the system's folders. CUDA's folder at build time and the usual folders of drivers and toolkits
 // come last. python_library_folders() is searched after all of these.
 std::vector<std::string> library_folders(const LibraryRequest& request);
-// Returns the folders nvidia/*/lib of the Python environment. VIRTUAL_ENV or CONDA_PREFIX names the environment; else
-// python3 is asked.
+// Returns the folders nvidia/*/lib of the Python environments that VIRTUAL_ENV and CONDA_PREFIX name. If they have no
+// such folder, python3 is asked for its own.
 const std::vector<std::string>& python_library_folders();
 
 // Opens a library once and keeps it open until the process ends. Returns null when the library is not found.

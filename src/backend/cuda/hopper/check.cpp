@@ -36,7 +36,8 @@ void write(Type type, std::byte* to, std::size_t i, float value) {
   std::memcpy(to + 2 * i, &bits, 2);
 }
 
-// Reduces the operation to at most two groups. Each group has just enough samples that its pixels fill whole tiles.
+// Reduces the operation to at most two groups. Each group has just enough samples that its pixels fill whole tiles, or
+// all of its samples if they are fewer.
 DnnOperation small(DnnOperation o) {
   const std::int64_t rows = o.kind == DnnKind::convolution ? o.out_h() * o.out_w() : o.h * o.w;
   const std::int64_t unit = std::min(o.n / o.groups, tile_rows / std::gcd(tile_rows, rows));

@@ -1,5 +1,5 @@
-// Makes TileSums a node of CUTLASS's epilogue trees. The node has two inputs: a value and its factor. It passes the
-// value on and adds it to the sums.
+// Makes TileSums a node of CUTLASS's epilogue trees. The node has two inputs: a value and its factor. It adds the
+// value to one sum and the product of both to the other sum, and passes the value on.
 //
 // CUTLASS's Sm90RowReduction computes one such sum. Two of those nodes would keep 64 more registers alive and would put
 // arrays into local memory.

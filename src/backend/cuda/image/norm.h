@@ -26,8 +26,9 @@ class NormStatistics {
   // Creates the storage for the sums of x: [groups][blocks][2][width].
   Storage make_sums(Emission& e, int blocks) const;
   void forward(Emission& e) const;
-  // Computes the coefficients of dx = a dr + b x + c, where dr is the gradient after the ReLU's derivative. `partial`
-  // holds the sums over dr: [group][block][sums_per_block][width]. `which` is the index of sum(dr x) among them.
+  // Computes the gradients of gamma and beta, and the coefficients of dx = a dr + b x + c, where dr is the gradient
+  // after the ReLU's derivative. `partial` holds the sums over dr: [group][block][sums_per_block][width]. `which` is
+  // the index of sum(dr x) among them.
   void backward(Emission& e, Storage partial, int blocks, int sums_per_block, int which) const;
 
   Tensor scale(Emission& e) const { return part(e[*this].factors, 2); }

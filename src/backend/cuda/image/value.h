@@ -1,5 +1,6 @@
-// The first phase of compiling a model for images records the values between layers. The constructors of the layers
-// write these records, in the order of the graph. Afterwards no code changes them.
+// The first phase of compiling a model for images records the values between layers. graph.cpp makes these records in
+// the order of the graph, and the constructors of the layers add which layers make and read each value. Afterwards no
+// code changes them.
 #pragma once
 
 #include <map>

@@ -41,7 +41,7 @@ class Shape {
   Shape& size(const char* what, std::int64_t n, std::int64_t most = most_x) {
     if (n < 1 || n > most)
       throw Error(cat("kernel ", kernel_name(kernel_), ": ", what, " is ", n, "; it must be 1 to ", most),
-                  n > most ? "use a smaller micro_batch" : "");
+                  n > most ? "use a smaller batch.micro" : "");
     return *this;
   }
   Shape& elements(const char* what, std::int64_t n) { return size(what, n, std::numeric_limits<std::int64_t>::max()); }
@@ -97,7 +97,7 @@ class Shape {
   Shape& axis(unsigned& to, const char* name, std::int64_t n, std::int64_t most) {
     if (n < 1 || n > most)
       throw Error(cat("kernel ", kernel_name(kernel_), ": ", n, " blocks in ", name, "; a grid takes 1 to ", most),
-                  n > most ? "use a smaller micro_batch" : "");
+                  n > most ? "use a smaller batch.micro" : "");
     to = static_cast<unsigned>(n);
     return *this;
   }

@@ -104,8 +104,8 @@ struct NormSumsArguments {
   int groups, channels, blocks;
 };
 // Takes the sums of norm_sums. Computes the mean, the inverse 1 / sqrt(variance + epsilon), and the affine form scale =
-// gamma x inverse, bias = beta - mean x scale. Each is [groups][channels]. With blocks = 1 the epilogue of a
-// convolution has made the sums.
+// gamma x inverse, bias = beta - mean x scale. Each is [groups][channels]. The epilogue of a convolution
+// may have made the sums instead; a rank then has one block for each group.
 //
 // The kernel also sums statistic_scale x (mean, unbiased variance) over the groups. It adds that sum to mean_statistic
 // and variance_statistic (accumulate) or sets them. With mean_squares it takes the mean square in place of the variance
@@ -541,9 +541,10 @@ struct GpuSize {
   int compute_capability = 90;  // 90 for 9.0
   int multiprocessors = 132;
 };
-// These return the number of blocks of a reducing kernel, which also decides the size of its scratch memory. When there
-// is enough work, it is about the number that the GPU holds at a time (a wave). It depends only on the sizes and the
-// type of GPU. So results have the same bits on GPUs of one type; another type may add in another order.
+// These return the number of blocks in x of a reducing kernel, which also decides the size of its scratch memory. When
+// there is enough work, the whole grid has about as many blocks as the GPU holds at a time (a wave). The number depends
+// only on the sizes and the type of GPU. So results have the same bits on GPUs of one type; another type may add in
+// another order.
 int norm_blocks(const GpuSize& gpu, Kernel sums, Type type, std::int64_t rows_per_group, int groups, int channels);
 int loss_blocks(const GpuSize& gpu, Type type, std::int64_t rows);
 // Sets first_block of each place and returns the number of blocks of a copy (or an update) of all places.

@@ -24,8 +24,8 @@ __device__ __forceinline__ NormPlace norm_place(std::int64_t rows_per_group, int
   return p;
 }
 
-// A thread loads this number of rows at a time. It is large enough to hide the latency of memory. It needs few enough
-// registers for two or three blocks on a multiprocessor.
+// A thread loads this number of rows at a time. The number is large enough to hide the latency of memory. It is small
+// enough that a multiprocessor has the registers for two or three blocks.
 template <class T, bool whole>
 constexpr int rows_at_once = whole && sizeof(T) == 2 ? 2 : 1;
 

@@ -1,5 +1,6 @@
-// These kernels compute pooling and the flattening that follows it. Pixels of one image are in blockIdx.x, images in
-// blockIdx.y, tiles of channels in blockIdx.z.
+// These kernels compute pooling and the flattening that follows it. In most of them, pixels of one image are in
+// blockIdx.x, images in blockIdx.y, and tiles of channels in blockIdx.z. average_pool has images in blockIdx.x, and
+// reorder has squares of one image there.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"

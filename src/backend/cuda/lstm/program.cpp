@@ -80,7 +80,8 @@ class LstmProgram : public ProgramBase {
   FusionTable& fusions() { return options_.fusions != nullptr ? *options_.fusions : own_fusions_; }
 
   void choose_calls();
-  // A call for several layers is recomputed only when all of its layers are. Other calls could round in another way.
+  // A call for several layers is recomputed only when all of its layers are. Recomputing some of them would need other
+  // calls, which could round in another way.
   void enter(const Call& call) {
     const auto first = model_.recomputed.begin() + static_cast<std::ptrdiff_t>(call.first);
     const bool all = std::all_of(first, first + static_cast<std::ptrdiff_t>(call.count), std::identity());
@@ -410,8 +411,9 @@ Storage LstmProgram::add_backward(Call& call, Storage dy) {
   const Dropout& dropout = model_.dropouts[call.first + call.count - 1];
   if (dropout.probability > 0) add_dropout(call.name + " dropout backward", dropout, dy, dy);
   call.d_weights = schedule_.buffer(call.name + " weights' gradient", plan.weight_bytes());
-  const Storage dx =
-      call.first == 0 && model_.is_first ? -1 : schedule_.buffer(call.name + " input gradient", sequence_bytes(model_.hidden));
+  const Storage dx = call.first == 0 && model_.is_first
+                         ? -1
+                         : schedule_.buffer(call.name + " input gradient", sequence_bytes(model_.hidden));
   schedule_.add({.name = call.name + " backward",
                  .uses = {{call.x},
                           {call.weights},

@@ -178,7 +178,7 @@ std::vector<std::size_t> FusionTable::choose(Device& device, std::span<const Fus
   const bool timed = !spent() && device.time([](Stream) {}, 1) >= 0;
   prepare(device, questions, timed);
 
-  // A known choice is taken when its plans still exist. Its other ways are then not even planned.
+  // A known choice is taken when its plans still exist. The other ways of the site are then not even planned.
   const auto is_known = [&](const Question& question) {
     return question.known != std::string::npos && refusal(device, question.site->ways[question.known]).empty();
   };

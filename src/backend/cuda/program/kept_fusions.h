@@ -12,8 +12,8 @@ namespace ringtrain::cuda {
 // warning.
 void load_kept_fusions(const std::string& folder, FusionTable& table);
 // Adds the table's timed choices to the file. A choice that was made by bytes alone is not kept, because a later run
-// may have time to search. Does nothing when `folder` is "". When the file cannot be written, prints a warning, and later
-// runs search again.
+// may have time to search. Does nothing when `folder` is "". Prints a warning when the file cannot be written; later
+// runs then search again.
 void keep_fusions(const std::string& folder, const FusionTable& table);
 
 }  // namespace ringtrain::cuda

@@ -113,7 +113,8 @@ Command Schedule::wait_for_copy(std::size_t which, bool out) {
           .replayed = false};
 }
 
-// Returns all storages that a backward command reads again, in the order in which the forward pass makes them.
+// Returns the storages that the forward pass writes and a backward command uses again, in the order in which the
+// forward pass makes them. Storages that last for the whole run, are recomputed or are too small are left out.
 std::vector<Schedule::Journey> Schedule::possible_journeys(std::size_t end) const {
   constexpr auto none = static_cast<std::size_t>(-1);
   std::map<Storage, Journey> by_storage;

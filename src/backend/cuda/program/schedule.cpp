@@ -94,7 +94,7 @@ void Schedule::cut_segments(const std::vector<std::int64_t>& marks, std::int64_t
   }
 }
 
-// Counts the least traffic of a command: each of its storages once.
+// Estimates the traffic of a command: the bytes of each entry of `uses`, without the workspace.
 void Schedule::count_bytes() {
   for (Command& command : commands_) {
     if (command.bytes > 0) continue;

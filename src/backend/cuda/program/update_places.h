@@ -17,8 +17,8 @@ struct WeightCopy {
   bool own_is_fp32 = true;
 };
 
-// Returns places that cover every element of the ranges once. Throws Error when a copy is of a tensor that is not
-// trained, or when two copies overlap.
+// Returns places that cover every element of the ranges once. Throws Error when a copy does not lie inside one range
+// (its tensor is not trained, for example), or when two copies overlap.
 std::vector<UpdatePlace> update_places(std::span<const UpdateRange> ranges, std::span<const WeightCopy> copies);
 
 }  // namespace ringtrain::cuda

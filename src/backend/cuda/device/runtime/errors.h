@@ -1,9 +1,9 @@
 // Turns errors of CUDA and cuDNN into Error with advice.
 //
-// The results of calls to CUDA's runtime and to cuDNN in this folder go to check(). If the call failed, check() throws
-// an Error that says what the program was doing, what the library answered, and where in the code it was. Some statuses
-// get advice for the user, such as a driver that is too old. Destructors do not use check(), because they must not
-// throw.
+// The results of most calls to CUDA's runtime and to cuDNN in this folder go to check(). If the call failed, check()
+// throws an Error that says what the program was doing, what the library answered, and where in the code it was. Some
+// statuses get advice for the user, such as a driver that is too old. Destructors do not use check(), because they must
+// not throw. The caller handles failures that it expects, such as an operation that cuDNN refuses.
 #pragma once
 
 #include <cuda_runtime_api.h>

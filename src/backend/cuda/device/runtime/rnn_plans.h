@@ -20,8 +20,8 @@ namespace ringtrain::cuda {
 class CudnnRnnPlan : public RnnPlan {
  public:
   // Returns null when cuDNN refuses the operation; `why` is then cuDNN's reason. cuDNN refuses some operations only
-  // when they run. Therefore make() runs one pass on scratch memory in `stream` and waits for it. `handle` must work in
-  // that stream.
+  // when they run. Therefore make() runs a forward pass, and in training a backward pass, on scratch memory in `stream`
+  // and waits for them. `handle` must work in that stream.
   static std::unique_ptr<CudnnRnnPlan> make(Device& device, cudnnHandle_t handle, Stream stream,
                                             const RnnOperation& operation, std::string* why);
   ~CudnnRnnPlan() override;

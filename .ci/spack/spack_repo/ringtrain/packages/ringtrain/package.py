@@ -1,7 +1,7 @@
 """Recipe for Spack 1.0 or newer. From a checkout:
 
     spack repo add .ci/spack/spack_repo/ringtrain
-    spack install ringtrain              the last commit of this checkout
+    spack install ringtrain              the last commit of this checkout's branch main
     spack dev-build ringtrain@main       the files as they are
 
 or in an environment: spack develop --path . ringtrain@main && spack add ringtrain@main
@@ -47,7 +47,7 @@ class Ringtrain(MakefilePackage, CudaPackage):
     depends_on("cudnn@9", when="+cuda")
     depends_on("nccl", when="+cuda")
 
-    # The plots.
+    # Only the scripts in results/ need these packages.
     with default_args(type="run"):
         depends_on("python@3.9:")
         depends_on("py-numpy")
