@@ -6,9 +6,9 @@
   results/follow.py results/resnet/run1 --mllog run1.txt --once
 
 follow.py ends when the run has ended. In the folder of a study it follows each trial as soon as the trial begins, and
-ends after the last trial of study.json. In a folder without a study.json it ends half a minute after the last run.
-Ctrl-C stops it at any time. When it is started again, it continues where it was and writes no step twice. Numbers have
-the same names as in metrics.jsonl (results/README.md).
+ends after the last trial of study.json. In a folder without a study.json it ends half a minute after the last run has
+ended. Ctrl-C stops it at any time. When it is started again, it continues where it was and writes no step twice.
+Numbers have the same names as in metrics.jsonl (results/README.md).
 """
 
 import argparse
@@ -55,10 +55,12 @@ def follow(source, sinks, followed, once, interval):
         for run in source.runs():
             if run.path not in followed:
                 followed[run.path] = trackers.Followed(run, sinks)
-                changed = time.monotonic()
                 print(f"following {run.path}", flush=True)
+        going = not all(one.ended for one in followed.values())
         for one in followed.values():
             one.look(once)
+        if going:
+            changed = time.monotonic()
         if once and not followed:
             raise ReportError(f"{', '.join(map(str, source.paths))}: no run has begun there")
         if once or source.has_ended(followed, time.monotonic() - changed > QUIET_SECONDS):

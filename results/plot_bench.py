@@ -16,6 +16,7 @@ Simulate: simulated and predicted efficiency of whole steps against the number o
 """
 import argparse
 import csv
+import os
 import sys
 from pathlib import Path
 
@@ -35,6 +36,14 @@ def read_rows(path):
     if not rows or not {"batch_per_rank", "removed", "split_size", "scaling", "predicted_efficiency"} & set(rows[0]):
         fail(f"{path} holds no rows of `ringtrain predict` or `ringtrain bench utilisation|components|split` with `--csv {path}`, or of `make simulate`")
     return rows
+
+
+def read_all(given):
+    """Maps a name for each file to its rows. A name is as much of the end of the path as tells the files apart."""
+    paths = list(dict.fromkeys(map(os.path.abspath, given)))
+    parts = [Path(path.removesuffix(".csv")).parts for path in paths]
+    length = next((n for n in range(1, max(map(len, parts))) if len({own[-n:] for own in parts}) == len(parts)), None)
+    return {"/".join(own[-length:]) if length else path: read_rows(path) for path, own in zip(paths, parts)}
 
 
 def pyplot():
@@ -199,7 +208,7 @@ def main():
     parser.add_argument("-o", "--output", default="bench.png", help="the picture to write [bench.png]")
     arguments = parser.parse_args()
     with_modules("matplotlib")
-    tables = {Path(path).stem: read_rows(path) for path in arguments.tables}
+    tables = read_all(arguments.tables)
     alone = [(draw, rows) for rows in tables.values() for column, draw in DRAWN_ALONE.items() if column in rows[0]]
     if alone and len(tables) > 1:
         fail("tables of components, of split sizes or of predictions are drawn from one file alone")

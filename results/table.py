@@ -22,8 +22,13 @@ def columns_of(rows, wanted, fail):
 
 
 def in_order(rows, key):
-    """Returns the rows sorted by a column. Rows without a value come last."""
-    return sorted(rows, key=lambda row: (row.get(key) in (None, ""), row.get(key) if row.get(key) is not None else 0))
+    """Returns the rows sorted by a column, numbers before texts. Rows without a value come last."""
+
+    def place(row):
+        value = row.get(key)
+        return (2, 0) if value in (None, "") else (isinstance(value, str), value)
+
+    return sorted(rows, key=place)
 
 
 def print_table(rows, columns, text_of):

@@ -163,7 +163,7 @@ class Source:
 
     def has_ended(self, followed, quiet):
         """Returns whether no more records can come. `followed` maps paths to Followed objects. `quiet` says that no run
-        has begun for a while."""
+        has begun or gone on for a while."""
         if not all(one.ended for one in followed.values()):
             return False
         for path in self.paths:

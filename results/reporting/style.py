@@ -129,13 +129,18 @@ def log_y(axis):
 
 
 def short(value):
-    """Returns a short text: 1,048,576 becomes 1M and 8,192 becomes 8k (powers of two), and 0.004 stays."""
+    """Returns a short text. Different whole numbers have different texts. Powers of two from 1,024 on are counted in
+    units of 1,024 or 1,024^2: 8,192 becomes 8k, and 1,048,576 becomes 1M. Other numbers from 10,000 on are counted in
+    thousands or millions: 10,000 becomes 10k, 10,240 becomes 10.24k, and 16,000 becomes 16.0k, because 16k is 16,384.
+    0.004 stays."""
     for size, letter in ((2**20, "M"), (2**10, "k")):
-        if value >= size and value % size == 0:
-            return f"{value // size:.0f}{letter}"
-    if value >= 1e6:
-        return f"{value / 1e6:.4g}M"
-    return f"{value / 1e3:.4g}k" if value >= 1e4 else f"{value:.4g}"
+        if value >= size and math.log2(value).is_integer():
+            return f"{value / size:.0f}{letter}"
+    if value < 1e4:
+        return f"{value:.4g}"
+    size, letter = (1e6, "M") if value >= 1e6 else (1e3, "k")
+    count = f"{value / size:.10g}"
+    return count + (".0" if math.log2(float(count)).is_integer() else "") + letter
 
 
 def wrapped(text, width):

@@ -30,6 +30,8 @@ SETTINGS = {
     "x_save_requirements": False,
 }
 
+EVALUATED = "last_evaluation_step"  # key of wandb's summary
+
 
 def tree_of(flat):
     """Turns {"batch.global": 64} into {"batch": {"global": 64}}."""
@@ -104,11 +106,13 @@ class RunWriter:
     def open(self):
         if self.made is None:
             self.made = self.sink.begin(self.run, self.id)
-            # If the files of earlier starts are gone, the server knows the last step.
+            # If the files of earlier starts are gone, the server knows the last step and the last evaluation.
             summary = dict(self.made.summary)
-            self.last[False] = max(self.last[False], int(summary.get("step", 0)))
+            step = int(summary.get("step", 0))
+            self.last[False] = max(self.last[False], step)
             if "validation_loss" in summary:
-                self.last[True] = max(self.last[True], int(summary.get("step", 0)))
+                # Runs of earlier versions lack EVALUATED. Their evaluation at the last step may be missing.
+                self.last[True] = max(self.last[True], int(summary.get(EVALUATED, step - 1)))
 
     def take(self, stamped, again):
         """Writes new records. Steps that a resumed run has computed again are not written a second time."""
@@ -120,6 +124,8 @@ class RunWriter:
             if record["step"] > self.last[kind]:
                 self.made.log(trackers.numbers(record))
                 self.last[kind] = record["step"]
+                if kind:
+                    self.made.summary[EVALUATED] = record["step"]
                 self.has_ended = False
                 self.count += 1
 

@@ -18,9 +18,9 @@ import statistics
 
 import lstm_bench
 import resnet_bench
-from bench_tools import ROOT, WORK, about, call, ringtrain_command
+from bench_tools import ROOT, WORK, about, call, fail, ringtrain_command
 
-RESNET = {"model": "{kind: resnet, depth: 50, stem: imagenet}", "data": f"{{train: {WORK / 'photographs'}-train, image_size: 224}}",
+RESNET = {"model": "{kind: resnet, depth: 50, stem: imagenet}", "data": f"{{train: {resnet_bench.DATA}-train, image_size: 224}}",
           "optimizer": "{kind: sgd, momentum: 0.9, weight_decay: 0.0001}", "learning_rate": "{base: 0.01}"}
 LSTM = {"model": "{kind: char_lstm, layers: 4, hidden: 512, dropout: 0.1}", "data": f"{{train: {WORK / 'text'}-train, sequence: 64}}",
         "optimizer": "{kind: adam}", "learning_rate": "{base: 0.001}"}
@@ -66,14 +66,15 @@ def main():
     parser.add_argument("--python", default=str(ROOT / "build/pytorch/bin/python"), help="a Python with Pillow, where photographs are made up")
     parser.add_argument("--output", default="results/bench/noise_cost.csv")
     options = parser.parse_args()
+    cases = [case for case in CASES if options.only in (None, case[0])]
+    if not cases:
+        fail(f"no model is called {options.only}; there are {', '.join(dict.fromkeys(case[0] for case in CASES))}")
     WORK.mkdir(parents=True, exist_ok=True)
     resnet_bench.make_data(options)
     lstm_bench.make_data()
     rows = []
-    for case in CASES:
+    for case in cases:
         name, _, precision, batch, _, micro_batch, ranks = case
-        if options.only and options.only != name:
-            continue
         steps = run(case, options, 2)
         median, low, high, pairs = cost(steps)
         plain = statistics.median(step["seconds"] for step in steps if "noise_trace" not in step)

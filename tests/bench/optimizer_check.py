@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks experiments with every optimizer against second implementations, the optimizers of tests/golden with PyTorch's
-gradients.
+"""Checks experiments with every optimizer except plain Adam and AdamW against second implementations, the optimizers of
+tests/golden with PyTorch's gradients. tests/golden/make_optimizers.py covers plain Adam and AdamW.
 
   make demo                                                       (for the program and the names)
   build/pytorch/bin/python tests/bench/optimizer_check.py         (about 5 minutes on 2 cores)
@@ -30,6 +30,7 @@ except ImportError as error:
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests" / "bench"), str(ROOT / "tests" / "golden")]
 import make_muon  # noqa: E402
+from bench_tools import fail  # noqa: E402
 from make_large_batch import RULES, Options  # noqa: E402
 from noise_check import Generator, read_safetensors, ringtrain  # noqa: E402
 from pet_names_pytorch import read_rows  # noqa: E402
@@ -207,13 +208,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="part of a case's name")
     options = parser.parse_args()
+    cases = {case: facts for case, facts in CASES.items() if options.only in case}
+    if not cases:
+        fail(f"no case is called {options.only}; there are {'; '.join(CASES)}")
     WORK.mkdir(parents=True, exist_ok=True)
     EXPERIMENT.write_text(BASE)
     table = []
     for task in (Names(), Images()):
-        for case, (kind, keys, *rates) in CASES.items():
-            if options.only not in case:
-                continue
+        for case, (kind, keys, *rates) in cases.items():
             rate = rates[task.rate]
             if rate is None:
                 continue

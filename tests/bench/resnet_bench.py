@@ -20,6 +20,8 @@ from bench_tools import (MADE_UP, ROOT, WORK, about, call, chosen, head, make_pa
 
 BATCH, SIZE, CLASSES = 16, 224, 1000
 PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
+# Made-up images are a data set of another name, so that they are not taken for photographs that are there later.
+DATA = WORK / ("imagenet_samples" if (PHOTOGRAPHS / "classes1000.txt").exists() else "made_up_images")
 # (ranks, precision) -> ringtrain's rate / PyTorch's. SHARE_TARGET is the share of the matmul rate.
 TARGETS = {(1, "fp32"): 1.1, (1, "bf16"): 1.2, (2, "fp32"): 1.15, (2, "bf16"): 1.35}
 SHARE_TARGET = 0.85
@@ -43,13 +45,13 @@ def make_data(options):
             photographs.mkdir(parents=True, exist_ok=True)
             call([options.python, "-c", MADE_UP, photographs])
             classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
-    if not list(WORK.glob("photographs-train-*.h5")):
+    if not list(WORK.glob(f"{DATA.name}-train-*.h5")):
         WORK.mkdir(parents=True, exist_ok=True)
         images = sorted(path.name for path in Path(photographs).glob("*.JPEG"))
         listing = WORK / "photographs.txt"
         listing.write_text("".join(f"{name} {name.split('_')[0]}\n" for name in images))
         call(["bin/ringtrain-data", "images", photographs, "--list", listing, "--class-list", classes, "--split", "train",
-              "--out", WORK / "photographs", "--broken", "skip"])
+              "--out", DATA, "--broken", "skip"])
     return what
 
 
@@ -58,7 +60,7 @@ def experiment(ranks, precision, batch, seconds):
     path.write_text(f"""name: resnet_bench
 precision: {precision}
 model: {{kind: resnet, depth: 50, stem: imagenet}}
-data: {{train: {WORK / 'photographs'}-train, image_size: {SIZE}}}
+data: {{train: {DATA}-train, image_size: {SIZE}}}
 batch: {{global: {batch}, worker: {batch // ranks}}}
 optimizer: {{kind: sgd, momentum: 0.9, weight_decay: 0.0001}}
 learning_rate: {{base: 0.01}}

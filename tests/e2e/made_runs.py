@@ -11,7 +11,7 @@ def steps_needed(batch, s_min=100, e_min=40000):
     return s_min + e_min / batch
 
 
-def experiment(batch, rate, seed, ranks=1, image=True, **more):
+def experiment(batch, rate, seed, image=True, **more):
     """Makes an experiment. `more` maps sections to keys that are added to them."""
     tree = {
         "name": "made",
@@ -108,7 +108,7 @@ def write(folder, batch, rate=0.1, seed=1, ranks=1, need=None, outcome="finished
         if step % every == 0:
             lines.append(evaluation(step, batch, need))
     seconds = lines[-1].get("elapsed_seconds", lines[-2].get("elapsed_seconds"))
-    write_files(folder, experiment(batch, rate, seed, ranks, **more), start(batch, ranks, seconds, outcome), lines)
+    write_files(folder, experiment(batch, rate, seed, **more), start(batch, ranks, seconds, outcome), lines)
     return folder
 
 
@@ -151,8 +151,9 @@ def grid(folder, batches=(32, 128, 512, 2048), seeds=(1, 2, 3), rates=(0.05, 0.1
 
 
 def branch_study(folder, parent_batch=64, points=(500, 1500), factors=(1, 2, 4, 8), samples=32000, critical=200):
-    """Writes a parent and a study of its branches. At the end of a branch, the loss exceeds that of the branch with x 1
-    by 0.005 (batch / critical)^2 x (1000 / step), so the largest batch without loss grows along the run."""
+    """Writes a parent and a study of its branches. At the same number of samples, the loss of a branch exceeds that of
+    the parent by 0.005 (batch / critical)^2 x (1000 / step). `step` is the parent's step at which the branch begins. So
+    the largest batch that costs no extra samples grows along the run."""
     parent = folder / "parent"
     lines = [
         {**update(step, parent_batch, 1, 0.1, 2000), "loss": 3 - 0.0005 * step, "noise_scale": 0.2 * step}
@@ -182,7 +183,7 @@ def branch_study(folder, parent_batch=64, points=(500, 1500), factors=(1, 2, 4, 
             }
             record = start(batch, 1, 3.0, "finished", branch=place, resumed_from_step=point)
             changes = {"branch": {"from": f"{parent}@{point}steps", "batch_factor": factor, "samples": samples}}
-            tree = experiment(parent_batch, 0.1, 1, image=False, **changes)
+            tree = experiment(batch, 0.1, 1, image=False, **changes)
             write_files(folder / "branches" / f"at-{point}steps_x{factor}", tree, record, own)
     return folder / "branches"
 

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,11 +16,12 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
+import follow as program_of_follow  # noqa: E402
 from reporting import following, references, to_wandb, trackers  # noqa: E402
 
 FOLLOW = ROOT / "results" / "follow.py"
 SITE = trackers.FOLDERS[0]
-# Runs in a process of its own, because its packages differ from those of the other tests.
+# These two programs run in processes of their own, because their packages differ from those of the other tests.
 READ_EVENTS = """
 import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -299,6 +301,28 @@ def test_trials_of_a_study_are_followed_as_they_appear(packages, tmp_path):
         assert_events_are(tmp_path / "events" / name, records_of(study / name))
 
 
+@pytest.mark.parametrize("interval", [2, 60])
+def test_without_a_study_file_it_ends_half_a_minute_after_the_last_run_has_ended(run, monkeypatch, interval):
+    """The clock is invented. The first run ends after 300 s, and 20 s later a second one begins, which is complete at
+    once."""
+    now = 0
+
+    def sleep(seconds):
+        nonlocal now
+        before, now = now, now + seconds
+        if before < 300 <= now:
+            say(run, "finished")
+        if before < 320 <= now:
+            made_runs.write(run.parent / "b", 128)
+
+    say(run, "not ended")
+    monkeypatch.setattr(program_of_follow, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    followed = {}
+    program_of_follow.follow(following.Source([run.parent]), [], followed, False, interval)
+    assert sorted(path.name for path in followed) == ["a", "b"]
+    assert 350 <= now <= 350 + 2 * interval
+
+
 def test_another_run_of_the_same_name_is_refused(packages, run, tmp_path):
     follow(run, "--tensorboard", tmp_path / "events", "--once")
     shutil.move(run, tmp_path / "elsewhere")
@@ -359,6 +383,24 @@ def test_wandb_has_every_number_of_a_run_once(packages, run, tmp_path):
         env={**os.environ, "WANDB_API_KEY": ""},
     )
     assert listed.returncode == 0 and settings[0][1] in listed.stdout + listed.stderr, listed
+
+
+@pytest.mark.parametrize("end", [19, 20, 21, 22])
+def test_wandb_goes_on_after_the_last_record_when_its_files_are_gone(run, tmp_path, end):
+    """The server, which stands in for wandb, keeps a summary: the newest value of each key."""
+    records, rows, summary = records_of(run), [], {}
+    kinds = [following.is_evaluation(r) for r in records[18:22]]
+    assert True in kinds and False in kinds
+
+    class Server:
+        folder, messages = tmp_path, None
+
+        def begin(self, *_):
+            return SimpleNamespace(summary=summary, log=lambda row: (rows.append(row), summary.update(row)))
+
+    to_wandb.RunWriter(Server(), following.RunFolder(run)).take([(r, 0) for r in records[:end]], True)
+    to_wandb.RunWriter(Server(), following.RunFolder(run)).take([(r, 0) for r in records], True)
+    assert rows == [trackers.numbers(r) for r in records]
 
 
 def test_wandb_takes_only_errors_for_failures():

@@ -1,6 +1,8 @@
 """Tests tests/gpu/check.sh. The order and limits of its checks are tested with an invented clock and invented
-processes, including checks that hang, fail or die, and the checks after them. At the end the whole of it runs dry."""
+processes, including checks that hang, fail or die, and the checks after them. At the end the whole script runs with
+--dry."""
 import csv
+import importlib.util
 import io
 import json
 import os
@@ -17,6 +19,7 @@ from conftest import ROOT, environment
 
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import bench_gpu  # noqa: E402
+import bench_tools  # noqa: E402
 import check  # noqa: E402
 import check_parts  # noqa: E402
 import check_schedule  # noqa: E402
@@ -317,6 +320,67 @@ def test_the_search_is_packed_when_it_has_ended_and_the_next_call_is_told_how_to
     results, _, run = perform(tmp_path, monkeypatch, special={"GpuFusions*bf16": (10_000, 0, "")}, take=found)
     assert status(results, "search bf16") == "out of time"  # what it has found until then is kept
     assert (tmp_path / "search.tar.gz").exists()
+
+
+def test_a_call_keeps_what_only_the_other_call_writes(tmp_path):
+    row = '"convolution {} n8 c3 8x8 k8 r3 s1 p1",compared,0,same bits,"engine 1"\n'
+    rows = {precision: row.format(precision) for precision in ("bf16", "fp16", "fp32", "tf32")}
+    for name in ("device.json", "kernels.csv"):
+        (tmp_path / name).write_text("from call 1")
+    table = tmp_path / "operations.csv"
+    table.write_text("".join(rows.values()))
+    check.remove_old(tmp_path, check_parts.SECOND_CALL)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["device.json", "kernels.csv", "operations.csv"]
+    assert table.read_text() == rows["bf16"] + rows["fp16"] + rows["fp32"]
+    table.write_text("".join(rows.values()))
+    check.remove_old(tmp_path, check_parts.FIRST_CALL)
+    assert table.read_text() == rows["tf32"] and list(tmp_path.iterdir()) == [table]
+
+
+# ---- The pictures of ResNet-50 -------------------------------------------------------------------------------------
+
+def load(folder):
+    """Loads resnet_bench.py, of which tests/gpu and tests/bench have one each."""
+    spec = importlib.util.spec_from_file_location(f"{folder}_resnet_bench", ROOT / "tests" / folder / "resnet_bench.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_pictures(folder, *_):
+    folder.mkdir(exist_ok=True)
+    for number in range(256):
+        (folder / f"c{number:04d}_picture.JPEG").write_text(folder.name)
+    (folder / "classes1000.txt").write_text("")
+
+
+def test_other_photographs_are_another_data_set(tmp_path, monkeypatch):
+    module, made = load("gpu"), []
+
+    def call(command):
+        made.append(command)
+        Path(f"{command[command.index('--out') + 1]}-train-0.h5").touch()
+    monkeypatch.setattr(module, "WORK", tmp_path)
+    monkeypatch.setattr(module, "PHOTOGRAPHS", tmp_path / "nowhere")
+    monkeypatch.setattr(module, "make_pictures", write_pictures)
+    monkeypatch.setattr(module, "call", call)
+    monkeypatch.chdir(tmp_path)
+    write_pictures(tmp_path / "own")
+    options = [Namespace(photographs=folder, tiny=False, python=sys.executable) for folder in (None, "own", None, "own")]
+    (first, what), own, *again = [module.make_data(each, 224) for each in options]
+    assert what.startswith("made-up") and own[1].startswith("256 photographs")
+    assert len({*first.values(), *own[0].values()}) == 4 == len(made) and again == [(first, what), own]
+    assert all(Path(command[command.index("--class-list") + 1]).is_absolute() for command in made)
+
+
+def test_photographs_are_not_taken_for_the_made_up_images_of_an_earlier_run(tmp_path, monkeypatch):
+    (tmp_path / "checkout").mkdir()
+    monkeypatch.setattr(bench_tools, "ROOT", tmp_path / "checkout")
+    made_up = load("bench").DATA
+    photographs = tmp_path / "shared" / "data" / "imagenet-samples"
+    photographs.mkdir(parents=True)
+    write_pictures(photographs)
+    assert load("bench").DATA != made_up
 
 
 # ---- PyTorch's side ---------------------------------------------------------------------------------------------------

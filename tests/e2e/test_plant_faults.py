@@ -3,14 +3,25 @@ import importlib.machinery
 import importlib.util
 import sys
 
+import pytest
 from conftest import ROOT
 
 
-def test_every_planted_fault_has_its_line():
+@pytest.fixture(scope="module")
+def module():
     loader = importlib.machinery.SourceFileLoader("plant_faults", str(ROOT / "tests" / "plant_faults"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("plant_faults", loader))
     sys.modules["plant_faults"] = module
     loader.exec_module(module)
+    return module
+
+
+def test_every_planted_fault_has_its_line(module):
     occurrences = {fault.name: (ROOT / fault.file).read_text().count(fault.line) for fault in module.FAULTS}
     assert len(occurrences) == len(module.FAULTS) > 40, "a name is used twice"
     assert {name: count for name, count in occurrences.items() if count != 1} == {}
+
+
+def test_a_python_that_is_not_there_is_passed_over(module, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHON", str(tmp_path / "python"))
+    assert module.python_with_pytest() == sys.executable

@@ -112,6 +112,17 @@ def test_the_tables_of_bench_have_a_color_for_each_line(kind):
     assert len(lines) == 12 == len({to_rgba(line.get_color()) for line in lines})
 
 
+def test_bench_tables_are_named_by_what_tells_their_files_apart(tmp_path):
+    import plot_bench
+
+    paths = [tmp_path / gpu / "bench" / "utilisation.csv" for gpu in ("a100", "h100")]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        path.write_text("batch_per_rank,fits\n1,yes\n")
+    assert list(plot_bench.read_all([*paths, paths[0]])) == ["a100/bench/utilisation", "h100/bench/utilisation"]
+    assert list(plot_bench.read_all(paths[:1])) == ["utilisation"]
+
+
 def test_a_python_without_matplotlib_hands_over_to_one_that_has_it(tmp_path):
     pytest.importorskip("matplotlib")
     words = [SCRIPT, write_run(tmp_path / "run", [5.0, 4.0]), "-o", tmp_path / "loss.png"]

@@ -349,6 +349,21 @@ def test_the_table_sorts_and_names_a_column_that_is_not_there(study):
     assert result.code == 1 and "no column validation_los" in result.err
 
 
+def test_a_column_that_runs_lack_or_leave_empty_is_sorted(tmp_path):
+    for name, metric in {"a": "", "b": "validation_loss", "c": None}.items():
+        folder = made_runs.write(tmp_path / "s" / name, 64, stop={"target_metric": metric})
+    result = run_tool("table.py", folder.parent, "--csv", "--keys", "trial", "--sort", "stop.target_metric")
+    assert result.code == 0 and result.out.split() == ["trial", "b", "a", "c"], result
+
+
+def test_different_numbers_have_different_short_texts():
+    texts = {8192: "8k", 2**20: "1M", 10_000: "10k", 10_240: "10.24k", 16_000: "16.0k", 16_384: "16k", 0.004: "0.004"}
+    texts |= {1_000_000: "1.0M", 1_281_167: "1.281167M", 3072: "3072", 50_000_000: "50M"}
+    assert {value: style.short(value) for value in texts} == texts
+    numbers = {*range(1, 40_000), *(n * size for size in (1000, 1024, 10**6, 2**20) for n in range(1, 2000))}
+    assert len({style.short(n) for n in numbers}) == len(numbers)
+
+
 def test_a_report_says_what_is_stored_of_it(tmp_path):
     """tests/golden/make_report.py writes the stored report. Numbers may differ by the rounding of another SciPy."""
     stored, now = json.loads(make_report.STORED.read_text()), make_report.report_of(tmp_path)

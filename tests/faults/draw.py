@@ -40,7 +40,8 @@ GOES_ON, STOPS, ENDS = "goes on", "stops with a checkpoint", "ends with an error
 
 @dataclass
 class Rule:
-    """A call that fails. `share` is its place among the undisturbed job's calls of this name, from 0 to 1."""
+    """An error, a delay or a signal at a call (`does` is the `do` of faulty.c). `share` is the call's place among the
+    undisturbed job's calls of this name, from 0 to 1."""
     call: str
     share: float
     does: str
@@ -108,7 +109,6 @@ PHASES = [("start-up", "open", 0.0, 1.0), ("start-up", "open data", 0.0, 1.0), (
           ("checkpoint", "sync checkpoint", 0.1, 1.0), ("checkpoint", "rename checkpoint", 0.1, 1.0),
           ("checkpoint", "remove checkpoint", 0.1, 1.0), ("end", "rename record", 0.6, 1.0), ("end", "finalize", 0.0, 1.0),
           ("record", "write metrics", 0.0, 1.0)]
-ONLY_RANK_0 = ("checkpoint", "record", "rename record")
 
 
 def signal_in_a_call(g, fault):

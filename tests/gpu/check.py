@@ -9,12 +9,13 @@
                   networks; this tests the checks and says nothing about speed
 
 Every check has its own time limit, and its failure does not stop the others. The limits of a call add up to at most 570
-s. Files go to $OUT (results/gpu/check when it is not set). There are at most 8: check-CALL.json, .md and .log,
-device.json, operations.csv, kernels.csv, search.tar.gz. They are complete after every check. Plans are kept in
-results/gpu/plans for the next call on the same machine.
-Exit code 0: every check passed. 1: a check failed or ran out of time. 2: a check was not run, and a line says why.
-The checks use the programs of this folder, which is a checkout after `make all tests build/bench/cuda_commands`, or a
-bundle.
+s. Files go to $OUT (results/gpu/check when it is not set). A call writes at most 8: check-CALL.json, .md and .log,
+device.json, operations.csv, kernels.csv, search.tar.gz. They are complete after every check. A call keeps what only the
+other call writes. Plans are kept in results/gpu/plans for the next call on the same machine.
+Exit code 0: every check passed, or was left out by --dry. 1: a check failed or ran out of time. 2: a check was not
+run, and a line says why.
+The checks use the programs of the folder that contains tests/gpu. That is a checkout after `make all tests
+build/bench/cuda_commands`, or a bundle.
 """
 import argparse
 import json
@@ -30,7 +31,19 @@ import kept_search  # noqa: E402
 from check_schedule import Clock, Processes, count, exit_code, run_checks  # noqa: E402
 
 CALL_SECONDS = 570
-FILES = ["operations.csv", "device.json", "kernels.csv"]  # checks add to these files
+
+
+def remove_old(out, checks):
+    """Removes what an earlier run of these checks has left in the files that checks add to."""
+    names, parts = {check.name for check in checks}, {check.part for check in checks}
+    if "device description" in names:
+        (out / "device.json").unlink(missing_ok=True)
+    if check_parts.TABLE in parts:
+        (out / "kernels.csv").unlink(missing_ok=True)
+    table = out / "operations.csv"  # a row begins with an operation's kind and precision
+    if table.exists():
+        rows = table.read_text().splitlines(keepends=True)
+        table.write_text("".join(row for row in rows if f"operations {' '.join(row.split()[1:2])}" not in names))
 
 
 def line_of(result):
@@ -95,8 +108,8 @@ def main():
 
     out = Path(os.environ.get("OUT") or check_parts.ROOT / "results/gpu/check").resolve()
     out.mkdir(parents=True, exist_ok=True)
-    for name in FILES if not options.only else []:
-        (out / name).unlink(missing_ok=True)
+    if not options.only:
+        remove_old(out, checks)
     head = {"call": options.call, "command": " ".join(["tests/gpu/check.sh", *sys.argv[1:]]), "version": version(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     with open(out / f"check-{options.call}.log", "w") as log:

@@ -14,6 +14,7 @@ and flipped during the step. PyTorch runs eager, in CUDA graphs and compiled, wi
 channels_last and autocast. `--worker N` also measures batch norm over groups of N samples (ringtrain alone). If
 build/bench/cuda_commands exists, a table of all kernels follows (kernel_table.py).
 """
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -30,8 +31,8 @@ RECORD = 7953  # NVIDIA, MLPerf v4.0, per H200, fp16
 
 
 def bound(batch, flops, bandwidth):
-    """Images per second of kernels that run one after the other, fused as in resnet50_kernels.csv. The bytes of weights
-    are shared by the images of this batch."""
+    """Images per second of kernels that run one after the other, fused as in resnet50_kernels.csv. The bytes of the
+    optimizer are divided by this batch. The bytes of weights in the other kernels are those of batch 256."""
     import csv
     seconds = 0.0
     with open(Path(__file__).parent / "resnet50_kernels.csv") as file:
@@ -44,9 +45,9 @@ def bound(batch, flops, bandwidth):
 
 
 def make_data(options, size):
-    """Makes two data sets of the same photographs: their JPEGs, and pixels of the final size. Returns their names and
-    descriptions."""
-    photographs = Path(options.photographs) if options.photographs else PHOTOGRAPHS
+    """Makes two data sets of the same photographs: their JPEGs, and pixels of the final size. Their names differ for
+    other photographs. Returns their names and descriptions."""
+    photographs = Path(options.photographs).resolve() if options.photographs else PHOTOGRAPHS
     classes = photographs / "classes1000.txt"
     what = f"{len(list(photographs.glob('*.JPEG')))} photographs"
     if not classes.exists():
@@ -59,10 +60,12 @@ def make_data(options, size):
             photographs.mkdir(parents=True)
             make_pictures(photographs, options.python)
             classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
-    # Copies every image several times under other names, because an epoch has to hold several batches.
+    # Makes several links with other names to every image, because an epoch has to hold several batches.
     images = sorted(photographs.glob("*.JPEG"))
     times = 1 if options.tiny else -(-IMAGES // len(images))
-    folder, listing = WORK / f"{times}_times", WORK / "photographs.txt"
+    source = "".join(f"{image.resolve()} {image.stat().st_size}\n" for image in images)
+    mark = f"{times}_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+    folder, listing = WORK / f"links{mark}", WORK / "photographs.txt"
     folder.mkdir(exist_ok=True)
     lines = []
     for image in images:
@@ -73,11 +76,12 @@ def make_data(options, size):
             lines.append(f"{link.name} {image.name.split('_')[0]}\n")
     listing.write_text("".join(lines))
     common = ["bin/ringtrain-data", "images", folder, "--list", listing, "--class-list", classes, "--split", "train", "--broken", "skip", "--force"]
-    if not list(WORK.glob(f"real{times}-train-*.h5")):
-        call([*common, "--out", WORK / f"real{times}"])
-    if not list(WORK.glob(f"raw{size}x{times}-train-*.h5")):
-        call([*common, "--out", WORK / f"raw{size}x{times}", "--size", size, "--encoding", "raw"])
-    return {"jpeg": f"real{times}", "raw": f"raw{size}x{times}"}, f"{what}, each {times} times"
+    jpeg, raw = f"real{mark}", f"raw{size}x{mark}"
+    if not list(WORK.glob(f"{jpeg}-train-*.h5")):
+        call([*common, "--out", WORK / jpeg])
+    if not list(WORK.glob(f"{raw}-train-*.h5")):
+        call([*common, "--out", WORK / raw, "--size", size, "--encoding", "raw"])
+    return {"jpeg": jpeg, "raw": raw}, f"{what}, each {times} times"
 
 
 def experiment(case, data_sets, seconds):
