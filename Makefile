@@ -65,7 +65,8 @@ BENCHES := $(patsubst tests/bench/%.cpp,build/bench/%,$(wildcard tests/bench/*.c
 TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildcard tests/mpi/*.cpp),build/tests/mpi_tests) \
   $(if $(wildcard tests/gpu/*.cpp),build/tests/gpu_tests)
 
-# These goals need no libraries, so none are searched for. (`make setup` installs the libraries of the other goals.)
+# For these goals this make searches for no libraries. Some of them, such as `demo`, first install what is missing, and
+# then start another make, which searches for the libraries and builds.
 SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate dist clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all build results depend on it.
@@ -173,7 +174,8 @@ build/obj/data_prep/%.o: data_prep/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) -c $< -o $@
 
-# Tests are compiled with -O1, which is quick. The code under test, in the library and in tests/emulation, is not.
+# Tests are compiled with -O1, which is quick. The library, tests/emulation and tests/bench are compiled without this
+# flag, with $(OPTIMISE) alone.
 build/obj/tests/%.o: tests/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) $(if $(filter tests/bench/% tests/emulation/%,$<),,-O1) -c $< -o $@
@@ -265,7 +267,7 @@ help:
 	@echo "           Later builds keep those of the command line, but not PYTHON."
 
 # Commands that build first do so on all cores, unless the user gives a number of jobs.
-ALL_CORES = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+ALL_CORES = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 setup:
 	@.ci/setup.sh $(if $(filter test,$(MAKECMDGOALS)),tests)

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Finds the libraries and writes build/config.mk, which the Makefile includes. It runs when a variable or a flag has
 # changed. The build ends with an error if a needed library is missing, or one that the user asked for (X_HOME is set, or
-# CUDA=1). The error names the variable.
+# CUDA=1). The error names the variable. Without CUDA=1, a missing CUDA, cuDNN or NCCL is no error, even if its
+# X_HOME is set: the build is then for CPUs only.
 set -u
 output=${1:?usage: .ci/configure.sh OUTPUT}
 CXX=${CXX:-g++}
@@ -78,9 +79,8 @@ no_cuda() { # what is missing, what to do
   return 1
 }
 
-# Finds the folder of a header of CUDA, cuDNN or NCCL: below its own variable, next to CUDA, or in the compiler's
-# folders.
-find_header() { # variable, header, flags; sets folder ("" = the compiler finds it)
+# Finds the folder of a header of cuDNN or NCCL: below its own variable, next to CUDA, or in the compiler's folders.
+find_header() { # variable, header; sets folder ("" = the compiler finds it)
   local home=${!1:-}
   for home in ${home:+"$home"} "$cuda_home"; do
     folder=$home/include
@@ -187,7 +187,7 @@ cuda_state=off cuda_nvcc="" cuda_home="" cuda_cflags="" cuda_libs="" cuda_gencod
 find_cuda
 cutlass_include="" cutlass_why="" cutlass_version=""
 find_cutlass
-[ $cuda_state = on ] || cutlass_include=""
+[ $cuda_state = on ] || cutlass_include="" cutlass_why="the build has no CUDA"
 [ $cuda_state = on ] || cuda_home="" cuda_cflags="" cuda_libs="" cuda_gencode=""
 
 # For MPI, takes the flags that its compiler wrapper would add.

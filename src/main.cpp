@@ -1,4 +1,5 @@
-// The main program. It sets up signals and MPI for every command, and it is the one place where errors end the job.
+// The main program. It starts MPI and catches signals for the commands that need them. An error that a
+// command does not handle ends the job here.
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,7 +29,7 @@ namespace {
 constexpr const char* files_text =
     R"(An experiment is a YAML file; configs/README.md lists every key. key.path=value replaces one of them. A run has a folder of its own, results/NAME/TIME or run.dir.)";
 constexpr const char* ranks_text =
-    R"(train, evaluate, bench and study work on all ranks of a job. The other commands are for one process: in a job of several ranks, rank 0 does their work. With --verbose, which any command takes, an error also says where in the code it was thrown; a run's run.json always does.)";
+    R"(train, evaluate, bench and study work on all ranks of a job. The other commands, and study --plan, are for one process: in a job of several ranks, rank 0 does their work. With --verbose, which any command takes, an error also says where in the code it was thrown; a run's run.json always does.)";
 std::string codes_text() {
   std::string text;
   for (const ExitCode& code : exit_codes) {
@@ -110,13 +111,14 @@ int run(int argc, char** argv) {
 }
 
 // Prints an error and ends the job. Many errors occur on all ranks at once, for example a bad file, and should be
-// printed only once. So a rank other than 0 first waits up to 2 seconds. If SIGTERM arrives in this time, rank 0 has
-// ended the job, and this rank prints nothing.
+// printed only once. So a rank other than 0 first waits up to 2 seconds. If the first signal arrives in this time, rank
+// 0 has ended the job, and this rank prints nothing. If a signal arrived earlier, it says nothing about rank 0.
 [[noreturn]] void report(const std::exception& error) {
   const std::string who = rank_label();
   if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {
-    for (int tenth = 0; tenth < 20 && requested_signal() == 0; ++tenth) usleep(100'000);
-    if (requested_signal() != 0) abort_job(exit_failed);
+    const int before = requested_signal();
+    for (int tenth = 0; tenth < 20 && requested_signal() == before; ++tenth) usleep(100'000);
+    if (requested_signal() != before) abort_job(exit_failed);
   }
   std::string text = cat("ringtrain: error", who.empty() ? "" : " (" + who + ")", ": ", error.what(), "\n");
   const auto* own = dynamic_cast<const Error*>(&error);

@@ -13,7 +13,7 @@ constexpr double share_for_study31 = 0.95;
 
 std::string shortened(std::string_view name) {
   std::string text;
-  for (const char c : name.substr(0, 40)) {  // control characters and broken bytes must not reach the terminal
+  for (const char c : cut_to(name, 40)) {  // control characters and broken bytes must not reach the terminal
     const auto byte = static_cast<unsigned char>(c);
     text += byte < 0x20 || byte == 0x7F ? '?' : c;
   }

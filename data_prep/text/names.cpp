@@ -151,7 +151,8 @@ void check(const NamesOptions& options) {
   if (options.shards < 1 || options.shards > 99999)
     throw Error(cat("--shards ", options.shards, ": expected 1 to 99999"));
   if (!(share >= 0 && share < 1)) throw Error(cat("--validation ", share, ": expected at least 0 and less than 1"));
-  if (options.longest < 1) throw Error(cat("--max-length ", options.longest, ": expected at least 1"));
+  if (options.longest < 1 || options.longest > 10'000)  // the reader cuts lines after 64 KiB
+    throw Error(cat("--max-length ", options.longest, ": expected 1 to 10000"));
   if (!options.alphabet.empty() && options.alphabet != "study31" && options.alphabet != "auto") {
     throw Error(cat("--alphabet ", options.alphabet, ": expected study31 or auto"));
   }

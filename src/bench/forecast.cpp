@@ -312,6 +312,9 @@ std::vector<int> parse_ranks(const std::string& text) {
   if (const auto dots = text.find(".."); dots != std::string::npos) {
     const int first = number(std::string_view(text).substr(0, dots));
     const int last = number(std::string_view(text).substr(dots + 2));
+    if (last < first)
+      throw Error(cat("--ranks is ", shown(text), "; expected the smaller number first"),
+                  cat("--ranks ", last, "..", first));
     for (int r = first; r < last; r *= 2) ranks.push_back(r);
     ranks.push_back(last);
     return ranks;

@@ -38,17 +38,24 @@ std::int64_t memory_limit(const BenchContext& context, double limit_gib) {
   return static_cast<std::int64_t>(least);
 }
 
-// Returns the plan of the experiment with `batch` samples in one pass of each rank.
+bool chooses_recomputation(const Experiment& e) {
+  return e.memory.recompute == std::vector<std::string>{"auto"};
+}
+
+// Returns the plan of the experiment with `batch` samples in one pass of each rank. It has only the keys that decide
+// the work of a step.
 RunPlan plan_of_batch(const Experiment& experiment, std::int64_t batch, int ranks, Backend& backend) {
   Experiment e = experiment;
   e.batch = {};
   e.batch.global = batch * ranks;
   e.batch.worker = e.batch.micro = batch;
+  e.noise = {};
   e.noise.every_steps = 0;
-  e.parallel = {};  // every rank computes the whole model
-  if (e.memory.recompute != std::vector<std::string>{"auto"})
-    e.memory.limit_gib = 1e6;  // the plan of a batch that does not fit is made, too
+  e.evaluate = {};
+  e.parallel = {};                                          // every rank computes the whole model
+  if (!chooses_recomputation(e)) e.memory.limit_gib = 1e6;  // the plan of a batch that does not fit is made, too
   e.learning_rate = {};
+  e.optimizer.adascale = false;
   e.stop = {};
   e.stop.steps = 1;
   e.data.validation.clear();
@@ -61,6 +68,17 @@ std::int64_t memory_of(const RunPlan& plan, Backend& backend) {
   for (const MemoryItem& item : rank_memory(plan, backend))
     if (item.on_device == backend.on_device()) bytes += item.bytes;
   return bytes;
+}
+
+// Returns the memory of a rank that trains with this batch. Returns 0 if memory.recompute: auto cannot make the batch
+// fit.
+std::int64_t memory_of_batch(const Experiment& experiment, std::int64_t batch, int ranks, Backend& backend) {
+  try {
+    return memory_of(plan_of_batch(experiment, batch, ranks, backend), backend);
+  } catch (const Error&) {
+    if (batch == 1 || !chooses_recomputation(experiment)) throw;
+    return 0;
+  }
 }
 
 // A network of large matrix products. It runs as a program of the backend, so that its rate is one that a network can
@@ -120,8 +138,8 @@ void print(const UtilisationRow& row) {
                   static_cast<long long>(row.batch), row.samples_per_second, 1e3 * row.seconds, 1e-9 * row.flops,
                   100 * row.share, mib(row.memory_bytes).c_str());
   else
-    std::snprintf(line, sizeof line, "  %9lld does not fit: %s MiB", static_cast<long long>(row.batch),
-                  mib(row.memory_bytes).c_str());
+    std::snprintf(line, sizeof line, "  %9lld does not fit%s", static_cast<long long>(row.batch),
+                  row.memory_bytes > 0 ? cat(": ", mib(row.memory_bytes), " MiB").c_str() : "");
   log_info(std::string(line));
 }
 
@@ -137,8 +155,8 @@ std::string csv_of(const BenchContext& context, const Utilisation& u) {
       csv << row.seconds << ',' << row.samples_per_second << ',' << 1e-9 * row.flops << ',' << row.share;
     else
       csv << ",,,";
-    csv << ',' << mib(row.memory_bytes) << ',' << 1e-9 * u.matrix_rate << ',' << mib(u.limit_bytes) << ",\""
-        << context.machine.backend->describe() << "\"," << build_commit() << '\n';
+    csv << ',' << (row.memory_bytes > 0 ? mib(row.memory_bytes) : "") << ',' << 1e-9 * u.matrix_rate << ','
+        << mib(u.limit_bytes) << ",\"" << context.machine.backend->describe() << "\"," << build_commit() << '\n';
   }
   return csv.str();
 }
@@ -154,7 +172,8 @@ Batches find_batches(const BenchContext& context, const Experiment& e, std::int6
   const int ranks = context.session.size();
   const std::int64_t end = largest > 0 ? largest : most_batch;
   const auto fits = [&](std::int64_t batch) {
-    return memory_of(plan_of_batch(e, batch, ranks, backend), backend) <= limit;
+    const std::int64_t bytes = memory_of_batch(e, batch, ranks, backend);
+    return bytes > 0 && bytes <= limit;
   };
   Batches found;
   for (std::int64_t batch = 1; batch <= end && found.too_large == 0; batch *= 2)
@@ -213,6 +232,7 @@ Utilisation bench_utilisation(const BenchContext& context, double limit_gib, std
 
   Utilisation u;
   u.limit_bytes = memory_limit(context, limit_gib > 0 ? limit_gib : e.memory.limit_gib);
+  e.memory.limit_gib = static_cast<double>(u.limit_bytes) / (1 << 30);  // memory.recompute: auto obeys it
   Batches batches;
   context.machine.agree_on_fusions([&] { batches = find_batches(context, e, u.limit_bytes, largest); });
   const int ranks = context.session.size();
@@ -226,7 +246,7 @@ Utilisation bench_utilisation(const BenchContext& context, double limit_gib, std
     if (context.root()) print(u.rows.back());
   }
   if (batches.too_large > 0) {
-    const std::int64_t bytes = memory_of(plan_of_batch(e, batches.too_large, ranks, backend), backend);
+    const std::int64_t bytes = memory_of_batch(e, batches.too_large, ranks, backend);
     u.rows.push_back({.batch = batches.too_large, .memory_bytes = bytes, .fits = false});
     if (context.root()) print(u.rows.back());
   }

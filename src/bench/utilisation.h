@@ -18,7 +18,7 @@ struct UtilisationRow {
   double samples_per_second = 0;  // all ranks together
   double flops = 0;               // floating-point operations per second of a rank, in convolutions and dense layers
   double share = 0;               // flops divided by the matrix rate
-  std::int64_t memory_bytes = 0;  // memory of a training run on a rank, as `plan` prints it
+  std::int64_t memory_bytes = 0;  // memory of a training run on a rank, as `plan` prints it; 0: not known
   bool fits = true;
 };
 

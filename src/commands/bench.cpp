@@ -142,7 +142,10 @@ int bench(const BenchArguments& arguments, Session& session) {
       std::snprintf(times, sizeof times, "%.2f", s.times_median);
       log_warning("slow node: ", s.host, ", ", s.what, ": ", times, " x the median node's time");
     }
-    if (context.hosts.size() > 2 && result.slow.empty()) log_info("no node is 10 % slower than the median");
+    const bool has_compared = result.has_step || !result.input.empty() ||
+                              std::ranges::any_of(result.comm, [](const CommSample& s) { return s.scope == "node"; });
+    if (context.hosts.size() > 2 && has_compared && result.slow.empty())
+      log_info("no node is 10 % slower than the median");
     if (!arguments.json.empty()) {
       if (earlier) result.keep_from(*earlier);
       write_file_atomically(arguments.json, result.to_json());

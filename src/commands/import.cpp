@@ -25,8 +25,10 @@ int import_weights(const ImportArguments& arguments) {
                 "leave out branch.*");
   if (!arguments.out.empty() && !arguments.force && std::filesystem::exists(arguments.out))
     throw Error(cat(arguments.out, ": exists already"), "choose another --out, or overwrite it with --force");
-  Experiment alone = experiment;  // one rank reads the whole model, even if the run will divide it
+  // One rank of a CPU reads the whole model, even if ranks or GPUs with a limit of memory will train it.
+  Experiment alone = experiment;
   alone.parallel = {};
+  alone.memory = {};
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
   const RunPlan plan = make_run_plan(alone, read_dataset_index(experiment.data.train), nullptr, 1, *backend);
 

@@ -28,7 +28,7 @@ namespace {
 constexpr double kLookSeconds = 0.5;             // time between two checks for dead ranks
 constexpr unsigned kRungMicroseconds = 100'000;  // time between two checks for the end of a rung
 constexpr double kSureSeconds = 2;               // at the end, ranks count as dead after they are missing this long
-constexpr double kFarewellSeconds = 5;           // the longest time that the last rank waits for the others to leave
+constexpr double kFarewellSeconds = 5;           // the longest time that the lowest living rank waits for the others
 
 // A rank reports about a trial in a text. Its first line is one of these words. After an error, three more parts
 // follow: the error's hint, the place in the code, and the message.
@@ -315,9 +315,10 @@ void StudyJob::conclude(Taken& taken, const std::vector<std::string>& said) try 
   };
   r.outcome = read_outcome(folder);
   r.state = r.outcome->ran_away ? TrialState::diverged : TrialState::finished;
-  if (r.outcome->ran_away) r.outcome->outcome = "finished, with a training loss above that of its first step";
-  r.paused = r.state == TrialState::finished && first(kPaused) != said.end();
   const bool stopped = first(kStopped) != said.end();
+  if (r.outcome->ran_away && !stopped)
+    r.outcome->outcome = "finished, with a training loss above that of its first step";
+  r.paused = r.state == TrialState::finished && first(kPaused) != said.end();
   if (r.state == TrialState::finished && !stopped && search_) {
     r.rung_losses.resize(static_cast<std::size_t>(std::max<std::int64_t>(1, r.rung)), std::nan(""));
     r.rung_losses.back() = r.outcome->validation_loss.value_or(std::nan(""));
@@ -412,7 +413,8 @@ void StudyJob::say_how_it_ended(int code) {
   if (code != 0) log_info("continue with: ", continuation(command_line_));
 }
 
-// Returns true if all ranks are here. Returns false if all living ranks are here and others have died.
+// Waits until every rank has ended its work and has called this function. Returns true then. Returns false if ranks
+// have died and no living rank is at work any more.
 bool StudyJob::wait_for_all() {
   const RankGroup& job = session_.job();
   job.set_lookout(nullptr);

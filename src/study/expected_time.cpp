@@ -11,6 +11,7 @@
 #include "base/json_input.h"
 #include "bench/experiment_keys.h"
 #include "bench/forecast.h"
+#include "bench/only_ring.h"
 #include "config/reader.h"
 #include "config/schema.h"
 
@@ -103,11 +104,12 @@ std::optional<ExpectedTime> TimeExpectation::of(const Trial& trial, const TrialP
     return ExpectedTime{nearest->seconds_per_sample * static_cast<double>(plan.samples), nearest->trial};
   if (preflight_.empty()) return std::nullopt;
   try {
+    refuse_other_kinds(trial.experiment.parallel, "a forecast is of a ring");
     const Forecast forecast(trial.experiment, preflight_, {});
     const ForecastRow row = forecast.row(Scaling::strong, Topology::flat, static_cast<int>(trial.ranks));
     return ExpectedTime{row.step.total() * static_cast<double>(plan.steps), "preflight"};
   } catch (const Error&) {
-    return std::nullopt;  // another model was measured, or the files have only one rank and no link
+    return std::nullopt;  // another model was measured, the files have only one rank and no link, or it is no ring
   }
 }
 

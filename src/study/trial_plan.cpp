@@ -24,7 +24,8 @@ Backend& TrialPlanner::backend(int threads) {
 }
 
 TrialPlan TrialPlanner::plan(const Trial& trial) {
-  const Experiment& e = trial.experiment;
+  Experiment e = trial.experiment;
+  if (has_gpus_ && device_.empty() && e.machine.device != "cpu") e.memory = {};
   const DatasetIndex& train = index(e, e.data.train, e.data.train_samples);
   const DatasetIndex* validation =
       e.data.validation.empty() ? nullptr : &index(e, e.data.validation, e.data.validation_samples);

@@ -33,7 +33,10 @@ TrialPlan trial_plan_of(const RunPlan& plan);
 class TrialPlanner {
  public:
   // `threads` is the number of threads of a rank if run.threads is 0. `device` is passed to make_planning_machine().
-  TrialPlanner(int threads, std::string device) : threads_(threads), device_(std::move(device)) {}
+  // With `has_gpus` and without `device`, trials may run on GPUs although they are planned for CPUs. Their keys
+  // `memory` are then left out: each trial checks them on its GPU.
+  TrialPlanner(int threads, std::string device, bool has_gpus = false)
+      : threads_(threads), device_(std::move(device)), has_gpus_(has_gpus) {}
 
   // Uses `index` for the data set with its prefix, so that the files are not read.
   void give(const DatasetIndex& index) { indices_[index.prefix] = index; }
@@ -47,6 +50,7 @@ class TrialPlanner {
 
   int threads_;
   std::string device_;
+  bool has_gpus_;
   std::map<std::string, DatasetIndex> indices_;
   std::map<int, Machine> machines_;  // a machine for each number of threads
 };

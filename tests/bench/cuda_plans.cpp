@@ -29,7 +29,7 @@ void record(const std::string& name, const std::string& folder) {
   const std::vector<std::pair<PlannedModel, NamedPrecision>> passes = planned_passes();
   std::vector<std::vector<std::string>> lines(passes.size());
   std::atomic<std::size_t> next = 0;
-  std::string failure;
+  std::vector<std::string> failures(passes.size());
   const auto work = [&] {
     const DeviceDescription description = find_description(name);
     const std::unique_ptr<Device> device = make_described_device(description, plans);
@@ -38,7 +38,7 @@ void record(const std::string& name, const std::string& folder) {
       try {
         lines[i] = fusion_lines(*device, model, precision);
       } catch (const Error& e) {
-        failure = e.what();
+        failures[i] = e.what();
         std::fprintf(stderr, "%s, %s: %s\n", model.name.c_str(), precision.name, e.what());
       }
       std::fprintf(stderr, "%s: %zu of %zu\n", name.c_str(), i + 1, lines.size());
@@ -58,7 +58,8 @@ void record(const std::string& name, const std::string& folder) {
   std::erase(answers, plan_cache_header);
   write_lines(plans, plan_cache_header, answers);
   std::printf("%s: %zu answers, %zu choices\n", name.c_str(), answers.size(), fusions.size());
-  if (!failure.empty()) throw Error(failure);
+  for (const std::string& failure : failures)
+    if (!failure.empty()) throw Error(failure);
 }
 
 }  // namespace

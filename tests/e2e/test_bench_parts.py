@@ -5,7 +5,7 @@ import pytest
 
 from conftest import assert_drawn
 from test_holes import preload  # noqa: F401 (a fixture)
-from test_images import CNN, CROPPED, data_sets  # noqa: F401 (a fixture)
+from test_images import CNN, CROPPED, RESNET, data_sets  # noqa: F401 (a fixture)
 
 
 def table(file):
@@ -116,10 +116,34 @@ def test_utilisation_is_that_of_whole_models(workshop, data_sets):  # noqa: F811
 def test_utilisation_finds_the_batch_that_is_above_the_experiments_limit(workshop, data_sets):  # noqa: F811
     workshop.data = data_sets["raw"]
     file = workshop.folder / "utilisation.csv"
-    result = workshop.run("bench", "utilisation", workshop.experiment(**CNN, memory={"limit_gib": 0.01}), "--seconds", "0.3",
+    result = workshop.run("bench", "utilisation", workshop.experiment(**CNN, memory={"limit_gib": 0.05}), "--seconds", "0.3",
                           "--csv", file)
     assert result.code == 0, result
     assert [r["fits"] for r in table(file)][-2:] == ["yes", "no"]
+
+
+@pytest.mark.parametrize("changes", [
+    {"noise": {"small_batch": 8}},
+    {"model": RESNET["model"], "evaluate": {"norm_statistics": "recomputed", "norm_samples": 16}},
+    {"optimizer": {**CNN["optimizer"], "adascale": True}, "noise": {"small_batch": 8},
+     "learning_rate": {"base": 0.05, "base_batch": 8}}])
+def test_keys_that_do_not_change_a_steps_work_are_no_obstacle(workshop, data_sets, changes):  # noqa: F811
+    workshop.data = data_sets["raw"]
+    file = workshop.folder / "utilisation.csv"
+    result = workshop.run("bench", "utilisation", workshop.experiment(**{**CNN, **changes}), "--largest", "2", "--seconds", "0.3",
+                          "--csv", file)
+    assert result.code == 0, result
+    assert [(r["batch_per_rank"], r["fits"]) for r in table(file)] == [("1", "yes"), ("2", "yes")]
+
+
+def test_utilisation_ends_where_recomputation_does_not_help_any_more(workshop, data_sets):  # noqa: F811
+    workshop.data = data_sets["raw"]
+    file = workshop.folder / "utilisation.csv"
+    experiment = workshop.experiment(**CNN, memory={"recompute": "auto", "limit_gib": 0.05})
+    result = workshop.run("bench", "utilisation", experiment, "--seconds", "0.3", "--csv", file)
+    assert result.code == 0 and "does not fit" in result.out, result
+    rows = table(file)
+    assert [r["fits"] for r in rows] == ["yes"] * (len(rows) - 1) + ["no"] and rows[-1]["memory_mib"] == ""
 
 
 def test_what_cannot_be_measured_is_told(workshop, names):

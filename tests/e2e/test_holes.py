@@ -130,6 +130,10 @@ def test_files_that_were_removed_while_open_do_not_stand_in_the_way(workshop, pr
     # Rank 1 cannot open the memory that the node's ranks share, so it reads its own copy.
     ("call=open,path=/proc/*/fd/*,rank=1,from=1,count=0,do=EACCES;"
      "call=read,path=*names-validation-*,rank=1,from=1,count=0,do=EIO", 1, "names-validation-0000"),
+    # Rank 1 was asked to stop before its error. It must still say why it fails.
+    ("call=open,path=/proc/*/fd/*,rank=1,from=1,count=0,do=EACCES;"
+     f"call=open,path=*names-validation-*,rank=1,from=1,do=signal:{int(signal.SIGUSR1)};"
+     "call=read,path=*names-validation-*,rank=1,from=1,count=0,do=EIO", 1, "names-validation-0000"),
     ("call=rename,path=*/run.json,from=1,count=0,do=ESTALE", 1, "run.json"),
 ])
 def test_text_shards_locks_and_renames_on_a_file_server_that_forgets(workshop, preload, rules, code, says):

@@ -236,6 +236,12 @@ def test_wrong_weights_are_one_error_that_lists_every_tensor(workshop, weights):
     assert result.code != 0 and result.err.count("ringtrain: error") == 1 and "head.weight" in result.err, result
 
 
+def test_an_import_needs_no_gpu_even_if_the_training_does(workshop, weights):
+    file = weights.export(workshop.train("run"))
+    run = weights.bring_in(file, "imported", memory={"offload": True, "limit_gib": 0.0001})
+    assert "offload: true" in (run / "experiment.yaml").read_text()
+
+
 def test_another_number_or_order_of_classes_is_told_as_such(workshop, weights):
     tensors, metadata = read_safetensors(weights.export(workshop.train("run", stop__steps=2)))
     symbols = json.loads(metadata["vocabulary"])

@@ -38,9 +38,10 @@ TEST_F(PipelineTest, AlexNetWithDropout) {
   expect_same_run(images("{kind: alexnet, dropout: 0.5}", {}), 1, 1e-4, 1e-5, {"1f1b"});  // 20 million weights
 }
 TEST_F(PipelineTest, SixteenBitStorage) {
-  if (make_cpu_backend(1)->describe().find("BF16") == std::string::npos) GTEST_SKIP() << "a CPU without bf16";
+  if (make_cpu_backend(1)->describe().find("BF16") == std::string::npos) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
   expect_same_run(text("names", {"precision=bf16"}), 20, 2e-2, 1e-3);
-  expect_same_run(images("{kind: resnet, depth: 18, width: 16, stem: small}", {"precision=bf16"}), 3, 5e-2, 2e-2);
+  // In bf16, rounding grows quickly here: after a third step, the momentum of some norms differs by 80 % with AMX.
+  expect_same_run(images("{kind: resnet, depth: 18, width: 16, stem: small}", {"precision=bf16"}), 2, 2e-2, 2e-2);
 }
 
 TEST_F(PipelineTest, GoesOnFromARingAndARingFromIt) {
@@ -101,7 +102,7 @@ TEST_F(PipelineTest, EvaluatesThroughTheStages) {
 }
 
 TEST_F(PipelineTest, RefusesRanksThatTheStagesDoNotDivide) {
-  if (session().size() % 5 == 0) GTEST_SKIP();
+  if (session().size() % 5 == 0) GTEST_SKIP() << "five stages divide these ranks";
   EXPECT_THROW(TrainingRank(as_pipeline(text("names", {"model.layers=5"}), 5, "1f1b"), false), Error);
 }
 

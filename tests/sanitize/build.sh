@@ -4,7 +4,7 @@
 # stderr.
 #
 # The build `address` also looks for undefined behaviour and includes the fuzzer, so one build serves tests with
-# sanitizers and `make fuzz`. It has no CUDA, and the own kernels run in the emulation.
+# sanitizers and `make fuzz`. No such build has CUDA, and the program's own GPU kernels run in the emulation.
 set -eu
 cd "$(dirname "$0")/../.."
 kind=${1:?usage: tests/sanitize/build.sh address|undefined|thread [GOAL...]}
@@ -22,8 +22,8 @@ for name in src data_prep tests configs results slurm .ci Makefile README.md; do
 done
 compiler=$(.ci/clang.sh)
 jobs=()
-case ${MAKEFLAGS:-} in *-j*) ;; *) jobs=(-j"$(nproc)") ;; esac
-# -O1 builds as fast as -O0 and runs much faster. The kernels' vector code is compiled as in other builds.
+case " ${MAKEFLAGS:-}" in *" -j"*) ;; *) jobs=(-j"$(nproc)") ;; esac
+# -O1 builds as fast as -O0 and runs much faster. The kernels have the same instruction sets as in other builds.
 env -u MAKEOVERRIDES make -C "$folder" --no-print-directory ${jobs[@]+"${jobs[@]}"} CXX="$compiler" CUDA=0 WARNINGS=-w \
   OPTIMISE="-O1 -g1 -fno-omit-frame-pointer -ffp-contract=fast -fno-math-errno -fno-trapping-math $flags" \
   ${@:-all tests} >&2

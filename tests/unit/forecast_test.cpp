@@ -114,8 +114,8 @@ TEST(Forecast, WhatTurnsCostBesideThemselvesIsMeasuredOnTwoRanksAndUsedForMore) 
   EXPECT_EQ(apart.crowding, 1);
   EXPECT_EQ(shared.crowding, 2);
   EXPECT_NEAR(shared.step.compute, 2.2 * apart.step.compute, 1e-9);
-  // Most of the 50 ms were waiting for the messages of two ranks. These were 9 messages in a row (2 for each of 4 sums,
-  // and the counters), and now there are 18.
+  // Most of the 50 ms is the wait for messages. With two ranks there are 9 messages in a row (2 for each of 4 sums, and
+  // 1 for the counters). With four ranks there are 18.
   EXPECT_GT(shared.step.exposed, 0.08);
   EXPECT_LT(shared.step.exposed, 0.05 * 18 / 9);
 }
@@ -187,8 +187,9 @@ TEST(Forecast, AStepOfSeveralRanksSaysHowBusyItsSumsKeepTheCore) {
   EXPECT_NEAR(fitted.compare(two.step).predicted, two.step.seconds, 1e-7);
 }
 
-// Sums that take longer than alone, waiting for input, loaders that were measured too slow, steps that are faster than
-// their parts, ranks that share cores: no parameter of the model stands for these.
+// The measurements have sums that take longer than alone, waits for input, loaders that were measured too slow, steps
+// that are faster than their parts, and ranks that share cores. The model explains only a part of these times. The
+// forecast adds the rest, so each fitted step must come out as it was measured.
 TEST(Forecast, AFittedStepComesOutAsItWasMeasured) {
   Preflight one = with_links(measured(1), false), two = with_links(measured(2), false), four = measured(4, 1.5),
             nodes = with_links(measured(4), true);
@@ -324,6 +325,7 @@ TEST(Forecast, RanksAreARangeThatDoublesOrAList) {
   EXPECT_EQ(parse_ranks("1..4096").size(), 13u);
   EXPECT_EQ(parse_ranks("3..20"), (std::vector<int>{3, 6, 12, 20}));
   EXPECT_EQ(parse_ranks("4..4"), (std::vector<int>{4}));
+  EXPECT_NE(refusal([] { parse_ranks("64..8"); }).find("expected the smaller number first"), std::string::npos);
   EXPECT_EQ(parse_ranks("1,2,48"), (std::vector<int>{1, 2, 48}));
   for (const char* wrong : {"", "0..4", "x", "1..", "1,,2", "1.5"})
     EXPECT_NE(refusal([&] { parse_ranks(wrong); }), "no error") << wrong;

@@ -12,17 +12,17 @@
 #include "config/reader.h"
 #include "study/expected_time.h"
 #include "study/search.h"
+#include "tests/unit/repository.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {
 namespace {
 
 std::filesystem::path studies() {
-  const char* given = std::getenv("RINGTRAIN_ROOT");
-  return (given != nullptr ? std::filesystem::path(given) : std::filesystem::current_path()) / "configs" / "studies";
+  return repository() / "configs" / "studies";
 }
 
-// A data set as large as that of Seattle's pet licences.
+// Returns the headers of a data set of names with `total` samples.
 DatasetIndex names_index(const std::string& prefix, std::int64_t total) {
   DatasetIndex index;
   index.prefix = prefix;
@@ -36,8 +36,8 @@ DatasetIndex names_index(const std::string& prefix, std::int64_t total) {
   return index;
 }
 
-TrialPlanner planner() {
-  TrialPlanner p(1, "");
+TrialPlanner planner(bool has_gpus = false) {
+  TrialPlanner p(1, "", has_gpus);
   p.give(names_index("data_prep/data/pet_names-train", 350'000));
   p.give(names_index("data_prep/data/pet_names-validation", 40'000));
   p.give(names_index("data_prep/data/names-train", 70'000));
@@ -128,6 +128,18 @@ TEST(StudyPlan, AdaScaleIsPlannedByItsBaseBatch) {
   EXPECT_EQ(plan.peak_rate, 0.1);
 }
 
+// Such a trial runs on a GPU. Only its GPU can tell what fits.
+TEST(StudyPlan, WhereThereAreGpusOnlyTheTrialsCheckTheirMemory) {
+  Trial trial;
+  trial.experiment = read_experiment((studies() / "../names.yaml").string(),
+                                     {"memory.offload=true", "memory.limit_gib=0.001", "precision=fp16"});
+  TrialPlanner on_cpus = planner(), on_gpus = planner(true);
+  EXPECT_THROW(on_cpus.plan(trial), Error);
+  EXPECT_GT(on_gpus.plan(trial).steps, 0);
+  trial.experiment.machine.device = "cpu";
+  EXPECT_THROW(on_gpus.plan(trial), Error);
+}
+
 TEST(StudyPlan, GoyalsRatesAreTheirs) {
   TrialPlanner p = planner();
   std::map<std::string, double> rates;
@@ -181,7 +193,7 @@ TEST_F(StudyTime, ComesFromTheRunWithTheNearestBatch) {
   add_run("far", 2, 65536, 655.36);  // 1 ms a sample
   EXPECT_NEAR(time(trial())->seconds, 409.6, 1e-9);
   add_run("near", 2, 2048, 2.048);  // 0.1 ms a sample
-  add_run("other", 4, 4096, 999);   // has other ranks
+  add_run("other", 4, 4096, 999);   // another number of ranks
   EXPECT_NEAR(time(trial())->seconds, 40.96, 1e-9);
   EXPECT_EQ(time(trial())->from, "near");
 
