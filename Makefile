@@ -244,7 +244,7 @@ help:
 	@echo "                              again after Ctrl-C: goes on. PICTURES: class folders in place of handwritten digits"
 	@echo "make study-record REPORT=results/twins NAME=digits   keep that report in results/studies/NAME"
 	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e, test-gpu: one kind)"
-	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (root, or Slurm's packages)"
+	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (needs root, or Slurm's packages)"
 	@echo "make faults [SEED=1] [COUNT=1000]  cause faults 1 to COUNT of a seed in small jobs, and record the outcomes (tests/faults)"
 	@echo "make fuzz [TARGET=jpeg] [SECONDS=600] [SEEDS=0]   fuzz each reader of files, or one (results/fuzz/README.md)"
 	@echo "make simulate [RANKS=64] [WHAT=job|step|collectives|broadcast] [PLATFORM=fat_tree|dragonfly] [RANKS_PER_NODE=16] [ALGORITHM=auto]"

@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 folder=build/trackers
 [ "$(cat $folder/packages 2> /dev/null)" = "${packages[*]}" ] && exit 0
 
-# Uses the Python that will run follow.py, because compiled packages fit one version only.
+# Takes PYTHON, or else the distribution's python3. Only a Python of the same version finds these packages, because
+# compiled packages fit one version only. If another python3 will run follow.py, set PYTHON to it.
 python=""
 for candidate in ${PYTHON:-} /usr/bin/python3 python3; do
   "$candidate" -c 'import ensurepip, venv' 2> /dev/null && python=$candidate && break

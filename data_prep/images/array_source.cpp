@@ -25,7 +25,8 @@ void expect_dataset(const h5::File& file, const std::string& name, const std::st
   }
   std::string there;
   for (const std::string& member : file.list("/")) there += (there.empty() ? "" : ", ") + member;
-  throw Error(cat(file.path(), ": has no data set '", name, "'"), cat("at its root there are: ", there));
+  throw Error(cat(file.path(), ": has no data set '", name, "'"),
+              there.empty() ? "the file is empty" : cat("at its root there are: ", there));
 }
 
 }  // namespace

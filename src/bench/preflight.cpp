@@ -120,7 +120,7 @@ StepMeasurement step_from(const Json& j) {
   each_field(s, [&](const char* name, auto& value) {
     if (!is_optional(name) || j.contains(name)) read(j.at(name), name, value);
   });
-  if (s.passes.empty()) throw Error("a step without a measured pass");
+  if (s.passes.empty()) throw Error("the step has no measured pass");
   return s;
 }
 

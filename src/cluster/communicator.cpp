@@ -39,7 +39,7 @@ void Communicator::broadcast_vector(std::span<float> values, int root) {
 
 std::unique_ptr<GroupRanks> Communicator::share_groups(int span) {
   throw Error(cat(describe(), " cannot share batch norm's groups among ", span, " ranks"),
-              "use as many ranks as divide the virtual workers");
+              "use a number of ranks that divides the number of virtual workers");
 }
 
 namespace {

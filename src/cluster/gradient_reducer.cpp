@@ -15,7 +15,7 @@ GradientReducer::GradientReducer(Communicator& communicator, std::span<float> gr
       bucket_elements_(bucket_elements),
       start_(std::move(start)) {
   if (bucket_elements < 1)
-    throw Error(cat("a gradient bucket of ", bucket_elements, " elements; at least 1 is needed"));
+    throw Error(cat("a gradient bucket has ", bucket_elements, " elements; at least 1 is needed"));
   if (!start_)
     start_ = [this](std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
       pending.push_back(communicator_.start_sum(

@@ -84,7 +84,7 @@ void check_spans(const std::vector<std::string>& hosts, int span) {
                     hosts[first], " and ", hosts[r], ", expected one node for each ", span, " neighbouring ranks"),
                 cat("Start a multiple of ", span,
                     " ranks on every node, neighbouring ranks on the same one (srun "
-                    "--distribution=block), or as many ranks as divide the workers."));
+                    "--distribution=block), or a number of ranks that divides the workers."));
   }
 }
 

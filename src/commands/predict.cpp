@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -154,7 +155,7 @@ void print_turns(const Forecast& f, const std::vector<ForecastRow>& rows) {
     std::snprintf(
         line, sizeof line,
         "cores shared: up to %.3g threads take turns on a core; what that costs in addition to taking turns was not "
-        "measured (ringtrain bench comm step on an even number of ranks of a node does): the range is wide",
+        "measured (ringtrain bench comm step on an even number of ranks of a node measures it): the range is wide",
         most);
   log_info(std::string(line));
 }
@@ -226,19 +227,25 @@ int predict(const PredictArguments& arguments) {
   const Forecast forecast(experiment, measured, options);
 
   std::vector<ForecastRow> rows;
-  std::string first_refusal, refused;
+  struct Refusal {
+    std::string ranks, why;
+  };
+  std::map<Scaling, Refusal> refusals;
   for (const Scaling scaling : {Scaling::strong, Scaling::weak})
     for (const int ranks : parse_ranks(arguments.ranks)) try {
         for (const Topology topology : {Topology::flat, Topology::hierarchical})
           rows.push_back(forecast.row(scaling, topology, ranks));
       } catch (const Error& e) {
-        if (first_refusal.empty()) first_refusal = e.what();
-        refused += cat(refused.empty() ? "" : ", ", ranks);
+        Refusal& refusal = refusals[scaling];
+        if (refusal.ranks.empty()) refusal.why = e.what();
+        refusal.ranks += cat(refusal.ranks.empty() ? "" : ", ", ranks);
       }
-  if (rows.empty()) throw Error(first_refusal, "choose other --ranks");
-  print(rows, Scaling::strong);
-  if (!refused.empty()) log_info("  not on ", refused, " ranks: ", first_refusal);
-  print(rows, Scaling::weak);
+  if (rows.empty()) throw Error(refusals.begin()->second.why, "choose other --ranks");
+  for (const Scaling scaling : {Scaling::strong, Scaling::weak}) {
+    print(rows, scaling);
+    if (const auto refusal = refusals.find(scaling); refusal != refusals.end())
+      log_info("  not on ", refusal->second.ranks, " ranks: ", refusal->second.why);
+  }
   if (experiment.parallel.shard_state)
     log_info(
         "parallel.shard_state: a reduce-scatter and an all-gather move the bytes of the ring's sum, and are predicted "

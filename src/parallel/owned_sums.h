@@ -30,8 +30,8 @@ class OwnedSums : public Synchronizer {
   static std::span<float> part(std::span<float> values, std::int64_t begin, std::int64_t end) {
     return values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   }
-  // Returns the seconds that the host waited for sums and weights in this step. 0 on a device, where the host only
-  // queues these waits.
+  // Returns the seconds that the host waited for sums and weights in this step. On a device the result is 0, because
+  // the host only queues these waits.
   double waited_seconds() const { return on_device_ ? 0 : waited_seconds_; }
 
   Communicator& communicator_;

@@ -106,7 +106,7 @@ def processes_in(folder):
 
 
 def observe(run_dir):
-    """The phase of the run, as its files show it."""
+    """Returns the phase of the run, as its files show it."""
     if not (run_dir / "metrics.jsonl").exists():
         return "start-up"
     phase = f"after step {e2e.last_step(run_dir)}" if e2e.last_step(run_dir) else "before step 1"

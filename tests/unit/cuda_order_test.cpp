@@ -409,7 +409,7 @@ TEST(CudaFaults, CommandsInTheWrongOrderAreFound) {
   }
 }
 
-// The test writes a gradient again at the end of the backward pass.
+// The test writes the first gradient again after the backward pass. Another stream may still be copying this gradient.
 TEST(CudaFaults, AGradientThatIsWrittenBehindItsWatermarkIsFound) {
   const Task task = images();
   HostDevice device;

@@ -31,8 +31,8 @@ struct Reference {
     return w.data() + table.find(name).offset;
   }
 
-  // Returns the mean cross-entropy over the targets that count. `state` is [rows][layers][2][hidden], read and
-  // overwritten, or empty.
+  // Returns the mean cross-entropy over the targets that count. `state` is [rows][layers][2][hidden] and is read and
+  // overwritten. If it is null, the state begins at zero.
   double loss(const std::vector<double>& w, const std::vector<std::uint8_t>& x, const std::vector<std::int32_t>& y,
               std::int64_t rows, const TestPass& pass, std::vector<double>* state, double* sum_out = nullptr) const {
     struct Layer {

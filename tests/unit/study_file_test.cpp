@@ -107,7 +107,7 @@ TEST_F(StudyFile, ABranchTakesTheExperimentOfItsRun) {
   expect_contains(
       message_of(
           [&] { parse_study("name: s\nbranch: {from: elsewhere, at: 1, batch: x1, samples: 9}\n", "s.yaml", {}); }),
-      "s.yaml:2:16: there is no run in elsewhere, expected a run's folder, or the key experiment [The folder");
+      "s.yaml:2:16: there is no run in elsewhere, expected a run's folder, or the key experiment [The program looks");
 }
 
 TEST_F(StudyFile, ABudgetIsTheLengthOfEveryTrial) {

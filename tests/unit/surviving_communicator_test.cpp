@@ -15,7 +15,7 @@ namespace {
 
 constexpr int ranks = 6, rounds = 8;
 
-// What a rank had after each collective.
+// Holds what a rank had after each collective operation.
 struct Seen {
   std::vector<std::vector<float>> values;
   std::vector<std::set<int>> dead;

@@ -156,7 +156,7 @@ struct ForwardSums {
   }
 };
 
-// The next types compute the data gradients dr, sum(dr) and sum(dr x).
+// The next types compute the data gradient dr, and the sums sum(dr) and sum(dr x) for the norm before the ReLU.
 
 // Recomputes the ReLU's input, scale x + bias, from the norm's input x, which is the epilogue's source.
 template <class T, class Tile>

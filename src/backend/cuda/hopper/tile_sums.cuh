@@ -3,11 +3,13 @@
 // column_sums.cuh makes it a node of CUTLASS's trees.
 //
 // An epilogue processes its tile in steps of 64 rows x 32 columns, rows first. In each step a warp holds 16 rows.
-// Thread t holds the rows t / 4 and t / 4 + 8, and the columns 8 j + 2 (t % 4) and the next one, for j = 0 to 3.
-// Relative to these, its element i is at row 8 (i / 2 % 2) and column 8 (i / 4) + i % 2.
+// Thread t of the warp holds 16 elements: those in the rows t / 4 and t / 4 + 8, and in the columns 8 j + 2 (t % 4) and
+// 8 j + 2 (t % 4) + 1 for j = 0 to 3. Relative to row t / 4 and column 2 (t % 4), its element i is at row
+// 8 (i / 2 % 2) and column 8 (i / 4) + i % 2.
 //
-// A thread first adds up its rows of all steps. Then eight threads add up their sums with shuffles; in each shuffle a
-// thread keeps half of its values. At last the sums of the four warps meet in shared memory.
+// A thread first adds up its rows of all steps. Then the eight threads that hold the same columns add up their sums
+// with shuffles. In each shuffle a thread keeps half of its values. Finally the sums of the four warps are added in
+// shared memory.
 #pragma once
 
 #include "backend/cuda/kernels/element.cuh"

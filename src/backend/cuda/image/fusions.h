@@ -1,5 +1,6 @@
-// Lists the ways to compute a convolution of an image network. A way is a plan for the three products. It says how the
-// input is read, how the gradient is passed on, and which kernel makes the sums for the norm after the convolution.
+// Lists the ways to compute a convolution of an image network. A way is a plan for the three products: the convolution,
+// the data gradient and the weight gradient. It says how the input is read, how the gradient is passed on, which kernel
+// makes the sums for the norm after the convolution, and the library and the type of the weight gradient.
 #pragma once
 
 #include <string>

@@ -267,7 +267,7 @@ KernelLaunch launch_of(Type type, const ActivateBackwardArguments& a) {
 }
 KernelLaunch launch_of(Type type, const ColumnSumsArguments& a) {
   if (a.stride < a.columns)
-    throw Error(cat("kernel column_sums: ", a.columns, " columns in rows of ", a.stride, " elements"));
+    throw Error(cat("kernel column_sums: ", a.columns, " columns do not fit into rows of ", a.stride, " elements"));
   return Shape(Kernel::column_sums, column_sum_threads)
       .elements("rows", a.rows)
       .x(octets_of(a.columns))

@@ -28,8 +28,8 @@ struct PartialSums {
         at_once(group_count < finalize_parts ? group_count : finalize_parts),
         parts(finalize_parts / at_once) {}
 
-  // Adds up this thread's parts of the groups from group0 on and leaves the sums in `shared`. After the next barrier,
-  // total() returns the sum of group0 + part_row in the threads where owner() is true.
+  // Adds up this thread's part of one of the groups from group0 on, and leaves the two sums in `shared`. After the next
+  // barrier, total() returns the sums of group number group0 + part_row in the threads where owner() is true.
   __device__ void gather(int group0, double (&shared)[2][finalize_parts][finalize_channels]) const {
     const int group = group0 + part_row / parts, part = part_row % parts;
     double sum = 0, other = 0;
