@@ -70,8 +70,9 @@ def draw_utilisation(tables):
         memory.axhline(float(first["limit_mib"]), color=color, linestyle="--", linewidth=1, label=f"limit, {float(first['limit_mib']):.0f} MiB")
         over = [r for r in rows if r["fits"] == "no"]
         if over:
-            memory.plot([int(r["batch_per_rank"]) for r in over], [float(r["memory_mib"]) for r in over], "x", color="red",
-                        markersize=9, label=f"{', '.join(r['batch_per_rank'] for r in over)} does not fit")
+            # With memory.recompute: auto, the memory of a batch that does not fit is not known.
+            memory.plot([int(r["batch_per_rank"]) for r in over], [float(r["memory_mib"] or r["limit_mib"]) for r in over],
+                        "x", color="red", markersize=9, label=f"{', '.join(r['batch_per_rank'] for r in over)} does not fit")
     for axis, text in ((rate, "samples per second"), (share, "% of the matrix rate"), (memory, "MiB")):
         axis.set_ylabel(text)
         axis.set_xscale("log", base=2)

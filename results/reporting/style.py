@@ -136,10 +136,12 @@ def short(value):
     for size, letter in ((2**20, "M"), (2**10, "k")):
         if value >= size and math.log2(value).is_integer():
             return f"{value / size:.0f}{letter}"
-    if value < 1e4:
+    if not value >= 1e4:
         return f"{value:.4g}"
     size, letter = (1e6, "M") if value >= 1e6 else (1e3, "k")
-    count = f"{value / size:.10g}"
+    if value != round(value):
+        return f"{value / size:.4g}{letter}"
+    count = f"{value / size:.15g}"
     return count + (".0" if math.log2(float(count)).is_integer() else "") + letter
 
 

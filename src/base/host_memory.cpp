@@ -41,7 +41,8 @@ void apply_limits(const std::string& root, const GroupFiles& files, std::filesys
         memory.total = *limit;
         memory.is_limited = true;
       }
-      const std::int64_t kept = *used - bytes_of_files(folder / "memory.stat", files.before_statistic);
+      const std::int64_t reclaimable = bytes_of_files(folder / "memory.stat", files.before_statistic);
+      const std::int64_t kept = std::max<std::int64_t>(*used - reclaimable, 0);  // the files change at different times
       memory.available = std::min(memory.available, std::max<std::int64_t>(*limit - kept, 0));
     }
     if (!group.has_relative_path()) return;

@@ -1,14 +1,15 @@
 #include "bench/node_load.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "backend/backend.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "bench/synthetic_step.h"
 #include "cluster/binding.h"
@@ -38,7 +39,8 @@ void bind_to(const std::vector<int>& cpus) {
 
 NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads,
                    std::int64_t bytes_each) {
-  const std::int64_t free_bytes = std::int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  const std::optional<HostMemory> memory = host_memory();
+  const std::int64_t free_bytes = memory ? memory->available : 0;
   const std::int64_t fit = free_bytes / 2 / session.node_size() / std::max<std::int64_t>(1, bytes_each);
   const int room = session.available_threads() / std::max(1, threads) - 1;
   const int count = fit < room ? 0 : room;  // a partial load would show little

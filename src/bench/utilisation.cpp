@@ -56,6 +56,7 @@ RunPlan plan_of_batch(const Experiment& experiment, std::int64_t batch, int rank
   if (!chooses_recomputation(e)) e.memory.limit_gib = 1e6;  // the plan of a batch that does not fit is made, too
   e.learning_rate = {};
   e.optimizer.adascale = false;
+  e.test = {};
   e.stop = {};
   e.stop.steps = 1;
   e.data.validation.clear();
@@ -76,7 +77,10 @@ std::int64_t memory_of_batch(const Experiment& experiment, std::int64_t batch, i
   try {
     return memory_of(plan_of_batch(experiment, batch, ranks, backend), backend);
   } catch (const Error&) {
-    if (batch == 1 || !chooses_recomputation(experiment)) throw;
+    if (!chooses_recomputation(experiment)) throw;
+    Experiment without_limit = experiment;
+    without_limit.memory.limit_gib = 1e6;
+    plan_of_batch(without_limit, batch, ranks, backend);  // throws if the limit is not the reason
     return 0;
   }
 }
@@ -232,7 +236,8 @@ Utilisation bench_utilisation(const BenchContext& context, double limit_gib, std
 
   Utilisation u;
   u.limit_bytes = memory_limit(context, limit_gib > 0 ? limit_gib : e.memory.limit_gib);
-  e.memory.limit_gib = static_cast<double>(u.limit_bytes) / (1 << 30);  // memory.recompute: auto obeys it
+  // memory.recompute: auto obeys the limit, and 0 would mean that there is none.
+  e.memory.limit_gib = static_cast<double>(std::max<std::int64_t>(u.limit_bytes, 1)) / (1 << 30);
   Batches batches;
   context.machine.agree_on_fusions([&] { batches = find_batches(context, e, u.limit_bytes, largest); });
   const int ranks = context.session.size();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "backend/cuda/device/device.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/table.h"
@@ -40,6 +41,12 @@ std::vector<std::size_t> places_with_data(const Study& study, const Trials& tria
   }
   if (ready.empty() && first) throw *first;
   return ready;
+}
+
+TrialPlanner make_planner(const Trials& trials, int threads, const std::string& device) {
+  const auto may_use_gpus = [](const Trial& trial) { return trial.experiment.machine.device != "cpu"; };
+  const bool has_gpus = std::ranges::any_of(trials.list, may_use_gpus) && !cuda::visible_uuids().empty();
+  return TrialPlanner(threads, device, has_gpus);
 }
 
 std::vector<PlannedTrial> plan_all(const Study& study, const Trials& trials, const std::vector<std::size_t>& places,

@@ -36,4 +36,8 @@ std::vector<std::size_t> places_with_data(const Study& study, const Trials& tria
 std::vector<PlannedTrial> plan_all(const Study& study, const Trials& trials, const std::vector<std::size_t>& places,
                                    TrialPlanner& planner);
 
+// Returns a planner for trials of which some may run on the GPUs that this process sees. Without GPUs, or if no trial
+// asks for one, it plans for CPUs. `threads` and `device` are passed to TrialPlanner.
+TrialPlanner make_planner(const Trials& trials, int threads, const std::string& device);
+
 }  // namespace ringtrain

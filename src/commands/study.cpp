@@ -9,7 +9,6 @@
 #include <numeric>
 #include <optional>
 
-#include "backend/cuda/device/device.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/fnv.h"
@@ -125,7 +124,7 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
     if (is_branch(e) && !work.trials[place].is_over()) source_checkpoint(e.branch.from);  // throws if it is missing
   }
 
-  TrialPlanner planner(session.available_threads(), arguments.device, !cuda::visible_uuids().empty());
+  TrialPlanner planner = make_planner(trials, session.available_threads(), arguments.device);
   // Finished trials need no data. Trials whose data cannot be read fail, but do not disturb the others.
   std::vector<std::size_t> unfinished;
   std::ranges::copy_if(taken, std::back_inserter(unfinished),

@@ -94,9 +94,10 @@ void print_sums(const Study& study, const Trials& trials, const std::vector<Plan
   t.section("together");
   t.row("samples", with_thousands(std::llround(samples)));
   if (known == 0) {
-    t.row("expected time", cat("not known: no run of this study has been measured",
-                               asked ? ", and the preflight file is of other models or ranks" : "",
-                               asked ? "" : "; --preflight FILE takes what ringtrain bench step --json has written"));
+    t.row("expected time",
+          cat("not known: no run of this study has been measured",
+              asked ? ", and the preflight file is of other models or ranks, or the trials are no rings" : "",
+              asked ? "" : "; --preflight FILE takes what ringtrain bench step --json has written"));
   } else {
     t.row("expected time",
           cat(readable_time(rank_seconds), " x ranks, so ", readable_time(rank_seconds / static_cast<double>(most)),
@@ -120,7 +121,7 @@ int plan_study(const StudyArguments& arguments) {
   const Trials trials = make_trials(study);
   const std::vector<std::size_t> taken = taken_places(study, trials, arguments);
   if (study.search == Search::halving) rungs_of(study, trials);  // checks the rungs; throws Error
-  TrialPlanner planner(arguments.threads, arguments.device);
+  TrialPlanner planner = make_planner(trials, arguments.threads, arguments.device);
   const std::vector<std::size_t> ready = places_with_data(
       study, trials, taken, [&](const Experiment& experiment, const std::string& prefix, std::int64_t samples) {
         planner.give(planned_index(experiment, prefix, samples));

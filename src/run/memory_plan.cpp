@@ -257,7 +257,7 @@ std::string describe_offload(const RunPlan& p, Backend& backend) {
 void check_machine(const Experiment& e, const Backend& backend) {
   if (e.memory.offload && !backend.on_device())
     throw Error("memory.offload: true on CPUs: activations lie in the host's memory already",
-                "leave the key out; memory.recompute lowers the memory of a pass");
+                "leave the key out (memory.recompute lowers the memory of a pass), or plan for a GPU with --device");
   if (is_auto(e) && limit_of(e, backend) == 0)
     throw Error("memory.recompute: auto needs to know how much memory a rank may take",
                 "set memory.limit_gib, for example to the node's memory divided by its ranks");

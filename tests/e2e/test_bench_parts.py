@@ -144,6 +144,9 @@ def test_utilisation_ends_where_recomputation_does_not_help_any_more(workshop, d
     assert result.code == 0 and "does not fit" in result.out, result
     rows = table(file)
     assert [r["fits"] for r in rows] == ["yes"] * (len(rows) - 1) + ["no"] and rows[-1]["memory_mib"] == ""
+    assert_drawn(file)
+    result = workshop.run("bench", "utilisation", experiment, "--limit-gib", "0.0001")
+    assert result.code == 1 and "a larger --limit-gib" in result.err, result
 
 
 def test_what_cannot_be_measured_is_told(workshop, names):

@@ -8,11 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "backend/cpu/image_program.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/norm_kernels.h"
 #include "base/error.h"
-#include "tests/unit/images.h"
 
 namespace ringtrain::cpu {
 namespace {
@@ -110,31 +108,6 @@ INSTANTIATE_TEST_SUITE_P(SmallMaps, ConvolutionWeights,
                            const Case& c = test.param;
                            return cat("Map", c.map, "Kernel", c.kernel, "Stride", c.stride);
                          });
-
-// The forward pass of 8 channels has generated code in blocks of 8 only.
-TEST(NarrowMaps, HaveBlocksOfEightChannels) {
-  for (const Isa best : {Isa::avx512, Isa::avx512_bf16}) {
-    EXPECT_EQ(isa_of_maps(small_resnet(18, 8, "small", 16), best), Isa::avx2);
-    EXPECT_EQ(isa_of_maps(small_resnet(18, 16, "small", 16), best), best);  // reads pictures of 3 channels
-  }
-  EXPECT_EQ(isa_of_maps(small_resnet(18, 8, "small", 16), Isa::avx2), Isa::avx2);
-  EXPECT_EQ(isa_of_maps(small_resnet(18, 8, "small", 16), Isa::baseline), Isa::baseline);
-  if (best_isa() < Isa::avx2) GTEST_SKIP() << "this CPU has no AVX2";
-  ConvolutionPrimitives primitives({.input = 8,
-                                    .output = 8,
-                                    .in_height = 32,
-                                    .in_width = 32,
-                                    .out_height = 32,
-                                    .out_width = 32,
-                                    .kernel = 3,
-                                    .padding = 1,
-                                    .lanes = norm_kernels(Isa::avx2).lanes},
-                                   true, 1);
-  primitives.make_forward(4);
-  primitives.make_backward_weights(4);
-  EXPECT_TRUE(primitives.has_fast_forward());
-  EXPECT_TRUE(primitives.has_fast_weights());
-}
 
 }  // namespace
 }  // namespace ringtrain::cpu

@@ -188,7 +188,7 @@ TEST_P(WithIsa, TheEngineEqualsFp64Loops) {
     GTEST_SKIP() << e.what();
   }
   for (const auto& graph :
-       {small_resnet(18, 12, "imagenet", 41, 0.1), small_resnet(50, 8, "small", 12), small_alexnet(0.5)}) {
+       {small_resnet(18, 20, "imagenet", 41, 0.1), small_resnet(50, 16, "small", 12), small_alexnet(0.5)}) {
     Images s(graph, 6, 3);
     const ImageResult expected = s.expected();
     auto program = s.program();

@@ -183,10 +183,6 @@ void ConvolutionPrimitives::make_backward_weights(std::int64_t images) {
   weights_ = dnnl::convolution_backward_weights(weights_description_);
 }
 
-bool ConvolutionPrimitives::has_fast_forward() const {
-  return is_generated_code(forward_description_.impl_info_str());
-}
-
 bool ConvolutionPrimitives::has_fast_weights() const {
   return is_generated_code(weights_description_.impl_info_str());
 }

@@ -55,9 +55,7 @@ class ConvolutionPrimitives {
   void backward_weights(const ImageKernels& kernels, const void* source, const void* gradient, char* scratch,
                         float* weights, float* bias, bool accumulate);
 
-  // Returns whether oneDNN computes the outputs, or the weight gradient, with generated code. Its other code is a
-  // hundred times slower.
-  bool has_fast_forward() const;
+  // Returns whether oneDNN computes the weight gradient with generated code. Its other code is a hundred times slower.
   bool has_fast_weights() const;
   double flops(std::int64_t images) const;  // floating-point operations of one of the three primitives
 

@@ -138,16 +138,6 @@ class CompiledImageProgram : public ImageProgram {
 
 }  // namespace
 
-Isa isa_of_maps(const Graph& graph, Isa best) {
-  const auto is_narrow = [&](const Node& node) {
-    const auto* convolution = std::get_if<Convolution>(&node.operation);
-    if (convolution == nullptr || convolution->input >= 16) return false;
-    const Node& source = graph.nodes()[static_cast<std::size_t>(node.inputs.front())];
-    return !std::holds_alternative<ImageInput>(source.operation);
-  };
-  return best > Isa::avx2 && std::ranges::any_of(graph.nodes(), is_narrow) ? Isa::avx2 : best;
-}
-
 std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int64_t micro_batch, std::int64_t group,
                                                     Precision precision, PassMode mode, int threads, Isa isa,
                                                     MemoryCount count, int slots) {
@@ -156,8 +146,8 @@ std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int
                     " nor an equal part of one"),
                 "let one of batch.micro and batch.worker be a multiple of the other");
   if (precision == Precision::fp32)
-    return std::make_unique<CompiledImageProgram<float>>(graph, micro_batch, group, mode, threads,
-                                                         isa_of_maps(graph, isa), std::move(count), slots);
+    return std::make_unique<CompiledImageProgram<float>>(graph, micro_batch, group, mode, threads, isa,
+                                                         std::move(count), slots);
   return std::make_unique<CompiledImageProgram<BFloat16>>(graph, micro_batch, group, mode, threads, isa,
                                                           std::move(count), slots);
 }

@@ -17,11 +17,6 @@ class ImageProgram : public Program {
   virtual void reset_costs() = 0;
 };
 
-// Returns the instruction set for the graph's maps in fp32. It is `best`, or AVX2 in place of AVX-512 if a convolution
-// reads a map of fewer than 16 channels. With AVX-512 the channels are stored in blocks of 16, for which oneDNN
-// computes such a convolution without generated code, which takes about a hundred times as long. AVX2 has blocks of 8.
-Isa isa_of_maps(const Graph& graph, Isa best);
-
 // `group`: images that batch norm normalises together. `slots`: micro-batches in flight. Throws Error if `group` is
 // neither a divisor nor a multiple of micro_batch.
 std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int64_t micro_batch, std::int64_t group,
