@@ -314,7 +314,7 @@ def unreadable_resume(g, fault):
 
 # What is printed when memory runs out: the program's own message, a message of a library, or a crash in a library or in
 # MPI's start.
-NO_MEMORY = r"ringtrain: error.*([Mm]emory|alloc)|libgomp: Out of memory|out of dynamic memory in \w*yylex|exited on signal|ended by signal|An error occurred in MPI_Init_thread"
+NO_MEMORY = r"ringtrain: error.*([Mm]emory|alloc)|libgomp: Out of memory|out of dynamic memory in \w*yy|exited on signal|ended by signal|An error occurred in MPI_Init_thread"
 
 
 def memory(g, fault):
