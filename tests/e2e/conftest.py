@@ -56,11 +56,23 @@ class Result:
         return f"exit code {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()[1])
+
+
+def children_of(launcher_pid):
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and parent_of(entry.name) == launcher_pid:
+                found.append(int(entry.name))
+        except (OSError, IndexError):
+            pass  # the process ended meanwhile
+    return found
+
+
 def processes_of(launcher_pid):
     """Maps each rank to the pid of its ringtrain process, for the processes that this launcher's mpirun has started."""
-    def parent_of(pid):
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()[1])
-
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -123,14 +135,19 @@ class Job:
         pytest.fail(f"no step {step} within {timeout} s: {self.result(None)}")
 
     def kill(self):
-        """Kills the launcher and all ranks with SIGKILL."""
+        """Kills the launcher and all ranks with SIGKILL. mpirun then ends by itself, with the ranks that it was just
+        starting. This function waits for its end."""
         self.ranks()
+        mpirun = children_of(self.process.pid)
         for pid in [self.process.pid, *self.pids.values()]:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
         self.process.wait()
+        deadline = time.monotonic() + 10  # a test may have stopped mpirun
+        while any(map(is_alive, mpirun)) and time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 def is_alive(pid):
