@@ -34,7 +34,7 @@ DataCommand declare_names(Program& program) {
   c.add_flag("--lowercase", o->lower_case, "lower-cases [the default]")->excludes(keep);
   c.add_flag("--drop-rare", o->drop_rare,
              "with --alphabet auto: keeps the 252 most frequent symbols and drops the names with others");
-  c.add_option("--max-length", o->longest, cat("drops names of more symbols [", o->longest, "]"))
+  c.add_option("--max-length", o->longest, cat("drops names of more symbols; at most 10000 [", o->longest, "]"))
       ->type_name("N")
       ->check(whole_number(1));
   c.add_option("--context", o->context, cat("symbols before the predicted one [", o->context, "]"))

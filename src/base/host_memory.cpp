@@ -9,11 +9,10 @@ namespace {
 
 // The files of a control group with its memory. The two versions of control groups have different names.
 struct GroupFiles {
-  const char *folder, *limit, *usage;
-  std::string before_statistic;  // in memory.stat
+  const char *folder, *limit, *usage, *before_statistic;  // the last one is in memory.stat
 };
-const GroupFiles version_1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"};
-const GroupFiles version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current", ""};
+constexpr GroupFiles version_1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"};
+constexpr GroupFiles version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current", ""};
 
 // Returns nothing for a missing file, and for the word "max", which means that there is no limit.
 std::optional<std::int64_t> number_in(const std::filesystem::path& path) {

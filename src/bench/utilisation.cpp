@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "bench/synthetic_step.h"
+#include "run/memory_plan.h"
 #include "run/start.h"
 
 namespace ringtrain {
@@ -38,10 +39,6 @@ std::int64_t memory_limit(const BenchContext& context, double limit_gib) {
   return static_cast<std::int64_t>(least);
 }
 
-bool chooses_recomputation(const Experiment& e) {
-  return e.memory.recompute == std::vector<std::string>{"auto"};
-}
-
 // Returns the plan of the experiment with `batch` samples in one pass of each rank. It has only the keys that decide
 // the work of a step.
 RunPlan plan_of_batch(const Experiment& experiment, std::int64_t batch, int ranks, Backend& backend) {
@@ -65,10 +62,7 @@ RunPlan plan_of_batch(const Experiment& experiment, std::int64_t batch, int rank
 }
 
 std::int64_t memory_of(const RunPlan& plan, Backend& backend) {
-  std::int64_t bytes = 0;
-  for (const MemoryItem& item : rank_memory(plan, backend))
-    if (item.on_device == backend.on_device()) bytes += item.bytes;
-  return bytes;
+  return limited_bytes(rank_memory(plan, backend), backend);
 }
 
 // Returns the memory of a rank that trains with this batch. Returns 0 if memory.recompute: auto cannot make the batch

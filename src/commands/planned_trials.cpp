@@ -45,7 +45,8 @@ std::vector<std::size_t> places_with_data(const Study& study, const Trials& tria
 
 TrialPlanner make_planner(const Trials& trials, int threads, const std::string& device) {
   const auto may_use_gpus = [](const Trial& trial) { return trial.experiment.machine.device != "cpu"; };
-  const bool has_gpus = std::ranges::any_of(trials.list, may_use_gpus) && !cuda::visible_uuids().empty();
+  const bool has_gpus =
+      device.empty() && std::ranges::any_of(trials.list, may_use_gpus) && !cuda::visible_uuids().empty();
   return TrialPlanner(threads, device, has_gpus);
 }
 

@@ -431,8 +431,8 @@ std::vector<Field> make_schema() {
       .means("With mode sync: a step uses the gradients that arrive first, and drops this many gradients, the latest ones "
              "(Chen et al. 2016)."),
     FIELD(parallel.replicas).how_it_runs().unit("servers").from(1, 2).only_with("parallel.kind", {"server"})
-      .means("How many servers hold each range. With 2 the job survives the death of a server other than rank 0. 2 needs parallel.mode async and "
-             "MPI with fault tolerance (ULFM): Open MPI 5, started with mpirun --with-ft ulfm."),
+      .means("How many servers hold each range. With 2 the job survives the death of a server other than rank 0. 2 needs "
+             "parallel.mode async and MPI with fault tolerance (ULFM): Open MPI 5, started with mpirun --with-ft ulfm."),
     FIELD(parallel.stages).how_it_runs().unit("stages").from(2, 1024).only_with("parallel.kind", {"pipeline"})
       .also({"pipeline_stages", "pp"}).means("Number of stages. A stage is a part of the model with consecutive layers, on a rank "
              "of its own."),

@@ -99,9 +99,9 @@ Machine make_planning_machine(int threads, const std::string& device, const std:
     m.backend = make_cpu_backend(threads);
     return m;
   }
-  m.plan_cache = plan_cache.empty() ? default_plan_cache() : plan_cache;
-  const std::string answers = default_plan_cache().empty() ? "" : default_plan_cache() + "/plans";
-  m.device = cuda::make_described_device(cuda::find_description(device), answers);
+  const std::string cache = default_plan_cache();
+  m.plan_cache = plan_cache.empty() ? cache : plan_cache;
+  m.device = cuda::make_described_device(cuda::find_description(device), cache.empty() ? "" : cache + "/plans");
   m.fusions = std::make_unique<cuda::FusionTable>(0);
   cuda::load_kept_fusions(m.plan_cache, *m.fusions);
   m.backend = cuda::make_backend(*m.device, {.fusions = m.fusions.get()});

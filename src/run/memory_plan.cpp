@@ -16,10 +16,6 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-bool is_auto(const Experiment& e) {
-  return e.memory.recompute == Names{"auto"};
-}
-
 // Returns the limit in bytes; 0: no limit. Without memory.limit_gib it is the memory of the GPU.
 std::int64_t limit_of(const Experiment& e, const Backend& backend) {
   if (e.memory.limit_gib == 0) return backend.device_bytes();
@@ -28,12 +24,12 @@ std::int64_t limit_of(const Experiment& e, const Backend& backend) {
 
 // Returns whether memory.* leaves the micro-batch to the backend, which knows the GPU's memory too.
 bool backend_chooses(const Experiment& e) {
-  return e.memory.limit_gib == 0 && !is_auto(e);
+  return e.memory.limit_gib == 0 && !chooses_recomputation(e);
 }
 
 // Returns the blocks that the experiment names itself.
 Names named_blocks(const Experiment& e) {
-  return is_auto(e) || e.memory.recompute == Names{"none"} ? Names{} : e.memory.recompute;
+  return chooses_recomputation(e) || e.memory.recompute == Names{"none"} ? Names{} : e.memory.recompute;
 }
 
 Names all_blocks(const Graph& graph) {
@@ -258,12 +254,16 @@ void check_machine(const Experiment& e, const Backend& backend) {
   if (e.memory.offload && !backend.on_device())
     throw Error("memory.offload: true on CPUs: activations lie in the host's memory already",
                 "leave the key out (memory.recompute lowers the memory of a pass), or plan for a GPU with --device");
-  if (is_auto(e) && limit_of(e, backend) == 0)
+  if (chooses_recomputation(e) && limit_of(e, backend) == 0)
     throw Error("memory.recompute: auto needs to know how much memory a rank may take",
                 "set memory.limit_gib, for example to the node's memory divided by its ranks");
 }
 
 }  // namespace
+
+bool chooses_recomputation(const Experiment& experiment) {
+  return experiment.memory.recompute == Names{"auto"};
+}
 
 std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend& backend) {
   std::int64_t bytes = 0;
@@ -291,7 +291,7 @@ void plan_memory(RunPlan& p, Backend& backend, std::int64_t wanted) {
   // A larger micro-batch would leave a pipeline too few micro-batches to fill it.
   if (wanted == 0 && p.stages() > 1) micro_batch = std::min(micro_batch, p.batch.micro_batch);
   if (micro_batch == 0) micro_batch = candidates(p).front();
-  if (is_auto(e)) blocks = cheap_blocks(p, backend, limit, micro_batch);
+  if (chooses_recomputation(e)) blocks = cheap_blocks(p, backend, limit, micro_batch);
   // If the pass does not fit otherwise, more is copied than the passes can hide.
   for (double stretch = 1.5; e.memory.offload && stretch <= 64; stretch *= 1.5) {
     if (bytes_with(p, backend, micro_batch, blocks) <= limit) break;
@@ -305,7 +305,7 @@ std::int64_t largest_micro_batch(const RunPlan& p, Backend& backend) {
   const std::int64_t limit = limit_of(p.experiment, backend);
   if (limit == 0) return p.batch.rows_per_rank;
   return largest_micro_batch(p, backend, limit,
-                             is_auto(p.experiment) ? all_blocks(p.graph) : named_blocks(p.experiment));
+                             chooses_recomputation(p.experiment) ? all_blocks(p.graph) : named_blocks(p.experiment));
 }
 
 std::string describe_memory_choices(const RunPlan& p, Backend& backend) {

@@ -16,6 +16,9 @@
 
 namespace ringtrain {
 
+// Returns whether memory.recompute is auto: the plan then chooses the blocks, so that the pass fits below the limit.
+bool chooses_recomputation(const Experiment& experiment);
+
 // Returns the bytes that the limit applies to. On a CPU it is all memory of the rank, on a GPU the memory of the GPU.
 std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend& backend);
 

@@ -25,7 +25,7 @@ Backend& TrialPlanner::backend(int threads) {
 
 TrialPlan TrialPlanner::plan(const Trial& trial) {
   Experiment e = trial.experiment;
-  if (has_gpus_ && device_.empty() && e.machine.device != "cpu") e.memory = {};
+  if (has_gpus_ && e.machine.device != "cpu") e.memory = {};
   const DatasetIndex& train = index(e, e.data.train, e.data.train_samples);
   const DatasetIndex* validation =
       e.data.validation.empty() ? nullptr : &index(e, e.data.validation, e.data.validation_samples);

@@ -33,8 +33,8 @@ TrialPlan trial_plan_of(const RunPlan& plan);
 class TrialPlanner {
  public:
   // `threads` is the number of threads of a rank if run.threads is 0. `device` is passed to make_planning_machine().
-  // With `has_gpus` and without `device`, trials may run on GPUs although they are planned for CPUs. Their keys
-  // `memory` are then left out: each trial checks them on its GPU.
+  // With `has_gpus`, trials may run on GPUs although they are planned for CPUs. Their keys `memory` are then left out,
+  // because each trial checks them on its GPU.
   TrialPlanner(int threads, std::string device, bool has_gpus = false)
       : threads_(threads), device_(std::move(device)), has_gpus_(has_gpus) {}
 

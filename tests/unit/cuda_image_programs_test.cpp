@@ -135,6 +135,7 @@ void train_every_way(const Task& task, const Check& check) {
   for (const std::string& name : names) EXPECT_TRUE(taken.contains(name)) << "nothing takes " << name;
 }
 
+// Returns whether an expectation of `action` fails. The failure does not count as one of the test.
 template <class Action>
 bool fails(const Action& action) {
   testing::TestPartResultArray results;
