@@ -13,11 +13,13 @@ import json
 import sys
 from pathlib import Path
 
+from reporting import pictures
 from reporting.colours import colors
 
 X_AXES = {"step": "step (finished updates)", "epoch": "epoch", "samples": "samples", "seconds": "seconds of training"}
 Y_AXES = {"loss": "loss (nats)", "validation_loss": "loss (nats)", "validation_accuracy": "validation accuracy",
           "lr": "learning rate", "grad_norm": "gradient norm", "samples_per_second": "samples per second",
+          "share_of_bound": "share of the step's bound",
           "bubble_seconds": "bubble (seconds of a step)", "boundary_seconds": "transfers at the cuts (seconds of a step)",
           "server_wait_seconds": "waiting for servers (seconds of a step)",
           "worker_wait_seconds": "server waiting for workers (seconds of an update)", "staleness": "staleness (updates)",
@@ -181,7 +183,7 @@ def main():
     panels = [[y] for y in arguments.y] if arguments.y else [["loss", "validation_loss"]]
     figure = draw(runs, arguments.x, panels, arguments.log, arguments.smooth)
     try:
-        figure.savefig(arguments.output, dpi=120)
+        pictures.save(figure, arguments.output)
     except (OSError, ValueError) as error:  # a ValueError says that there is no format of this name's ending
         fail(f"{arguments.output} cannot be written: {getattr(error, 'strerror', None) or error}")
     print(f"wrote {arguments.output}")

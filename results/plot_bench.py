@@ -2,11 +2,11 @@
 """Draws the CSV files that `ringtrain predict`, `ringtrain bench utilisation|components|split` and `make simulate
 WHAT=step` write with --csv. The ending of the output's name chooses the format: PNG, SVG or PDF.
 
-  results/plot_bench.py utilisation.csv -o utilisation.png
-  results/plot_bench.py components.csv -o components.png
-  results/plot_bench.py split.csv -o split.png
-  results/plot_bench.py scaling.csv -o scaling.png
-  results/plot_bench.py simulate.csv -o simulate.png
+  results/plot_bench.py utilisation.csv -o utilisation.svg
+  results/plot_bench.py components.csv -o components.svg
+  results/plot_bench.py split.csv -o split.svg
+  results/plot_bench.py scaling.csv -o scaling.svg
+  results/plot_bench.py simulate.csv -o simulate.svg
 
 Utilisation: throughput, share of the machine's matrix rate, and memory, against the batch of a rank. A batch that does
 not fit into memory is a cross. Several files are drawn together. Components: how much shorter a step is without each
@@ -20,6 +20,7 @@ import os
 import sys
 from pathlib import Path
 
+from reporting import pictures
 from reporting.colours import colors
 
 
@@ -216,7 +217,7 @@ def main():
     figure = alone[0][0](alone[0][1]) if alone else draw_utilisation(tables)
     figure.tight_layout()
     try:
-        figure.savefig(arguments.output, dpi=120)
+        pictures.save(figure, arguments.output)
     except (OSError, ValueError) as error:  # a ValueError says that there is no format of this name's ending
         fail(f"{arguments.output} cannot be written: {getattr(error, 'strerror', None) or error}")
 

@@ -1,36 +1,76 @@
 #!/usr/bin/env python3
 """Makes a report's files smaller, so that it can be kept in git: results/shrink_report.py results/studies/NAME
 
-In an SVG, numbers of 1 or more keep two digits after the point. Comments and metadata are removed, and line ends become
-blanks. An SVG is a file, or a part of an HTML page. A PNG gets 64 colours. Other files stay as they are.
+- Each figure is kept once, as a small SVG (reporting/small_svg.py). The page shows the files in the folder beside it.
+- Numbers of tables get six digits. Tables with a row for each point along a run are removed. `make study` makes them
+  again.
+- A table that the page shows folded is kept as CSV alone.
+At the end, the files of the folder may have 2 MiB (RECORD_MIB) together.
 """
 
+import os
 import re
 import sys
 from pathlib import Path
 
-from PIL import Image
+FIGURE = re.compile(
+    r'<svg role="img" aria-label="([^"]*)".*?</svg>(\s*<figcaption>(?:(?!</figcaption>).)*?href="([^"]+\.svg)")',
+    re.DOTALL,
+)
+FOLDED = re.compile(r'<details><summary>(\d+ rows)</summary><div class="scroll"><table>.*?</details>', re.DOTALL)
+LONG_NUMBER = re.compile(r"(?<![^,\n])-?\d+\.\d+(?:e[-+]?\d+)?(?![^,\n])")  # a whole cell
+LINK = re.compile(r' · <a href="([^"]+)">(?:PNG|CSV)</a>')
 
-SVG = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
+
+def is_course(path):
+    """Says whether the table has a row for each point along a run."""
+    with open(path, encoding="utf-8") as file:
+        return file.readline().startswith("trial,batch,rate,seed,epoch,")
 
 
-def smaller(svg):
-    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"(?<![\d.])([1-9]\d*\.\d\d)\d+", r"\1", svg)  # the scale of letters is below 1 and must stay exact
-    return re.sub(r"\s+", " ", svg).replace("> <", "><")
+def shrink_files(folder):
+    from reporting import small_svg
+
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".png" or path.suffix == ".csv" and is_course(path):
+            path.unlink()
+        elif path.suffix == ".csv":
+            text = path.read_text(encoding="utf-8")
+            path.write_text(LONG_NUMBER.sub(lambda found: f"{float(found[0]):.6g}", text), encoding="utf-8")
+        elif path.suffix == ".svg":
+            path.write_text(small_svg.smaller(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def shrink_page(path):
+    """Shows the figures' files in place of the figures, and removes links to files that are gone."""
+    page = path.read_text(encoding="utf-8").replace("figure svg {", "figure img {")
+    page = page.replace('<td class="number">', "<td class=n>").replace("td.number {", "td.n {")
+    page = FIGURE.sub(r'<img src="\3" alt="\1" loading="lazy">\2', page)
+    page = FOLDED.sub(r'<p class="note">\1:</p>', page)
+    page = LINK.sub(lambda found: found[0] if (path.parent / found[1]).exists() else "", page)
+    path.write_text(page, encoding="utf-8")
+
+
+def check_size(folder):
+    limit = float(os.environ.get("RECORD_MIB", "2"))
+    sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    total = sum(sizes.values()) / 2**20
+    if total > limit:
+        largest = ", ".join(f"{p.name} ({sizes[p] / 2**10:.0f} KiB)" for p in sorted(sizes, key=sizes.get)[:-4:-1])
+        sys.exit(
+            f"error: the record has {total:.2f} MiB; RECORD_MIB allows {limit:g}. Its largest files are {largest}. "
+            "Make a report of fewer studies: STUDIES=... make study"
+        )
 
 
 def main():
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
         sys.exit("usage: shrink_report.py FOLDER")
-    for path in sorted(Path(sys.argv[1]).rglob("*")):
-        if path.suffix in (".svg", ".html"):
-            text = path.read_text(encoding="utf-8")
-            path.write_text(SVG.sub(lambda found: smaller(found[0]), text), encoding="utf-8")
-        elif path.suffix == ".png":
-            with Image.open(path) as picture:
-                few = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
-            few.save(path, optimize=True)
+    folder = Path(sys.argv[1])
+    shrink_files(folder)
+    for page in folder.glob("*.html"):
+        shrink_page(page)
+    check_size(folder)
 
 
 if __name__ == "__main__":

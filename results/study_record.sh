@@ -2,6 +2,7 @@
 # Writes a README.md into the folder of a report of `make study`. It lists the program, the machine and the commands
 # that made the report: results/study_record.sh results/twins
 # With a name, also copies the report to results/studies/NAME, in smaller files for git: ... results/twins digits
+# The copy may have 2 MiB (RECORD_MIB).
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 [ $# -eq 1 ] || [ $# -eq 2 ] || { echo "usage: results/study_record.sh REPORT_FOLDER [NAME]" >&2; exit 2; }
@@ -39,9 +40,15 @@ name=${2:-}
 mv "$report/README.md.tmp" "$report/README.md"
 
 [ -n "$name" ] || exit 0
+# Writes the new record beside the old one, which stays if something fails.
 kept=results/studies/$name
-mkdir -p "$kept"
-rm -rf "${kept:?}/report" "$kept/studies"
-cp -r "$report/report.html" "$report/report" "$report/studies" "$report/README.md" "$kept/"
-"${PYTHON:-python3}" results/shrink_report.py "$kept"
-echo "$kept: $(du -sh "$kept" | cut -f1)"
+new=$kept.tmp
+rm -rf "${new:?}"
+trap 'rm -rf "${new:?}"' EXIT
+mkdir -p "$new"
+cp -r "$report/report.html" "$report/report" "$report/studies" "$report/README.md" "$new/"
+sed -i 's|^- `report/` has .*|&\n  Tables of losses, rates and noise scales at every point of a run are left out. `make study` writes them.|' "$new/README.md"
+"${PYTHON:-python3}" results/shrink_report.py "$new"
+rm -rf "${kept:?}"
+mv "$new" "$kept"
+echo "$kept: $(du -sh --apparent-size "$kept" | cut -f1)"

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
 #include <thread>
 
 #include "tests/unit/cuda_models.h"
@@ -17,7 +18,19 @@
 namespace ringtrain::cuda {
 namespace {
 
+// Shortens cuDNN's reason for a refusal. Of a chain of reasons, the first one is the cause.
+std::string with_short_reason(std::string line) {
+  const std::string knobs = "\"knobChoices\":{";
+  const std::size_t begin = line.find(knobs);
+  if (const std::size_t end = line.find('}', begin); begin != std::string::npos && end > begin + knobs.size())
+    line.replace(begin + knobs.size(), end - begin - knobs.size(), "...");
+  const std::size_t first = line.find(" Warning: ");
+  const std::size_t second = first == std::string::npos ? first : line.find(" Warning: ", first + 1);
+  return second == std::string::npos ? line : line.substr(0, second) + " ...";
+}
+
 void write_lines(const std::string& path, const char* header, const std::vector<std::string>& lines) {
+  std::filesystem::remove(path);  // a link to another GPU's equal table becomes a file
   std::ofstream out(path);
   out << header << "\n";
   for (const std::string& line : lines) out << line << "\n";
@@ -53,6 +66,7 @@ void record(const std::string& name, const std::string& folder) {
   write_lines(cat(folder, "/cuda_fusions_", name, ".csv"), fusion_header, fusions);
   // Two threads may have asked the same question, and the order of the answers is random.
   std::vector<std::string> answers = read_lines(plans);
+  for (std::string& line : answers) line = with_short_reason(line);
   std::sort(answers.begin(), answers.end());
   answers.erase(std::unique(answers.begin(), answers.end()), answers.end());
   std::erase(answers, plan_cache_header);

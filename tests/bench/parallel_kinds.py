@@ -17,6 +17,7 @@ import json
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 
 from bench_tools import ROOT, WORK, fail
@@ -140,6 +141,8 @@ def draw(model, curves, path):
         return print("no picture: this Python has no matplotlib")
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    sys.path.insert(0, str(ROOT / "results"))
+    from reporting import pictures
     titles = {"nothing": "four equal ranks", "rank": "rank 3 sleeps in each of its steps",
               "server": "the server sleeps in each update"}
     shown = [slow for slow in SLOW if any(own == slow for _, own in curves)]
@@ -156,7 +159,7 @@ def draw(model, curves, path):
         row[1].set(title=f"{MODELS[model]['title']}: {titles[slow]}", xlabel="seconds")
     axes[0][1].legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(path, dpi=100)
+    pictures.save(figure, path, dpi=100)
     print("wrote", path)
 
 

@@ -45,6 +45,17 @@ def test_the_archive_has_the_files_of_the_commit_and_make_works_there(tmp_path):
     assert ".ci/setup.sh" in output_of("make", "-n", "setup", cwd=folder)
 
 
+@needs_git
+def test_the_tracked_files_stay_small():
+    """A machine with a GPU gets the checkout and a kit of programs through a narrow door."""
+    names = {name for name in output_of("git", "ls-files", "-z").split("\0") if os.path.lexists(ROOT / name) and name}
+    sizes = {name: os.lstat(ROOT / name).st_size for name in names}
+    largest = [f"{name}: {sizes[name]}" for name in sorted(sizes, key=sizes.get)[:-9:-1]]
+    assert len(sizes) > 1000 and sum(sizes.values()) < 10 * 2**20, (sum(sizes.values()) / 2**20, largest)
+    studies = {name: size for name, size in sizes.items() if name.startswith("results/studies/")}
+    assert 0 < sum(studies.values()) < 2 * 2**20 * len({name.split("/")[2] for name in studies})
+
+
 def sections_of_the_definition():
     text = (ROOT / ".ci" / "apptainer.def").read_text()
     return dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL))

@@ -157,3 +157,19 @@ def test_a_format_that_bench_tables_cannot_have_is_one_sentence(tmp_path):
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "split.txt cannot be written: Format 'txt' is not supported" in done.stderr, done
     assert len(done.stderr.splitlines()) == 1, done
+
+
+def test_a_small_png_keeps_the_colours_of_thin_lines(tmp_path):
+    numpy, pyplot = pytest.importorskip("numpy"), pytest.importorskip("matplotlib.pyplot")
+    from matplotlib import image
+    from reporting import pictures
+    figure, axes = pyplot.subplots(3, 3, figsize=(13, 13))
+    for axis in axes.flat:
+        for i in range(10):
+            axis.plot([0, 1], [i, i + 0.5], f"C{i}", linewidth=1 if i % 3 else 4)
+    pictures.save(figure, tmp_path / "small.png")
+    figure.savefig(tmp_path / "large.png", dpi=120)
+    pyplot.close(figure)
+    small, large = (image.imread(tmp_path / f"{name}.png")[:, :, :3] for name in ("small", "large"))
+    assert small.shape == large.shape and numpy.abs(small - large).max() < 0.12
+    assert (tmp_path / "small.png").stat().st_size < 0.6 * (tmp_path / "large.png").stat().st_size

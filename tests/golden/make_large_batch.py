@@ -12,7 +12,7 @@ from golden import tensor, write
 
 STEPS = 20
 SKIPPED = 8  # this step's gradient has overflowed: nothing may change, and the rate changes at the same step
-SHOWN = [0, 7, 8, 12, 19]  # steps whose weights are in the file
+SHOWN = [0, 8, 19]  # steps whose weights are in the file
 # The weight and the bias of a dense layer, and gamma and beta of a norm. start() gives them a model's initial values:
 # gamma 1, beta and bias 0.
 TENSORS = {"dense.weight": ("weight", (6, 5)), "norm.weight": ("norm", (5,)), "norm.bias": ("norm", (5,)),
@@ -203,4 +203,4 @@ if __name__ == "__main__":
     write(Path(__file__).parent / "large_batch.json",
           {"tensors": [{"name": name, "kind": kind, "size": list(shape)} for name, (kind, shape) in TENSORS.items()],
            "epochs": EPOCHS, "skipped": SKIPPED, "shown": SHOWN, "start": tensor(flat(first)),
-           "gradients": tensor(np.stack([flat(g) for g in steps])), "cases": cases})
+           "gradients": tensor(np.stack([flat(g) for g in steps])), "cases": cases}, digits=9)
