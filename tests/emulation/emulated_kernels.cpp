@@ -34,6 +34,7 @@ bool needs_fibers(Kernel kernel) {
     case Kernel::norm_backward_sums:
     case Kernel::norm_backward_finalize:
     case Kernel::norm_pool_backward_sums:
+    case Kernel::column_sum_parts:
     case Kernel::column_sums:
     case Kernel::reorder:
     case Kernel::cross_entropy:

@@ -127,8 +127,13 @@ void list(const ActivateBackwardArguments& a, Regions& r, Kernel) {
   r.read_own(a.mask, a.rows * a.channels / 8);
   r.write(a.dx, a.rows * a.channels);
 }
+void list(const ColumnSumPartsArguments& a, Regions& r, Kernel) {
+  r.read(a.x, a.rows * a.stride);
+  r.write_own(a.partial, std::int64_t{a.blocks} * a.columns);
+}
 void list(const ColumnSumsArguments& a, Regions& r, Kernel) {
-  r.read(a.x, (a.rows - 1) * a.stride + a.columns);
+  r.read_own(a.partial, std::int64_t{a.blocks} * a.columns);
+  if (a.accumulate) r.read_own(a.sums, a.columns);
   r.write_own(a.sums, a.columns);
 }
 void list(const AddArguments& a, Regions& r, Kernel) {
@@ -340,6 +345,8 @@ std::vector<Region> regions_of(const KernelLaunch& launch) {
       return regions_as<ActivateArguments>(launch);
     case Kernel::activate_backward:
       return regions_as<ActivateBackwardArguments>(launch);
+    case Kernel::column_sum_parts:
+      return regions_as<ColumnSumPartsArguments>(launch);
     case Kernel::column_sums:
       return regions_as<ColumnSumsArguments>(launch);
     case Kernel::add:

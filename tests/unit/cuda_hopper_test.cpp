@@ -211,7 +211,8 @@ void sums_of_groups(std::int64_t groups, std::int64_t rows_per_group, std::int64
 TEST(CudaHopper, PartialSumsOfTilesAddUpToThoseOfGroups) {
   sums_of_groups<128>(2, 256, 136);  // the second tile of columns is mostly empty
   sums_of_groups<64>(3, 128, 64);
-  sums_of_groups<64>(1, 5120, 72);  // a block has fewer parts than there are tiles
+  sums_of_groups<64>(1, 5120, 72);
+  sums_of_groups<64>(1, 128 * 131, 16);  // a block has fewer parts than there are tiles
 }
 TEST(CudaHopper, TheLastTileOfTheOnlyGroupMayBeUnfinished) {
   sums_of_groups<128>(1, 128 + 77, 40);
@@ -219,25 +220,34 @@ TEST(CudaHopper, TheLastTileOfTheOnlyGroupMayBeUnfinished) {
 }
 
 TEST(CudaHopper, SplitsOfAWeightGradientAddUp) {
-  for (const Type type : all_types) {
-    constexpr std::int64_t count = 8 * 300;
-    constexpr int splits = 5;
-    TestMemory memory;
-    const Array parts = memory.array(Type::fp32, splits * count), to = memory.array(type, count);
-    parts.normal(3);
-    const emulated::ReduceSplitsArguments a{parts.floats(), to.data, count, splits, 0.25f};
-    emulated::run_grid({static_cast<unsigned>(tiles_of(count, 8 * emulated::reduce_threads)), 1, 1},
-                       emulated::reduce_threads, false, false, [&] {
-                         if (type == Type::fp32) emulated::reduce_splits<float>(a);
-                         if (type == Type::bf16) emulated::reduce_splits<emulated::Bf16>(a);
-                         if (type == Type::fp16) emulated::reduce_splits<emulated::Fp16>(a);
-                       });
-    for (std::int64_t i = 0; i < count; ++i) {
-      double sum = 0;
-      for (int split = 0; split < splits; ++split) sum += parts[split * count + i];
-      ASSERT_NEAR(to[i], static_cast<double>(rounded(type, 0.25 * sum)), type == Type::fp32 ? 1e-6 : 8e-3) << i;
+  for (const Type type : all_types)
+    for (const auto& [splits, sharers] : {std::pair{1, 1}, {5, 1}, {8, 2}, {31, 4}, {132, 16}}) {
+      SCOPED_TRACE(testing::Message() << type_name(type) << ", " << splits << " splits");
+      ASSERT_EQ(emulated::sharers_of(splits), sharers);
+      constexpr std::int64_t count = 8 * 300;
+      TestMemory memory;
+      const Array parts = memory.array(Type::fp32, splits * count), to = memory.array(type, count);
+      parts.normal(3);
+      const emulated::ReduceSplitsArguments a{parts.floats(), to.data, count, splits, sharers, 0.25f};
+      emulated::run_grid({static_cast<unsigned>(tiles_of(count, 8 * emulated::reduce_threads / sharers)), 1, 1},
+                         emulated::reduce_threads, true, false, [&] {
+                           if (type == Type::fp32) emulated::reduce_splits<float>(a);
+                           if (type == Type::bf16) emulated::reduce_splits<emulated::Bf16>(a);
+                           if (type == Type::fp16) emulated::reduce_splits<emulated::Fp16>(a);
+                         });
+      for (std::int64_t i = 0; i < count; ++i) {
+        double sum = 0;
+        for (int split = 0; split < splits; ++split) sum += parts[split * count + i];
+        const double e = 0.25 * sum;
+        ASSERT_NEAR(to[i], e, tolerance(type, e, std::sqrt(static_cast<double>(splits)))) << i;
+      }
     }
-  }
+}
+
+TEST(CudaHopper, TilesBeyondTheLastOneBelongToTheLastGroup) {
+  for (int tile = 0; tile < 12; ++tile) EXPECT_EQ(emulated::group_of_tile(tile, 4, 3), tile / 4);
+  EXPECT_EQ(emulated::group_of_tile(12, 4, 3), 2);
+  EXPECT_EQ(emulated::group_of_tile(1, 1, 1), 0);
 }
 
 TEST(CudaHopper, TheGateLetsThroughWhereTheOutputIsPositive) {

@@ -56,26 +56,49 @@ TEST(CudaKernelsActivation, GradientPassesWhereTheMaskSaysSo) {
       }
 }
 
+// Adds up the columns with this number of blocks and compares every column with its sum in double precision.
+void column_sums_are_right(Type type, std::int64_t rows, int columns, int stride, int blocks, bool accumulate) {
+  SCOPED_TRACE(testing::Message() << type_name(type) << " " << rows << " x " << columns << " of " << stride << ", "
+                                  << blocks << " blocks");
+  TestMemory memory;
+  const Array x = memory.array(type, rows * stride);  // the padding holds NaN
+  for (std::int64_t i = 0; i < x.count; ++i)
+    if (i % stride < columns) x.set(i, random_normal(1, static_cast<std::uint64_t>(i)));
+  const Array partial = memory.array(Type::fp32, std::int64_t{blocks} * columns);
+  const Array sums = memory.array(Type::fp32, columns);
+  if (accumulate) sums.fill(5);
+  ASSERT_NO_FATAL_FAILURE(memory.run({
+      launch_of(type, ColumnSumPartsArguments{x.data, partial.floats(), rows, columns, stride, blocks}),
+      launch_of(ColumnSumsArguments{partial.floats(), sums.floats(), columns, blocks, accumulate}),
+  }));
+  for (int c = 0; c < columns; ++c) {
+    double sum = accumulate ? 5 : 0;
+    for (std::int64_t r = 0; r < rows; ++r) sum += x[r * stride + c];
+    ASSERT_NEAR(sums[c], sum, tolerance(Type::fp32, sum, std::sqrt(static_cast<double>(rows)))) << c;
+  }
+}
+
 TEST(CudaKernelsActivation, ColumnSumsTakePaddedRowsAndAccumulate) {
   for (const Type type : all_types)
-    for (const auto& [columns, stride] : {std::pair{1, 1}, {10, 16}, {17, 17}, {128, 128}, {67, 72}})
-      for (const std::int64_t rows : {1, 2100})
-        for (const bool accumulate : {false, true}) {
-          SCOPED_TRACE(testing::Message() << type_name(type) << " " << rows << " x " << columns << " of " << stride);
-          TestMemory memory;
-          const Array x = memory.array(type, rows * stride);  // the padding holds NaN
-          for (std::int64_t i = 0; i < x.count; ++i)
-            if (i % stride < columns) x.set(i, random_normal(1, static_cast<std::uint64_t>(i)));
-          const Array sums = memory.array(Type::fp32, columns);
-          if (accumulate) sums.fill(5);
-          ASSERT_NO_FATAL_FAILURE(memory.run(
-              launch_of(type, ColumnSumsArguments{x.data, sums.floats(), rows, columns, stride, accumulate})));
-          for (int c = 0; c < columns; ++c) {
-            double sum = accumulate ? 5 : 0;
-            for (std::int64_t r = 0; r < rows; ++r) sum += x[r * stride + c];
-            ASSERT_NEAR(sums[c], sum, tolerance(Type::fp32, sum, std::sqrt(static_cast<double>(rows)))) << c;
-          }
-        }
+    for (const auto& [columns, stride] : {std::pair{1, 1}, {10, 16}, {17, 17}, {128, 128}, {67, 72}, {33, 40}})
+      for (const std::int64_t rows : {1, 37, 2100})
+        for (const bool accumulate : {false, true})
+          ASSERT_NO_FATAL_FAILURE(
+              column_sums_are_right(type, rows, columns, stride, column_sum_blocks(rows, columns), accumulate));
+}
+TEST(CudaKernelsActivation, ColumnSumsTakeWideRowsAndManyRows) {
+  for (const Type type : all_types) {
+    // 257 and 513 octets are two and three tiles of columns.
+    for (const int columns : {2056, 4099})
+      for (const std::int64_t rows : {1, 45})
+        ASSERT_NO_FATAL_FAILURE(
+            column_sums_are_right(type, rows, columns, columns, column_sum_blocks(rows, columns), false));
+    EXPECT_EQ(column_sum_blocks(150000, 8), 74);
+    ASSERT_NO_FATAL_FAILURE(column_sums_are_right(type, 150000, 8, 8, 74, false));
+    // A number of blocks that the rows do not fill: some blocks have no row at all.
+    for (const int blocks : {2, 16, 17, 100})
+      ASSERT_NO_FATAL_FAILURE(column_sums_are_right(type, 77, 24, 24, blocks, true));
+  }
 }
 
 TEST(CudaKernelsActivation, AddTakesAnyLengthAndWorksInPlace) {

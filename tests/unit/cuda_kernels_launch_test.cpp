@@ -132,6 +132,10 @@ TEST(CudaKernelsLaunch, BlockCountsDependOnSizesAlone) {
         EXPECT_EQ(blocks, norm_blocks({}, Kernel::norm_sums, Type::bf16, rows, groups, channels));
       }
   EXPECT_EQ(loss_blocks({}, Type::fp32, 1), 1);
+  EXPECT_EQ(column_sum_blocks(1, 1), 1);
+  EXPECT_EQ(column_sum_blocks(std::int64_t{1} << 40, 1 << 30), 1);
+  EXPECT_EQ(column_sum_blocks(50 * 4096, 98), 528);   // the character LSTM's classes: four blocks per multiprocessor
+  EXPECT_EQ(2 * column_sum_blocks(2048, 4096), 512);  // two tiles of columns
   NormRange ranges[] = {{.begin = 0, .count = 1}, {.begin = 64, .count = 8193}, {.begin = 9000, .count = 8192}};
   EXPECT_EQ(range_blocks(ranges), 4);
   EXPECT_EQ(ranges[1].first_block, 1);

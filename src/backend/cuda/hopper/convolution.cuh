@@ -23,7 +23,7 @@ struct GroupRow : fusion::Sm90RowBroadcast<0, Tile, float, float, cute::Stride<c
   using SharedStorage = typename Base::SharedStorage;
   struct Arguments {
     const float* values = nullptr;
-    int tiles_per_group = 1, channels = 0;
+    int tiles_per_group = 1, groups = 1, channels = 0;
   };
   using Params = Arguments;
   template <class Shape>
@@ -48,7 +48,8 @@ struct GroupRow : fusion::Sm90RowBroadcast<0, Tile, float, float, cute::Stride<c
       : Base(typename Base::Params{params.values}, shared), own(params) {}
   template <bool reference_source, class... Args>
   CUTLASS_DEVICE auto get_consumer_store_callbacks(const fusion::detail::ConsumerStoreArgs<Args...>& args) {
-    const int group = static_cast<int>(cute::get<0>(args.tile_coord_mnkl)) / own.tiles_per_group;
+    const int group =
+        on_device::group_of_tile(static_cast<int>(cute::get<0>(args.tile_coord_mnkl)), own.tiles_per_group, own.groups);
     this->params.ptr_row = own.values + static_cast<std::int64_t>(group) * own.channels;
     return Base::template get_consumer_store_callbacks<reference_source>(args);
   }
@@ -177,8 +178,8 @@ struct GradientSums {
 
   static typename Conv::Arguments arguments(const Problem& p, const Tensors& t, const Partials& partials) {
     const auto factor = [&](const float* values) {
-      return
-          typename GroupRow<Tile>::Arguments{values, static_cast<int>(tiles_per_group(p, rows)), static_cast<int>(p.c)};
+      return typename GroupRow<Tile>::Arguments{values, static_cast<int>(tiles_per_group(p, rows)),
+                                                static_cast<int>(p.groups), static_cast<int>(p.c)};
     };
     typename Tree::Arguments tree{
         {{}, {factor(t.scale), {}, factor(t.bias), {}}, {}},  // product; scale, x, bias; gate

@@ -68,6 +68,13 @@ struct TileSums {
   }
 };
 
+// Returns the group that a tile of rows belongs to. A cluster may have tiles beyond the last one. They count as tiles
+// of the last group, so that they point to no memory outside of the groups' values.
+__device__ __forceinline__ int group_of_tile(int tile, int tiles_per_group, int groups) {
+  const int group = tile / tiles_per_group;
+  return group < groups ? group : groups - 1;
+}
+
 // Returns the gradient after the derivative of a ReLU with this output.
 __device__ __forceinline__ float gated(float gradient, float output) {
   return output > 0 ? gradient : 0;

@@ -82,18 +82,33 @@ void ActivationLayer::backward(Emission& e) const {
                                                           .channels = static_cast<int>(y_.width)});
     });
   }
-  if (parameter_ != nullptr)
-    e.kernel(parameter_->name + " gradient", {{dx}},
-             [=, this, &e](bool accumulate) {
-               return launch_of(c_.type, ColumnSumsArguments{.x = e.at(dx),
-                                                             .sums = e.gradient(*parameter_),
-                                                             .rows = c_.samples * x_.pixels(),
-                                                             .columns = static_cast<int>(parameter_->count),
-                                                             .stride = static_cast<int>(x_.width),
-                                                             .accumulate = accumulate});
-             },
-             {parameter_->name});
+  if (parameter_ != nullptr) add_up_bias_gradient(e, dx);
   e.send_gradient(x_, dx);
+}
+
+void ActivationLayer::add_up_bias_gradient(Emission& e, Storage dx) const {
+  const std::int64_t rows = c_.samples * x_.pixels();
+  const auto columns = static_cast<int>(parameter_->count);
+  const int blocks = column_sum_blocks(rows, columns);
+  const std::string name = parameter_->name + " gradient";
+  const Storage partial = e.buffer(name + "'s sums", std::int64_t{blocks} * columns * bytes_of(Type::fp32));
+  e.kernel(name + "'s sums", {{dx}, {partial, true}}, [=, this, &e](bool) {
+    return launch_of(c_.type, ColumnSumPartsArguments{.x = e.at(dx),
+                                                      .partial = e.at<float>(partial),
+                                                      .rows = rows,
+                                                      .columns = columns,
+                                                      .stride = static_cast<int>(x_.width),
+                                                      .blocks = blocks});
+  });
+  e.kernel(name, {{partial}},
+           [=, this, &e](bool accumulate) {
+             return launch_of(ColumnSumsArguments{.partial = e.at<float>(partial),
+                                                  .sums = e.gradient(*parameter_),
+                                                  .columns = columns,
+                                                  .blocks = blocks,
+                                                  .accumulate = accumulate});
+           },
+           {parameter_->name});
 }
 
 AddLayer::AddLayer(const ImageContext& context, Value& a, Value& b, Value& y)

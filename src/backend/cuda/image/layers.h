@@ -49,6 +49,7 @@ class ActivationLayer : public ImageLayer {
   void backward(Emission& e) const override;
 
  private:
+  void add_up_bias_gradient(Emission& e, Storage dx) const;
   const Parameter* parameter_;  // null: no bias
   bool relu_;
   const Value &x_, &y_;

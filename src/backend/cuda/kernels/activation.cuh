@@ -59,17 +59,19 @@ __global__ void __launch_bounds__(tile_threads) activate_backward(ActivateBackwa
     activate_backward_rows<T, false>(a);
 }
 
-// Sums eight columns over the rows of this thread.
+// Sums eight columns over the rows of this thread. A whole octet may contain elements after the last column; their sums
+// are not used.
 template <class T, bool whole>
-__device__ __forceinline__ void column_sums_rows(const ColumnSumsArguments& a, float (&sums)[8]) {
+__device__ __forceinline__ void column_sums_rows(const ColumnSumPartsArguments& a, float (&sums)[8]) {
   constexpr int at_once = 4;
-  const int column = 8 * static_cast<int>(blockIdx.x), count = octet_size(static_cast<int>(blockIdx.x), a.columns);
-  for (std::int64_t row = threadIdx.x; row < a.rows; row += at_once * column_sum_threads) {
+  const Walk w = walk(octets_of(a.columns), blockIdx.x, gridDim.x, blockIdx.y);
+  if (!w.active) return;
+  const int column = 8 * w.octet, count = octet_size(w.octet, a.columns);
+  for (std::int64_t row = w.row; row < a.rows; row += at_once * w.step) {
     Octet<T> x[at_once] = {};
     RINGTRAIN_UNROLL
     for (int k = 0; k < at_once; ++k)
-      if (row + k * column_sum_threads < a.rows)
-        x[k] = load<T, whole>(a.x, (row + k * column_sum_threads) * a.stride + column, count);
+      if (row + k * w.step < a.rows) x[k] = load<T, whole>(a.x, (row + k * w.step) * a.stride + column, count);
     RINGTRAIN_UNROLL
     for (int k = 0; k < at_once; ++k) {
       const Eight v = widen(x[k]);
@@ -80,24 +82,36 @@ __device__ __forceinline__ void column_sums_rows(const ColumnSumsArguments& a, f
 }
 
 template <class T>
-__global__ void __launch_bounds__(column_sum_threads) column_sums(ColumnSumsArguments a) {
-  RINGTRAIN_SHARED(float, shared, [column_sum_threads / 32][8]);
+__global__ void __launch_bounds__(tile_threads) column_sum_parts(ColumnSumPartsArguments a) {
+  RINGTRAIN_SHARED(float, shared, [8 * tile_threads]);
   float sums[8] = {};
-  if (a.stride % 8 == 0 && aligned(a.x) && octet_size(static_cast<int>(blockIdx.x), a.columns) == 8)
+  if (a.stride % 8 == 0 && aligned(a.x))
     column_sums_rows<T, true>(a, sums);
   else
     column_sums_rows<T, false>(a, sums);
-  RINGTRAIN_UNROLL
-  for (int i = 0; i < 8; ++i) {
-    const float sum = warp_sum(sums[i]);
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32][i] = sum;
+  column_totals<1>(sums, a.columns, blockIdx.y, a.partial + static_cast<std::int64_t>(blockIdx.x) * a.columns, shared);
+}
+
+// A block has finalize_channels columns. For each column finalize_parts threads add up the partial sums, in double
+// precision.
+template <class>
+__global__ void __launch_bounds__(finalize_channels* finalize_parts) column_sums(ColumnSumsArguments a) {
+  RINGTRAIN_SHARED(double, parts, [finalize_parts][finalize_channels]);
+  const auto lane = static_cast<int>(threadIdx.x) % finalize_channels;
+  const auto part = static_cast<int>(threadIdx.x) / finalize_channels;
+  const int column = static_cast<int>(blockIdx.x) * finalize_channels + lane;
+  double sum = 0;
+  if (column < a.columns) {
+    RINGTRAIN_UNROLL_FOUR
+    for (int block = part; block < a.blocks; block += finalize_parts)
+      sum += static_cast<double>(a.partial[static_cast<std::int64_t>(block) * a.columns + column]);
   }
+  parts[part][lane] = sum;
   __syncthreads();
-  const auto column = static_cast<int>(8 * blockIdx.x + threadIdx.x);
-  if (threadIdx.x >= 8 || column >= a.columns) return;
-  float total = a.accumulate ? a.sums[column] : 0.0f;
-  for (int warp = 0; warp < column_sum_threads / 32; ++warp) total += shared[warp][threadIdx.x];
-  a.sums[column] = total;
+  if (part != 0 || column >= a.columns) return;
+  double total = 0;
+  for (int i = 0; i < finalize_parts; ++i) total += parts[i][lane];
+  set_or_add(a.sums + column, total, a.accumulate);
 }
 
 template <class T, bool whole>

@@ -122,6 +122,14 @@ int loss_blocks(const GpuSize& gpu, Type type, std::int64_t rows) {
   const std::int64_t resident = resident_blocks(gpu, Kernel::cross_entropy, type, tile_threads);
   return static_cast<int>(whole_waves(resident, resident, 1, ceiling(rows, tile_threads / 32)));
 }
+int column_sum_blocks(std::int64_t rows, int columns) {
+  constexpr std::int64_t grid = 4 * 132;   // four blocks for each multiprocessor of an H100
+  constexpr std::int64_t fewest_rows = 8;  // rows per thread; with fewer, adding the partial sums up costs more
+  const int octets = octets_of(columns);
+  const std::int64_t most = grid / ceiling(octets, tile_columns(octets));
+  const std::int64_t useful = ceiling(rows, fewest_rows * tile_rows(octets));
+  return static_cast<int>(std::max<std::int64_t>(1, std::min(most, useful)));
+}
 
 namespace {
 std::int64_t blocks_of(const TensorPlace& p, int number) {
@@ -265,13 +273,23 @@ KernelLaunch launch_of(Type type, const ActivateArguments& a) {
 KernelLaunch launch_of(Type type, const ActivateBackwardArguments& a) {
   return Shape(Kernel::activate_backward).rows(a.rows, octets_of(a.channels)).launch(type, a);
 }
-KernelLaunch launch_of(Type type, const ColumnSumsArguments& a) {
+KernelLaunch launch_of(Type type, const ColumnSumPartsArguments& a) {
   if (a.stride < a.columns)
-    throw Error(cat("kernel column_sums: ", a.columns, " columns do not fit into rows of ", a.stride, " elements"));
-  return Shape(Kernel::column_sums, column_sum_threads)
+    throw Error(
+        cat("kernel column_sum_parts: ", a.columns, " columns do not fit into rows of ", a.stride, " elements"));
+  const int octets = octets_of(a.columns);
+  return Shape(Kernel::column_sum_parts)
+      .size("columns", a.columns)
       .elements("rows", a.rows)
-      .x(octets_of(a.columns))
+      .x(a.blocks)
+      .y(ceiling(octets, tile_columns(octets)))
       .launch(type, a);
+}
+KernelLaunch launch_of(const ColumnSumsArguments& a) {
+  return Shape(Kernel::column_sums, finalize_channels * finalize_parts)
+      .size("blocks", a.blocks)
+      .x(ceiling(a.columns, finalize_channels))
+      .launch(a);
 }
 KernelLaunch launch_of(Type type, const AddArguments& a) {
   return Shape(Kernel::add).octets(a.count).launch(type, a);

@@ -49,6 +49,7 @@ enum class Kernel {
   norm_pool_backward_apply,
   activate,
   activate_backward,
+  column_sum_parts,
   column_sums,
   add,
   max_pool,
@@ -232,13 +233,19 @@ struct ActivateBackwardArguments {
   std::int64_t rows;
   int channels;
 };
-// Sets sums[column] to the sum of x over the rows, or adds that sum to it (accumulate). Each block sums a group of
-// columns in a fixed order.
-struct ColumnSumsArguments {
-  const void* x;
-  float* sums;
+// Computes for each block the sum of every column over the rows of the block: partial[blocks][columns].
+struct ColumnSumPartsArguments {
+  const void* x;  // [rows, stride]; only the first `columns` elements of a row count
+  float* partial;
   std::int64_t rows;
-  int columns, stride;  // elements from row to row
+  int columns, stride, blocks;
+};
+// Adds the blocks' partial sums up in a fixed order. Sets sums[column] to the result, or adds the result to it
+// (accumulate).
+struct ColumnSumsArguments {
+  const float* partial;
+  float* sums;
+  int columns, blocks;
   bool accumulate;
 };
 struct AddArguments {  // y = a + b; y may be a or b
@@ -514,7 +521,8 @@ KernelLaunch launch_of(Type type, const NormPoolBackwardSumsArguments& a);
 KernelLaunch launch_of(Type type, const NormPoolBackwardApplyArguments& a);
 KernelLaunch launch_of(Type type, const ActivateArguments& a);
 KernelLaunch launch_of(Type type, const ActivateBackwardArguments& a);
-KernelLaunch launch_of(Type type, const ColumnSumsArguments& a);
+KernelLaunch launch_of(Type type, const ColumnSumPartsArguments& a);
+KernelLaunch launch_of(const ColumnSumsArguments& a);
 KernelLaunch launch_of(Type type, const AddArguments& a);
 KernelLaunch launch_of(Type type, Kernel pool, const PoolArguments& a);  // one of the four pools
 KernelLaunch launch_of(Type type, const ReorderArguments& a);
@@ -547,6 +555,9 @@ struct GpuSize {
 // another order.
 int norm_blocks(const GpuSize& gpu, Kernel sums, Type type, std::int64_t rows_per_group, int groups, int channels);
 int loss_blocks(const GpuSize& gpu, Type type, std::int64_t rows);
+// Returns the number of blocks in x of column_sum_parts. It depends on the sizes alone, so all GPUs compute the same
+// bits.
+int column_sum_blocks(std::int64_t rows, int columns);
 // Sets first_block of each place and returns the number of blocks of a copy (or an update) of all places.
 std::int64_t place_blocks(TensorPlace* places, int count);
 std::int64_t place_blocks(UpdatePlace* places, int count);

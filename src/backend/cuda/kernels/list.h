@@ -17,7 +17,8 @@
   X(norm_pool_backward_apply, 1) \
   X(activate, 1)                 \
   X(activate_backward, 1)        \
-  X(column_sums, 1)              \
+  X(column_sum_parts, 1)         \
+  X(column_sums, 0)              \
   X(add, 1)                      \
   X(max_pool, 1)                 \
   X(max_pool_backward, 1)        \

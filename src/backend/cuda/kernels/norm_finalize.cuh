@@ -63,10 +63,6 @@ struct PartialSums {
   }
 };
 
-__device__ __forceinline__ void set_or_add(float* to, double value, bool accumulate) {
-  *to = (accumulate ? *to : 0.0f) + static_cast<float>(value);
-}
-
 template <class T>
 __global__ void __launch_bounds__(finalize_channels* finalize_parts) norm_finalize(NormFinalizeArguments a) {
   RINGTRAIN_SHARED(double, parts, [2][finalize_parts][finalize_channels]);

@@ -35,6 +35,10 @@ __device__ __forceinline__ V block_sum(V value, V* shared) {
   return value;
 }
 
+__device__ __forceinline__ void set_or_add(float* to, double value, bool accumulate) {
+  *to = (accumulate ? *to : 0.0f) + static_cast<float>(value);
+}
+
 // Adds `count` sums per channel over the threads of a tile (see tiles.h) that hold the same eight channels. The result
 // is to[count][channels]. `shared` has count x 8 x tile_threads elements.
 template <int count>

@@ -19,8 +19,9 @@ RINGTRAIN_HD int tile_columns(int octets) {
 RINGTRAIN_HD int tile_rows(int octets) {
   return tile_threads / tile_columns(octets);
 }
-constexpr int finalize_channels = 32, finalize_parts = 16;  // a block has channels x parts threads
-constexpr int column_sum_threads = 512;
+// A block that adds partial sums up has channels x parts threads. It has few channels, so that 64 channels are eight
+// blocks. Eight floats are 32 bytes, the least that memory delivers.
+constexpr int finalize_channels = 8, finalize_parts = 64;
 constexpr int reorder_tile = 32;
 constexpr int image_rows = 65535;              // the largest number of blocks in y and z; kernels loop over the rest
 constexpr int norm_chunk = 32 * tile_threads;  // elements per block of a kernel that sums over a range

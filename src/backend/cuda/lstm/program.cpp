@@ -97,6 +97,7 @@ class LstmProgram : public ProgramBase {
   void add_loss();
   void add_state_out();
   Storage add_dense_backward(Storage x);
+  void add_dense_bias_gradient();
   Storage add_backward(Call& call, Storage dy);
   void add_matmul(std::string name, const DnnOperation& operation, Storage a, Storage b, Storage bias, Storage y);
   DnnOperation matmul(std::int64_t m, std::int64_t n, std::int64_t k, Type result) const;
@@ -384,24 +385,42 @@ Storage LstmProgram::add_dense_backward(Storage x) {
   DnnOperation weight_gradient = matmul(width_, dense.input, rows_, Type::fp32);
   weight_gradient.transposed_a = true;
   add_matmul("dense weight gradient", weight_gradient, logits_gradient_, x, -1, d_weights);
-  schedule_.add({.name = "dense bias gradient",
-                 .uses = {{logits_gradient_}},
-                 .issue =
-                     [this](Device& device, Stream stream, bool accumulate) {
-                       const ColumnSumsArguments arguments{.x = schedule_.at(logits_gradient_),
-                                                           .sums = gradient(parameters_.find(model_.dense.bias)),
-                                                           .rows = rows_,
-                                                           .columns = static_cast<int>(model_.dense.output),
-                                                           .stride = static_cast<int>(width_),
-                                                           .accumulate = accumulate};
-                       device.launch(launch_of(type_, arguments), stream);
-                     },
-                 .finishes = {dense.bias}});
+  add_dense_bias_gradient();
   copy_home("gradient of the dense weights, to its place", d_weights, true, {dense_place()}, {dense.weight});
   const Storage dx = schedule_.buffer("dense input gradient", sequence_bytes(dense.input));
   add_matmul("dense data gradient", matmul(rows_, dense.input, width_, type_), logits_gradient_, dense_weights_, -1,
              dx);
   return dx;
+}
+
+void LstmProgram::add_dense_bias_gradient() {
+  const auto columns = static_cast<int>(model_.dense.output);
+  const int blocks = column_sum_blocks(rows_, columns);
+  const Storage partial =
+      schedule_.buffer("dense bias gradient's sums", std::int64_t{blocks} * columns * bytes_of(Type::fp32));
+  schedule_.add({.name = "dense bias gradient's sums",
+                 .uses = {{logits_gradient_}, {partial, true}},
+                 .issue = [=, this](Device& device, Stream stream, bool) {
+                   const ColumnSumPartsArguments arguments{.x = schedule_.at(logits_gradient_),
+                                                           .partial = schedule_.at<float>(partial),
+                                                           .rows = rows_,
+                                                           .columns = columns,
+                                                           .stride = static_cast<int>(width_),
+                                                           .blocks = blocks};
+                   device.launch(launch_of(type_, arguments), stream);
+                 }});
+  schedule_.add({.name = "dense bias gradient",
+                 .uses = {{partial}},
+                 .issue =
+                     [=, this](Device& device, Stream stream, bool accumulate) {
+                       const ColumnSumsArguments arguments{.partial = schedule_.at<float>(partial),
+                                                           .sums = gradient(parameters_.find(model_.dense.bias)),
+                                                           .columns = columns,
+                                                           .blocks = blocks,
+                                                           .accumulate = accumulate};
+                       device.launch(launch_of(arguments), stream);
+                     },
+                 .finishes = {model_.dense.bias}});
 }
 
 // Returns the gradient of the call's input, or -1 when the input is the symbols. The gradient of the weights is of type
