@@ -101,7 +101,7 @@ double matrix_rate(const BenchContext& context, const RunPlan& like) {
   passes.compile(batch);
   const Runs runs =
       timed_runs(*context.machine.host, context.seconds / 4, 1000, TooSlow::run_anyway, [&] { passes.pass(); });
-  const double operations = static_cast<double>(batch * training_flops_per_sample(plan.graph));
+  const double operations = static_cast<double>(batch * plan.graph.training_flops_per_sample());
   if (!context.root()) return 0;
   // The machine's rate is the rate of the slowest rank in its fastest run.
   double slowest = 0;
@@ -118,7 +118,7 @@ UtilisationRow measure(const BenchContext& context, const RunPlan& plan, double 
   if (!context.root()) return row;
   row.seconds = runs.slowest();
   row.samples_per_second = static_cast<double>(plan.batch.global) / row.seconds;
-  row.flops = static_cast<double>(row.batch * training_flops_per_sample(plan.graph)) / row.seconds;
+  row.flops = static_cast<double>(row.batch * plan.graph.training_flops_per_sample()) / row.seconds;
   row.share = row.flops / rate;
   return row;
 }
@@ -204,18 +204,6 @@ Experiment small_cnn_experiment() {
   e.data.classes = 10;
   e.optimizer.kind = "sgd";
   return e;
-}
-
-std::int64_t training_flops_per_sample(const Graph& graph) {
-  for (const Node& node : graph.nodes()) {
-    std::int64_t first = 0;
-    if (const auto* c = std::get_if<Convolution>(&node.operation))
-      first = 2 * c->input * c->kernel * c->kernel * node.output.size();
-    else if (const auto* d = std::get_if<Dense>(&node.operation))
-      first = 2 * d->input * d->output;
-    if (first > 0) return 3 * graph.forward_flops_per_sample() - first;
-  }
-  return 3 * graph.forward_flops_per_sample();
 }
 
 Utilisation bench_utilisation(const BenchContext& context, double limit_gib, std::int64_t largest,

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "bench/measure.h"
-#include "nn/graph.h"
 
 namespace ringtrain {
 
@@ -31,10 +30,6 @@ struct Utilisation {
 // Returns an experiment with the three-convolution CNN on pictures of 32 x 32 with 10 classes (as in CIFAR-10), for
 // users without an experiment file.
 Experiment small_cnn_experiment();
-
-// Counts the floating-point operations of a forward and a backward pass. A multiplication and an addition are 2. The
-// result is three times the forward pass, except in the first layer, which computes no gradient of the pictures.
-std::int64_t training_flops_per_sample(const Graph& graph);
 
 // Measures batches of 1, 2, 4, ... up to `largest` (0: up to 2^24), then on a CPU the largest one that fits, and then
 // reports the first one that does not. `limit_gib` is the memory limit of a rank. If it is 0, memory.limit_gib is the

@@ -72,6 +72,8 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
     recorder_->note(describe(stop_cost_, !from.knows_stop_cost, slurm_job().in_slurm()));
     record_stop_cost(run_dir, stop_cost_);
   }
+  if (!end_of(plan, progress_)) bound_ = measure_step_bound(plan, trainer_.part(), trainer_.program(), machine);
+  if (recorder_ && bound_.ranks > 0) record_bound(run_dir, bound_);
   begin_ = now_seconds() - progress_.elapsed_seconds;
   last_save_ = last_comparison_ = now_seconds();
 }
@@ -253,6 +255,7 @@ void TrainingRun::record(const StepReport& r, const SentBytes& sent) {
   s.trust_ratios = trust_ratios_by_name(r.trust_ratios);
   s.seconds = now_seconds() - step_begin_;
   s.samples_per_second = static_cast<double>(r.samples) / s.seconds;
+  if (bound_.ranks > 0) s.share_of_bound = bound_.step_seconds(r.samples) / s.seconds;
   s.elapsed_seconds = progress_.elapsed_seconds;
   s.times = r.times;
   s.is_stage = plan_.stages() > 1;

@@ -19,6 +19,7 @@
 #include "run/record.h"
 #include "run/recorder.h"
 #include "run/run_end.h"
+#include "run/step_bound.h"
 #include "train/evaluator.h"
 #include "train/norm_recomputation.h"
 #include "train/steps.h"
@@ -126,6 +127,7 @@ class TrainingRun {
   std::int64_t measured_step_ = -1;  // the step for which norms_ has last measured
   std::size_t noted_deaths_ = 0;     // number of dead servers that were recorded
   bool leaving_ = false;             // whether a signal has asked the run to stop
+  StepBound bound_ = {};             // no ranks: the run has no more steps
   StopCost stop_cost_;               // on rank 0: as known at the start of this job
 };
 

@@ -184,6 +184,15 @@ ParameterTable Graph::parameters() const {
   return table;
 }
 
+std::int64_t Graph::training_flops_per_sample() const {
+  std::int64_t flops = 3 * flops_;
+  if (!nodes_.empty() && std::holds_alternative<ImageInput>(nodes_.front().operation)) {
+    const auto first = std::ranges::find_if(nodes_, [](const Node& node) { return node.flops > 0; });
+    if (first != nodes_.end()) flops -= first->flops;
+  }
+  return flops;
+}
+
 std::vector<Block> Graph::blocks() const {
   std::vector<Block> blocks;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {

@@ -159,6 +159,10 @@ class Graph {
   bool has_batch_norm() const { return has_batch_norm_; }           // if true, a micro-batch has whole virtual workers
   std::int64_t input_bytes() const { return input_bytes_; }         // of one sample: symbol ids or pixels
   std::int64_t forward_flops_per_sample() const { return flops_; }  // multiply and add count as 2, a gather as 0
+  // Returns the operations of the products of a forward and a backward pass, per sample. They are three times those of
+  // the forward pass: the backward pass has a product for the gradient of the input and one for that of the weights.
+  // The first layer of pictures has no gradient of its input. Blocks that are recomputed count once.
+  std::int64_t training_flops_per_sample() const;
   // Returns the number of values that a stream of text carries from one step to the next, per sample: layers x (h, c) x
   // hidden.
   std::int64_t state_size() const { return state_size_; }

@@ -34,6 +34,12 @@ std::string readable_rate(double rate) {
   return rate >= 100 ? with_thousands(std::llround(rate)) : format("%.3g", rate);
 }
 
+// Returns a text such as "  41 % of bound" or "  3.2 % of bound"; "" for a share that is not known.
+std::string share_text(double share) {
+  if (share <= 0) return "";
+  return cat("  ", format(share >= 0.0995 ? "%.0f" : "%.2g", 100 * share), " % of bound");
+}
+
 std::string step_text(const StepRecord& record, std::int64_t total_steps) {
   return total_steps > 0 ? cat("step ", record.step, "/", total_steps) : cat("step ", record.step);
 }
@@ -46,10 +52,11 @@ std::string eta_text(const StepRecord& record, std::int64_t total_steps, const S
 
 }  // namespace
 
-void SmoothedRate::add(std::int64_t samples, double seconds) {
+void SmoothedRate::add(std::int64_t samples, double seconds, double bound_seconds) {
   const double keep = std::exp(-std::max(seconds, 0.0) / smoothing_seconds);
   samples_ = keep * samples_ + static_cast<double>(samples);
   seconds_ = keep * seconds_ + seconds;
+  bound_seconds_ = keep * bound_seconds_ + bound_seconds;
   steps_ = keep * steps_ + 1;
 }
 
@@ -64,8 +71,9 @@ std::string readable_duration(double seconds) {
 
 std::string progress_bar(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate, int width) {
   const std::string left = step_text(record, total_steps);
-  const std::string right = cat("  ", readable_rate(rate.samples_per_second()), " samples/s  loss ",
-                                format("%.4f", record.loss), eta_text(record, total_steps, rate));
+  const std::string right =
+      cat("  ", readable_rate(rate.samples_per_second()), " samples/s", share_text(rate.share_of_bound()), "  loss ",
+          format("%.4f", record.loss), eta_text(record, total_steps, rate));
   const auto columns =
       static_cast<std::size_t>(std::max(width - 1, 1));  // a text in the last column would wrap on some terminals
   const std::size_t text_columns = left.size() + right.size() + 3;  // " [" and "]"
@@ -82,10 +90,11 @@ std::string progress_bar(const StepRecord& record, std::int64_t total_steps, con
 }
 
 std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate,
-                          double samples_per_second) {
+                          double samples_per_second, double share_of_bound) {
   return cat(step_text(record, total_steps), format("  epoch %.2f", record.epoch), format("  loss %.4f", record.loss),
              format("  lr %.4g", record.lr), format("  grad norm %.4g", record.grad_norm), "  ",
-             readable_rate(samples_per_second), " samples/s", eta_text(record, total_steps, rate));
+             readable_rate(samples_per_second), " samples/s", share_text(share_of_bound),
+             eta_text(record, total_steps, rate));
 }
 
 int terminal_width() {
@@ -120,9 +129,11 @@ void ProgressDisplay::make_room() {
 }
 
 void ProgressDisplay::step(const StepRecord& record, std::int64_t new_samples) {
-  rate_.add(new_samples, record.seconds);
+  const double bound_seconds = record.share_of_bound.value_or(0) * record.seconds;
+  rate_.add(new_samples, record.seconds, bound_seconds);
   interval_samples_ += static_cast<double>(new_samples);
   interval_seconds_ += record.seconds;
+  interval_bound_seconds_ += bound_seconds;
   const bool first = !any_step_;
   any_step_ = true;
   last_ = record;
@@ -148,9 +159,11 @@ void ProgressDisplay::draw(const StepRecord& record) {
     bar_shown_ = true;
     drawn_at_ = now_seconds();
   } else {
-    const double samples_per_second = interval_seconds_ > 0 ? interval_samples_ / interval_seconds_ : 0;
-    write_log_text(progress_line(record, total_steps_, rate_, samples_per_second) + "\n");
-    interval_samples_ = interval_seconds_ = 0;
+    const double seconds = interval_seconds_;
+    const double rate = seconds > 0 ? interval_samples_ / seconds : 0;
+    const double share = seconds > 0 ? interval_bound_seconds_ / seconds : 0;
+    write_log_text(progress_line(record, total_steps_, rate_, rate, share) + "\n");
+    interval_samples_ = interval_seconds_ = interval_bound_seconds_ = 0;
   }
   last_shown_ = true;
 }

@@ -11,26 +11,29 @@ namespace ringtrain {
 // Rates over about the last five seconds, so that neither a single slow step nor an earlier phase of the run dominates.
 class SmoothedRate {
  public:
-  void add(std::int64_t samples, double seconds);
+  // `bound_seconds` is the least time of the step; 0: not known.
+  void add(std::int64_t samples, double seconds, double bound_seconds = 0);
   double samples_per_second() const { return seconds_ > 0 ? samples_ / seconds_ : 0; }
   double seconds_per_step() const { return steps_ > 0 ? seconds_ / steps_ : 0; }
+  double share_of_bound() const { return seconds_ > 0 ? bound_seconds_ / seconds_ : 0; }  // 0: not known
 
  private:
-  double samples_ = 0, seconds_ = 0, steps_ = 0;  // decaying sums
+  double samples_ = 0, seconds_ = 0, bound_seconds_ = 0, steps_ = 0;  // decaying sums
 };
 
 // Returns seconds as a text: 59 becomes "59s", 192 "3:12", 3723 "1:02:03", and 100000 "1d 03:46".
 std::string readable_duration(double seconds);
 
 // Returns one line of at most `width` - 1 columns:
-// "step 120/400 [===>        ]  1,234 samples/s  loss 1.2345  ETA 12s".
+// "step 120/400 [===>        ]  1,234 samples/s  41 % of bound  loss 1.2345  ETA 12s".
 // On a narrow terminal the bar is dropped first, then the other parts from the right. If total_steps is 0 (unknown),
 // there is no bar and no ETA.
 std::string progress_bar(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate, int width);
-// Returns a line for a batch log, which also has epoch, learning rate and gradient norm. `samples_per_second` is the
-// rate of the steps since the previous line. `rate` gives the ETA.
+// Returns a line for a batch log, which also has epoch, learning rate and gradient norm. `samples_per_second` and
+// `share_of_bound` are those of the steps since the previous line. A share of 0 is not known and not shown. `rate`
+// gives the ETA.
 std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate,
-                          double samples_per_second);
+                          double samples_per_second, double share_of_bound);
 
 // Returns the columns of the terminal at stdout. Returns 0 if stdout is not a terminal, if TERM is "dumb", or if lines
 // go to a file (set_log_file()). A terminal without a size counts as a file or a pipe, because mpirun always gives its
@@ -54,7 +57,7 @@ class ProgressDisplay {
 
   std::int64_t total_steps_, log_every_steps_;
   SmoothedRate rate_;
-  double interval_samples_ = 0, interval_seconds_ = 0;  // since the last line
+  double interval_samples_ = 0, interval_seconds_ = 0, interval_bound_seconds_ = 0;  // since the last line
   StepRecord last_;
   bool any_step_ = false, bar_shown_ = false, last_shown_ = true;
   double drawn_at_ = 0;

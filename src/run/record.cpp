@@ -181,6 +181,24 @@ void record_stop_cost(const std::string& run_dir, const StopCost& cost) {
   write_record(run_dir, json);
 }
 
+void record_bound(const std::string& run_dir, const StepBound& bound) {
+  Json json = read_record(run_dir);
+  if (!json.is_object() || json["starts"].empty()) return;
+  Json& b = json["starts"].back()["bound"];
+  b = {{"rates", bound.rates},
+       {"ranks", bound.ranks},
+       {"replicas", bound.replicas},
+       {"flops_per_sample", bound.flops_per_sample},
+       {"flops_per_second", bound.flops_per_second}};
+  if (bound.bytes_per_second > 0) {
+    b["bytes_per_sample"] = bound.bytes_per_sample;
+    b["bytes_per_second"] = bound.bytes_per_second;
+    b["seconds_per_update"] = bound.seconds_per_update;
+  }
+  b["seconds_per_sample"] = bound.seconds_per_sample;
+  write_record(run_dir, json);
+}
+
 void record_server_death(const std::string& run_dir, const ServerDeath& death) {
   Json json = read_record(run_dir);
   if (!json.is_object() || json["starts"].empty()) return;

@@ -11,6 +11,7 @@
 
 #include "config/batch_plan.h"
 #include "run/noise_summary.h"
+#include "run/step_bound.h"
 #include "run/step_times.h"
 #include "run/stop_cost.h"
 
@@ -88,6 +89,9 @@ bool has_finished(const std::string& run_dir);
 void record_stop_cost(const std::string& run_dir, const StopCost& cost);  // stored in the last start
 // Returns the newest stop cost that a start has recorded. Empty if there is none.
 std::optional<StopCost> recorded_stop_cost(const std::string& run_dir);
+
+// Stores the parts of the bound in the last start.
+void record_bound(const std::string& run_dir, const StepBound& bound);
 
 void record_server_death(const std::string& run_dir, const ServerDeath& death);  // stored in the last start
 

@@ -194,6 +194,7 @@ void Recorder::step(const StepRecord& record) {
   line["grad_norm"] = record.grad_norm;
   line["seconds"] = record.seconds;
   line["samples_per_second"] = record.samples_per_second;
+  if (record.share_of_bound) line["share_of_bound"] = *record.share_of_bound;
   line["elapsed_seconds"] = record.elapsed_seconds;
   line["input_seconds"] = record.times.input;
   line["forward_seconds"] = record.times.forward;

@@ -49,9 +49,10 @@ struct StepRecord {
   std::optional<ServedRecord> served = std::nullopt;
   double seconds = 0;  // time of this step
   double samples_per_second = 0;
-  double elapsed_seconds = 0;                    // time of the run, including earlier starts
-  StepTimes times;                               // the parts of `seconds`, of rank 0: "input_seconds" and so on
-  bool is_stage = false;                         // pipeline: "bubble_seconds" and "boundary_seconds" are written
+  std::optional<double> share_of_bound = std::nullopt;  // least seconds of the step / `seconds`; none: not known
+  double elapsed_seconds = 0;                           // time of the run, including earlier starts
+  StepTimes times;                                      // the parts of `seconds`, of rank 0: "input_seconds" and so on
+  bool is_stage = false;                                // pipeline: "bubble_seconds" and "boundary_seconds" are written
   std::optional<SentBytes> sent = std::nullopt;  // "sent_bytes" and "shared_bytes", of rank 0; none with one rank
 };
 

@@ -120,6 +120,7 @@ class Trainer {
   Backend& backend() { return backend_; }
   // Returns the part of the model that this rank holds in weights(), the optimizer's state and the carried state.
   const ModelPart& part() const { return part_; }
+  const Program& program() const { return *program_; }
   LossScale& loss_scale() { return loss_scale_; }
   Vector& weights() { return *weights_; }
   Vector& gradients() { return *gradients_; }

@@ -17,8 +17,10 @@ def test_plan_says_what_a_step_moves_through_a_described_gpus_memory(workshop):
     assert rows["total"] == pytest.approx(rows["forward"] + rows["backward"] + rows["weights' own copies"], abs=2)
     assert min(rows["forward"], rows["backward"], rows["FLOPs"]) > 0
     assert re.search(r"joined kernels +\d+ sites, nothing timed", section)
+    (least,) = re.findall(r"^bound  the passes of a step take at least (\S+) ms with 4.3 TB/s and 790 TFLOP/s$", result.out, re.M)
+    assert float(least) > 0
     on_cpu = workshop.run("plan", workshop.experiment(), ranks=0)
-    assert "memory traffic" not in on_cpu.out
+    assert "memory traffic" not in on_cpu.out and "bound  " not in on_cpu.out
 
 
 def test_plan_takes_what_a_search_has_kept_and_says_when_it_cannot(workshop):

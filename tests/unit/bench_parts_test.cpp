@@ -20,7 +20,7 @@ TEST(Utilisation, CountsTheProductsOfBothPasses) {
   g.cross_entropy(g.dense(g.flatten(g.relu(x)), 10, "fc"));
   // The convolution has 4 x 27 products at 64 places, in the forward pass and for the weight gradient. The dense
   // layer's products count three times.
-  EXPECT_EQ(training_flops_per_sample(g), 2 * (2 * 4 * 27 * 64 + 3 * 256 * 10));
+  EXPECT_EQ(g.training_flops_per_sample(), 2 * (2 * 4 * 27 * 64 + 3 * 256 * 10));
 }
 
 Image picture(std::int64_t height, std::int64_t width) {

@@ -96,6 +96,16 @@ TEST_F(RecorderTest, StepRecordsHaveTheAgreedKeysAndNoOthers) {
                                       "lr", "samples", "samples_per_second", "seconds", "step", "update_seconds"}));
 }
 
+TEST_F(RecorderTest, AKnownBoundGivesItsShareAndAnUnknownOneGivesNone) {
+  Recorder recorder(folder_, 0, 10, 1);
+  recorder.step(at(1));
+  StepRecord record = at(2);
+  record.share_of_bound = 0.41;
+  recorder.step(record);
+  EXPECT_FALSE(records()[0].contains("share_of_bound"));
+  EXPECT_EQ(records()[1]["share_of_bound"], 0.41);
+}
+
 TEST_F(RecorderTest, StagesServersAndSeveralRanksHaveFieldsOfTheirOwn) {
   Recorder recorder(folder_, 0, 10, 1);
   StepRecord record = at(1);
@@ -505,6 +515,20 @@ TEST_F(RecorderTest, ALineOfABatchLogHasTheRateOfTheStepsSinceTheLineBefore) {
     EXPECT_NE(text.find(rate), std::string::npos) << rate << "\n" << text;
 }
 
+TEST_F(RecorderTest, ALineOfABatchLogHasTheShareOfTheBoundSinceTheLineBefore) {
+  Recorder recorder(folder_, 0, 6, 2);
+  for (std::int64_t step = 1; step <= 6; ++step) {
+    StepRecord record = at(step);
+    record.seconds = step % 2 == 0 ? 3 : 1;
+    record.share_of_bound = step <= 2 ? 0.1 : step % 2 == 0 ? 0.5 : 0.1;  // (0.1 x 1 s + 0.5 x 3 s) / 4 s = 0.4
+    if (step > 4) record.share_of_bound = 0.0123;
+    recorder.step(record);
+  }
+  const std::string text = output();
+  for (const char* share : {"/s  10 % of bound  ETA", "/s  40 % of bound  ETA", "/s  1.2 % of bound  ETA"})
+    EXPECT_NE(text.find(share), std::string::npos) << share << "\n" << text;
+}
+
 TEST_F(RecorderTest, TheBarIsDrawnAtMostFiveTimesASecond) {
   const std::string text = seen_on_terminal([&] {
     Recorder recorder(folder_, 0, 100000, 1);
@@ -527,6 +551,9 @@ TEST(Progress, TheBarFitsAnyTerminal) {
             "step 5/20 [========>                       ]  64 samples/s  loss 0.6000  ETA 8s");
   EXPECT_EQ(progress_bar(at(20), 20, rate, 75).find('>'), std::string::npos) << "full at the end";
   EXPECT_EQ(progress_bar(at(5), 0, rate, 80), "step 5  64 samples/s  loss 0.6000") << "no known end: no bar, no ETA";
+  SmoothedRate with_bound;
+  with_bound.add(32, 0.5, 0.2);
+  EXPECT_EQ(progress_bar(at(5), 0, with_bound, 80), "step 5  64 samples/s  40 % of bound  loss 0.6000");
 }
 
 TEST(Progress, RatesForgetThePast) {

@@ -14,6 +14,7 @@
 #include "backend/cpu/image_program.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/lstm_program.h"
+#include "backend/cpu/matrix_rate.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/orthogonalizer.h"
@@ -142,6 +143,9 @@ class CpuBackend : public Backend {
   }
   UpdateResult finish_update() override { return std::exchange(update_, {})(); }
 
+  double measure_matrix_rate(Precision precision) override {
+    return cpu::measure_matrix_rate(threads_, precision == Precision::bf16);
+  }
   bool on_device() const override { return false; }
   std::vector<MemoryItem> overhead() const override { return {}; }
   std::int64_t allocated_bytes() const override { return *count_; }

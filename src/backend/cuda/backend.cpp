@@ -81,6 +81,8 @@ class CudaBackend : public Backend {
                                [&](std::int64_t samples) { return program_bytes(graph, samples, precision, demand); });
   }
 
+  double measure_matrix_rate(Precision) override { return 0; }
+
   bool on_device() const override { return true; }
   std::vector<MemoryItem> overhead() const override {
     return {{"CUDA's context and kernels (estimate)", context_estimate_bytes},

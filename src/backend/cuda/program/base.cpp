@@ -153,9 +153,8 @@ void ProgramBase::finish() {
                    }});
   for (Command& command : weight_commands_) schedule_.add(std::move(command));
   if (offload_stretch_ > 0) {
-    const int capability = device_.facts().compute_capability;
-    schedule_.offload({.device = rates_of(capability, math_),
-                       .link = host_link_rate(capability),
+    schedule_.offload({.device = rates_of(device_.facts(), math_),
+                       .link = host_link_rate(device_.facts().compute_capability),
                        .stretch = offload_stretch_,
                        .least = options_.least_offload});
   }

@@ -17,8 +17,8 @@ std::vector<double> begin_times(const std::vector<Command>& commands, std::size_
   std::vector<double> begins = {0};
   for (std::size_t i = 0; i < end; ++i)
     begins.push_back(begins.back() +
-                     rates.stretch * (rates.command_seconds + std::max(commands[i].bytes / rates.device.bytes,
-                                                                       commands[i].flops / rates.device.flops)));
+                     rates.stretch *
+                         (rates.command_seconds + bound_seconds(commands[i].flops, commands[i].bytes, rates.device)));
   return begins;
 }
 

@@ -16,4 +16,15 @@ Traffic traffic_of(const Schedule& schedule) {
   return t;
 }
 
+LeastSeconds least_seconds_of(const Schedule& schedule, const Rates& rates) {
+  LeastSeconds least;
+  for (const Schedule::Segment& segment : schedule.segments())
+    for (std::size_t i = segment.begin; i < segment.end; ++i) {
+      const Command& command = schedule.commands()[i];
+      (segment.part == Schedule::Part::weights ? least.weights : least.pass) +=
+          bound_seconds(command.flops, command.bytes, rates);
+    }
+  return least;
+}
+
 }  // namespace ringtrain::cuda
