@@ -105,6 +105,11 @@ Command declare_plan(Program& program) {
        "Shows the memory on that GPU and the bytes that a step moves. machine.plan_cache=FOLDER uses the kernels "
        "that a run on such a GPU has timed")
       ->type_name("GPU");
+  c.add_option("--save-plans", a->save_plans,
+               "builds cuDNN's plans for that GPU and saves them in this folder, which a run there takes as "
+               "machine.plan_cache")
+      ->type_name("FOLDER")
+      ->needs("--device");
   add_list(c, "--preflight", a->preflight, "FILE,...",
            "measurements of bench step --json, from which the time of the run is estimated");
   c.add_flag("--all", a->all, "prints keys that have no effect here, too");

@@ -32,6 +32,7 @@ struct PlanArguments {
   std::string device;                       // name or description of a GPU; empty: this machine's CPU
   bool all = false;                         // also prints keys without effect
   std::vector<std::string> preflight = {};  // files of `bench step --json`, which say how long a step takes
+  std::string save_plans;                   // folder for cuDNN's plans for `device`; empty: none are saved
 };
 // Prints everything about a run on a number of ranks, without training. It runs in one process.
 int plan(const PlanArguments& arguments);

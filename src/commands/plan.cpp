@@ -27,7 +27,9 @@
 #include "run/planned_index.h"
 #include "run/progress.h"
 #include "run/replay.h"
+#include "run/saved_plans.h"
 #include "run/stage_plan.h"
+#include "run/step_bound.h"
 #include "run/traffic.h"
 #include "study/expected_time.h"
 #include "study/trial_plan.h"
@@ -44,7 +46,8 @@ std::string plan_traffic(const RunPlan& p, const Machine& machine) {
   choices.erase(choices.begin(), choices.begin() + static_cast<std::ptrdiff_t>(before));
   const auto timed = std::ranges::count_if(choices, [](const cuda::FusionChoice& c) { return c.seconds > 0; });
   return describe_traffic(cuda::traffic_of(dynamic_cast<const cuda::ProgramBase&>(*program).schedule()),
-                          p.batch.micro_batch, p.batch.rows_per_rank, std::ssize(choices), timed);
+                          p.batch.micro_batch, p.batch.rows_per_rank, std::ssize(choices), timed) +
+         describe_least_time(p, *program, machine);
 }
 
 // Returns a line with the time of the run. It is as fast as the earlier run of this name that is most like it, or as
@@ -144,6 +147,10 @@ int plan(const PlanArguments& arguments) {
   if (const std::string taken = is_new_run ? why_folder_is_taken(experiment) : ""; !taken.empty())
     warnings.push_back(taken);
   std::printf("%s%s", describe_threads(p, arguments).c_str(), describe_time(p, arguments, warnings).c_str());
+  if (!arguments.save_plans.empty()) {
+    const cuda::SavedPlans saved = save_plans(p, arguments.device, arguments.save_plans);
+    std::printf("\ncuDNN's plans  %d, and %d refusals, in %s\n", saved.found, saved.refused, saved.folder.c_str());
+  }
   std::fflush(stdout);
   for (const std::string& warning : warnings) log_warning(warning);
   return 0;

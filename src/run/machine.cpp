@@ -57,10 +57,7 @@ cuda::Type gradient_type(const std::string& name) {
 void Machine::agree_on_fusions(const std::function<void()>& compile) {
   if (!fusions) return compile();
   const bool root = host->rank() == 0;
-  if (root) {
-    compile();
-    cuda::keep_fusions(plan_cache, *fusions);
-  }
+  if (root) compile();
   fusions->load(broadcast_string(*host, fusions->text(), 0));
   plans = broadcast_string(*host, root ? device->packed_plans() : "", 0);
   if (root) return;
@@ -227,7 +224,10 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
   m.plan_cache = experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache;
   m.device = cuda::make_runtime_device(ordinal, m.plan_cache);
   m.fusions = std::make_unique<cuda::FusionTable>(experiment.machine.search_seconds);
-  if (m.host->rank() == 0) cuda::load_kept_fusions(m.plan_cache, *m.fusions);
+  if (m.host->rank() == 0) {
+    cuda::load_kept_fusions(m.plan_cache, *m.fusions);
+    cuda::keep_fusions(m.plan_cache, *m.fusions);
+  }
   cuda::BackendOptions options;
   options.graphs = experiment.machine.graphs;
   options.fusions = m.fusions.get();

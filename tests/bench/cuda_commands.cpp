@@ -3,9 +3,10 @@
 // that loses most comes first.
 //   build/bench/cuda_commands [model=resnet|char_lstm] [precision=bf16] [batch=256] [group=batch] [depth=50] [size=224]
 //   [width=64] [layers=4] [hidden=512] [positions=50] [symbols=128] [dropout=0] [search_seconds=60] [repeat=20]
-//   [device=0] [flops_per_second=790e12] [bytes_per_second=4.3e12]     default rates: those that an H200 reached
-// RINGTRAIN_PLAN_CACHE names a folder with plans and timed fusions from earlier runs. RINGTRAIN_TEST_DEVICE=host runs
-// this program without a GPU, to test it.
+//   [device=0] [flops_per_second=0] [bytes_per_second=0]     0: the rates that such a GPU has reached (rates.h)
+// RINGTRAIN_PLAN_CACHE names a folder with plans and timed fusions from earlier runs. RINGTRAIN_SEARCH_DEADLINE is the
+// longest time in seconds that the search of plans and fusions may take. RINGTRAIN_TEST_DEVICE=host runs this program
+// without a GPU, to test it.
 // The CSV goes to standard output. Standard error shows the choices of the table of fusions, the memory, and the gaps
 // between graph nodes, which are the time of the step's parts replayed as graphs minus the sum of their commands.
 #include <algorithm>
@@ -20,38 +21,46 @@
 #include "backend/cuda/backend.h"
 #include "backend/cuda/program/base.h"
 #include "backend/cuda/program/kept_fusions.h"
+#include "backend/cuda/program/rates.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/random.h"
 #include "models/models.h"
-#include "tests/emulation/host_device.h"
+#include "tests/emulation/faulty_device.h"
 
 namespace ringtrain {
 namespace {
 
 struct Options {
-  std::map<std::string, std::string> given = {{"model", "resnet"},
-                                              {"precision", "bf16"},
-                                              {"batch", "256"},
-                                              {"group", "0"},
-                                              {"depth", "50"},
-                                              {"size", "224"},
-                                              {"layers", "4"},
-                                              {"hidden", "512"},
-                                              {"positions", "50"},
-                                              {"symbols", "128"},
-                                              {"dropout", "0"},
-                                              {"repeat", "20"},
-                                              {"device", "0"},
-                                              {"search_seconds", "60"},
-                                              {"width", "64"},
-                                              {"flops_per_second", "790e12"},
-                                              {"bytes_per_second", "4.3e12"}};
+  std::map<std::string, std::string> given = {
+      {"model", "resnet"},      {"precision", "bf16"},    {"batch", "256"}, {"group", "0"},
+      {"depth", "50"},          {"size", "224"},          {"layers", "4"},  {"hidden", "512"},
+      {"positions", "50"},      {"symbols", "128"},       {"dropout", "0"}, {"repeat", "20"},
+      {"device", "0"},          {"search_seconds", "60"}, {"width", "64"},  {"flops_per_second", "0"},
+      {"bytes_per_second", "0"}};
   std::int64_t number(const std::string& key) const { return std::stoll(given.at(key)); }
 };
 
 std::string plan_folder() {
   const char* folder = std::getenv("RINGTRAIN_PLAN_CACHE");
   return folder != nullptr ? folder : "";
+}
+
+double search_deadline() {
+  const char* seconds = std::getenv("RINGTRAIN_SEARCH_DEADLINE");
+  return seconds != nullptr && *seconds != 0 ? std::stod(seconds) : std::numeric_limits<double>::infinity();
+}
+
+// Returns random bytes, because a GPU is faster with equal ones. Each is below `values`: any byte of a picture, or a
+// symbol's number.
+std::vector<std::uint8_t> random_inputs(std::int64_t bytes, std::int64_t values) {
+  std::vector<std::uint8_t> inputs(static_cast<std::size_t>(bytes));
+  Random4 random{};
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (i % 4 == 0) random = philox(1, i, 0);
+    inputs[i] = static_cast<std::uint8_t>(random.v[i % 4] % static_cast<std::uint32_t>(values));
+  }
+  return inputs;
 }
 
 Graph make_graph(const Options& o) {
@@ -79,7 +88,7 @@ const char* part_name(cuda::Schedule::Part part) {
 }
 
 // The host device with the host's clock. It tests this program and says nothing about a GPU.
-class TimedHost final : public cuda::HostDevice {
+class TimedHost final : public cuda::FaultyDevice {
  public:
   double time(const std::function<void(cuda::Stream)>& work, int repetitions) override {
     double least = std::numeric_limits<double>::infinity();
@@ -110,6 +119,9 @@ struct Timed {
 // Times each command alone and repeated. The command that loses most comes first.
 std::vector<Timed> time_commands(cuda::Device& device, const cuda::Schedule& schedule, const Options& o) {
   const double flops = std::stod(o.given.at("flops_per_second")), bytes = std::stod(o.given.at("bytes_per_second"));
+  cuda::Rates rates = cuda::rates_of(device.facts(), cuda::math_of(precision_of(o.given.at("precision"))));
+  if (flops > 0) rates.flops = flops;
+  if (bytes > 0) rates.bytes = bytes;
   std::vector<Timed> timed;
   for (const cuda::Schedule::Segment& segment : schedule.segments())
     for (std::size_t i = segment.begin; i < segment.end; ++i) {
@@ -117,7 +129,7 @@ std::vector<Timed> time_commands(cuda::Device& device, const cuda::Schedule& sch
       const double seconds = device.time([&](cuda::Stream stream) { command.issue(device, stream, false); },
                                          static_cast<int>(o.number("repeat")));
       if (seconds < 0) throw Error(cat(device.facts().name, " cannot time"));
-      timed.push_back({&command, segment.part, seconds, std::max(command.flops / flops, command.bytes / bytes)});
+      timed.push_back({&command, segment.part, seconds, cuda::bound_seconds(command.flops, command.bytes, rates)});
     }
   std::stable_sort(timed.begin(), timed.end(), [](const Timed& a, const Timed& b) { return a.lost() > b.lost(); });
   return timed;
@@ -178,8 +190,9 @@ void print_gaps(cuda::Device& device, const cuda::Schedule& schedule, const std:
 
 void run(const Options& o) {
   const auto device = make_device(o);
-  cuda::FusionTable fusions(std::stod(o.given.at("search_seconds")));
+  cuda::FusionTable fusions(std::stod(o.given.at("search_seconds")), search_deadline());
   cuda::load_kept_fusions(plan_folder(), fusions);
+  cuda::keep_fusions(plan_folder(), fusions);
   cuda::BackendOptions options;
   options.graphs = false;
   options.fusions = &fusions;
@@ -197,7 +210,8 @@ void run(const Options& o) {
   backend->copy_from_host(initial, *weights, 0);
   program->set_weights(*weights);
 
-  const std::vector<std::uint8_t> inputs(static_cast<std::size_t>(batch * graph.input_bytes()), 1);
+  const std::int64_t values = o.given.at("model") == "char_lstm" ? o.number("symbols") : 256;
+  const std::vector<std::uint8_t> inputs = random_inputs(batch * graph.input_bytes(), values);
   const std::vector<std::int32_t> targets(static_cast<std::size_t>(batch * graph.sequence()), 1);
   program->stage({inputs.data(), targets.data()});
   program->forward({.gradient_scale = 1.0f / static_cast<float>(targets.size())});
@@ -209,7 +223,6 @@ void run(const Options& o) {
                  choice.refused.empty() ? "" : "; refused: ", choice.refused.c_str());
   for (const MemoryItem& item : program->memory())
     std::fprintf(stderr, "%s: %.1f MiB\n", item.what.c_str(), static_cast<double>(item.bytes) / (1 << 20));
-  cuda::keep_fusions(plan_folder(), fusions);
   const cuda::Schedule& schedule = dynamic_cast<const cuda::ProgramBase&>(*program).schedule();
   const std::vector<Timed> timed = time_commands(*device, schedule, o);
   print_commands(timed);

@@ -455,7 +455,8 @@ void HostDevice::run(const DnnPlan& plan, std::span<void* const> tensors, void* 
 }
 
 const RnnPlan* HostDevice::plan(const RnnOperation& operation, std::string* why) {
-  std::string refused = options_.refuse_rnn ? options_.refuse_rnn(operation) : "";
+  std::string refused = why_excluded(operation.algorithm);
+  if (refused.empty() && options_.refuse_rnn) refused = options_.refuse_rnn(operation);
   if (!refused.empty()) {
     if (why != nullptr) *why = std::move(refused);
     return nullptr;
@@ -528,6 +529,15 @@ double HostDevice::time(const std::function<void(Stream)>& work, int) {
   work(compute_stream());
   finish_all();
   return seconds_ - before;
+}
+
+std::string HostDevice::why_unusable() {
+  if (broken_.empty()) try {
+      finish_all();
+    } catch (const std::exception& error) {
+      if (broken_.empty()) return error.what();
+    }
+  return broken_;
 }
 
 std::vector<Call> HostDevice::flat_calls() const {

@@ -100,6 +100,7 @@ class HostDevice : public Device {
   CapturedGraph end_capture(Stream stream) override;
   void launch(CapturedGraph graph, Stream stream) override;
   double time(const std::function<void(Stream)>& work, int repetitions) override;
+  std::string why_unusable() override;
 
   // ---- For tests -------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "base/version.h"
 #include "tests/unit/cuda_models.h"
@@ -125,6 +127,66 @@ TEST_P(CudaDescribedDevice, APlanComesBackFromItsSerialisedForm) {
     ASSERT_TRUE(planned.found) << key << ": " << planned.why;
     EXPECT_EQ(process.reload(operation), planned) << key;
   }
+}
+
+// The bytes travel to another process, as they do to a machine with a GPU.
+TEST_P(CudaDescribedDevice, AnotherProcessLoadsAPackedPlanAndRefusesADamagedOne) {
+  const DeviceDescription description = find_description(GetParam());
+  PlanProcess here(description.name, description.json), there(description.name, description.json);
+  const DnnOperation operation = parse_operation("conv bf16 n32 c64 56x56 k64 r3 s1 p1 +sums");
+  PlanAnswer packed = here.pack(operation);
+  ASSERT_TRUE(packed.found) << packed.why;
+  EXPECT_GT(packed.bytes.size(), 1000u);
+  PlanAnswer without_bytes = packed;
+  without_bytes.bytes.clear();
+  EXPECT_EQ(without_bytes, here.plan(operation));
+  const PlanAnswer loaded = there.load(operation, packed);
+  EXPECT_TRUE(loaded.found) << loaded.why;
+
+  packed.bytes.resize(packed.bytes.size() / 2);
+  const PlanAnswer damaged = there.load(operation, packed);
+  EXPECT_FALSE(damaged.found);
+  EXPECT_FALSE(damaged.why.empty());
+  EXPECT_TRUE(there.plan(operation).found) << "the process goes on after a refusal";
+
+  const PlanAnswer refused = here.pack(parse_operation("conv fp32 n32 c64 56x56 k64 r3 s1 p1 +sums"));
+  EXPECT_TRUE(refused.found || (refused.bytes.empty() && !refused.why.empty()));
+}
+
+// The folder must hold a loadable plan, or a refusal, for every operation of every way, under the names under which a
+// PlanStore looks for them. A second device takes them from there.
+TEST_P(CudaDescribedDevice, ASavingDeviceWritesThePlansOfEveryWay) {
+  const DeviceDescription description = find_description(GetParam());
+  FusionSite site{.name = "layer", .ways = {}};
+  double bytes = 0;
+  for (const char* key : {"conv bf16 n32 c64 56x56 k256 r1 s1 p0 +scale_bias_relu +sums",  // refused
+                          "conv bf16 n32 c64 56x56 k64 r3 s1 p1", "conv bf16 n32 c64 56x56 k128 r1 s1 p0"})
+    site.ways.push_back({.name = key, .operations = {parse_operation(key)}, .bytes = ++bytes, .trial = {}});
+  const auto chosen_on = [&](Device& device) { return FusionTable(0).choose(device, site); };
+  SavedPlans saved, again;
+  const auto device = make_saving_device(description, path("cache"), 2, saved);
+  const std::size_t chosen = chosen_on(*device);
+  EXPECT_EQ(chosen_on(*make_described_device(description, "")), chosen);
+  const std::string folder = plan_folder(path("cache"), device->facts().name, device->facts().cudnn_version);
+  EXPECT_EQ(saved.folder, folder);
+  EXPECT_EQ(saved.found + saved.refused, 3);
+
+  PlanProcess process(description.name, description.json);
+  for (const FusionSite::Way& way : site.ways) {
+    const DnnOperation& operation = way.operations.front();
+    std::ifstream in(plan_file(folder, process.hash(operation)), std::ios::binary);
+    const PackedPlans plans = unpack({std::istreambuf_iterator<char>(in), {}});
+    ASSERT_EQ(plans.count(operation.key()), 1u) << operation.key();
+    const PlanAnswer& answer = plans.at(operation.key());
+    EXPECT_EQ(answer.found ? process.load(operation, answer).why : "", "") << operation.key();
+    EXPECT_EQ(answer.found, !answer.bytes.empty());
+    EXPECT_NE(answer.found, !answer.why.empty());
+  }
+
+  const auto before = std::filesystem::last_write_time(folder);
+  EXPECT_EQ(chosen_on(*make_saving_device(description, path("cache"), 2, again)), chosen);
+  EXPECT_EQ(again.found, saved.found);
+  EXPECT_EQ(std::filesystem::last_write_time(folder), before) << "no plan was made a second time";
 }
 
 // If the blocks of a kernel add to a sum one after the other, a counter in the workspace says whose turn it is. A plan

@@ -1,6 +1,7 @@
 // Tests the table of fusions with a device that only answers questions. These tests need no CUDA.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -22,7 +23,8 @@ struct Plan : DnnPlan {
   DnnOperation described;
 };
 
-// Has a plan for every operation that is not refused. A trial adds its cost to `clock`.
+// Has a plan for every operation that is not refused. A trial adds its cost to `clock`, and so does each plan that is
+// prepared.
 class AnsweringDevice : public Device {
  public:
   std::set<std::string> refused;  // keys of operations
@@ -33,6 +35,8 @@ class AnsweringDevice : public Device {
   std::vector<std::string> tuned;        // keys in the order of the calls
   std::vector<std::string> prepared;
   int prepared_of_each = 0;
+  double building = 0;  // seconds that preparing one operation takes
+  std::string lost;     // the error that made the device unusable
 
   const DeviceFacts& facts() const override { return facts_; }
   const DnnPlan* plan(const DnnOperation& operation, std::string* why) override {
@@ -40,10 +44,16 @@ class AnsweringDevice : public Device {
     if (why != nullptr) *why = found ? "" : "no engine\tsupports\nit";
     return found ? &plan_ : nullptr;
   }
-  void prepare(std::span<const DnnOperation> operations, int most) override {
+  void prepare(std::span<const DnnOperation> operations, int most, const std::function<bool()>& stop) override {
     prepared_of_each = most;
-    for (const DnnOperation& operation : operations) prepared.push_back(operation.key());
+    for (const DnnOperation& operation : operations) {
+      if (std::ranges::find(prepared, operation.key()) != prepared.end()) continue;
+      if (stop && stop()) return;
+      prepared.push_back(operation.key());
+      clock += building;
+    }
   }
+  std::string why_unusable() override { return lost; }
   double tune(const DnnOperation& operation, int most) override {
     EXPECT_GE(most, 4);
     tuned.push_back(operation.key());
@@ -231,6 +241,35 @@ TEST_F(KeptFusions, OneSearchServesLaterRuns) {
   EXPECT_EQ(device.trials, trials);
 }
 
+// A first search may have timed one plan of each operation. A later one looks further among the chosen way's plans.
+TEST_F(KeptFusions, PlansOfAKeptChoiceAreTimedOnceInALaterRunButNotInAResumedOne) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionTable first;
+  first.choose(device, site(device));
+  keep_fusions(folder_, first);
+  const auto tuned_with = [&](FusionTable& table) {
+    device.tuned.clear();
+    table.choose(device, site(device));
+    table.choose(device, site(device));
+    return device.tuned;
+  };
+  FusionTable later;
+  load_kept_fusions(folder_, later);
+  const std::size_t chosen = later.choose(device, site(device));
+  FusionTable again;
+  load_kept_fusions(folder_, again);
+  std::vector<std::string> operations;
+  for (const DnnOperation& o : site(device).ways[chosen].operations) operations.push_back(o.key());
+  EXPECT_EQ(tuned_with(again), operations);
+  FusionTable resumed;
+  resumed.load(first.text());
+  EXPECT_TRUE(tuned_with(resumed).empty());
+  FusionTable untimed(0);
+  load_kept_fusions(folder_, untimed);
+  EXPECT_TRUE(tuned_with(untimed).empty());
+}
+
 TEST_F(KeptFusions, AResumedRunsOwnChoiceComesFirst) {
   AnsweringDevice device;
   FusionTable by_bytes;
@@ -402,6 +441,127 @@ TEST(CudaFusionSearch, EqualRunsChooseEquallyAndAResumedOneTakesTheSame) {
     EXPECT_TRUE(resumed.tuned.empty());
     EXPECT_EQ(third.text(), first.text());
   }
+}
+
+// Returns parts whose run throws. When `lost` is not empty, the device is unusable from then on.
+std::function<std::vector<TrialPart>(Device&)> throws(AnsweringDevice& device, const std::string& lost = "") {
+  return [&device, lost](Device&) -> std::vector<TrialPart> {
+    return {{"", [&device, lost](Device&, Stream) {
+               device.lost = lost;
+               throw Error("the launch failed");
+             }}};
+  };
+}
+
+TEST(CudaFusionErrors, AWayThatThrowsIsRefusedAndTheOthersAreTimed) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionSite s = site(device);
+  s.ways[1].trial = throws(device);  // it would be the fastest
+  FusionTable table;
+  EXPECT_EQ(table.choose(device, s), 2u);
+  EXPECT_DOUBLE_EQ(table.choices().front().seconds, 0.002);
+  EXPECT_EQ(table.choices().front().refused, "sums: does not run: the launch failed");
+  EXPECT_EQ(device.trials, 2);
+
+  s.ways[0].trial = s.ways[1].trial;                                       // the guess
+  s.ways[2].trial = [](Device&) -> std::vector<TrialPart> { return {}; };  // no memory to time it
+  FusionTable another;
+  EXPECT_EQ(another.choose(device, s), 2u);
+
+  s.ways[2].trial = s.ways[1].trial;
+  const std::string why = message_of([&] { FusionTable().choose(device, s); });
+  for (const char* way : {"all in one", "sums", "separate"})
+    expect_contains(why, cat(way, ": does not run: the launch failed"));
+}
+
+TEST(CudaFusionErrors, TuningThatThrowsIsRecordedAndItsWayIsTimed) {
+  class Untunable : public AnsweringDevice {
+    double tune(const DnnOperation&, int) override { throw Error("no memory"); }
+  } device;
+  device.can_time = true;
+  FusionTable table;
+  EXPECT_EQ(table.choose(device, site(device)), 1u);
+  expect_contains(table.choices().front().refused, operation("").key() + " does not run: no memory");
+}
+
+TEST(CudaFusionErrors, ALostDeviceEndsTheSearchWithItsError) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionSite s = site(device);
+  s.ways[1].trial = throws(device, "an illegal address");
+  FusionTable table;
+  expect_contains(message_of([&] { table.choose(device, s); }), "the launch failed");
+  EXPECT_EQ(device.trials, 1);
+}
+
+// The proof fails here, because the device has no plan for the few samples of the proof.
+TEST(CudaFusionErrors, AWayThatWantsProofRunsOnlyAfterIt) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionSite s = site(device);
+  DnnOperation fast = operation(" +sums"), few = fast;
+  fast.engine = few.engine = Engine::hopper;
+  few.n = 2;
+  device.refused.insert(few.key());
+  int runs = 0;
+  s.ways.insert(s.ways.begin(), {.name = "unproved", .operations = {fast}, .bytes = 1, .trial = [&](Device&) {
+                                   return std::vector{TrialPart{"", [&](Device&, Stream) { ++runs; }}};
+                                 }});
+  FusionTable table;
+  EXPECT_EQ(table.choose(device, s), 2u);
+  EXPECT_EQ(runs, 0);
+  expect_contains(table.choices().front().refused, "unproved: no plan for " + few.key());
+}
+
+TEST_F(KeptFusions, ASearchThatEndsEarlyLeavesTheSitesThatItFinished) {
+  AnsweringDevice device;
+  device.can_time = true;
+  std::vector<FusionSite> sites = three_sizes(device);  // timed in the order 1, 2, 0
+  sites[0].ways[0].trial = throws(device, "an illegal address");
+  FusionTable table;
+  keep_fusions(path("plans"), table);
+  EXPECT_THROW(table.choose(device, sites), Error);
+
+  FusionTable later(0);
+  load_kept_fusions(path("plans"), later);
+  EXPECT_EQ(later.choose(device, three_sizes(device)), (std::vector<std::size_t>{1, 0, 0}));
+}
+
+// Building a plan takes a second. Plans may be built in 0.6 of the time.
+TEST_F(KeptFusions, WhatTheDeadlineLeavesOutKeepsItsGuessWhosePlansComeFirst) {
+  AnsweringDevice device;
+  device.can_time = true;
+  device.building = 1;
+  const std::vector<FusionSite> sites = {site_of_channels(device, 64, 0.5, 1), site_of_channels(device, 512, 0.5, 1),
+                                         site_of_channels(device, 128, 0.5, 1)};
+  const auto plain = [&](std::size_t i) { return sites[i].ways[1].operations[0].key(); };
+  FusionTable table(1000, 5, [&] { return device.clock; });
+  keep_fusions(path("plans"), table);
+  EXPECT_EQ(table.choose(device, sites), (std::vector<std::size_t>{1, 0, 1}));
+  EXPECT_EQ(device.prepared, (std::vector<std::string>{plain(1), plain(2), plain(0)}));
+  EXPECT_EQ(device.trials, 3);  // both ways of the first site, and the guess of the second
+  const std::string text = table.text();
+  EXPECT_EQ(std::ranges::count(text, '\n'), 3);
+  FusionTable later(0);
+  load_kept_fusions(path("plans"), later);
+  later.choose(device, sites);
+  EXPECT_EQ(later.choices()[1].seconds, 0.5);
+  EXPECT_EQ(later.choices()[2].seconds, 0) << "a site that is timed in part is searched again";
+
+  EXPECT_EQ(table.choose(device, site(device)), 0u) << "the time is that of all calls together";
+  EXPECT_EQ(device.trials, 3);
+}
+
+TEST(CudaFusionSearch, PlansOfGuessesAreBuiltEvenAfterTheDeadline) {
+  AnsweringDevice device;
+  device.can_time = true;
+  device.building = 1;
+  FusionTable table(1000, 2, [&] { return device.clock; });
+  EXPECT_EQ(table.choose(device, three_sizes(device)), (std::vector<std::size_t>{1, 1, 1}));
+  EXPECT_EQ(device.prepared.size(), 3u);
+  EXPECT_EQ(device.prepared_of_each, 1);
+  EXPECT_EQ(device.trials, 0);
 }
 
 TEST(CudaFusionTable, ALineThatIsNotUnderstoodIsNamed) {

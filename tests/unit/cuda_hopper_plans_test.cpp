@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/hopper/check.h"
 #include "base/random.h"
 #include "base/small_floats.h"
@@ -100,6 +102,11 @@ TEST(CudaHopperPlans, ADeviceWithoutTheLibraryOrOfAnotherKindRefuses) {
   const WithEnvironment elsewhere(Variables{{"RINGTRAIN_HOPPER_LIBRARY", "/nowhere/libringtrain-hopper.so"}});
   EXPECT_EQ(hopper::Plans(90).find(convolution(Type::bf16, 1), &why), nullptr);
   EXPECT_EQ(why, "there is no /nowhere/libringtrain-hopper.so (make hopper builds it)");
+  {
+    const WithEnvironment off(Variables{{"RINGTRAIN_HOPPER_LIBRARY", "none"}});
+    EXPECT_EQ(hopper::Plans(90).find(convolution(Type::bf16, 1), &why), nullptr);
+    EXPECT_EQ(why, "switched off by RINGTRAIN_HOPPER_LIBRARY");
+  }
   EXPECT_EQ(hopper::Plans(80).find(convolution(Type::bf16, 1), &why), nullptr);
   EXPECT_EQ(why, "kernels for compute capability 9.0 do not run on 8.0");
   DnnOperation o = convolution(Type::bf16, 1);
@@ -139,6 +146,31 @@ TEST(CudaHopperPlans, TheLibraryHasAtMostTwelveKernelsAndSaysWhy) {
 }
 
 // ---- The comparison before a layer uses a convolution of the library -----------------------------------------------
+
+// Without a driver nobody makes tensor maps. CUTLASS would launch its kernels with empty ones.
+TEST(CudaHopperPlans, ALaunchWhoseTensorMapIsRefusedIsAnError) {
+  std::string why;
+  const hopper::Library* found = library(&why);
+  if (found == nullptr) GTEST_SKIP() << why;
+  if (visible_devices() > 0) GTEST_SKIP() << "the driver of this machine makes tensor maps";
+  std::vector<float> memory(1024);
+  for (const DnnOperation& o : hopper_works(convolution(Type::bf16, 1))) {
+    const std::optional<hopper::Problem> problem = hopper::problem_of(o, &why);
+    ASSERT_TRUE(problem) << why;
+    const auto choice = found->choose(*problem, &why);
+    ASSERT_TRUE(choice) << o.key() << ": " << why;
+    std::size_t space = memory.size() * sizeof(float);
+    void* at = memory.data();
+    std::align(256, 1024, at, space);
+    const std::vector<void*> addresses(o.tensors().size(), at);
+    try {
+      found->launch(choice->instance, *problem, hopper::tensors_of(o, addresses), at, nullptr);
+      ADD_FAILURE() << o.key() << " was launched";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("tensor map"), std::string::npos) << o.key() << ": " << error.what();
+    }
+  }
+}
 
 TEST(CudaHopperPlans, RightResultsPassTheComparisonWithPlainOperations) {
   for (const Type type : {Type::bf16, Type::fp16})

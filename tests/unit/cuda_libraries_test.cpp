@@ -116,6 +116,27 @@ TEST(PackedPlans, CutAnywhereGiveThePlansBeforeTheCutAndNothingElse) {
   }
 }
 
+TEST(PackedPlans, OfAnotherVersionOfCudnnAreNamedOnceNoneFits) {
+  const std::filesystem::path cache = std::filesystem::path(testing::TempDir()) / "plans_of_versions";
+  std::filesystem::remove_all(cache);
+  const auto folder = [&](const char* gpu, const char* version) { return plan_folder(cache, gpu, version); };
+  const auto add_plan = [&](const std::filesystem::path& to) {
+    std::filesystem::create_directories(to);
+    std::ofstream(plan_file(to, 10)) << "plan";
+  };
+  EXPECT_EQ(folder("NVIDIA H100 80GB HBM3", "9.19.0"), cache / "NVIDIA-H100-80GB-HBM3-cudnn-9.19.0");
+  EXPECT_EQ(note_about_other_versions(folder("NVIDIA H200", "9.20.0")), "");
+  add_plan(folder("NVIDIA H100 80GB HBM3", "9.18.0"));
+  EXPECT_EQ(note_about_other_versions(folder("NVIDIA H200", "9.20.0")), "") << "plans of another GPU";
+  add_plan(folder("NVIDIA H200", "9.19.0"));
+  std::filesystem::create_directories(folder("NVIDIA H200", "9.20.0"));  // an empty folder has no plans
+  const std::string note = note_about_other_versions(folder("NVIDIA H200", "9.20.0"));
+  EXPECT_NE(note.find("keeps plans for cuDNN 9.19.0, and this is cuDNN 9.20.0"), std::string::npos) << note;
+  add_plan(folder("NVIDIA H200", "9.20.0"));
+  EXPECT_EQ(note_about_other_versions(folder("NVIDIA H200", "9.20.0")), "");
+  EXPECT_EQ(note_about_other_versions(""), "");
+}
+
 TEST(PackedPlans, ALineOfAnAnswerComesBackWithoutItsSeparatorInside) {
   const PlanAnswer found{.found = true, .workspace_bytes = 12, .engine = "eng1_k2=3"};
   for (const char separator : {',', '\t'}) EXPECT_EQ(parse_answer(to_line(found, separator), separator), found);

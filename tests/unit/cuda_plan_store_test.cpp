@@ -2,6 +2,7 @@
 // CUDA.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
@@ -93,10 +94,16 @@ class TimingDevice : public HostDevice {
   void run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, Stream stream) override {
     if (seconds.at(plan.engine()) < 0) throw Error("it does not run");
     ran_ = plan.engine();
+    finish_all();
+    const auto* input = static_cast<const std::uint16_t*>(tensors[0]);
+    zeros += std::count(input, input + plan.operation().tensors()[0].elements(), 0);
     HostDevice::run(plan, tensors, workspace, stream);
   }
+  std::string why_unusable() override { return lost; }
   bool can_time = true;
+  std::string lost;  // the error that made the device unusable
   int timings = 0;
+  std::ptrdiff_t zeros = 0;  // in the inputs of all runs
   std::map<std::string, double> seconds = {{"a", 4}, {"b", 3}, {"c", 1}, {"d", 2}, {"e", 1}, {"f", 2}};
 
  private:
@@ -140,6 +147,7 @@ TEST_F(CudaPlanStore, TheFirstGuessIsTakenUntilThePlansAreTimedAndTheFastestFrom
   device.check_guards();
   EXPECT_EQ(store.tune(wide, 4), 0) << "it is known now";
   EXPECT_EQ(device.timings, 4);
+  EXPECT_EQ(device.zeros, 0) << "plans are timed on random numbers";
 }
 
 TEST_F(CudaPlanStore, NoMoreAreTimedThanAskedForAndTheSettingStandsInItsPlace) {
@@ -177,6 +185,43 @@ TEST_F(CudaPlanStore, WhatWasPreparedIsNotBuiltAgain) {
   EXPECT_EQ(engine(store, deep), "e");
   store.prepare(operations, usual_plan_candidates);
   EXPECT_EQ(proposals.builds, asked);
+}
+
+TEST_F(CudaPlanStore, NoOperationIsBegunAfterTheDeadlineAndTheRestIsBuiltWhenAskedFor) {
+  PlanStore store = start();
+  const DnnOperation operations[] = {deep, none, wide};
+  testing::internal::CaptureStdout();
+  store.prepare(operations, 2, [&] {
+    const std::lock_guard lock(proposals.mutex);
+    return proposals.builds.contains(deep.key());
+  });
+  const std::string lines = testing::internal::GetCapturedStdout();
+  const std::size_t left_out = 3 - proposals.builds.size();
+  EXPECT_EQ(proposals.builds.at(deep.key()), 2u) << "the first of the list";
+  if (left_out > 0) expect_contains(lines, cat("; ", left_out, " operations were not reached by the deadline"));
+  EXPECT_EQ(engine(store, wide), "a");
+  testing::internal::CaptureStdout();
+  PlanStore stopped = start();
+  proposals.builds.clear();
+  stopped.prepare(operations, 2, [] { return true; });
+  EXPECT_TRUE(proposals.builds.empty());
+  expect_contains(testing::internal::GetCapturedStdout(), "cuDNN built 0 plans in 0 s (0 plans/s, ");
+  EXPECT_EQ(engine(stopped, wide), "a");
+}
+
+TEST_F(CudaPlanStore, APlanIsInTheCacheAsSoonAsItIsBuiltUnlessATimedOneIsThere) {
+  start(path("cache")).tune(wide, 4);
+  proposals.builds.clear();
+  const DnnOperation operations[] = {wide, deep, none};
+  start(path("cache")).prepare(operations, usual_plan_candidates);  // and then the process is killed
+  EXPECT_EQ(proposals.builds.size(), 3u);
+  proposals.builds.clear();
+  PlanStore later = start(path("cache"));
+  later.prepare(operations, 1);
+  EXPECT_EQ(engine(later, wide), "c");
+  EXPECT_EQ(engine(later, deep), "e");
+  EXPECT_EQ(engine(later, none), "none");
+  EXPECT_TRUE(proposals.builds.empty());
 }
 
 TEST_F(CudaPlanStore, WhereNothingWillBeTimedOnePlanIsBuilt) {
@@ -288,6 +333,9 @@ TEST_F(CudaPlanStore, APlanThatDoesNotRunLosesAndWhatCannotBeTimedStays) {
   store.tune(wide, 4);
   expect_contains(testing::internal::GetCapturedStderr(), "the plan c of '" + wide.key());
   EXPECT_EQ(engine(store, wide), "d");
+  device.seconds["f"] = -1;
+  device.lost = "an illegal address";
+  expect_contains(message_of([&] { store.tune(deep, 2); }), "it does not run");
   device.can_time = false;
   EXPECT_EQ(store.tune(deep, 4), 0);
   EXPECT_EQ(engine(store, deep), "e");

@@ -1,13 +1,21 @@
 #include "backend/cuda/device/described.h"
 
+#include <atomic>
 #include <cstdlib>
+#include <exception>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
 
 #include "backend/cuda/device/plan_process.h"
 #include "backend/cuda/hopper/plans.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json_input.h"
 #include "base/utf8.h"
 
@@ -155,24 +163,28 @@ class DescribedDevice : public Device {
   void launch(CapturedGraph, Stream) override { refuse(); }
   double time(const std::function<void(Stream)>&, int) override { return -1; }
 
+ protected:
+  // Returns cuDNN's answer about an operation that is asked for the first time.
+  virtual PlanAnswer answer_to(const DnnOperation& operation) {
+    const std::uint64_t graph = process_.hash(operation);
+    if (const PlanAnswer* kept = cache_.find(facts_.cudnn_version, graph, operation.key())) return *kept;
+    PlanAnswer answer = process_.plan(operation);
+    cache_.add(facts_.cudnn_version, graph, operation.key(), answer);
+    return answer;
+  }
+  bool is_known(const DnnOperation& operation) const { return plans_.contains(operation.key()); }
+  void add(const DnnOperation& operation, PlanAnswer answer) {
+    plans_[operation.key()] = std::make_unique<DescribedDnnPlan>(operation, std::move(answer));
+  }
+
  private:
   [[noreturn]] void refuse() const {
     throw Error(cat("the ", facts_.name, " is only described: nothing can be executed on it"));
   }
 
   const DescribedDnnPlan& known(const DnnOperation& operation) {
-    const std::string key = operation.key();
-    auto& plan = plans_[key];
-    if (!plan) {
-      const std::uint64_t graph = process_.hash(operation);
-      if (const PlanAnswer* kept = cache_.find(facts_.cudnn_version, graph, key)) {
-        plan = std::make_unique<DescribedDnnPlan>(operation, *kept);
-      } else {
-        plan = std::make_unique<DescribedDnnPlan>(operation, process_.plan(operation));
-        cache_.add(facts_.cudnn_version, graph, key, plan->answer());
-      }
-    }
-    return *plan;
+    if (!is_known(operation)) add(operation, answer_to(operation));
+    return *plans_.at(operation.key());
   }
 
   PlanProcess process_;
@@ -184,6 +196,77 @@ class DescribedDevice : public Device {
   std::map<std::uintptr_t, std::int64_t> sizes_;
   std::uintptr_t next_address_ = std::uintptr_t{1} << 40, handles_ = 1;
   std::int64_t allocated_ = 0;
+};
+
+class SavingDevice : public DescribedDevice {
+ public:
+  SavingDevice(const DeviceDescription& description, const std::string& plan_cache, int threads, SavedPlans& saved)
+      : DescribedDevice(description, ""), description_(description), threads_(threads), saved_(saved) {
+    saved_.folder = plan_folder(plan_cache, facts().name, facts().cudnn_version).string();
+    std::filesystem::create_directories(saved_.folder);
+  }
+  bool plans_every_way() const override { return true; }
+
+  void prepare(std::span<const DnnOperation> operations, int, const std::function<bool()>&) override {
+    std::vector<const DnnOperation*> wanted;
+    std::set<std::string> keys;
+    for (const DnnOperation& operation : operations)
+      if (operation.engine != Engine::hopper && !is_known(operation) && keys.insert(operation.key()).second)
+        wanted.push_back(&operation);
+    std::vector<PlanAnswer> answers(wanted.size());
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&] {
+      PlanProcess process(description_.name, description_.json);
+      for (std::size_t i = next++; i < wanted.size(); i = next++) answers[i] = saved_answer(process, *wanted[i]);
+    };
+    run_on_threads(std::min<std::size_t>(wanted.size(), static_cast<std::size_t>(threads_)), work);
+    for (std::size_t i = 0; i < wanted.size(); ++i) add(*wanted[i], std::move(answers[i]));
+  }
+
+ protected:
+  PlanAnswer answer_to(const DnnOperation& operation) override {
+    if (!own_process_) own_process_ = std::make_unique<PlanProcess>(description_.name, description_.json);
+    return saved_answer(*own_process_, operation);
+  }
+
+ private:
+  // Takes the answer that an earlier call has saved, or asks cuDNN and saves the answer.
+  PlanAnswer saved_answer(PlanProcess& process, const DnnOperation& operation) {
+    const std::filesystem::path file = plan_file(saved_.folder, process.hash(operation));
+    std::ifstream in(file, std::ios::binary);
+    PackedPlans kept = unpack({std::istreambuf_iterator<char>(in), {}});
+    const auto found = kept.find(operation.key());
+    PlanAnswer answer = found != kept.end() ? std::move(found->second) : process.pack(operation);
+    if (found == kept.end() && !replace_cache_file(file.string(), pack({{operation.key(), answer}})))
+      throw Error(cat(file.string(), " cannot be written"), "Name another folder, or free some space.");
+    const std::lock_guard lock(counting_);
+    ++(answer.found ? saved_.found : saved_.refused);
+    return answer;
+  }
+
+  // Rethrows the first error of the threads after all have ended.
+  static void run_on_threads(std::size_t count, const std::function<void()>& work) {
+    std::exception_ptr error;
+    std::mutex writing;
+    const auto guarded = [&] {
+      try {
+        work();
+      } catch (...) {
+        const std::lock_guard lock(writing);
+        if (!error) error = std::current_exception();
+      }
+    };
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < count; ++i) threads.emplace_back(guarded);
+    for (std::thread& thread : threads) thread.join();
+    if (error) std::rethrow_exception(error);
+  }
+
+  DeviceDescription description_;
+  int threads_;
+  SavedPlans& saved_;
+  std::mutex counting_;
+  std::unique_ptr<PlanProcess> own_process_;
 };
 
 }  // namespace
@@ -223,6 +306,11 @@ DeviceDescription find_description(const std::string& name_or_file) {
 
 std::unique_ptr<Device> make_described_device(const DeviceDescription& description, const std::string& plan_cache) {
   return std::make_unique<DescribedDevice>(description, plan_cache);
+}
+
+std::unique_ptr<Device> make_saving_device(const DeviceDescription& description, const std::string& plan_cache,
+                                           int threads, SavedPlans& saved) {
+  return std::make_unique<SavingDevice>(description, plan_cache, threads, saved);
 }
 
 }  // namespace ringtrain::cuda

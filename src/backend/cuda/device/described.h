@@ -28,6 +28,18 @@ DeviceDescription find_description(const std::string& name_or_file);
 // Error when cuDNN or the stand-in driver is missing.
 std::unique_ptr<Device> make_described_device(const DeviceDescription& description, const std::string& plan_cache);
 
+// Counts the plans that a saving device has written.
+struct SavedPlans {
+  std::string folder;
+  int found = 0, refused = 0;
+};
+// Makes a described device that builds the plans of every way to compute the network, and not only of the way that it
+// would guess. It writes them, and cuDNN's refusals, below `plan_cache`, where a real GPU of this kind finds them
+// (machine.plan_cache). So the first start there builds no plans. Builds on up to `threads` threads. `saved` is filled
+// while the device lives.
+std::unique_ptr<Device> make_saving_device(const DeviceDescription& description, const std::string& plan_cache,
+                                           int threads, SavedPlans& saved);
+
 // A rank's process also holds this memory on the GPU, in addition to vectors and programs. Both numbers are estimates,
 // not measurements.
 inline constexpr std::int64_t context_estimate_bytes = std::int64_t{640} << 20;  // CUDA's context and cuDNN's kernels

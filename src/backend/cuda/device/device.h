@@ -93,9 +93,13 @@ class Device {
   // Returns a plan for this operation. Returns null when there is none; `why` is then the reason in cuDNN's words.
   // Equal operations share one plan.
   virtual const DnnPlan* plan(const DnnOperation& operation, std::string* why = nullptr) = 0;
-  // Builds up to `most` plans for each of these operations, so that plan() and tune() find them later. Uses several
-  // host threads when that helps. Callers that will time nothing pass 1.
-  virtual void prepare(std::span<const DnnOperation> /*operations*/, int /*most*/) {}
+  // Builds up to `most` plans for each of these operations in their order, so that plan() and tune() find them later.
+  // Callers that will time nothing pass 1. Uses several host threads when that helps. They call `stop` before each
+  // operation. Once it returns true, no other operation is begun. An empty `stop` never stops.
+  virtual void prepare(std::span<const DnnOperation> /*operations*/, int /*most*/,
+                       const std::function<bool()>& /*stop*/) {}
+  // Returns whether prepare() wants the operations of every way to compute a layer, although nothing is timed.
+  virtual bool plans_every_way() const { return false; }
   // Times up to `most` of cuDNN's plans for the operation; plan() returns the fastest of them from then on. Plans that
   // plan() returned before stay valid. Returns the seconds that the timing took. Returns 0 when the device cannot time,
   // or when the choice was made earlier.
@@ -119,8 +123,15 @@ class Device {
   virtual void launch(CapturedGraph graph, Stream stream) = 0;
 
   // Runs `work` in the compute stream, first once without timing it, then at most `repetitions` times. Returns the
-  // least device time of a timed run in seconds. A device that cannot time returns -1.
+  // least device time of a timed run in seconds. That is the time from the begin of the first command to the end of the
+  // last one, with the gaps between them. The host's time for queueing the commands does not count, because the device
+  // is kept busy until they are queued. Only where `repetitions` is 1 and queueing takes more than 60 us does a part of
+  // that time count. A device that cannot time returns -1.
   virtual double time(const std::function<void(Stream)>& work, int repetitions) = 0;
+
+  // Waits for the work of the compute stream. Returns "" if the device works. After an error that leaves it unusable,
+  // returns that error.
+  virtual std::string why_unusable() { return {}; }
 };
 
 // Owns memory of a device and releases it in the destructor.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,7 +63,7 @@ PlanProcess::~PlanProcess() {
 
 void PlanProcess::start() {
   int in[2], out[2];
-  if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) != 0 || pipe2(out, O_CLOEXEC) != 0)
     throw Error(cat("cannot create a pipe to the planner process: ", std::strerror(errno)));
   const std::string executable = planner_executable();
   const char* arguments[] = {executable.c_str(), planner_command, nullptr};
@@ -79,7 +80,7 @@ void PlanProcess::start() {
   to_child_ = in[1];
   from_child_ = out[0];
   buffer_.clear();
-  const std::optional<std::string> hello = write_line(description_) ? read_line() : std::nullopt;
+  const std::optional<std::string> hello = write(description_ + "\n") ? read_line() : std::nullopt;
   if (hello && hello->rfind("ready ", 0) == 0) {
     version_ = hello->substr(6);
     return;
@@ -117,6 +118,20 @@ std::optional<std::string> PlanProcess::read_line() {
       buffer_.erase(0, end + 1);
       return line;
     }
+    if (!receive()) return std::nullopt;
+  }
+}
+
+std::optional<std::string> PlanProcess::read_bytes(std::size_t count) {
+  while (buffer_.size() < count)
+    if (!receive()) return std::nullopt;
+  std::string bytes = buffer_.substr(0, count);
+  buffer_.erase(0, count);
+  return bytes;
+}
+
+bool PlanProcess::receive() {
+  for (;;) {
     pollfd ready = {from_child_, POLLIN, 0};
     const int count = poll(&ready, 1, answer_limit_seconds * 1000);
     if (count < 0 && errno == EINTR) continue;
@@ -125,25 +140,29 @@ std::optional<std::string> PlanProcess::read_line() {
       throw Error(cat("cuDNN gave no answer about a plan within ", answer_limit_seconds, " s"),
                   "Is this machine busy with something else? Try again.");
     }
-    char text[4096];
+    char text[65536];
     const ssize_t bytes = read(from_child_, text, sizeof text);
     if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return std::nullopt;
+    if (bytes <= 0) return false;
     buffer_.append(text, static_cast<std::size_t>(bytes));
+    return true;
   }
 }
 
-bool PlanProcess::write_line(const std::string& text) {
-  const std::string line = text + "\n";
-  const auto before = signal(SIGPIPE, SIG_IGN);  // writing to a child that has ended must not end this process
-  const ssize_t written = write(to_child_, line.data(), line.size());
-  signal(SIGPIPE, before);
-  return written == static_cast<ssize_t>(line.size());
+bool PlanProcess::write(const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    // The flag prevents the signal that would end this process when the child has ended.
+    const ssize_t written = send(to_child_, text.data() + done, text.size() - done, MSG_NOSIGNAL);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    done += static_cast<std::size_t>(written);
+  }
+  return true;
 }
 
 std::optional<std::string> PlanProcess::ask(const std::string& question) {
   if (child_ < 0) start();
-  if (!write_line(question)) return std::nullopt;
+  if (!write(question)) return std::nullopt;
   std::optional<std::string> answer = read_line();
   if (answer && answer->rfind("error\t", 0) == 0) throw Error(answer->substr(6));
   return answer;
@@ -170,16 +189,37 @@ void PlanProcess::tell_progress() {
 }
 
 PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& operation) {
-  const std::optional<std::string> line = ask(cat(verb, " ", operation.key()));
+  const std::optional<std::string> line = ask(cat(verb, " ", operation.key(), "\n"));
   tell_progress();
-  if (line) return parse_answer(*line, '\t');
+  return line ? parse_answer(*line, '\t') : refusal_of_crash();
+}
+
+PlanAnswer PlanProcess::pack(const DnnOperation& operation) {
+  const std::optional<std::string> line = ask(cat("pack ", operation.key(), "\n"));
+  tell_progress();
+  if (!line) return refusal_of_crash();
+  const std::size_t tab = line->find('\t');
+  PlanAnswer answer = parse_answer(line->substr(tab + 1), '\t');
+  std::optional<std::string> bytes = read_bytes(std::stoul(line->substr(std::string("packed ").size())));
+  if (!bytes) return refusal_of_crash();
+  answer.bytes = std::move(*bytes);
+  return answer;
+}
+
+PlanAnswer PlanProcess::load(const DnnOperation& operation, const PlanAnswer& answer) {
+  const std::optional<std::string> line =
+      ask(cat("load ", answer.bytes.size(), " ", operation.key(), "\n") + answer.bytes);
+  return line ? parse_answer(*line, '\t') : refusal_of_crash();
+}
+
+PlanAnswer PlanProcess::refusal_of_crash() {
   PlanAnswer crashed;
   crashed.why = cat("cuDNN ", end_of_child());
   return crashed;
 }
 
 std::uint64_t PlanProcess::hash(const DnnOperation& operation) {
-  const std::optional<std::string> line = ask("hash " + operation.key());
+  const std::optional<std::string> line = ask(cat("hash ", operation.key(), "\n"));
   if (!line) throw Error(cat("the planner ", end_of_child(), " at '", operation.key(), "'"));
   return std::strtoull(line->c_str(), nullptr, 10);
 }

@@ -21,7 +21,7 @@ std::string planner_executable();
 // Returns the path of libcuda-stand-in.so, which lies in the same folder as that executable.
 std::string stand_in_driver_path();
 
-// Owns one child process and the two pipes to it. When the child dies, the next question starts a new one.
+// Owns one child process, a socket to it and a pipe from it. One thread uses it. When the child dies, the next question starts a new one.
 class PlanProcess {
  public:
   // `description` is one line of JSON. `name` appears in errors.
@@ -37,16 +37,24 @@ class PlanProcess {
   // crashes, the answer is a refusal with the name of the signal. Throws Error when no answer comes within 300 s.
   PlanAnswer plan(const DnnOperation& operation) { return answer_to("plan", operation); }
   PlanAnswer reload(const DnnOperation& operation) { return answer_to("reload", operation); }
+  // pack() asks for a plan with its bytes. load() asks whether cuDNN accepts the bytes of such an answer for the device;
+  // the result is a refusal with the reason if it does not.
+  PlanAnswer pack(const DnnOperation& operation);
+  PlanAnswer load(const DnnOperation& operation, const PlanAnswer& answer);
   std::uint64_t hash(const DnnOperation& operation);
 
  private:
   PlanAnswer answer_to(const std::string& verb, const DnnOperation& operation);
+  PlanAnswer refusal_of_crash();
   void start();
   void stop();
   void tell_progress();
-  std::optional<std::string> ask(const std::string& question);  // no value: the child has ended
-  bool write_line(const std::string& text);
+  // Sends a question, which ends with a line break or with bytes. No value: the child has ended.
+  std::optional<std::string> ask(const std::string& question);
+  bool write(const std::string& text);
+  bool receive();  // adds what the child has written to the buffer; false: the child has ended
   std::optional<std::string> read_line();
+  std::optional<std::string> read_bytes(std::size_t count);
   std::string end_of_child();
 
   std::string name_, description_, version_, buffer_;

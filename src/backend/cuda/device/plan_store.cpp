@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "backend/cuda/device/random_memory.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -23,6 +25,7 @@ namespace {
 constexpr int repetitions = 5;
 constexpr std::size_t most_threads = 16;  // one compilation uses a few hundred MiB
 constexpr int most_setting = 16;
+constexpr double least_logged_seconds = 1;  // building that took less is not worth a line
 
 std::optional<int> candidates_setting() {
   const char* text = std::getenv("RINGTRAIN_PLAN_CANDIDATES");
@@ -45,6 +48,19 @@ std::size_t usable_cores() {
 
 std::int64_t round_up(std::int64_t bytes) {
   return (bytes + 255) / 256 * 256;
+}
+
+std::optional<PlanAnswer> kept_in(const std::filesystem::path& path, const DnnOperation& operation) {
+  std::ifstream file(path, std::ios::binary);
+  PackedPlans kept = unpack({std::istreambuf_iterator<char>(file), {}});
+  const auto own = kept.find(operation.key());
+  if (own == kept.end()) return std::nullopt;
+  return std::move(own->second);
+}
+
+// A failure is ignored: without a cache the program is only slower.
+void write(const std::filesystem::path& path, const DnnOperation& operation, const PlanAnswer& answer) {
+  replace_cache_file(path.string(), pack({{operation.key(), answer}}));
 }
 
 }  // namespace
@@ -87,7 +103,7 @@ PlanStore::Known PlanStore::make(const DnnOperation& operation) {
     std::vector<std::unique_ptr<DnnPlan>> built = maker_->build(operation, 1, &made.why);
     if (!built.empty()) made.plan = std::move(built.front()), made.why.clear();
   }
-  if (const auto answer = answer_of(operation.key(), made)) write(operation, *answer);
+  if (const auto answer = answer_of(operation.key(), made)) keep(operation, *answer);
   return made;
 }
 
@@ -114,22 +130,28 @@ bool PlanStore::is_settled(const DnnOperation& operation, int most) const {
   return kept && (!kept->found || most == 1 || kept->timed >= most);
 }
 
-void PlanStore::prepare(std::span<const DnnOperation> operations, int most) {
+void PlanStore::prepare(std::span<const DnnOperation> operations, int most, const std::function<bool()>& stop) {
   if (most > 1) most = setting_.value_or(most);
   std::vector<const DnnOperation*> wanted;
   std::set<std::string> keys;
   for (const DnnOperation& operation : operations)
     if (keys.insert(operation.key()).second && !is_settled(operation, most)) wanted.push_back(&operation);
-  std::atomic<std::size_t> next = 0;
+  std::atomic<std::size_t> next = 0, begun = 0;
+  std::size_t built = 0;
   std::mutex writing;
+  const auto next_operation = [&] { return stop && stop() ? wanted.size() : next++; };
   const auto work = [&](PlanMaker& maker) {
-    for (std::size_t i = next++; i < wanted.size(); i = next++) try {
+    for (std::size_t i = next_operation(); i < wanted.size(); i = next_operation()) try {
+        ++begun;
         Candidates found = candidates(maker, *wanted[i], static_cast<std::size_t>(most));
         const std::lock_guard lock(writing);
+        write_first(maker, *wanted[i], found);
+        built += found.answers.size();
         prepared_[wanted[i]->key()] = std::move(found);
       } catch (const std::exception&) {  // find() asks again and reports the error
       }
   };
+  const double begin = now_seconds();
   std::vector<std::thread> others;
   const std::size_t threads = std::min({wanted.size(), usable_cores(), most_threads});
   while (others.size() + 1 < threads)
@@ -141,6 +163,20 @@ void PlanStore::prepare(std::span<const DnnOperation> operations, int most) {
     });
   work(*maker_);
   for (std::thread& thread : others) thread.join();
+  const double seconds = now_seconds() - begin;
+  const std::size_t left_out = wanted.size() - begun;
+  if (seconds < least_logged_seconds && left_out == 0) return;
+  const double tenths = std::round(10 * seconds) / 10,
+               rate = std::round(10 * static_cast<double>(built) / seconds) / 10;
+  log_info("cuDNN built ", built, " plans in ", tenths, " s (", rate, " plans/s, ", others.size() + 1, " threads)",
+           left_out == 0 ? "" : cat("; ", left_out, " operations were not reached by the deadline"));
+}
+
+void PlanStore::write_first(PlanMaker& maker, const DnnOperation& operation, const Candidates& found) const {
+  if (folder_.empty()) return;
+  const std::filesystem::path file = plan_file(folder_, maker.graph_hash(operation));
+  if (kept_in(file, operation)) return;  // it may have been timed
+  write(file, operation, found.answers.empty() ? PlanAnswer{.why = found.why} : found.answers.front());
 }
 
 double PlanStore::tune(const DnnOperation& operation, int most) {
@@ -167,7 +203,7 @@ double PlanStore::tune(const DnnOperation& operation, int most) {
     retired_.push_back(std::exchange(now.plan, std::move(plans[best])));
   }
   now.timed = most;
-  if (const auto answer = answer_of(key, now)) write(operation, *answer);
+  if (const auto answer = answer_of(key, now)) keep(operation, *answer);
   return spent;
 }
 
@@ -197,22 +233,13 @@ void PlanStore::take(PackedPlans plans) {
   taken_.merge(std::move(plans));
 }
 
-std::filesystem::path PlanStore::file_of(const DnnOperation& operation) const {
-  return folder_ / cat(std::hex, maker_->graph_hash(operation), ".plan");
-}
-
 std::optional<PlanAnswer> PlanStore::cached(const DnnOperation& operation) const {
   if (folder_.empty()) return std::nullopt;
-  std::ifstream file(file_of(operation), std::ios::binary);
-  PackedPlans kept = unpack({std::istreambuf_iterator<char>(file), {}});
-  const auto own = kept.find(operation.key());
-  if (own == kept.end()) return std::nullopt;
-  return std::move(own->second);
+  return kept_in(plan_file(folder_, maker_->graph_hash(operation)), operation);
 }
 
-// A failure is ignored: without a cache the program is only slower.
-void PlanStore::write(const DnnOperation& operation, const PlanAnswer& answer) const {
-  if (!folder_.empty()) replace_cache_file(file_of(operation).string(), pack({{operation.key(), answer}}));
+void PlanStore::keep(const DnnOperation& operation, const PlanAnswer& answer) const {
+  if (!folder_.empty()) write(plan_file(folder_, maker_->graph_hash(operation)), operation, answer);
 }
 
 std::vector<double> time_plans(Device& device, std::span<const std::unique_ptr<DnnPlan>> plans, double& spent) {
@@ -234,6 +261,7 @@ std::vector<double> time_plans(Device& device, std::span<const std::unique_ptr<D
   char* at = scratch.data<char>();
   for (const DnnTensor& tensor : tensors) {
     addresses.push_back(tensor.role == DnnRole::alpha ? static_cast<void*>(&alpha) : at);
+    fill_random(device, at, tensor.elements() * bytes_of(tensor.type), tensor.type, device.compute_stream());
     at += round_up(tensor.elements() * bytes_of(tensor.type));
   }
   std::vector<double> seconds;
@@ -241,6 +269,7 @@ std::vector<double> time_plans(Device& device, std::span<const std::unique_ptr<D
   for (const auto& plan : plans) try {
       seconds.push_back(device.time([&](Stream stream) { device.run(*plan, addresses, at, stream); }, repetitions));
     } catch (const Error& e) {
+      if (!device.why_unusable().empty()) throw;
       log_warning("the plan ", plan->engine(), " of '", operation.key(), "' does not run: ", e.what());
       seconds.push_back(-1);
     }

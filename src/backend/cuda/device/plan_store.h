@@ -45,7 +45,10 @@ class PlanStore {
   // These implement Device::plan(), prepare(), tune(), packed_plans() and take_plans(). A plan that find() has returned
   // stays valid.
   const DnnPlan* find(const DnnOperation& operation, std::string* why);
-  void prepare(std::span<const DnnOperation> operations, int most);
+  // When the time that prepare() took is worth a line, or when `stop` left operations out, it logs the plans that were
+  // built. The first plan of each operation is written to the folder as soon as it is built, so that a process that is
+  // killed has not built it in vain.
+  void prepare(std::span<const DnnOperation> operations, int most, const std::function<bool()>& stop = {});
   double tune(const DnnOperation& operation, int most);
   PackedPlans packed();
   void take(PackedPlans plans);
@@ -67,9 +70,9 @@ class PlanStore {
   bool is_settled(const DnnOperation& operation, int most) const;
   std::optional<PlanAnswer> cached(const DnnOperation& operation) const;
   static Candidates candidates(PlanMaker& maker, const DnnOperation& operation, std::size_t most);
+  void write_first(PlanMaker& maker, const DnnOperation& operation, const Candidates& found) const;
   std::optional<PlanAnswer> answer_of(const std::string& key, const Known& known);
-  void write(const DnnOperation& operation, const PlanAnswer& answer) const;
-  std::filesystem::path file_of(const DnnOperation& operation) const;
+  void keep(const DnnOperation& operation, const PlanAnswer& answer) const;  // in the folder
 
   Device& device_;
   std::unique_ptr<PlanMaker> maker_;
@@ -85,7 +88,7 @@ class PlanStore {
 
 // Times each plan of one operation on scratch memory and releases that memory. Returns the seconds of each plan;
 // negative means that the plan did not run. Returns nothing when the device cannot time or has no memory left. Adds the
-// time of the whole trial to `spent`.
+// time of the whole trial to `spent`. Throws the error of a plan that leaves the device unusable.
 std::vector<double> time_plans(Device& device, std::span<const std::unique_ptr<DnnPlan>> plans, double& spent);
 
 }  // namespace ringtrain::cuda

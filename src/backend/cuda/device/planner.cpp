@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <sstream>
 
 #include "backend/cuda/device/plan_process.h"
 #include "backend/cuda/dnn/plans.h"
@@ -41,11 +42,28 @@ std::unique_ptr<CudnnPlan> reloaded(const DnnPlanner& planner, const DnnOperatio
   return result;
 }
 
+// Reads the bytes that follow "load COUNT KEY", and loads them as a plan.
+PlanAnswer loaded(const DnnPlanner& planner, const std::string& question) {
+  std::istringstream words(question);
+  std::string verb, key;
+  PlanAnswer answer{.found = true};
+  std::size_t count = 0;
+  words >> verb >> count;
+  std::getline(words >> std::ws, key);
+  answer.bytes.resize(count);
+  std::cin.read(answer.bytes.data(), static_cast<std::streamsize>(count));
+  answer.found = planner.load(parse_operation(key), answer, &answer.why) != nullptr;
+  answer.bytes.clear();
+  return answer;
+}
+
+// Returns the answer's line, and the bytes that follow it after "pack".
 std::string answer(const DnnPlanner& planner, const std::string& question) {
   const std::size_t space = question.find(' ');
   const std::string verb = question.substr(0, space);
+  if (verb == "load") return to_line(loaded(planner, question), '\t') + "\n";
   const DnnOperation operation = parse_operation(question.substr(space + 1));
-  if (verb == "hash") return std::to_string(graph_hash(operation));
+  if (verb == "hash") return std::to_string(graph_hash(operation)) + "\n";
   PlanAnswer a;
   const std::unique_ptr<CudnnPlan> plan =
       verb == "reload" ? reloaded(planner, operation, &a.why) : planner.plan(operation, &a.why);
@@ -54,7 +72,9 @@ std::string answer(const DnnPlanner& planner, const std::string& question) {
     a.workspace_bytes = plan->workspace_bytes();
     a.engine = plan->engine();
   }
-  return to_line(a, '\t');
+  if (verb != "pack") return to_line(a, '\t') + "\n";
+  if (plan) a.bytes = plan->packed().bytes;
+  return cat("packed ", a.bytes.size(), '\t', to_line(a, '\t'), '\n') + a.bytes;
 }
 
 }  // namespace
@@ -77,9 +97,9 @@ int run_planner() {
       try {
         text = answer(planner, line);
       } catch (const std::exception& e) {  // only this question fails; the next one may succeed
-        text = cat("error\t", e.what());
+        text = cat("error\t", e.what(), "\n");
       }
-      std::fprintf(answers, "%s\n", text.c_str());
+      std::fwrite(text.data(), 1, text.size(), answers);
       std::fflush(answers);
     }
   } catch (const Error& e) {

@@ -1,6 +1,7 @@
 #include "backend/cuda/dnn/packed_plans.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <vector>
 
@@ -83,6 +84,48 @@ PackedPlans unpack(const std::string& text) {
     at += bytes;
   }
   return plans;
+}
+
+namespace {
+
+const char* const before_version = "-cudnn-";
+
+std::string file_name(std::string text) {
+  for (char& c : text)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.') c = '-';
+  return text;
+}
+
+bool has_plans(const std::filesystem::path& folder) {
+  std::error_code failed;
+  const std::filesystem::directory_iterator files(folder, failed);
+  return !failed && files != std::filesystem::directory_iterator();
+}
+
+}  // namespace
+
+std::filesystem::path plan_folder(const std::string& cache, const std::string& gpu, const std::string& cudnn_version) {
+  if (cache.empty()) return {};
+  return std::filesystem::path(cache) / file_name(cat(gpu, before_version, cudnn_version));
+}
+
+std::filesystem::path plan_file(const std::filesystem::path& folder, std::uint64_t graph_hash) {
+  return folder / cat(std::hex, graph_hash, ".plan");
+}
+
+std::string note_about_other_versions(const std::filesystem::path& folder) {
+  if (folder.empty() || has_plans(folder)) return {};
+  const std::string name = folder.filename().string(), stem = name.substr(0, name.rfind(before_version));
+  std::string others;
+  std::error_code failed;
+  for (const auto& other : std::filesystem::directory_iterator(folder.parent_path(), failed)) {
+    const std::string found = other.path().filename().string();
+    if (found.rfind(stem + before_version, 0) == 0 && has_plans(other.path()))
+      others += cat(others.empty() ? "" : " and ", found.substr(stem.size() + std::string(before_version).size()));
+  }
+  if (others.empty()) return {};
+  return cat(folder.parent_path().string(), " keeps plans for cuDNN ", others, ", and this is cuDNN ",
+             name.substr(stem.size() + std::string(before_version).size()), ": plans are built again");
 }
 
 }  // namespace ringtrain::cuda

@@ -1,8 +1,9 @@
 // PlanAnswer is cuDNN's answer about one operation. Answers have this one form everywhere: for a described device, in
-// the cache, in messages to other ranks and in a run's folder.
+// the cache, in messages to other ranks and in a run's folder. This file also says where a cache keeps its plans.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -29,5 +30,14 @@ using PackedPlans = std::map<std::string, PlanAnswer>;
 std::string pack(const PackedPlans& plans);
 // Reads plans until it meets something that it does not understand. The plans after that place are made anew.
 PackedPlans unpack(const std::string& text);
+
+// Returns the folder below `cache` that keeps the plans for this kind of GPU ("NVIDIA H200") and this version of cuDNN
+// ("9.19.0"). When `cache` is "", the result is empty.
+std::filesystem::path plan_folder(const std::string& cache, const std::string& gpu, const std::string& cudnn_version);
+// Returns the file in that folder that keeps the plan of one graph. It holds the text of pack() for one operation.
+std::filesystem::path plan_file(const std::filesystem::path& folder, std::uint64_t graph_hash);
+// Returns a sentence for the user when `folder` has no plans but the cache has plans for this kind of GPU with another
+// version of cuDNN. Returns "" otherwise. A plan works with the version that made it only.
+std::string note_about_other_versions(const std::filesystem::path& folder);
 
 }  // namespace ringtrain::cuda

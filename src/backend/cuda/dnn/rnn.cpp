@@ -1,5 +1,9 @@
 #include "backend/cuda/dnn/rnn.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
 #include "base/error.h"
 
 namespace ringtrain::cuda {
@@ -16,6 +20,20 @@ const char* rnn_algorithm_name(RnnAlgorithm algorithm) {
       return "persist_small_h";
   }
   return "?";
+}
+
+std::string why_excluded(RnnAlgorithm algorithm) {
+  const char* const setting = std::getenv("RINGTRAIN_WITHOUT_RNN");
+  std::istringstream names(setting != nullptr ? setting : "");
+  std::string why;
+  for (std::string name; std::getline(names, name, ',');) {
+    if (std::ranges::none_of(rnn_algorithms, [&](RnnAlgorithm a) { return name == rnn_algorithm_name(a); }))
+      throw Error(
+          cat("RINGTRAIN_WITHOUT_RNN names '", name, "', which is no algorithm of a recurrent layer"),
+          "Choose from standard, persist_static, persist_dynamic and persist_small_h, with commas between them.");
+    if (name == rnn_algorithm_name(algorithm)) why = "excluded by RINGTRAIN_WITHOUT_RNN";
+  }
+  return why;
 }
 
 std::string RnnOperation::key() const {

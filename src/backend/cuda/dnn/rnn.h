@@ -15,6 +15,9 @@ enum class RnnAlgorithm { standard, persist_static, persist_dynamic, persist_sma
 inline constexpr RnnAlgorithm rnn_algorithms[] = {RnnAlgorithm::standard, RnnAlgorithm::persist_static,
                                                   RnnAlgorithm::persist_dynamic, RnnAlgorithm::persist_small_h};
 const char* rnn_algorithm_name(RnnAlgorithm algorithm);
+// Returns the reason why no plan may use this algorithm, or "". The variable RINGTRAIN_WITHOUT_RNN names algorithms
+// that are excluded, with commas between them. Throws Error when it has another name.
+std::string why_excluded(RnnAlgorithm algorithm);
 
 struct RnnOperation {
   std::int64_t layers = 1, input = 0, hidden = 0, length = 0, batch = 0;

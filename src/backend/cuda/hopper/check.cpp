@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -55,7 +56,7 @@ DnnOperation plain(DnnOperation o) {
 // Holds the tensors of an operation, in the device's memory and in page-locked memory of the host.
 class Tensors {
  public:
-  Tensors(Device& device, const DnnOperation& operation) : device_(device), described_(operation.tensors()) {
+  Tensors(Device& device, const DnnOperation& operation) : Tensors(device, operation.tensors()) {
     for (const DnnTensor& tensor : described_) {
       const std::int64_t bytes = tensor.elements() * bytes_of(tensor.type);
       on_device_.emplace_back(device, bytes, "a convolution's check");
@@ -113,6 +114,9 @@ class Tensors {
   }
 
  private:
+  // When the constructor that calls this one throws, the destructor still releases the memory.
+  Tensors(Device& device, std::vector<DnnTensor> described) : device_(device), described_(std::move(described)) {}
+
   Device& device_;
   std::vector<DnnTensor> described_;
   std::vector<DeviceMemory> on_device_;

@@ -2,16 +2,30 @@
 // because some headers do not include what they use.
 #pragma once
 
+#include "backend/cuda/hopper/instance.h"
+
 // clang-format off
 #include "cutlass/cutlass.h"
+#include "cutlass/cuda_host_adapter.hpp"
+// clang-format on
+
+// CUTLASS asks the driver for tensor maps through this macro, and only asserts that the driver gives them. A kernel
+// whose map was refused would read from anywhere.
+#undef CUTLASS_CUDA_DRIVER_WRAPPER_CALL
+#define CUTLASS_CUDA_DRIVER_WRAPPER_CALL(function)                       \
+  [](auto... arguments) {                                                \
+    const CUresult given = cutlass::call_##function(arguments...);       \
+    ::ringtrain::cuda::hopper::note_tensor_map(static_cast<int>(given)); \
+    return given;                                                        \
+  }
+
+// clang-format off
 #include "cutlass/conv/device/conv_universal_adapter.hpp"
 #include "cutlass/conv/kernel/conv_universal.hpp"
 #include "cutlass/conv/collective/collective_builder.hpp"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp"
 // clang-format on
-
-#include "backend/cuda/hopper/interface.h"
 
 namespace ringtrain::cuda::hopper {
 

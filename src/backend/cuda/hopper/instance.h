@@ -20,7 +20,11 @@ struct Instance {
   cudaError_t (*launch)(const Problem&, const Tensors&, const Partials&, cudaStream_t);
 };
 
+// Notes the driver's answer to a request for a tensor map: 0 (CUDA_SUCCESS), or an error.
+void note_tensor_map(int result);
+
 // Launches the kernel in clusters of `cluster` blocks in x. Raises the kernel's limit of dynamic shared memory first.
+// Launches nothing and returns an error when the driver has refused one of the kernel's tensor maps.
 cudaError_t launch_clusters(const void* kernel, dim3 grid, unsigned threads, int cluster, int shared_bytes,
                             void* params, cudaStream_t stream);
 

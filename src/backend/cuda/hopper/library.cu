@@ -31,6 +31,8 @@ Instance weight_gradient_fp16_128x128();
 
 namespace {
 
+thread_local int refused_map = 0;  // the driver's answer for the first tensor map of a launch that it refused
+
 // The order of the instances has no meaning. Library::choose() compares their tiles.
 const Instance* instances(int* count) {
   static const Instance all[] = {
@@ -79,9 +81,10 @@ cudaError_t add_up(const Instance& of, const Problem& p, const Tensors& t, const
     return cudaGetLastError();
   }
   const std::int64_t count = p.k * p.r * p.r * p.c;
-  const on_device::ReduceSplitsArguments a{partials.splits, t.result, count,
-                                           static_cast<int>(weight_gradient_splits(p, of.description)), t.alpha};
-  const auto grid = static_cast<unsigned>(tiles_of(count, 8 * on_device::reduce_threads));
+  const auto splits = static_cast<int>(weight_gradient_splits(p, of.description));
+  const int sharers = on_device::sharers_of(splits);
+  const on_device::ReduceSplitsArguments a{partials.splits, t.result, count, splits, sharers, t.alpha};
+  const auto grid = static_cast<unsigned>(tiles_of(count, 8 * on_device::reduce_threads / sharers));
   const auto launch = [&](auto kernel) { kernel<<<grid, on_device::reduce_threads, 0, stream>>>(a); };
   if (p.result == Element::fp32)
     launch(on_device::reduce_splits<float>);
@@ -108,6 +111,10 @@ std::string missing(const Problem& p, const Tensors& t, const void* workspace) {
 
 }  // namespace
 
+void note_tensor_map(int result) {
+  if (refused_map == 0) refused_map = result;
+}
+
 Description described(const char* name, Work work, Element type, int rows, int columns, int depth, int cluster,
                       unsigned threads, int shared_bytes) {
   Description d{};
@@ -125,6 +132,7 @@ Description described(const char* name, Work work, Element type, int rows, int c
 
 cudaError_t launch_clusters(const void* kernel, dim3 grid, unsigned threads, int cluster, int shared_bytes,
                             void* params, cudaStream_t stream) {
+  if (refused_map != 0) return cudaErrorInvalidValue;
   // The limit is set at every launch, because it belongs to the current device. The call is cheap.
   if (const cudaError_t status =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -180,7 +188,12 @@ RINGTRAIN_EXPORT int ringtrain_hopper_launch(int index, const Problem* problem, 
   const Partials partials{reinterpret_cast<float*>(base + space.sum), reinterpret_cast<float*>(base + space.sum_other),
                           reinterpret_cast<float*>(base + space.splits)};
   const auto in = static_cast<cudaStream_t>(stream);
+  refused_map = 0;
   cudaError_t status = of->launch(*problem, *tensors, partials, in);
+  if (refused_map != 0)
+    return fail(std::string(of->description.name) + ": the driver makes no tensor map for this problem (its error " +
+                    std::to_string(refused_map) + ")",
+                why, why_bytes);
   if (status == cudaSuccess) status = add_up(*of, *problem, *tensors, partials, space, in);
   if (status == cudaSuccess) return 0;
   return fail(std::string(of->description.name) + ": " + cudaGetErrorString(status), why, why_bytes);

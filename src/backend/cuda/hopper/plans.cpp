@@ -27,6 +27,8 @@ std::optional<Work> work_of(const DnnOperation& o) {
   return std::nullopt;
 }
 
+constexpr const char* no_library = "none";  // this value of RINGTRAIN_HOPPER_LIBRARY switches the library off
+
 std::string library_path() {
   if (const char* named = std::getenv("RINGTRAIN_HOPPER_LIBRARY"); named != nullptr && *named != '\0') return named;
   return (std::filesystem::path(planner_executable()).parent_path() / library_file).string();
@@ -112,6 +114,10 @@ Tensors tensors_of(const DnnOperation& o, std::span<void* const> tensors) {
 }
 
 std::unique_ptr<Library> Library::open(const std::string& path, std::string& why) {
+  if (path == no_library) {
+    why = "switched off by RINGTRAIN_HOPPER_LIBRARY";
+    return nullptr;
+  }
   if (!std::filesystem::exists(path)) {
     why = cat("there is no ", path, " (make hopper builds it)");
     return nullptr;

@@ -30,8 +30,8 @@ inline bool runs_on(int compute_capability) {
 class Library {
  public:
   // Opens the library once: the file libringtrain-hopper.so next to the executable, or the file that
-  // RINGTRAIN_HOPPER_LIBRARY names. Returns null when there is no such file, when it cannot be opened, or when it
-  // belongs to another version of the program; `why` is then the reason.
+  // RINGTRAIN_HOPPER_LIBRARY names. Returns null when there is no such file, when it cannot be opened, when it belongs
+  // to another version of the program, or when that variable is "none"; `why` is then the reason.
   static const Library* find(std::string* why);
   const std::vector<Description>& instances() const { return instances_; }
 

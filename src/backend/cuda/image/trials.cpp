@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "backend/cuda/device/random_memory.h"
 #include "backend/cuda/image/norm.h"
 #include "base/error.h"
 
@@ -75,6 +76,7 @@ std::vector<TrialPart> trial_of(Device& device, const ImageContext& context, con
   const std::int64_t bytes = schedule.arena().bytes();
   if (device.allocated_bytes() + bytes > device.facts().free_bytes) return {};
   site->memory = DeviceMemory(device, bytes, "timing of a layer");
+  fill_random(device, site->memory.data(), bytes, context.type, device.compute_stream());
   schedule.bind(site->memory.data<char>());
   std::vector<TrialPart> parts;
   for (const Command& command : schedule.commands())

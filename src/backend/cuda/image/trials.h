@@ -29,8 +29,8 @@ class SiteCommands {
   Emission emission_;
 };
 
-// Returns each command as a part to be timed. The parts share scratch memory of their own. The result is empty when the
-// device has no room for it.
+// Returns each command as a part to be timed. The parts share scratch memory of their own, with random numbers. The
+// result is empty when the device has no room for it.
 std::vector<TrialPart> trial_of(Device& device, const ImageContext& context, const ConvolutionLayer& layer,
                                 const ConvolutionPlan& plan);
 

@@ -3,19 +3,20 @@
 #include <algorithm>
 #include <memory>
 
+#include "backend/cuda/device/random_memory.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
 
 namespace {
 
-// Runs calls on zeros, to be timed. The first run allocates the memory, and all ways of a site share it.
+// Runs calls on random numbers, to be timed. The first run allocates the memory, and all ways of a site share it.
 class Trial {
  public:
   void run(Device& device, Stream stream, const std::vector<RnnOperation>& calls) {
     std::vector<const RnnPlan*> plans;
     for (const RnnOperation& call : calls) plans.push_back(device.plan(call));
-    take(device, plans);
+    take(device, plans, stream);
     for (const RnnPlan* plan : plans)
       device.run_forward(*plan,
                          {.x = x_.data(),
@@ -39,25 +40,30 @@ class Trial {
   }
 
  private:
-  static void grow(Device& device, DeviceMemory& memory, std::int64_t bytes) {
-    if (memory.bytes() >= bytes) return;
+  // Returns whether the memory is new.
+  static bool grow(Device& device, DeviceMemory& memory, std::int64_t bytes) {
+    if (memory.bytes() >= bytes) return false;
     memory = DeviceMemory();
     memory = DeviceMemory(device, bytes, "timing of recurrent calls");
+    return true;
   }
 
-  void take(Device& device, const std::vector<const RnnPlan*>& plans) {
+  void take(Device& device, const std::vector<const RnnPlan*>& plans, Stream stream) {
+    const auto grow_random = [&](DeviceMemory& memory, std::int64_t bytes, Type type) {
+      if (grow(device, memory, bytes)) fill_random(device, memory.data(), bytes, type, stream);
+    };
     for (const RnnPlan* plan : plans) {
       const RnnOperation& o = plan->operation();
       const std::int64_t row = o.length * o.batch * bytes_of(o.type);
-      grow(device, x_, row * o.input);
+      grow_random(x_, row * o.input, o.type);
+      grow_random(weights_, plan->weight_bytes(), o.type);
       grow(device, y_, row * o.hidden);
-      grow(device, weights_, plan->weight_bytes());
       grow(device, workspace_, plan->workspace_bytes());
       grow(device, reserve_, plan->reserve_bytes());
       if (!o.training) continue;
+      grow_random(dy_, row * o.hidden, o.type);
+      grow_random(d_weights_, plan->weight_bytes(), o.type);
       grow(device, dx_, row * o.input);
-      grow(device, dy_, row * o.hidden);
-      grow(device, d_weights_, plan->weight_bytes());
     }
   }
 

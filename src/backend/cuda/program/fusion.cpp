@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <functional>
-#include <iterator>
 #include <numeric>
 #include <sstream>
 #include <utility>
@@ -19,6 +19,7 @@ namespace ringtrain::cuda {
 namespace {
 
 constexpr int trial_repetitions = 5;
+constexpr double building_share = 0.6;  // of the time until the deadline; the rest is for timing
 
 // Adds the device and the version of cuDNN to the key of a question, because the answer depends on both.
 std::string on_device(const Device& device, const std::string& question) {
@@ -69,27 +70,40 @@ std::map<std::string, FusionChoice> choices_of(const std::string& text) {
 // Returns an estimate that only decides the order of the sites.
 double expected_seconds(const Device& device, const FusionSite::Way& way) {
   const Math math = way.operations.empty() ? Math::half : way.operations.front().math;
-  const Rates rates = rates_of(device.facts().compute_capability, math);
-  return std::max(way.bytes / rates.bytes, way.flops / rates.flops);
+  return bound_seconds(way.flops, way.bytes, rates_of(device.facts(), math));
 }
 
 bool wants_proof(const FusionSite::Way& way) {
   return std::ranges::any_of(way.operations, [](const DnnOperation& o) { return o.engine == Engine::hopper; });
 }
 
-// Returns the ways in order of bytes; ways with equal bytes keep their order. Without timing, the first one with plans
-// is taken.
+// Returns the ways in order of bytes; ways with equal bytes keep their order. Ways that want proof come last. Without
+// timing, the first one with plans is taken.
 std::vector<std::size_t> by_bytes(const FusionSite& site) {
   std::vector<std::size_t> order(site.ways.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return site.ways[a].bytes < site.ways[b].bytes; });
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return site.ways[i].bytes; });
+  std::ranges::stable_partition(order, [&](std::size_t i) { return !wants_proof(site.ways[i]); });
   return order;
 }
 
 std::size_t guess(const FusionSite& site) {
-  const std::vector<std::size_t> order = by_bytes(site);
-  return *std::ranges::find_if(order, [&](std::size_t i) { return !wants_proof(site.ways[i]); });
+  return by_bytes(site).front();
+}
+
+void refuse(FusionChoice& choice, const std::string& why) {
+  choice.refused += cat(choice.refused.empty() ? "" : "; ", in_one_field(why));
+}
+
+// Returns the error that `work` throws, or "". Throws the error when it leaves the device unusable.
+std::string error_of(Device& device, const std::function<void()>& work) {
+  try {
+    work();
+    return "";
+  } catch (const std::exception& e) {
+    if (!device.why_unusable().empty()) throw;
+    return cat("does not run: ", e.what());
+  }
 }
 
 // Holds the first of several equal sites, and the number of sites that are equal.
@@ -98,6 +112,7 @@ struct Question {
   std::string key;
   double uses = 1;
   std::size_t known = std::string::npos;  // the way of an earlier choice; npos: none
+  bool kept = false;                      // the choice comes from the cache, not from this run
 };
 
 std::vector<Question> distinct(const Device& device, std::span<const FusionSite> sites) {
@@ -121,23 +136,28 @@ std::size_t find_way(const FusionSite& site, const std::string& name) {
 }
 
 // Prepares the plans that will be asked for. If an earlier choice is known for a site, only the plans of that choice
-// are prepared. Otherwise the plans of all ways are prepared if the ways will be timed. If not, only those of the guess
-// are.
-void prepare(Device& device, const std::vector<Question>& questions, bool timed) {
-  std::vector<DnnOperation> operations;
-  const auto add = [&](const FusionSite::Way& way) {
+// are prepared. Otherwise the plans of all ways are prepared if the ways will be timed, or if the device wants them. If
+// not, only those of the guess are. Known choices and guesses come first. They are prepared even after `stop`, because
+// the program needs their plans.
+void prepare(Device& device, const std::vector<Question>& questions, bool timed, const std::function<bool()>& stop) {
+  const bool every_way = timed || device.plans_every_way();
+  std::vector<DnnOperation> needed, others;
+  const auto add = [&](std::vector<DnnOperation>& operations, const FusionSite::Way& way) {
     operations.insert(operations.end(), way.operations.begin(), way.operations.end());
   };
   for (const Question& question : questions) {
     const FusionSite& site = *question.site;
-    if (question.known != std::string::npos)
-      add(site.ways[question.known]);
-    else if (!timed)
-      add(site.ways[guess(site)]);
-    else
-      for (const FusionSite::Way& way : site.ways) add(way);
+    const bool known = question.known != std::string::npos;
+    const std::size_t first = known ? question.known : guess(site);
+    add(needed, site.ways[first]);
+    for (std::size_t i = 0; every_way && !known && i < site.ways.size(); ++i)
+      if (i != first) add(others, site.ways[i]);
   }
-  device.prepare(operations, timed ? usual_plan_candidates : 1);
+  std::vector<DnnOperation> all = needed;
+  all.insert(all.end(), others.begin(), others.end());
+  if (!timed) return device.prepare(all, 1, {});
+  device.prepare(all, usual_plan_candidates, stop);
+  if (stop()) device.prepare(needed, 1, {});
 }
 
 }  // namespace
@@ -171,24 +191,34 @@ std::string FusionSite::key() const {
 std::vector<std::size_t> FusionTable::choose(Device& device, std::span<const FusionSite> sites) {
   std::vector<Question> questions = distinct(device, sites);
   for (Question& question : questions) {
-    if (const auto kept = kept_.find(question.key); kept != kept_.end()) by_key_.insert(*kept);
+    if (const auto kept = kept_.find(question.key); kept != kept_.end()) question.kept = by_key_.insert(*kept).second;
     if (const auto known = by_key_.find(question.key); known != by_key_.end())
       question.known = find_way(*question.site, known->second.way);
   }
+  const auto expected = [&](const Question& question) {
+    return question.uses * expected_seconds(device, question.site->ways.back());
+  };
+  std::ranges::stable_sort(questions, std::greater<>(), expected);
+  const double begin = clock_(), building_end = begin + building_share * left_;
+  deadline_ = begin + left_;
   const bool timed = !spent() && device.time([](Stream) {}, 1) >= 0;
-  prepare(device, questions, timed);
+  prepare(device, questions, timed, [&] { return clock_() >= building_end; });
 
   // A known choice is taken when its plans still exist. The other ways of the site are then not even planned.
   const auto is_known = [&](const Question& question) {
     return question.known != std::string::npos && refusal(device, question.site->ways[question.known]).empty();
   };
-  std::vector<Question> open;
-  std::ranges::remove_copy_if(questions, std::back_inserter(open), is_known);
-  const auto expected = [&](const Question& question) {
-    return question.uses * expected_seconds(device, question.site->ways.back());
-  };
-  std::ranges::stable_sort(open, std::greater<>(), expected);
-  for (const Question& question : open) by_key_[question.key] = make_choice(device, *question.site, timed);
+  for (const Question& question : questions) {
+    if (is_known(question)) {
+      // The earlier run may have timed fewer plans for the chosen way than this one wants to.
+      FusionChoice known = by_key_.at(question.key);
+      if (timed && question.kept) tune(device, *question.site, {question.known}, known);
+      continue;
+    }
+    FusionChoice& choice = by_key_[question.key] = make_choice(device, *question.site, timed);
+    if (choice.seconds > 0 && keep_) keep_(*this);
+  }
+  left_ -= clock_() - begin;
 
   std::vector<std::size_t> ways;
   for (const FusionSite& site : sites) {
@@ -209,48 +239,80 @@ FusionChoice FusionTable::make_choice(Device& device, const FusionSite& site, bo
   timed = timed && !spent();
   std::vector<std::size_t> possible;
   for (const std::size_t i : by_bytes(site)) {
-    if (wants_proof(site.ways[i]) && !timed) continue;
-    const std::string why = refusal(device, site.ways[i]);
+    if (wants_proof(site.ways[i]) && (!timed || possible.empty())) break;
+    if (!possible.empty() && (!timed || spent())) break;
+    std::string why;
+    const auto ask = [&] { why = refusal(device, site.ways[i]); };
+    if (!timed) {
+      ask();
+    } else if (const std::string error = error_of(device, ask); !error.empty()) {
+      why = cat(site.ways[i].name, ": ", error);
+    }
     if (why.empty())
       possible.push_back(i);
     else
-      choice.refused += cat(choice.refused.empty() ? "" : "; ", in_one_field(why));
-    if (!timed && !possible.empty()) break;
+      refuse(choice, why);
   }
-  if (std::ranges::all_of(possible, [&](std::size_t i) { return wants_proof(site.ways[i]); }))
+  if (timed) tune(device, site, possible, choice);
+  // The guess is timed only when there is another way to compare it with.
+  if (timed && possible.size() > 1) possible = {fastest(device, site, possible, choice)};
+  if (possible.empty() || possible.front() >= site.ways.size())
     throw Error(cat(site.name, " cannot be computed on ", device.facts().name, ": ", choice.refused),
                 "Another precision may do: precision: fp32.");
-
-  std::size_t best = *std::ranges::find_if(possible, [&](std::size_t i) { return !wants_proof(site.ways[i]); });
-  if (timed) tune(device, site, possible);
-  // The guess is timed only when there is another way to compare it with.
-  if (timed && possible.size() > 1)
-    for (const std::size_t i : possible) {
-      const double seconds = time(device, site.ways[i]);
-      if (seconds < 0 || (choice.seconds > 0 && seconds >= choice.seconds)) continue;
-      if (const std::string& wrong = disproof(device, site.ways[i]); !wrong.empty()) {
-        choice.refused += cat(choice.refused.empty() ? "" : "; ", site.ways[i].name, ": ", in_one_field(wrong));
-        continue;
-      }
-      best = i;
-      choice.seconds = seconds;
-    }
-  choice.way = site.ways[best].name;
+  choice.way = site.ways[possible.front()].name;
   return choice;
 }
 
-void FusionTable::tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways) {
+// Returns npos when no way runs. When a limit ends the timing early, the choice has no seconds, so that it is not kept
+// for later runs.
+std::size_t FusionTable::fastest(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways,
+                                 FusionChoice& choice) {
+  std::size_t best = std::string::npos, untimed = std::string::npos;
+  bool complete = true;
+  for (const std::size_t i : ways) {
+    const FusionSite::Way& way = site.ways[i];
+    double seconds = -1;
+    std::string wrong;
+    if (!spent()) {
+      const std::string error = error_of(device, [&] {
+        wrong = disproof(device, way);
+        if (wrong.empty()) seconds = time(device, way);
+      });
+      if (!error.empty()) wrong = error;
+    }
+    if (!wrong.empty()) {
+      refuse(choice, cat(way.name, ": ", wrong));
+    } else if (seconds < 0) {
+      complete = complete && !spent();
+      if (untimed == std::string::npos && !wants_proof(way)) untimed = i;
+    } else if (best == std::string::npos || seconds < choice.seconds) {
+      best = i;
+      choice.seconds = seconds;
+    }
+  }
+  if (!complete) choice.seconds = 0;
+  return best == std::string::npos ? untimed : best;
+}
+
+void FusionTable::tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways,
+                       FusionChoice& choice) {
   for (const std::size_t i : ways)
-    for (const DnnOperation& operation : site.ways[i].operations)
-      if (!spent()) spent_ += device.tune(operation, usual_plan_candidates);
+    for (const DnnOperation& operation : site.ways[i].operations) {
+      if (spent()) return;
+      const std::string error = error_of(device, [&] { spent_ += device.tune(operation, usual_plan_candidates); });
+      if (!error.empty())
+        refuse(choice, cat(site.ways[i].name, ": timing of the plans for ", operation.key(), " ", error));
+    }
 }
 
 const std::string& FusionTable::disproof(Device& device, const FusionSite::Way& way) {
   static const std::string none;
   for (const DnnOperation& operation : way.operations) {
     if (operation.engine != Engine::hopper) continue;
-    const auto [place, added] = disproofs_.try_emplace(on_device(device, operation.key()));
-    if (added) place->second = hopper::difference_from_plain(device, operation);
+    const std::string key = on_device(device, operation.key());
+    auto place = disproofs_.find(key);
+    if (place == disproofs_.end())
+      place = disproofs_.emplace(key, hopper::difference_from_plain(device, operation)).first;
     if (!place->second.empty()) return place->second;
   }
   return none;

@@ -5,12 +5,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/device/device.h"
+#include "base/clock.h"
 
 namespace ringtrain::cuda {
 
@@ -46,24 +49,31 @@ FusionSite only_way(const std::string& name, const std::vector<DnnOperation>& op
 
 struct FusionChoice {
   std::string site, way;
-  double seconds = 0;                  // 0: not timed
-  std::string refused;                 // ways without a plan or with a wrong result, and the reasons
+  double seconds = 0;                  // 0: not timed, or the limits ended the timing of this site
+  std::string refused;                 // ways without a plan, with a wrong result or with an error, and the reasons
   std::string key = {};                // key of the line in text()
   std::vector<std::string> ways = {};  // all ways of the site; not in text()
 };
 
 class FusionTable {
  public:
-  // `seconds_limit` is the device time for timing plans and ways. The time to make plans does not count. A site that is
-  // not reached in that time keeps its guess.
-  explicit FusionTable(double seconds_limit = 60) : limit_(seconds_limit) {}
+  // `seconds_limit` is the device time for timing plans and ways. The time to make plans does not count there.
+  // `deadline_seconds` is the time by `clock` that all calls of choose() may take together, the making of plans
+  // included. What was begun is finished. A site that is not reached within both limits keeps its guess. `clock` is
+  // called from several threads.
+  explicit FusionTable(double seconds_limit = 60, double deadline_seconds = std::numeric_limits<double>::infinity(),
+                       std::function<double()> clock = now_seconds)
+      : limit_(seconds_limit), left_(deadline_seconds), clock_(std::move(clock)) {}
   // Returns the index of the way to take for each site. Unknown sites are timed in the order of the time that they are
-  // expected to take in a step, longest first. Equal sites count together.
+  // expected to take in a step, longest first. Equal sites count together. A way that throws Error is refused. Throws
+  // Error when a site cannot be computed, and when an error leaves the device unusable.
   std::vector<std::size_t> choose(Device& device, std::span<const FusionSite> sites);
   std::size_t choose(Device& device, const FusionSite& site) { return choose(device, {&site, 1}).front(); }
   // Returns the choices for sites with more than one way, in the order in which they were asked.
   const std::vector<FusionChoice>& choices() const { return choices_; }
   double seconds_spent() const { return spent_; }  // device time
+  // choose() calls `keep` after each site that was timed.
+  void after_each_site(std::function<void(const FusionTable&)> keep) { keep_ = std::move(keep); }
 
   // text() returns the table as one text, for broadcast, cache and the run's record. load() throws Error that names the
   // line it does not understand.
@@ -75,14 +85,20 @@ class FusionTable {
 
  private:
   FusionChoice make_choice(Device& device, const FusionSite& site, bool timed);
-  void tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways);
+  void tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways, FusionChoice& choice);
+  std::size_t fastest(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways,
+                      FusionChoice& choice);
   double time(Device& device, const FusionSite::Way& way);
   const std::string& disproof(Device& device,
                               const FusionSite::Way& way);  // "" when the way's operations compute the right result
-  bool spent() const { return spent_ >= limit_; }
+  bool spent() const { return spent_ >= limit_ || clock_() >= deadline_; }
 
   double limit_;
   double spent_ = 0;
+  double left_;  // seconds by the clock for the later calls of choose()
+  std::function<double()> clock_;
+  double deadline_ = std::numeric_limits<double>::infinity();  // of this call of choose(), by the clock
+  std::function<void(const FusionTable&)> keep_;
   std::vector<FusionChoice> choices_;
   std::map<std::string, FusionChoice> by_key_;    // key: device, cuDNN and site key
   std::map<std::string, FusionChoice> kept_;      // key: the same

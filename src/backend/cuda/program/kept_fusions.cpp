@@ -37,6 +37,17 @@ void add_timed_lines(const std::string& text, std::map<std::string, std::string>
   }
 }
 
+// Returns false when the file cannot be written.
+bool add_to_file(const std::string& folder, const FusionTable& table) {
+  const std::string before = contents(file_of(folder));
+  std::map<std::string, std::string> lines;
+  add_timed_lines(before, lines);
+  add_timed_lines(table.text(), lines);
+  std::string text;
+  for (const auto& [key, line] : lines) text += line + '\n';
+  return text == before || replace_cache_file(file_of(folder), text);
+}
+
 }  // namespace
 
 void load_kept_fusions(const std::string& folder, FusionTable& table) {
@@ -48,17 +59,15 @@ void load_kept_fusions(const std::string& folder, FusionTable& table) {
   }
 }
 
-void keep_fusions(const std::string& folder, const FusionTable& table) {
+void keep_fusions(const std::string& folder, FusionTable& table) {
   if (folder.empty()) return;
-  const std::string before = contents(file_of(folder));
-  std::map<std::string, std::string> lines;
-  add_timed_lines(before, lines);
-  add_timed_lines(table.text(), lines);
-  std::string text;
-  for (const auto& [key, line] : lines) text += line + '\n';
-  if (text == before) return;
-  if (!replace_cache_file(file_of(folder), text))
+  auto keep = [folder, warned = false](const FusionTable& found) mutable {
+    if (warned || add_to_file(folder, found)) return;
+    warned = true;
     log_warning(file_of(folder), " cannot be written: later runs search for fusions anew");
+  };
+  keep(table);
+  table.after_each_site(keep);
 }
 
 }  // namespace ringtrain::cuda

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "backend/cuda/device/runtime/cudnn.h"
+#include "backend/cuda/device/runtime/delay.h"
 #include "backend/cuda/device/runtime/discovery.h"
 #include "backend/cuda/device/runtime/errors.h"
 #include "backend/cuda/device/runtime/plans.h"
@@ -19,7 +20,9 @@
 #include "backend/cuda/hopper/plans.h"
 #include "backend/cuda/kernels/occupancy.h"
 #include "backend/cuda/kernels/table.h"
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/pages.h"
 
 namespace ringtrain::cuda {
@@ -27,6 +30,7 @@ namespace {
 
 constexpr unsigned small_shared_bytes = 48 * 1024;  // every kernel may use this much without cudaFuncSetAttribute
 constexpr float most_milliseconds = 500;            // time() stops repeating its work after this time
+constexpr double least_delay = 60e-6, most_delay = 10e-3;  // seconds for which time() keeps the GPU busy
 
 cudaStream_t of(Stream stream) {
   return reinterpret_cast<cudaStream_t>(stream.handle);
@@ -73,9 +77,10 @@ class RuntimeDevice : public Device {
     compute_ = make_stream(false);
     check(cudnn().create(&cudnn_), "starting cuDNN");
     use(compute_);
+    const std::filesystem::path folder = plan_folder(plan_cache, facts_.name, facts_.cudnn_version);
+    if (const std::string note = note_about_other_versions(folder); !note.empty()) log_info(note);
     plans_ = std::make_unique<PlanStore>(
-        *this, make_plan_maker(cudnn_), [ordinal] { return make_plan_maker_of_thread(ordinal); },
-        plan_folder(plan_cache, facts_));
+        *this, make_plan_maker(cudnn_), [ordinal] { return make_plan_maker_of_thread(ordinal); }, folder);
     hopper_plans_ = std::make_unique<hopper::Plans>(facts_.compute_capability);
   }
 
@@ -85,6 +90,7 @@ class RuntimeDevice : public Device {
     for (const auto graph : graphs_) cudaGraphExecDestroy(graph);  // before the plans, whose kernels they launch
     rnn_plans_.clear();
     plans_.reset();
+    delay_.release();
     if (cudnn_ != nullptr) cudnn().destroy(cudnn_);
     for (const auto event : events_) cudaEventDestroy(event);
     for (const auto& [memory, bytes] : memory_) cudaFree(memory);
@@ -199,11 +205,11 @@ class RuntimeDevice : public Device {
     use(compute_);
     return plans_->find(operation, why);
   }
-  void prepare(std::span<const DnnOperation> operations, int most) override {
+  void prepare(std::span<const DnnOperation> operations, int most, const std::function<bool()>& stop) override {
     use(compute_);
     std::vector<DnnOperation> of_cudnn(operations.begin(), operations.end());
     std::erase_if(of_cudnn, [](const DnnOperation& operation) { return operation.engine == Engine::hopper; });
-    plans_->prepare(of_cudnn, most);
+    plans_->prepare(of_cudnn, most, stop);
   }
   double tune(const DnnOperation& operation, int most) override {
     if (operation.engine == Engine::hopper) return 0;
@@ -222,8 +228,9 @@ class RuntimeDevice : public Device {
     const auto [place, added] = rnn_plans_.try_emplace(operation.key());
     Recurrent& known = place->second;
     if (added) {
+      known.why = why_excluded(operation.algorithm);
       use(compute_);
-      known.plan = CudnnRnnPlan::make(*this, cudnn_, compute_, operation, &known.why);
+      if (known.why.empty()) known.plan = CudnnRnnPlan::make(*this, cudnn_, compute_, operation, &known.why);
     }
     if (why != nullptr) *why = known.why;
     return known.plan.get();
@@ -266,10 +273,15 @@ class RuntimeDevice : public Device {
     const auto begin = timed_event(), end = timed_event();
     work(compute_);  // the first run compiles, loads and warms up
     float least = std::numeric_limits<float>::infinity(), total = 0;
+    double delay = least_delay;
     for (int i = 0; i < repetitions; ++i) {
+      // On an idle stream the event `begin` would happen at once, and the host's time for queueing would count.
+      delay_.queue(of(compute_), delay);
       check(cudaEventRecord(begin.get(), of(compute_)), "timing");
+      const double queueing = now_seconds();
       work(compute_);
       check(cudaEventRecord(end.get(), of(compute_)), "timing");
+      delay = std::clamp(1.5 * (now_seconds() - queueing), least_delay, most_delay);
       check(cudaEventSynchronize(end.get()), "timing");
       float milliseconds = 0;
       check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "timing");
@@ -277,6 +289,13 @@ class RuntimeDevice : public Device {
       if ((total += milliseconds) > most_milliseconds) break;
     }
     return static_cast<double>(least) / 1e3;
+  }
+
+  // An error of a single call, such as a refused launch, does not come back here. An illegal address does.
+  std::string why_unusable() override {
+    cudaGetLastError();
+    const cudaError_t status = cudaStreamSynchronize(of(compute_));
+    return status == cudaSuccess ? "" : cat(cudaGetErrorName(status), ": ", cudaGetErrorString(status));
   }
 
  private:
@@ -309,6 +328,7 @@ class RuntimeDevice : public Device {
   std::map<void*, std::int64_t> memory_;
   std::int64_t allocated_ = 0;
   std::set<void*> host_memory_, pinned_;
+  Delay delay_;
   std::map<const void*, unsigned> large_;  // the shared memory of kernels that were given more than small_shared_bytes
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> events_;

@@ -2,8 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cctype>
-
 #include "backend/cuda/device/runtime/cudnn.h"
 #include "backend/cuda/device/runtime/errors.h"
 #include "backend/cuda/dnn/plans.h"
@@ -11,12 +9,6 @@
 
 namespace ringtrain::cuda {
 namespace {
-
-std::string file_name(std::string text) {
-  for (char& c : text)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.') c = '-';
-  return text;
-}
 
 class CudnnPlanMaker : public PlanMaker {
  public:
@@ -54,11 +46,6 @@ class MakerOfThread : private OwnedHandle, public CudnnPlanMaker {
 };
 
 }  // namespace
-
-std::filesystem::path plan_folder(const std::string& cache, const DeviceFacts& facts) {
-  if (cache.empty()) return {};
-  return std::filesystem::path(cache) / file_name(cat(facts.name, "-cudnn-", facts.cudnn_version));
-}
 
 std::unique_ptr<PlanMaker> make_plan_maker(cudnnHandle_t handle) {
   return std::make_unique<CudnnPlanMaker>(handle);

@@ -51,6 +51,13 @@ std::string refusal(cudnnStatus_t status, const char* call) {
   return status == CUDNN_STATUS_SUCCESS ? "" : cat(call, ": ", cudnn_reason(status));
 }
 
+// Waits for the device's work in the destructor. An object that is declared after memory keeps that memory alive until
+// the work has ended, on every path.
+struct WaitAtEnd {
+  Device& device;
+  ~WaitAtEnd() { device.why_unusable(); }
+};
+
 struct OwnedTensorDescriptor {
   OwnedTensorDescriptor() { check(cudnn().create_tensor_descriptor(&value), "describing a tensor"); }
   ~OwnedTensorDescriptor() { cudnn().destroy_tensor_descriptor(value); }
@@ -163,16 +170,16 @@ std::string CudnnRnnPlan::trial(Device& device, cudnnHandle_t handle, Stream str
       operation_.length * operation_.batch * operation_.hidden * bytes_of(operation_.type);
   const std::string what = cat("a trial of ", operation_.key());
   const DeviceMemory weights(device, weight_bytes(), what), workspace(device, workspace_bytes(), what),
-      reserve(device, reserve_bytes(), what), x(device, input_bytes(), what), y(device, output_bytes, what);
+      reserve(device, reserve_bytes(), what), x(device, input_bytes(), what), y(device, output_bytes, what),
+      gradient(device, operation_.training ? weight_bytes() : 0, what);
+  const WaitAtEnd wait{device};
   std::string why = find_weights(handle, weights.data());
   if (!why.empty()) return why;
   RnnForward f;
   f.x = x.data(), f.y = y.data(), f.weights = weights.data();
   f.workspace = workspace.data(), f.reserve = reserve.data();
   why = refusal(forward(handle, f), "cudnnRNNForward");
-  DeviceMemory gradient;
   if (why.empty() && operation_.training) {
-    gradient = DeviceMemory(device, weight_bytes(), what);
     RnnBackward b;
     b.x = x.data(), b.y = y.data(), b.dy = y.data(), b.weights = weights.data(), b.dweights = gradient.data();
     b.workspace = workspace.data(), b.reserve = reserve.data();
@@ -180,7 +187,7 @@ std::string CudnnRnnPlan::trial(Device& device, cudnnHandle_t handle, Stream str
   }
   const Event end = device.make_event();
   device.record(end, stream);
-  device.synchronize(end, {});  // the work must end before its memory is released
+  device.synchronize(end, {});
   return why;
 }
 
@@ -188,7 +195,12 @@ std::unique_ptr<CudnnRnnPlan> CudnnRnnPlan::make(Device& device, cudnnHandle_t h
                                                  const RnnOperation& operation, std::string* why) {
   std::unique_ptr<CudnnRnnPlan> plan(new CudnnRnnPlan(operation));
   std::string refused = plan->prepare(handle);
-  if (refused.empty()) refused = plan->trial(device, handle, stream);
+  if (refused.empty()) try {
+      refused = plan->trial(device, handle, stream);
+    } catch (const Error& e) {  // some errors appear only when the host waits for the work
+      if (!device.why_unusable().empty()) throw;
+      refused = cat("a trial does not run: ", e.what());
+    }
   if (refused.empty()) return plan;
   if (why != nullptr) *why = refused;
   return nullptr;

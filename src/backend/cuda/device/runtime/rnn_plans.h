@@ -21,7 +21,8 @@ class CudnnRnnPlan : public RnnPlan {
  public:
   // Returns null when cuDNN refuses the operation; `why` is then cuDNN's reason. cuDNN refuses some operations only
   // when they run. Therefore make() runs a forward pass, and in training a backward pass, on scratch memory in `stream`
-  // and waits for them. `handle` must work in that stream.
+  // and waits for them. An error of that trial is a refusal, too. make() throws it only when it leaves the device
+  // unusable. `handle` must work in `stream`, which is the device's compute stream.
   static std::unique_ptr<CudnnRnnPlan> make(Device& device, cudnnHandle_t handle, Stream stream,
                                             const RnnOperation& operation, std::string* why);
   ~CudnnRnnPlan() override;
