@@ -67,7 +67,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
 
 # For these goals this make searches for no libraries. Some of them, such as `demo`, first install what is missing, and
 # then start another make, which searches for the libraries and builds.
-SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate dist clean format
+SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate gpu-kit dist clean format
 ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
   # build/inputs changes with any variable or flag, and all build results depend on it.
   INPUTS := $(CXX) | $(FLAGS) | CUDA=$(or $(CUDA),auto) $(CUDA_ARCHITECTURES) $(foreach v,$(HOMES),$(v)=$($(v)_HOME))
@@ -235,7 +235,7 @@ build/generated/build_info.h: always
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm faults fuzz sanitize simulate bench bundle install dist run clean format always
+.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm faults fuzz sanitize simulate bench bundle gpu-plans gpu-kit install dist run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -258,6 +258,7 @@ help:
 	@echo "make hopper                   convolutions from CUTLASS for H100 and H200: bin/libringtrain-hopper.so (about 5 minutes)"
 	@echo "make hopper-check             the same, and a check of the compiled code of its kernels"
 	@echo "make bundle                   a folder that runs on any Linux: build/ringtrain-bundle-*.tar.gz"
+	@echo "make gpu-kit                  programs, plans and checks for an H100 or H200 without a build: build/ringtrain-gpu-kit.tar.xz"
 	@echo "make install [PREFIX=/usr/local] [DESTDIR=]   programs, man pages, completion, configs, Slurm scripts, plots, pages, a module file"
 	@echo "make dist                     the files of the last commit: build/ringtrain-*.tar.gz"
 	@echo "make format                   clang-format over all C++ files"
@@ -333,7 +334,16 @@ hopper-check: hopper
 	@$(if $(HOPPER_LIBRARY),$(PYTHON) tests/gpu/hopper.py,:)
 
 bundle: all tests hopper
-	@.ci/bundle.sh
+	@.ci/bundle.sh bundle
+
+# cuDNN's plans for the checks of a GPU, below build/gpu-plans. Plans that are there are kept.
+gpu-plans: bin/ringtrain $(STAND_IN_DRIVER)
+	@.ci/gpu_plans.sh
+
+# The kit has kernels for the H100 and H200 alone. If the last build was for other GPUs, all files are compiled again.
+gpu-kit: setup
+	@$(MAKE) --no-print-directory $(ALL_CORES) CUDA_ARCHITECTURES=90 all build/tests/gpu_tests build/bench/cuda_commands hopper gpu-plans
+	@.ci/bundle.sh gpu-kit
 
 PREFIX ?= /usr/local
 install: all

@@ -1,13 +1,35 @@
 #!/bin/bash
-# Makes build/ringtrain-bundle-MACHINE.tar.gz, which holds the programs, the unit tests, the tests for GPUs, and all
-# libraries that they need. The C library and its loader are included, CUDA's libraries are not. In the bundle, start.sh is
-# called `ringtrain`. The programs must be built before (make bundle).
+# Packs a folder that runs on any Linux of this processor, without installation. It holds programs and all libraries that
+# they need. The C library and its loader are included, CUDA's libraries are not. In the folder, start.sh is called
+# `ringtrain`.
+#   .ci/bundle.sh bundle    (make bundle)   build/ringtrain-bundle-MACHINE.tar.gz: everything that is built, and its tests
+#   .ci/bundle.sh gpu-kit   (make gpu-kit)  build/ringtrain-gpu-kit.tar.xz: what tests/gpu/check.sh needs, and nothing else
+# The programs must be built before.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-limit_mib=60 # a machine with a GPU may accept only 64 MiB in all
-folder=build/bundle/ringtrain-bundle
-archive=build/ringtrain-bundle-$(uname -m).tar.gz
-rm -rf build/bundle "$archive"
+kind=${1:-bundle}
+programs="bin/ringtrain bin/ringtrain-data build/tests/gpu_tests build/bench/cuda_commands"
+case $kind in
+  bundle) archive=build/ringtrain-bundle-$(uname -m).tar.gz programs+=" build/tests/unit_tests" ;;
+  gpu-kit) archive=build/ringtrain-gpu-kit.tar.xz ;;
+  *) echo "error: .ci/bundle.sh knows bundle and gpu-kit, not $kind" >&2; exit 2 ;;
+esac
+name=ringtrain-$kind
+folder=build/$kind/$name
+
+# The kit is small because it leaves out other GPUs' kernels, and it is of use only if nothing is missing.
+if [ "$kind" = gpu-kit ]; then
+  of_build() { sed -n "s/^$1 := //p" build/config.mk; }
+  complain() { echo "error: no kit was made: $1. $2" >&2; exit 1; }
+  [ "$(of_build CUDA_STATE)" = on ] || complain "CUDA is left out of this build" "Use: make gpu-kit CUDA=1"
+  [[ $(of_build CUDA_VERSIONS) =~ ,\ sm_90$ ]] || complain "this build has kernels for other GPUs" "Use: make gpu-kit"
+  for file in $programs bin/libcuda-stand-in.so; do
+    [ -e "$file" ] || complain "$file is not built" "Use: make gpu-kit"
+  done
+  [ -e bin/libringtrain-hopper.so ] || complain "the library for Hopper is not built" "make hopper says why"
+  [ -n "$(find build/gpu-plans -name '*.plan' -print -quit 2> /dev/null)" ] || complain "build/gpu-plans holds no plans" "Use: make gpu-plans"
+fi
+rm -rf "build/$kind" "$archive"
 mkdir -p $folder/{bin,lib,programs,build/tests,build/bench,mpi/{plugins,pmix,share,lib,etc}}
 
 of_cuda='libcuda|libcudart|libcudnn|libnccl|libcublas|libnvrtc|libnvidia'
@@ -16,7 +38,7 @@ needed_by() { # files; prints the paths of the libraries that they need
 }
 
 # ---- Programs: stripped, started through links to the start script --------------------------------------------------
-for program in bin/ringtrain bin/ringtrain-data build/tests/unit_tests build/tests/gpu_tests build/bench/cuda_commands; do
+for program in $programs; do
   [ -e "$program" ] || continue
   strip -o "$folder/programs/${program##*/}" "$program"
   up=$(dirname "$program" | sed 's/[^/][^/]*/../g')
@@ -63,11 +85,16 @@ strip --strip-unneeded $folder/mpi/plugins/*.so $folder/mpi/pmix/*.so 2> /dev/nu
 # ---- Files that the programs read, and the scripts that run them -----------------------------------------------------
 cp -r configs $folder/
 mkdir -p $folder/tests $folder/results
-cp -r tests/{gpu,bench,golden,mpirun.sh,run_tests} $folder/tests/
-cp -r results/bench $folder/results/
-cp results/cuda_plans_*.csv $folder/results/ # the GPU's tests read them
+cp -r tests/{gpu,bench,mpirun.sh} $folder/tests/
 mkdir -p $folder/src/backend/cuda/device && cp -r src/backend/cuda/device/descriptions $folder/src/backend/cuda/device/
-find $folder/tests \( -name '*.cpp' -o -name '*.pyc' \) -delete
+if [ "$kind" = bundle ]; then
+  cp -r tests/{golden,run_tests} $folder/tests/
+  cp -r results/bench results/cuda_plans_*.csv $folder/results/
+else
+  cp results/cuda_plans_{h100,h200}.csv $folder/results/
+  cp -r build/gpu-plans $folder/plans
+fi
+find $folder/tests \( -name '*.cpp' -o -name '*.h' -o -name '*.pyc' \) -delete
 sed "s/COMMIT/$(cat COMMIT 2> /dev/null || git describe --always --dirty 2> /dev/null || echo unknown)/" > $folder/README <<'TEXT'
 ringtrain COMMIT, with everything but CUDA's libraries. No installation: unpack it anywhere, on any Linux of this processor.
 
@@ -79,7 +106,12 @@ ringtrain COMMIT, with everything but CUDA's libraries. No installation: unpack 
 CUDA's driver, cuDNN and NCCL are the machine's; when they are not found, name their folders in RINGTRAIN_CUDA_LIBRARIES.
 TEXT
 
-tar --sort=name --owner=0 --group=0 --numeric-owner -C build/bundle -cf - ringtrain-bundle | gzip -9 > "$archive"
-size=$(stat -c %s "$archive")
-echo "$archive: $((size / 1048576)) MiB packed, $(du -sm $folder | cut -f1) MiB unpacked"
-[ "$size" -le $((limit_mib * 1048576)) ] || { echo "error: the bundle is larger than $limit_mib MiB" >&2; exit 1; }
+pack() { tar --sort=name --owner=0 --group=0 --numeric-owner -C "build/$kind" -cf - $name; }
+if [ "$kind" = gpu-kit ]; then
+  # One stream, in which xz finds the code again that every program has. The filter makes calls of x86 code shorter.
+  [ "$(uname -m)" = x86_64 ] && filter=--x86
+  pack | xz ${filter:-} --lzma2=preset=9e > "$archive"
+  exec .ci/kit_sizes.sh
+fi
+pack | gzip -9 > "$archive"
+echo "$archive: $(($(stat -c %s "$archive") / 1048576)) MiB packed, $(du -sm "$folder" | cut -f1) MiB unpacked"

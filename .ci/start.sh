@@ -6,6 +6,7 @@
 set -eu
 self=$(readlink -f "$0")
 here=${self%/*}
+export PATH # when it is not set, the shell has one of its own, and mpirun's ranks need it
 name=${0##*/} # bin/* and build/tests/* are links to this script
 loader=$(echo "$here"/lib/ld-*.so.*)
 [ -x "$here/programs/$name" ] || { echo "error: this folder has no program $name" >&2; exit 1; }

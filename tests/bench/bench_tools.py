@@ -15,17 +15,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 WORK = ROOT / "build" / "bench"
 
-# A program for a Python with Pillow. It writes 256 made-up photographs into the folder in its argument.
-MADE_UP = """
-import sys, numpy, PIL.Image
-dice = numpy.random.default_rng(1)
-for i in range(256):  # smooth noise of a photograph's size and bytes
-    coarse = PIL.Image.fromarray(dice.integers(0, 256, (24, 32, 3), dtype=numpy.uint8)).resize((500, 375), PIL.Image.BICUBIC)
-    noise = dice.integers(-12, 13, (375, 500, 3))
-    pixels = numpy.clip(numpy.asarray(coarse).astype(int) + noise, 0, 255).astype(numpy.uint8)
-    PIL.Image.fromarray(pixels).save(f"{sys.argv[1]}/c{i:04d}_made_up.JPEG", quality=90)
-"""
-
 
 def fail(message):
     sys.exit(f"{Path(sys.argv[0]).name}: error: {message}")

@@ -63,14 +63,13 @@ def main():
     parser.add_argument("--only", help="one model")
     parser.add_argument("--seconds", type=float, default=150, help="seconds of each case")
     parser.add_argument("--warmup-seconds", type=float, default=10)
-    parser.add_argument("--python", default=str(ROOT / "build/pytorch/bin/python"), help="a Python with Pillow, where photographs are made up")
     parser.add_argument("--output", default="results/bench/noise_cost.csv")
     options = parser.parse_args()
     cases = [case for case in CASES if options.only in (None, case[0])]
     if not cases:
         fail(f"no model is called {options.only}; there are {', '.join(dict.fromkeys(case[0] for case in CASES))}")
     WORK.mkdir(parents=True, exist_ok=True)
-    resnet_bench.make_data(options)
+    resnet_bench.make_data()
     lstm_bench.make_data()
     rows = []
     for case in cases:

@@ -15,10 +15,11 @@ import re
 import statistics
 from pathlib import Path
 
-from bench_tools import (MADE_UP, ROOT, WORK, about, call, chosen, head, make_parser, measure, parse, run_pytorch, run_ringtrain,
-                         way, write)
+from bench_tools import (ROOT, WORK, about, call, chosen, head, make_parser, measure, parse, run_pytorch, run_ringtrain, way,
+                         write)
+from made_up_photographs import make_photographs
 
-BATCH, SIZE, CLASSES = 16, 224, 1000
+BATCH, SIZE = 16, 224
 PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
 # Made-up images are a data set of another name, so that they are not taken for photographs that are there later.
 DATA = WORK / ("imagenet_samples" if (PHOTOGRAPHS / "classes1000.txt").exists() else "made_up_images")
@@ -33,7 +34,7 @@ FORWARD, FIRST = 4_089_184_256, 64 * 112 * 112 * 3 * 7 * 7
 GFLOP_PER_IMAGE = 2 * (3 * FORWARD - FIRST) / 1e9
 
 
-def make_data(options):
+def make_data():
     """Makes a data set of photographs with 1000 classes, or of made-up ones. Returns which."""
     photographs, classes = PHOTOGRAPHS, PHOTOGRAPHS / "classes1000.txt"
     what = "the photographs of shared/data/imagenet-samples"
@@ -42,9 +43,7 @@ def make_data(options):
         photographs = WORK / "photographs"
         classes = photographs / "classes1000.txt"
         if not classes.exists():
-            photographs.mkdir(parents=True, exist_ok=True)
-            call([options.python, "-c", MADE_UP, photographs])
-            classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
+            make_photographs(photographs)
     if not list(WORK.glob(f"{DATA.name}-train-*.h5")):
         WORK.mkdir(parents=True, exist_ok=True)
         images = sorted(path.name for path in Path(photographs).glob("*.JPEG"))
@@ -130,7 +129,7 @@ def main():
     parser = make_parser(__doc__, "results/bench/resnet_cpu")
     parser.set_defaults(windows=4, window_seconds=12.0, warmup_seconds=8.0)
     options = parse(parser)
-    what = make_data(options)
+    what = make_data()
     rows = []
     for ranks in chosen(options.ranks, [1, 2]):
         for precision in chosen(options.precision, ["fp32", "bf16"]):

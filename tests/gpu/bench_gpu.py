@@ -1,6 +1,8 @@
 """Shared by the GPU benchmarks: PyTorch's cases in one process before and after ringtrain's runs (A B B A), ringtrain's
 runs on one GPU, options, and files. The tools of tests/bench do the rest."""
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import random
@@ -14,7 +16,8 @@ import zlib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
-from bench_tools import MADE_UP, ROOT, WORK, call, fail, windows  # noqa: E402
+import bounds  # noqa: E402
+from bench_tools import ROOT, WORK, fail, windows  # noqa: E402
 
 WAYS = ["eager", "graphs", "compiled"]  # compiled last: it may take minutes
 TIME_IS_UP = "time is up"
@@ -35,6 +38,8 @@ def make_parser(description, output):
     parser.add_argument("--warmup-seconds", type=float, default=1.0)
     parser.add_argument("--case-seconds", type=float, default=60.0, help="longest warm-up of one case of PyTorch [60]")
     parser.add_argument("--search-seconds", type=float, default=20.0, help="ringtrain's first search for fusions [20]")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an option of ringtrain's runs, such as machine.graphs=false")
+    parser.add_argument("--gpu", help="the GPU's name, which decides the bounds [as PyTorch or nvidia-smi says]")
     parser.add_argument("--minutes", type=float, default=7.0, help="minutes after which no new run is started [7]")
     parser.add_argument("--output", default=output, help=f"without .csv and .md [{output}]")
     return parser
@@ -50,11 +55,22 @@ def parse(parser):
     if shutil.which(options.ringtrain) is None and not (ROOT / options.ringtrain).exists():
         fail(f"{options.ringtrain} does not exist: make, or name it with --ringtrain")
     WORK.mkdir(parents=True, exist_ok=True)
+    if options.gpu is None:
+        options.gpu = name_of_gpu() if options.device == "cuda" else ""
     return options
 
 
-# Writes a PNG of the size of a photograph, for a Python without Pillow. ringtrain-data makes a JPEG of it. The picture
-# is smooth colours with noise. The rows are added as large integers, in which no byte overflows into the next one.
+def name_of_gpu():
+    """The name of the first GPU, or "" without nvidia-smi."""
+    try:
+        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        return (subprocess.run(asked, capture_output=True, text=True, timeout=20).stdout.splitlines() or [""])[0].strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+# Writes a PNG without other packages. The picture is smooth colours with noise. The rows are added as large integers, in
+# which no byte overflows into the next one.
 def write_png(path, width, height, seed):
     dice = random.Random(seed)
     noise = int.from_bytes(b"\x1f" * (3 * width), "big")
@@ -69,13 +85,12 @@ def write_png(path, width, height, seed):
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows, 1)) + chunk(b"IEND", b""))
 
 
-def make_pictures(folder, python, count=256):
-    """Writes `count` files cNNNN_made_up.JPEG of 500 x 375 pixels into an empty folder."""
-    if subprocess.run([python, "-c", "import numpy, PIL"], capture_output=True).returncode == 0 and count == 256:
-        call([python, "-c", MADE_UP, folder])
-        return
-    for number in range(count):
-        write_png(folder / f"c{number:04d}_made_up.JPEG", 500, 375, number)
+@contextlib.contextmanager
+def making(what):
+    """Lets one process at a time make these data. The others wait, and then find them."""
+    with open(WORK / f"{what}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def time_is_up(options, share=1.0):
@@ -145,16 +160,26 @@ def run_ringtrain(experiment, options, step_seconds):
     shutil.rmtree(run_dir, ignore_errors=True)
     seconds = options.warmup_seconds + step_seconds + options.windows * (options.window_seconds + step_seconds)
     command = [str(options.ringtrain), "train", str(experiment(seconds)), f"run.dir={run_dir}", f"machine.device={options.device}",
-               f"machine.search_seconds={options.search_seconds}", f"machine.plan_cache={os.environ.get('RINGTRAIN_PLAN_CACHE') or WORK / 'plans'}"]
+               f"machine.search_seconds={options.search_seconds}", f"machine.plan_cache={os.environ.get('RINGTRAIN_PLAN_CACHE') or WORK / 'plans'}",
+               *options.set]
     if options.tiny:  # every step is a window on a machine of any speed
         command += ["stop.seconds=0", f"stop.steps={options.windows + 2}"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=options.case_seconds + seconds + options.search_seconds)
-    except subprocess.TimeoutExpired:
-        return [], "took too long", []
-    if done.returncode != 0:
-        said = (done.stderr + done.stdout).splitlines()
-        return [], next((line for line in said if "error" in line.lower()), (said or [f"exit code {done.returncode}"])[-1])[:200], []
+    with open(WORK / "run.log", "w+") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        left = options.deadline - time.monotonic()
+        try:
+            code = process.wait(timeout=max(5, min(options.case_seconds + seconds + options.search_seconds, left)))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = None
+        log.seek(0)
+        said = log.read().splitlines()
+    if code != 0:
+        print("\n".join("    | " + line for line in said[-20:]), flush=True)
+        last = (said or ["it printed nothing"])[-1]
+        if code is None:
+            return [], f"took too long; its last line: {last}"[:200], []
+        return [], next((line for line in said if "error" in line.lower()), last if said else f"exit code {code}")[:200], []
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if "loss" in record]
     found = windows(steps, options.warmup_seconds, options.window_seconds)
@@ -222,6 +247,7 @@ def figures(name, key, first, last, best, mine):
 
 def gpu_facts(machine, options):
     facts = {"command": " ".join([f"tests/gpu/{Path(sys.argv[0]).name}", *sys.argv[1:]]), "device": machine.get("device", "not reached"), "cuda": machine.get("cuda", ""), "cudnn of PyTorch": machine.get("cudnn", "")}
+    facts["bounds for"] = machine.get("device") or options.gpu or "unknown"
     for precision, reached in machine.get("ceilings", {}).items():
         facts[f"reached in {precision}"] = (f"matrix product {reached['flops'] / 1e12:.0f} TFLOP/s, "
                                             f"copy {reached['bytes_per_second'] / 1e12:.2f} TB/s")
@@ -232,7 +258,27 @@ def gpu_facts(machine, options):
     return facts
 
 
-def ceiling(machine, precision):
-    """Returns the FLOP/s and bytes per second that this device reached, or those measured on an H200."""
+def rates(machine, options, precision):
+    """Returns (FLOP/s, bytes per second) of this device (bounds.py), or None when they are not known."""
     reached = machine.get("ceilings", {}).get(precision)
-    return (reached["flops"], reached["bytes_per_second"]) if reached else (790e12, 4.3e12)
+    measured = (reached["flops"], reached["bytes_per_second"]) if reached else None
+    return bounds.rates_of(options.gpu or machine.get("device"), precision, measured)
+
+
+def reached_columns(machine, precision):
+    """What PyTorch has reached in this run, for the table's row."""
+    reached = machine.get("ceilings", {}).get(precision)
+    return {"reached_flops": reached["flops"] if reached else "", "reached_bytes_per_second": reached["bytes_per_second"] if reached else ""}
+
+
+def speed_columns(row, side, units, top):
+    """Columns of one side's rate, in the units of the bound `top`. `units` are those of one step."""
+    rate = row[side]
+    lost = bounds.lost_milliseconds(units, rate, top)
+    return {f"{side}_share_of_bound": round(rate / top, 3) if rate and top else "", f"{side}_lost_ms": round(lost, 3) if lost is not None else ""}
+
+
+def most_lost_first(rows):
+    """Rows in the order of the milliseconds that ringtrain loses in a step, or PyTorch where ringtrain has no rate."""
+    lost = lambda row: next((row[key] for key in ("ringtrain_lost_ms", "pytorch_lost_ms") if row.get(key) not in ("", None)), -1)
+    return sorted(rows, key=lost, reverse=True)

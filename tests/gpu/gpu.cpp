@@ -3,11 +3,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <optional>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "cluster/device_choice.h"
-#include "tests/emulation/host_device.h"
+#include "tests/emulation/faulty_device.h"
 #include "tests/emulation/kernel_regions.h"
 
 namespace ringtrain::cuda {
@@ -16,14 +16,23 @@ namespace {
 std::unique_ptr<Device> the_device;
 void* twin = nullptr;  // copy of the memory of the kernels' tests
 std::size_t twin_bytes = 0;
-Event probe;  // for why_gpu_is_unusable()
+double start_seconds = 0;
+
+std::unique_ptr<Device> make_gpu() {
+  if (!on_host_device())
+    return make_runtime_device(choose_device(session().job(), visible_uuids(), true), variable("RINGTRAIN_PLAN_CACHE"));
+  const Fault fault = fault_of_environment();
+  // The model of the time lets a search run every way, so that a fault can meet it.
+  return std::make_unique<FaultyDevice>(
+      HostDeviceOptions{.order = {RunOrder::Kind::latest, 0}, .times = fault.kind != Fault::Kind::none}, fault);
+}
+
+}  // namespace
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
 }
-
-}  // namespace
 
 bool on_host_device() {
   return variable("RINGTRAIN_TEST_DEVICE") == "host";
@@ -38,11 +47,9 @@ Device& gpu() {
   const std::string kind = variable("RINGTRAIN_TEST_DEVICE");
   if (!kind.empty() && !on_host_device())
     throw Error(cat("RINGTRAIN_TEST_DEVICE is '", kind, "'; expected 'host', or nothing for a GPU"));
-  if (on_host_device())
-    the_device = std::make_unique<HostDevice>(HostDeviceOptions{{RunOrder::Kind::latest, 0}, {}, {}});
-  else
-    the_device =
-        make_runtime_device(choose_device(session().job(), visible_uuids(), true), variable("RINGTRAIN_PLAN_CACHE"));
+  const double begin = now_seconds();
+  the_device = make_gpu();
+  start_seconds = now_seconds() - begin;
   return *the_device;
 }
 
@@ -50,6 +57,10 @@ void release_gpu() {
   if (twin != nullptr) the_device->release(twin);
   twin = nullptr;
   the_device.reset();
+}
+
+double seconds_to_start() {
+  return start_seconds;
 }
 
 std::string out_file(const std::string& name) {
@@ -63,15 +74,7 @@ double setting(const char* name, double otherwise) {
 }
 
 std::string why_gpu_is_unusable() {
-  if (!the_device) return "";
-  try {
-    if (probe.handle == 0) probe = the_device->make_event();
-    the_device->record(probe, the_device->compute_stream());
-    the_device->synchronize(probe, [] {});
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
+  return the_device ? the_device->why_unusable() : "";
 }
 
 void run_on_gpu(const KernelLaunch& launch, std::span<std::byte> memory) {

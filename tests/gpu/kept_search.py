@@ -2,6 +2,7 @@
 fusions. They come from the folder that programs take as machine.plan_cache (RINGTRAIN_PLAN_CACHE). The pieces are small
 enough for any way of carrying them."""
 import io
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -25,16 +26,22 @@ def add(archive, path, name):
     info = tarfile.TarInfo(name)
     content = path.read_bytes()
     info.size = len(content)
+    info.mtime = int(path.stat().st_mtime)
     archive.addfile(info, io.BytesIO(content))
 
 
-def pack(folder, out, most_pieces=2):
+def is_shipped(path, folder, shipped):
+    """Whether the kit has brought this plan, and it is still the same."""
+    original = Path(shipped) / path.relative_to(folder) if shipped else None
+    return original is not None and original.is_file() and original.read_bytes() == path.read_bytes()
+
+
+def pack(folder, out, most_pieces=2, without=None):
     """Writes the pieces. Returns (their paths, the number of plans that did not fit). The table comes first, then the
-    plans, the newest last."""
+    plans, the newest first. Plans that are the same in the folder `without` stay out, because a kit brings them."""
     folder, out = Path(folder), Path(out)
-    for old in pieces_in(out):
-        old.unlink()
-    plans = sorted(folder.rglob("*.plan"), key=lambda path: (path.stat().st_mtime, path.name))
+    plans = sorted(folder.rglob("*.plan"), key=lambda path: (-path.stat().st_mtime, path.name))
+    plans = [path for path in plans if not is_shipped(path, folder, without)]
     files = [path for path in [folder / "fusions", *plans] if path.exists()]
     left_out = 0
     if not files:
@@ -50,6 +57,8 @@ def pack(folder, out, most_pieces=2):
         fit = max(1, int(len(files) * 0.95 * most_pieces * PIECE_BYTES / len(content)))
         left_out += len(files) - fit
         files = files[:fit]
+    for old in pieces_in(out):
+        old.unlink()
     written = []
     for number, begin in enumerate(range(0, len(content), PIECE_BYTES), 1):
         path = out / (NAME if number == 1 else f"{NAME}.{number}")
@@ -76,6 +85,7 @@ def unpack(source, folder):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with open(target, "wb") as file:
                     shutil.copyfileobj(archive.extractfile(member), file)
+                os.utime(target, (member.mtime, member.mtime))  # so that newer plans come first in the next archive
                 count += 1
     except (tarfile.TarError, EOFError, OSError) as error:
         raise ValueError(f"{source}: {' and '.join(p.name for p in pieces)} cannot be unpacked ({error}): are all pieces there?") from error

@@ -8,8 +8,9 @@ resnet50_kernels.csv holds, per image, the bytes and FLOPs of every kernel of a 
 NVIDIA's MLPerf submissions (statistics in epilogues, scale-bias-ReLU in prologues, dReLU and the norm's sums after the
 data gradient). A kernel's bound is the larger of bytes / bandwidth and FLOPs / peak. The bytes of weights are
 divided by 256 images, so they are right for batch 256. Commands and kernels are matched by layer and kind: work that is
-fused into a convolution here counts in that convolution's line of the bound. Writes results/gpu/resnet50_kernels.csv
-and .md.
+fused into a convolution here counts in that convolution's line of the bound. The command that loses most time comes
+first. For a device that bounds.py does not know, --tflops and --terabytes give its rates; without them there is no
+bound. Writes results/gpu/resnet50_kernels.csv and .md.
 """
 import argparse
 import csv
@@ -18,6 +19,9 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+
+import bounds
+from bench_gpu import name_of_gpu
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KINDS = ["forward", "norm forward", "data gradient", "weight gradient", "norm backward", "other"]
@@ -67,8 +71,8 @@ def read_commands(options):
     if not program.exists():
         sys.exit(f"{Path(sys.argv[0]).name}: error: build/bench/cuda_commands is not built: make build/bench/cuda_commands")
     done = subprocess.run([program, f"batch={options.batch}", f"precision={options.precision}", f"group={options.group}",
-                           f"search_seconds={options.search_seconds}", f"flops_per_second={options.tflops * 1e12}",
-                           f"bytes_per_second={options.terabytes * 1e12}", *options.given],
+                           f"search_seconds={options.search_seconds}", f"flops_per_second={options.rates[0]}",
+                           f"bytes_per_second={options.rates[1]}", *options.given],
                           text=True, capture_output=True)
     sys.stderr.write(done.stderr)
     if done.returncode != 0:
@@ -107,13 +111,18 @@ def main():
     parser.add_argument("--search-seconds", type=float, default=60, help="longest time for the choice of fusions [60]")
     parser.add_argument("--commands", help="CSV that cuda_commands printed")
     parser.add_argument("--commands-to", help="file to which the output of cuda_commands is appended")
-    parser.add_argument("--tflops", type=float, default=790, help="TFLOP/s that a matrix product reaches [790, an H200]")
-    parser.add_argument("--terabytes", type=float, default=4.3, help="TB/s that a copy reaches [4.3, an H200]")
+    parser.add_argument("--gpu", help="the GPU's name, which decides the bounds [as nvidia-smi says]")
+    parser.add_argument("--tflops", type=float, help="TFLOP/s that a matrix product reaches [this GPU's in bounds.py]")
+    parser.add_argument("--terabytes", type=float, help="TB/s that a copy reaches [this GPU's in bounds.py]")
     parser.add_argument("--output", default="results/gpu/resnet50_kernels", help="path of the output, without .csv and .md")
     parser.add_argument("given", nargs="*", metavar="OPTION=VALUE", help="options of cuda_commands, such as size=32 width=16")
     parser.set_defaults(gaps=[])
     options = parser.parse_args()
-    rows = make_rows(read_commands(options), options.batch, options.tflops * 1e12, options.terabytes * 1e12)
+    gpu = name_of_gpu() if options.gpu is None else options.gpu
+    given = (options.tflops * 1e12, options.terabytes * 1e12) if options.tflops and options.terabytes else None
+    known = given or bounds.rates_of(gpu, options.precision)
+    options.rates = known or (float("inf"), float("inf"))  # so that bounds are 0
+    rows = make_rows(read_commands(options), options.batch, *options.rates)
     output = ROOT / options.output
     output.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{output}.csv", "w", newline="") as file:
@@ -121,8 +130,9 @@ def main():
         writer.writeheader()
         writer.writerows(rows)
     total, bound = (sum(row[key] for row in rows) for key in ("microseconds", "bound_microseconds"))
+    at = f"{known[0] / 1e12:.0f} TFLOP/s and {known[1] / 1e12:.2f} TB/s" if known else f"unknown rates ({gpu or 'no name'}), so all bounds are 0"
     lines = ["# ResNet-50 step, kernel by kernel", "",
-             f"{options.precision}, batch {options.batch}; bound at {options.tflops:.0f} TFLOP/s and {options.terabytes:.2f} TB/s. Commands timed "
+             f"{options.precision}, batch {options.batch}; bound at {at}. Commands timed "
              f"alone: {total / 1e3:.2f} ms, bound {bound / 1e3:.2f} ms, share {bound / total if total else 0:.0%}. Most lost time first.", "",
              "| kind | ms | bound ms | share |", "|---|---|---|---|"]
     for kind in KINDS:

@@ -11,51 +11,34 @@ Rates are characters per second of whole training steps in wall-clock time. They
 PyTorch runs eager, in CUDA graphs and compiled, with fp32 weights and autocast. CUDA graphs with 16-bit weights are
 listed as well, but do not count in the ratio, because they train differently. The bound is that of a roofline: FLOPs,
 memory traffic with the gates stored once, and 3 us for each of the 2 (positions + layers - 1) dependent steps, at the
-rates that this GPU reached in the same run.
+rates of this GPU (bounds.py). The model that loses most milliseconds in a step comes first.
 """
 import random
 
-from bench_gpu import ROOT, WORK, ceiling, compare, fail, gpu_facts, make_parser, parse, run_ringtrain
+import bounds
+from bench_gpu import (ROOT, WORK, compare, fail, gpu_facts, make_parser, making, most_lost_first, parse, rates, reached_columns,
+                       run_ringtrain, speed_columns)
 from bench_tools import about, call, write
+from bounds import VOCABULARY
 
-VOCABULARY = 128
 POSITIONS = 50
 SHAPES = {"4x128": (4, 128), "4x512": (4, 512), "4x1024": (4, 1024)}
 BATCHES = [128, 1024, 4096, 16384]
 # This order measures the cases with targets first, in case time runs out.
 ORDER = [(name, batch) for batch in (4096, 128, 1024, 16384) for name in ("4x512", "4x128", "4x1024")]
-# RATIO_TARGETS: (shape, least batch, most) -> ratio to PyTorch. RATE_TARGETS: characters per second on an H200.
+# RATIO_TARGETS: (shape, least batch, most) -> ratio to PyTorch.
 RATIO_TARGETS = [("4x128", 0, 1024, 2.0), ("4x128", 0, 1 << 40, 1.3), ("4x512", 0, 256, 2.0), ("4x512", 0, 1 << 40, 1.3),
                  ("4x1024", 0, 256, 2.0), ("4x1024", 0, 1 << 40, 1.3)]
-RATE_TARGETS = {("4x512", 4096): 9e6, ("4x512", 16384): 9e6, ("4x1024", 4096): 3e6, ("4x1024", 16384): 3e6,
-                ("4x128", 4096): 50e6, ("4x128", 16384): 50e6}
-
-
-def flops_per_character(layers, hidden):
-    """FLOPs of the forward pass, and twice that for the backward pass. The first layer's one-hot input is a gather,
-    which needs none."""
-    per_position = layers * 4 * hidden * hidden + (layers - 1) * 4 * hidden * hidden + hidden * VOCABULARY
-    return 3 * 2 * per_position
-
-
-def bound(layers, hidden, positions, batch, flops, bytes_per_second):
-    """The most characters per second that are possible. Bytes are those of a fused LSTM with 16-bit activations."""
-    per_layer = (2 * hidden + 5 * hidden + 5 * hidden + 4 * hidden + 8 * hidden + 4 * hidden) * 2
-    weights = sum(4 * hidden * ((VOCABULARY if layer == 0 else hidden) + hidden) for layer in range(layers)) * 22
-    moved = (layers * per_layer + (2 * hidden + 3 * VOCABULARY) * 2) * positions * batch + weights
-    work = flops_per_character(layers, hidden) * positions * batch
-    wave = max(2 * batch * 4 * hidden * hidden * layers / flops, 3e-6)
-    return positions * batch / max(work / flops, moved / bytes_per_second, 2 * (positions + layers - 1) * wave)
 
 
 def make_data():
-    """Makes random text of VOCABULARY symbols."""
+    """Makes random text of VOCABULARY symbols. It repeats, which makes it faster to make and costs the same to train on."""
     if list(WORK.glob(f"text{VOCABULARY}-train-*.h5")):
         return
     symbols = [chr(code) for code in [*range(0x20, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]][:VOCABULARY]
     assert len(symbols) == VOCABULARY
     text = WORK / f"text{VOCABULARY}.txt"
-    text.write_text("".join(random.Random(1).choices(symbols, k=4_000_000)))
+    text.write_text("".join(random.Random(1).choices(symbols, k=400_000)) * 10)
     call(["bin/ringtrain-data", "text", text, "--out", WORK / f"text{VOCABULARY}", "--force"])
 
 
@@ -90,17 +73,19 @@ def make_cases(options):
             for precision in options.precisions for shape, batch in order]
 
 
-def add_targets(row, case, machine):
-    row["flops_per_character"] = flops_per_character(case["layers"], case["hidden"])
-    top = bound(case["layers"], case["hidden"], case["positions"], case["batch"], *ceiling(machine, case["precision"]))
-    row["bound_chars_per_second"] = round(top)
+def add_targets(row, case, machine, options):
+    size = [case[key] for key in ("layers", "hidden", "positions", "batch")]
+    characters = case["positions"] * case["batch"]
+    row["flops_per_character"] = bounds.flops_per_character(*size[:2])
+    top = bounds.lstm_characters_per_second(*size, rates(machine, options, case["precision"]))
+    row["bound_chars_per_second"] = round(top) if top else ""
     for side in ("ringtrain", "pytorch"):
         row[f"{side}_chars_per_second"] = round(row[side] * case["positions"]) if row[side] else ""
-        row[f"{side}_share_of_bound"] = round(row[side] * case["positions"] / top, 3) if row[side] else ""
+        row |= speed_columns({side: row[f"{side}_chars_per_second"]}, side, characters, top)
     row["ratio_target"] = next((t for shape, least, most, t in RATIO_TARGETS
                                 if shape == case["shape"] and least <= case["batch"] <= most), "")
-    row["target_chars_per_second"] = RATE_TARGETS.get((case["shape"], case["batch"]), "")
-    return row
+    row["target_chars_per_second"] = bounds.characters_target(options.gpu or machine.get("device"), case["shape"], *size) or ""
+    return row | reached_columns(machine, case["precision"])
 
 
 def millions(value):
@@ -111,17 +96,18 @@ def table(rows, facts, ways):
     lines = ["# Char-LSTM on one GPU: ringtrain against PyTorch", ""]
     lines += [f"- {key}: {value}" for key, value in facts.items()]
     lines += ["- millions of characters per second of whole training steps, medians; ratio to PyTorch's best way; bound: of a roofline"
-              " at what this GPU reached (see tests/gpu/lstm_bench.py)", "",
-              "| model | batch | precision | ringtrain | PyTorch | best way | ratio | target | bound | share | PyTorch's | target Mchar/s |"
-              + "".join(f" {way} |" for way in ways), "|---" * (12 + len(ways)) + "|"]
-    for r in rows:
+              " at the rates of this GPU (see tests/gpu/bounds.py); lost: what a step takes longer than the bound", "",
+              "| model | batch | precision | ringtrain | PyTorch | best way | ratio | target | bound | share | lost ms | PyTorch's | target Mchar/s |"
+              + "".join(f" {way} |" for way in ways), "|---" * (13 + len(ways)) + "|"]
+    for r in most_lost_first(rows):
         positions = r["positions"]
         each = "".join(f" {millions(r.get(f'pytorch_{way}') * positions)} |" if isinstance(r.get(f"pytorch_{way}"), float)
                        else f" {r.get(f'pytorch_{way}', 'not reached')} |" for way in ways)
         lines.append(
             f"| {r['shape']} | {r['batch']} | {r['precision']} | {millions(r['ringtrain_chars_per_second']) if r['ringtrain'] else r['ringtrain_failed']} "
             f"| {millions(r['pytorch_chars_per_second'])} | {r['pytorch_best_way']} | {r['ratio'] or '-'} | {r['ratio_target'] or '-'} "
-            f"| {millions(r['bound_chars_per_second'])} | {r['ringtrain_share_of_bound'] or '-'} | {r['pytorch_share_of_bound'] or '-'} "
+            f"| {millions(r['bound_chars_per_second'])} | {r['ringtrain_share_of_bound'] or 'unknown'} | {r['ringtrain_lost_ms'] or '-'} "
+            f"| {r['pytorch_share_of_bound'] or '-'} "
             f"| {millions(r['target_chars_per_second'])} |{each}")
     return lines
 
@@ -131,17 +117,21 @@ def main():
     parser.add_argument("--only", choices=list(SHAPES), action="append", help="these models [all]")
     parser.add_argument("--positions", type=int, default=POSITIONS, help=f"positions of a sample [{POSITIONS}]")
     parser.add_argument("--dropout", type=float, default=0.0, help="dropout between layers; above 0, cuDNN is called layer by layer [0]")
+    parser.add_argument("--data-only", action="store_true", help="make the data set, and nothing else")
     options = parse(parser)
     if options.side == "both" and options.device == "cuda" and "graphs, 16-bit weights" not in options.ways:
         options.ways.insert(min(2, len(options.ways)), "graphs, 16-bit weights")
     if options.side != "pytorch":
-        make_data()
+        with making("text"):
+            make_data()
+    if options.data_only:
+        return
     cases = make_cases(options)
     key = lambda case: (case["shape"], case["batch"], case["precision"])
     found, machine = compare("peer_lstm.py", key, cases,
                              lambda case, step_seconds: run_ringtrain(lambda seconds: experiment(case, seconds), options, step_seconds),
                              options)
-    rows = [add_targets({**case, **row}, case, machine) for case, row in zip(cases, found)]
+    rows = [add_targets({**case, **row}, case, machine, options) for case, row in zip(cases, found)]
     facts = about(options, machine.get("torch", "not reached"), **gpu_facts(machine, options),
                   data="made-up text from HDF5; PyTorch: random tokens in device memory")
     write(options, rows, facts, table(rows, facts, options.ways))

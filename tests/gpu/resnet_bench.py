@@ -15,33 +15,20 @@ channels_last and autocast. `--worker N` also measures batch norm over groups of
 build/bench/cuda_commands exists, a table of all kernels follows (kernel_table.py).
 """
 import hashlib
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from bench_gpu import ROOT, WORK, ceiling, compare, fail, gpu_facts, make_parser, make_pictures, parse, run_ringtrain, time_is_up
+import bounds
+from bench_gpu import (ROOT, WORK, compare, fail, gpu_facts, make_parser, making, most_lost_first, parse, rates, reached_columns,
+                       run_ringtrain, speed_columns, time_is_up)
 from bench_tools import about, call, write
+from made_up_photographs import make_photographs
 
-BATCHES, CLASSES, IMAGES = [256, 512], 1000, 2048
+BATCHES, IMAGES = [256, 512], 2048
 PHOTOGRAPHS = ROOT / "../shared/data/imagenet-samples"  # n01440764_tench.JPEG ..., classes1000.txt
-# Targets: images per second on an H200, and ratios.
-RATE_TARGET, RATIO_TARGET, INPUT_TARGET = 8000, 1.5, 0.98
+RATIO_TARGET, INPUT_TARGET = 1.5, 0.98
 RECORD = 7953  # NVIDIA, MLPerf v4.0, per H200, fp16
-
-
-def bound(batch, flops, bandwidth):
-    """Images per second of kernels that run one after the other, fused as in resnet50_kernels.csv. The bytes of the
-    optimizer are divided by this batch. The bytes of weights in the other kernels are those of batch 256."""
-    import csv
-    seconds = 0.0
-    with open(Path(__file__).parent / "resnet50_kernels.csv") as file:
-        for kernel in csv.DictReader(file):
-            moved = float(kernel["bytes_per_image"])
-            if kernel["kernel"] == "sgd":
-                moved *= 256 / batch
-            seconds += max(moved / bandwidth, float(kernel["flops_per_image"]) / flops)
-    return 1 / seconds
 
 
 def make_data(options, size):
@@ -56,10 +43,7 @@ def make_data(options, size):
         what, photographs = "made-up images of a photograph's size", WORK / "photographs"
         classes = photographs / "classes1000.txt"
         if not classes.exists():
-            shutil.rmtree(photographs, ignore_errors=True)  # an earlier call may have left it half made
-            photographs.mkdir(parents=True)
-            make_pictures(photographs, options.python)
-            classes.write_text("".join(f"c{i:04d}\tclass_{i}\n" for i in range(CLASSES)))
+            make_photographs(photographs)
     # Makes several links with other names to every image, because an epoch has to hold several batches.
     images = sorted(photographs.glob("*.JPEG"))
     times = 1 if options.tiny else -(-IMAGES // len(images))
@@ -107,13 +91,15 @@ def table(rows, facts, ways):
     lines = ["# ResNet-50 on one GPU: ringtrain against PyTorch", ""]
     lines += [f"- {key}: {value}" for key, value in facts.items()]
     lines += [f"- images per second of whole training steps, medians; ratio to PyTorch's best way (target {RATIO_TARGET}); bound (c): kernels fused as in"
-              f" NVIDIA's MLPerf submission one after the other at what this GPU reached; target {RATE_TARGET} on an H200, where the highest published is {RECORD}",
-              "", "| batch | worker | precision | input | ringtrain | PyTorch | best way | ratio | bound (c) | share | PyTorch's | waits for input | PyTorch's peak MiB |"
-              + "".join(f" {way} |" for way in ways), "|---" * (13 + len(ways)) + "|"]
-    for r in rows:
+              " NVIDIA's MLPerf submission one after the other at the rates of this GPU (tests/gpu/bounds.py); lost: what a step takes longer than the"
+              f" bound; target {rows[0]['rate_target']:.0f} on this GPU; the highest published on an H200 is {RECORD}",
+              "", "| batch | worker | precision | input | ringtrain | PyTorch | best way | ratio | bound (c) | share | lost ms | PyTorch's | waits for input |"
+              " PyTorch's peak MiB |" + "".join(f" {way} |" for way in ways), "|---" * (14 + len(ways)) + "|"]
+    for r in most_lost_first(rows):
         each = "".join(f" {r.get(f'pytorch_{way}', '-')} |" for way in ways)
         lines.append(f"| {r['batch']} | {r['worker']} | {r['precision']} | {r['input']} | {r['ringtrain'] or r['ringtrain_failed']} | {r['pytorch'] or '-'} "
-                     f"| {r['pytorch_best_way']} | {r['ratio'] or '-'} | {r['bound'] or '-'} | {r['share_of_bound'] or '-'} | {r['pytorch_share_of_bound'] or '-'} "
+                     f"| {r['pytorch_best_way']} | {r['ratio'] or '-'} | {r['bound'] or 'unknown'} | {r['ringtrain_share_of_bound'] or 'unknown'} | {r['ringtrain_lost_ms'] or '-'} "
+                     f"| {r['pytorch_share_of_bound'] or '-'} "
                      f"| {r['input_wait_share']} | {r['pytorch_peak_mib']} |{each}")
     by_key = {(r["batch"], r["worker"], r["precision"], r["input"]): r["ringtrain"] for r in rows}
     pairs = [f"{by_key[key] / by_key[(*key[:3], 'raw')]:.3f} (batch {key[0]}, {key[2]})" for key in by_key
@@ -128,9 +114,10 @@ def run_kernel_table(options, machine):
     if options.device != "cuda" or not program.exists() or time_is_up(options, 0.8):
         return
     for precision in options.precisions:
-        flops, bandwidth = ceiling(machine, precision)
-        subprocess.run([sys.executable, str(ROOT / "tests/gpu/kernel_table.py"), "--precision", precision, "--tflops", str(flops / 1e12),
-                        "--terabytes", str(bandwidth / 1e12), "--output", f"{options.output}_kernels_{precision}"])
+        known = rates(machine, options, precision)
+        subprocess.run([sys.executable, str(ROOT / "tests/gpu/kernel_table.py"), "--precision", precision, "--output",
+                        f"{options.output}_kernels_{precision}",
+                        *(["--tflops", str(known[0] / 1e12), "--terabytes", str(known[1] / 1e12)] if known else [])])
 
 
 def main():
@@ -144,7 +131,10 @@ def main():
     parser.add_argument("--depth", type=int, default=50)
     options = parse(parser)
     size, depth = (32, 18) if options.tiny else (224, options.depth)
-    data_sets, what = make_data(options, size) if options.side != "pytorch" else ({}, "no data set")
+    data_sets, what = {}, "no data set"
+    if options.side != "pytorch":
+        with making("pictures"):
+            data_sets, what = make_data(options, size)
     if options.data_only:
         return print(what)
     batches = [4] if options.tiny else options.batch or BATCHES
@@ -159,11 +149,12 @@ def main():
                              lambda case, step_seconds: run_ringtrain(lambda seconds: experiment(case, data_sets, seconds), options, step_seconds),
                              options, own_key=lambda case: (*key(case), case["worker"], case["input"]))
     for case, row in zip(cases, found):
-        top = bound(case["batch"], *ceiling(machine, case["precision"])) if (depth, size) == (50, 224) else None
-        measured.append({**case, **row, "bound": round(top) if top else "",
-                         "share_of_bound": round(row["ringtrain"] / top, 3) if top and row["ringtrain"] else "",
-                         "pytorch_share_of_bound": round(row["pytorch"] / top, 3) if top and row["pytorch"] else "",
-                         "ratio_target": RATIO_TARGET, "rate_target": RATE_TARGET})
+        known = rates(machine, options, case["precision"]) if (depth, size) == (50, 224) else None
+        top = bounds.resnet50_images_per_second(case["batch"], known)
+        measured.append({**case, **row, "bound": round(top) if top else "", **speed_columns(row, "ringtrain", case["batch"], top),
+                         **speed_columns(row, "pytorch", case["batch"], top), "ratio_target": RATIO_TARGET,
+                         "rate_target": bounds.images_target(options.gpu or machine.get("device")),
+                         **reached_columns(machine, case["precision"])})
     facts = about(options, machine.get("torch", "not reached"), **gpu_facts(machine, options),
                   data=f"{what}; PyTorch: random pixels in device memory")
     write(options, measured, facts, table(measured, facts, options.ways))
