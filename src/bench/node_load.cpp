@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "backend/backend.h"
+#include "backend/cpu/thread_team.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "bench/synthetic_step.h"
@@ -48,6 +49,7 @@ NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& pl
   for (int i = 0; i < count; ++i)
     threads_.emplace_back([this, &plan, threads] {
       try {
+        cpu::expect_threads(threads);
         const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
         SyntheticPasses passes(plan, *backend);
         passes.compile(plan.batch.micro_batch);

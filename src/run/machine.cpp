@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/cpu/isa.h"
+#include "backend/cpu/thread_team.h"
 #include "backend/cuda/backend.h"
 #include "backend/cuda/device/described.h"
 #include "backend/cuda/program/kept_fusions.h"
@@ -196,6 +197,7 @@ std::unique_ptr<Backend> make_host_backend(const Experiment& experiment, int thr
   Communicator& sums = stages != nullptr ? stages->over_replicas() : host;
   // Parameter servers get gradients by messages.
   const bool sums_gradients = sums.size() > 1 && experiment.parallel.kind != "server";
+  cpu::expect_threads(threads);
   return make_cpu_backend(threads, sums_gradients ? reduced_memory(sums) : ReducedMemory{});
 }
 

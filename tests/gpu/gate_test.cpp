@@ -152,8 +152,8 @@ struct Floats {
 };
 
 void add(const Floats& a, const Floats& b, const Floats& y) {
-  gpu().launch(launch_of(Type::fp32, AddArguments{a.on_device.data(), b.on_device.data(), y.on_device.data(), y.count()}),
-               gpu().compute_stream());
+  const AddArguments arguments{a.on_device.data(), b.on_device.data(), y.on_device.data(), y.count()};
+  gpu().launch(launch_of(Type::fp32, arguments), gpu().compute_stream());
 }
 
 TEST(GpuGate, Kernel) {
@@ -217,7 +217,7 @@ TEST(GpuGate, Graph) {
   }
 }
 
-// ---- A plan that was made before -------------------------------------------------------------------------------------
+// ---- A plan that was made before ------------------------------------------------------------------------------------
 
 struct KeptPlan {
   DnnOperation operation;
@@ -261,7 +261,8 @@ double difference_of(const DnnPlan& plan) {
   few.n = std::min<std::int64_t>(o.n, 2);
   const std::int64_t in = o.h * o.w * o.c, out = o.out_h() * o.out_w() * o.k;  // elements of a sample
   std::vector<std::uint16_t> x = some_bf16(o.n * in, 1, 1), y(static_cast<std::size_t>(o.n * out), 0xffff);
-  std::vector<std::uint16_t> w = some_bf16(o.k * o.r * o.r * o.c, 2, 1 / std::sqrt(static_cast<double>(o.c * o.r * o.r)));
+  const std::int64_t terms = o.r * o.r * o.c;
+  std::vector<std::uint16_t> w = some_bf16(o.k * terms, 2, 1 / std::sqrt(static_cast<double>(terms)));
   const DeviceMemory on_gpu[] = {{gpu(), 2 * std::ssize(x), "x"},
                                  {gpu(), 2 * std::ssize(w), "w"},
                                  {gpu(), 2 * std::ssize(y), "y"},

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "base/error.h"
@@ -44,6 +46,13 @@ class NeedsGpu : public testing::EmptyTestEventListener {
   bool failed_ = false;
 };
 
+// The library for Hopper lies beside bin/ringtrain. Of a checkout, this program is in build/tests.
+void name_executable() {
+  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const auto executable = here / "../../bin/ringtrain";
+  if (std::filesystem::exists(executable)) setenv("RINGTRAIN_EXECUTABLE", executable.lexically_normal().c_str(), 0);
+}
+
 }  // namespace
 
 const ringtrain::Session& ringtrain::cuda::session() {
@@ -51,6 +60,7 @@ const ringtrain::Session& ringtrain::cuda::session() {
 }
 
 int main(int argc, char** argv) {
+  name_executable();
   testing::InitGoogleTest(&argc, argv);
   auto* const needs_gpu = new NeedsGpu;
   testing::UnitTest::GetInstance()->listeners().Append(needs_gpu);

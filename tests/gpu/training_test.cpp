@@ -167,8 +167,8 @@ std::vector<FamilyCase> families_in_each_precision() {
   return all;
 }
 
-// Returns the largest difference of one tensor of the curves, in weights, gradients, states and logits. NaN when a value
-// is not a number.
+// Returns the largest difference of one tensor of the curves, in weights, gradients, states and logits, or NaN when a
+// value is not a number.
 double largest_difference(const ParameterTable& table, const Curve& a, const Curve& b) {
   double largest = 0;
   const auto compare = [&](const float* of_a, const float* of_b, std::int64_t count) {

@@ -247,7 +247,7 @@ TEST_F(KeptFusions, PlansOfAKeptChoiceAreTimedOnceInALaterRunButNotInAResumedOne
   device.can_time = true;
   FusionTable first;
   first.choose(device, site(device));
-  keep_fusions(folder_, first);
+  keep_fusions(path("plans"), first);
   const auto tuned_with = [&](FusionTable& table) {
     device.tuned.clear();
     table.choose(device, site(device));
@@ -255,18 +255,19 @@ TEST_F(KeptFusions, PlansOfAKeptChoiceAreTimedOnceInALaterRunButNotInAResumedOne
     return device.tuned;
   };
   FusionTable later;
-  load_kept_fusions(folder_, later);
+  load_kept_fusions(path("plans"), later);
   const std::size_t chosen = later.choose(device, site(device));
   FusionTable again;
-  load_kept_fusions(folder_, again);
+  load_kept_fusions(path("plans"), again);
   std::vector<std::string> operations;
-  for (const DnnOperation& o : site(device).ways[chosen].operations) operations.push_back(o.key());
+  const FusionSite tuned_site = site(device);
+  for (const DnnOperation& o : tuned_site.ways[chosen].operations) operations.push_back(o.key());
   EXPECT_EQ(tuned_with(again), operations);
   FusionTable resumed;
   resumed.load(first.text());
   EXPECT_TRUE(tuned_with(resumed).empty());
   FusionTable untimed(0);
-  load_kept_fusions(folder_, untimed);
+  load_kept_fusions(path("plans"), untimed);
   EXPECT_TRUE(tuned_with(untimed).empty());
 }
 

@@ -175,6 +175,30 @@ TEST(CudaSchedule, GraphsAreReplayedFromTheThirdRunOfAVariantOnAndPlainCommandsN
   EXPECT_EQ(count("work"), 5) << "without graphs";
 }
 
+// While a capture is open, the stream would take no other work, and the device would look lost.
+TEST(CudaSchedule, ACommandThatFailsInACaptureEndsTheCapture) {
+  HostDevice device;
+  Recorded r;
+  bool fails = false;
+  r.schedule.begin_backward();
+  r.schedule.add({.name = "work",
+                  .uses = {},
+                  .issue =
+                      [&](Device&, Stream, bool) {
+                        if (fails) throw Error("no such kernel");
+                      },
+                  .finishes = {"p0"}});
+  r.schedule.begin_weights();
+  r.schedule.plan(table_of({64}), 0);
+  r.marks(device, false, true);
+  fails = true;
+  EXPECT_THROW(r.marks(device, false, true), Error) << "the second run is captured";
+  fails = false;
+  device.begin_capture(device.compute_stream());
+  device.end_capture(device.compute_stream());
+  EXPECT_EQ(r.marks(device, false, true), std::vector<std::int64_t>{64});
+}
+
 TEST(CudaSchedule, ACommandsTrafficIsWhatItUsesUnlessItSaysOtherwise) {
   Recorded r;
   const Storage a = r.schedule.buffer("a", 100), b = r.schedule.buffer("b", 30);

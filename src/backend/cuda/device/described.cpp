@@ -203,7 +203,10 @@ class SavingDevice : public DescribedDevice {
   SavingDevice(const DeviceDescription& description, const std::string& plan_cache, int threads, SavedPlans& saved)
       : DescribedDevice(description, ""), description_(description), threads_(threads), saved_(saved) {
     saved_.folder = plan_folder(plan_cache, facts().name, facts().cudnn_version).string();
-    std::filesystem::create_directories(saved_.folder);
+    std::error_code failed;
+    std::filesystem::create_directories(saved_.folder, failed);
+    if (failed)
+      throw Error(cat("cannot make the folder ", saved_.folder, ": ", failed.message()), "Name another folder.");
   }
   bool plans_every_way() const override { return true; }
 

@@ -21,7 +21,8 @@ std::string planner_executable();
 // Returns the path of libcuda-stand-in.so, which lies in the same folder as that executable.
 std::string stand_in_driver_path();
 
-// Owns one child process, a socket to it and a pipe from it. One thread uses it. When the child dies, the next question starts a new one.
+// Owns one child process, a socket to it and a pipe from it. One thread uses it. When the child dies, the next question
+// starts a new one.
 class PlanProcess {
  public:
   // `description` is one line of JSON. `name` appears in errors.
@@ -37,8 +38,8 @@ class PlanProcess {
   // crashes, the answer is a refusal with the name of the signal. Throws Error when no answer comes within 300 s.
   PlanAnswer plan(const DnnOperation& operation) { return answer_to("plan", operation); }
   PlanAnswer reload(const DnnOperation& operation) { return answer_to("reload", operation); }
-  // pack() asks for a plan with its bytes. load() asks whether cuDNN accepts the bytes of such an answer for the device;
-  // the result is a refusal with the reason if it does not.
+  // pack() asks for a plan with its bytes. load() asks whether cuDNN accepts the bytes of such an answer for the
+  // device; the result is a refusal with the reason if it does not.
   PlanAnswer pack(const DnnOperation& operation);
   PlanAnswer load(const DnnOperation& operation, const PlanAnswer& answer);
   std::uint64_t hash(const DnnOperation& operation);

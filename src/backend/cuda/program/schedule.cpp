@@ -153,6 +153,18 @@ void Schedule::live_at(std::size_t command) {
     if (storage.again >= 0) storage.base = storage.lives[static_cast<int>(command) >= storage.again ? 1 : 0].base;
 }
 
+namespace {
+
+// Ends a capture whose work is not complete. While a capture is open, the stream takes no other work.
+void abandon_capture(Device& device, Stream stream) {
+  try {
+    device.end_capture(stream);
+  } catch (const std::exception&) {  // the error that ended the capture is reported
+  }
+}
+
+}  // namespace
+
 void Schedule::run_segment(Device& device, Segment& segment, bool accumulate, bool graphs, const BackwardHooks* hooks) {
   const Stream stream = device.compute_stream();
   Replay& replay = segment.replays[2 * static_cast<std::size_t>(slot_) + (accumulate ? 1 : 0)];
@@ -160,10 +172,15 @@ void Schedule::run_segment(Device& device, Segment& segment, bool accumulate, bo
   if (replays && replay.captured.handle != 0) return device.launch(replay.captured, stream);
   const bool captures = replays && replay.runs > 0;
   if (captures) device.begin_capture(stream);
-  for (std::size_t i = segment.begin; i < segment.end; ++i) {
-    if (i == segment.begin || turns_[i]) live_at(i);
-    commands_[i].issue(device, stream, accumulate);
-    if (hooks != nullptr && hooks->poll && !captures) hooks->poll();
+  try {
+    for (std::size_t i = segment.begin; i < segment.end; ++i) {
+      if (i == segment.begin || turns_[i]) live_at(i);
+      commands_[i].issue(device, stream, accumulate);
+      if (hooks != nullptr && hooks->poll && !captures) hooks->poll();
+    }
+  } catch (...) {
+    if (captures) abandon_capture(device, stream);
+    throw;
   }
   if (captures) {
     replay.captured = device.end_capture(stream);
