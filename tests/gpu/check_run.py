@@ -98,7 +98,7 @@ class Run:
         variables = {**os.environ, "GTEST_COLOR": "no", "PYTHONUNBUFFERED": "1", "RINGTRAIN_GPU_OUT": str(self.tables),
                      "RINGTRAIN_PLAN_CACHE": str(plans or self.plans), "RINGTRAIN_PLAN_CANDIDATES": "1",
                      **({} if whole else self.off_variables()), **{k: str(v) for k, v in more.items()}}
-        variables.setdefault("RINGTRAIN_EXECUTABLE", str(RINGTRAIN))  # the library for Hopper lies beside it
+        variables.setdefault("RINGTRAIN_EXECUTABLE", str(RINGTRAIN))  # the library for Hopper is in its folder
         if self.dry:
             variables["RINGTRAIN_TEST_DEVICE"] = "host"
         command = [str(part) for part in command]

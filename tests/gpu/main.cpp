@@ -46,7 +46,7 @@ class NeedsGpu : public testing::EmptyTestEventListener {
   bool failed_ = false;
 };
 
-// The library for Hopper lies beside bin/ringtrain. Of a checkout, this program is in build/tests.
+// The library for Hopper is in the folder of bin/ringtrain. In a checkout, this program is in build/tests.
 void name_executable() {
   const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const auto executable = here / "../../bin/ringtrain";

@@ -554,6 +554,9 @@ TEST(Progress, TheBarFitsAnyTerminal) {
   SmoothedRate with_bound;
   with_bound.add(32, 0.5, 0.2);
   EXPECT_EQ(progress_bar(at(5), 0, with_bound, 80), "step 5  64 samples/s  40 % of bound  loss 0.6000");
+  SmoothedRate too_fast;
+  too_fast.add(32, 0.5, 0.6);
+  EXPECT_EQ(progress_bar(at(5), 0, too_fast, 80), "step 5  64 samples/s  over 100 % of bound  loss 0.6000");
 }
 
 TEST(Progress, RatesForgetThePast) {
