@@ -120,7 +120,9 @@ int plan(const PlanArguments& arguments) {
   DatasetIndex validation_index;
   if (!data.validation.empty()) validation_index = planned_index(experiment, data.validation, data.validation_samples);
   const int threads = experiment.run.threads > 0 ? static_cast<int>(experiment.run.threads) : arguments.threads;
-  const Machine machine = make_planning_machine(threads, arguments.device, experiment.machine.plan_cache);
+  cuda::SavedPlans saved{.plan_cache = arguments.save_plans};
+  const Machine machine = make_planning_machine(threads, arguments.device, experiment.machine.plan_cache,
+                                                arguments.save_plans.empty() ? nullptr : &saved);
   Backend* backend = machine.backend.get();
   const std::optional<Checkpoint> source = planned_source(experiment);
   const RunPlan p =
@@ -148,8 +150,9 @@ int plan(const PlanArguments& arguments) {
     warnings.push_back(taken);
   std::printf("%s%s", describe_threads(p, arguments).c_str(), describe_time(p, arguments, warnings).c_str());
   if (!arguments.save_plans.empty()) {
-    const cuda::SavedPlans saved = save_plans(p, arguments.device, arguments.save_plans);
-    std::printf("\ncuDNN's plans  %d, and %d refusals, in %s\n", saved.found, saved.refused, saved.folder.c_str());
+    save_plans(p, arguments.device, saved);
+    std::printf("\ncuDNN's plans  %lld, and %lld refusals, in %s\n", static_cast<long long>(saved.found()),
+                static_cast<long long>(saved.refused()), saved.folder.c_str());
   }
   std::fflush(stdout);
   for (const std::string& warning : warnings) log_warning(warning);

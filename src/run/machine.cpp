@@ -91,7 +91,8 @@ std::string Machine::identity() const {
   return text;
 }
 
-Machine make_planning_machine(int threads, const std::string& device, const std::string& plan_cache) {
+Machine make_planning_machine(int threads, const std::string& device, const std::string& plan_cache,
+                              cuda::SavedPlans* saved) {
   Machine m;
   if (device.empty()) {
     m.backend = make_cpu_backend(threads);
@@ -99,7 +100,9 @@ Machine make_planning_machine(int threads, const std::string& device, const std:
   }
   const std::string cache = default_plan_cache();
   m.plan_cache = plan_cache.empty() ? cache : plan_cache;
-  m.device = cuda::make_described_device(cuda::find_description(device), cache.empty() ? "" : cache + "/plans");
+  const cuda::DeviceDescription description = cuda::find_description(device);
+  m.device = saved != nullptr ? cuda::make_saving_device(description, false, *saved)
+                              : cuda::make_described_device(description, cache.empty() ? "" : cache + "/plans");
   m.fusions = std::make_unique<cuda::FusionTable>(0);
   cuda::load_kept_fusions(m.plan_cache, *m.fusions);
   m.backend = cuda::make_backend(*m.device, {.fusions = m.fusions.get()});

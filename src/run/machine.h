@@ -18,6 +18,10 @@
 
 namespace ringtrain {
 
+namespace cuda {
+struct SavedPlans;
+}
+
 struct Machine {
   std::unique_ptr<cuda::Device> device;  // null: the CPU computes
   std::unique_ptr<cuda::FusionTable> fusions;
@@ -81,6 +85,8 @@ std::unique_ptr<Backend> make_host_backend(const Experiment& experiment, int thr
 // Returns the machine for `ringtrain plan`. It has a backend that compiles programs and counts memory, but no
 // communicators, because one process plans for all ranks. `device` is the name or description of a GPU, "" for this
 // CPU. `plan_cache` is machine.plan_cache; the measured fusions in it are used, as a run on such a GPU would use them.
-Machine make_planning_machine(int threads, const std::string& device, const std::string& plan_cache = "");
+// With `saved`, which must outlive the machine, the GPU's plans are saved in its folder.
+Machine make_planning_machine(int threads, const std::string& device, const std::string& plan_cache = "",
+                              cuda::SavedPlans* saved = nullptr);
 
 }  // namespace ringtrain

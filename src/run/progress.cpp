@@ -34,8 +34,8 @@ std::string readable_rate(double rate) {
   return rate >= 100 ? with_thousands(std::llround(rate)) : format("%.3g", rate);
 }
 
-// Returns a text such as "  41 % of bound" or "  3.2 % of bound"; "" for a share that is not known. A share above 1 is no
-// measurement: the machine was busy when its rate was measured.
+// Returns a text such as "  41 % of bound" or "  3.2 % of bound"; "" for a share that is not known. A share above 1 is
+// no measurement: the machine was busy when its rate was measured.
 std::string share_text(double share) {
   if (share <= 0) return "";
   if (share > 1) return "  over 100 % of bound";

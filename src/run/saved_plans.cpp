@@ -1,16 +1,11 @@
 #include "run/saved_plans.h"
 
-#include <algorithm>
-#include <thread>
-
 #include "backend/cuda/backend.h"
 
 namespace ringtrain {
 
-cuda::SavedPlans save_plans(const RunPlan& plan, const std::string& gpu, const std::string& folder) {
-  cuda::SavedPlans saved;
-  const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
-  const auto device = cuda::make_saving_device(cuda::find_description(gpu), folder, threads, saved);
+void save_plans(const RunPlan& plan, const std::string& gpu, cuda::SavedPlans& saved) {
+  const auto device = cuda::make_saving_device(cuda::find_description(gpu), true, saved);
   cuda::FusionTable fusions(0);
   const auto backend = cuda::make_backend(*device, {.fusions = &fusions});
   for (int stage = 0; stage < plan.stages(); ++stage) {
@@ -19,7 +14,6 @@ cuda::SavedPlans save_plans(const RunPlan& plan, const std::string& gpu, const s
     if (plan.has_validation)
       compile_part(plan, part, *backend, PassMode::inference, plan.validation_loader.micro_batch);
   }
-  return saved;
 }
 
 }  // namespace ringtrain

@@ -9,8 +9,8 @@
 namespace ringtrain {
 
 // Compiles the passes of training and evaluation for a described GPU, and saves the plans of every way to compute a
-// layer below `folder`, which a run on such a GPU takes as machine.plan_cache. Plans that the folder has are kept.
-// Throws Error when cuDNN is missing or the folder cannot be written.
-cuda::SavedPlans save_plans(const RunPlan& plan, const std::string& gpu, const std::string& folder);
+// layer below `saved.plan_cache`, which a run on such a GPU takes as machine.plan_cache. Plans that the folder has are
+// kept. Throws Error when cuDNN is missing or the folder cannot be written.
+void save_plans(const RunPlan& plan, const std::string& gpu, cuda::SavedPlans& saved);
 
 }  // namespace ringtrain

@@ -1,5 +1,6 @@
 #include "backend/cuda/device/described.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <exception>
@@ -200,15 +201,15 @@ class DescribedDevice : public Device {
 
 class SavingDevice : public DescribedDevice {
  public:
-  SavingDevice(const DeviceDescription& description, const std::string& plan_cache, int threads, SavedPlans& saved)
-      : DescribedDevice(description, ""), description_(description), threads_(threads), saved_(saved) {
-    saved_.folder = plan_folder(plan_cache, facts().name, facts().cudnn_version).string();
+  SavingDevice(const DeviceDescription& description, bool every_way, SavedPlans& saved)
+      : DescribedDevice(description, ""), description_(description), every_way_(every_way), saved_(saved) {
+    saved_.folder = plan_folder(saved_.plan_cache, facts().name, facts().cudnn_version).string();
     std::error_code failed;
     std::filesystem::create_directories(saved_.folder, failed);
     if (failed)
       throw Error(cat("cannot make the folder ", saved_.folder, ": ", failed.message()), "Name another folder.");
   }
-  bool plans_every_way() const override { return true; }
+  bool plans_every_way() const override { return every_way_; }
 
   void prepare(std::span<const DnnOperation> operations, int, const std::function<bool()>&) override {
     std::vector<const DnnOperation*> wanted;
@@ -222,7 +223,8 @@ class SavingDevice : public DescribedDevice {
       PlanProcess process(description_.name, description_.json);
       for (std::size_t i = next++; i < wanted.size(); i = next++) answers[i] = saved_answer(process, *wanted[i]);
     };
-    run_on_threads(std::min<std::size_t>(wanted.size(), static_cast<std::size_t>(threads_)), work);
+    run_on_threads(std::min<std::size_t>(wanted.size(), std::clamp(std::thread::hardware_concurrency(), 1u, 16u)),
+                   work);
     for (std::size_t i = 0; i < wanted.size(); ++i) add(*wanted[i], std::move(answers[i]));
   }
 
@@ -242,8 +244,8 @@ class SavingDevice : public DescribedDevice {
     PlanAnswer answer = found != kept.end() ? std::move(found->second) : process.pack(operation);
     if (found == kept.end() && !replace_cache_file(file.string(), pack({{operation.key(), answer}})))
       throw Error(cat(file.string(), " cannot be written"), "Name another folder, or free some space.");
-    const std::lock_guard lock(counting_);
-    ++(answer.found ? saved_.found : saved_.refused);
+    const std::lock_guard lock(noting_);
+    saved_.answers[operation.key()] = answer.found;
     return answer;
   }
 
@@ -266,9 +268,9 @@ class SavingDevice : public DescribedDevice {
   }
 
   DeviceDescription description_;
-  int threads_;
+  bool every_way_;
   SavedPlans& saved_;
-  std::mutex counting_;
+  std::mutex noting_;
   std::unique_ptr<PlanProcess> own_process_;
 };
 
@@ -311,9 +313,8 @@ std::unique_ptr<Device> make_described_device(const DeviceDescription& descripti
   return std::make_unique<DescribedDevice>(description, plan_cache);
 }
 
-std::unique_ptr<Device> make_saving_device(const DeviceDescription& description, const std::string& plan_cache,
-                                           int threads, SavedPlans& saved) {
-  return std::make_unique<SavingDevice>(description, plan_cache, threads, saved);
+std::unique_ptr<Device> make_saving_device(const DeviceDescription& description, bool every_way, SavedPlans& saved) {
+  return std::make_unique<SavingDevice>(description, every_way, saved);
 }
 
 }  // namespace ringtrain::cuda

@@ -5,8 +5,13 @@
 // of recurrent layers is an estimate here.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/device/device.h"
@@ -28,17 +33,19 @@ DeviceDescription find_description(const std::string& name_or_file);
 // Error when cuDNN or the stand-in driver is missing.
 std::unique_ptr<Device> make_described_device(const DeviceDescription& description, const std::string& plan_cache);
 
-// Counts the plans that a saving device has written.
+// What saving devices have written.
 struct SavedPlans {
-  std::string folder;
-  int found = 0, refused = 0;
+  std::string plan_cache;                    // the folder that is named as machine.plan_cache
+  std::string folder = {};                   // of plans for this GPU, below it
+  std::map<std::string, bool> answers = {};  // by the key of the operation; false: cuDNN refuses it
+  std::int64_t found() const { return std::ranges::count(answers, true, &std::pair<const std::string, bool>::second); }
+  std::int64_t refused() const { return std::ssize(answers) - found(); }
 };
-// Makes a described device that builds the plans of every way to compute the network, and not only of the way that it
-// would guess. It writes them, and cuDNN's refusals, below `plan_cache`, where a real GPU of this kind finds them
-// (machine.plan_cache). So the first start there builds no plans. Builds on up to `threads` threads. `saved` is filled
-// while the device lives.
-std::unique_ptr<Device> make_saving_device(const DeviceDescription& description, const std::string& plan_cache,
-                                           int threads, SavedPlans& saved);
+// Makes a described device that writes its plans, and cuDNN's refusals, below `saved.plan_cache`, where a real GPU of
+// this kind finds them. With `every_way`, it builds the plans of every way to compute the network, and not only of the
+// way that it would guess, so that the first start there builds no plans. It takes plans that the folder has. Builds on
+// one thread for each core, at most 16. `saved` is filled while the device lives.
+std::unique_ptr<Device> make_saving_device(const DeviceDescription& description, bool every_way, SavedPlans& saved);
 
 // A rank's process also holds this memory on the GPU, in addition to vectors and programs. Both numbers are estimates,
 // not measurements.
