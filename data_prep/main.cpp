@@ -27,7 +27,7 @@ bool verbose = false;
 
 int run(std::vector<std::string> words) {
   verbose = std::erase(words, "--verbose") > 0;
-  Program program("ringtrain-data", "makes and checks data sets for ringtrain");
+  CommandLine program("ringtrain-data", "makes and checks data sets for ringtrain");
   program.add_section("Files", files_text);
   program.add_section("Ranks", ranks_text);
   const std::vector<DataCommand> commands = {declare_images(program), declare_import(program), declare_names(program),

@@ -46,7 +46,7 @@ void check_standard_output() {
   if (std::fflush(stdout) != 0 || !std::cout) throw Error("cannot write to standard output");
 }
 
-void describe(Program& program) {
+void describe(CommandLine& program) {
   program.add_answer("--version", "prints the commit, the compiler and the libraries", version_text);
   program.add_section("Files", files_text);
   program.add_section("Ranks", ranks_text);
@@ -60,7 +60,7 @@ int run(int argc, char** argv) {
   const std::vector<std::string> whole(argv, argv + argc);
   std::vector<std::string> words(whole.begin() + std::min(argc, 1), whole.end());
   verbose = std::erase(words, "--verbose") > 0;
-  Program program("ringtrain", "large-batch training over MPI");
+  CommandLine program("ringtrain", "large-batch training over MPI");
   describe(program);
   const std::vector<Command> commands = declare_commands(program, whole);
   if (words.empty()) {

@@ -10,7 +10,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t most_classes = 1 << 20;
+constexpr std::int64_t most_labels = 1 << 20;
 
 void check(const ImportOptions& options) {
   const double share = options.validation.value_or(0);
@@ -70,7 +70,7 @@ ImageListing list_arrays(const ImportOptions& options, std::int64_t rows) {
       for (std::int64_t row = std::max<std::int64_t>(0, range.first); row < std::min(range.end, rows); ++row)
         highest = std::max(highest, labels[static_cast<std::size_t>(row)]);
     }
-    if (highest >= most_classes)
+    if (highest >= most_labels)
       throw Error(cat(options.input, ": '", options.labels, "' holds ", highest, ", which is not a label"),
                   "labels count from 0");
     for (std::int64_t label = 0; label <= highest; ++label)

@@ -63,7 +63,7 @@ void add_rows(CLI::App& c, const std::string& name, std::optional<ImportRows>& r
 
 }  // namespace
 
-DataCommand declare_images(Program& program) {
+DataCommand declare_images(CommandLine& program) {
   CLI::App& c = program.add(
       "images",
       "Turns folders, lists or tar files of JPEG and PNG images into a data set. INPUT is a folder with train/ and "
@@ -91,7 +91,7 @@ DataCommand declare_images(Program& program) {
           }};
 }
 
-DataCommand declare_import(Program& program) {
+DataCommand declare_import(CommandLine& program) {
   CLI::App& c = program.add(
       "import",
       "Turns other people's HDF5 arrays of images into a data set. The images are u8 pixels (N, H, W, C), (N, C, H, W) "

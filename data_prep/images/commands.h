@@ -5,7 +5,7 @@
 
 namespace ringtrain {
 
-DataCommand declare_images(Program& program);
-DataCommand declare_import(Program& program);
+DataCommand declare_images(CommandLine& program);
+DataCommand declare_import(CommandLine& program);
 
 }  // namespace ringtrain

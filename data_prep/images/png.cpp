@@ -12,7 +12,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr png_uint_32 largest_side = 65500;  // the limit of JPEG, too
+constexpr png_uint_32 largest_png_side = 65500;  // the limit of JPEG, too
 constexpr std::int64_t most_pixels = std::int64_t{1} << 28;
 
 // The largest ratio of deflate's compression, and a number of bytes that is always accepted.
@@ -47,7 +47,7 @@ void read_bytes(png_structp png, png_bytep out, std::size_t count) {
 bool decode(png_structp png, png_infop info, Transfer& transfer) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   png_set_read_fn(png, &transfer, read_bytes);
-  png_set_user_limits(png, largest_side, largest_side);
+  png_set_user_limits(png, largest_png_side, largest_png_side);
   png_read_info(png, info);
   const auto packed = static_cast<std::int64_t>(png_get_rowbytes(png, info)) * png_get_image_height(png, info);
   if (packed > std::max<std::int64_t>(few_bytes, static_cast<std::int64_t>(transfer.input.size()) * most_packing))

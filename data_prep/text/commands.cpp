@@ -10,7 +10,7 @@
 
 namespace ringtrain {
 
-DataCommand declare_names(Program& program) {
+DataCommand declare_names(CommandLine& program) {
   CLI::App& c =
       program.add("names",
                   "Turns names into a data set of prefixes. INPUT has one name a line, or is a CSV file with a "
@@ -48,7 +48,7 @@ DataCommand declare_names(Program& program) {
           }};
 }
 
-DataCommand declare_text(Program& program) {
+DataCommand declare_text(CommandLine& program) {
   CLI::App& c = program.add("text",
                             "Turns running text into a data set of characters. The last part of the text is the "
                             "validation split. '-' is standard input.");
@@ -67,7 +67,7 @@ DataCommand declare_text(Program& program) {
           }};
 }
 
-DataCommand declare_verify(Program& program) {
+DataCommand declare_verify(CommandLine& program) {
   CLI::App& c = program.add(
       "verify",
       "Checks everything about a data set: files, attributes, types, totals, ids and checksums. Of images, it checks "

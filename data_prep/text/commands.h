@@ -5,8 +5,8 @@
 
 namespace ringtrain {
 
-DataCommand declare_names(Program& program);
-DataCommand declare_text(Program& program);
-DataCommand declare_verify(Program& program);
+DataCommand declare_names(CommandLine& program);
+DataCommand declare_text(CommandLine& program);
+DataCommand declare_verify(CommandLine& program);
 
 }  // namespace ringtrain

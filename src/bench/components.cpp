@@ -27,7 +27,8 @@ namespace ringtrain {
 
 namespace {
 
-constexpr int rounds = 3;  // each round measures all variants, so that a disturbance of the machine affects all of them
+constexpr int measured_rounds =
+    3;  // each round measures all variants, so that a disturbance of the machine affects all of them
 
 struct Variant {
   std::string removed;
@@ -202,10 +203,10 @@ std::vector<ComponentRow> bench_components(const BenchContext& context, const st
   });
   const std::vector<Variant> all = variants(plan, context.machine.backend->on_device(), host.size());
   Pipeline pipeline(plan, context.machine, shared_dataset(plan.train, context.session.job()));
-  const double share = context.seconds / static_cast<double>(rounds * all.size());
+  const double share = context.seconds / static_cast<double>(measured_rounds * all.size());
   std::vector<std::vector<double>> seconds(all.size());
   const std::int64_t steps = steps_in(host, share, pipeline.seconds_per_step(all.front(), 1));
-  for (int round = 0; round < rounds; ++round)
+  for (int round = 0; round < measured_rounds; ++round)
     for (std::size_t v = 0; v < all.size(); ++v) seconds[v].push_back(pipeline.seconds_per_step(all[v], steps));
   std::vector<ComponentRow> rows;
   for (std::size_t v = 0; v < all.size(); ++v) {

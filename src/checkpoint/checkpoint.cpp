@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* schema = "ringtrain-checkpoint";
+constexpr const char* checkpoint_schema = "ringtrain-checkpoint";
 constexpr std::int64_t schema_major = 1, schema_minor = 1;
 constexpr const char* damaged_hint =
     "remove this file or restore it from a copy; --resume finds the newest whole checkpoint of a run by itself";
@@ -46,16 +46,10 @@ std::uint32_t crc_of(const NamedArray& array) {
   return crc_of(array.values.data(), array.values.size() * sizeof(float));
 }
 
-std::string to_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
-}
-
 // Returns a line per array, with its name and shape. A reader of the file sees from it which arrays must be there.
 std::string contents_of(const Checkpoint& checkpoint) {
   std::string text;
-  for (const NamedArray& array : checkpoint.arrays) text += array.name + "\t" + to_text(array.shape) + "\n";
+  for (const NamedArray& array : checkpoint.arrays) text += array.name + "\t" + shape_text(array.shape) + "\n";
   return text;
 }
 
@@ -112,7 +106,7 @@ void write_file(const std::string& path, const Checkpoint& checkpoint, const Pro
     file.flush();
     if (progress) progress(std::exchange(waiting, 0));
   };
-  file.write_attribute("/", "schema", std::string(schema));
+  file.write_attribute("/", "schema", std::string(checkpoint_schema));
   file.write_integers("/", "schema_version", {schema_major, schema_minor});
   file.write_attribute("/", "step", checkpoint.step);
   for (const auto& [name, text] : checkpoint.texts) {
@@ -148,17 +142,18 @@ void check_header(const h5::File& file) {
                 error.where());
   }
   if (!has_schema) {
-    throw Error(cat(path, ": is not a checkpoint: the attribute 'schema' is missing, expected \"", schema, "\""),
-                "checkpoints lie in <run folder>/checkpoints/step-*.h5");
+    throw Error(
+        cat(path, ": is not a checkpoint: the attribute 'schema' is missing, expected \"", checkpoint_schema, "\""),
+        "checkpoints lie in <run folder>/checkpoints/step-*.h5");
   }
-  if (const std::string found = file.read_string("/", "schema"); found != schema) {
-    throw Error(cat(path, ": is not a checkpoint: schema is \"", found, "\", expected \"", schema, "\""),
+  if (const std::string found = file.read_string("/", "schema"); found != checkpoint_schema) {
+    throw Error(cat(path, ": is not a checkpoint: schema is \"", found, "\", expected \"", checkpoint_schema, "\""),
                 found == "ringtrain" ? "this is a data set; checkpoints lie in <run folder>/checkpoints/step-*.h5"
                                      : "checkpoints lie in <run folder>/checkpoints/step-*.h5");
   }
   const std::vector<std::int64_t> version = file.read_integers("/", "schema_version");
   if (version.empty() || version.front() != schema_major) {
-    throw Error(cat(path, ": checkpoint schema version ", to_text(version), ", this program reads version ",
+    throw Error(cat(path, ": checkpoint schema version ", shape_text(version), ", this program reads version ",
                     schema_major, ".x"),
                 "use the program that wrote it: run.json names its commit");
   }
@@ -230,8 +225,8 @@ NamedArray read_array(const h5::File& file, const std::string& name, const std::
   if (progress) progress(1);  // metadata counts as progress, as in read_header()
   if (!file.has(name)) throw Error(cat(file.path(), ": array '", name, "' is missing"), damaged_hint);
   NamedArray array{name, file.shape(name), {}};
-  if (to_text(array.shape) != shape) {
-    throw Error(cat(file.path(), ": array '", name, "' has the shape ", to_text(array.shape), ", expected ", shape),
+  if (shape_text(array.shape) != shape) {
+    throw Error(cat(file.path(), ": array '", name, "' has the shape ", shape_text(array.shape), ", expected ", shape),
                 damaged_hint);
   }
   array.values = file.read<float>(name, progress);
@@ -293,6 +288,12 @@ std::optional<std::int64_t> step_of_file(const std::string& file_name) {
 
 }  // namespace
 
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
 const std::string& Checkpoint::text(const std::string& name) const {
   const auto found = texts.find(name);
   if (found == texts.end())
@@ -348,8 +349,8 @@ const NamedArray& Checkpoint::array(const std::string& name) const {
 const NamedArray& Checkpoint::array(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const NamedArray& result = array(name);
   if (result.shape != shape) {
-    throw Error(cat("checkpoint of another model: array '", name, "' has the shape ", to_text(result.shape),
-                    ", this experiment's model wants ", to_text(shape)),
+    throw Error(cat("checkpoint of another model: array '", name, "' has the shape ", shape_text(result.shape),
+                    ", this experiment's model wants ", shape_text(shape)),
                 "resume with the experiment that wrote it (experiment.yaml in its run folder)");
   }
   return result;

@@ -28,6 +28,8 @@ struct NamedArray {
   std::vector<float> values;
 };
 
+std::string shape_text(const std::vector<std::int64_t>& shape);  // "[3, 4]"
+
 // A count is an integer, and a measured quantity is a double. Earlier versions wrote counts as doubles too.
 using Number = std::variant<std::int64_t, double>;
 

@@ -30,7 +30,7 @@ constexpr std::string_view fixed_keys[] = {
     // These keys decide the unit in which the run counts its steps.
     "optimizer.adascale", "branch.batch_factor"};
 
-constexpr const char* hint =
+constexpr const char* hint_of_resume =
     "these stay the same over a run: resume with the experiment.yaml of the run's folder, or start a new run "
     "in another run.dir";
 constexpr const char* hint_of_branch =
@@ -113,7 +113,7 @@ static void check_same(const Checkpoint& checkpoint, const std::string& path, co
     if (is_fixed(c.key) || place_of_average || unit_of_steps || is_scale || is_beginning || course)
       refused.push_back(c);
   }
-  const char* what_to_do = of_branch ? hint_of_branch : hint;
+  const char* what_to_do = of_branch ? hint_of_branch : hint_of_resume;
   if (!refused.empty())
     throw Error(cat(path, ": the checkpoint is of another experiment: ", list(refused)), what_to_do);
   const std::string uuid = checkpoint.text("train_uuid");

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t longest_header = 100'000'000;  // the limit of the format's own library
-constexpr const char* damaged_hint = "copy the file again, or write it again";
+constexpr const char* copy_again_hint = "copy the file again, or write it again";
 
 // Returns the bytes of one element; 0 for a type that the format does not have.
 std::uint64_t bytes_of(const std::string& dtype) {
@@ -54,25 +54,25 @@ Json parse_header(const std::string& path, const std::string& text) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      throw Error(cat(path, ": the header has ", shown(value.get<std::string>()), " twice"), damaged_hint);
+      throw Error(cat(path, ": the header has ", shown(value.get<std::string>()), " twice"), copy_again_hint);
     return true;
   };
   try {
     Json header = Json::parse(text, watch);
     if (header.is_object()) return header;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(cat(path, ": the header is no JSON: ", cut_to(error.what(), 200)), damaged_hint);
+    throw Error(cat(path, ": the header is no JSON: ", cut_to(error.what(), 200)), copy_again_hint);
   }
-  throw Error(cat(path, ": the header is JSON, but no object"), damaged_hint);
+  throw Error(cat(path, ": the header is JSON, but no object"), copy_again_hint);
 }
 
 std::map<std::string, std::string> metadata_of(const std::string& path, const Json& header) {
   std::map<std::string, std::string> metadata;
   if (!header.contains("__metadata__")) return metadata;
   const Json& entries = header["__metadata__"];
-  if (!entries.is_object()) throw Error(cat(path, ": __metadata__ is not an object"), damaged_hint);
+  if (!entries.is_object()) throw Error(cat(path, ": __metadata__ is not an object"), copy_again_hint);
   for (const auto& [key, value] : entries.items()) {
-    if (!value.is_string()) throw Error(cat(path, ": __metadata__ ", shown(key), " is not text"), damaged_hint);
+    if (!value.is_string()) throw Error(cat(path, ": __metadata__ ", shown(key), " is not text"), copy_again_hint);
     metadata[key] = value.get<std::string>();
   }
   return metadata;
@@ -89,11 +89,11 @@ SafetensorsEntry entry_of(const std::string& path, const std::string& name, cons
                           std::uint64_t file_bytes) {
   const std::string who = cat(path, ": tensor ", shown(name));
   if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string())
-    throw Error(cat(who, ": no dtype in the header"), damaged_hint);
+    throw Error(cat(who, ": no dtype in the header"), copy_again_hint);
   if (!value.contains("shape") || !is_list_of_counts(value["shape"]))
-    throw Error(cat(who, ": its shape is not a list of sizes"), damaged_hint);
+    throw Error(cat(who, ": its shape is not a list of sizes"), copy_again_hint);
   if (!value.contains("data_offsets") || !is_list_of_counts(value["data_offsets"]) || value["data_offsets"].size() != 2)
-    throw Error(cat(who, ": its data_offsets are not two numbers"), damaged_hint);
+    throw Error(cat(who, ": its data_offsets are not two numbers"), copy_again_hint);
 
   SafetensorsEntry entry;
   entry.name = name;
@@ -106,15 +106,15 @@ SafetensorsEntry entry_of(const std::string& path, const std::string& name, cons
   for (const std::int64_t extent : entry.shape)
     fits = !__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(extent), &bytes) && fits;
   const auto begin = value["data_offsets"][0].get<std::uint64_t>(), end = value["data_offsets"][1].get<std::uint64_t>();
-  if (begin > end) throw Error(cat(who, ": begins at byte ", begin, " but ends at ", end), damaged_hint);
+  if (begin > end) throw Error(cat(who, ": begins at byte ", begin, " but ends at ", end), copy_again_hint);
   if (!fits || bytes != end - begin)
     throw Error(cat(who, ": has ", end - begin, " bytes; its shape ", cut_to(value["shape"].dump(), 200), " of ",
                     entry.dtype, fits ? cat(" needs ", bytes) : " is larger than any file"),
-                damaged_hint);
+                copy_again_hint);
   if (end > file_bytes - data_begin)
     throw Error(cat(who, ": ends at byte ", data_begin + end, " of a file of ", file_bytes,
                     ": the file is cut off or its header is wrong"),
-                damaged_hint);
+                copy_again_hint);
   entry.begin = data_begin + begin;
   entry.bytes = bytes;
   entry.count = static_cast<std::int64_t>(bytes / size);
@@ -128,16 +128,16 @@ void check_coverage(const std::string& path, const std::vector<SafetensorsEntry>
   const SafetensorsEntry* last = nullptr;
   for (const SafetensorsEntry& entry : entries) {
     if (entry.begin < end)
-      throw Error(cat(path, ": tensor ", shown(entry.name), " overlaps ", shown(last->name)), damaged_hint);
+      throw Error(cat(path, ": tensor ", shown(entry.name), " overlaps ", shown(last->name)), copy_again_hint);
     if (entry.begin > end)
       throw Error(
           cat(path, ": ", entry.begin - end, " bytes before tensor ", shown(entry.name), " belong to no tensor"),
-          damaged_hint);
+          copy_again_hint);
     end = entry.begin + entry.bytes;
     last = &entry;
   }
   if (end != file_bytes)
-    throw Error(cat(path, ": ", file_bytes - end, " bytes at the end belong to no tensor"), damaged_hint);
+    throw Error(cat(path, ": ", file_bytes - end, " bytes at the end belong to no tensor"), copy_again_hint);
 }
 
 template <class Stored, class Convert>
@@ -162,17 +162,18 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     std::string start(std::min<std::uint64_t>(8, file_bytes), '\0');
     read_bytes(0, {reinterpret_cast<std::uint8_t*>(start.data()), start.size()}, "the header's length");
     refuse_other_formats(path, start);
-    if (file_bytes < 8) throw Error(cat(path, ": has ", file_bytes, " bytes, too few for safetensors"), damaged_hint);
+    if (file_bytes < 8)
+      throw Error(cat(path, ": has ", file_bytes, " bytes, too few for safetensors"), copy_again_hint);
     std::uint64_t length = 0;
     std::memcpy(&length, start.data(), sizeof length);
     if (length > longest_header)
       throw Error(cat(path, ": says that its header has ", length, " bytes, more than the ", longest_header,
                       " that the format allows: no safetensors file"),
-                  damaged_hint);
+                  copy_again_hint);
     if (length > file_bytes - 8)
       throw Error(cat(path, ": says that its header has ", length, " bytes, but the file has ", file_bytes,
                       ": it is cut off, or no safetensors file"),
-                  damaged_hint);
+                  copy_again_hint);
     std::string text(length, '\0');
     read_bytes(8, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()}, "the header");
     const Json header = parse_header(path, text);
@@ -198,7 +199,7 @@ void SafetensorsFile::read_bytes(std::uint64_t offset, std::span<std::uint8_t> b
     const ssize_t count = ::pread(file_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw Error(cat(path_, ": cannot read ", what, ": ", std::strerror(errno)));
-    if (count == 0) throw Error(cat(path_, ": ends within ", what), damaged_hint);
+    if (count == 0) throw Error(cat(path_, ": ends within ", what), copy_again_hint);
     done += static_cast<std::size_t>(count);
   }
 }

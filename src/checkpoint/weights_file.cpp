@@ -14,12 +14,6 @@ namespace {
 
 using Shapes = std::map<std::string, std::vector<std::int64_t>>;  // name -> shape
 
-std::string to_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
-}
-
 std::string list(const char* title, const std::vector<std::string>& names) {
   constexpr std::size_t most = 20;
   std::string text;
@@ -52,7 +46,7 @@ void require_same_tensors(const std::string& path, const Shapes& found, const Ru
     if (has == found.end()) {
       missing.push_back(name);
     } else if (has->second != shape) {
-      other_shape.push_back(cat(name, " ", to_text(has->second), " where the model has ", to_text(shape)));
+      other_shape.push_back(cat(name, " ", shape_text(has->second), " where the model has ", shape_text(shape)));
       only_classes =
           only_classes && (name == last.weight || name == last.bias) && differs_first_only(has->second, shape);
       if (only_classes) classes = has->second[0];

@@ -2,7 +2,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "cli/program.h"
+#include "cli/command_line.h"
 #include "cli/text.h"
 
 namespace ringtrain {
@@ -21,7 +21,7 @@ std::string choices(const std::string& form) {
 
 }  // namespace
 
-std::string Program::bash_completion() const {
+std::string CommandLine::bash_completion() const {
   std::vector<std::string> starts;
   std::string options, values;
   for (const auto& command : commands_) {

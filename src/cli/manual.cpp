@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/version.h"
-#include "cli/program.h"
+#include "cli/command_line.h"
 #include "cli/text.h"
 
 namespace ringtrain {
@@ -57,7 +57,7 @@ std::string paragraphs(const std::string& text) {
 
 }  // namespace
 
-std::string Program::manual_page() const {
+std::string CommandLine::manual_page() const {
   std::string page = cat(".TH ", upper(name_), " 1 \"\" ", quoted(cat("ringtrain ", build_commit())), "\n.SH NAME\n",
                          troff(name_), " \\- ", troff(summary_), "\n.SH SYNOPSIS\n");
   for (const auto& command : commands_) {

@@ -70,7 +70,7 @@ ExperimentArguments experiment_of(const CLI::App& command, const std::vector<std
   return e;
 }
 
-Command declare_train(Program& program, const std::vector<std::string>& command_line) {
+Command declare_train(CommandLine& program, const std::vector<std::string>& command_line) {
   CLI::App& c = program.add(
       "train",
       "Trains on all ranks that mpirun or srun starts. SIGTERM, SIGUSR1 and Ctrl-C end the run with a checkpoint and "
@@ -88,7 +88,7 @@ Command declare_train(Program& program, const std::vector<std::string>& command_
           }};
 }
 
-Command declare_plan(Program& program) {
+Command declare_plan(CommandLine& program) {
   CLI::App& c = program.add("plan",
                             "Checks everything without training. Prints the resolved experiment, the batch arithmetic, "
                             "the learning rate, the parameters and the memory. RUN_FOLDER stands for the experiment of "
@@ -121,7 +121,7 @@ Command declare_plan(Program& program) {
           }};
 }
 
-Command declare_evaluate(Program& program) {
+Command declare_evaluate(CommandLine& program) {
   CLI::App& c = program.add("evaluate", "Runs the validation set once, on all ranks: loss and accuracy.");
   const auto a = typed<EvaluateArguments>();
   add_operands(c, a->words, any_source);
@@ -142,7 +142,7 @@ Command declare_evaluate(Program& program) {
           }};
 }
 
-Command declare_export(Program& program) {
+Command declare_export(CommandLine& program) {
   CLI::App& c = program.add(
       "export", "Writes the weights as safetensors with PyTorch's names. For images they are torchvision's names.");
   const auto a = typed<ExportArguments>();
@@ -165,7 +165,7 @@ Command declare_export(Program& program) {
           }};
 }
 
-Command declare_import(Program& program) {
+Command declare_import(CommandLine& program) {
   CLI::App& c = program.add("import",
                             "Makes a run from the weights of another program. Checks that the weights fit the "
                             "experiment's model. The run is at step 0. Evaluate it, or train it with train --resume.");
@@ -189,7 +189,7 @@ Command declare_import(Program& program) {
           }};
 }
 
-Command declare_sample(Program& program) {
+Command declare_sample(CommandLine& program) {
   CLI::App& c = program.add("sample", "Invents names, or writes text. Names that the data has are marked *.");
   const auto a = typed<SampleArguments>();
   add_operands(c, a->words, any_source);
@@ -225,7 +225,7 @@ std::vector<std::string> take_kinds(std::vector<std::string>& words) {
   return kinds;
 }
 
-Command declare_bench(Program& program) {
+Command declare_bench(CommandLine& program) {
   CLI::App& c = program.add(
       "bench",
       "Measures how fast the ranks of this job start, communicate, read data and train. Also compares the nodes' "
@@ -275,7 +275,7 @@ Command declare_bench(Program& program) {
           }};
 }
 
-Command declare_predict(Program& program) {
+Command declare_predict(CommandLine& program) {
   CLI::App& c = program.add(
       "predict",
       "Predicts throughput and efficiency on other numbers of ranks, from the measurements of bench --json. "
@@ -322,7 +322,7 @@ void read_share(const std::string& text, StudyArguments& arguments) {
   arguments.shares = n;
 }
 
-Command declare_study(Program& program, const std::vector<std::string>& command_line) {
+Command declare_study(CommandLine& program, const std::vector<std::string>& command_line) {
   CLI::App& c = program.add(
       "study",
       "Runs the trials of a study on groups of the ranks that mpirun or srun starts. Each trial is a run in "
@@ -355,7 +355,7 @@ Command declare_study(Program& program, const std::vector<std::string>& command_
 
 }  // namespace
 
-std::vector<Command> declare_commands(Program& program, const std::vector<std::string>& command_line) {
+std::vector<Command> declare_commands(CommandLine& program, const std::vector<std::string>& command_line) {
   return {declare_train(program, command_line),
           declare_plan(program),
           declare_evaluate(program),

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/program.h"
+#include "cli/command_line.h"
 #include "cluster/session.h"
 
 namespace ringtrain {
@@ -21,6 +21,6 @@ struct Command {
 };
 
 // Adds all commands to the program. `command_line` is what the user has typed, for the record of a run.
-std::vector<Command> declare_commands(Program& program, const std::vector<std::string>& command_line);
+std::vector<Command> declare_commands(CommandLine& program, const std::vector<std::string>& command_line);
 
 }  // namespace ringtrain

@@ -9,10 +9,6 @@
 namespace ringtrain {
 namespace {
 
-std::string state(std::string_view key, const Experiment& experiment) {
-  return cat(key, " is ", value_text(*find_field(key), experiment));
-}
-
 double divided(std::int64_t batch, double factor) {
   return static_cast<double>(batch) / factor;
 }
@@ -45,7 +41,7 @@ std::optional<Contradiction> branch_contradiction(const Experiment& e) {
     for (const std::string_view key : {"branch.batch_factor", "branch.rate_factor", "branch.samples"})
       if (value_text(*find_field(key), e) != value_text(*find_field(key), Experiment()))
         return {{{key, "branch.from"},
-                 cat(state(key, e),
+                 cat(statement(key, e),
                      " but branch.from is not given, expected the checkpoint that "
                      "the run goes on from")}};
     return std::nullopt;
@@ -53,7 +49,7 @@ std::optional<Contradiction> branch_contradiction(const Experiment& e) {
   if (e.branch.batch_factor == defaults.batch_factor) return std::nullopt;
   const auto against = [&](std::string_view key, std::string_view expected) {
     return Contradiction{{"branch.batch_factor", key},
-                         cat(state("branch.batch_factor", e), " but ", state(key, e), ", expected ", expected)};
+                         cat(statement("branch.batch_factor", e), " but ", statement(key, e), ", expected ", expected)};
   };
   if (e.batch.follow_noise > 0) return against("batch.follow_noise", "a batch that the noise does not change");
   if (e.optimizer.adascale) return against("optimizer.adascale", "false: its gain follows the batch by itself");

@@ -17,14 +17,9 @@
 namespace ringtrain {
 namespace {
 
-// Returns, for example, "optimizer.kind is sgd".
-std::string state(std::string_view key, const Experiment& experiment) {
-  return cat(key, " is ", value_text(*find_field(key), experiment));
-}
-
 std::optional<Contradiction> points_contradiction(const Experiment& e) {
   const std::vector<EpochFactor>& points = e.learning_rate.points;
-  const std::string is = state("learning_rate.points", e);
+  const std::string is = statement("learning_rate.points", e);
   if (e.learning_rate.schedule != "points") return std::nullopt;
   if (points.empty())
     return {{{"learning_rate.schedule", "learning_rate.points"},
@@ -42,12 +37,12 @@ std::optional<Contradiction> points_contradiction(const Experiment& e) {
   if (e.stop.epochs == 0) return std::nullopt;
   if (points.back().epoch > e.stop.epochs)
     return {{{"learning_rate.points", "stop.epochs"},
-             cat(is, " but ", state("stop.epochs", e), ", expected points up to the end"),
+             cat(is, " but ", statement("stop.epochs", e), ", expected points up to the end"),
              cat("Set learning_rate.points to pairs whose epochs are at most ", e.stop.epochs,
                  ", or learning_rate.points=[] with another learning_rate.schedule.")}};
   if (points.back().epoch < e.stop.epochs && points.back().factor == 0)
     return {{{"learning_rate.points", "stop.epochs"},
-             cat(is, " but ", state("stop.epochs", e),
+             cat(is, " but ", statement("stop.epochs", e),
                  ", expected a last factor above 0, or the last point at the end: "
                  "nothing is learned at a rate of 0")}};
   return std::nullopt;
@@ -65,7 +60,7 @@ std::string milestones_before(double end, std::vector<double> milestones) {
 
 std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
   const LearningRateConfig& lr = e.learning_rate;
-  const auto is = [&e](std::string_view leaf) { return state(cat("learning_rate.", leaf), e); };
+  const auto is = [&e](std::string_view leaf) { return statement(cat("learning_rate.", leaf), e); };
   const double k = lr.base_batch > 0 ? static_cast<double>(e.batch.global) / static_cast<double>(lr.base_batch) : 1;
   const double warmup_epochs = lr.warmup_epochs * (lr.scaling == "legw" ? k : 1);
   const double peak = lr.base * (lr.scaling == "none" ? 1 : lr.scaling == "linear" ? k : std::sqrt(k));
@@ -92,13 +87,13 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
       return {{{"learning_rate.milestones"}, cat(is("milestones"), ", expected increasing epochs")}};
   if (!lr.milestones.empty() && e.stop.epochs > 0 && lr.milestones.back() >= e.stop.epochs)
     return {{{"learning_rate.milestones", "stop.epochs"},
-             cat(is("milestones"), " but ", state("stop.epochs", e), ", expected milestones before the end"),
+             cat(is("milestones"), " but ", statement("stop.epochs", e), ", expected milestones before the end"),
              cat("Set learning_rate.milestones=", milestones_before(e.stop.epochs, lr.milestones),
                  ", or learning_rate.milestones=[] with another learning_rate.schedule.")}};
   if (!lr.milestones.empty() && lr.every == "epoch" && e.stop.epochs > 0 &&
       std::ceil(lr.milestones.back()) >= e.stop.epochs)
     return {{{"learning_rate.milestones", "learning_rate.every", "stop.epochs"},
-             cat(is("milestones"), ", ", is("every"), " and ", state("stop.epochs", e),
+             cat(is("milestones"), ", ", is("every"), " and ", statement("stop.epochs", e),
                  ": no epoch begins at or after the last milestone, expected milestones of at most ",
                  std::ceil(e.stop.epochs) - 1, ", the last epoch's beginning")}};
   if (!lr.milestones.empty() && lr.milestones.front() < warmup_epochs)
@@ -123,7 +118,7 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
 // Checks each batch of the schedule by itself, because the number of ranks is not known here.
 std::optional<Contradiction> batch_schedule_contradiction(const Experiment& e) {
   const BatchConfig& batch = e.batch;
-  const std::string is = state("batch.schedule", e);
+  const std::string is = statement("batch.schedule", e);
   EpochFactor before;
   for (const EpochFactor& change : batch.schedule) {
     if (change.epoch <= before.epoch || change.factor < before.factor)
@@ -131,13 +126,13 @@ std::optional<Contradiction> batch_schedule_contradiction(const Experiment& e) {
           {{"batch.schedule"}, cat(is, ", expected increasing epochs above 0, with times that do not fall below 1")}};
     if (e.stop.epochs > 0 && change.epoch >= e.stop.epochs)
       return {{{"batch.schedule", "stop.epochs"},
-               cat(is, " but ", state("stop.epochs", e), ", expected changes before the end")}};
+               cat(is, " but ", statement("stop.epochs", e), ", expected changes before the end")}};
     before = change;
     const double wanted = scheduled_batch(batch, change);
     if (batch.largest > 0 && wanted > static_cast<double>(batch.largest)) continue;
     const auto refuse = [&](std::string_view key, std::string_view expected) {
       return Contradiction{{"batch.schedule", key, "batch.global"},
-                           cat(is, ", and ", change.factor, " x batch.global is ", wanted, ", but ", state(key, e),
+                           cat(is, ", and ", change.factor, " x batch.global is ", wanted, ", but ", statement(key, e),
                                ", expected ", expected)};
     };
     if (wanted > 2147483647) return refuse("batch.largest", "a batch.largest");
@@ -153,7 +148,7 @@ std::optional<Contradiction> batch_schedule_contradiction(const Experiment& e) {
 std::optional<Contradiction> follow_noise_contradiction(const Experiment& e) {
   const auto against = [&](std::string_view key, std::string_view expected) {
     return Contradiction{{"batch.follow_noise", key},
-                         cat(state("batch.follow_noise", e), " but ", state(key, e), ", expected ", expected)};
+                         cat(statement("batch.follow_noise", e), " but ", statement(key, e), ", expected ", expected)};
   };
   if (!e.batch.schedule.empty()) return against("batch.schedule", "only one of them");
   if (e.batch.largest < 2 * e.batch.global)
@@ -171,7 +166,7 @@ std::optional<Contradiction> batch_course_contradiction(const Experiment& e) {
   const BatchConfig& batch = e.batch;
   const bool changes = !batch.schedule.empty() || batch.follow_noise > 0;
   const auto against = [&](std::string_view a, std::string_view b, std::string_view expected) {
-    return Contradiction{{a, b}, cat(state(a, e), " but ", state(b, e), ", expected ", expected)};
+    return Contradiction{{a, b}, cat(statement(a, e), " but ", statement(b, e), ", expected ", expected)};
   };
   if (changes && e.data.order == "streams")
     return against(batch.schedule.empty() ? "batch.follow_noise" : "batch.schedule", "data.order",
@@ -182,7 +177,7 @@ std::optional<Contradiction> batch_course_contradiction(const Experiment& e) {
     return against("batch.patience", "batch.follow_noise", "batch.follow_noise above 0");
   if (batch.largest > 0 && !changes)
     return {{{"batch.largest", "batch.schedule", "batch.follow_noise"},
-             cat(state("batch.largest", e),
+             cat(statement("batch.largest", e),
                  " but the batch does not change, expected batch.schedule or "
                  "batch.follow_noise")}};
   if (batch.largest > 0 && batch.largest < batch.global)
@@ -195,13 +190,14 @@ std::optional<Contradiction> batch_course_contradiction(const Experiment& e) {
 
 std::optional<Contradiction> noise_contradiction(const Experiment& e) {
   if (e.noise.groups != "none" && e.noise.every_steps == 0)
-    return {{{"noise.groups", "noise.every_steps"},
-             cat(state("noise.groups", e), " but noise.every_steps is 0, expected a measurement, or groups: none")}};
+    return {
+        {{"noise.groups", "noise.every_steps"},
+         cat(statement("noise.groups", e), " but noise.every_steps is 0, expected a measurement, or groups: none")}};
   const std::int64_t small = e.noise.small_batch;
   if (small == 0) return std::nullopt;
   const auto against = [&](std::string_view key, std::string_view expected) {
     return Contradiction{{"noise.small_batch", key},
-                         cat(state("noise.small_batch", e), " but ", state(key, e), ", expected ", expected)};
+                         cat(statement("noise.small_batch", e), " but ", statement(key, e), ", expected ", expected)};
   };
   if (small % e.batch.worker != 0) return against("batch.worker", "a multiple of batch.worker");
   if (small >= e.batch.global || e.batch.global % small != 0)
@@ -214,7 +210,7 @@ std::optional<Contradiction> schedule_free_contradiction(const Experiment& e) {
   if (!e.optimizer.schedule_free) return std::nullopt;
   const auto against = [&](std::string_view key, std::string_view expected) {
     return Contradiction{{"optimizer.schedule_free", key},
-                         cat("optimizer.schedule_free is true but ", state(key, e), ", expected ", expected)};
+                         cat("optimizer.schedule_free is true but ", statement(key, e), ", expected ", expected)};
   };
   for (const std::string_view key : {"optimizer.nesterov", "optimizer.rate_in_momentum", "optimizer.adascale"})
     if (value_text(*find_field(key), e) == "true") return against(key, "only one of them");
@@ -226,7 +222,7 @@ std::optional<Contradiction> schedule_free_contradiction(const Experiment& e) {
   if (has_batch_norm(e.model) && e.evaluate.norm_statistics != "recomputed")
     return {{{"optimizer.schedule_free", "model.kind", "evaluate.norm_statistics"},
              cat("optimizer.schedule_free evaluates averaged weights, whose batch norm has seen no sample, but ",
-                 state("evaluate.norm_statistics", e), ", expected evaluate.norm_statistics: recomputed")}};
+                 statement("evaluate.norm_statistics", e), ", expected evaluate.norm_statistics: recomputed")}};
   return std::nullopt;
 }
 
@@ -234,7 +230,7 @@ std::optional<Contradiction> adascale_contradiction(const Experiment& e) {
   if (!e.optimizer.adascale) return std::nullopt;
   const auto against = [&](std::string_view key, std::string_view expected) {
     return Contradiction{{"optimizer.adascale", key},
-                         cat("optimizer.adascale is true but ", state(key, e), ", expected ", expected)};
+                         cat("optimizer.adascale is true but ", statement(key, e), ", expected ", expected)};
   };
   if (e.learning_rate.base_batch == 0 || e.learning_rate.base_batch > e.batch.global)
     return against("learning_rate.base_batch",
@@ -248,7 +244,7 @@ std::optional<Contradiction> adascale_contradiction(const Experiment& e) {
   const bool needs_end = e.learning_rate.schedule == "polynomial" || e.learning_rate.schedule == "cosine";
   if (needs_end && e.stop.epochs == 0)
     return Contradiction{{"optimizer.adascale", "learning_rate.schedule", "stop.epochs"},
-                         cat("optimizer.adascale is true and ", state("learning_rate.schedule", e),
+                         cat("optimizer.adascale is true and ", statement("learning_rate.schedule", e),
                              " but stop.epochs is 0, expected the schedule's length in stop.epochs: stop.steps counts "
                              "updates")};
   if (e.learning_rate.base_batch == e.batch.global) return std::nullopt;  // AdaScale's gain is then 1
@@ -264,9 +260,9 @@ std::optional<Contradiction> muon_contradiction(const Experiment& e) {
   const Experiment defaults;
   for (const std::string_view key : {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"})
     if (value_text(*find_field(key), e) != value_text(*find_field(key), defaults))
-      return {
-          {{"optimizer.other_kind", key},
-           cat(state(key, e), " but ", state("optimizer.other_kind", e), "; ", key, " may be set only with adamw")}};
+      return {{{"optimizer.other_kind", key},
+               cat(statement(key, e), " but ", statement("optimizer.other_kind", e), "; ", key,
+                   " may be set only with adamw")}};
   return std::nullopt;
 }
 
@@ -276,22 +272,22 @@ std::optional<Contradiction> image_contradiction(const Experiment& e) {
        {std::pair<std::string_view, const std::vector<double>&>{"data.crop_area", data.crop_area},
         {"data.crop_ratio", data.crop_ratio}})
     if (range.size() != 2 || range[0] > range[1])
-      return {{{key}, cat(state(key, e), ", expected two numbers, the smaller one first")}};
+      return {{{key}, cat(statement(key, e), ", expected two numbers, the smaller one first")}};
   if (data.mean.size() != data.std.size())
     return {{{"data.mean", "data.std"},
-             cat(state("data.mean", e), " and ", state("data.std", e), ", expected lists of the same length")}};
+             cat(statement("data.mean", e), " and ", statement("data.std", e), ", expected lists of the same length")}};
   if (data.resize > 0 && data.resize < data.image_size)
     return {{{"data.resize", "data.image_size"},
-             cat(state("data.resize", e), " but ", state("data.image_size", e),
+             cat(statement("data.resize", e), " but ", statement("data.image_size", e),
                  ", expected resize at or above image_size, or 0")}};
   if (e.model.kind == "resnet" && e.model.width % 16 != 0)
-    return {{{"model.width"}, cat(state("model.width", e), ", expected a multiple of 16")}};
+    return {{{"model.width"}, cat(statement("model.width", e), ", expected a multiple of 16")}};
   if (e.model.kind == "resnet" &&
       std::string(" 18 34 50 101 152 ").find(cat(" ", e.model.depth, " ")) == std::string::npos)
-    return {{{"model.depth"}, cat(state("model.depth", e), ", expected 18, 34, 50, 101 or 152")}};
+    return {{{"model.depth"}, cat(statement("model.depth", e), ", expected 18, 34, 50, 101 or 152")}};
   if (e.model.kind == "char_lstm" && e.loss.label_smoothing > 0)
     return {{{"loss.label_smoothing", "model.kind"},
-             cat(state("loss.label_smoothing", e), " but ", state("model.kind", e),
+             cat(statement("loss.label_smoothing", e), " but ", statement("model.kind", e),
                  "; loss.label_smoothing may be set only with a model of images")}};
   return std::nullopt;
 }
@@ -300,14 +296,15 @@ std::optional<Contradiction> model_contradiction(const Experiment& e) {
   const ModelConfig& model = e.model;
   if (model.stride_in == "1x1" && model.depth < 50)
     return {{{"model.stride_in", "model.depth"},
-             cat(state("model.stride_in", e), " but ", state("model.depth", e),
+             cat(statement("model.stride_in", e), " but ", statement("model.depth", e),
                  "; 1x1 may be set only with bottlenecks: model.depth 50, 101 or 152")}};
   if (model.initial == "truncated_normal" && model.kind == "char_lstm")
     return {{{"model.initial", "model.kind"},
-             cat(state("model.initial", e), " but ", state("model.kind", e), ", expected he or uniform")}};
+             cat(statement("model.initial", e), " but ", statement("model.kind", e), ", expected he or uniform")}};
   if (model.initial == "uniform" && model.initial_range == 0 && model.kind != "char_lstm")
     return {{{"model.initial", "model.initial_range", "model.kind"},
-             cat(state("model.initial", e), " but ", state("model.initial_range", e), ", expected a range above 0")}};
+             cat(statement("model.initial", e), " but ", statement("model.initial_range", e),
+                 ", expected a range above 0")}};
   return std::nullopt;
 }
 
@@ -315,20 +312,20 @@ std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
   const EvaluateConfig& evaluate = e.evaluate;
   if (evaluate.offset_epochs > 0 && evaluate.every_epochs == 0)
     return {{{"evaluate.offset_epochs", "evaluate.every_epochs"},
-             cat(state("evaluate.offset_epochs", e), " but ", state("evaluate.every_epochs", e),
+             cat(statement("evaluate.offset_epochs", e), " but ", statement("evaluate.every_epochs", e),
                  ", expected every_epochs above 0")}};
   if (evaluate.norm_statistics == "running") return std::nullopt;
-  const std::string chosen = state("evaluate.norm_statistics", e);
+  const std::string chosen = statement("evaluate.norm_statistics", e);
   if (!has_batch_norm(e.model))
     return {{{"evaluate.norm_statistics", "model.kind", "model.norm"},
-             cat(chosen, " but ", state("model.kind", e),
+             cat(chosen, " but ", statement("model.kind", e),
                  ", expected a model with batch norm: resnet, or alexnet with model.norm")}};
   if (evaluate.norm_statistics == "last" && e.model.norm_momentum != ModelConfig().norm_momentum)
     return {{{"evaluate.norm_statistics", "model.norm_momentum"},
-             cat(chosen, " but ", state("model.norm_momentum", e),
+             cat(chosen, " but ", statement("model.norm_momentum", e),
                  ", expected model.norm_momentum left out: there is no running average")}};
   if (evaluate.norm_statistics != "recomputed") return std::nullopt;
-  const std::string samples = cat(chosen, " but ", state("evaluate.norm_samples", e));
+  const std::string samples = cat(chosen, " but ", statement("evaluate.norm_samples", e));
   if (evaluate.norm_samples == 0)
     return {{{"evaluate.norm_statistics", "evaluate.norm_samples"},
              cat(samples, ", expected how many training samples, a multiple of batch.worker"),
@@ -336,7 +333,7 @@ std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
                  (8192 + e.batch.worker - 1) / e.batch.worker * e.batch.worker, ".")}};
   if (evaluate.norm_samples % e.batch.worker != 0)
     return {{{"evaluate.norm_samples", "batch.worker"},
-             cat(state("evaluate.norm_samples", e), " but ", state("batch.worker", e),
+             cat(statement("evaluate.norm_samples", e), " but ", statement("batch.worker", e),
                  ", expected a multiple of batch.worker"),
              cat("The next multiple is ",
                  (evaluate.norm_samples + e.batch.worker - 1) / e.batch.worker * e.batch.worker, ".")}};
@@ -363,7 +360,7 @@ std::optional<Contradiction> pipeline_contradiction(const Experiment& e) {
   for (const auto& [asked, key, why] : table)
     if (asked)
       return {{{"parallel.kind", key},
-               cat("parallel.kind is pipeline but ", state(key, e), ", which a pipeline cannot have: ", why)}};
+               cat("parallel.kind is pipeline but ", statement(key, e), ", which a pipeline cannot have: ", why)}};
   return std::nullopt;
 }
 
@@ -377,19 +374,20 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     std::string words;
     for (const std::string_view word : field.only_words_) words += cat(words.empty() ? "" : " or ", word);
     return {{{field.key, field.only_with_},
-             cat(state(field.key, e), " but ", field.only_with_, " is ", other, "; ", field.key,
+             cat(statement(field.key, e), " but ", field.only_with_, " is ", other, "; ", field.key,
                  " may be set only with ", words),
              cat("Set ", field.key, "=", value_text(field, defaults), ", or choose another ", field.only_with_, ".")}};
   }
   const BatchConfig& batch = e.batch;
   if (batch.global % batch.worker != 0)
-    return {
-        {{"batch.global", "batch.worker"},
-         cat(state("batch.worker", e), " but ", state("batch.global", e), ", expected a worker that divides global"),
-         cat("Values that do: ", nearest_divisors(batch.global, batch.worker), ".")}};
+    return {{{"batch.global", "batch.worker"},
+             cat(statement("batch.worker", e), " but ", statement("batch.global", e),
+                 ", expected a worker that divides global"),
+             cat("Values that do: ", nearest_divisors(batch.global, batch.worker), ".")}};
   if (batch.micro > 0 && batch.global % batch.micro != 0)
     return {{{"batch.global", "batch.micro"},
-             cat(state("batch.micro", e), " but ", state("batch.global", e), ", expected a micro that divides global"),
+             cat(statement("batch.micro", e), " but ", statement("batch.global", e),
+                 ", expected a micro that divides global"),
              cat("Values that do: ", nearest_divisors(batch.global, batch.micro), ".")}};
   if (auto contradiction = find_server_contradiction(e)) return contradiction;
   if (auto contradiction = find_order_contradiction(e)) return contradiction;
@@ -409,42 +407,42 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
              "form needs no correction"}};
   if (e.optimizer.clip_norm > 0 && e.optimizer.clip_value > 0)
     return {{{"optimizer.clip_norm", "optimizer.clip_value"},
-             cat(state("optimizer.clip_norm", e), " and ", state("optimizer.clip_value", e),
+             cat(statement("optimizer.clip_norm", e), " and ", statement("optimizer.clip_value", e),
                  ", expected only one of them")}};
   if (auto contradiction = image_contradiction(e)) return contradiction;
   if (auto contradiction = model_contradiction(e)) return contradiction;
   if (auto contradiction = evaluation_contradiction(e)) return contradiction;
   if (!e.run.dir.empty() && !e.run.id.empty())
-    return {
-        {{"run.dir", "run.id"}, cat(state("run.dir", e), " and ", state("run.id", e), ", expected only one of them")}};
+    return {{{"run.dir", "run.id"},
+             cat(statement("run.dir", e), " and ", statement("run.id", e), ", expected only one of them")}};
   if (auto contradiction = learning_rate_contradiction(source_experiment(e))) return contradiction;
   if ((e.test.slow_rank >= 0) != (e.test.slow_seconds > 0))
     return {{{"test.slow_rank", "test.slow_seconds"},
-             cat(state("test.slow_rank", e), " and ", state("test.slow_seconds", e),
+             cat(statement("test.slow_rank", e), " and ", statement("test.slow_seconds", e),
                  ", expected a rank and how long it sleeps in each step, or neither")}};
   if ((e.test.flip_bit_rank >= 0) != (e.test.flip_bit_step > 0) ||
       (e.test.flip_bit_rank >= 0) == e.test.flip_bit_in.empty())
     return {{{"test.flip_bit_rank", "test.flip_bit_step", "test.flip_bit_in"},
-             cat(state("test.flip_bit_rank", e), ", ", state("test.flip_bit_step", e), " and ",
-                 state("test.flip_bit_in", e), ", expected a rank, a step and a tensor, or none of them")}};
+             cat(statement("test.flip_bit_rank", e), ", ", statement("test.flip_bit_step", e), " and ",
+                 statement("test.flip_bit_in", e), ", expected a rank, a step and a tensor, or none of them")}};
   const StopConfig& stop = e.stop;
   if (stop.epochs == 0 && stop.steps == 0 && stop.seconds == 0 && stop.target_metric.empty() && e.branch.samples == 0)
     return {{{"stop.epochs", "stop.steps", "stop.seconds", "stop.target_metric"},
              "nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"}};
   if (stop.target_metric.empty() && stop.target_value > 0)
     return {{{"stop.target_value", "stop.target_metric"},
-             cat(state("stop.target_value", e), " but stop.target_metric is not given, expected both or none")}};
+             cat(statement("stop.target_value", e), " but stop.target_metric is not given, expected both or none")}};
   if (stop.target_metric.empty()) return std::nullopt;
   if (stop.target_value == 0 || (stop.target_metric == "validation_accuracy" && stop.target_value > 1))
     return {{{"stop.target_metric", "stop.target_value"},
-             cat(state("stop.target_metric", e), " but ", state("stop.target_value", e), ", expected ",
+             cat(statement("stop.target_metric", e), " but ", statement("stop.target_value", e), ", expected ",
                  stop.target_metric == "validation_loss" ? "a loss above 0" : "a share above 0 and at most 1")}};
   if (e.data.validation.empty())
     return {{{"stop.target_metric", "data.validation"},
-             cat(state("stop.target_metric", e), " but data.validation is not given, expected validation data")}};
+             cat(statement("stop.target_metric", e), " but data.validation is not given, expected validation data")}};
   if (e.evaluate.every_epochs == 0 && e.evaluate.every_steps == 0)
     return {{{"stop.target_metric", "evaluate.every_epochs", "evaluate.every_steps"},
-             cat(state("stop.target_metric", e),
+             cat(statement("stop.target_metric", e),
                  " but evaluation is off, expected evaluate.every_epochs or evaluate.every_steps")}};
   return std::nullopt;
 }

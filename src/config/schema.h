@@ -85,6 +85,8 @@ std::string expected(const Field& field);
 
 // Returns the field's value as in an experiment file: 0.001, true, [30, 60, 80], [norm, bias], "".
 std::string value_text(const Field& field, const Experiment& experiment);
+// Returns, for example, "optimizer.kind is sgd".
+std::string statement(std::string_view key, const Experiment& experiment);
 
 // Returns whether the field has an effect. It has none if it belongs to a certain value of another key, and that key
 // has a different value here.

@@ -173,6 +173,10 @@ std::string value_text(const Field& field, const Experiment& experiment) {
   return std::visit(Visitor(), field.member(copy));
 }
 
+std::string statement(std::string_view key, const Experiment& experiment) {
+  return cat(key, " is ", value_text(*find_field(key), experiment));
+}
+
 bool has_effect(const Field& field, const Experiment& experiment) {
   if (field.only_with_.empty()) return true;
   return std::ranges::count(field.only_words_, value_text(*find_field(field.only_with_), experiment)) > 0;

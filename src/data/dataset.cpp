@@ -32,7 +32,7 @@ void transfer(Archive& archive, Index& index) {
   });
 }
 
-class Writer {
+class IndexWriter {
  public:
   template <class T>
   requires std::is_arithmetic_v<T>
@@ -93,7 +93,7 @@ class Reader {
 }  // namespace
 
 std::string DatasetIndex::serialize() const {
-  Writer writer;
+  IndexWriter writer;
   writer.bytes = index_magic;
   writer(index_version);
   transfer(writer, *this);

@@ -23,14 +23,14 @@ void check(const Image& image) {
 }
 
 // The state of libjpeg while it writes. The destructor frees it.
-struct Writer {
+struct JpegWriter {
   JpegErrors errors;
   jpeg_compress_struct info{};
   unsigned char* bytes = nullptr;
   unsigned long size = 0;
-  Writer() { info.err = set_up(errors); }
-  Writer(const Writer&) = delete;
-  ~Writer() {
+  JpegWriter() { info.err = set_up(errors); }
+  JpegWriter(const JpegWriter&) = delete;
+  ~JpegWriter() {
     jpeg_destroy_compress(&info);
     std::free(bytes);
   }
@@ -60,7 +60,7 @@ Image decode_jpeg(std::span<const std::uint8_t> bytes) {
 std::vector<std::uint8_t> encode_jpeg(const Image& image, int quality) {
   check(image);
   if (quality < 1 || quality > 100) throw Error(cat("JPEG quality ", quality, " is not in 1 ... 100"));
-  Writer writer;
+  JpegWriter writer;
   jpeg_compress_struct& info = writer.info;
   guarded(writer.errors, [&] {
     jpeg_create_compress(&info);

@@ -46,7 +46,7 @@ struct Descriptor {
   const int value;
 };
 
-std::uint32_t start_checksum(int descriptor, const std::string& path) {
+std::uint32_t checksum_of_start(int descriptor, const std::string& path) {
   std::array<std::uint8_t, checked_bytes> start;
   std::size_t have = 0;
   for (int retries_left = read_retries; have < start.size();) {
@@ -72,7 +72,7 @@ void pause_before_retry() {
 }
 
 std::uint32_t start_checksum(const std::string& path) {
-  return start_checksum(Descriptor(path).value, path);
+  return checksum_of_start(Descriptor(path).value, path);
 }
 
 struct ShardFiles::OpenFile {
@@ -82,7 +82,7 @@ struct ShardFiles::OpenFile {
       throw Error(cat(path, ": is ", status.st_size, " bytes long here, but was ", shard.file_bytes,
                       " when rank 0 read its header"),
                   "the file was changed during the run, or this host sees an incomplete copy");
-    if (start_checksum(descriptor.value, path) != shard.start_crc32c)
+    if (checksum_of_start(descriptor.value, path) != shard.start_crc32c)
       throw Error(
           cat(path, ": is not the file whose header rank 0 has read: its first 4096 bytes differ"),
           "the file was replaced during the run, or this host sees another copy: start again with the right one");

@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* example = "{from: results/names/parent, at: [1, 2], batch: [x1, x2, x4], samples: 100000}";
-constexpr std::string_view known[] = {"from", "at", "batch", "samples", "rate"};
+constexpr const char* branch_example = "{from: results/names/parent, at: [1, 2], batch: [x1, x2, x4], samples: 100000}";
+constexpr std::string_view branch_keys[] = {"from", "at", "batch", "samples", "rate"};
 
 // Reads "x4" or "4".
 std::optional<double> factor_of(std::string_view text) {
@@ -52,16 +52,16 @@ std::vector<Entry> items(const Entry& entry, const std::string& path) {
 
 BranchTrials::BranchTrials(const Entry& branch, const std::string& path) : path_(path), place_(branch.place) {
   std::map<std::string, Entry> given;
-  for (const Entry& part : entries(branch.node, path, "branch", example)) {
-    if (std::ranges::count(known, std::string_view(part.key)) == 0)
-      throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, known)),
+  for (const Entry& part : entries(branch.node, path, "branch", branch_example)) {
+    if (std::ranges::count(branch_keys, std::string_view(part.key)) == 0)
+      throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, branch_keys)),
                   "Known here: from, at, batch, samples, rate");
     given.emplace(part.key, part);
   }
   for (const char* key : {"from", "at", "batch", "samples"})
     if (!given.contains(key))
       throw Error(cat(branch.place, "branch has no ", key, ", expected from, at, batch and samples"),
-                  cat("branch: ", example));
+                  cat("branch: ", branch_example));
   read_run(given.at("from"));
   read_points(given.at("at"));
   read_batches(given.at("batch"));

@@ -18,7 +18,7 @@
 namespace ringtrain {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 constexpr double no_loss = std::numeric_limits<double>::quiet_NaN();
 
@@ -57,7 +57,7 @@ bool SearchCourse::read_decision() {
   if (!file || rung + 1 >= rungs_.size()) return false;
   const char* const move_away = "move it away: the rung is then decided again";
   try {
-    const auto json = parse_json<Json>(file);
+    const auto json = parse_json<SortedJson>(file);
     if (!json.is_object()) throw Error(cat(path, ": is no JSON"), move_away);
     Decision decision;
     const auto samples = integer_in<std::int64_t>(json.at("samples")).value_or(-1);
@@ -69,7 +69,7 @@ bool SearchCourse::read_decision() {
                       " samples were compared, but this study has ", rungs_[rung].points, " to ", rungs_[rung].samples),
                   "the points and the budget of a search stay as they are: give the study another name");
     decided_.push_back(std::move(decision));
-  } catch (const Json::exception& error) {
+  } catch (const SortedJson::exception& error) {
     throw Error(cat(path, ": cannot be read: ", error.what()), move_away);
   }
   return true;
@@ -79,9 +79,10 @@ bool SearchCourse::read_decision() {
 // the first link counts.
 void SearchCourse::write_decision(const Decision& decision) const {
   const std::size_t rung = decided_.size();
-  Json losses = Json::object();
-  for (const auto& [point, loss] : decision.losses) losses[point] = std::isfinite(loss) ? Json(loss) : Json();
-  const Json json = {
+  SortedJson losses = SortedJson::object();
+  for (const auto& [point, loss] : decision.losses)
+    losses[point] = std::isfinite(loss) ? SortedJson(loss) : SortedJson();
+  const SortedJson json = {
       {"rung", rung + 1}, {"samples", rungs_[rung].samples}, {"losses", losses}, {"promoted", decision.promoted}};
   const std::string path = path_of(rung), own = cat(path, ".", ::getpid());
   write_file_atomically(own, json.dump(2) + "\n");

@@ -13,7 +13,7 @@ namespace ringtrain {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 bool holds_a_run(const fs::path& folder) {
   std::error_code code;
@@ -46,39 +46,39 @@ std::string from_hex(const std::string& text) {
 }  // namespace
 
 std::string StudyWork::serialize() const {
-  Json json = {{"folder", to_hex(folder)},
-               {"facts",
-                {to_hex(facts.name), to_hex(facts.experiment), to_hex(facts.file), to_hex(facts.text), facts.commit,
-                 to_hex(facts.search)}},
-               {"knows_seconds", knows_seconds},
-               {"asks_for_gpus", asks_for_gpus},
-               {"job", job},
-               {"number", number},
-               {"trials", Json::array()},
-               {"queue", Json::array()},
-               {"indices", Json::object()}};
+  SortedJson json = {{"folder", to_hex(folder)},
+                     {"facts",
+                      {to_hex(facts.name), to_hex(facts.experiment), to_hex(facts.file), to_hex(facts.text),
+                       facts.commit, to_hex(facts.search)}},
+                     {"knows_seconds", knows_seconds},
+                     {"asks_for_gpus", asks_for_gpus},
+                     {"job", job},
+                     {"number", number},
+                     {"trials", SortedJson::array()},
+                     {"queue", SortedJson::array()},
+                     {"indices", SortedJson::object()}};
   for (const TrialRecord& t : trials)
     json["trials"].push_back({t.name, t.also, to_hex(t.overrides), t.ranks, t.seed, t.starts});
   for (const QueuedTrial& q : queue) json["queue"].push_back({q.place, to_hex(q.experiment), q.seconds});
   json["points"] = points;
-  json["rungs"] = Json::array();
+  json["rungs"] = SortedJson::array();
   for (const Rung& rung : rungs) json["rungs"].push_back({rung.points, rung.samples});
   for (const auto& [prefix, index] : indices) json["indices"][to_hex(prefix)] = to_hex(index.serialize());
   return json.dump();
 }
 
 StudyWork StudyWork::deserialize(const std::string& text) {
-  const Json json = Json::parse(text);
+  const SortedJson json = SortedJson::parse(text);
   StudyWork work;
   work.folder = from_hex(json.at("folder"));
-  const Json& facts = json.at("facts");
+  const SortedJson& facts = json.at("facts");
   work.facts = {from_hex(facts[0]), from_hex(facts[1]), from_hex(facts[2]),
                 from_hex(facts[3]), facts[4],           from_hex(facts[5])};
   work.knows_seconds = json.at("knows_seconds");
   work.asks_for_gpus = json.at("asks_for_gpus");
   work.job = json.at("job");
   work.number = json.at("number");
-  for (const Json& t : json.at("trials")) {
+  for (const SortedJson& t : json.at("trials")) {
     TrialRecord record;
     record.name = t[0];
     record.also = t[1].get<std::vector<std::string>>();
@@ -89,8 +89,8 @@ StudyWork StudyWork::deserialize(const std::string& text) {
     work.trials.push_back(std::move(record));
   }
   work.points = json.at("points").get<std::vector<std::string>>();
-  for (const Json& rung : json.at("rungs")) work.rungs.push_back({rung[0], rung[1]});
-  for (const Json& q : json.at("queue")) work.queue.push_back({q[0], from_hex(q[1]), q[2]});
+  for (const SortedJson& rung : json.at("rungs")) work.rungs.push_back({rung[0], rung[1]});
+  for (const SortedJson& q : json.at("queue")) work.queue.push_back({q[0], from_hex(q[1]), q[2]});
   for (const auto& [prefix, index] : json.at("indices").items())
     work.indices.emplace(from_hex(prefix), DatasetIndex::deserialize(from_hex(index)));
   return work;

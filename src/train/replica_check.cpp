@@ -14,15 +14,15 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t pieces = 4;            // pieces of a checksum, 16 bits each
-constexpr std::size_t sums = 2 * pieces;     // the sums of the pieces and of their squares
-constexpr std::size_t per_group = 1 + sums;  // one more counter for the number of ranks
-constexpr std::size_t most_named = 8;        // the most ranks that a message names
-constexpr double pause_seconds = 60;         // between two comparisons, at least
-constexpr double pause_per_cost = 1000;      // and at least this many times the seconds of one comparison
+constexpr std::size_t checksum_pieces = 4;                  // checksum_pieces of a checksum, 16 bits each
+constexpr std::size_t checksum_sums = 2 * checksum_pieces;  // the sums of the pieces and of their squares
+constexpr std::size_t per_group = 1 + checksum_sums;        // one more counter for the number of ranks
+constexpr std::size_t most_named = 8;                       // the most ranks that a message names
+constexpr double pause_seconds = 60;                        // between two comparisons, at least
+constexpr double pause_per_cost = 1000;  // and at least this many times the seconds of one comparison
 
 void put(std::uint64_t checksum, std::span<double> to) {
-  for (std::size_t i = 0; i < pieces; ++i) {
+  for (std::size_t i = 0; i < checksum_pieces; ++i) {
     const auto piece = static_cast<double>((checksum >> (16 * i)) & 0xFFFFu);
     to[2 * i] = piece;
     to[2 * i + 1] = piece * piece;
@@ -31,7 +31,7 @@ void put(std::uint64_t checksum, std::span<double> to) {
 
 bool all_equal(std::span<const double> of_group, std::int64_t ranks) {
   if (ranks < 2) return true;
-  for (std::size_t i = 0; i < pieces; ++i) {
+  for (std::size_t i = 0; i < checksum_pieces; ++i) {
     const std::int64_t sum = std::llround(of_group[2 * i]), squares = std::llround(of_group[2 * i + 1]);
     if (sum % ranks != 0 || squares != sum / ranks * sum) return false;
   }
@@ -169,14 +169,14 @@ std::string ReplicaCheck::first_difference(int group, int leader, std::int64_t m
   const bool has_copy = groups_.index == group;
   double count = communicator_.rank() == leader ? static_cast<double>(tensors_.size()) : 0;
   communicator_.sum(std::span<double>(&count, 1));
-  std::vector<double> all(sums * static_cast<std::size_t>(count), 0.0);
+  std::vector<double> all(checksum_sums * static_cast<std::size_t>(count), 0.0);
   if (has_copy)
     for (std::size_t i = 0; i < tensors_.size(); ++i)
-      put(checksums_->values()[i], std::span(all).subspan(sums * i, sums));
+      put(checksums_->values()[i], std::span(all).subspan(checksum_sums * i, checksum_sums));
   communicator_.sum(all);
   std::size_t first = 0;
   while (first + 1 < static_cast<std::size_t>(count) &&
-         all_equal(std::span<const double>(all).subspan(sums * first, sums), members))
+         all_equal(std::span<const double>(all).subspan(checksum_sums * first, checksum_sums), members))
     ++first;
   return broadcast_string(communicator_, communicator_.rank() == leader ? tensors_[first].name : "", leader);
 }

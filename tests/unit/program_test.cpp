@@ -1,9 +1,8 @@
 // Tests the command line: which arguments a declaration accepts, and the help, man page and completion made from it.
-#include "cli/program.h"
-
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "cli/command_line.h"
 #include "cli/text.h"
 
 namespace ringtrain {

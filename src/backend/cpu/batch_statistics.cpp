@@ -6,7 +6,6 @@
 namespace ringtrain::cpu {
 
 namespace {
-constexpr auto float_bytes = static_cast<std::int64_t>(sizeof(float));
 constexpr auto double_bytes = static_cast<std::int64_t>(sizeof(double));
 }  // namespace
 

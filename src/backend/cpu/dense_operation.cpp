@@ -6,10 +6,6 @@
 
 namespace ringtrain::cpu {
 
-namespace {
-constexpr auto float_bytes = static_cast<std::int64_t>(sizeof(float));
-}
-
 template <class T>
 DenseOperation<T>::DenseOperation(const ImageContext& context, const Dense& node, bool relu, bool logits, Feature* x,
                                   Feature* y)

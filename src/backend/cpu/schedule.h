@@ -19,6 +19,8 @@
 
 namespace ringtrain::cpu {
 
+inline constexpr auto float_bytes = static_cast<std::int64_t>(sizeof(float));
+
 struct Slice {
   std::int64_t first = 0, count = 0;  // images of the micro-batch
 };

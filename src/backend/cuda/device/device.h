@@ -134,6 +134,12 @@ class Device {
   virtual std::string why_unusable() { return {}; }
 };
 
+// Returns the bytes of `count` values of type T.
+template <class T>
+constexpr std::int64_t size_in_bytes(std::int64_t count) {
+  return count * static_cast<std::int64_t>(sizeof(T));
+}
+
 // Owns memory of a device and releases it in the destructor.
 class DeviceMemory {
  public:

@@ -54,20 +54,20 @@ DnnOperation plain(DnnOperation o) {
 }
 
 // Holds the tensors of an operation, in the device's memory and in page-locked memory of the host.
-class Tensors {
+class OperationTensors {
  public:
-  Tensors(Device& device, const DnnOperation& operation) : Tensors(device, operation.tensors()) {
+  OperationTensors(Device& device, const DnnOperation& operation) : OperationTensors(device, operation.tensors()) {
     for (const DnnTensor& tensor : described_) {
       const std::int64_t bytes = tensor.elements() * bytes_of(tensor.type);
       on_device_.emplace_back(device, bytes, "a convolution's check");
       on_host_.push_back(static_cast<std::byte*>(device.allocate_host(bytes)));
     }
   }
-  ~Tensors() {
+  ~OperationTensors() {
     for (std::byte* memory : on_host_) device_.release_host(memory);
   }
-  Tensors(const Tensors&) = delete;
-  Tensors& operator=(const Tensors&) = delete;
+  OperationTensors(const OperationTensors&) = delete;
+  OperationTensors& operator=(const OperationTensors&) = delete;
 
   const std::vector<DnnTensor>& described() const { return described_; }
   std::size_t index(DnnRole role) const {
@@ -115,7 +115,8 @@ class Tensors {
 
  private:
   // When the constructor that calls this one throws, the destructor still releases the memory.
-  Tensors(Device& device, std::vector<DnnTensor> described) : device_(device), described_(std::move(described)) {}
+  OperationTensors(Device& device, std::vector<DnnTensor> described)
+      : device_(device), described_(std::move(described)) {}
 
   Device& device_;
   std::vector<DnnTensor> described_;
@@ -127,7 +128,7 @@ DnnRole result_of(const DnnOperation& o) {
   return o.kind == DnnKind::convolution ? DnnRole::y : o.kind == DnnKind::data_gradient ? DnnRole::dx : DnnRole::dw;
 }
 
-void compute(Device& device, const DnnPlan& plan, Tensors& tensors) {
+void compute(Device& device, const DnnPlan& plan, OperationTensors& tensors) {
   // A result of a convolution or of a data gradient is a sum of at most `terms` products. With this standard deviation
   // of the weights, the standard deviation of these results is about one. A weight gradient has no weights as input.
   const DnnOperation& o = plan.operation();
@@ -144,7 +145,7 @@ void compute(Device& device, const DnnPlan& plan, Tensors& tensors) {
 
 // Returns for each element whether the ReLU after the norm passes the gradient: 1 for yes, 0 for no, NaN when rounding
 // decides.
-Values gates(const DnnOperation& o, const Tensors& tensors) {
+Values gates(const DnnOperation& o, const OperationTensors& tensors) {
   Values open;
   if (o.epilogue == Epilogue::add_relu_sums) {
     open = tensors.values(DnnRole::output);
@@ -165,7 +166,8 @@ Values gates(const DnnOperation& o, const Tensors& tensors) {
 }
 
 // `rounding` bounds the relative error of rounding to the stored type.
-std::string compare_results(const DnnOperation& o, const Tensors& tensors, const Values& plain, double rounding) {
+std::string compare_results(const DnnOperation& o, const OperationTensors& tensors, const Values& plain,
+                            double rounding) {
   const Values result = tensors.values(result_of(o)), open = gates(o, tensors);
   const Values shortcut = tensors.has(DnnRole::shortcut) ? tensors.values(DnnRole::shortcut) : Values();
   double size = 0;
@@ -184,7 +186,7 @@ std::string compare_results(const DnnOperation& o, const Tensors& tensors, const
   return "";
 }
 
-std::string compare_sums(const DnnOperation& o, const Tensors& tensors) {
+std::string compare_sums(const DnnOperation& o, const OperationTensors& tensors) {
   const Values result = tensors.values(result_of(o)), sums = tensors.values(DnnRole::sum);
   const Values other = o.kind == DnnKind::convolution ? result : tensors.values(DnnRole::norm_input);
   const std::size_t groups = static_cast<std::size_t>(o.groups), width = sums.size() / groups / 2;
@@ -213,7 +215,7 @@ std::string difference_from_plain(Device& device, const DnnOperation& operation)
   if (plan == nullptr) return cat("no plan for ", o.key(), ": ", why);
   const DnnPlan* const other = device.plan(beside, &why);
   if (other == nullptr) return cat("no plan to compare with, for ", beside.key(), ": ", why);
-  Tensors own(device, o), simple(device, beside);
+  OperationTensors own(device, o), simple(device, beside);
   compute(device, *plan, own);
   compute(device, *other, simple);
   const Type stored = o.kind == DnnKind::weight_gradient ? o.result : o.type;

@@ -13,13 +13,6 @@ Math math_of(Precision precision) {
   return precision == Precision::fp32 ? Math::fp32 : precision == Precision::tf32 ? Math::tf32 : Math::half;
 }
 
-namespace {
-template <class T>
-std::int64_t size_in_bytes(std::int64_t count) {
-  return count * static_cast<std::int64_t>(sizeof(T));
-}
-}  // namespace
-
 ProgramBase::ProgramBase(Device& device, const BackendOptions& options, const Graph& graph, std::int64_t micro_batch,
                          Precision precision, PassMode mode, int slots)
     : device_(device),

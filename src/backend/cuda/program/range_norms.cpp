@@ -8,11 +8,6 @@ namespace ringtrain::cuda {
 
 namespace {
 
-template <class T>
-std::int64_t size_in_bytes(std::int64_t count) {
-  return count * static_cast<std::int64_t>(sizeof(T));
-}
-
 std::vector<NormRange> norm_ranges(std::span<const ElementRange> ranges) {
   expect_ranges(ranges);
   std::vector<NormRange> result;

@@ -6,11 +6,6 @@ namespace ringtrain::cuda {
 
 namespace {
 
-template <class T>
-std::int64_t size_in_bytes(std::int64_t count) {
-  return count * static_cast<std::int64_t>(sizeof(T));
-}
-
 std::vector<ElementRange> elements_of(std::span<const UpdateRange> ranges) {
   std::vector<ElementRange> elements;
   for (const UpdateRange& range : ranges) elements.push_back({range.begin, range.end});

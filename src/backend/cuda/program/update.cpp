@@ -8,15 +8,12 @@
 namespace ringtrain::cuda {
 
 namespace {
-template <class T>
-std::int64_t size_in_bytes(std::int64_t count) {
-  return count * static_cast<std::int64_t>(sizeof(T));
-}
 
 bool same(std::span<const UpdateRange> a, std::span<const UpdateRange> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const UpdateRange& x, const UpdateRange& y) {
     return x.begin == y.begin && x.end == y.end && x.weight_decay == y.weight_decay &&
-           x.has_trust_ratio == y.has_trust_ratio && x.direction == y.direction && x.matrix_factor == y.matrix_factor && x.state() == y.state();
+           x.has_trust_ratio == y.has_trust_ratio && x.direction == y.direction && x.matrix_factor == y.matrix_factor &&
+           x.state() == y.state();
   });
 }
 }  // namespace
@@ -69,15 +66,15 @@ void Updater::queue_scalars(const Update& update, const Vector& gradients) {
     completed_.reset();
   }
   const float* small_norms = update.adascale ? gradients.data() + update.adascale->small_norms : nullptr;
-  device_.launch(launch_of(UpdateScalarsArguments{
-                     .norms = completed_ ? completed_->total() : update.gradient_norms->data(),
-                     .scalars = scalars_.data<UpdateScalars>(),
-                     .count = completed_ ? 1 : static_cast<int>(update.gradient_norms->size()),
-                     .unscale = 1 / update.loss_scale,
-                     .clip_norm = update.clip_norm,
-                     .adascale = update.adascale.value_or(AdaScaleStep{}),
-                     .small_norms = small_norms}),
-                 device_.compute_stream());
+  device_.launch(
+      launch_of(UpdateScalarsArguments{.norms = completed_ ? completed_->total() : update.gradient_norms->data(),
+                                       .scalars = scalars_.data<UpdateScalars>(),
+                                       .count = completed_ ? 1 : static_cast<int>(update.gradient_norms->size()),
+                                       .unscale = 1 / update.loss_scale,
+                                       .clip_norm = update.clip_norm,
+                                       .adascale = update.adascale.value_or(AdaScaleStep{}),
+                                       .small_norms = small_norms}),
+      device_.compute_stream());
 }
 
 void Updater::start(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,

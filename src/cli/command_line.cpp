@@ -1,4 +1,4 @@
-#include "cli/program.h"
+#include "cli/command_line.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -35,38 +35,38 @@ std::string nearest_of(const std::string& word, const std::vector<std::string>& 
 
 }  // namespace
 
-Program::Program(std::string name, std::string summary) : name_(std::move(name)), summary_(std::move(summary)) {
+CommandLine::CommandLine(std::string name, std::string summary) : name_(std::move(name)), summary_(std::move(summary)) {
   add_answer("--help", "prints this page; after a command, what the command takes", [this] { return help(); });
   add_answer("--manual-page", "prints the man page", [this] { return manual_page(); });
   add_answer("--bash-completion", "prints a script for completion in bash", [this] { return bash_completion(); });
 }
 
-CLI::App& Program::add(const std::string& command, const std::string& about) {
+CLI::App& CommandLine::add(const std::string& command, const std::string& about) {
   commands_.push_back(std::make_unique<CLI::App>(about, command));
   commands_.back()->set_help_flag("-h,--help", "prints this page");
   return *commands_.back();
 }
 
-void Program::add_answer(const std::string& flag, const std::string& help, std::function<std::string()> text) {
+void CommandLine::add_answer(const std::string& flag, const std::string& help, std::function<std::string()> text) {
   answers_.push_back({flag, help, std::move(text)});
 }
 
-void Program::add_section(const std::string& title, const std::string& text) {
+void CommandLine::add_section(const std::string& title, const std::string& text) {
   sections_.push_back({title, text});
 }
 
-CLI::App* Program::find(const std::string& command) const {
+CLI::App* CommandLine::find(const std::string& command) const {
   for (const auto& known : commands_)
     if (known->get_name() == command) return known.get();
   return nullptr;
 }
 
-void Program::refuse(const CLI::App& command, const std::string& what) const {
+void CommandLine::refuse(const CLI::App& command, const std::string& what) const {
   const std::string own = cat(name_, " ", command.get_name());
   throw Error(cat(own, ": ", what), cat(own, " --help"));
 }
 
-const CLI::App* Program::parse(std::vector<std::string> words) {
+const CLI::App* CommandLine::parse(std::vector<std::string> words) {
   if (words[0] == "-h") words[0] = "--help";
   if (words[0] == "help") {
     words.erase(words.begin());
@@ -112,7 +112,7 @@ const CLI::App* Program::parse(std::vector<std::string> words) {
   }
 }
 
-std::string Program::help() const {
+std::string CommandLine::help() const {
   std::string text = cat(name_, ": ", summary_, "\n\n");
   std::size_t width = 0;
   for (const auto& command : commands_) width = std::max(width, command->get_name().size());
@@ -126,7 +126,7 @@ std::string Program::help() const {
   return text;
 }
 
-std::string Program::help(const CLI::App& command) const {
+std::string CommandLine::help(const CLI::App& command) const {
   std::string text = wrapped(cat(name_, " ", synopsis(command)), 0, help_width, 4);
   text += "\n" + wrapped(command.get_description(), 0, help_width);
   std::size_t width = 0;

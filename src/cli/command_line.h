@@ -1,9 +1,9 @@
 // The command line of a program. Each command declares its options and operands once. The parser (CLI11), --help, the
 // man page and completion in bash all use this declaration.
 //
-// main() makes a Program and calls add() for every command. add() returns the CLI::App of the command, which gets its
-// options from CLI11's own add_option() and add_flag(), and its operands from add_operands(). Then parse() reads the
-// words and returns the command that was asked for. text.h wraps lines; manual.cpp and completion.cpp write the man
+// main() makes a CommandLine and calls add() for every command. add() returns the CLI::App of the command, which gets
+// its options from CLI11's own add_option() and add_flag(), and its operands from add_operands(). Then parse() reads
+// the words and returns the command that was asked for. text.h wraps lines; manual.cpp and completion.cpp write the man
 // page and the completion script. The commands are declared in src/commands/command_table.cpp and in data_prep
 // (commands.cpp).
 #pragma once
@@ -16,12 +16,12 @@
 
 namespace ringtrain {
 
-class Program {
+class CommandLine {
  public:
   // `summary` says in a few words what the program is.
-  Program(std::string name, std::string summary);
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
+  CommandLine(std::string name, std::string summary);
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
 
   // Adds a command and returns it, so that options and operands can be added. `about` consists of paragraphs with an
   // empty line between them. The list of commands shows its first sentence.
