@@ -12,7 +12,7 @@ MAKEFLAGS += --no-builtin-rules
 # environment come before remembered ones.
 HOMES := MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST
 ifneq ($(filter-out help setup dist clean format,$(or $(MAKECMDGOALS),all)),)
-  REMEMBERED := CXX OPTIMISE WARNINGS CUDA CUDA_ARCHITECTURES $(HOMES:=_HOME)
+  REMEMBERED := CXX OPTIMISE WARNINGS UNITY CUDA CUDA_ARCHITECTURES $(HOMES:=_HOME)
   -include build/chosen.mk
   $(foreach v,$(REMEMBERED),$(if $(filter command,$(origin $(v))),$(eval CHOSEN_$(v) := $(filter-out auto,$($(v))))))
   TAKEN := $(strip $(foreach v,$(REMEMBERED),$(if $(CHOSEN_$(v)),$(if $(filter undefined default,$(origin $(v))),$(v)))))
@@ -52,14 +52,24 @@ STEP = $(if $(COUNTING),[],$(if $(TO_DO),,$(eval TO_DO := $(to_do)))$(eval DONE 
 # ---- Files to build ----------------------------------------------------------------------------------------------
 
 sources = $(sort $(shell find -H $(1) -name '*.cpp' 2> /dev/null))
-objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(1)))
+# Most of the time of a small file goes into its headers. Therefore up to UNITY files of a folder are compiled together,
+# as build/unity/FOLDER-N.cpp. UNITY=0 compiles each file alone, so that a change of one file is built faster.
+UNITY ?= 20
+single_objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(patsubst build/%,%,$(1))))
+together = $(filter-out $(ALONE),$(1))
+# $(call objects,FILES,WORD): WORD becomes part of the names of the units.
+objects = $(call single_objects,$(filter $(ALONE),$(1)) $(if $(filter 0,$(UNITY)),$(together),$(shell .ci/units.sh $(UNITY) "$(2)" $(together))))
 
 KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set
 # These sources include CUDA's headers. A build without CUDA leaves them out and uses files that replace them.
 CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/device/planner% backend/cuda/dnn/plans% cluster/nccl_library%)
 WITHOUT_CUDA_PATTERNS := src/backend/cuda/device/without_cuda% src/cluster/without_nccl%
+# These files have flags of their own, are compiled again for each commit, or belong to several programs.
+ALONE := $(CUDA_PATTERNS) src/config/batch_course.cpp src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp \
+  tests/unit/cuda_occupancy_test.cpp tests/unit/image_reference.cpp tests/emulation/reference_%.cpp tests/fuzz/driver.cpp
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
+KERNEL_TESTS := $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp)) # they run on GPUs, too
 FUZZ_TARGETS := tests/fuzz/target.cpp tests/fuzz/repair.cpp tests/fuzz/damaged_hdf5.cpp $(wildcard tests/fuzz/targets/*.cpp) # driver.cpp needs libFuzzer
 BENCHES := $(patsubst tests/bench/%.cpp,build/bench/%,$(wildcard tests/bench/*.cpp))
 TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildcard tests/mpi/*.cpp),build/tests/mpi_tests) \
@@ -84,15 +94,20 @@ CUDA_SOURCES := $(filter $(CUDA_PATTERNS),$(call sources,src))
 CUDA_KERNELS := $(if $(filter on,$(CUDA_STATE)),$(shell find src/backend/cuda -name '*.cu' -not -path '*/hopper/*' 2> /dev/null))
 CUDA_KERNEL_OBJECTS := $(CUDA_KERNELS:src/%=build/obj/%.o)
 LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(if $(filter on,$(CUDA_STATE)),$(WITHOUT_CUDA_PATTERNS),$(CUDA_PATTERNS)),$(call sources,src))
-DATA_SOURCES := $(filter src/base/% src/cli/% src/data/%,$(LIBRARY_SOURCES))
+DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% src/config/batch_course.cpp,$(LIBRARY_SOURCES))
 
 INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
-COMPILE = $(CXX) $(FLAGS) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
+# Code that computes no tensors is compiled with -O1, which takes less time.
+COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% build/unity/src_$(f)-%) \
+  $(foreach f,data_prep tests/unit tests/mpi tests/gpu tests/fuzz,$(f)/% build/unity/$(subst /,_,$(f))%)
+# GCC takes a unit for the only file that uses a type, and warns of types in anonymous namespaces.
+UNIT_FLAGS := $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage)
+COMPILE = $(CXX) $(FLAGS) $(if $(filter $(COLD),$<),-O1) $(if $(filter build/unity/%,$<),$(UNIT_FLAGS)) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
 LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o %.a,$^)
 DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(MPI_LIBS) -lpthread
 LIBRARIES = $(CUDA_LIBS) $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES)
 # Only these sources see CUDA's headers. The rest of the program stays free of them.
-$(call objects,$(CUDA_SOURCES)): INCLUDES += $(CUDA_CFLAGS)
+$(call single_objects,$(CUDA_SOURCES)): INCLUDES += $(CUDA_CFLAGS)
 
 # This library replaces NVIDIA's driver when plans are made for a GPU that is absent
 # (src/backend/cuda/device/planner.h).
@@ -132,11 +147,15 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) $(DATA_LIBRARIES)
 
-build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(FUZZ_TARGETS) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
-build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) tests/unit/image_reference.cpp $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
-# This includes the tests of the program's own kernels. They run on the GPU here, and in the emulation elsewhere.
-GPU_TESTS := $(wildcard tests/gpu/*.cpp) tests/unit/image_reference.cpp $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp))
-build/tests/gpu_tests: $(call objects,$(GPU_TESTS) $(EMULATION_SOURCES)) build/libringtrain.a
+# Files that two programs share are units of their own, so that they are compiled once.
+EMULATION_OBJECTS := $(call objects,$(EMULATION_SOURCES))
+KERNEL_TEST_OBJECTS := $(call objects,$(KERNEL_TESTS),_kernels)
+build/tests/unit_tests: $(call objects,$(filter-out $(KERNEL_TESTS),$(wildcard tests/unit/*.cpp)) $(FUZZ_TARGETS)) \
+  $(KERNEL_TEST_OBJECTS) $(EMULATION_OBJECTS) build/libconverters.a build/libringtrain.a
+build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) tests/unit/image_reference.cpp) $(EMULATION_OBJECTS) build/libconverters.a build/libringtrain.a
+# The tests of the program's own kernels run on the GPU here, and in the emulation elsewhere.
+build/tests/gpu_tests: $(call objects,$(wildcard tests/gpu/*.cpp) tests/unit/image_reference.cpp) $(KERNEL_TEST_OBJECTS) $(EMULATION_OBJECTS) \
+  build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
 	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
@@ -153,7 +172,7 @@ $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 	@mkdir -p $(@D)
 	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) $(LIBRARIES)
-build/bench/cuda_commands: $(call objects,$(EMULATION_SOURCES)) # to test it without a GPU
+build/bench/cuda_commands: $(EMULATION_OBJECTS) # to test it without a GPU
 
 KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
 # The files that take longest are compiled first: cuDNN's front end, then the CUDA kernels. At the end they would keep one
@@ -174,11 +193,13 @@ build/obj/data_prep/%.o: data_prep/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(COMPILE) -c $< -o $@
 
-# Tests are compiled with -O1, which is quick. The library, tests/emulation and tests/bench are compiled without this
-# flag, with $(OPTIMISE) alone.
 build/obj/tests/%.o: tests/%.cpp build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
-	$(Q)$(COMPILE) $(if $(filter tests/bench/% tests/emulation/%,$<),,-O1) -c $< -o $@
+	$(Q)$(COMPILE) -c $< -o $@
+
+build/obj/unity/%.o: build/unity/%.cpp build/config.mk
+	@mkdir -p $(@D) && echo "$(STEP) compile $@"
+	$(Q)$(COMPILE) -c $< -o $@
 
 # ThreadSanitizer makes these plain loops a hundred times slower. They start no threads but OpenMP's.
 $(addprefix build/obj/tests/,unit/image_reference.o emulation/reference_dnn.o emulation/reference_rnn.o): \
