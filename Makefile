@@ -64,8 +64,10 @@ KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp)
 # These sources include CUDA's headers. A build without CUDA leaves them out and uses files that replace them.
 CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/device/planner% backend/cuda/dnn/plans% cluster/nccl_library%)
 WITHOUT_CUDA_PATTERNS := src/backend/cuda/device/without_cuda% src/cluster/without_nccl%
-# These files have flags of their own, are compiled again for each commit, or belong to several programs.
-ALONE := $(CUDA_PATTERNS) src/config/batch_course.cpp src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp \
+# Of these folders, bin/ringtrain-data needs these files only.
+SHARED_SOURCES := src/config/batch_course.cpp src/cluster/slurm_job.cpp src/cluster/launcher_check.cpp
+# These files have flags of their own, are compiled again for each commit, or are shared.
+ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp \
   tests/unit/cuda_occupancy_test.cpp tests/unit/image_reference.cpp tests/emulation/reference_%.cpp tests/fuzz/driver.cpp
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
@@ -94,7 +96,7 @@ CUDA_SOURCES := $(filter $(CUDA_PATTERNS),$(call sources,src))
 CUDA_KERNELS := $(if $(filter on,$(CUDA_STATE)),$(shell find src/backend/cuda -name '*.cu' -not -path '*/hopper/*' 2> /dev/null))
 CUDA_KERNEL_OBJECTS := $(CUDA_KERNELS:src/%=build/obj/%.o)
 LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(if $(filter on,$(CUDA_STATE)),$(WITHOUT_CUDA_PATTERNS),$(CUDA_PATTERNS)),$(call sources,src))
-DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% src/config/batch_course.cpp,$(LIBRARY_SOURCES))
+DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% $(SHARED_SOURCES),$(LIBRARY_SOURCES))
 
 INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
 # Code that computes no tensors is compiled with -O1, which takes less time.

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/signals.h"
 #include "base/utf8.h"
+#include "cluster/launcher_check.h"
 #include "cluster/on_rank_0.h"
 #include "data_prep/common/ranks.h"
 #include "data_prep/images/commands.h"
@@ -36,7 +37,13 @@ int run(std::vector<std::string> words) {
     std::cerr << program.help();
     return 2;
   }
-  const CLI::App* chosen = program.parse(words);
+  const CLI::App* chosen = nullptr;
+  try {
+    chosen = program.parse(words);
+  } catch (const Error&) {
+    leave_message_to_first();
+    throw;
+  }
   if (chosen == nullptr) return 0;
   const DataCommand& command = *std::ranges::find(commands, chosen, &DataCommand::words);
   if (command.for_all_ranks) return command.run();

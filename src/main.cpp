@@ -9,6 +9,7 @@
 #include <iostream>
 #include <new>
 
+#include "backend/cpu/thread_team.h"
 #include "backend/cuda/device/planner.h"
 #include "base/error.h"
 #include "base/exit_codes.h"
@@ -149,6 +150,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::set_terminate(ringtrain::report_uncaught);
+  ringtrain::cpu::leave_openmp_places(argv);
   ringtrain::report_file_limits();
   try {
     const int code = ringtrain::run(argc, argv);

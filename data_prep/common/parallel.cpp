@@ -1,16 +1,17 @@
 #include "data_prep/common/parallel.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <exception>
 #include <iostream>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/start_thread.h"
 #include "base/table.h"
 
 namespace ringtrain {
@@ -18,14 +19,15 @@ namespace {
 
 constexpr double terminal_step_seconds = 0.2, line_step_seconds = 20;
 
-}  // namespace
-
-int available_threads() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more CPUs than fit into cpu_set_t
+void warn_once_of_missing_thread(std::int64_t started, std::int64_t wanted) {
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    std::cerr << cat("ringtrain-data: warning: works with ", started, " of ", wanted, " threads, because ",
+                     limits_of_threads(), "\n");
+  });
 }
+
+}  // namespace
 
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& action) {
   std::atomic<std::int64_t> next = 0;
@@ -44,7 +46,12 @@ void parallel_for(std::int64_t count, int threads, const std::function<void(std:
   };
   {
     std::vector<std::jthread> others;
-    for (std::int64_t t = 1; t < std::min<std::int64_t>(threads, count); ++t) others.emplace_back(work);
+    for (std::int64_t t = 1; t < std::min<std::int64_t>(threads, count); ++t) try {
+        others.emplace_back(work);
+      } catch (const std::system_error&) {
+        warn_once_of_missing_thread(t, threads);
+        break;
+      }
     work();
   }
   if (failure) std::rethrow_exception(failure);

@@ -9,10 +9,9 @@
 
 namespace ringtrain {
 
-int available_threads();  // number of CPUs in the affinity mask
-
 // Calls action(index) for every index in [0, count), roughly in ascending order, on `threads` threads. After an
-// exception no further index begins. The first exception is thrown here.
+// exception no further index begins. The first exception is thrown here. If the system refuses threads, fewer do the
+// work, after one warning that names the limit.
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& action);
 
 // Prints "examined 1,200 of 6,000 (20 %), 30 s left" to stderr: one changing line on a terminal, otherwise a line every

@@ -4,23 +4,41 @@
 #include <cstdlib>
 #include <exception>
 
-#include "base/error.h"
+#include "base/cpu_quota.h"
+#include "base/start_thread.h"
+#include "cluster/launcher_check.h"
 #include "cluster/mpi_check.h"
+#include "cluster/slurm_job.h"
 
 namespace ringtrain {
 namespace {
 
+constexpr int threads_of_mpi = 3;                            // of Open MPI 4
 constexpr std::size_t message_bytes = std::size_t{1} << 30;  // the most per message, because MPI's counts are ints
 
-int slurm_tasks() {
-  const char* text = std::getenv("SLURM_STEP_NUM_TASKS");  // not set in a batch script outside srun
-  return text == nullptr ? 1 : std::atoi(text);
+bool started_by_launcher() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"})
+    if (std::getenv(name) != nullptr) return true;
+  return launched_tasks() > 1;
 }
 
-bool started_by_launcher() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"})
-    if (std::getenv(name) != nullptr) return true;
-  return slurm_tasks() > 1;
+// Returns the threads for this rank, if all ranks of its node share the CPUs of its affinity mask's quota.
+int threads_beside_others() {
+  MPI_Comm node = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+  int rank = 0, size = 1;
+  MPI_Comm_rank(node, &rank);
+  MPI_Comm_size(node, &size);
+  constexpr std::size_t text_bytes = 512;
+  std::string mine = to_text(cpu_quotas());
+  mine.resize(text_bytes, ' ');
+  std::string all(text_bytes * static_cast<std::size_t>(size), ' ');
+  check_mpi(MPI_Allgather(mine.data(), text_bytes, MPI_CHAR, all.data(), text_bytes, MPI_CHAR, node), "MPI_Allgather");
+  MPI_Comm_free(&node);
+  std::vector<std::vector<CpuQuota>> quotas;
+  for (std::size_t at = 0; at < all.size(); at += text_bytes)
+    quotas.push_back(parse_quotas(all.substr(at, text_bytes)));
+  return whole_cpus(usable_cpus(), quota_share(quotas, static_cast<std::size_t>(rank)));
 }
 
 template <class Transfer>
@@ -34,17 +52,16 @@ void in_pieces(std::string& bytes, const Transfer& transfer) {
 
 Ranks::Ranks() {
   if (!started_by_launcher()) return;
+  check_launcher(launcher_name(), launched_tasks());
+  expect_room_for_threads(threads_of_mpi, "the threads of MPI");
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   mpi_ = true;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  if (size_ == 1 && slurm_tasks() > 1) {
-    throw Error(
-        cat(slurm_tasks(), " processes were started, but MPI sees only this one: each would convert everything"),
-        "start ringtrain-data with srun --mpi=pmix, with the mpirun of its MPI, or once without srun");
-  }
+  check_ranks(size_, launched_tasks());
+  threads_ = threads_beside_others();
 }
 
 Ranks::~Ranks() {

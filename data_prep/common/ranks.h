@@ -12,14 +12,16 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu_quota.h"
+
 namespace ringtrain {
 
 class Ranks {
  public:
   struct Alone {};
   explicit Ranks(Alone) {}
-  // Starts MPI if a launcher's variables are set. Make one object per process. Throws Error if Slurm has started
-  // several processes and MPI sees only this one.
+  // Starts MPI if a launcher's variables are set. Make one object per process. Throws Error on rank 0 if the launcher
+  // has started several processes and MPI cannot bring them together.
   Ranks();
   ~Ranks();
   Ranks(const Ranks&) = delete;
@@ -28,6 +30,9 @@ class Ranks {
   int rank() const { return rank_; }
   int size() const { return size_; }
   bool first() const { return rank_ == 0; }
+  // Returns the CPUs of this rank's affinity mask, or fewer if a quota of CPU time allows fewer. The ranks of a node
+  // divide a quota that they share.
+  int threads() const { return threads_; }
 
   void barrier() const;
   void broadcast(std::string& bytes) const;                         // from rank 0; any length
@@ -38,7 +43,7 @@ class Ranks {
   static void abort_job();
 
  private:
-  int rank_ = 0, size_ = 1;
+  int rank_ = 0, size_ = 1, threads_ = usable_cpus();
   bool mpi_ = false;
 };
 

@@ -31,7 +31,7 @@ ImagesReport convert_images(const ImagesOptions& options, const Ranks& ranks, st
       options.split.empty() ? std::vector<std::string>{"train", "validation"} : std::vector{options.split};
   const std::unique_ptr<OutputFiles> files = make_output_files(options, splits, ranks);
   ImageListing listing;
-  const int threads = options.threads > 0 ? static_cast<int>(options.threads) : available_threads();
+  const int threads = options.threads > 0 ? static_cast<int>(options.threads) : ranks.threads();
   std::string message;
   if (ranks.first()) {
     listing = list_images(options, threads);

@@ -165,7 +165,7 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
                              const ListedImageSource& source, const std::string& source_name, OutputFiles* files,
                              const Ranks& ranks, std::ostream& log) {
   ImagesReport report;
-  const int threads = options.threads > 0 ? static_cast<int>(options.threads) : available_threads();
+  const int threads = options.threads > 0 ? static_cast<int>(options.threads) : ranks.threads();
   const double start = now_seconds();
   Examination examination = examine_images(options, records, listing, source, threads, ranks);
   report.examine_seconds = now_seconds() - start;

@@ -8,6 +8,7 @@
 #include <span>
 #include <tuple>
 
+#include "base/cpu_quota.h"
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/table.h"
@@ -128,7 +129,7 @@ void verify_shard(const ShardHeader& header, std::uint32_t shard, ImageSplitFact
     const std::int64_t count = std::min(records_at_once, header.count - first);
     std::vector<RecordFaults> faults(static_cast<std::size_t>(count));
     std::vector<ImageSplitFacts::Content> contents(static_cast<std::size_t>(count));
-    parallel_for(count, available_threads(), [&](std::int64_t i) {
+    parallel_for(count, usable_cpus(), [&](std::int64_t i) {
       const auto at = static_cast<std::size_t>(i), r = static_cast<std::size_t>(first + i);
       contents[at].shard = shard;
       contents[at].record = static_cast<std::uint32_t>(r);

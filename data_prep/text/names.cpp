@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <ostream>
-#include <thread>
 
+#include "base/cpu_quota.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "data/sampler.h"
 #include "data_prep/common/keyed_draw.h"
+#include "data_prep/common/parallel.h"
 #include "data_prep/common/shard_writer.h"
 
 namespace ringtrain {
@@ -105,7 +106,7 @@ struct Piece {
 void write_split(const SplitDescription& split, const NameTable& names, const EncodedNames& encoded,
                  const PrefixRows& rows, OutputFiles& files) {
   constexpr std::int64_t rows_at_once = 1 << 18;
-  const std::int64_t threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 8);
+  const std::int64_t threads = std::min(usable_cpus(), 8);
   const EpochOrder order(random_key(split.seed, RandomPurpose::shards), 0, split.total);
   Piece piece;
   for (std::int64_t shard = 0; shard < split.num_shards; ++shard) {
@@ -116,12 +117,9 @@ void write_split(const SplitDescription& split, const NameTable& names, const En
       piece.tokens.resize(static_cast<std::size_t>(count * (split.context_length + 1)));
       piece.sample_ids.resize(static_cast<std::size_t>(count));
       piece.name_index.resize(static_cast<std::size_t>(count));
-      std::vector<std::jthread> workers;
-      for (std::int64_t t = 0; t < threads; ++t) {
-        workers.emplace_back(
-            [&, t] { piece.fill(first, count * t / threads, count * (t + 1) / threads, split, encoded, rows, order); });
-      }
-      workers.clear();  // joins the threads
+      parallel_for(threads, static_cast<int>(threads), [&](std::int64_t t) {
+        piece.fill(first, count * t / threads, count * (t + 1) / threads, split, encoded, rows, order);
+      });
       writer.append(piece.tokens, piece.sample_ids, piece.name_index);
     }
     if (shard == 0) write_known_names(names, writer);

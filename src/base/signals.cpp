@@ -5,10 +5,10 @@
 
 #include <atomic>
 #include <system_error>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/start_thread.h"
 
 namespace ringtrain {
 namespace {
@@ -57,7 +57,7 @@ void catch_signals() {
   // A signal that the parent process ignored would never arrive. Shells ignore SIGINT for a command that ends with an
   // &.
   for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) signal(signal_number, SIG_DFL);
-  std::thread(wait_for_signals, expected).detach();
+  start_thread("waits for signals", [expected] { wait_for_signals(expected); }).detach();
 }
 
 void report_file_limits() {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/clock.h"
+#include "cluster/launcher_check.h"
 #include "cluster/session.h"
 #include "cluster/waiting.h"
 
@@ -26,7 +27,7 @@ template <class Function>
 void find(Function& function, const char* name) {
   function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
   if (function == nullptr)
-    throw Error(cat("parallel.replicas: 2 needs MPI with fault tolerance (ULFM), but ", Session::mpi_version(),
+    throw Error(cat("parallel.replicas: 2 needs MPI with fault tolerance (ULFM), but ", mpi_version(),
                     " has no ", name),
                 advice);
 }
@@ -42,7 +43,7 @@ void check_switched_on() {
   if (open_mpi_switch() != nullptr && !*open_mpi_switch())
     throw Error(cat("parallel.replicas: 2 needs MPI with fault tolerance (ULFM), and the launcher has not switched on "
                     "that of ",
-                    Session::mpi_version()),
+                    mpi_version()),
                 "start the job with mpirun --with-ft ulfm, or set parallel.replicas=1");
 }
 

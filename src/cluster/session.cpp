@@ -13,9 +13,12 @@
 #include <exception>
 #include <thread>
 
+#include "base/cpu_quota.h"
 #include "base/error.h"
+#include "base/start_thread.h"
 #include "cluster/binding.h"
 #include "cluster/fault_tolerance.h"
+#include "cluster/launcher_check.h"
 #include "cluster/mpi_check.h"
 #include "cluster/slurm_job.h"
 #include "cluster/start_guard.h"
@@ -24,6 +27,7 @@
 namespace ringtrain {
 namespace {
 
+constexpr int kThreadsOfMpi = 4;  // Open MPI 4 starts 3, and one thread watches its start
 constexpr std::chrono::seconds kFinalizeTime{20};
 constexpr std::chrono::seconds kFinalizeTimeAfterDeaths{2};  // Open MPI sometimes waits for the dead ranks for ever
 
@@ -48,11 +52,6 @@ void prepare_start_without_launcher() {
 void use_own_pmix_tables() {
   setenv("PMIX_MCA_gds", "hash", 0);
 }
-
-constexpr const char* kLauncherAdvice =
-    "the launcher and the MPI library do not fit together. Under Slurm: srun --mpi=pmix (srun --mpi=list shows what "
-    "there is), or mpirun inside the allocation; load the module of the MPI that this program was built with, and use "
-    "the mpirun of the same module";
 
 // When a process ends with an exit code other than 0, Open MPI 4's mpirun prints up to 12 lines of its own, which bury
 // the program's last message. It prints none for MPI_Abort in a process with mpirun's switch --quiet. The switch hides
@@ -88,20 +87,7 @@ std::atomic<bool> initializing{false};
 void advise_at_exit() {
   if (initializing.load())
     std::fprintf(stderr, "ringtrain: MPI could not start. If it printed a reason, see there. Otherwise %s\n",
-                 kLauncherAdvice);
-}
-
-// Without any PMI under srun, Open MPI 5 would start each rank alone in a world of its own. Open MPI 4 would end even a
-// single rank.
-void check_launcher(const std::string& launcher, int tasks) {
-#ifdef OPEN_MPI
-  if (launcher == "srun" && (tasks > 1 || OMPI_MAJOR_VERSION < 5))
-    throw Error(cat("srun started ", tasks, tasks == 1 ? " process" : " processes", " without PMIx: MPI cannot ",
-                    tasks == 1 ? "start in it" : "bring them together"),
-                kLauncherAdvice);
-#else
-  static_cast<void>(launcher), static_cast<void>(tasks);  // other MPI libraries have their own ways to ask Slurm
-#endif
+                 launcher_advice);
 }
 
 }  // namespace
@@ -112,6 +98,7 @@ Session::Session(int* argc, char*** argv) {
   check_launcher(launcher_, tasks);
   prepare_start_without_launcher();
   use_own_pmix_tables();
+  expect_room_for_threads(kThreadsOfMpi, "the threads of MPI");
   const StartGuard guard("MPI could not start");
   std::atexit(advise_at_exit);
   initializing.store(true);
@@ -123,10 +110,7 @@ Session::Session(int* argc, char*** argv) {
     throw Error("this MPI library does not allow threads", "use a build of MPI with at least MPI_THREAD_FUNNELED");
   int ranks = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  if (ranks < tasks)
-    throw Error(cat(tasks, " processes were started, but MPI sees ",
-                    ranks == 1 ? "only this one: each would train alone" : cat("only ", ranks, " of them")),
-                cat(kLauncherAdvice, " (this program runs with ", mpi_version(), ")"));
+  check_ranks(ranks, tasks);
 
   job_ = RankGroup::of_job();
   std::snprintf(label_text, sizeof label_text, "rank %d on %s", rank(), host().c_str());
@@ -134,11 +118,15 @@ Session::Session(int* argc, char*** argv) {
   ranks_of_job.store(ranks, std::memory_order_relaxed);
   is_rank_0 = rank() == 0;
 
+  const auto me = static_cast<std::size_t>(node_rank());
   std::vector<std::vector<int>> cpus;
   for (const std::string& text : job_->gather_on_node(cpu_list(own_cpus()))) cpus.push_back(parse_cpu_list(text));
-  const double share = share_of_cpus(cpus, static_cast<std::size_t>(node_rank())) + 1e-6;
-  available_threads_ = std::max(1, static_cast<int>(share));
-  oversubscribed_ = share < 1;
+  std::vector<std::vector<CpuQuota>> quotas;
+  for (const std::string& text : job_->gather_on_node(to_text(cpu_quotas()))) quotas.push_back(parse_quotas(text));
+  const double of_mask = share_of_cpus(cpus, me) + 1e-6, of_quota = quota_share(quotas, me);
+  available_threads_ = whole_cpus(std::max(1, static_cast<int>(of_mask)), of_quota);
+  oversubscribed_ = std::min(of_mask, of_quota + 1e-6) < 1;
+  if (of_quota < of_mask) cpu_quota_ = of_quota;
   node_is_oversubscribed.store(oversubscribed_, std::memory_order_relaxed);
 }
 
@@ -154,7 +142,7 @@ int Session::finish(int exit_code) {
   finished_ = true;
   std::fflush(nullptr);
   const bool has_deaths = !job_->dead().empty();
-  std::thread([exit_code, has_deaths] {
+  const auto leave_later = [exit_code, has_deaths] {
     std::this_thread::sleep_for(has_deaths ? kFinalizeTimeAfterDeaths : kFinalizeTime);
     if (!has_deaths) {
       std::fprintf(stderr, "ringtrain: warning (%s): MPI_Finalize did not return within %d s; leaving without it\n",
@@ -162,24 +150,17 @@ int Session::finish(int exit_code) {
       std::fflush(stderr);
     }
     _exit(exit_code);
-  }).detach();
+  };
+  try {
+    std::thread(leave_later).detach();
+  } catch (const std::system_error&) {  // no thread could be started: the alarm ends a process that hangs
+    std::signal(SIGALRM, SIG_DFL);
+    alarm(static_cast<unsigned>(kFinalizeTime.count()));
+  }
   if (exit_code != 0) end_quietly(exit_code);
   job_.reset();
   MPI_Finalize();
   return exit_code;
-}
-
-std::string Session::mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  // The text is "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\nMPICH Release date: ...".
-  std::string line(text, std::strcspn(text, ",\n"));
-  if (const auto at = line.find("MPI v"); at != std::string::npos) line.erase(at + 4, 1);
-  if (const auto at = line.find(" Version:"); at != std::string::npos) line.erase(at, 9);
-  std::replace(line.begin(), line.end(), '\t', ' ');
-  line.erase(std::unique(line.begin(), line.end(), [](char a, char b) { return a == ' ' && b == ' '; }), line.end());
-  return line;
 }
 
 void abort_job(int exit_code) {

@@ -32,16 +32,18 @@ class Session {
   const std::string& launcher() const { return launcher_; }  // see launcher_name()
 
   // Returns the number of CPUs in this rank's affinity mask, at least 1. A CPU that is in the masks of k ranks of the
-  // node counts as 1/k, because ranks that are not bound share all CPUs.
+  // node counts as 1/k, because ranks that are not bound share all CPUs. A control group's quota of CPU time may make
+  // it smaller. The ranks that share a quota divide it.
   int available_threads() const { return available_threads_; }
-  bool oversubscribed() const { return oversubscribed_; }  // there are more ranks than CPUs in the mask
-
-  static std::string mpi_version();  // such as "Open MPI 4.1.4"
+  bool oversubscribed() const { return oversubscribed_; }  // this rank has less than one CPU for itself
+  // Returns this rank's share of a quota of CPU time, if the quota allows less than the affinity mask.
+  std::optional<double> cpu_quota() const { return cpu_quota_; }
 
  private:
   std::optional<RankGroup> job_;
   int available_threads_ = 1;
   bool oversubscribed_ = false, finished_ = false;
+  std::optional<double> cpu_quota_;
   std::string launcher_;
 };
 

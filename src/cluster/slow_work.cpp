@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/start_thread.h"
+
 namespace ringtrain {
 
 namespace {
@@ -19,7 +21,7 @@ SlowWork::~SlowWork() {
 void SlowWork::start(std::function<void(const Progress&)> work) {
   finish();
   running_ = true;
-  thread_ = std::thread([this, work = std::move(work)] {
+  thread_ = start_thread("reads or writes checkpoints", [this, work = std::move(work)] {
     try {
       work([this](std::int64_t bytes) { bytes_ += bytes; });
     } catch (...) {

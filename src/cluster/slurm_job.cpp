@@ -63,4 +63,14 @@ int launched_tasks() {
   return 1;
 }
 
+int launched_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (is_set(name)) return count_of(name);
+  return 0;
+}
+
+bool has_pmix() {
+  return is_set("PMIX_RANK");
+}
+
 }  // namespace ringtrain

@@ -27,5 +27,8 @@ std::string launcher_name();
 
 // Returns the number of processes that the launcher (mpirun, or srun for a job step) started; 1 without a launcher.
 int launched_tasks();
+// Returns the rank from the launcher's variables, for the time before MPI has started; 0 without a launcher.
+int launched_rank();
+bool has_pmix();  // whether a launcher speaks PMIx with this process
 
 }  // namespace ringtrain

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/exit_codes.h"
+#include "base/start_thread.h"
 #include "cluster/session.h"
 #include "cluster/slurm_job.h"
 
@@ -34,13 +35,6 @@ double start_seconds() {
   if (failed != std::errc() || *end != '\0' || !(seconds > 0 && seconds <= 1e9))
     throw Error(cat("RINGTRAIN_START_SECONDS is '", text, "', expected seconds above 0"), "leave it unset for 600");
   return seconds;
-}
-
-// Returns the rank from the launcher's environment variables, because MPI has not started yet.
-int launched_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (const char* text = std::getenv(name)) return std::atoi(text);
-  return 0;
 }
 
 }  // namespace
@@ -82,7 +76,7 @@ StartGuard::StartGuard(std::string what, double seconds) {
   state_ = std::make_unique<State>();
   state_->what = std::move(what);
   state_->limit = limit;
-  state_->thread = std::thread([state = state_.get()] { state->watch(); });
+  state_->thread = start_thread("watches the start of MPI", [state = state_.get()] { state->watch(); });
 }
 
 StartGuard::~StartGuard() {

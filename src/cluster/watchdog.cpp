@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/exit_codes.h"
+#include "base/start_thread.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
 #include "cluster/start_guard.h"
@@ -164,7 +165,7 @@ Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
   s.write(0, Phase::start);
   MPI_Barrier(s.node.get());
   for (const Entry* entry : s.board) s.visible.push_back(!is_dead(process_state(entry->pid)));
-  if (timeout_seconds > 0) s.thread = std::thread([&s] { s.watch(); });
+  if (timeout_seconds > 0) s.thread = start_thread("watches for ranks that hang", [&s] { s.watch(); });
 }
 
 Watchdog::~Watchdog() {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <memory>
 
+#include "base/cpu_quota.h"
 #include "base/error.h"
 #include "cluster/binding.h"
 #include "cluster/slurm_job.h"
@@ -34,7 +35,7 @@ bool all_ranks() {
 }
 
 int own_threads(const Session* session) {
-  return session != nullptr ? session->available_threads() : static_cast<int>(own_cpus().size());
+  return session != nullptr ? session->available_threads() : usable_cpus();
 }
 
 // Sets the threads and the ranks on this node. Without a launcher, the ranks are assumed to share this machine, with at
@@ -45,7 +46,8 @@ void assume_node(PlanArguments& arguments, const Session* session) {
   if (launcher_name() != "none") return;
   const std::vector<int> cpus = own_cpus();
   const std::vector<int> cores = cores_of(cpus);
-  arguments.threads = cpus_of_each_rank(cpus.size(), cores.size(), arguments.ranks);
+  arguments.threads = whole_cpus(cpus_of_each_rank(cpus.size(), cores.size(), arguments.ranks),
+                                 quota_share({cpu_quotas()}, 0) / static_cast<double>(arguments.ranks));
   arguments.ranks_here = std::min(arguments.ranks, static_cast<std::int64_t>(cores.size()));
   arguments.shared_cores = std::ssize(cores);
 }

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/signals.h"
+#include "base/start_thread.h"
 #include "run/progress.h"
 
 namespace ringtrain {
@@ -41,7 +42,7 @@ StudyPulse::StudyPulse(Roster& roster, const StudyWork& work, int ranks, std::op
       since_(work.queue.size(), 0),
       width_(terminal_width()) {
   if (record_) record_->look();  // results of earlier jobs are not reported
-  thread_ = std::thread([this] { beat(); });
+  thread_ = start_thread("reports the study's progress", [this] { beat(); });
 }
 
 StudyPulse::~StudyPulse() {

@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/pages.h"
+#include "base/start_thread.h"
 #include "data/batch_source.h"
 #include "data/row_plan.h"
 
@@ -76,8 +77,11 @@ struct Loader::State {
     }
     for (std::int64_t i = 0; i < plan.threads; ++i) fillers.push_back(source->make_filler());
     try {
-      for (std::int64_t i = 0; i < sizes.readers; ++i) threads.emplace_back([this] { read_records(); });
-      for (const auto& filler : fillers) threads.emplace_back([this, &filler] { fill_parts(*filler); });
+      for (std::int64_t i = 0; i < sizes.readers; ++i)
+        threads.push_back(start_thread(cat("reads records of ", dataset->index().prefix), [this] { read_records(); }));
+      for (const auto& filler : fillers)
+        threads.push_back(start_thread(cat("prepares batches of ", dataset->index().prefix, " (data.loader_threads)"),
+                                       [this, &filler] { fill_parts(*filler); }));
     } catch (...) {
       stop();
       throw;

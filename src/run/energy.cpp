@@ -6,17 +6,13 @@
 #include <fstream>
 #include <optional>
 
+#include "base/control_groups.h"
+#include "base/start_thread.h"
+
 namespace ringtrain {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::optional<std::int64_t> number_in(const std::string& path) {
-  std::ifstream in(path);
-  std::int64_t value = 0;
-  if (in >> value) return value;
-  return std::nullopt;
-}
 
 std::string line_of(const std::string& path) {
   std::ifstream in(path);
@@ -50,7 +46,7 @@ EnergyMeter::EnergyMeter(const std::string& folder) {
       if (line_of(part + "/name") == "dram") add(part, name + " dram");
   }
   if (counters_.empty()) return;
-  thread_ = std::thread([this] {
+  thread_ = start_thread("reads the counters of energy", [this] {
     std::unique_lock lock(mutex_);
     while (!ending_.wait_for(lock, std::chrono::seconds(30), [this] { return ends_; })) read_all();
   });

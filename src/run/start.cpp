@@ -38,11 +38,19 @@ std::shared_ptr<const Dataset> shared_dataset(const DatasetIndex& index, const R
 
 int thread_count(const Experiment& experiment, const Session& session) {
   const int available = session.available_threads();
-  if (experiment.run.threads == 0) return available;
+  if (experiment.run.threads == 0) {
+    if (session.cpu_quota() && session.rank() == 0)
+      log_info("a quota (cgroup) gives a rank ", *session.cpu_quota(), *session.cpu_quota() == 1 ? " CPU" : " CPUs",
+               " of those in its affinity mask, so it computes with ", available,
+               available == 1 ? " thread" : " threads");
+    return available;
+  }
   const int wanted = static_cast<int>(experiment.run.threads);
   if (wanted > available && session.rank() == 0)
-    log_warning("run.threads is ", wanted, ", but a rank has ", available, available == 1 ? " CPU" : " CPUs",
-                " in its affinity mask: its threads will take turns");
+    log_warning("run.threads is ", wanted, ", but a rank has ",
+                session.cpu_quota() ? cat("a quota (cgroup) of ", *session.cpu_quota()) : cat(available),
+                session.cpu_quota().value_or(available) == 1 ? " CPU" : " CPUs",
+                session.cpu_quota() ? "" : " in its affinity mask", ": its threads will take turns");
   return wanted;
 }
 

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "cluster/communicator.h"
 #include "cluster/gradient_reducer.h"
+#include "cluster/launcher_check.h"
 #include "cluster/session.h"
 
 using namespace ringtrain;
@@ -97,7 +98,7 @@ int main(int argc, char** argv) {
   const char* mechanism = std::getenv("OMPI_MCA_btl_vader_single_copy_mechanism");
   if (prints) {
     std::printf("%d ranks on %s, %s, single copy: %s%s\n", session.size(), session.host().c_str(),
-                Session::mpi_version().c_str(), mechanism != nullptr ? mechanism : "default",
+                mpi_version().c_str(), mechanism != nullptr ? mechanism : "default",
                 session.oversubscribed() ? ", oversubscribed" : "");
     std::printf("%s: bus bandwidth, MB/s (and us)\n%10s %16s", choice.algorithm.c_str(), "bytes", "MPI_Allreduce");
     for (const std::size_t kib : chunks_kib) std::printf("   %10zu KiB", kib);

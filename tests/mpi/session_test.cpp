@@ -1,3 +1,4 @@
+#include "cluster/launcher_check.h"
 #include "cluster/session.h"
 
 #include <mpi.h>
@@ -108,7 +109,7 @@ TEST(Session, NodeRanksAreDistinctAndTheLabelNamesRankAndHost) {
   EXPECT_LT(session().node_rank(), session().node_size());
   EXPECT_EQ(rank_label(), "rank " + std::to_string(session().rank()) + " on " + session().host());
   EXPECT_FALSE(session().host().empty());
-  EXPECT_EQ(Session::mpi_version().find('\n'), std::string::npos);
+  EXPECT_EQ(mpi_version().find('\n'), std::string::npos);
 }
 
 TEST(LaunchedTasks, OneWithoutALauncher) {

@@ -15,6 +15,9 @@ class HostMemoryFiles : public WithFolder {
   void SetUp() override {
     WithFolder::SetUp();
     write("proc/meminfo", "MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 800 kB\n");
+    write("proc/self/mountinfo",
+          "32 31 0:29 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+          "41 31 0:38 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw\n");
   }
   void write(const std::string& name, const std::string& text) {
     std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());

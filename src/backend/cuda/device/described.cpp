@@ -15,9 +15,11 @@
 
 #include "backend/cuda/device/plan_process.h"
 #include "backend/cuda/hopper/plans.h"
+#include "base/cpu_quota.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json_input.h"
+#include "base/start_thread.h"
 #include "base/utf8.h"
 
 namespace ringtrain::cuda {
@@ -223,8 +225,7 @@ class SavingDevice : public DescribedDevice {
       PlanProcess process(description_.name, description_.json);
       for (std::size_t i = next++; i < wanted.size(); i = next++) answers[i] = saved_answer(process, *wanted[i]);
     };
-    run_on_threads(std::min<std::size_t>(wanted.size(), std::clamp(std::thread::hardware_concurrency(), 1u, 16u)),
-                   work);
+    run_on_threads(std::min<std::size_t>(wanted.size(), static_cast<std::size_t>(std::min(usable_cpus(), 16))), work);
     for (std::size_t i = 0; i < wanted.size(); ++i) add(*wanted[i], std::move(answers[i]));
   }
 
@@ -262,7 +263,12 @@ class SavingDevice : public DescribedDevice {
       }
     };
     std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < count; ++i) threads.emplace_back(guarded);
+    for (std::size_t i = 0; i < count && !error; ++i) try {
+        threads.push_back(start_thread("builds cuDNN's plans", guarded));
+      } catch (...) {
+        const std::lock_guard lock(writing);
+        if (!error) error = std::current_exception();
+      }
     for (std::thread& thread : threads) thread.join();
     if (error) std::rethrow_exception(error);
   }

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fnv.h"
+#include "base/start_thread.h"
 
 namespace ringtrain::cuda {
 
@@ -68,7 +69,7 @@ void PlanProcess::start() {
   const std::string executable = planner_executable();
   const char* arguments[] = {executable.c_str(), planner_command, nullptr};
   child_ = fork();
-  if (child_ < 0) throw Error(cat("cannot start the planner process: ", std::strerror(errno)));
+  if (child_ < 0) throw_not_started("the process that makes cuDNN's plans");
   if (child_ == 0) {
     dup2(in[0], STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);

@@ -1,7 +1,5 @@
 #include "backend/cuda/device/plan_store.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -15,9 +13,11 @@
 
 #include "backend/cuda/device/random_memory.h"
 #include "base/clock.h"
+#include "base/cpu_quota.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/start_thread.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -36,14 +36,6 @@ std::optional<int> candidates_setting() {
     throw Error(cat("RINGTRAIN_PLAN_CANDIDATES is '", text, "'; expected a number from 1 to ", most_setting),
                 "It is how many of cuDNN's plans of an operation are timed; 1: none, the first is taken.");
   return static_cast<int>(count);
-}
-
-// Returns the number of cores that this rank may use.
-std::size_t usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<std::size_t>(std::max(CPU_COUNT(&set), 1));
 }
 
 std::int64_t round_up(std::int64_t bytes) {
@@ -153,14 +145,19 @@ void PlanStore::prepare(std::span<const DnnOperation> operations, int most, cons
   };
   const double begin = now_seconds();
   std::vector<std::thread> others;
-  const std::size_t threads = std::min({wanted.size(), usable_cores(), most_threads});
-  while (others.size() + 1 < threads)
-    others.emplace_back([&] {
-      try {
-        work(*of_thread_());
-      } catch (const std::exception&) {  // this thread could not make a PlanMaker; the other threads do its work
-      }
-    });
+  const std::size_t threads = std::min({wanted.size(), static_cast<std::size_t>(usable_cpus()), most_threads});
+  const auto help = [&] {
+    try {
+      work(*of_thread_());
+    } catch (const std::exception&) {  // this thread could not make a PlanMaker; the other threads do its work
+    }
+  };
+  while (others.size() + 1 < threads) try {
+      others.push_back(start_thread("builds cuDNN's plans", help));
+    } catch (const Error& e) {
+      log_warning(e.what(), "; the other threads do its work");
+      break;
+    }
   work(*maker_);
   for (std::thread& thread : others) thread.join();
   const double seconds = now_seconds() - begin;
