@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/small_floats.h"
 #include "base/utf8.h"
+#include "checkpoint/foreign_weights.h"
 
 namespace ringtrain {
 namespace {
@@ -29,22 +30,6 @@ std::uint64_t bytes_of(const std::string& dtype) {
       {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"F64", 8},     {"I64", 8}, {"U64", 8}, {"C64", 8}};
   const auto found = sizes.find(dtype);
   return found == sizes.end() ? 0 : found->second;
-}
-
-// Recognises other files that users pass by mistake, and says how to convert them.
-void refuse_other_formats(const std::string& path, const std::string& start) {
-  if (start.starts_with("\x89HDF"))
-    throw Error(cat(path, ": is an HDF5 file, not safetensors"),
-                "a checkpoint becomes one with: ringtrain export CHECKPOINT.h5 --out FILE.safetensors");
-  const bool zip = start.starts_with("PK\x03\x04"), pickle = start.starts_with(std::string_view("\x80\x02", 2));
-  if (!zip && !pickle) return;
-  const std::string stem = path.substr(0, path.find_last_of('.'));
-  throw Error(cat(path, ": is a file of torch.save, not safetensors"),
-              cat("a pickle can run any code, so only PyTorch reads it; convert it once, in Python:\n"
-                  "    import torch; from safetensors.torch import save_file\n"
-                  "    w = torch.load('",
-                  path, "', map_location='cpu', weights_only=True)\n    save_file({k: v.contiguous() for k, v in ",
-                  "w.get('state_dict', w).items()}, '", stem, ".safetensors')"));
 }
 
 // Throws Error if a name occurs twice; nlohmann::json alone would keep the last one.
@@ -161,7 +146,13 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
     std::string start(std::min<std::uint64_t>(8, file_bytes), '\0');
     read_bytes(0, {reinterpret_cast<std::uint8_t*>(start.data()), start.size()}, "the header's length");
-    refuse_other_formats(path, start);
+    const auto piece = [&](std::uint64_t most, bool is_end) {
+      std::string text(std::min(most, file_bytes), '\0');
+      read_bytes(is_end ? file_bytes - text.size() : 0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()},
+                 "the file");
+      return text;
+    };
+    refuse_other_formats(path, piece(64 << 10, false), piece(1 << 20, true));
     if (file_bytes < 8)
       throw Error(cat(path, ": has ", file_bytes, " bytes, too few for safetensors"), copy_again_hint);
     std::uint64_t length = 0;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json_input.h"
+#include "base/log.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
 
@@ -127,6 +128,33 @@ Entries entries_of(const SafetensorsFile& file) {
   return entries;
 }
 
+// Wrappers such as Lightning put a word before all names. Returns "model." if the tensors are "model.conv1.weight" and
+// so on where the model has "conv1.weight", and "" if there is no such word.
+std::string common_prefix(const Entries& entries, const RunPlan& plan) {
+  const std::string first = plan.parameters.all().front().name;
+  if (entries.contains(first)) return "";
+  for (const auto& [name, entry] : entries) {
+    if (!name.ends_with("." + first)) continue;
+    const std::string prefix = name.substr(0, name.size() - first.size());
+    if (std::ranges::all_of(entries, [&](const auto& e) { return e.first.starts_with(prefix); })) return prefix;
+  }
+  return "";
+}
+
+// Leaves out a word that all names begin with, and says so.
+Entries entries_of(const SafetensorsFile& file, const RunPlan& plan) {
+  const Entries entries = entries_of(file);
+  const std::string prefix = common_prefix(entries, plan);
+  if (prefix.empty()) return entries;
+  log_info(file.path(), ": all names of tensors begin with '", prefix, "', which is left out");
+  Entries plain;
+  for (const auto& [name, entry] : entries) plain.emplace(plain_name(name.substr(prefix.size())), entry);
+  if (plain.size() != entries.size())
+    throw Error(cat(file.path(), ": two tensors have the same name without the prefix '", prefix, "'"),
+                "remove one of them");
+  return plain;
+}
+
 Shapes shapes_of(const Entries& entries) {
   Shapes shapes;
   for (const auto& [name, entry] : entries) shapes[name] = entry->shape;
@@ -155,7 +183,7 @@ void use_mean_and_deviation(const std::string& path, const nlohmann::json& mean,
 
 void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat) {
   const SafetensorsFile file(path);
-  const Entries entries = entries_of(file);
+  const Entries entries = entries_of(file, plan);
   require_same_tensors(path, shapes_of(entries), plan);
   require_same_symbols(path, file.metadata(), plan);
   for (const Parameter& p : plan.parameters.all()) read_tensor(file, entries, p, flat);
@@ -166,7 +194,7 @@ void load_safetensors_without_head(const std::string& path, const RunPlan& plan,
     throw Error("--classes is for pictures, and the experiment's model reads text",
                 "leave --classes out: weights of text fit data with the same symbols only");
   const SafetensorsFile file(path);
-  const Entries entries = entries_of(file);
+  const Entries entries = entries_of(file, plan);
   const Dense& head = classifier(plan.graph);
   Shapes shapes = shapes_of(entries);
   for (const std::string& name : {head.weight, head.bias})

@@ -26,7 +26,7 @@ constexpr unsigned kSecondsToPrint = 2;        // mpiexec ends all processes whe
 
 #ifdef OPEN_MPI
 // Returns whether this Open MPI was built for Slurm's PMI-2 or older. Version 5 knows only PMIx. Version 4 has a
-// component for each interface, a file beside its library.
+// component for each interface, a file in a folder openmpi* beside its library.
 bool knows_older_pmi() {
   Dl_info library{};
   if (OMPI_MAJOR_VERSION >= 5 || dladdr(dlsym(RTLD_NEXT, "MPI_Comm_rank"), &library) == 0) return false;
@@ -35,7 +35,7 @@ bool knows_older_pmi() {
   bool has_components = false;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     if (!entry.path().filename().string().starts_with("openmpi")) continue;
-    for (const auto& file : std::filesystem::directory_iterator(entry.path(), error)) {
+    for (const auto& file : std::filesystem::recursive_directory_iterator(entry.path(), error)) {
       const std::string name = file.path().filename().string();
       has_components = has_components || name.starts_with("mca_pmix_");
       for (const char* own : {"mca_pmix_s1.so", "mca_pmix_s2.so", "mca_pmix_cray.so"})

@@ -13,7 +13,7 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 import record  # noqa: E402
-from draw import (CATALOGUE, ENDS, FAMILIES, GOES_ON, LATER_FAMILIES, LATER_JOBS, NO_MEMORY, READ_IN_VAIN, FIRST_SEEDS, STOPS, Blow,  # noqa: E402
+from draw import (CATALOGUE, ENDS, FAMILIES, GOES_ON, LATER_FAMILIES, LATER_JOBS, LIMIT_FAMILIES, LIMIT_SEEDS, NO_MEMORY, READ_IN_VAIN, FIRST_SEEDS, STOPS, Blow,  # noqa: E402
                   Fault, Rule, draw, has_died)
 from jobs import KINDS, run_dirs, undisturbed  # noqa: E402
 from outcome import of_the_end, of_the_files, of_the_whole  # noqa: E402
@@ -144,7 +144,8 @@ def test_the_campaign_sees_how_a_job_should_not_end():
 def test_a_number_is_the_same_fault_each_time_and_every_family_is_drawn():
     assert draw(1, 17) == draw(1, 17) != draw(2, 17)
     later = {name for names in LATER_JOBS.values() for name in names}
-    for seed, families, jobs in ((3, FAMILIES, set(KINDS) - later), (FIRST_SEEDS + 1, FAMILIES + LATER_FAMILIES, set(KINDS))):
+    for seed, families, jobs in ((3, FAMILIES, set(KINDS) - later), (FIRST_SEEDS + 1, FAMILIES + LATER_FAMILIES, set(KINDS)),
+                                 (LIMIT_SEEDS + 1, FAMILIES + LATER_FAMILIES + LIMIT_FAMILIES, set(KINDS))):
         drawn = [draw(seed, number) for number in range(400)]
         assert {f.family for f in drawn} == {family.__name__.replace("_", " ") for _, family in families}
         assert {f.job for f in drawn} == jobs

@@ -78,6 +78,8 @@ class Fault:
     says: str = r"ringtrain: error"
     warns: str = ""  # pattern of the warning if the job goes on although the fault has met it
     on_resume: list = field(default_factory=list)  # rules for the first --resume
+    env: dict = field(default_factory=dict)  # variables of the job
+    limits: dict = field(default_factory=dict)  # threads or cpus of each rank's control group
     libraries_may_crash: bool = False  # MPI does not check every result of malloc
 
 
@@ -412,15 +414,49 @@ def in_a_sum(g, fault):
     fault.says = has_died(rank) if does == "KILL" else "no step was finished for"
 
 
+# ---- Limits of threads and CPU time --------------------------------------------------------------------------------
+
+def thread_limit(g, fault):
+    """Variables of OpenMP that take threads away or bind them. The numbers stay the same, or the run is refused with the
+    variable's name."""
+    fault.job, _ = _job(g, fault, TRAINED)
+    name, value = g.choice([("OMP_THREAD_LIMIT", "1"), ("OMP_THREAD_LIMIT", "1"), ("OMP_DYNAMIC", "true"), ("OMP_MAX_ACTIVE_LEVELS", "0"),
+                            ("OMP_NUM_THREADS", "3,2"), ("OMP_PROC_BIND", "true"), ("OMP_PLACES", "cores"), ("OMP_STACKSIZE", "100000G")])
+    threads = g.choice([1, 2]) if name in ("OMP_THREAD_LIMIT", "OMP_STACKSIZE") else 1
+    fault.what, fault.target, fault.moment = f"{name}={value}", f"run.threads={threads}", "all the time"
+    fault.env = {name: value}
+    fault.keys = {"run.threads": threads}
+    if threads == 2:
+        fault.allowed, fault.says = (ENDS,), rf"ringtrain: error.*{name} is {value}"
+
+
+def process_limit(g, fault):
+    """Each rank may have only some threads."""
+    fault.job, _ = _job(g, fault, TRAINED)
+    most = g.randrange(1, 24)
+    fault.what, fault.target, fault.moment = f"{most} threads", "all ranks", "all the time"
+    fault.limits = {"threads": most}
+    fault.allowed, fault.says = (ENDS, GOES_ON), rf"ringtrain: error.*allows {most} processes and threads \(pids\.max\)"
+
+
+def cpu_quota(g, fault):
+    fault.job, _ = _job(g, fault, TRAINED)
+    cpus = g.choice([0.3, 0.5, 1, 1.5])
+    fault.what, fault.target, fault.moment = f"{cpus} CPUs", "all ranks", "all the time"
+    fault.limits = {"cpus": cpus}
+
+
 FAMILIES = [(18, signal_in_a_call), (14, signal_from_outside), (14, disk), (4, read_only), (9, reads), (5, slow_files), (5, nfs),
             (4, lost_lock), (8, shard), (4, one_bad_shard), (9, checkpoint), (5, unreadable_resume), (10, memory), (2, slow_rank),
             (4, transport), (4, clock), (4, study), (4, batch)]
 LATER_FAMILIES = [(8, in_a_sum)]
+LIMIT_SEEDS = 9  # greater seeds have limits, too
+LIMIT_FAMILIES = [(6, thread_limit), (6, process_limit), (4, cpu_quota)]
 
 
 def draw(seed, number):
     g = random.Random(f"ringtrain faults {seed} {number}")
-    families = FAMILIES + (LATER_FAMILIES if seed > FIRST_SEEDS else [])
+    families = FAMILIES + (LATER_FAMILIES if seed > FIRST_SEEDS else []) + (LIMIT_FAMILIES if seed > LIMIT_SEEDS else [])
     family = g.choices([f for _, f in families], [weight for weight, _ in families])[0]
     fault = Fault(seed, number, family.__name__.replace("_", " "), "", "", "", "")
     family(g, fault)

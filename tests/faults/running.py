@@ -40,13 +40,13 @@ class Place:
         if not self.data.exists():
             make_data(self.data)
 
-    def start(self, kind, folder, changes, rules="", more=None, resume=False, data=None, restart=0):
-        """Starts a job. `changes` has dotted keys. Rules are written as faulty.c reads them."""
+    def start(self, kind, folder, changes, rules="", more=None, resume=False, data=None, restart=0, env=None, enter=None):
+        """Starts a job. `changes` has dotted keys. The ranks run the shell's line `enter` first. Rules are written as faulty.c reads them."""
         number = len(list(folder.glob("output-*")))
         experiment, run_dir = folder / "experiment.yaml", folder / "run"
         experiment.write_text(experiment_of(kind, data or self.data, run_dir, changes))
         env = {"OMPI_MCA_btl_vader_backing_directory": str(folder), "RINGTRAIN_START_SECONDS": str(START_TIMEOUT),
-               "FAULTS_FOLDER": str(folder), **(more or {})}
+               "FAULTS_FOLDER": str(folder), **(env or {}), **(more or {})}
         if rules or more:
             env.update({"LD_PRELOAD": str(self.preload), "RINGTRAIN_FAULTS": rules, "RINGTRAIN_FAULTS_HITS": str(folder / "hits")})
         words = ["--resume"] if resume else []
@@ -56,7 +56,8 @@ class Place:
         if kind.command == "study":
             (folder / "small.yaml").write_text(STUDY)
             return e2e.Job([LAUNCHER, kind.ranks, PROGRAM, "study", "small.yaml", *words], output, env, folder)
-        return e2e.Job([LAUNCHER, kind.ranks, PROGRAM, "train", experiment, *words], output, env)
+        shell = ["bash", "-c", f'{enter}\nexec "$0" "$@"'] if enter else []
+        return e2e.Job([LAUNCHER, kind.ranks, *shell, PROGRAM, "train", experiment, *words], output, env)
 
 
 class Batch(e2e.Job):

@@ -1,6 +1,7 @@
 """One fault from the first start to the last --resume, and everything that was wrong on the way."""
 import re
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from draw import CATALOGUE
 from jobs import KINDS, ROOT, e2e, run_dirs, undisturbed
 from outcome import of_the_end, of_the_files, of_the_whole, outcome_of, resumed_step
 from running import Strikes, follow, harm_file, rule_text
+
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+from control_group import ControlGroup  # noqa: E402
 
 
 class Trial:
@@ -37,12 +41,19 @@ class Trial:
         rules = ";".join(rule_text(rule, self.kind, calls) for rule in fault.rules)
         total = max(self.whole.last_step(run) for run in self.whole.curves)
         begin = time.monotonic()
-        job = self.place.start(self.kind, self.folder, fault.keys, rules=rules, data=self.data)
+        try:
+            groups = [ControlGroup(f"ringtrain-fault-{fault.number}-{rank}", **fault.limits) for rank in range(self.kind.ranks)] if fault.limits else []
+        except OSError:  # no control groups here: the job runs without the fault, and the record says so
+            groups = []
+        enter = "\n".join(f'[ "$OMPI_COMM_WORLD_RANK" != {rank} ] || {group.enter}' for rank, group in enumerate(groups))
+        job = self.place.start(self.kind, self.folder, fault.keys, rules=rules, data=self.data, env=fault.env, enter=enter)
         strikes = Strikes(self.place, fault, self.kind, self.folder, job, self.data, total)
         code, left = follow(job, strikes)
+        for group in groups:
+            group.remove()
         self.seconds = time.monotonic() - begin
         text = job.result(code).text + self.log()
-        self.hit = "; ".join(strikes.notes) or self.calls_hit()
+        self.hit = "; ".join(strikes.notes) or self.calls_hit() or ("limited" if groups or fault.env else "")
         for second in strikes.helpers:
             self.check_second(second)
         requeued = (self.folder / "requeued").exists()
@@ -50,7 +61,7 @@ class Trial:
             code = 85
         self.outcome = outcome_of(code) if code is not None else "hangs"
         self.wrong += of_the_end(fault, code, left, text, self.hit)
-        if not self.hit and (fault.rules or fault.blows):
+        if not self.hit and (fault.rules or fault.blows or fault.limits):
             self.outcome += ", not met"
         self.texts.append(text)
         self.check_files()

@@ -267,9 +267,9 @@ TEST_F(SafetensorsTest, OtherFilesAreOneErrorThatSaysWhatToDo) {
   expect_contains(message("abc"), "has 3 bytes, too few");
   expect_contains(message(std::string("\x10\0\0\0\0\0\0\0{}", 10)), "its header has 16 bytes, but the file has 10");
   expect_contains(message("a text that is no such file"), "more than the 100000000 that the format allows");
-  expect_contains(message("PK\x03\x04 and so on"), "save_file({k: v.contiguous()");
-  expect_contains(message("PK\x03\x04 and so on"), "file of torch.save");
-  expect_contains(message(std::string("\x80\x02}q\x01.....", 10)), "file of torch.save");
+  expect_contains(message("PK\x03\x04 and so on"), "is a zip file");
+  expect_contains(message("\x80\x02\x8a\x0al and so on"), "file of torch.save");
+  expect_contains(message(std::string("\x80\x02}q\x01.....", 10)), "is a Python pickle");
   expect_contains(message("\x89HDF\r\n\x1a\n"), "ringtrain export CHECKPOINT.h5");
   expect_contains(message_of([&] { SafetensorsFile{path("none")}; }), "cannot open: No such file");
   expect_contains(message_of([&] { SafetensorsFile{folder_.string()}; }), "is not a regular file");

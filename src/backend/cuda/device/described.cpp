@@ -263,12 +263,12 @@ class SavingDevice : public DescribedDevice {
       }
     };
     std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < count && !error; ++i) try {
-        threads.push_back(start_thread("builds cuDNN's plans", guarded));
-      } catch (...) {
-        const std::lock_guard lock(writing);
-        if (!error) error = std::current_exception();
-      }
+    try {
+      while (threads.size() < count) threads.push_back(start_thread("builds cuDNN's plans", guarded));
+    } catch (...) {
+      const std::lock_guard lock(writing);
+      if (!error) error = std::current_exception();
+    }
     for (std::thread& thread : threads) thread.join();
     if (error) std::rethrow_exception(error);
   }

@@ -1,0 +1,129 @@
+#include "checkpoint/foreign_weights.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::uint64_t longest_header = 100'000'000;  // a file that begins with a larger number is no safetensors
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Returns the names of a zip file's members, from the directory at its end.
+std::vector<std::string> members_of_zip(const std::string& end) {
+  std::vector<std::string> names;
+  constexpr std::size_t fixed_bytes = 46, length_at = 28;
+  for (std::size_t at = end.find("PK\x01\x02"); at != std::string::npos; at = end.find("PK\x01\x02", at + 4)) {
+    if (at + fixed_bytes > end.size()) break;
+    std::uint16_t length = 0;
+    std::memcpy(&length, end.data() + at + length_at, sizeof length);
+    names.push_back(end.substr(at + fixed_bytes, length));
+  }
+  return names;
+}
+
+// Returns the text as Python writes it.
+std::string quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) result += cat(c == '\'' || c == '\\' ? "\\" : "", c);
+  return result + "'";
+}
+
+std::string safetensors_of(const std::string& path) {
+  const std::size_t slash = path.find_last_of('/'), dot = path.find_last_of('.');
+  const bool has_ending = dot != std::string::npos && (slash == std::string::npos || dot > slash + 1);
+  return quoted((has_ending ? path.substr(0, dot) : path) + ".safetensors");
+}
+
+// The weights may be anywhere in the file: {'model': ...}, {'state_dict': ...}, beside the optimizer's tensors.
+[[noreturn]] void refuse_torch(const std::string& path) {
+  throw Error(
+      cat(path, ": is a file of torch.save, not safetensors"),
+      cat("a pickle can run any code, so only PyTorch reads it; convert it once, in Python:\n"
+          "    import torch; from safetensors.torch import save_file\n"
+          "    def weights(d):  # the largest dictionary of tensors in the file, apart from the optimizer's\n"
+          "        own = {k: v.clone().contiguous() for k, v in d.items() if isinstance(k, str) and "
+          "torch.is_tensor(v)}\n"
+          "        inner = [weights(v) for k, v in d.items() if isinstance(v, dict) and 'optim' not in str(k)]\n"
+          "        return max([own, *inner], key=len)\n"
+          "    save_file(weights(torch.load(",
+          quoted(path), ", map_location='cpu', weights_only=True)), ", safetensors_of(path), ")"));
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& format, const std::string& hint) {
+  throw Error(cat(path, ": is ", format, ", not safetensors"), hint);
+}
+
+constexpr const char* other_framework =
+    "its tensors have other names and another order of dimensions than PyTorch's: load it into a PyTorch model of the "
+    "same layers, and write that model's state_dict() with safetensors.torch.save_file";
+
+[[noreturn]] void refuse_zip(const std::string& path, const std::string& end) {
+  const std::vector<std::string> names = members_of_zip(end);
+  const auto any = [&](const auto& fits) { return std::ranges::any_of(names, fits); };
+  if (any([](const std::string& n) { return n == "model.weights.h5"; })) refuse(path, "a Keras file", other_framework);
+  if (any([](const std::string& n) { return n.ends_with("/constants.pkl"); }) &&
+      any([](const std::string& n) { return has(n, "/code/"); }))
+    refuse(path, "a TorchScript file (torch.jit.save)",
+           cat("convert it once, in Python:\n    import torch; from safetensors.torch import save_file\n"
+               "    save_file({k: v.clone().contiguous() for k, v in torch.jit.load(",
+               quoted(path), ", map_location='cpu').state_dict().items()}, ", safetensors_of(path), ")"));
+  if (any([](const std::string& n) { return n == "data.pkl" || n.ends_with("/data.pkl"); })) refuse_torch(path);
+  if (any([](const std::string& n) { return n.ends_with(".npy"); }))
+    refuse(path, "a NumPy .npz file",
+           cat("if its arrays have PyTorch's names and shapes, convert it once, in Python:\n"
+               "    import numpy; from safetensors.numpy import save_file\n"
+               "    save_file({k: numpy.ascontiguousarray(v) for k, v in numpy.load(",
+               quoted(path), ").items()}, ", safetensors_of(path), ")"));
+  refuse(path, "a zip file", "unpack it, and give the .safetensors file in it");
+}
+
+}  // namespace
+
+void refuse_other_formats(const std::string& path, const std::string& start, const std::string& end) {
+  if (start.starts_with("\x89HDF")) {
+    const std::string all = start + end;
+    if (has(all, "keras_version") || has(all, "layer_names")) refuse(path, "an HDF5 file of Keras", other_framework);
+    refuse(path, "an HDF5 file",
+           "a checkpoint becomes one with: ringtrain export CHECKPOINT.h5 --out FILE.safetensors");
+  }
+  if (start.starts_with("PK\x03\x04")) refuse_zip(path, end);
+  const bool is_pickle = start.size() > 2 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5;
+  // Files of torch.save before version 1.6 begin with this number.
+  if (is_pickle && start.compare(2, 2, "\x8a\x0a") == 0) refuse_torch(path);
+  std::uint64_t length = 0;
+  if (start.size() >= sizeof length) std::memcpy(&length, start.data(), sizeof length);
+  if (length <= longest_header) return;
+  if (is_pickle)
+    refuse(path, "a Python pickle",
+           "a pickle can run any code, so this program does not read it; write its arrays with "
+           "safetensors.numpy.save_file or safetensors.torch.save_file in the program that made it");
+  if (start.starts_with("\x93NUMPY"))
+    refuse(path, "one NumPy array (.npy)",
+           "a model has several tensors with names: write them with "
+           "safetensors.numpy.save_file({name: array, ...}, FILE)");
+  if (start.starts_with("GGUF")) refuse(path, "a GGUF file", other_framework);
+  if (start.compare(4, 4, "TFL3") == 0) refuse(path, "a TensorFlow Lite file", other_framework);
+  if (end.ends_with("\x57\xfb\x80\x8b\x24\x75\x47\xdb"))
+    refuse(path, "the index of a TensorFlow checkpoint", other_framework);
+  if (start[0] == '\x08' && (start[2] == '\x12' || start[2] == '\x1a' || start[2] == '\x22' || start[2] == '\x3a')) {
+    if (start[2] == '\x12' && has(start, "saved_model_")) refuse(path, "a TensorFlow SavedModel", other_framework);
+    refuse(path, "an ONNX file (or another protobuf)",
+           "give the checkpoint of PyTorch from which it was exported: the names in ONNX may differ from PyTorch's");
+  }
+  if (start.starts_with("\x1f\x8b")) refuse(path, "compressed with gzip", "unpack it first: gunzip");
+  if (start.starts_with("version https://git-lfs"))
+    refuse(path, "a pointer of Git LFS, without the weights", "fetch the file itself: git lfs pull");
+  if (start.starts_with("<!DOCTYPE") || start.starts_with("<html"))
+    refuse(path, "a web page", "download the file itself, not the page that shows it");
+}
+
+}  // namespace ringtrain
