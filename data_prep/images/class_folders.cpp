@@ -1,142 +1,201 @@
 #include "data_prep/images/class_folders.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/error.h"
 #include "data_prep/common/parallel.h"
-#include "data_prep/images/tar.h"
 
 namespace ringtrain {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr int deepest = 32;
 
-struct Entry {
-  std::string name;
-  bool folder = false;
+bool is_jpeg_or_png(const std::array<std::uint8_t, 8>& start) {
+  return (start[0] == 0xFF && start[1] == 0xD8 && start[2] == 0xFF) ||
+         (start[0] == 0x89 && start[1] == 'P' && start[2] == 'N' && start[3] == 'G');
+}
+
+// Lists one class. Keys begin with `prefix`, and folders are those of `tree`.
+class ClassWalk {
+ public:
+  ClassWalk(const FileTree& tree, std::string prefix, std::int32_t archive, std::vector<ImageItem>& items,
+            LeftOuts& left_out)
+      : tree_(tree), prefix_(std::move(prefix)), archive_(archive), items_(items), left_out_(left_out) {}
+
+  // `reason` is why everything below is left out, or empty. `above` holds the real paths of the folders on the way.
+  void list(const std::string& folder, const std::string& reason, std::vector<std::string>& above) {
+    if (above.size() > deepest)
+      throw Error(cat(tree_.root(), folder, ": folders are nested deeper than ", deepest), "move them up");
+    above.push_back(tree_.real_path(folder));
+    for (const TreeEntry& entry : tree_.entries(folder)) {
+      const std::string path = folder.empty() ? entry.name : cat(folder, "/", entry.name);
+      const std::string why =
+          reason.empty() && made_by_a_system(entry.name) ? reason_of_system_name(entry.name) : reason;
+      if (entry.kind != TreeEntry::Kind::folder) {
+        add(path, entry, why);
+      } else if (!entry.link || !leads_up(path, above)) {
+        list(path, why, above);
+      } else {
+        leave_out(left_out_, "link(s) to a folder above them", prefix_ + path);
+      }
+    }
+    above.pop_back();
+  }
+
+ private:
+  bool leads_up(const std::string& path, const std::vector<std::string>& above) const {
+    return std::find(above.begin(), above.end(), tree_.real_path(path)) != above.end();
+  }
+
+  void add(const std::string& path, const TreeEntry& entry, const std::string& why) {
+    if (!why.empty()) return leave_out(left_out_, why, prefix_ + path);
+    if (called_like_an_image(entry.name)) {
+      items_.push_back({prefix_ + path, 0, archive_, entry.offset, entry.bytes, entry.problem});
+      return;
+    }
+    if (entry.kind == TreeEntry::Kind::lost_link)
+      return leave_out(left_out_, "link(s) that lead nowhere", prefix_ + path);
+    const std::string reason = reason_of_ending(entry.name);
+    const bool is_first = !left_out_.contains(reason);
+    leave_out(left_out_, reason, prefix_ + path);
+    if (is_first) left_out_[reason].picture = is_jpeg_or_png(tree_.start_of(path, entry));
+  }
+
+  const FileTree& tree_;
+  const std::string prefix_;
+  const std::int32_t archive_;
+  std::vector<ImageItem>& items_;
+  LeftOuts& left_out_;
 };
 
-// Returns the entries of a folder, sorted by name. They include hidden entries, which macOS and editors leave.
-std::vector<Entry> entries_of(const std::string& folder) {
-  std::vector<Entry> entries;
-  std::error_code failed;
-  for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
-    std::error_code dangling;
-    entries.push_back({at->path().filename().string(), at->is_directory(dangling)});
-  }
-  if (failed) throw Error(cat(folder, ": cannot read the folder: ", failed.message()));
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
-  return entries;
+void sort_by_key(std::vector<ImageItem>& items) {
+  std::ranges::sort(items, {}, &ImageItem::key);
 }
 
-bool hidden(const std::string& name) {
-  return name.starts_with(".");
+std::string without_ending(const std::string& tar) {
+  return tar.substr(0, tar.rfind('.'));
 }
 
-// Returns whether a name ends like that of an image. The endings are those that torchvision accepts, and GIF. A GIF is
-// thus reported as broken instead of being ignored.
-bool called_like_a_image(const std::string& name) {
-  const std::size_t dot = name.rfind('.');
-  if (dot == std::string::npos || hidden(fs::path(name).filename().string())) return false;
-  std::string ending = name.substr(dot + 1);
-  std::transform(ending.begin(), ending.end(), ending.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  constexpr const char* endings[] = {"jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"};
-  return std::find(std::begin(endings), std::end(endings), ending) != std::end(endings);
-}
-
-struct ClassContent {
-  std::vector<ImageItem> items;
-  std::uint64_t ignored = 0;
-  std::string ignored_example;
-
-  void add(std::string key, std::int32_t archive, std::uint64_t offset, std::uint64_t bytes) {
-    if (called_like_a_image(key)) {
-      items.push_back({std::move(key), 0, archive, offset, bytes});
-    } else if (ignored++ == 0) {
-      ignored_example = std::move(key);
-    }
+[[noreturn]] void refuse_folder_without_classes(const std::string& folder, const std::string& below,
+                                                const FolderContent& content) {
+  const auto packed = std::ranges::find_if(content.others, called_like_a_packed_file);
+  if (packed != content.others.end()) {
+    const bool tar = packed->find(".tar") != std::string::npos || packed->find(".t") != std::string::npos;
+    throw Error(cat(folder, "/", *packed, ": is a compressed ", tar ? "tar file" : "file"),
+                tar ? "uncompress it first (gzip -d, xz -d, zstd -d): its members are read in place"
+                    : "unpack it first: INPUT has a folder or a tar file per class");
   }
-};
-
-void list_folder(const std::string& root, const std::string& below, int depth, ClassContent& content) {
-  if (depth > deepest)
-    throw Error(cat(root, below, ": folders are nested deeper than ", deepest),
-                "is there a link to a folder above it?");
-  for (const Entry& entry : entries_of(root + below)) {
-    if (entry.folder && !hidden(entry.name)) {
-      list_folder(root, cat(below, "/", entry.name), depth + 1, content);
-    } else {
-      content.add(cat(below, "/", entry.name), -1, 0, 0);
-    }
-  }
+  const bool flat = !content.images.empty();
+  throw Error(
+      cat(folder, ": holds ",
+          flat ? "images, but no folder (or tar file) per class" : "no folder (or tar file) per class"),
+      flat ? cat("say with ",
+                 split_word(below).value_or(SplitWord::train) == SplitWord::train ? "--list" : "--validation-list",
+                 " FILE which image is of which class",
+                 below.empty() ? "" : cat("; if '", below, "' is a class itself, give --split train"))
+           : std::string("INPUT is a folder with train/ and val/, or with a folder per class"));
 }
 
 }  // namespace
 
-ClassFolders list_class_folders(const std::string& root, const std::string& below, int threads) {
-  constexpr std::size_t tar_length = 4;
+FolderContent content_of(const FileTree& tree, const std::string& folder) {
+  FolderContent content;
+  for (const TreeEntry& entry : tree.entries(folder)) {
+    if (made_by_a_system(entry.name)) continue;
+    if (entry.kind == TreeEntry::Kind::folder) {
+      content.folders.push_back(entry.name);
+    } else if (called_like_a_tar(entry.name)) {
+      content.tars.push_back(entry.name);
+    } else {
+      (called_like_an_image(entry.name) ? content.images : content.others).push_back(entry.name);
+    }
+  }
+  return content;
+}
+
+std::uint64_t count_files(const FileTree& tree, const std::string& folder) {
+  std::vector<ImageItem> items;
+  LeftOuts left_out;
+  std::vector<std::string> above;
+  ClassWalk(tree, "", -1, items, left_out).list(folder, "", above);
+  std::uint64_t count = items.size();
+  for (const auto& [reason, each] : left_out) count += each.count;
+  return count;
+}
+
+std::vector<ImageItem> all_items(const FileTree& tree) {
+  std::vector<ImageItem> items;
+  LeftOuts left_out;
+  std::vector<std::string> above;
+  ClassWalk(tree, "", tree.archive().empty() ? -1 : 0, items, left_out).list("", "", above);
+  return items;
+}
+
+void leave_out_beside(const FileTree& tree, const std::string& folder, LeftOuts& left_out) {
+  const bool has_folders = !content_of(tree, folder).folders.empty();  // otherwise, tar files are the classes
+  for (const TreeEntry& entry : tree.entries(folder)) {
+    const std::string path = folder.empty() ? entry.name : cat(folder, "/", entry.name);
+    const bool is_folder = entry.kind == TreeEntry::Kind::folder;
+    if (made_by_a_system(entry.name)) {
+      const std::uint64_t count = is_folder ? count_files(tree, path) : 1;
+      if (count > 0) leave_out(left_out, reason_of_system_name(entry.name), path, count);
+    } else if (!is_folder && called_like_an_image(entry.name)) {
+      leave_out(left_out, "image(s) beside the folders", path);
+    } else if (!is_folder && (has_folders || !called_like_a_tar(entry.name))) {
+      leave_out(left_out, reason_of_ending(entry.name), path);
+    }
+  }
+}
+
+ClassFolders list_class_folders(const FileTree& tree, const std::string& below, int threads) {
   ClassFolders result;
-  result.folder = root + below;
+  result.folder = tree.root() + below;
+  if (result.folder.ends_with("/")) result.folder.pop_back();
   const std::string prefix = below.empty() ? "" : below + "/";
-  std::vector<std::string> folders, tars, others;
-  for (const Entry& entry : entries_of(result.folder)) {
-    if (hidden(entry.name)) continue;
-    (entry.folder ? folders : entry.name.ends_with(".tar") ? tars : others).push_back(entry.name);
+  FolderContent content = content_of(tree, below);
+  if (!content.folders.empty() && !content.tars.empty()) {
+    throw Error(
+        cat(result.folder, ": holds both folders ('", content.folders[0], "') and tar files ('", content.tars[0], "')"),
+        "keep one kind");
   }
-  if (!folders.empty() && !tars.empty()) {
-    throw Error(cat(result.folder, ": holds both folders ('", folders[0], "') and tar files ('", tars[0], "')"),
-                "keep one kind");
-  }
-  if (folders.empty() && tars.empty()) {
-    const auto is_packed = [](const std::string& name) {
-      return name.find(".tar.") != std::string::npos || name.ends_with(".tgz");
-    };
-    if (const auto packed = std::find_if(others.begin(), others.end(), is_packed); packed != others.end())
-      throw Error(cat(result.folder, "/", *packed, ": is a compressed tar file"),
-                  "uncompress it first (gzip -d, xz -d, zstd -d): its members are read in place");
-    const bool flat = std::any_of(others.begin(), others.end(), called_like_a_image);
-    throw Error(cat(result.folder, ": holds ",
-                    flat ? "images, but no folder (or tar file) per class" : "no folder (or tar file) per class"),
-                flat ? cat("say with ", below.empty() || below == "train" ? "--list" : "--validation-list",
-                           " FILE which image is of which class",
-                           below.empty() ? "" : cat("; if '", below, "' is a class itself, give --split train"))
-                     : std::string("INPUT is a folder with train/ and val/, or with a folder per class"));
+  const bool from_tars = !content.tars.empty();
+  if (content.folders.empty() && !from_tars) refuse_folder_without_classes(result.folder, below, content);
+  if (from_tars) {
+    const auto packed = std::ranges::find_if(content.others, called_like_a_packed_file);
+    if (packed != content.others.end()) refuse_folder_without_classes(result.folder, below, content);
+    if (!tree.archive().empty())
+      throw Error(cat(result.folder, "/", content.tars[0], ": is a tar file within a tar file"),
+                  cat("unpack ", tree.archive(), " once: INPUT is a folder with a tar file per class"));
   }
   // Labels follow the order of the ids. With its ending, "pig-iron.tar" would come before "pig.tar".
-  std::ranges::sort(tars, {}, [](const std::string& name) { return name.substr(0, name.size() - tar_length); });
-  const std::vector<std::string>& found = tars.empty() ? folders : tars;
-  std::vector<ClassContent> contents(found.size());
+  std::ranges::sort(content.tars, {}, without_ending);
+  const std::vector<std::string>& found = from_tars ? content.tars : content.folders;
+  result.items.resize(found.size());
+  result.left_out.resize(found.size());
+  result.contents.resize(found.size());
   parallel_for(static_cast<std::int64_t>(found.size()), threads, [&](std::int64_t i) {
     const auto c = static_cast<std::size_t>(i);
     const std::string path = prefix + found[c];
-    if (tars.empty()) {
-      list_folder(root, path, 0, contents[c]);
+    std::vector<std::string> above;
+    if (from_tars) {
+      const std::unique_ptr<FileTree> tar = open_tar(tree.root() + path);
+      ClassWalk(*tar, path + "/", static_cast<std::int32_t>(i), result.items[c], result.left_out[c])
+          .list("", "", above);
+      result.contents[c] = content_of(*tar, "");
     } else {
-      for (const TarMember& member : list_tar(root + path)) {
-        contents[c].add(cat(path, "/", member.name), static_cast<std::int32_t>(i), member.offset, member.bytes);
-      }
+      above.push_back(tree.real_path(below));
+      ClassWalk(tree, "", tree.archive().empty() ? -1 : 0, result.items[c], result.left_out[c]).list(path, "", above);
+      result.contents[c] = content_of(tree, path);
     }
-    std::vector<ImageItem>& items = contents[c].items;
-    std::sort(items.begin(), items.end(), [](const ImageItem& a, const ImageItem& b) { return a.key < b.key; });
-    const auto twice = std::adjacent_find(items.begin(), items.end(),
-                                          [](const ImageItem& a, const ImageItem& b) { return a.key == b.key; });
-    if (twice != items.end())
-      throw Error(cat(root, twice->key, ": this name occurs twice in the tar file"), "make the tar file again");
+    sort_by_key(result.items[c]);
   });
-  for (std::size_t c = 0; c < found.size(); ++c) {
-    result.ids.push_back(tars.empty() ? found[c] : found[c].substr(0, found[c].size() - tar_length));
-    result.items.push_back(std::move(contents[c].items));
-    result.ignored += contents[c].ignored;
-    if (result.ignored_example.empty()) result.ignored_example = contents[c].ignored_example;
-    if (!tars.empty()) result.archives.push_back(prefix + tars[c]);
+  for (const std::string& name : found) {
+    result.ids.push_back(from_tars ? without_ending(name) : name);
+    result.paths.push_back(prefix + name);
+    if (from_tars) result.archives.push_back(tree.root() + prefix + name);
   }
-  for (const std::string& name : others) {
-    if (result.ignored++ == 0) result.ignored_example = prefix + name;
-  }
+  if (!tree.archive().empty()) result.archives = {tree.archive()};
+  leave_out_beside(tree, below, result.left_out_beside);
   return result;
 }
 

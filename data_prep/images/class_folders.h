@@ -1,24 +1,45 @@
 // Lists the images of a folder that has one folder, or one tar file, per class.
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "data_prep/images/file_names.h"
+#include "data_prep/images/file_tree.h"
 #include "data_prep/images/listing.h"
 
 namespace ringtrain {
+
+// What a folder holds, without the files that systems make.
+struct FolderContent {
+  std::vector<std::string> folders, tars, images, others;  // names
+};
+
+FolderContent content_of(const FileTree& tree, const std::string& folder);
+
+// Returns all that is called like an image, without labels. Keys are paths below the tree's root.
+std::vector<ImageItem> all_items(const FileTree& tree);
+// Returns the number of files in a folder and below it, of every kind.
+std::uint64_t count_files(const FileTree& tree, const std::string& folder);
+// Leaves out the files that lie directly in a folder, and those that systems made there. Images are given a reason too.
+void leave_out_beside(const FileTree& tree, const std::string& folder, LeftOuts& left_out);
 
 struct ClassFolders {
   std::string folder;
   std::vector<std::string> ids;               // sorted by byte, as torchvision does
   std::vector<std::vector<ImageItem>> items;  // one list per class, sorted by key
-  std::vector<std::string> archives;          // paths below root; ImageItem::archive is an index here
-  std::uint64_t ignored = 0;
-  std::string ignored_example;
+  std::vector<std::string> archives;          // paths of tar files; ImageItem::archive is an index here
+  std::vector<LeftOuts> left_out;             // of each class
+  LeftOuts left_out_beside;                   // of the files beside the classes
+  // What lies directly in each class. Splits that are taken for classes can be recognized by it.
+  std::vector<FolderContent> contents;
+  std::vector<std::string> paths;  // of the folder or tar file of each class, below the tree's root
 };
 
-// `below` is the path of the folder below `root` ("" for root itself). Links are followed. Throws Error if a folder
-// cannot be read, or if it holds neither class folders nor tar files, or both.
-ClassFolders list_class_folders(const std::string& root, const std::string& below, int threads);
+// `below` is the path of the folder below the tree's root ("" for the root itself). Throws Error if a folder cannot be
+// read, or if it holds neither class folders nor tar files, or both.
+ClassFolders list_class_folders(const FileTree& tree, const std::string& below, int threads);
 
 }  // namespace ringtrain

@@ -35,6 +35,11 @@ void add_image_options(CLI::App& c, Options& o, const std::string& encoding_help
       ->type_name("decode|header");
   c.add_option("--broken", o.broken, "fail: lists all and writes nothing; skip: lists all and leaves them out [fail]")
       ->type_name("fail|skip");
+  c.add_option(
+       "--orientation", o.orientation,
+       "of pictures whose EXIF says that they are stored turned: keep stores them as they are; apply turns them "
+       "and encodes them again [keep]")
+      ->type_name("keep|apply");
   c.add_flag("--statistics", o.statistics, "stores mean and deviation of the training pixels [ImageNet's]");
   c.add_option("--threads", o.threads, "per rank [the CPUs it may use]")->type_name("N")->check(whole_number(1));
   c.add_option("--memory", o.memory_gib, "per rank: images kept from the first pass to the second [2]")

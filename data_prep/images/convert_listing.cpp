@@ -13,6 +13,7 @@
 #include "data_prep/common/parallel.h"
 #include "data_prep/images/examine.h"
 #include "data_prep/images/report.h"
+#include "data_prep/images/set_warnings.h"
 #include "data_prep/images/shard_writer.h"
 #include "data_prep/images/write.h"
 
@@ -142,6 +143,8 @@ void check_image_options(const ImageOptions& options) {
   expect(options.check == "decode" || options.check == "header", "--check ", options.check,
          ": expected decode or header");
   expect(options.broken == "fail" || options.broken == "skip", "--broken ", options.broken, ": expected fail or skip");
+  expect(options.orientation == "keep" || options.orientation == "apply", "--orientation ", options.orientation,
+         ": expected keep or apply");
 }
 
 RecordOptions record_options(const ImageOptions& options) {
@@ -150,6 +153,7 @@ RecordOptions record_options(const ImageOptions& options) {
   records.size = options.size;
   if (options.quality > 0) records.quality = static_cast<int>(options.quality);
   records.raw = options.encoding == "raw";
+  records.upright = options.orientation == "apply";
   return records;
 }
 
@@ -172,12 +176,14 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
 
   for (const ImageNote& note : examination.broken) report.broken.push_back(note.text);
   for (const ImageNote& note : examination.converted) report.converted.push_back(note.text);
+  for (const ImageNote& note : examination.doubtful) report.doubtful.push_back(note.text);
   if (ranks.first()) {
     print_notes(report, cat(options.out, "-notes.txt"), log);
     if (!report.broken.empty() && options.broken == "fail") {
       throw Error(cat(report.broken.size(), " of ", listing.splits[0].size() + listing.splits[1].size(),
-                      " images cannot be used (see the list above); nothing was written"),
-                  "repair or remove them, or leave them out with --broken skip");
+                      " images cannot be used (see the list above); nothing was written: ",
+                      counted_reasons(examination.broken)),
+                  cat(advice_on(report.broken), "repair or remove them, or leave them out with --broken skip"));
     }
   }
   ranks.barrier();  // the other ranks wait here if rank 0 stops with an error
@@ -218,6 +224,7 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
     for (const Examined& item : examination.items[plan.index]) {
       split.bytes += item.bytes;
       report.resized += item.change == Change::resized;
+      report.turned += item.turned;
     }
     needed += split.bytes;
   }
@@ -237,6 +244,11 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
   }
   ranks.barrier();
   report.write_seconds = now_seconds() - start - report.examine_seconds;
+  if (ranks.first()) {
+    report.warnings = listing.warnings;
+    warn_of_empty_classes(listing, plans, report.warnings);
+    warn_of_same_images(listing, examination, report.warnings);
+  }
   if (ranks.first()) print_summary(report, options, listing, ranks.size(), threads, log);
   return report;
 }

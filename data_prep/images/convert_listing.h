@@ -25,11 +25,12 @@ struct ImageOptions {
   double memory_gib = 2;        // per rank, to keep records of pass 1, so that pass 2 need not read them again
   std::int64_t short_side = 0;  // see RecordOptions
   std::int64_t size = 0;
-  std::int64_t quality = 0;       // quality of JPEGs; 0: 95
-  std::string encoding = "jpeg";  // or "raw"
-  std::string check = "decode";   // or "header"
-  std::string broken = "fail";    // or "skip"
-  bool statistics = false;        // store mean and deviation of the training pixels, not ImageNet's
+  std::int64_t quality = 0;          // quality of JPEGs; 0: 95
+  std::string encoding = "jpeg";     // or "raw"
+  std::string check = "decode";      // or "header"
+  std::string broken = "fail";       // or "skip"
+  std::string orientation = "keep";  // or "apply": turn images as EXIF says
+  bool statistics = false;           // store mean and deviation of the training pixels, not ImageNet's
   bool force = false;
   bool resume = false;  // keep the shards that a killed conversion had finished
   std::string license = "unknown";
@@ -44,7 +45,9 @@ struct ImagesReport {
   std::int64_t classes = 0;
   std::int64_t smallest_class = 0, largest_class = 0;  // images of the training split, or of the only one
   std::int64_t resized = 0;
-  std::vector<std::string> broken, converted;  // "path: why", on rank 0
+  std::int64_t turned = 0;                               // images with an EXIF orientation other than upright
+  std::vector<std::string> broken, converted, doubtful;  // "path: why", on rank 0
+  std::vector<std::string> warnings;                     // about the whole data set, on rank 0
   std::vector<double> mean, std;
   std::string dataset_uuid;
   double examine_seconds = 0, write_seconds = 0;

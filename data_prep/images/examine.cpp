@@ -39,13 +39,15 @@ void add_notes(Packer& packer, const std::vector<ImageNote>& notes) {
     packer.add(note.split);
     packer.add(note.index);
     packer.add(note.text);
+    packer.add(note.reason);
   }
 }
 
 void take_notes(Unpacker& unpacker, std::vector<ImageNote>& notes) {
   for (auto count = unpacker.value<std::uint64_t>(); count > 0; --count) {
     const auto split = unpacker.value<std::uint64_t>(), index = unpacker.value<std::uint64_t>();
-    notes.push_back({split, index, unpacker.text()});
+    std::string text = unpacker.text();
+    notes.push_back({split, index, std::move(text), unpacker.text()});
   }
 }
 
@@ -60,8 +62,10 @@ void share(const std::vector<Place>& places, const Ranks& ranks, Examination& re
   }
   add_notes(mine, result.broken);
   add_notes(mine, result.converted);
+  add_notes(mine, result.doubtful);
   result.broken.clear();
   result.converted.clear();
+  result.doubtful.clear();
   for (const std::string& part : ranks.gather(mine.take())) {
     Unpacker unpacker(part);
     for (auto count = unpacker.value<std::uint64_t>(); count > 0; --count) {
@@ -70,12 +74,14 @@ void share(const std::vector<Place>& places, const Ranks& ranks, Examination& re
     }
     take_notes(unpacker, result.broken);
     take_notes(unpacker, result.converted);
+    take_notes(unpacker, result.doubtful);
   }
   const auto before = [](const ImageNote& a, const ImageNote& b) {
     return std::pair(a.split, a.index) < std::pair(b.split, b.index);
   };
   std::sort(result.broken.begin(), result.broken.end(), before);
   std::sort(result.converted.begin(), result.converted.end(), before);
+  std::sort(result.doubtful.begin(), result.doubtful.end(), before);
   Packer all;
   for (const std::vector<Examined>& items : result.items)
     for (const Examined& item : items) all.add(item);
@@ -126,6 +132,7 @@ Examination examine_images(const ImageOptions& options, const RecordOptions& rec
       examined.width = static_cast<std::int32_t>(record.width);
       examined.channels = static_cast<std::int32_t>(record.channels);
       examined.change = record.change;
+      examined.turned = record.turned;
     } catch (const Error& error) {
       examined.broken = true;
       // The reason often begins with the path. The path is not printed twice.
@@ -133,12 +140,14 @@ Examination examine_images(const ImageOptions& options, const RecordOptions& rec
       if (const std::string path = listing.root + item.key + ": "; reason.starts_with(path))
         reason.erase(0, path.size());
       const std::lock_guard<std::mutex> lock(noting);
-      result.broken.push_back({place.split, place.index, cat(listing.root, item.key, ": ", reason)});
+      result.broken.push_back({place.split, place.index, cat(listing.root, item.key, ": ", reason), reason});
     }
-    if (!record.why.empty() || options.statistics) {
+    if (!record.why.empty() || !record.warning.empty() || options.statistics) {
       const std::lock_guard<std::mutex> lock(noting);
       if (!record.why.empty())
-        result.converted.push_back({place.split, place.index, cat(listing.root, item.key, ": ", record.why)});
+        result.converted.push_back({place.split, place.index, cat(listing.root, item.key, ": ", record.why), ""});
+      if (!record.warning.empty())
+        result.doubtful.push_back({place.split, place.index, cat(listing.root, item.key, ": ", record.warning), ""});
       result.sums.add(sums);
     }
     const auto bytes = static_cast<std::int64_t>(record.bytes.size());

@@ -16,16 +16,18 @@ struct Examined {
   std::int32_t height = 0, width = 0, channels = 0;
   Change change = Change::none;
   bool broken = false;
+  bool turned = false;  // see ImageRecord
 };
 
 struct ImageNote {
   std::uint64_t split = 0, index = 0;
-  std::string text;
+  std::string text;         // "path: reason"
+  std::string reason = {};  // of a broken image
 };
 
 struct Examination {
   std::array<std::vector<Examined>, 2> items;                   // same order as the listing; on all ranks
-  std::vector<ImageNote> broken, converted;                     // in the listing's order; on rank 0
+  std::vector<ImageNote> broken, converted, doubtful;           // in the listing's order; on rank 0
   PixelSums sums;                                               // sums over the training split; on all ranks
   std::array<std::vector<std::vector<std::uint8_t>>, 2> cache;  // records that this rank kept; otherwise empty
 };

@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <set>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data_prep/common/keyed_draw.h"
 #include "data_prep/common/pack.h"
 #include "data_prep/images/class_folders.h"
 #include "data_prep/images/convert.h"
+#include "data_prep/images/split_folders.h"
 
 namespace ringtrain {
 namespace {
@@ -38,10 +42,52 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() > 5 ? cat(text, " and ", names.size() - 5, " more") : text;
 }
 
+// Two names that look alike give the same text. Names that are not UTF-8 stay as they are.
+std::string folded_name(const std::string& name) {
+  return find_invalid_utf8(name) == std::string::npos ? lower_case(name) : name;
+}
+
+// Returns a class that differs from `id` only in case or in its Unicode form, or "".
+std::string lookalike(const std::string& id, const std::vector<std::string>& ids) {
+  const std::string folded = folded_name(id);
+  for (const std::string& other : ids)
+    if (other != id && folded_name(other) == folded) return other;
+  return "";
+}
+
+// Warns of classes that are called almost the same, and are likely one class.
+void warn_of_lookalikes(ImageListing& listing) {
+  std::map<std::string, std::string> seen;
+  for (const std::string& id : listing.classes.ids) {
+    const auto [first, is_new] = seen.emplace(folded_name(id), id);
+    if (!is_new)
+      listing.warnings.push_back(cat("the classes '", first->second, "' and '", id,
+                                     "' differ only in upper and lower case or in their Unicode form; they are two "
+                                     "classes here"));
+  }
+}
+
+// Says which images lie deeper than in the folder of their class.
+void warn_of_nested(const ClassFolders& found, ImageListing& listing) {
+  std::uint64_t nested = 0;
+  std::string example;
+  for (std::size_t c = 0; c < found.ids.size(); ++c) {
+    const std::string& folder = found.paths[c];
+    for (const ImageItem& item : found.items[c]) {
+      if (item.key.find('/', folder.size() + 1) == std::string::npos) continue;
+      if (nested++ == 0) example = cat(item.key, " (class '", found.ids[c], "')");
+    }
+  }
+  if (nested > 0)
+    listing.warnings.push_back(
+        cat(nested, " image(s) lie in folders below the folder of their class, such as ", example));
+}
+
 // Adds images, labelled by folder. Without a class list, the first split sets the classes, and the second must agree.
 void add_class_folders(const ClassFolders& found, bool fixed_classes, SplitIndex split, ImageListing& listing) {
   if (!fixed_classes && listing.classes.empty()) {
     for (const std::string& id : found.ids) listing.classes.add(id, id);
+    warn_of_lookalikes(listing);
   }
   std::vector<std::string> unknown, missing;
   std::set<std::string> present(found.ids.begin(), found.ids.end());
@@ -51,19 +97,25 @@ void add_class_folders(const ClassFolders& found, bool fixed_classes, SplitIndex
     if (!present.contains(id)) missing.push_back(id);
   if (!unknown.empty() || (!missing.empty() && !fixed_classes)) {
     const bool is_unknown = !unknown.empty();
+    const std::string other = is_unknown ? lookalike(unknown[0], listing.classes.ids) : "";
     throw Error(
         cat(found.folder, ": ", is_unknown ? "has a folder of the class(es) " : "has no folder of the class(es) ",
             some_of(is_unknown ? unknown : missing),
             fixed_classes ? ", which are not in the class list"
             : is_unknown  ? ", which are not in the training split"
-                          : ""),
+                          : "",
+            other.empty() ? ""
+                          : cat(" ('", other, "' there differs only in upper and lower case or in its Unicode form)")),
         fixed_classes ? "add them to the file of --class-list, or remove the folders"
                       : "both splits need the same classes, or --class-list FILE with all of them");
   }
   std::vector<ImageItem>& items = listing.splits[split];
   for (std::size_t c = 0; c < found.ids.size(); ++c) {
     if (found.items[c].empty() && !fixed_classes) {
-      throw Error(cat(found.folder, "/", found.ids[c], ": holds no images"),
+      std::string files;
+      for (const auto& [reason, each] : found.left_out[c])
+        files += cat(files.empty() ? " (" : "; ", describe(reason, each));
+      throw Error(cat(found.folder, "/", found.ids[c], ": holds no images", files.empty() ? "" : files + ")"),
                   "remove the empty class from both splits, or keep it with --class-list FILE");
     }
     for (ImageItem item : found.items[c]) {
@@ -71,17 +123,52 @@ void add_class_folders(const ClassFolders& found, bool fixed_classes, SplitIndex
       if (item.archive >= 0) item.archive += static_cast<std::int32_t>(listing.archives.size());
       items.push_back(std::move(item));
     }
+    join(listing.left_out, found.left_out[c]);
   }
   listing.archives.insert(listing.archives.end(), found.archives.begin(), found.archives.end());
-  listing.ignored += found.ignored;
-  if (listing.ignored_example.empty()) listing.ignored_example = found.ignored_example;
+  join(listing.left_out, found.left_out_beside);
+  warn_of_nested(found, listing);
 }
 
-// Returns the name of the validation split's folder below root, or "" if there is none.
-std::string validation_folder(const std::string& root) {
-  const bool val = is_folder(root + "val"), validation = is_folder(root + "validation");
-  if (val && validation) throw Error(cat(root, ": has both val/ and validation/"), "keep one of them");
-  return val ? "val" : validation ? "validation" : "";
+// Gives the items of a list their places in the tar file that is the input.
+void find_in_tar(const FileTree& tree, ImageListing& listing) {
+  std::map<std::string, ImageItem> members;
+  for (ImageItem& item : all_items(tree)) members.emplace(item.key, std::move(item));
+  for (std::vector<ImageItem>& items : listing.splits) {
+    for (ImageItem& item : items) {
+      const auto member = members.find(item.key);
+      const std::int32_t label = item.label;
+      if (member == members.end()) {
+        item.problem = "is not in the tar file";
+      } else {
+        item = member->second;
+        item.label = label;
+      }
+    }
+  }
+  listing.archives = {tree.archive()};
+}
+
+std::unique_ptr<FileTree> open_input(const std::string& input) {
+  std::error_code failed;
+  if (!fs::exists(input, failed)) {
+    throw Error(cat(input, ": ", failed ? failed.message() : "does not exist"), "INPUT is a folder of images");
+  }
+  if (is_folder(input)) return open_folder(input);
+  if (called_like_a_tar(input)) return open_tar(input);
+  const bool packed = called_like_a_packed_file(input);
+  throw Error(cat(input, ": is a ", packed ? "compressed " : "", "file, expected a folder or a tar file"),
+              packed ? "unpack it once, or uncompress the tar file (gzip -d, xz -d, zstd -d)"
+                     : "INPUT is a folder of images; for HDF5 arrays see ringtrain-data import");
+}
+
+// Returns the key that the image has if it lies in a folder instead of a tar file of its class.
+std::string key_in_folder(const ImageListing& listing, const ImageItem& item) {
+  if (item.archive < 0) return item.key;
+  const std::string& archive = listing.archives[static_cast<std::size_t>(item.archive)];
+  if (!archive.starts_with(listing.root)) return item.key;  // the input itself is the tar file
+  const std::size_t length = archive.size() - listing.root.size(), ending = std::string_view(".tar").size();
+  return item.key.substr(0, length - ending) + item.key.substr(length);
 }
 
 void check_disjoint(const ImageListing& listing) {
@@ -97,38 +184,32 @@ void check_disjoint(const ImageListing& listing) {
 
 ImageListing list_images(const ImagesOptions& options, int threads) {
   ImageListing listing;
-  std::error_code failed;
-  if (!fs::exists(options.input, failed)) {
-    throw Error(cat(options.input, ": ", failed ? failed.message() : "does not exist"), "INPUT is a folder of images");
-  }
-  if (!is_folder(options.input)) {
-    throw Error(cat(options.input, ": is a file, expected a folder"),
-                options.input.ends_with(".tar")
-                    ? "unpack it once: INPUT is a folder with one tar file (or folder) per class"
-                    : "INPUT is a folder of images; for HDF5 arrays see ringtrain-data import");
-  }
-  listing.root = options.input.ends_with("/") ? options.input : options.input + "/";
+  const std::unique_ptr<FileTree> tree = open_input(options.input);
   const bool fixed_classes = !options.class_list.empty();
   if (fixed_classes) listing.classes = read_class_list(options.class_list);
-
   const bool one_split = !options.split.empty();
   const SplitIndex first = options.split == "validation" ? validation_split : train_split;
-  const std::string validation = one_split || !options.validation_list.empty() ? "" : validation_folder(listing.root);
-  const bool has_train = !one_split && is_folder(listing.root + "train");
-  if (!options.list.empty()) {
+  const bool listed = !options.list.empty();
+  if (!listed && options.validation_list.empty()) skip_wrappers(*tree, listing.classes);
+  listing.root = tree->root();
+  if (listed) {
     const std::vector<ListedImage> entries = read_image_list(options.list);
     listing.splits[first] = listed_items(entries, labels_of(entries, options.list, listing.classes));
   } else {
-    if (!has_train && !validation.empty()) {
-      throw Error(cat(listing.root, ": has ", validation, "/ but no train/"),
-                  cat("give both, or convert it alone: images ", listing.root, validation, " --split validation"));
+    SplitFolders splits;
+    if (!one_split) splits = find_split_folders(*tree, listing.classes);
+    if (!options.validation_list.empty()) {  // the other folders hold the images of the list
+      splits.validation.clear();
+      splits.left_out.clear();
     }
-    add_class_folders(list_class_folders(listing.root, has_train ? "train" : "", threads), fixed_classes, first,
-                      listing);
-    if (has_train && !validation.empty()) {
-      add_class_folders(list_class_folders(listing.root, validation, threads), fixed_classes, validation_split,
+    join(listing.left_out, splits.left_out);
+    const ClassFolders training = list_class_folders(*tree, splits.train, threads);
+    if (!fixed_classes && !one_split) check_classes(training, splits.train.empty());
+    add_class_folders(training, fixed_classes, first, listing);
+    if (!splits.validation.empty())
+      add_class_folders(list_class_folders(*tree, splits.validation, threads), fixed_classes, validation_split,
                         listing);
-    }
+    if (!splits.train.empty()) leave_out_beside(*tree, "", listing.left_out);
   }
   if (!options.validation_list.empty()) {
     const std::vector<ListedImage> entries = read_image_list(options.validation_list);
@@ -136,6 +217,7 @@ ImageListing list_images(const ImagesOptions& options, int threads) {
         listed_items(entries, labels_of(entries, options.validation_list, listing.classes));
     check_disjoint(listing);
   }
+  if (!tree->archive().empty() && (listed || !options.validation_list.empty())) find_in_tar(*tree, listing);
   if (listing.splits[first].empty()) throw Error(cat(options.input, ": holds no images"));
   if (options.validation.value_or(0) > 0) {
     if (!listing.splits[validation_split].empty()) {
@@ -152,8 +234,6 @@ std::string ImageListing::serialize() const {
   packer.add(archives);
   packer.add(classes.ids);
   packer.add(classes.names);
-  packer.add(ignored);
-  packer.add(ignored_example);
   for (const std::vector<ImageItem>& items : splits) {
     packer.add(std::uint64_t{items.size()});
     for (const ImageItem& item : items) {
@@ -162,6 +242,7 @@ std::string ImageListing::serialize() const {
       packer.add(item.archive);
       packer.add(item.offset);
       packer.add(item.bytes);
+      packer.add(item.problem);
     }
   }
   return packer.take();
@@ -174,8 +255,6 @@ ImageListing ImageListing::deserialize(const std::string& bytes) {
   listing.archives = unpacker.texts();
   const std::vector<std::string> ids = unpacker.texts(), names = unpacker.texts();
   for (std::size_t i = 0; i < ids.size(); ++i) listing.classes.add(ids[i], names[i]);
-  listing.ignored = unpacker.value<std::uint64_t>();
-  listing.ignored_example = unpacker.text();
   for (std::vector<ImageItem>& items : listing.splits) {
     items.resize(unpacker.value<std::uint64_t>());
     for (ImageItem& item : items) {
@@ -184,6 +263,7 @@ ImageListing ImageListing::deserialize(const std::string& bytes) {
       item.archive = unpacker.value<std::int32_t>();
       item.offset = unpacker.value<std::uint64_t>();
       item.bytes = unpacker.value<std::uint64_t>();
+      item.problem = unpacker.text();
     }
   }
   return listing;
@@ -194,7 +274,8 @@ void hold_out_images(ImageListing& listing, std::uint64_t seed, double share) {
   std::vector<ImageItem>& items = listing.splits[train_split];
   std::vector<std::vector<std::pair<double, std::size_t>>> by_class(listing.classes.ids.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
-    by_class[static_cast<std::size_t>(items[i].label)].emplace_back(keyed_draw(key, items[i].key), i);
+    by_class[static_cast<std::size_t>(items[i].label)].emplace_back(keyed_draw(key, key_in_folder(listing, items[i])),
+                                                                    i);
   }
   std::vector<bool> held(items.size(), false);
   for (auto& draws : by_class) {

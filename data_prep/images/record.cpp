@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "data_prep/images/jpeg_check.h"
+#include "data_prep/images/orientation.h"
 #include "data_prep/images/png.h"
 
 namespace ringtrain {
@@ -20,12 +21,17 @@ bool is_jpeg(std::span<const std::uint8_t> bytes) {
 }
 
 std::string kind_of(std::span<const std::uint8_t> bytes) {
-  const std::string_view start(reinterpret_cast<const char*>(bytes.data()), std::min<std::size_t>(bytes.size(), 16));
+  const std::string_view start(reinterpret_cast<const char*>(bytes.data()), std::min<std::size_t>(bytes.size(), 17));
   if (start.starts_with("GIF8")) return "GIF";
   if (start.starts_with("BM")) return "BMP";
   if (start.starts_with("RIFF") && start.size() >= 12 && start.substr(8).starts_with("WEBP")) return "WebP";
   if (start.starts_with("II*") || start.starts_with("MM")) return "TIFF";
   if (start.starts_with("P5") || start.starts_with("P6")) return "PNM";
+  if (start.size() >= 12 && start.substr(4, 4) == "ftyp") return start.substr(8, 4) == "avif" ? "AVIF" : "HEIC";
+  if (start.size() >= 8 && start.substr(4, 4) == "jP  ") return "JPEG 2000";
+  if (start.starts_with("\xFF\x4F\xFF\x51")) return "JPEG 2000";
+  if (start.starts_with("\xFF\x0A") || (start.size() >= 8 && start.substr(4, 4) == "JXL ")) return "JPEG XL";
+  if (start.starts_with("version https://g")) return "a pointer of Git LFS";
   if (start.starts_with("<")) return "HTML or XML";
   return "";
 }
@@ -90,10 +96,17 @@ ImageRecord make_record(FoundImage found, const RecordOptions& options, bool dec
   ImageRecord record;
   std::optional<Image> image;
   bool must_encode = options.raw;
+  int orientation = 1;
   const auto convert = [&](const std::string& why) {
     record.change = Change::converted;
     record.why = why;
     must_encode = true;
+  };
+  // Only check_jpeg() sees warnings. It costs little beside the full decoding.
+  const auto decode_and_note = [&] {
+    Image decoded = decode_jpeg(found.bytes);
+    if (decode) record.warning = check_jpeg(found.bytes).warning;
+    return decoded;
   };
   if (found.bytes.empty() && !found.image.pixels.empty()) {
     image = std::move(found.image);
@@ -102,18 +115,25 @@ ImageRecord make_record(FoundImage found, const RecordOptions& options, bool dec
     throw Error("is empty (0 bytes)");
   } else if (is_png(found.bytes)) {
     image = decode_png(found.bytes);
+    orientation = png_orientation(found.bytes);
     convert("PNG");
   } else if (is_jpeg(found.bytes)) {
     const JpegHeader header = read_jpeg_header(found.bytes);
     record.height = header.height;
     record.width = header.width;
     record.channels = header.components;
+    orientation = jpeg_orientation(found.bytes);
     if (header.components == 4) convert("CMYK JPEG");
   } else {
     const std::string kind = kind_of(found.bytes);
     throw Error(kind.empty() ? "is neither a JPEG nor a PNG file"
                              : cat("is ", kind, ", neither a JPEG nor a PNG file"));
   }
+  record.turned = orientation != 1;
+  const bool turns = record.turned && options.upright;
+  if (turns) convert(cat(record.why, record.why.empty() ? "" : ", ", "EXIF orientation ", orientation));
+  if (!image && turns) image = decode_and_note();
+  if (turns) image = turned_upright(*image, orientation);
   if (image) {
     record.height = image->height;
     record.width = image->width;
@@ -122,8 +142,8 @@ ImageRecord make_record(FoundImage found, const RecordOptions& options, bool dec
   const bool shrinks = options.short_side > 0 && std::min(record.height, record.width) > options.short_side;
   const bool squares = options.size > 0 && (record.height != options.size || record.width != options.size);
   must_encode = must_encode || shrinks || squares;
-  if (!image && (must_encode || sums != nullptr)) image = decode_jpeg(found.bytes);
-  if (!image && decode) check_jpeg(found.bytes);
+  if (!image && (must_encode || sums != nullptr)) image = decode_and_note();
+  if (!image && decode) record.warning = check_jpeg(found.bytes).warning;
   if (shrinks) image = resize_short_side(*image, options.short_side);
   if (squares) {
     if (std::min(image->height, image->width) != options.size) image = resize_short_side(*image, options.size);

@@ -16,6 +16,7 @@ struct RecordOptions {
   int quality = 95;             // quality of encoded JPEGs
   bool raw = false;             // store pixels, not JPEGs
   bool grey_pixels = false;     // raw: images of one channel keep one channel
+  bool upright = false;         // turn images as their EXIF orientation says, and encode them again
 };
 
 // Exact sums over the pixels of images, per channel. Mean and deviation thus do not depend on the order of addition.
@@ -33,7 +34,9 @@ struct ImageRecord {
   std::vector<std::uint8_t> bytes;  // JPEG, or pixels u8 [height, width, channels]
   std::int64_t height = 0, width = 0, channels = 0;
   Change change = Change::none;
-  std::string why;  // the format that was converted: "PNG", "CMYK JPEG"
+  std::string why;      // the format that was converted: "PNG", "CMYK JPEG"
+  std::string warning;  // what libjpeg says about a file that it decodes nevertheless; empty without decoding
+  bool turned = false;  // EXIF says that the pixels are stored turned or mirrored
 };
 
 // Makes the record of an image. If `decode` is true, the whole image is decoded, even if its header would be enough. If

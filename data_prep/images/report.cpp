@@ -38,7 +38,7 @@ void print_notes(const ImagesReport& report, const std::string& notes_path, std:
     const char* name;
     const std::vector<std::string>& lines;
   };
-  const Kind kinds[] = {{"re-encoded", report.converted}, {"broken", report.broken}};
+  const Kind kinds[] = {{"re-encoded", report.converted}, {"doubtful", report.doubtful}, {"broken", report.broken}};
   if (std::ranges::any_of(kinds, [](const Kind& kind) { return kind.lines.size() > shown_of_a_kind; })) {
     std::string all;
     for (const Kind& kind : kinds)
@@ -73,15 +73,33 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
   }
   log << "classes     " << report.classes << ", " << report.smallest_class << " to " << report.largest_class
       << " images each\n";
-  if (listing.ignored > 0)
-    log << "ignored     " << listing.ignored << " other file(s), such as " << listing.ignored_example << "\n";
+  std::uint64_t left_out = 0;
+  for (const auto& [reason, each] : listing.left_out) left_out += each.count;
+  const std::uint64_t used = listing.splits[0].size() + listing.splits[1].size();
+  if (left_out + report.broken.size() > 0)
+    log << "files       " << used + left_out << " found = " << used - report.broken.size() << " used + "
+        << report.broken.size() << " broken + " << left_out << " left out\n";
+  for (const auto& [reason, each] : listing.left_out) log << "left out    " << describe(reason, each) << "\n";
   if (!report.converted.empty())
-    log << "re-encoded  " << report.converted.size() << " PNG or CMYK (see the list above)\n";
+    log << "re-encoded  " << report.converted.size() << " (PNG, CMYK or turned; see the list above)\n";
+  if (!report.doubtful.empty())
+    log << "doubtful    " << report.doubtful.size() << " of " << used << " images ("
+        << fixed(100 * static_cast<double>(report.doubtful.size()) / static_cast<double>(used), 1)
+        << " %) decode, but with a warning. Few extraneous bytes are harmless; with many, or with zero bytes, a part "
+           "of the picture "
+           "is "
+           "often wrong. Look at them.\n";
+  if (report.turned > 0)
+    log << "turned      " << report.turned << " image(s) have an EXIF orientation, "
+        << (options.orientation == "apply" ? "and were turned upright and encoded again"
+                                           : "which was not applied; --orientation apply turns them upright")
+        << "\n";
   if (report.resized > 0) log << "resized     " << with_thousands(report.resized) << "\n";
   if (!report.broken.empty()) log << "broken      " << report.broken.size() << ", left out (see the list above)\n";
   log << "mean, std   " << joined(report.mean) << "; " << joined(report.std)
       << (options.statistics ? " (of the training pixels)" : " (ImageNet's)") << "\n"
       << "uuid        " << report.dataset_uuid << "\n";
+  for (const std::string& warning : report.warnings) log << "warning     " << warning << "\n";
   const double seconds = report.examine_seconds + report.write_seconds;
   log << "time        " << fixed(seconds, 1) << " s: " << fixed(report.examine_seconds, 1) << " examining (check "
       << options.check << "), " << fixed(report.write_seconds, 1) << " writing and syncing; "

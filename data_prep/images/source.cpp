@@ -30,6 +30,7 @@ class FileSource : public ListedImageSource {
 
   FoundImage read(const ImageItem& item) const override {
     FoundImage found;
+    if (!item.problem.empty()) throw Error(item.problem);
     if (item.archive < 0) {
       found.bytes = read_file(listing_.root + item.key);
       return found;
@@ -43,7 +44,7 @@ class FileSource : public ListedImageSource {
 
  private:
   std::shared_ptr<const InputFile> open(std::size_t archive) const {
-    const std::string path = listing_.root + listing_.archives[archive];
+    const std::string& path = listing_.archives[archive];
     if (archives_.empty()) return std::make_shared<const InputFile>(path);
     const std::lock_guard<std::mutex> lock(opening_);
     if (!archives_[archive]) archives_[archive] = std::make_shared<const InputFile>(path);

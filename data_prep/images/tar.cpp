@@ -57,7 +57,7 @@ bool checksum_is_right(const Block& block) {
 }
 
 struct Extended {
-  std::optional<std::string> path;
+  std::optional<std::string> path, target;
   std::optional<std::uint64_t> size;
   bool sparse = false;
 };
@@ -75,6 +75,7 @@ bool read_pax(std::string_view text, Extended& extended) {
     if (equals == std::string_view::npos) return false;
     const std::string_view key = record.substr(0, equals), value = record.substr(equals + 1);
     if (key == "path") extended.path = std::string(value);
+    if (key == "linkpath") extended.target = std::string(value);
     if (key.starts_with("GNU.sparse.")) extended.sparse = true;
     if (key == "size") {
       std::uint64_t size = 0;
@@ -87,6 +88,29 @@ bool read_pax(std::string_view text, Extended& extended) {
   return true;
 }
 
+// Returns nothing for entries that are no files, such as the label of a tape.
+std::optional<TarMember::Kind> kind_of(char type) {
+  switch (type) {
+    case '0':
+    case '\0':
+    case '7':
+      return TarMember::Kind::file;
+    case '1':
+      return TarMember::Kind::hard_link;
+    case '2':
+      return TarMember::Kind::soft_link;
+    case '3':
+    case '4':
+    case '6':
+      return TarMember::Kind::special;
+    case '5':
+    case 'D':
+      return TarMember::Kind::folder;
+    default:
+      return std::nullopt;
+  }
+}
+
 std::string compression_of(std::string_view start) {
   using namespace std::string_view_literals;
   if (start.starts_with("\x1f\x8b"sv)) return "gzip";
@@ -96,6 +120,24 @@ std::string compression_of(std::string_view start) {
     return "xz";
   if (start.starts_with("\x28\xb5\x2f\xfd"sv)) return "zstd";
   return start.starts_with("PK\x03\x04"sv) ? "zip" : "";
+}
+
+// Throws Error if a header follows the end of the archive. `cat a.tar b.tar` makes such a file. tar reads only its
+// first part, so the pictures of the other part would be lost.
+void expect_nothing_after(const InputFile& file, std::uint64_t at, const std::string& path) {
+  std::vector<std::uint8_t> piece(block_bytes * 2048);
+  for (; at + block_bytes <= file.bytes(); at += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(piece.size(), (file.bytes() - at) / block_bytes * block_bytes));
+    file.read(at, piece);
+    for (std::size_t i = 0; i < piece.size(); i += block_bytes) {
+      Block block;
+      std::memcpy(block.data(), piece.data() + i, block_bytes);
+      const bool empty = std::all_of(block.begin(), block.end(), [](char c) { return c == '\0'; });
+      if (!empty && checksum_is_right(block))
+        throw Error(cat(path, ": has more members at byte ", at + i, ", after its end: two tar files were joined"),
+                    "unpack it with tar --ignore-zeros, and pack the files again");
+    }
+  }
 }
 
 }  // namespace
@@ -110,10 +152,12 @@ std::vector<TarMember> list_tar(const std::string& path) {
   Extended extended;
   Block block;
   bool ended = false;
+  std::uint64_t end_of_archive = 0;
   for (std::uint64_t at = 0; at + block_bytes <= end;) {
     file.read(at, {reinterpret_cast<std::uint8_t*>(block.data()), block.size()});
     if (std::all_of(block.begin(), block.end(), [](char c) { return c == '\0'; })) {
       ended = true;
+      end_of_archive = at;
       break;
     }
     if (!checksum_is_right(block)) {
@@ -130,7 +174,8 @@ std::vector<TarMember> list_tar(const std::string& path) {
     const std::optional<std::uint64_t> stored = number(block, 124, 12);
     if (!stored) throw damaged(at, "the member's size is not a number");
     const bool describes_next = type == 'L' || type == 'K' || type == 'x' || type == 'g';
-    const std::uint64_t bytes = describes_next ? *stored : extended.size.value_or(*stored);
+    // A hard link has no content, but some programs store the size of the file that it leads to.
+    const std::uint64_t bytes = type == '1' ? 0 : describes_next ? *stored : extended.size.value_or(*stored);
     const std::uint64_t content = at + block_bytes;
     if (bytes > (std::uint64_t{1} << 62)) throw damaged(at, "the member's size is impossible");
     at = content + (bytes + block_bytes - 1) / block_bytes * block_bytes;
@@ -140,26 +185,31 @@ std::vector<TarMember> list_tar(const std::string& path) {
       std::string text(bytes, '\0');
       file.read(content, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
       if (type == 'L') extended.path = text.substr(0, text.find('\0'));
+      if (type == 'K') extended.target = text.substr(0, text.find('\0'));
       if (type == 'x' && !read_pax(text, extended)) throw damaged(content, "a pax header is malformed");
       continue;
     }
     if (type == 'S' || extended.sparse)
       throw Error(cat(path, ": holds a sparse file at byte ", content), "pack the tar file without --sparse");
-    if (type == '0' || type == '\0' || type == '7') {
+    if (type == 'M')
+      throw Error(cat(path, ": is a later part of a tar file in several parts"), "make one tar file of all parts");
+    if (const std::optional<TarMember::Kind> kind = kind_of(type)) {
       std::string name(field(block, 0, 100));
       const bool posix = std::memcmp(block.data() + 257, "ustar\0", 6) == 0;
       if (const std::string_view prefix = field(block, 345, 155); posix && !prefix.empty())
         name = cat(prefix, "/", name);
       if (extended.path) name = *extended.path;
-      while (name.starts_with("./")) name.erase(0, 2);
       // Before POSIX, a folder was stored as a file whose name ends in a slash.
-      if (!name.ends_with("/")) members.push_back({std::move(name), content, bytes});
+      const bool folder = *kind == TarMember::Kind::file && name.ends_with("/");
+      members.push_back({std::move(name), content, bytes, folder ? TarMember::Kind::folder : *kind,
+                         extended.target.value_or(std::string(field(block, 157, 100)))});
     }
     extended = {};
   }
   // A cut-off member is reported when it is read. Missing members would not be reported by anyone, so they are looked
   // for here.
   const bool last_is_cut = !members.empty() && members.back().offset + members.back().bytes > end;
+  if (ended) expect_nothing_after(file, end_of_archive, path);
   if (!ended && !last_is_cut) throw damaged(end, "the empty block that ends an archive is missing: it is cut off");
   return members;
 }

@@ -4,6 +4,8 @@
 #include <locale.h>
 #include <wctype.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace ringtrain {
@@ -139,6 +141,22 @@ std::string printable(std::string text) {
     i += 3;
   }
   return text;
+}
+
+std::string escape_invalid_utf8(std::string_view text) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t length = symbol_length(text);
+    if (length == 0) {
+      const auto byte = static_cast<unsigned char>(text[0]);
+      result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+    } else {
+      result += text.substr(0, length);
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return result;
 }
 
 std::string lower_case(std::string_view text) {

@@ -32,6 +32,9 @@ std::string shown(std::string_view text);
 // the like. Line ends and tabs stay.
 std::string printable(std::string text);
 
+// Writes bytes that are not valid UTF-8 as \xe9 and the like. Valid text stays as it is.
+std::string escape_invalid_utf8(std::string_view text);
+
 // Removes white space (ASCII, no-break and ideographic spaces, byte-order marks) from both ends. The text must be valid
 // UTF-8.
 std::string_view trim(std::string_view text);

@@ -326,7 +326,6 @@ bool scales_loss(const Checkpoint& checkpoint) {
 }  // namespace
 
 std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
-  // Class names are names of folders, which may contain bytes that are not valid UTF-8.
   const auto text_of = [](const nlohmann::json& list) {
     return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
@@ -337,7 +336,9 @@ std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
     else
       symbols.push_back(symbol);
   }
-  return {{"vocabulary", text_of(symbols)}, {"class_ids", text_of(plan.train.image.class_ids)}};
+  std::vector<std::string> ids = plan.train.image.class_ids;
+  for (std::string& id : ids) id = escape_invalid_utf8(id);  // different ids stay different
+  return {{"vocabulary", text_of(symbols)}, {"class_ids", text_of(ids)}};
 }
 
 std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint) {

@@ -20,7 +20,8 @@ namespace ringtrain {
 struct JpegErrors : jpeg_error_mgr {
   std::jmp_buf escape;
   std::array<char, JMSG_LENGTH_MAX> text;
-  jpeg_progress_mgr progress{};  // for limit_scans()
+  std::array<char, JMSG_LENGTH_MAX> warning{};  // the first warning that is no error
+  jpeg_progress_mgr progress{};                 // for limit_scans()
 };
 
 // Returns the value for cinfo->err. Warnings about lost data are errors too; JpegReader lists them.

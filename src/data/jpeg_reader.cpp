@@ -35,7 +35,10 @@ bool loses_data(int code) {
 }
 
 void warn(j_common_ptr info, int level) {
-  if (level < 0 && loses_data(info->err->msg_code)) leave(info);
+  if (level >= 0) return;  // a trace message
+  if (loses_data(info->err->msg_code)) leave(info);
+  auto* errors = static_cast<JpegErrors*>(info->err);
+  if (errors->num_warnings++ == 0) errors->format_message(info, errors->warning.data());
 }
 
 // Converts as Pillow's cmyk2rgb does for inverted values, where 255 means no ink.

@@ -1,0 +1,200 @@
+#include "data_prep/images/file_tree.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "data_prep/common/read_file.h"
+#include "data_prep/images/tar.h"
+
+namespace ringtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Start = std::array<std::uint8_t, 8>;
+
+Start read_start(const std::string& path, std::uint64_t offset, std::uint64_t bytes) {
+  Start start{};
+  try {
+    const InputFile file(path);
+    if (bytes >= start.size() && offset + start.size() <= file.bytes()) file.read(offset, start);
+  } catch (const Error&) {  // whoever needs the file reports it
+  }
+  return start;
+}
+
+class DiskTree : public FileTree {
+ public:
+  explicit DiskTree(const std::string& path) : FileTree(path.ends_with("/") ? path : path + "/", "") {}
+
+  std::vector<TreeEntry> entries(const std::string& folder) const override {
+    std::vector<TreeEntry> found;
+    std::error_code failed;
+    for (fs::directory_iterator at(root() + folder, failed), end; !failed && at != end; at.increment(failed)) {
+      std::error_code unknown, lost;
+      TreeEntry& entry = found.emplace_back();
+      entry.name = at->path().filename().string();
+      entry.link = at->is_symlink(unknown);
+      if (at->is_directory(lost)) entry.kind = TreeEntry::Kind::folder;
+      if (entry.link && !at->exists(lost)) entry.kind = TreeEntry::Kind::lost_link;
+    }
+    if (failed) throw Error(cat(root(), folder, ": cannot read the folder: ", failed.message()));
+    std::ranges::sort(found, {}, &TreeEntry::name);
+    return found;
+  }
+
+  std::string real_path(const std::string& folder) const override {
+    std::error_code failed;
+    return fs::weakly_canonical(root() + folder, failed).string();
+  }
+
+  Start start_of(const std::string& path, const TreeEntry&) const override {
+    return read_start(root() + path, 0, Start().size());
+  }
+};
+
+class TarTree : public FileTree {
+ public:
+  explicit TarTree(const std::string& path) : FileTree(path + "/", path) {
+    nodes_.emplace_back();
+    for (const TarMember& member : list_tar(path)) add(member);
+  }
+
+  std::vector<TreeEntry> entries(const std::string& folder) const override {
+    const std::size_t at = find(folder);
+    std::vector<TreeEntry> found;
+    for (const auto& [name, child] : nodes_[at].children) {
+      TreeEntry& entry = found.emplace_back();
+      entry.name = name;
+      entry.link = nodes_[child].kind == TarMember::Kind::soft_link;
+      int links = 0;
+      const std::optional<std::size_t> end = follow(child, links);
+      if (!end) {
+        entry.kind = TreeEntry::Kind::lost_link;
+        entry.problem = cat("is a link to '", nodes_[child].target, "', which is not in the tar file");
+        continue;
+      }
+      const Node& node = nodes_[*end];
+      if (node.kind == TarMember::Kind::folder) entry.kind = TreeEntry::Kind::folder;
+      if (node.kind == TarMember::Kind::special) entry.problem = "is not a regular file";
+      entry.offset = node.offset;
+      entry.bytes = node.bytes;
+    }
+    return found;
+  }
+
+  std::string real_path(const std::string& folder) const override {
+    std::string path;
+    for (std::size_t at = find(folder); at != 0; at = nodes_[at].parent) path.insert(0, "/" + nodes_[at].name);
+    return path;
+  }
+
+  Start start_of(const std::string&, const TreeEntry& entry) const override {
+    return read_start(archive(), entry.offset, entry.bytes);
+  }
+
+ private:
+  struct Node {
+    TarMember::Kind kind = TarMember::Kind::folder;
+    std::map<std::string, std::size_t> children;
+    std::string name, target;
+    std::size_t parent = 0;
+    std::uint64_t offset = 0, bytes = 0;
+  };
+
+  static std::vector<std::string> parts_of(const std::string& path) {
+    std::vector<std::string> parts;
+    for (std::size_t begin = 0; begin < path.size();) {
+      const std::size_t end = std::min(path.find('/', begin), path.size());
+      if (const std::string part = path.substr(begin, end - begin); !part.empty() && part != ".") parts.push_back(part);
+      begin = end + 1;
+    }
+    return parts;
+  }
+
+  void add(const TarMember& member) {
+    std::size_t at = 0;
+    bool made = false;  // whether the last part of the name is new
+    for (const std::string& part : parts_of(member.name)) {
+      if (part == "..")
+        throw Error(cat(archive(), ": the member '", member.name, "' lies outside the tar file's folder"),
+                    "make the tar file again");
+      if (nodes_[at].kind != TarMember::Kind::folder) twice(member.name);
+      const auto [child, is_new] = nodes_[at].children.try_emplace(part, nodes_.size());
+      const std::size_t parent = at;
+      at = child->second;
+      made = is_new;
+      if (!made) continue;
+      nodes_.emplace_back();
+      nodes_.back().name = part;
+      nodes_.back().parent = parent;
+    }
+    if (member.kind == TarMember::Kind::folder) {
+      if (nodes_[at].kind != TarMember::Kind::folder) twice(member.name);
+      return;
+    }
+    if (!made) twice(member.name);
+    Node& node = nodes_[at];
+    node.kind = member.kind;
+    node.target = member.target;
+    node.offset = member.offset;
+    node.bytes = member.bytes;
+  }
+
+  [[noreturn]] void twice(const std::string& name) const {
+    throw Error(cat(archive(), "/", name, ": this name occurs twice in the tar file"), "make the tar file again");
+  }
+
+  // Returns the node that a path leads to from the folder `at`, or nothing.
+  std::optional<std::size_t> walk(std::size_t at, const std::string& path, int& links) const {
+    for (const std::string& part : parts_of(path)) {
+      if (part == "..") {
+        if (at == 0) return std::nullopt;
+        at = nodes_[at].parent;
+        continue;
+      }
+      const auto child = nodes_[at].children.find(part);
+      if (child == nodes_[at].children.end()) return std::nullopt;
+      const std::optional<std::size_t> next = follow(child->second, links);
+      if (!next) return std::nullopt;
+      at = *next;
+    }
+    return at;
+  }
+
+  // Returns what a link leads to, or the node itself. `links` counts the links on the way. A soft link begins at its
+  // own folder, a hard link at the top.
+  std::optional<std::size_t> follow(std::size_t at, int& links) const {
+    constexpr int most_links = 40;  // the limit of Linux
+    const Node& node = nodes_[at];
+    if (node.kind != TarMember::Kind::soft_link && node.kind != TarMember::Kind::hard_link) return at;
+    const bool hard = node.kind == TarMember::Kind::hard_link;
+    if (++links > most_links || node.target.empty()) return std::nullopt;
+    if (!hard && node.target.starts_with("/")) return std::nullopt;
+    return walk(hard ? 0 : node.parent, node.target, links);
+  }
+
+  std::size_t find(const std::string& folder) const {
+    int links = 0;
+    const std::optional<std::size_t> at = walk(0, root().substr(archive().size()) + folder, links);
+    if (!at) throw Error(cat(root(), folder, ": is not in the tar file"));
+    return *at;
+  }
+
+  std::vector<Node> nodes_;
+};
+
+}  // namespace
+
+std::unique_ptr<FileTree> open_folder(const std::string& path) {
+  return std::make_unique<DiskTree>(path);
+}
+
+std::unique_ptr<FileTree> open_tar(const std::string& path) {
+  return std::make_unique<TarTree>(path);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,88 @@
+#include "data_prep/images/set_warnings.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "base/error.h"
+
+namespace ringtrain {
+
+std::string counted_reasons(const std::vector<ImageNote>& notes) {
+  std::map<std::string, std::int64_t> counts;
+  for (const ImageNote& note : notes) ++counts[note.reason];
+  std::vector<std::pair<std::string, std::int64_t>> sorted(counts.begin(), counts.end());
+  std::ranges::stable_sort(sorted, [](const auto& a, const auto& b) { return a.second > b.second; });
+  constexpr std::size_t most = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, sorted.size()); ++i)
+    text += cat(i == 0 ? "" : ", ", sorted[i].second, " (", sorted[i].first, ")");
+  return sorted.size() > most ? cat(text, ", and ", sorted.size() - most, " other reasons") : text;
+}
+
+std::string advice_on(const std::vector<std::string>& broken) {
+  const auto has = [&](const char* words) {
+    return std::ranges::any_of(broken, [&](const std::string& line) { return line.find(words) != std::string::npos; });
+  };
+  if (has("neither a JPEG nor a PNG file"))
+    return "convert other formats to PNG or JPEG first (for example with ImageMagick: magick mogrify -format png "
+           "FILES); ";
+  if (has("No such file")) return "a list has paths below INPUT; ";
+  return "";
+}
+
+void warn_of_empty_classes(const ImageListing& listing, const std::vector<SplitPlan>& plans,
+                           std::vector<std::string>& warnings) {
+  const std::size_t classes = listing.classes.ids.size();
+  if (classes == 1) warnings.push_back("there is only one class, so there is nothing to tell apart");
+  for (const SplitPlan& plan : plans) {
+    std::vector<bool> present(classes, false);
+    for (const std::int64_t i : plan.order)
+      present[static_cast<std::size_t>(listing.splits[plan.index][static_cast<std::size_t>(i)].label)] = true;
+    const auto empty = static_cast<std::size_t>(std::count(present.begin(), present.end(), false));
+    if (empty == 0) continue;
+    constexpr std::size_t most = 10;
+    std::string names;
+    std::size_t named = 0;
+    for (std::size_t k = 0; k < classes && named < most; ++k)
+      if (!present[k]) names += cat(named++ == 0 ? "'" : ", '", listing.classes.ids[k], "'");
+    warnings.push_back(cat(empty, " of ", classes, " classes have no image in the ", plan.description.split,
+                           " split: ", names, empty > most ? cat(" and ", empty - most, " more") : "",
+                           empty == 1 && !present[0] && listing.classes.ids[0] == "0"
+                               ? "; if the labels count from 1, label 0 is not a class"
+                               : ""));
+  }
+}
+
+void warn_of_same_images(const ImageListing& listing, const Examination& examination,
+                         std::vector<std::string>& warnings) {
+  struct First {
+    SplitIndex split;
+    std::size_t index;
+  };
+  std::unordered_map<std::uint64_t, First> firsts;  // by checksum and size
+  std::int64_t in_classes = 0, in_splits = 0;
+  std::string class_example, split_example;
+  for (const SplitIndex split : {train_split, validation_split}) {
+    for (std::size_t i = 0; i < examination.items[split].size(); ++i) {
+      const Examined& item = examination.items[split][i];
+      if (item.broken) continue;
+      const auto [found, is_new] = firsts.try_emplace((std::uint64_t{item.crc32c} << 32) ^ item.bytes, First{split, i});
+      if (is_new) continue;
+      const First first = found->second;
+      const ImageItem& a = listing.splits[first.split][first.index];
+      const ImageItem& b = listing.splits[split][i];
+      const std::string pair = cat(a.key, " and ", b.key);
+      if (a.label != b.label && in_classes++ == 0) class_example = pair;
+      if (first.split != split && in_splits++ == 0) split_example = pair;
+    }
+  }
+  if (in_classes > 0)
+    warnings.push_back(
+        cat(in_classes, " image(s) have the same bytes as an image of another class, such as ", class_example));
+  if (in_splits > 0)
+    warnings.push_back(cat(in_splits, " image(s) of the validation split have the same bytes as a training image, ",
+                           "such as ", split_example));
+}
+
+}  // namespace ringtrain
