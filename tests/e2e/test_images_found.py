@@ -1,0 +1,249 @@
+"""Tests which images ringtrain-data finds in folders and tar files of strangers, and what it says about the others."""
+import os
+import re
+import shutil
+import tarfile
+import zlib
+
+import h5py
+import numpy
+import pytest
+from PIL import Image, ImageOps
+
+from test_images_data import data
+
+ORIENTATION = 0x112
+
+
+def picture(path, seed=None, orientation=None, form=None, shape=(20, 16)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    seed = zlib.crc32(str(path).encode()) if seed is None else seed
+    pixels = numpy.random.default_rng(seed).integers(0, 256, (*shape, 3), dtype="u1")
+    exif = Image.Exif()
+    if orientation:
+        exif[ORIENTATION] = orientation
+    Image.fromarray(pixels).save(path, form, **({"exif": exif} if orientation else {}))
+
+
+def stored(prefix):
+    """Returns (label, bytes) of each record by its key, without the ending of tar files."""
+    with h5py.File(f"{prefix}-00000-of-00001.h5") as file:
+        offsets, images = file["offsets"][:], file["images"][:].tobytes()
+        return {key.decode().replace(".tar/", "/"): (int(label), images[offsets[i]:offsets[i + 1]])
+                for i, (key, label) in enumerate(zip(file["keys"][:], file["labels"][:], strict=True))}
+
+
+def good(*words):
+    result = data("images", *words)
+    assert result.returncode == 0, result
+    return result.stdout
+
+
+def bad(*words):
+    result = data("images", *words)
+    assert result.returncode == 1 and result.stderr.count("error:") == 1, result
+    return result.stderr
+
+
+def pack(folder, archive, arcname="."):
+    with tarfile.open(archive, "w") as tar:
+        tar.add(folder, arcname)
+
+
+@pytest.mark.parametrize("train, validation, test", [
+    ("Train", None, "Test"), ("training", None, "testing"), ("train", "valid", "test"), ("TRAIN", "dev", "holdout"),
+    ("train_set", "eval", "test_set"), ("train2017", "val2017", "test2017"), ("Training", "Validation", None)])
+def test_names_of_splits_are_known_in_any_case(tmp_path, train, validation, test):
+    for split in filter(None, (train, validation, test)):
+        for name in "cat", "dog":
+            for n in range(2):
+                picture(tmp_path / "in" / split / name / f"{n}.jpg")
+    said = good(tmp_path / "in", "--out", tmp_path / "set")
+    assert len(stored(tmp_path / "set-train")) == 4 and "classes     2, 2 to 2" in said
+    assert f"validation  {'4 images' if validation else 'none'}" in said
+    if test:
+        assert f"left out    4 file(s) in {test}/, which is neither training nor validation data" in said
+        assert f"files       {12 if validation else 8} found = {8 if validation else 4} used + 0 broken + 4 left out" in said
+
+
+@pytest.mark.parametrize("folders, message", [
+    (["fold1/cat", "fold1/dog", "fold2/cat", "fold2/dog"], "hold the same folders ('cat', 'dog')"),
+    (["cat/train", "cat/val", "dog/train", "dog/val"], "every folder of a class holds a folder that is called like a split"),
+    (["cat", "dog", "test"], "test: is called like a split, but lies beside 'cat', 'dog'"),
+    (["Train/cat", "train/cat"], "has both Train/ and train/"),
+    (["train/cat", "val/cat", "dev/cat"], "has both dev/ and val/"),
+    (["test/cat", "test/dog"], "has test/ but no train/"),
+    (["pets/cat", "pets/dog"], "its only class, 'pets', holds no images but the folders 'cat', 'dog'"),
+    (["train/Cat", "train/dog", "val/cat", "val/dog"], "'Cat' there differs only in upper and lower case"),
+])
+def test_folders_that_may_be_splits_or_classes_are_an_error(tmp_path, folders, message):
+    for folder in folders:
+        picture(tmp_path / "in" / folder / "0.jpg")
+    assert message in bad(tmp_path / "in", "--out", tmp_path / "set")
+    assert not list(tmp_path.glob("set*.h5"))
+
+
+def test_a_class_may_be_called_like_a_split_if_it_is_said(tmp_path):
+    for name in "bus", "train":
+        picture(tmp_path / "in" / name / "0.jpg")
+    (tmp_path / "classes.txt").write_text("bus\ntrain\n")
+    good(tmp_path / "in", "--out", tmp_path / "a", "--class-list", tmp_path / "classes.txt")
+    good(tmp_path / "in", "--out", tmp_path / "b", "--split", "train")
+    assert len(stored(tmp_path / "a-train")) == len(stored(tmp_path / "b-train")) == 2
+
+
+def make_odd_folder(root):
+    """Makes three images of two classes, and files of every kind that is left out."""
+    picture(root / "cat/a.jpg")
+    os.link(root / "cat/a.jpg", root / "cat/b.jpg")
+    os.symlink("../dog/d.JPG", root / "cat/soft.jpg")
+    os.symlink("..", root / "cat/up")
+    os.symlink("nowhere", root / "cat/lost")
+    picture(root / "cat/.ipynb_checkpoints/c.jpg")
+    picture(root / "cat/@eaDir/a.jpg/SYNOPHOTO_THUMB_M.jpg")
+    picture(root / "cat/thumbnails/a.jpg")
+    picture(root / "cat/without", form="JPEG")
+    (root / "cat/._a.jpg").write_bytes(b"mac")
+    (root / "cat/Thumbs.db").write_bytes(b"windows")
+    picture(root / "dog/d.JPG", form="JPEG")
+    (root / "dog/notes.txt").write_text("x")
+
+
+@pytest.mark.parametrize("share", [[], ["--validation", "0.5"]])
+def test_a_folder_and_tar_files_of_it_give_the_same_data(tmp_path, share):
+    folder = tmp_path / "pets"
+    make_odd_folder(folder)
+    tars = tmp_path / "tars"
+    tars.mkdir()
+    pack(folder, tmp_path / "inside.tar")
+    pack(folder, tmp_path / "outside.tar", "pets")
+    said = good(folder, "--out", tmp_path / "folder", *share)
+    for line in ("files       13 found = 4 used + 0 broken + 9 left out", "1 link(s) to a folder above them",
+                 "1 link(s) that lead nowhere", "2 hidden file(s)", "3 file(s) that programs leave",
+                 "1 file(s) with the ending .txt, such as dog/notes.txt",
+                 "1 file(s) without an ending, such as cat/without, which is a JPEG or PNG by its content"):
+        assert line in said, said
+    for name in "inside", "outside":
+        assert [line for line in good(tmp_path / f"{name}.tar", "--out", tmp_path / name, *share).splitlines()
+                if line.startswith(("files", "left out", "uuid"))] == \
+            [line for line in said.splitlines() if line.startswith(("files", "left out", "uuid"))]
+        for split in ["train"] + ["validation"] * bool(share):
+            assert stored(tmp_path / f"{name}-{split}") == stored(tmp_path / f"folder-{split}")
+
+
+def test_a_tar_file_per_class_holds_out_the_same_images(tmp_path):
+    for name in "cat", "dog":
+        for n in range(9):
+            picture(tmp_path / "in" / name / f"{n}.jpg")
+        (tmp_path / "tars").mkdir(exist_ok=True)
+        pack(tmp_path / "in" / name, tmp_path / "tars" / f"{name}.tar")
+    for source in "in", "tars":
+        good(tmp_path / source, "--out", tmp_path / f"out-{source}", "--validation", "0.3")
+    for split in "train", "validation":
+        assert stored(tmp_path / f"out-in-{split}") == stored(tmp_path / f"out-tars-{split}")
+
+
+def test_damaged_tar_files_are_named(tmp_path):
+    picture(tmp_path / "in/cat/0.jpg")
+    picture(tmp_path / "in/dog/1.jpg")
+    tars = tmp_path / "tars"
+    tars.mkdir()
+    pack(tmp_path / "in/cat", tars / "cat.tar")
+    pack(tmp_path / "in/dog", tmp_path / "dog.tar")
+    (tars / "cat.tar").write_bytes((tars / "cat.tar").read_bytes() + (tmp_path / "dog.tar").read_bytes())
+    assert "two tar files were joined" in bad(tars, "--out", tmp_path / "set")
+    pack(tmp_path / "in/cat", tars / "cat.tar")
+    with tarfile.open(tars / "dog.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "in/dog", ".")
+    assert "dog.tar.gz: is a compressed tar file" in bad(tars, "--out", tmp_path / "set")
+    for name in "train", "val":
+        pack(tmp_path / "in", tmp_path / f"splits-{name}.tar")
+        (tmp_path / "splits").mkdir(exist_ok=True)
+        shutil.move(tmp_path / f"splits-{name}.tar", tmp_path / "splits" / f"{name}.tar")
+    assert "is called like a split" in bad(tmp_path / "splits", "--out", tmp_path / "set")
+
+
+def test_all_endings_of_jpeg_are_read_and_other_formats_are_counted(tmp_path):
+    for n, ending in enumerate(("jpg", "JPG", "jpeg", "jpe", "jfif", "jif", "jfi", "pjpeg")):
+        picture(tmp_path / "in" / "ab"[n % 2] / f"{n}.{ending}", form="JPEG")
+    good(tmp_path / "in", "--out", tmp_path / "set")
+    assert len(stored(tmp_path / "set-train")) == 8
+    for name in "x.heic", "y.heic":
+        (tmp_path / "in/a" / name).write_bytes(b"\0\0\0\x18ftypheic" + bytes(20))
+    picture(tmp_path / "in/b/z.bmp")
+    said = bad(tmp_path / "in", "--out", tmp_path / "set", "--force")
+    assert "3 of 11 images cannot be used" in said and "magick mogrify -format png" in said
+    assert "2 (is HEIC, neither a JPEG nor a PNG file), 1 (is BMP, neither a JPEG nor a PNG file)" in said
+    said = good(tmp_path / "in", "--out", tmp_path / "set", "--force", "--broken", "skip")
+    assert "files       11 found = 8 used + 3 broken + 0 left out" in said
+
+
+def test_a_wrapping_folder_is_entered_when_it_holds_the_splits(tmp_path):
+    for split in "train", "val":
+        for name in "cat", "dog":
+            picture(tmp_path / "in/dataset" / split / name / "0.jpg")
+    picture(tmp_path / "in/__MACOSX/dataset/train/cat/0.jpg")
+    said = good(tmp_path / "in", "--out", tmp_path / "set")
+    assert "train       2 images" in said and "validation  2 images" in said and "classes     2" in said
+
+
+def test_exif_orientation_is_counted_and_can_be_applied(tmp_path):
+    for n in range(1, 9):
+        picture(tmp_path / "in/a" / f"{n}.jpg", orientation=n)
+        picture(tmp_path / "in/b" / f"{n}.png", orientation=n)
+    raw = ["--encoding", "raw", "--size", "16"]
+    said = good(tmp_path / "in", "--out", tmp_path / "keep")
+    assert "turned      14 image(s) have an EXIF orientation, which was not applied" in said
+    assert stored(tmp_path / "keep-train")["a/6.jpg"][1] == (tmp_path / "in/a/6.jpg").read_bytes()
+    for name in "a/1.jpg", "b/1.png":
+        shutil.copy(tmp_path / "in" / name, tmp_path / name.replace("/", "-"))
+    said = good(tmp_path / "in", "--out", tmp_path / "apply", "--orientation", "apply")
+    assert "turned      14 image(s) have an EXIF orientation, and were turned upright" in said
+    records = stored(tmp_path / "apply-train")
+    assert records["a/1.jpg"][1] == (tmp_path / "in/a/1.jpg").read_bytes()
+    assert data("verify", tmp_path / "apply").returncode == 0
+    square = tmp_path / "square"
+    for n in range(1, 9):  # pixels of one size can be compared exactly
+        picture(square / "a" / f"{n}.png", orientation=n, shape=(16, 16), seed=1)
+        picture(square / "b" / f"{n}.png", seed=2, shape=(16, 16))
+    good(square, "--out", tmp_path / "raw", "--orientation", "apply", *raw)
+    with h5py.File(tmp_path / "raw-train-00000-of-00001.h5") as file:
+        for key, pixels in zip(file["keys"][:], file["images"][:], strict=True):
+            right = ImageOps.exif_transpose(Image.open(square / key.decode())).convert("RGB")
+            assert (pixels == numpy.asarray(right)).all(), key
+
+
+def test_doubtful_jpegs_are_listed_and_counted(tmp_path):
+    for name in "a/0", "a/1", "b/2", "b/3":
+        picture(tmp_path / f"in/{name}.jpg", shape=(64, 64))
+    path = tmp_path / "in/a/0.jpg"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-2] + b"\x55" * 50 + whole[-2:])
+    path = tmp_path / "in/b/2.jpg"
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2:len(whole) // 2 + 60] = bytes(60)
+    path.write_bytes(whole)
+    said = good(tmp_path / "in", "--out", tmp_path / "set")
+    assert re.search(r"a/0.jpg: Corrupt JPEG data: \d\d extraneous bytes before marker 0xd9", said), said
+    assert "b/2.jpg: " in said and "doubtful    2 of 4 images (50.0 %)" in said
+
+
+def test_classes_without_images_and_equal_images_are_named(tmp_path):
+    for name, count in ("a", 3), ("b", 1), ("c", 3):
+        for n in range(count):
+            picture(tmp_path / "in" / name / f"{n}.jpg")
+    assert "warning     1 of 3 classes have no image in the validation split: 'b'" in good(
+        tmp_path / "in", "--out", tmp_path / "held", "--validation", "0.4")
+    (tmp_path / "in/b/0.jpg").write_bytes(b"no picture")
+    assert "warning     1 of 3 classes have no image in the train split: 'b'" in good(
+        tmp_path / "in", "--out", tmp_path / "set", "--broken", "skip")
+    shutil.copy(tmp_path / "in/a/0.jpg", tmp_path / "in/c/9.jpg")
+    assert "1 image(s) have the same bytes as an image of another class, such as a/0.jpg and c/9.jpg" in good(
+        tmp_path / "in", "--out", tmp_path / "same", "--broken", "skip")
+    (tmp_path / "list.txt").write_text("a/0.jpg 1\r\na/1.jpg 3\r\n")
+    said = good(tmp_path / "in", "--list", tmp_path / "list.txt", "--out", tmp_path / "list")
+    assert "warning     2 of 4 classes have no image in the train split: '0', '2'" in said
+    picture(tmp_path / "cases/Cat/0.jpg")
+    picture(tmp_path / "cases/cat/1.jpg")
+    assert "the classes 'Cat' and 'cat' differ only in upper and lower case" in good(
+        tmp_path / "cases", "--out", tmp_path / "cases-set")
