@@ -72,10 +72,11 @@ DataCommand declare_images(CommandLine& program) {
   CLI::App& c = program.add(
       "images",
       "Turns folders, lists or tar files of JPEG and PNG images into a data set. INPUT is a folder with train/ and "
-      "val/ (or validation/), each with a folder per class, or with a tar file per class (n01440764.tar, not "
-      "compressed; read in place); or it holds the class folders (or tar files) itself. JPEG files are stored as they "
-      "are; PNG files and CMYK JPEGs become RGB JPEGs. Several ranks share the work: mpirun -n 8 ringtrain-data images "
-      "... gives the same bytes as one.");
+      "val/ (training, valid, dev, ... in any case), each with a folder per class, or with a tar file per class "
+      "(n01440764.tar, not compressed; read in place); or it holds the class folders (or tar files) itself; or it is a "
+      "tar file of such a folder. JPEG files are stored as they are; PNG files and CMYK JPEGs become RGB JPEGs. "
+      "Several "
+      "ranks share the work: mpirun -n 8 ringtrain-data images ... gives the same bytes as one.");
   struct Typed : ImagesOptions {
     std::vector<std::string> words;
   };

@@ -145,6 +145,8 @@ std::string printable(std::string text) {
 
 std::string escape_invalid_utf8(std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
+  if (find_invalid_utf8(text) == std::string_view::npos && text.find("\\x") == std::string_view::npos)
+    return std::string(text);
   std::string result;
   while (!text.empty()) {
     const std::size_t length = symbol_length(text);
@@ -153,6 +155,7 @@ std::string escape_invalid_utf8(std::string_view text) {
       result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
     } else {
       result += text.substr(0, length);
+      if (text[0] == '\\') result += '\\';
     }
     text.remove_prefix(std::max<std::size_t>(length, 1));
   }

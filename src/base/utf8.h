@@ -32,7 +32,8 @@ std::string shown(std::string_view text);
 // the like. Line ends and tabs stay.
 std::string printable(std::string text);
 
-// Writes bytes that are not valid UTF-8 as \xe9 and the like. Valid text stays as it is.
+// Writes bytes that are not valid UTF-8 as \xe9 and the like. Different texts give different results: in a text that
+// has such bytes, or holds "\x" itself, each backslash is doubled. Other text stays as it is.
 std::string escape_invalid_utf8(std::string_view text);
 
 // Removes white space (ASCII, no-break and ideographic spaces, byte-order marks) from both ends. The text must be valid

@@ -45,5 +45,13 @@ TEST(Utf8, CaseIsChangedSymbolBySymbol) {
   EXPECT_EQ(upper_case("aBc \u00e9\u03b4-9"), "ABC \u00c9\u0394-9");
 }
 
+TEST(Utf8, BytesThatAreNotUtf8AreEscapedAndDifferentTextsStayDifferent) {
+  EXPECT_EQ(escape_invalid_utf8("caf\xC3\xA9 \\"), "caf\xC3\xA9 \\");
+  EXPECT_EQ(escape_invalid_utf8("caf\xE9"), "caf\\xe9");
+  EXPECT_EQ(escape_invalid_utf8("caf\xE8"), "caf\\xe8");
+  EXPECT_EQ(escape_invalid_utf8("caf\\xe9"), "caf\\\\xe9");  // a folder that is really called so
+  EXPECT_EQ(escape_invalid_utf8("\\ \xE9"), "\\\\ \\xe9");
+}
+
 }  // namespace
 }  // namespace ringtrain
