@@ -10,7 +10,7 @@ MAKEFLAGS += --no-builtin-rules
 # A build remembers the variables that were given on its command line: `make run` after `make demo CUDA=0` must not
 # compile everything again with CUDA. An empty value, or CUDA=auto, makes it forget a variable. Variables of the
 # environment come before remembered ones.
-HOMES := MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG JSON CLI11 GTEST
+HOMES := MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG UTF8PROC JSON CLI11 GTEST
 ifneq ($(filter-out help setup dist clean format,$(or $(MAKECMDGOALS),all)),)
   REMEMBERED := CXX OPTIMISE WARNINGS UNITY CUDA CUDA_ARCHITECTURES $(HOMES:=_HOME)
   -include build/chosen.mk
@@ -37,7 +37,7 @@ FLAGS := -std=c++20 $(OPTIMISE) -fopenmp $(WARNINGS)
 CUDA ?= auto
 export NAMES COLUMN # for `make demo`
 export PICTURES PICTURES_COUNT STUDIES RANKS DIGITS # for `make study`
-export CXX CUDA CUDA_ARCHITECTURES MPI_HOME CUDA_HOME CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME JSON_HOME CLI11_HOME GTEST_HOME
+export CXX CUDA CUDA_ARCHITECTURES MPI_HOME CUDA_HOME CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME UTF8PROC_HOME JSON_HOME CLI11_HOME GTEST_HOME
 
 # Finds the Python with the modules that plots and tests use. Only a distribution's own python3 sees its packages.
 find_python = for python in python3 /usr/bin/python3; do \
@@ -98,7 +98,7 @@ CUDA_KERNEL_OBJECTS := $(CUDA_KERNELS:src/%=build/obj/%.o)
 LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(if $(filter on,$(CUDA_STATE)),$(WITHOUT_CUDA_PATTERNS),$(CUDA_PATTERNS)),$(call sources,src))
 DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% $(SHARED_SOURCES),$(LIBRARY_SOURCES))
 
-INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
+INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(UTF8PROC_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
 # Code that computes no tensors is compiled with -O1, which takes less time.
 COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% build/unity/src_$(f)-%) \
   $(foreach f,data_prep tests/unit tests/mpi tests/gpu tests/fuzz,$(f)/% build/unity/$(subst /,_,$(f))%)
@@ -106,7 +106,7 @@ COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% bu
 UNIT_FLAGS := $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage)
 COMPILE = $(CXX) $(FLAGS) $(if $(filter $(COLD),$<),-O1) $(if $(filter build/unity/%,$<),$(UNIT_FLAGS)) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
 LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o %.a,$^)
-DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(MPI_LIBS) -lpthread
+DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(UTF8PROC_LIBS) $(MPI_LIBS) -lpthread
 LIBRARIES = $(CUDA_LIBS) $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES)
 # Only these sources see CUDA's headers. The rest of the program stays free of them.
 $(call single_objects,$(CUDA_SOURCES)): INCLUDES += $(CUDA_CFLAGS)
@@ -286,8 +286,8 @@ help:
 	@echo "make dist                     the files of the last commit: build/ringtrain-*.tar.gz"
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
-	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME JSON_HOME CLI11_HOME GTEST_HOME CUDA_HOME CUDNN_HOME"
-	@echo "           CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
+	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME UTF8PROC_HOME JSON_HOME CLI11_HOME GTEST_HOME CUDA_HOME"
+	@echo "           CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
 	@echo "           Later builds keep those of the command line, but not PYTHON."
 
 # Commands that build first do so on all cores, unless the user gives a number of jobs.

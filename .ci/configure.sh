@@ -241,6 +241,10 @@ find_library PNG_HOME png.h png libpng-dev libpng libpng
 png_cflags=$cflags png_libs=$libs
 png_version=$(macro PNG_LIBPNG_VER_STRING png.h $cflags)
 
+find_library UTF8PROC_HOME utf8proc.h utf8proc libutf8proc-dev utf8proc libutf8proc
+utf8proc_cflags=$cflags utf8proc_libs=$libs
+utf8proc_version=$(macro UTF8PROC_VERSION_MAJOR.UTF8PROC_VERSION_MINOR.UTF8PROC_VERSION_PATCH utf8proc.h $cflags)
+
 find_library JSON_HOME nlohmann/json.hpp "" nlohmann-json3-dev nlohmann-json nlohmann_json
 json_cflags=$cflags
 json_version=$(macro NLOHMANN_JSON_VERSION_MAJOR.NLOHMANN_JSON_VERSION_MINOR.NLOHMANN_JSON_VERSION_PATCH nlohmann/json.hpp $cflags)
@@ -283,6 +287,8 @@ JPEG_CFLAGS := $jpeg_cflags
 JPEG_LIBS := $jpeg_libs
 PNG_CFLAGS := $png_cflags
 PNG_LIBS := $png_libs
+UTF8PROC_CFLAGS := $utf8proc_cflags
+UTF8PROC_LIBS := $utf8proc_libs
 JSON_CFLAGS := $json_cflags
 CLI11_CFLAGS := $cli11_cflags
 GTEST_CFLAGS := $gtest_cflags
@@ -308,6 +314,7 @@ cat << END
   oneDNN     $dnnl_version
   libjpeg    turbo $jpeg_version
   libpng     $png_version
+  utf8proc   $utf8proc_version
   JSON       nlohmann $json_version
   CLI11      $cli11_version
   GoogleTest $gtest_line

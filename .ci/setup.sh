@@ -2,7 +2,7 @@
 # Installs on Debian what the build, the tests and the plots need. On other systems it lists what is missing.
 #   .ci/setup.sh [tests]     tests: also Lmod (0.5 MB), with which a test loads the installed module
 set -u
-packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml-cpp-dev libdnnl-dev libjpeg-dev libpng-dev nlohmann-json3-dev libcli11-dev
+packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml-cpp-dev libdnnl-dev libjpeg-dev libpng-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev wamerican hdf5-tools python3 python3-numpy python3-scipy python3-matplotlib python3-h5py python3-yaml python3-pytest"
 
 [ "${1:-}" != tests ] || packages+=" lmod"
@@ -48,9 +48,9 @@ fi
 echo "These Debian packages are not installed, and there is no apt-get with root or sudo here:"
 echo "  $(echo $missing)"
 echo "Install them (sudo apt-get install ...), or use what your site has:"
-echo "  modules  module load gcc openmpi hdf5 yaml-cpp onednn libjpeg-turbo libpng nlohmann-json cli11 googletest python"
-echo "  spack    spack load gcc openmpi hdf5 yaml-cpp onednn libjpeg-turbo libpng nlohmann-json cli11 googletest py-matplotlib py-h5py py-pyyaml py-pytest"
-echo "  or set MPI_HOME, HDF5_HOME, YAML_CPP_HOME, DNNL_HOME, JPEG_HOME, PNG_HOME, JSON_HOME, CLI11_HOME, GTEST_HOME to their folders."
+echo "  modules  module load gcc openmpi hdf5 yaml-cpp onednn libjpeg-turbo libpng utf8proc nlohmann-json cli11 googletest python"
+echo "  spack    spack load gcc openmpi hdf5 yaml-cpp onednn libjpeg-turbo libpng utf8proc nlohmann-json cli11 googletest py-matplotlib py-h5py py-pyyaml py-pytest"
+echo "  or set MPI_HOME, HDF5_HOME, YAML_CPP_HOME, DNNL_HOME, JPEG_HOME, PNG_HOME, UTF8PROC_HOME, JSON_HOME, CLI11_HOME, GTEST_HOME to their folders."
 echo "Looking for the libraries themselves:"
 probe=$(mktemp)
 trap 'rm -f "$probe"' EXIT

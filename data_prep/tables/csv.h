@@ -1,55 +1,47 @@
-// Reads the names in a file of any size: one per line, or one column of a CSV file (RFC 4180).
+// Reads the records of tables whose fields are separated by commas, semicolons, tabs or another character (RFC 4180).
 //
-// for_each_name() is what the conversion of names calls. It looks at the ending of the file's name to choose between
-// lines and CSV. For CSV, choose_column() finds the column in the first record, and CsvReader reads one record after
-// the other through a buffer, so the file need not fit into memory. Names are passed on unchanged. Trimming and
-// dropping names is the work of data_prep/text/clean_names.cpp.
+// Libraries such as libcsv read records, too. They name no lines in errors, and cannot tell quotes that are letters
+// from quotes around a field. Guessing the separator needs this reader for each candidate.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <istream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "data_prep/tables/lines.h"
+
 namespace ringtrain {
 
-// Reads the records of a CSV text. A quoted field may hold separators, line ends and doubled quotes. Lines end in LF or
-// CRLF. A byte-order mark is skipped. The separator (comma, semicolon or tab) is taken from the first record.
+struct CsvFormat {
+  char separator = ',';  // '\n': none, so that each line is one field
+  bool quotes = true;    // false: quotation marks are letters
+};
+
+inline constexpr std::size_t longest_table_line = std::size_t{64} << 20;  // bytes; the limit of a record, too
+
+// A quoted field may hold separators, line ends and doubled quotes. Spaces between a separator and a quotation mark are
+// left out. In a table with tabs, a quotation mark that is not closed in its line is a letter, unless the lines up to
+// the closing one make up exactly one record.
 class CsvReader {
  public:
-  CsvReader(std::istream& in, std::string file_name);
-  // Returns false at the end. Throws Error that names the line if a quoted field never ends.
+  CsvReader(LineReader& lines, CsvFormat format) : lines_(lines), format_(format) {}
+  // Returns false at the end. An empty line gives one empty field. Throws Error that names the line if a quoted field
+  // never ends, or if something stands between its end and the next separator.
   bool next(std::vector<std::string>& fields);
-  std::int64_t line() const { return record_line_; }  // first line of the last record, counted from 1
+  std::int64_t line() const { return record_line_; }                 // first line of the last record, counted from 1
+  std::int64_t inner_line_ends() const { return inner_line_ends_; }  // the line ends in quoted fields, so far
 
  private:
-  int get();
-  int peek();
-  bool fill();
-  void choose_separator();
+  void add_line(std::string_view line, std::vector<std::string>& fields);
+  std::size_t opening_quote(std::string_view line, std::size_t at) const;
+  bool is_around_field(std::string_view after_quote, std::size_t fields_before);
 
-  std::istream& in_;
-  std::string file_name_, buffer_;
-  std::size_t position_ = 0;
-  std::int64_t line_ = 1, record_line_ = 1;
-  char separator_ = ',';
+  LineReader& lines_;
+  CsvFormat format_;
+  std::size_t width_ = 0;  // fields of the first record; 0: it is not read yet
+  std::int64_t record_line_ = 1, inner_line_ends_ = 0;
+  bool quoted_ = false;  // the record goes on in the next line
 };
-
-// Returns the column of names: the one asked for, or the one called "name" (in any case), or the only one whose header
-// contains "name". Throws Error that lists the columns.
-std::size_t choose_column(const std::vector<std::string>& header, const std::string& asked,
-                          const std::string& file_name);
-
-struct NameSource {
-  std::string path;    // "-": standard input
-  std::string column;  // not empty: CSV; empty: CSV when the path ends in .csv or .tsv
-};
-
-// Calls `use` with every name, unchanged. Returns the column's header, or "" for lines. `short_records` counts CSV
-// records that have no such field. Throws Error if the file cannot be read.
-std::string for_each_name(const NameSource& source, const std::function<void(std::string_view)>& use,
-                          std::int64_t& short_records);
 
 }  // namespace ringtrain

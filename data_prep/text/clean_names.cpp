@@ -2,8 +2,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/unicode.h"
 #include "base/utf8.h"
+#include "data_prep/text/encoding.h"
 #include "data_prep/text/names.h"
+#include "data_prep/text/plain_form.h"
 
 namespace ringtrain {
 namespace {
@@ -27,14 +30,27 @@ std::string shortened(std::string_view name) {
 void drop(CleanNames& result, const std::string& reason, std::uint64_t count, std::string_view example) {
   Dropped& dropped = result.dropped[reason];
   dropped.count += count;
-  if (!example.empty() && dropped.examples.size() < examples_kept) dropped.examples.push_back(shortened(example));
+  if (!example.empty() && dropped.examples.size() < examples_kept)
+    dropped.examples.push_back("'" + shortened(example) + "'");
 }
 
-bool has_control_character(std::string_view name) {
-  return std::any_of(name.begin(), name.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte < 0x20 || byte == 0x7F;
-  });
+// Returns whether a symbol of the name is one of those that `test` asks for.
+template <class Test>
+bool has_symbol(std::string_view name, Test&& test) {
+  while (!name.empty()) {
+    const std::size_t length = symbol_length(name);
+    if (test(decode_symbol(name.substr(0, length)))) return true;
+    name.remove_prefix(length);
+  }
+  return false;
+}
+
+bool is_beyond_ascii(std::uint32_t code) {
+  return code >= 0x80;
+}
+
+bool is_replacement(std::uint32_t code) {
+  return code == 0xFFFD;  // what programs write for bytes that they cannot read
 }
 
 std::size_t symbols_in(std::string_view name) {
@@ -42,26 +58,45 @@ std::size_t symbols_in(std::string_view name) {
       std::count_if(name.begin(), name.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));
 }
 
-// Every alphabet requires that a name is valid UTF-8, not empty, not too long, and without control characters.
+// Every alphabet requires that a name is valid UTF-8, not empty, not too long, and without control characters. Names
+// are counted in their plain form.
 NameTable read_raw_names(const NamesOptions& options, CleanNames& result) {
   NameTable raw;
-  std::int64_t short_records = 0;
-  result.column = for_each_name(
-      options.input,
-      [&](std::string_view text) {
-        ++result.read;
-        if (find_invalid_utf8(text) != std::string_view::npos) return drop(result, "not valid UTF-8", 1, text);
-        const std::string_view name = trim(text);
-        if (name.empty()) return drop(result, "empty", 1, {});
-        if (has_control_character(name)) return drop(result, "control character", 1, name);
-        if (symbols_in(name) > static_cast<std::size_t>(options.longest)) {
-          return drop(result, cat("longer than ", options.longest, " symbols"), 1, name);
-        }
-        raw.add(name);
-      },
-      short_records);
-  if (short_records > 0) drop(result, "record without that column", static_cast<std::uint64_t>(short_records), {});
-  result.read += static_cast<std::uint64_t>(short_records);
+  std::uint64_t invalid = 0, beyond_ascii = 0;
+  const auto use = [&](std::string_view text) {
+    ++result.read;
+    if (find_invalid_utf8(text) != std::string_view::npos) {
+      ++invalid;
+      return drop(result, "not valid UTF-8", 1, text);
+    }
+    beyond_ascii += has_symbol(text, is_beyond_ascii);
+    FormChanges changes;
+    const std::string name = plain_form(text, changes);
+    if (name.empty()) return drop(result, "empty", 1, {});
+    if (has_symbol(name, is_control)) return drop(result, "control character", 1, name);
+    if (has_symbol(name, is_replacement)) return drop(result, "symbol U+FFFD, a letter that was lost before", 1, name);
+    if (symbols_in(name) > static_cast<std::size_t>(options.longest)) {
+      return drop(result, cat("longer than ", options.longest, " symbols"), 1, name);
+    }
+    result.composed += changes.composed;
+    result.without_invisible += changes.invisible;
+    result.with_plain_spaces += changes.spaces;
+    raw.add(name);
+  };
+  const auto drop_row = [&](const std::string& reason, std::int64_t line) {
+    ++result.read;
+    Dropped& dropped = result.dropped[reason];
+    if (dropped.count++ < examples_kept) dropped.examples.push_back(cat("line ", line));
+  };
+  result.source = for_each_name(options.input, {use, drop_row});
+  const std::string file_name = shown_path(options.input.path);
+  const std::string convert = cat("convert it from its encoding, such as: ", iconv_command("WINDOWS-1252", file_name));
+  if (invalid > 1 && invalid > beyond_ascii) {
+    throw Error(cat(file_name, ": ", invalid, " names, such as ", result.dropped["not valid UTF-8"].examples[0],
+                    ", are not valid UTF-8, and only ", beyond_ascii, " names with symbols beyond ASCII are"),
+                convert);
+  }
+  if (invalid > 0) result.advice = cat("If the file has another encoding, ", convert);
   return raw;
 }
 
@@ -119,7 +154,7 @@ CleanNames read_clean_names(const NamesOptions& options) {
     if (study31 && !fits_study31(raw.name(i))) {
       drop(result, "symbol outside the alphabet", raw.count(i), raw.name(i));
     } else {
-      cased.add(result.lowercase ? lower_case(raw.name(i)) : std::string(raw.name(i)), raw.count(i));
+      cased.add(result.lowercase ? composed(lower_case(raw.name(i))) : std::string(raw.name(i)), raw.count(i));
     }
   }
   result.alphabet = study31 ? Alphabet::study31() : alphabet_of(cased, options.drop_rare);

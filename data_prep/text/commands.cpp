@@ -13,8 +13,8 @@ namespace ringtrain {
 DataCommand declare_names(CommandLine& program) {
   CLI::App& c =
       program.add("names",
-                  "Turns names into a data set of prefixes. INPUT has one name a line, or is a CSV file with a "
-                  "header; '-' is standard input.");
+                  "Turns names into a data set of prefixes. INPUT has one name a line, or is a table (CSV, TSV) with "
+                  "a header; '-' is standard input.");
   struct Typed : NamesOptions {
     std::vector<std::string> words;
     bool lower_case = false;
@@ -23,9 +23,15 @@ DataCommand declare_names(CommandLine& program) {
   add_operands(c, o->words, "INPUT");
   add_file_options(c, *o, "2");
   c.add_option("--column", o->input.column,
-               "the CSV column; without it, a file that ends in .csv or .tsv uses the column 'name', or the only one "
-               "whose header contains 'name'")
+               "the table's column, by its header or its number; without it, a file that ends in .csv, .tsv, .tab or "
+               ".psv uses the column 'name', or the only one whose header contains 'name'")
       ->type_name("NAME");
+  c.add_option("--separator", o->input.separator,
+               "what separates the table's fields: a character, or comma, semicolon, tab, pipe, space, none (each line "
+               "is one name) [guessed from the first lines]")
+      ->type_name("CHARACTER");
+  c.add_flag("!--no-header", o->input.has_header, "the table's first line is a record; --column is a number then");
+  c.add_flag("!--no-quotes", o->input.has_quotes, "quotation marks are letters, as in some tables with tabs");
   c.add_option("--alphabet", o->alphabet,
                "study31 (* + a-z - . space; other names are dropped) or auto (every symbol that occurs, at most 252) "
                "[study31 if 95 % of the names fit into it, otherwise auto]")

@@ -7,10 +7,12 @@
 #include "base/cpu_quota.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "base/utf8.h"
 #include "data/sampler.h"
 #include "data_prep/common/keyed_draw.h"
 #include "data_prep/common/parallel.h"
 #include "data_prep/common/shard_writer.h"
+#include "data_prep/tables/separator.h"
 
 namespace ringtrain {
 namespace {
@@ -156,16 +158,43 @@ void check(const NamesOptions& options) {
   }
 }
 
+void print_source(const CleanNames& clean, const std::string& path, std::ostream& log) {
+  const NameTableInfo& source = clean.source;
+  log << "names       " << path;
+  if (source.separator != '\n' || !source.column.empty())
+    log << ", column " << shown(source.column) << ", separated by " << separator_name(source.separator);
+  log << "\n";
+  if (source.column.empty()) return;
+  log << "lines       " << source.lines << ": " << clean.read << " rows, " << source.header_lines << " of the header";
+  if (source.inner_line_ends > 0) log << ", " << source.inner_line_ends << " more inside quoted fields";
+  log << "\n";
+}
+
+void print_changes(const CleanNames& clean, std::ostream& log) {
+  const auto line = [&](std::uint64_t count, const char* what) {
+    if (count > 0) log << "changed     " << count << " " << what << "\n";
+  };
+  line(clean.composed, "names to Unicode's composed form (NFC)");
+  line(clean.without_invisible, "names: invisible symbols, such as zero-width spaces and soft hyphens, were removed");
+  line(clean.with_plain_spaces, "names: no-break and other unusual spaces became plain ones");
+}
+
 void print(const NamesReport& report, const NamesOptions& options, std::ostream& log) {
   const CleanNames& clean = report.clean;
-  log << "names       " << options.input.path << (clean.column.empty() ? "" : ", column '" + clean.column + "'") << "\n"
-      << "kept        " << clean.kept << " of " << clean.read << " (" << clean.names.size() << " distinct)\n";
+  print_source(clean, options.input.path, log);
+  log << "kept        " << clean.kept << " of " << clean.read << " (" << clean.names.size() << " distinct)\n";
   for (const auto& [reason, dropped] : clean.dropped) {
     log << "dropped     " << dropped.count << " " << reason;
     for (std::size_t i = 0; i < dropped.examples.size(); ++i)
-      log << (i == 0 ? ", such as '" : "', '") << dropped.examples[i];
-    log << (dropped.examples.empty() ? "\n" : "'\n");
+      log << (i == 0 ? ", such as " : ", ") << dropped.examples[i];
+    log << "\n";
   }
+  if (!clean.advice.empty()) log << "            " << clean.advice << "\n";
+  if (clean.source.short_rows > 0) {
+    log << "note        " << clean.source.short_rows << " rows have fewer fields than the header (first line "
+        << clean.source.first_short_row << "); their names are used\n";
+  }
+  print_changes(clean, log);
   log << "alphabet    " << clean.alphabet.name() << ", " << clean.alphabet.vocabulary().size() << " symbols, "
       << (clean.lowercase ? "lower case" : "case kept") << "\n";
   const auto line = [&](const std::string& split, const NamesReport::Split& part) {

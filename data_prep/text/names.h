@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "data_prep/tables/csv.h"
+#include "data_prep/tables/name_source.h"
 #include "data_prep/tables/name_table.h"
 #include "data_prep/text/alphabet.h"
 
@@ -34,7 +34,7 @@ struct NamesOptions {
   std::string license = "unknown";
 };
 
-// The names that were dropped for one reason: how many, and the first few of them.
+// What was dropped for one reason: how many rows, and the first few names (in quotes) or lines.
 struct Dropped {
   std::uint64_t count = 0;
   std::vector<std::string> examples;
@@ -44,9 +44,11 @@ struct CleanNames {
   NameTable names;  // sorted; lower-case unless case is kept
   Alphabet alphabet;
   bool lowercase = true;
-  std::uint64_t read = 0, kept = 0;  // every occurrence counts
+  std::uint64_t read = 0, kept = 0;  // rows; read is kept and all that were dropped
   std::map<std::string, Dropped> dropped;
-  std::string column;
+  std::uint64_t composed = 0, without_invisible = 0, with_plain_spaces = 0;  // names whose form was changed
+  NameTableInfo source;
+  std::string advice;  // for the user, if there is any
 };
 
 struct NamesReport {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -10,9 +11,13 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/unicode.h"
 #include "base/utf8.h"
 #include "data_prep/common/shard_writer.h"
+#include "data_prep/tables/name_source.h"
 #include "data_prep/text/alphabet.h"
+#include "data_prep/text/encoding.h"
+#include "data_prep/text/plain_form.h"
 
 namespace ringtrain {
 namespace {
@@ -34,16 +39,109 @@ std::string read_all(const std::string& path) {
   return text;
 }
 
-// Changes Windows line ends (CR LF) to "\n", in place. Returns the number of line ends that it changed.
+// What was changed in a text, so that one letter is one symbol.
+struct TextChanges {
+  std::int64_t line_ends = 0, byte_order_marks = 0, end_marks = 0;
+  std::int64_t composed = 0;                        // symbols fewer
+  std::map<std::uint32_t, std::int64_t> invisible;  // symbols that cannot be seen, and stay; their numbers
+};
+
+// Changes the line ends of Windows (CR LF) and of old Macs (CR) to "\n", in place. Returns how many it changed.
 std::int64_t unify_line_ends(std::string& text) {
   std::size_t to = 0;
+  std::int64_t changed = 0;
   for (std::size_t from = 0; from < text.size(); ++from) {
-    if (text[from] == '\r' && from + 1 < text.size() && text[from + 1] == '\n') continue;
-    text[to++] = text[from];
+    const bool is_return = text[from] == '\r';
+    changed += is_return;
+    if (is_return && from + 1 < text.size() && text[from + 1] == '\n') continue;
+    text[to++] = is_return ? '\n' : text[from];
   }
-  const auto removed = static_cast<std::int64_t>(text.size() - to);
   text.resize(to);
+  return changed;
+}
+
+std::int64_t symbols_in(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; });
+}
+
+// Removes all byte-order marks. Files that were joined have some in the middle.
+std::int64_t remove_marks(std::string& text) {
+  constexpr std::string_view mark = "\xEF\xBB\xBF";
+  std::int64_t removed = 0;
+  std::string result;
+  std::string_view rest = text;
+  for (std::size_t at; (at = rest.find(mark)) != std::string_view::npos; rest.remove_prefix(at + mark.size())) {
+    result += rest.substr(0, at);
+    ++removed;
+  }
+  if (removed > 0) text = result.append(rest);
   return removed;
+}
+
+// Throws Error that says where the text is not valid UTF-8 and how often.
+void check_utf8(const std::string& text, const std::string& name) {
+  const std::size_t first = find_invalid_utf8(text);
+  if (first == std::string::npos) return;
+  std::int64_t invalid = 0, beyond_ascii = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = symbol_length(std::string_view(text).substr(i));
+    invalid += length == 0;
+    beyond_ascii += length > 1;
+    i += std::max<std::size_t>(1, length);
+  }
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(first), '\n');
+  throw Error(cat(name, ": byte ", first, " (line ", line, ") is not valid UTF-8; so are ", invalid, " in all, and ",
+                  beyond_ascii, " symbols beyond ASCII are valid"),
+              invalid > beyond_ascii
+                  ? cat("convert the text from its encoding, such as: ", iconv_command("WINDOWS-1252", name),
+                        "; or use --alphabet bytes")
+                  : cat("repair them, or leave them out: iconv -c -f UTF-8 -t UTF-8; or use --alphabet bytes"));
+}
+
+TextChanges make_plain(std::string& text, const std::string& name) {
+  check_is_utf8_text(std::string_view(text).substr(0, 1 << 20), name);
+  check_utf8(text, name);
+  if (const std::size_t zero = text.find('\0'); zero != std::string::npos) {
+    throw Error(cat(name, ": has ", std::count(text.begin(), text.end(), '\0'), " zero bytes, the first at byte ", zero,
+                    ", expected text"),
+                "leave them out (tr -d '\\000'), or use --alphabet bytes");
+  }
+  TextChanges changes;
+  if (text.ends_with('\x1A')) {
+    text.pop_back();
+    changes.end_marks = 1;
+  }
+  changes.byte_order_marks = remove_marks(text);
+  changes.line_ends = unify_line_ends(text);
+  std::string plain = composed(text);
+  if (plain != text) changes.composed = std::max<std::int64_t>(1, symbols_in(text) - symbols_in(plain));
+  text = std::move(plain);
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = symbol_length(std::string_view(text).substr(i));
+    if (length > 1) {
+      const std::uint32_t code = decode_symbol(std::string_view(text).substr(i, length));
+      if (is_invisible(code) || is_control(code) || code == 0xFFFD) ++changes.invisible[code];
+    }
+    i += length;
+  }
+  return changes;
+}
+
+void print(const TextChanges& changes, std::ostream& log) {
+  if (changes.line_ends > 0)
+    log << "changed     " << changes.line_ends << " line ends of Windows or old Macs to plain ones\n";
+  if (changes.composed > 0)
+    log << "changed     letters to Unicode's composed form (NFC); " << changes.composed << " symbols fewer\n";
+  if (changes.byte_order_marks + changes.end_marks > 0)
+    log << "dropped     " << changes.byte_order_marks << " byte-order mark(s), " << changes.end_marks
+        << " end-of-file mark(s)\n";
+  for (const auto& [code, count] : changes.invisible) {
+    char number[16];
+    std::snprintf(number, sizeof number, "U+%04X", static_cast<unsigned>(code));
+    log << "note        the text has " << count << " times the symbol " << number
+        << (code == 0xFFFD ? ", which stands for a lost letter" : ", which cannot be seen") << "; it is kept\n";
+  }
 }
 
 Alphabet alphabet_of(const std::string& text, const std::string& kind, const std::string& path) {
@@ -58,10 +156,6 @@ Alphabet alphabet_of(const std::string& text, const std::string& kind, const std
     }
     if (lead < seen.size()) seen[lead] = true;
     const std::size_t length = bytes ? 1 : symbol_length(std::string_view(text).substr(i));
-    if (length == 0) {
-      throw Error(cat(path, ": byte ", i, " is not valid UTF-8"),
-                  "convert the text to UTF-8 (iconv), or use --alphabet bytes");
-    }
     const std::string symbol = text.substr(i, length);
     symbols.emplace(bytes ? lead : decode_symbol(symbol), symbol);
     i += length;
@@ -104,12 +198,8 @@ TextReport convert_text(const TextOptions& options, std::ostream& log) {
   check(options);
   OutputFiles files({options.out + "-train", options.out + "-validation"}, options.force);
   std::string text = read_all(options.input);
-  std::int64_t line_ends = 0;
-  if (options.alphabet == "auto") {
-    check_not_utf16(text, options.input);
-    if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
-    line_ends = unify_line_ends(text);
-  }
+  TextChanges changes;
+  if (options.alphabet == "auto") changes = make_plain(text, shown_path(options.input));
   const Alphabet alphabet = alphabet_of(text, options.alphabet, options.input);
   std::vector<std::uint8_t> ids;
   ids.reserve(text.size());
@@ -158,7 +248,7 @@ TextReport convert_text(const TextOptions& options, std::ostream& log) {
       << "train       " << report.train_characters << " characters\n"
       << "validation  " << held_out << " characters"
       << (held_out == 0 && !options.validation ? " (text too short)" : "") << "\n";
-  if (line_ends > 0) log << "changed     " << line_ends << " Windows line ends to plain ones\n";
+  print(changes, log);
   return report;
 }
 

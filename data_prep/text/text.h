@@ -24,8 +24,9 @@ struct TextReport {
   std::string dataset_uuid;
 };
 
-// Runs the whole conversion. `log` gets the messages for the user. With "auto", a byte-order mark is dropped and
-// Windows line ends become "\n". With "bytes", the text stays as it is.
+// Runs the whole conversion. `log` gets the messages for the user. With "auto", letters get Unicode's composed
+// form (NFC), byte-order marks are dropped, and line ends become "\n"; `log` says how many. With "bytes", the text
+// stays as it is.
 TextReport convert_text(const TextOptions& options, std::ostream& log);
 
 }  // namespace ringtrain

@@ -1,12 +1,8 @@
 #include "base/utf8.h"
 
-#include <ctype.h>
-#include <locale.h>
-#include <wctype.h>
+#include <utf8proc.h>
 
 #include <algorithm>
-
-#include "base/error.h"
 
 namespace ringtrain {
 namespace {
@@ -20,31 +16,14 @@ bool is_white_space(std::uint32_t code) {
          (code >= 0x2000 && code <= 0x200B) || code == 0x202F || code == 0xFEFF;
 }
 
-locale_t utf8_locale() {
-  static const locale_t locale = [] {
-    for (const char* name : {"C.UTF-8", "C.utf8", "en_US.UTF-8"}) {
-      if (const locale_t found = ::newlocale(LC_CTYPE_MASK, name, locale_t{})) return found;
-    }
-    return locale_t{};
-  }();
-  return locale;
-}
-
-std::string map_symbols(std::string_view text, int (*map_ascii)(int), wint_t (*map)(wint_t, locale_t)) {
+std::string map_symbols(std::string_view text, utf8proc_int32_t (*map)(utf8proc_int32_t)) {
   std::string result;
   result.reserve(text.size());
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t length = symbol_length(text.substr(i));
     const std::uint32_t code = decode_symbol(text.substr(i, length));
+    result += encode_symbol(static_cast<std::uint32_t>(map(static_cast<utf8proc_int32_t>(code))));
     i += length;
-    if (code < 0x80) {
-      result += static_cast<char>(map_ascii(static_cast<int>(code)));
-      continue;
-    }
-    if (utf8_locale() == locale_t{})
-      throw Error("this system has no UTF-8 locale (C.UTF-8), which changing the case of letters needs",
-                  "install it, or convert the names with --keep-case");
-    result += encode_symbol(static_cast<std::uint32_t>(map(static_cast<wint_t>(code), utf8_locale())));
   }
   return result;
 }
@@ -163,18 +142,11 @@ std::string escape_invalid_utf8(std::string_view text) {
 }
 
 std::string lower_case(std::string_view text) {
-  return map_symbols(text, ::tolower, ::towlower_l);
+  return map_symbols(text, utf8proc_tolower);
 }
 
 std::string upper_case(std::string_view text) {
-  return map_symbols(text, ::toupper, ::towupper_l);
-}
-
-void check_not_utf16(std::string_view start, const std::string& file_name) {
-  if (start.starts_with("\xFF\xFE") || start.starts_with("\xFE\xFF")) {
-    throw Error(cat(file_name, ": is UTF-16 or UTF-32 text, expected UTF-8"),
-                cat("convert it: iconv -f UTF-16 -t UTF-8 ", file_name, " > utf8.txt"));
-  }
+  return map_symbols(text, utf8proc_toupper);
 }
 
 }  // namespace ringtrain

@@ -40,13 +40,8 @@ std::string escape_invalid_utf8(std::string_view text);
 // UTF-8.
 std::string_view trim(std::string_view text);
 
-// Changes case symbol by symbol with Unicode's simple mappings (glibc's C.UTF-8). The text must be valid UTF-8. Throws
-// Error for a symbol beyond ASCII if this system has no UTF-8 locale.
+// Changes case symbol by symbol with Unicode's simple mappings (utf8proc's). The text must be valid UTF-8.
 std::string lower_case(std::string_view text);
 std::string upper_case(std::string_view text);
-
-// Throws Error if `start`, the first bytes of an input file, begins with the byte-order mark of UTF-16 or of
-// little-endian UTF-32.
-void check_not_utf16(std::string_view start, const std::string& file_name);
 
 }  // namespace ringtrain

@@ -24,6 +24,25 @@ std::int64_t window_phase(const LoaderPlan& plan, std::int64_t epoch) {
   return static_cast<std::int64_t>(u * static_cast<double>(plan.sequence));
 }
 
+// Throws Error that says which keys can make the epoch long enough for one step.
+[[noreturn]] void throw_too_little(const DatasetIndex& index, const LoaderPlan& plan, std::int64_t samples) {
+  if (!index.text.running_text) {
+    throw Error(
+        cat(index.prefix, ": an epoch has only ", samples, " samples, but the global batch is ", plan.global_batch),
+        "use a smaller batch.global, or more data");
+  }
+  const bool streams = plan.order == TextOrder::streams;
+  // A step needs B streams of L targets, or B windows of L characters and as many that the random phase may skip.
+  const std::int64_t batch = streams ? (index.total - 1) / plan.sequence : index.total / plan.sequence - 1;
+  const std::int64_t sequence = streams ? (index.total - 1) / plan.global_batch : index.total / (plan.global_batch + 1);
+  std::string hint;
+  if (sequence >= 1) hint += cat("use a data.sequence of at most ", sequence, ", ");
+  if (batch >= 1) hint += cat(hint.empty() ? "use " : "", "a batch.global of at most ", batch, ", ");
+  throw Error(cat(index.prefix, ": has ", index.total, " characters, too few for one step of batch.global ",
+                  plan.global_batch, streams ? " streams" : " windows", " and data.sequence ", plan.sequence),
+              cat(hint, hint.empty() ? "use more text" : "or more text"));
+}
+
 }  // namespace
 
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
@@ -83,14 +102,13 @@ std::int64_t steps_per_epoch(const DatasetIndex& index, const LoaderPlan& plan) 
   check_loader_plan(index, plan);
   const std::int64_t samples = samples_per_epoch(index, plan);
   if (plan.evaluation) return divide_up(samples, plan.global_batch);
-  if (samples < plan.global_batch) {
-    const bool streams = plan.order == TextOrder::streams;
-    throw Error(cat(index.prefix, ": an epoch has ", streams ? "no step" : cat("only ", samples, " samples"),
-                    ", but the global batch is ", plan.global_batch,
-                    streams ? cat(" streams of at least ", plan.sequence, " characters") : ""),
-                "use a smaller batch.global, or more data");
-  }
+  if (samples < plan.global_batch) throw_too_little(index, plan, samples);
   return plan.course.keeps_rest ? divide_up(samples, plan.global_batch) : samples / plan.global_batch;
+}
+
+std::int64_t targets_not_read(const DatasetIndex& index, const LoaderPlan& plan) {
+  if (plan.order == TextOrder::rows) return 0;
+  return index.total - 1 - samples_per_epoch(index, plan) / plan.global_batch * plan.global_batch * plan.sequence;
 }
 
 StepRows::StepRows(const DatasetIndex& index, const LoaderPlan& plan, std::int64_t epoch, std::int64_t offset)

@@ -26,6 +26,10 @@ inline std::int64_t first_row_of_pass(const LoaderPlan& plan, const RowRange& ow
 // Throws Error if the plan contradicts itself or the data set.
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan);
 
+// Returns how many of the text's characters (without the first one, which nothing predicts) are no target in a training
+// epoch with this global batch.
+std::int64_t targets_not_read(const DatasetIndex& index, const LoaderPlan& plan);
+
 // The rows of the global batch at `offset` in the epoch. Row j of a global batch reads `targets` + 1 symbols (input 0
 // to target `targets` - 1), or one image (`targets` is 1).
 class StepRows {

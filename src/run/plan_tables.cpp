@@ -7,6 +7,7 @@
 #include "base/table.h"
 #include "config/branch.h"
 #include "config/schema.h"
+#include "data/row_plan.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"
 #include "run/memory_plan.h"
@@ -120,6 +121,14 @@ std::string describe_epoch(const RunPlan& plan) {
   const std::int64_t rest = plan.samples_per_epoch % plan.batch.global;
   const bool last = plan.course.keeps_rest && rest > 0;
   const std::string steps = with_thousands(plan.samples_per_epoch / plan.batch.global + (last ? 1 : 0)) + " steps; ";
+  const std::int64_t unread = plan.train.text.running_text ? targets_not_read(plan.train, plan.train_loader) : 0;
+  if (plan.train.text.running_text && !plan.course.keeps_rest) {
+    if (plan.train_loader.order == TextOrder::streams)
+      return cat(steps, with_thousands(unread), " of the text's ", with_thousands(plan.train.total - 1),
+                 " targets are never read, at the ends of the ", plan.batch.global, " streams");
+    return cat(steps, with_thousands(unread), " of the text's ", with_thousands(plan.train.total - 1),
+               " targets are not read in an epoch (", rest, " samples of each epoch's order, and the text's ends)");
+  }
   if (!plan.course.keeps_rest) return cat(steps, rest, " samples of each epoch's order are dropped");
   return steps + (last ? cat("the last one has the ", rest, " samples that are left") : "all samples count");
 }

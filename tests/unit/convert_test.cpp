@@ -13,6 +13,7 @@
 #include "data/dataset.h"
 #include "data/hdf5.h"
 #include "data_prep/common/shard_writer.h"
+#include "data_prep/tables/columns.h"
 #include "data_prep/text/names.h"
 #include "data_prep/text/text.h"
 #include "data_prep/verify.h"
@@ -203,11 +204,12 @@ TEST_F(Convert, CsvFollowsRfc4180) {
   options.validation = 0;
   options.alphabet = "auto";
   const NamesReport report = convert(options);
-  EXPECT_EQ(report.clean.column, "Animal's Name");
+  EXPECT_EQ(report.clean.source.column, "Animal's Name");
   EXPECT_EQ(kept(report), (Strings{"ann", "bo, the \"dog\""}));
   EXPECT_EQ(report.clean.dropped.at("control character").count, 1u);
   EXPECT_EQ(report.clean.dropped.at("empty").count, 1u);
   EXPECT_EQ(report.clean.dropped.at("record without that column").count, 1u);
+  EXPECT_EQ(report.clean.dropped.at("blank line").count, 1u);
 }
 
 TEST_F(Convert, CsvColumnsAreGuessedOrListed) {
@@ -400,7 +402,7 @@ TEST_F(Convert, TextOfAnyBytesComesBack) {
   options.input = file("b.bin", text);
   options.out = path("out");
   options.alphabet = "auto";
-  expect_contains(message_of([&] { convert_text(options, log_); }), "byte 1 is not valid UTF-8 [");
+  expect_contains(message_of([&] { convert_text(options, log_); }), "byte 1 (line 1) is not valid UTF-8");
   options.alphabet = "bytes";
   options.validation = 0;
   convert_text(options, log_);

@@ -11,7 +11,8 @@ namespace {
 
 std::vector<std::vector<std::string>> records_of(const std::string& text) {
   std::istringstream in(text);
-  CsvReader reader(in, "names.csv");
+  LineReader lines(in, "names.csv", longest_table_line);
+  CsvReader reader(lines, {});
   std::vector<std::vector<std::string>> records;
   for (std::vector<std::string> fields; reader.next(fields);) records.push_back(fields);
   return records;
@@ -34,10 +35,6 @@ void read(std::string_view input) {
   const std::string text(input);
   error_of([&] {
     const auto records = records_of(text);
-    // The separator is found in the line of the first record, even inside quotes.
-    if (records.empty() || records[0].size() < 2) return;
-    for (const std::string& field : records[0])
-      if (field.find_first_of("\n;\t,") != std::string::npos) return;
     expect(records_of(quoted(records)) == records, "quoted records read back the same");
   });
   for (const char* name : {"names.csv", "names.txt"}) {
@@ -47,7 +44,9 @@ void read(std::string_view input) {
     options.alphabet = input.size() % 3 == 0 ? "auto" : "";
     error_of([&] {
       const CleanNames clean = read_clean_names(options);
-      expect(clean.names.size() > 0 && clean.kept <= clean.read, "names that are kept have been read");
+      std::uint64_t dropped = 0;
+      for (const auto& [reason, part] : clean.dropped) dropped += part.count;
+      expect(clean.names.size() > 0 && clean.kept + dropped == clean.read, "every row is kept or dropped for a reason");
     });
   }
 }

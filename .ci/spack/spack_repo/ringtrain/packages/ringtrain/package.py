@@ -41,6 +41,7 @@ class Ringtrain(MakefilePackage, CudaPackage):
     depends_on("onednn")
     depends_on("libjpeg-turbo")
     depends_on("libpng")
+    depends_on("utf8proc")
     depends_on("nlohmann-json")
     depends_on("cli11")
     depends_on("googletest", when="+tests")
@@ -66,6 +67,7 @@ class Ringtrain(MakefilePackage, CudaPackage):
             "DNNL_HOME": "onednn",
             "JPEG_HOME": "libjpeg-turbo",
             "PNG_HOME": "libpng",
+            "UTF8PROC_HOME": "utf8proc",
             "JSON_HOME": "nlohmann-json",
             "CLI11_HOME": "cli11",
             "MPI_HOME": "mpi",

@@ -1,0 +1,122 @@
+#include "data_prep/tables/name_source.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "base/error.h"
+#include "data_prep/tables/columns.h"
+#include "data_prep/tables/csv.h"
+#include "data_prep/tables/separator.h"
+#include "data_prep/text/encoding.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::size_t longest_line = 1 << 16;  // bytes; a longer line cannot be a name
+constexpr const char* comment_reason = "comment (a line that begins with #)";
+
+NameTableInfo read_lines(LineReader& lines, bool check, const NameUser& user) {
+  if (check) check_is_no_table(lines);
+  for (LineReader::Line line; lines.next(line);) {
+    if (line.text.starts_with('#')) {
+      user.drop(comment_reason, lines.number());
+    } else {
+      user.use(line.text);
+    }
+  }
+  NameTableInfo info;
+  info.lines = lines.number();
+  return info;
+}
+
+// Returns the separator, and reads the line with which Excel names it.
+char find_separator(LineReader& lines, const NameSource& source, bool tabs_first) {
+  char separator = '\0';
+  LineReader::Line line;
+  const LineReader::Line* first = lines.peek(0);
+  const bool named = first != nullptr && is_separator_line(first->text, separator);
+  if (named) lines.next(line);
+  if (!source.separator.empty()) return separator_of(source.separator);
+  if (named) return separator;
+  return guess_separator(lines, {source.column, source.has_header, source.has_quotes, tabs_first});
+}
+
+void check_widths(const std::string& file_name, std::int64_t long_rows, std::int64_t first, std::int64_t rows,
+                  char separator) {
+  if (long_rows == 0 || 2 * long_rows <= rows) return;
+  throw Error(cat(file_name, ": ", long_rows, " of ", rows, " rows have more fields than the header, first line ",
+                  first, " (separator ", separator_name(separator), ")"),
+              "put fields that hold the separator in quotation marks, add the missing headers, or name the separator "
+              "with --separator");
+}
+
+NameTableInfo read_table(LineReader& lines, const NameSource& source, bool tabs_first, const NameUser& user) {
+  NameTableInfo info;
+  info.separator = find_separator(lines, source, tabs_first);
+  CsvReader reader(lines, {info.separator, source.has_quotes});
+  std::vector<std::string> fields;
+  std::size_t column = 0, width = 0;
+  std::int64_t rows = 0, long_rows = 0, first_long_row = 0;
+  info.header_lines = lines.number();
+  while (reader.next(fields)) {
+    if (is_blank_or_comment(fields, width)) {
+      user.drop(is_blank(fields) ? "blank line" : comment_reason, reader.line());
+      continue;
+    }
+    if (width == 0) {
+      column = choose_column(fields, source.column, lines.file_name(), source.has_header);
+      width = fields.size();
+      info.column = source.has_header ? fields[column] : cat("number ", column + 1);
+      if (source.has_header) {
+        info.header_lines += lines.number() - reader.line() + 1;
+        info.inner_line_ends -= reader.inner_line_ends();  // those of the header are lines of the header
+        continue;
+      }
+    }
+    ++rows;
+    if (count_filled(fields, width) > width) {
+      if (long_rows++ == 0) first_long_row = reader.line();
+      user.drop("record with more fields than the header", reader.line());
+    } else if (column >= fields.size()) {
+      user.drop("record without that column", reader.line());
+    } else {
+      if (fields.size() < width && info.short_rows++ == 0) info.first_short_row = reader.line();
+      user.use(fields[column]);
+    }
+  }
+  if (width == 0) throw Error(cat(lines.file_name(), ": is empty; expected a header with the columns' names"));
+  check_widths(lines.file_name(), long_rows, first_long_row, rows, info.separator);
+  info.lines = lines.number();
+  info.inner_line_ends += reader.inner_line_ends();
+  return info;
+}
+
+}  // namespace
+
+std::string shown_path(const std::string& path) {
+  return path == "-" ? standard_input_name : path;
+}
+
+NameTableInfo for_each_name(const NameSource& source, const NameUser& user) {
+  std::ifstream file;
+  if (source.path != "-") {
+    if (std::filesystem::is_directory(source.path)) throw Error(cat(source.path, ": is a directory, expected a file"));
+    errno = 0;
+    file.open(source.path, std::ios::binary);
+    if (!file) throw Error(cat(source.path, ": cannot open: ", std::strerror(errno)));
+  }
+  const std::string lower = ascii_lower(source.path);
+  const bool tabs = lower.ends_with(".tsv") || lower.ends_with(".tab");
+  const bool named_as_table = tabs || lower.ends_with(".csv") || lower.ends_with(".psv");
+  const bool one_name_a_line = source.separator == "none";
+  const bool is_table =
+      named_as_table || !source.column.empty() || !source.has_header || (!source.separator.empty() && !one_name_a_line);
+  LineReader lines(source.path == "-" ? std::cin : file, shown_path(source.path),
+                   is_table ? longest_table_line : longest_line);
+  return is_table ? read_table(lines, source, tabs, user) : read_lines(lines, !one_name_a_line, user);
+}
+
+}  // namespace ringtrain

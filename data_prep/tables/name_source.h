@@ -1,0 +1,45 @@
+// Reads the names in a file of any size: one per line, or one column of a table.
+//
+// for_each_name() is what the conversion of names calls. It looks at the options and at the ending of the file's name
+// to choose between lines (lines.h) and a table. For a table, it finds the separator (separator.h) and the column
+// (columns.h), and reads one record after the other (csv.h), so the file need not fit into memory. Names are passed on
+// unchanged. Cleaning them is the work of data_prep/text/clean_names.cpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ringtrain {
+
+struct NameSource {
+  std::string path;        // "-": standard input
+  std::string column;      // not empty: a table; empty: a table when the path ends in .csv, .tsv, .tab or .psv
+  std::string separator;   // as in separator_of(); not empty: a table; empty: it is guessed
+  bool has_header = true;  // false: a table whose first line is a record
+  bool has_quotes = true;  // false: quotation marks are letters
+};
+
+// What a file was read as.
+struct NameTableInfo {
+  std::string column;     // the column's header; "" for lines
+  char separator = '\n';  // '\n': lines
+  // Every line is a row, one of the header's lines, or a line end in a quoted field.
+  std::int64_t lines = 0, header_lines = 0, inner_line_ends = 0;
+  std::int64_t short_rows = 0, first_short_row = 0;  // rows with a name but fewer fields than the header; a line
+};
+
+// Called for every row: with the name, or with the reason why the row has none and the row's line.
+struct NameUser {
+  std::function<void(std::string_view)> use;
+  std::function<void(const std::string& reason, std::int64_t line)> drop;
+};
+
+// Throws Error if the file cannot be read, is no text, or if most of its records have more fields than the header.
+NameTableInfo for_each_name(const NameSource& source, const NameUser& user);
+
+std::string shown_path(const std::string& path);  // "standard input" for "-"
+
+}  // namespace ringtrain
