@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/diverged.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"
@@ -66,6 +67,8 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
     std::int64_t lines = plan.experiment.run.log_every_steps;
     if (lines == 0) lines = std::max<std::int64_t>(1, plan.schedule.steps_per_epoch / 20);
     recorder_ = std::make_unique<Recorder>(run_dir, progress_.position.step, plan.updates, lines, later);
+    watch_.emplace(plan);
+    watch_->read(run_dir);
   }
   stop_cost_ = from.knows_stop_cost ? from.stop_cost.value_or(StopCost{}) : try_save(run_dir);
   if (recorder_) {
@@ -115,6 +118,7 @@ int TrainingRun::run() {
 
     if (report.requests.signal > 0) prepare_to_leave();
     if (report.requests.fail > 0 && writer_) writer_->finish();  // throws the error of the write
+    if (report.requests.diverged > 0 && !leaving_ && !at_last_step()) end_diverged();
     stop = leaving_ || report.requests.stop > 0 || at_last_step();
     if (report.requests.stop > 0 && !at_last_step())
       end_.cause = reaches_stop_step() ? RunEnd::Cause::recorded_order : RunEnd::Cause::seconds;
@@ -189,6 +193,7 @@ Requests TrainingRun::requests() const {
   if (s.seconds > 0 && now_seconds() - begin_ >= s.seconds) r.stop = 1;
   if (c.every_seconds > 0 && now_seconds() - last_save_ >= c.every_seconds) r.save = 1;
   if (writer_->failed()) r.fail = 1;
+  if (watch_->has_diverged()) r.diverged = 1;
   if (trainer_.compares_copies() && plan_.experiment.communication.check_every_steps < 0 &&
       is_time_to_compare(now_seconds() - last_comparison_, trainer_.comparison_seconds()))
     r.check = 1;
@@ -199,6 +204,16 @@ Requests TrainingRun::requests() const {
 void TrainingRun::prepare_to_leave() {
   leaving_ = true;
   hold_signals();
+}
+
+// All ranks call this after the same step. The weights are of no use, so no checkpoint is written.
+void TrainingRun::end_diverged() {
+  finish_writing();
+  const std::string what = broadcast_string(communicator_, watch_ ? watch_->describe() : "", 0);
+  throw Diverged(
+      cat("step ", progress_.position.step, ": ", what),
+      "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm; stop.diverged_share=0 with "
+      "--resume trains on in spite of it");
 }
 
 bool TrainingRun::paused() const {
@@ -271,6 +286,11 @@ void TrainingRun::record(const StepReport& r, const SentBytes& sent) {
     progress_.dropped += r.served->dropped;
   }
   recorder_->step(s);
+  watch_->add({.step = s.step,
+               .samples = s.samples,
+               .elapsed_seconds = s.elapsed_seconds,
+               .scale_invariant_epoch = s.scale_invariant_epoch.value_or(0)},
+              s.loss);
   if (arrivals_)
     arrivals_->add({.step = r.position.step,
                     .update = r.served->update,

@@ -14,6 +14,7 @@
 #include "cluster/watchdog.h"
 #include "data/loader.h"
 #include "parallel/arrivals_file.h"
+#include "run/loss_watch.h"
 #include "run/machine.h"
 #include "run/plan.h"
 #include "run/record.h"
@@ -75,6 +76,7 @@ class TrainingRun {
   bool reaches_stop_step() const;
   std::string describe_nothing_to_do() const;
   void prepare_to_leave();
+  [[noreturn]] void end_diverged();
   void note_deaths();
   bool at_last_step() const;
   bool evaluation_due(bool at_end) const;
@@ -113,6 +115,7 @@ class TrainingRun {
   std::unique_ptr<NormRecomputation> norms_;  // null: evaluations use the statistics in the weights
   std::unique_ptr<CheckpointWriter> writer_;  // on rank 0, as is the recorder
   std::unique_ptr<Recorder> recorder_;
+  std::optional<LossWatch> watch_;          // on rank 0
   std::unique_ptr<ArrivalsFile> arrivals_;  // on rank 0 of an asynchronous run
   double begin_ = 0, last_save_ = 0, step_begin_ = 0;
   double last_comparison_ = 0;  // time of the last comparison of the ranks' copies, by rank 0's clock

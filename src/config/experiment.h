@@ -155,6 +155,7 @@ struct StopConfig {
   double epochs = 0;
   std::int64_t steps = 0;
   double seconds = 0;
+  double diverged_share = 0.25;  // a run ends when its loss has been above the first one for this share of it; 0: never
   std::string target_metric;  // "" | validation_loss | validation_accuracy
   double target_value = 0;
   bool operator==(const StopConfig&) const = default;

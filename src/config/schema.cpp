@@ -318,6 +318,13 @@ std::vector<Field> make_schema() {
       .means("The run ends after this many optimizer steps. 0: no such limit."),
     FIELD(stop.seconds).unit("seconds").from(0, second_limit).also({"time", "max_seconds"})
       .means("The run ends after this many seconds. The time before a resume counts too. 0: no such limit."),
+    FIELD(stop.diverged_share).how_it_runs().from(0, 1).also({"divergence_share", "early_divergence"})
+      .means("A run ends as diverged when the loss of every step has been above the loss of its first step for this share of "
+             "the run. The run ends with an error, and a trial of a study is recorded as diverged. The share is one of stop.steps or stop.epochs; "
+             "without them, of stop.seconds; without all three, the key has no effect. The loss must also be above that of a model that guesses "
+             "(the logarithm of the number of classes or characters). It must be above twice the first loss if the share has fewer than 20 "
+             "steps, or if the run begins with trained weights (branch.from), because the loss of such a run may rise. "
+             "0: such a run trains to its end."),
     FIELD(stop.target_metric).words({"", "validation_loss", "validation_accuracy"}).also({"target", "metric"})
       .means("Stop when an evaluation reaches target_value: a loss at or below it, an accuracy at or above it. "
              "\"\": off."),

@@ -31,8 +31,9 @@ struct WorkerNote {
   WorkerSums sums;
 };
 
-// The ranks' requests for their next meeting: signal, save, stop and fail of Requests in train/trainer.h.
-using Wishes = std::array<double, 4>;
+// The ranks' requests for their next meeting: signal, save, stop, fail and diverged of Requests in
+// train/trainer.h.
+using Wishes = std::array<double, 5>;
 
 // A message from server 0. It tells a worker what to do. The other servers get all messages and do what server 0 does.
 struct ServerOrder {

@@ -60,7 +60,7 @@ class ServedSteps : public Steps {
     report.before = positions_.at(step - 1);
     report.position = positions_.at(step);
     report.samples = report.position.samples - report.before->samples;
-    report.requests = {wishes[0], wishes[1], wishes[2], wishes[3]};
+    report.requests = {wishes[0], wishes[1], wishes[2], wishes[3], wishes[4]};
     parts_.trainer.stand_at(report.position);
     parts_.watchdog.step_finished(step);
     positions_.forget_before(step);
@@ -116,7 +116,7 @@ class ServerSteps : public ServedSteps {
   StepReport step(const Requests& r) override {
     const double waited = server_.waited_seconds(), moving = server_.moving_seconds();
     times_ = {};
-    const bool met = server_.step({r.signal, r.save, r.stop, r.fail});
+    const bool met = server_.step({r.signal, r.save, r.stop, r.fail, r.diverged});
     times_.workers = server_.waited_seconds() - waited;
     times_.communication = times_.workers + server_.moving_seconds() - moving;
     StepReport report = std::exchange(report_, {});

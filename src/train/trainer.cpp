@@ -50,6 +50,7 @@ class StepCounters {
                 r.save,
                 r.stop,
                 r.fail,
+                r.diverged,
                 r.check,
                 passes.bubble,
                 passes.boundary,
@@ -62,12 +63,12 @@ class StepCounters {
   double loss() const { return values_[0]; }
   double correct() const { return values_[1]; }
   double correct5() const { return values_[2]; }
-  Requests requests() const { return {values_[3], values_[4], values_[5], values_[6], values_[7]}; }
+  Requests requests() const { return {values_[3], values_[4], values_[5], values_[6], values_[7], values_[8]}; }
   // Returns the mean over `ranks` ranks.
-  PassTimes passes(int ranks) const { return {values_[8] / ranks, values_[9] / ranks}; }
-  double small_norms() const { return values_[10]; }  // squared norms of all small batches; 0: not measured
+  PassTimes passes(int ranks) const { return {values_[9] / ranks, values_[10] / ranks}; }
+  double small_norms() const { return values_[11]; }  // squared norms of all small batches; 0: not measured
   std::span<const double> small_norms_of_groups() const {
-    return std::span(values_).subspan(11, values_.size() - copies_ - 11);
+    return std::span(values_).subspan(12, values_.size() - copies_ - 12);
   }
   // Returns the counters of ReplicaCheck. They are empty if this step does not compare the copies.
   std::span<const double> copies() const { return std::span(values_).last(copies_); }

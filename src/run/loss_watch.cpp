@@ -1,0 +1,112 @@
+#include "run/loss_watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "base/cat.h"
+#include "base/json_input.h"
+#include "base/table.h"
+#include "config/branch.h"
+
+namespace ringtrain {
+namespace {
+
+// In a shorter stretch, a somewhat higher loss may be chance.
+constexpr std::int64_t steps_to_judge = 20, fewest_steps = 5;
+
+double loss_of_guessing(const DatasetIndex& train) {
+  const std::size_t words = train.is_image() ? train.image.class_ids.size() : train.text.vocabulary.size();
+  return words > 0 ? std::log(static_cast<double>(words)) : 0;
+}
+
+}  // namespace
+
+// The number of updates is not known if the batch follows the noise scale, or with AdaScale.
+RunLength run_length(const RunPlan& plan) {
+  const StopConfig& stop = plan.experiment.stop;
+  using Unit = RunLength::Unit;
+  if (plan.updates > 0) return {Unit::steps, static_cast<double>(plan.updates - plan.branch.position.step)};
+  if (stop.epochs > 0 && plan.adascale_times > 0) return {Unit::scale_invariant_epochs, stop.epochs};
+  if (stop.epochs > 0)
+    return {Unit::samples, stop.epochs * static_cast<double>(plan.samples_per_epoch) -
+                               static_cast<double>(plan.branch.position.samples)};
+  return {Unit::seconds, stop.seconds};
+}
+
+LossWatch::LossWatch(double share, RunLength length, double guessing)
+    : share_(share), length_(length), guessing_(guessing) {}
+
+LossWatch::LossWatch(const RunPlan& plan)
+    : LossWatch(plan.experiment.stop.diverged_share, run_length(plan), loss_of_guessing(plan.train)) {}
+
+void LossWatch::read(const std::string& run_dir) {
+  using Json = nlohmann::json;
+  if (share_ == 0 || length_.total <= 0) return;
+  std::ifstream in(run_dir + "/metrics.jsonl", std::ios::binary);
+  for (std::string line; std::getline(in, line);) {
+    const Json record = parse_json<Json>(line);
+    if (!record.is_object()) continue;
+    const auto number = [&](const char* key) {
+      const auto found = record.find(key);
+      return found != record.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
+    };
+    const auto integer = [&](const char* key) {
+      const auto found = record.find(key);
+      return found != record.end() ? integer_in<std::int64_t>(*found).value_or(0) : 0;
+    };
+    const std::optional<double> loss = number("loss");
+    if (!loss) continue;  // an evaluation
+    add({.step = integer("step"),
+         .samples = integer("samples"),
+         .elapsed_seconds = number("elapsed_seconds").value_or(0),
+         .scale_invariant_epoch = number("scale_invariant_epoch").value_or(0)},
+        *loss);
+  }
+}
+
+double LossWatch::measure(const LossPlace& place) const {
+  switch (length_.unit) {
+    case RunLength::Unit::steps:
+      return static_cast<double>(place.step);
+    case RunLength::Unit::samples:
+      return static_cast<double>(place.samples);
+    case RunLength::Unit::scale_invariant_epochs:
+      return place.scale_invariant_epoch;
+    case RunLength::Unit::seconds:
+      break;
+  }
+  return place.elapsed_seconds;
+}
+
+bool LossWatch::is_long(const Stretch& stretch, double now, std::int64_t least_steps) const {
+  return stretch.steps >= least_steps && now - stretch.since >= share_ * length_.total;
+}
+
+void LossWatch::add(const LossPlace& place, double loss) {
+  if (share_ == 0 || length_.total <= 0) return;
+  const double now = measure(place);
+  if (!first_) {
+    first_ = loss;
+    begins_trained_ = place.step > 1;
+  }
+  const auto extend = [&](Stretch& stretch, double bound) {
+    stretch = loss > std::max(bound, guessing_) ? Stretch{stretch.since, stretch.steps + 1} : Stretch{now, 0};
+  };
+  extend(above_first_, *first_);
+  extend(above_twice_, 2 * *first_);
+  diverged_ =
+      (!begins_trained_ && is_long(above_first_, now, steps_to_judge)) || is_long(above_twice_, now, fewest_steps);
+}
+
+std::string LossWatch::describe() const {
+  const bool once = !begins_trained_ && above_first_.steps >= steps_to_judge;
+  const double bound = once ? *first_ : 2 * *first_;
+  return cat("the loss of each of the last ", with_thousands(once ? above_first_.steps : above_twice_.steps),
+             " steps is above ",
+             bound < guessing_ ? cat("that of guessing (", with_digits(guessing_))
+                               : cat(once ? "" : "twice ", "that of the first step (", with_digits(*first_)),
+             "): the run has diverged");
+}
+
+}  // namespace ringtrain
