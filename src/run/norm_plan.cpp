@@ -6,6 +6,57 @@
 #include "base/table.h"
 
 namespace ringtrain {
+namespace {
+
+constexpr std::int64_t few_values = 4;
+
+// The batch norm that normalises the fewest values per channel.
+struct SmallestNorm {
+  std::string name;
+  std::int64_t height = 0, width = 0;  // 0: the model has no batch norm
+};
+
+SmallestNorm smallest_norm(const Graph& graph) {
+  SmallestNorm smallest;
+  for (const Node& node : graph.nodes()) {
+    const auto* norm = std::get_if<BatchNorm>(&node.operation);
+    if (norm == nullptr) continue;
+    const std::int64_t values = node.output.height * node.output.width;
+    if (smallest.height > 0 && values >= smallest.height * smallest.width) continue;
+    smallest = {norm->weight.substr(0, norm->weight.rfind('.')), node.output.height, node.output.width};
+  }
+  return smallest;
+}
+
+std::string product(std::int64_t samples, const SmallestNorm& norm) {
+  return cat(samples, " x height ", norm.height, " x width ", norm.width);
+}
+
+}  // namespace
+
+void check_norm_values(const RunPlan& plan) {
+  const SmallestNorm norm = smallest_norm(plan.graph);
+  if (norm.height * norm.width != 1) return;
+  constexpr const char* why = "; the mean is then the value itself, and the picture is lost";
+  if (plan.norm_group == 1)
+    throw Error(cat("batch norm ", norm.name, " would normalise a single value: batch.worker ", product(1, norm), why),
+                "set batch.worker to 2 or more (32 is usual), or data.image_size to larger pictures");
+  const std::int64_t rest = plan.samples_per_epoch % plan.batch.global;
+  if (plan.experiment.data.last_batch == "smaller" && rest % plan.norm_group == 1)
+    throw Error(
+        cat("batch norm ", norm.name, " would normalise a single value in the smaller batch at an epoch's end, whose ",
+            rest, " samples leave 1 for the last worker of batch.worker ", plan.norm_group, why),
+        "set data.last_batch=drop, or another batch.worker");
+}
+
+std::string small_norm(const RunPlan& plan) {
+  const SmallestNorm norm = smallest_norm(plan.graph);
+  const std::int64_t values = plan.norm_group * norm.height * norm.width;
+  if (norm.height == 0 || values >= few_values) return "";
+  return cat("batch norm ", norm.name, " normalises only ", values, " values: batch.worker ",
+             product(plan.norm_group, norm),
+             "; such statistics are mostly noise. A larger batch.worker (32 is usual) helps");
+}
 
 // Chooses passes that together have exactly evaluate.norm_samples samples. A group is batch.worker samples, which batch
 // norm normalises together. A pass has whole groups, even if ranks share a group in training, and is as large as a

@@ -10,6 +10,13 @@ namespace ringtrain {
 // Computes norm_samples and norm_loader. Throws Error if the training set has fewer samples.
 void plan_norms(RunPlan& plan);
 
+// Throws Error if a batch norm of the model normalises a single value per channel (batch.worker x height x width is 1).
+// Its output would be its bias, whatever the picture is. Also for the smaller batch at an epoch's end.
+void check_norm_values(const RunPlan& plan);
+
+// Returns a warning if a batch norm normalises fewer than 4 values; "" otherwise.
+std::string small_norm(const RunPlan& plan);
+
 // Returns the weight of a step's statistics in the running statistics.
 float norm_momentum(const Experiment& experiment);
 

@@ -208,6 +208,7 @@ RunPlan make_equal_plan(const Experiment& experiment, const DatasetIndex& train,
   if (branch) p.branch = *branch;
   check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   p.samples_per_epoch = samples_per_epoch(train, p.train_loader);
+  check_norm_values(p);
   plan_norms(p);
   p.measures_noise = noise.every_steps > 0 && p.batch.small_batch < p.batches.back();
   p.noise_half_life =

@@ -7,7 +7,9 @@
 #include "base/table.h"
 #include "optim/learning_rate.h"
 #include "run/adascale_plan.h"
+#include "run/class_warnings.h"
 #include "run/course.h"
+#include "run/norm_plan.h"
 #include "run/points.h"
 
 namespace ringtrain {
@@ -80,10 +82,16 @@ void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
   const std::filesystem::space_info room = std::filesystem::space(folder, failed);
   const double needed = static_cast<double>(most) * bytes;
   if (failed || needed <= static_cast<double>(room.available)) return;
-  warnings.push_back(cat("up to ", most, " checkpoints of ", readable_bytes(bytes), " do not fit the disk of ",
-                         folder.string(), ", where ", readable_bytes(static_cast<double>(room.available)),
-                         " are free; set run.dir to another disk, or checkpoint.keep lower",
-                         kept > 0 ? ", or give fewer points in checkpoint.keep_at" : ""));
+  const bool keeps_best = checkpoint.best && plan.has_validation;
+  warnings.push_back(
+      cat("up to ", most, most == 1 ? " checkpoint of " : " checkpoints of ", readable_bytes(bytes),
+          " do not fit the disk of ", folder.string(), ", where ", readable_bytes(static_cast<double>(room.available)),
+          " are free; free some space, or set run.dir to another disk",
+          checkpoint.keep > 1 ? ", or checkpoint.keep lower" : "", keeps_best ? ", or checkpoint.best=false" : "",
+          kept > 0 ? ", or give fewer points in checkpoint.keep_at" : "",
+          checkpoint.keep == 1 ? " (an old checkpoint is deleted only when the new one is whole, so there must "
+                                 "be room for two)"
+                               : ""));
 }
 
 }  // namespace
@@ -93,6 +101,11 @@ std::vector<std::string> plan_warnings(const RunPlan& plan) {
   warn_of_warm_up(plan, warnings);
   warn_of_milestones(plan, warnings);
   warn_of_room(plan, warnings);
+  if (const std::string norm = small_norm(plan); !norm.empty()) warnings.push_back(norm);
+  const std::vector<std::int64_t> validation =
+      plan.has_validation ? images_per_class(plan.validation) : std::vector<std::int64_t>{};
+  for (std::string& warning : class_warnings(plan.train, images_per_class(plan.train), validation))
+    warnings.push_back(std::move(warning));
   return warnings;
 }
 
