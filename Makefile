@@ -68,7 +68,7 @@ WITHOUT_CUDA_PATTERNS := src/backend/cuda/device/without_cuda% src/cluster/witho
 SHARED_SOURCES := src/config/batch_course.cpp src/cluster/slurm_job.cpp src/cluster/launcher_check.cpp
 # These files have flags of their own, are compiled again for each commit, or are shared.
 ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp \
-  tests/unit/cuda_occupancy_test.cpp tests/unit/image_reference.cpp tests/emulation/reference_%.cpp tests/fuzz/driver.cpp
+  tests/%
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
 KERNEL_TESTS := $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp)) # they run on GPUs, too
