@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/unicode.h"
 #include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/snapshot.h"
@@ -51,10 +52,23 @@ struct Alphabet {
   int pad = -1, stop = -1;
   bool lowercase = false;
 
+  bool knows(std::string_view text) const {
+    while (!text.empty()) {
+      const auto found = std::find_if(symbols.begin(), symbols.end(),
+                                      [&](const std::string& s) { return !s.empty() && text.starts_with(s); });
+      if (found == symbols.end()) return false;
+      text.remove_prefix(found->size());
+    }
+    return true;
+  }
+
   std::vector<std::uint8_t> encode(const std::string& prompt) const {
     if (lowercase && find_invalid_utf8(prompt) != std::string_view::npos)
       throw Error("--prompt is not valid UTF-8", "check the terminal's encoding");
-    const std::string text = lowercase ? lower_case(prompt) : prompt;
+    const bool is_text = find_invalid_utf8(prompt) == std::string_view::npos;
+    std::string text = lowercase ? lower_case(prompt) : prompt;
+    // The converter stores the composed form. Data sets of bytes, and older ones, have the form that was typed.
+    if (is_text && !knows(text)) text = composed(text);
     std::vector<std::uint8_t> ids;
     for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(symbols[ids.back()].size())) {
       const auto found = std::find_if(symbols.begin(), symbols.end(),

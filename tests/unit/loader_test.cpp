@@ -468,8 +468,8 @@ TEST_F(LoaderTest, ImpossiblePlansAreErrors) {
   expect(message(plan, *dataset), "impossible loader plan");
   const auto running = text(100);
   expect(message(plan_of(TextOrder::rows, 8, 8), *running), "holds running text, which cannot be read as rows");
-  expect(message(plan_of(TextOrder::windows, 10, 10), *running), "only 9 samples, but the global batch is 10");
-  expect(message(plan_of(TextOrder::streams, 10, 10), *running), "an epoch has no step");
+  expect(message(plan_of(TextOrder::windows, 10, 10), *running), "has 100 characters, too few for one step of batch.global 10 windows");
+  expect(message(plan_of(TextOrder::streams, 10, 10), *running), "too few for one step of batch.global 10 streams");
 }
 
 TEST_F(LoaderTest, MemoryIsTheRing) {

@@ -1,0 +1,212 @@
+"""Names and texts as people have them: separators, quotes, line ends, encodings and Unicode's forms. Every row that is
+read is kept, or dropped for a reason that is printed."""
+import re
+import subprocess
+import unicodedata
+
+import h5py
+import pytest
+from conftest import CONVERTER, PROGRAM
+
+
+def convert(kind, source, *options):
+    return subprocess.run([CONVERTER, kind, source, "--out", source.parent / "made", "--force", *options], capture_output=True, text=True)
+
+
+def names_of(tmp_path, name, content, *options):
+    """Converts a file and returns the names that the data set knows and what was printed. Checks the count of rows."""
+    source = tmp_path / name
+    source.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = convert("names", source, "--alphabet", "auto", *options)
+    assert done.returncode == 0, done
+    kept, read = map(int, re.search(r"^kept +(\d+) of (\d+)", done.stdout, re.M).groups())
+    assert kept + sum(map(int, re.findall(r"^dropped +(\d+)", done.stdout, re.M))) == read, done.stdout
+    with h5py.File(tmp_path / "made-train-00000-of-00002.h5") as f:
+        offsets, data = f["name_offsets"][:], bytes(f["names"][:])
+    return sorted(data[a:b].decode() for a, b in zip(offsets, offsets[1:])), done.stdout
+
+
+BM = ["bella", "max"]
+
+
+@pytest.mark.parametrize("name, content, expected", [
+    ("semicolon.csv", "name;price, EUR\nBella;3,50\nMax;2,00\n", BM),
+    ("tab.tsv", "name\tcity, state\nBella\tBonn\nMax\tUlm\n", BM),
+    ("tab.csv", "name\tcity, state\nBella\tBonn\nMax\tUlm\n", BM),
+    ("pipe.csv", "id|name|x\n1|Bella|a,b\n2|Max|c\n", BM),
+    ("pipe.psv", "id|name\n1|Bella\n2|Max\n", BM),
+    ("semicolon.tsv", "id;name\n1;Bella\n2;Max\n", BM),
+    ("comma.csv", "name,x;y\nBella,1;2\nMax,3\n", BM),
+    ("Owner.CSV", "id;pet name\n1,5;Bella\n2,5;Max\n", BM),
+    ("sep.csv", "sep=;\nname;x\nBella;1\nMax;2\n", BM),
+    ("sep_mark.csv", "\ufeffsep=;\r\nname;x\r\nBella;1,5\r\nMax;2,5\r\n", BM),
+    ("sep_tab.csv", "SEP=\\t\nname\tx\nBella\t1\nMax\t2\n", BM),
+    ("sep_quoted.csv", '"sep=|"\nname|x\nBella|1\nMax|2\n', BM),
+    ("quote.tsv", 'id\tname\n1\tBella\n2\t"Big Mac\n3\tMax\n4\tLuna\n5\tO"Neil\n6\tRex\n',
+     ['"big mac', "bella", "luna", "max", 'o"neil', "rex"]),
+    ("elsewhere.tsv", 'name\tcity\nBella\tBonn\nMax\t"Bonn\nLuna\tUlm\nRex\t"Jena\nBen\tUlm\n', ["bella", "ben", "luna", "max", "rex"]),
+    ("quoted.tsv", 'note\tname\n"two\nlines"\tBella\n"a\ttab"\tMax\n', BM),
+    ("quoted_end.tsv", 'name\tnote\nBella\t"two\nlines"\nMax\tx\n', BM),
+    ("line_ends.csv", "name,x\nBella,1\rMax,2\rZoe,3\n", ["bella", "max", "zoe"]),
+    ("mac.csv", "name,x\rBella,1\rMax,2", BM),
+    ("mac.txt", "Bella\rMax\r", BM),
+    ("mixed.txt", "Bella\r\nMax\rZoe\nAnn", ["ann", "bella", "max", "zoe"]),
+    ("windows.csv", 'name,note\r\nBella,"two\r\nlines"\r\nMax,x\r\n', BM),
+    ("spaces.csv", '"id", "name"\n"1", "Bella"\n"2", "Max" \n', BM),
+    ("header.csv", '\ufeff" NAME ",x\nBella,1\nMax,2\n', BM),
+    ("marks.csv", "\ufeff\ufeff'Name'\u200b,x\nBella,1\nMax,2\n", BM),
+    ("title.csv", '"Pet\nName",x\nBella,1\nMax,2\n', BM),
+    ("doubled.csv", 'name,x\n"Bo ""the"" dog",1\nO"Neil,2\n', ['bo "the" dog', 'o"neil']),
+    ("end.csv", "name,x\nBella,1\nMax,2\n\x1a", BM),
+    ("comment.csv", "# from a shelter\nname,x\nBella,1\n# the end\nMax,2\n\n", BM),
+    ("trailing.csv", "name,x\nBella,1,\nMax,2,,\n", BM),
+    ("comment.txt", "# names\nBella\nMax\n", BM),
+])
+def test_all_names_of_a_table(tmp_path, name, content, expected):
+    assert names_of(tmp_path, name, content)[0] == expected
+
+
+@pytest.mark.parametrize("name, content, options, expected", [
+    ("a.csv", "name;x,name\nBella;1,Rex\nMax;2,Ben\n", ["--separator", ";"], BM),
+    ("a.csv", "name;x,name\nBella;1,Rex\nMax;2,Ben\n", ["--separator", "comma"], ["ben", "rex"]),
+    ("a.txt", "id name\n1 Bella\n2 Max\n", ["--separator", "space"], BM),
+    ("a.txt", "name\x01x\nBella\x011\nMax\x012\n", ["--separator", "\x01"], BM),
+    ("a.csv", "Bella,1\nMax,2\n", ["--no-header", "--column", "1"], BM),
+    ("a.csv", "Bella\nMax\n", ["--no-header"], BM),
+    ("a.csv", "name,name\nRex,Bella\nBen,Max\n", ["--column", "2"], BM),
+    ("a.csv", 'name,x\n"Bella,1\nMax,2\n', ["--no-quotes"], ['"bella', "max"]),
+    ("a.txt", "Smith, Bella\nMiller, Max\n", [], ["miller, max", "smith, bella"]),
+    ("a.txt", "a|b\nc|d\n", ["--separator", "none"], ["a|b", "c|d"]),
+])
+def test_options_of_tables(tmp_path, name, content, options, expected):
+    assert names_of(tmp_path, name, content, *options)[0] == expected
+
+
+@pytest.mark.parametrize("content, reason", [
+    ("name,note\nBella,nice, dog\nMax,x\nRex,y\n", "1 record with more fields than the header, such as line 2"),
+    ("x,name\n1,Max\n2\n3,Rex\n", "1 record without that column, such as line 3"),
+    ("name,x\nMax,1\n\nRex,2\n", "1 blank line, such as line 3"),
+    ("name,x\nMax,1\nA\0B,1\nRex,2\n", "1 control character"),
+    ("name,x\nMax,1\n\ufffd,1\nRex,2\n", "1 symbol U+FFFD"),
+    (b"name,x\nMax,1\nM\xfcller,1\nRex,2\n", "1 not valid UTF-8, such as 'M?ller'"),
+    ("name,x\nMax,1\n" + "\u00e9" * 101 + ",1\nRex,2\n", "1 longer than 100 symbols"),
+])
+def test_what_is_dropped_is_counted(tmp_path, content, reason):
+    assert reason in names_of(tmp_path, "a.csv", content)[1]
+
+
+def test_a_short_row_is_said(tmp_path):
+    names, said = names_of(tmp_path, "a.csv", "name,x,y\nBella\nMax,1,2\n")
+    assert names == BM and "1 rows have fewer fields than the header (first line 2)" in said
+
+
+def test_a_long_line_is_cut_between_symbols(tmp_path):
+    assert "1 longer than 100 symbols" in names_of(tmp_path, "a.txt", "Bella\n" + "x" + "\u00e9" * 80000 + "\nMax\n")[1]
+
+
+@pytest.mark.parametrize("name, content, says", [
+    ("a.csv", "name;x,name\nBella;1,Rex\nMax;2,Ben\n", "separated by ',' or ';'"),
+    ("a.csv", 'name,x\n"Bella,1\nMax,2\n', "line 2: a quoted field never ends"),
+    ("a.csv", 'id,name\n1,Rex\n2,"Big Mac\n5,O"Neil\n', "followed by 'Neil'"),
+    ("a.csv", "name,price\nBella,3,50\nMax,2,00\n", "2 of 2 rows have more fields than the header"),
+    ("a.csv", "Bella,1\nMax,2\n", "--no-header"),
+    ("a.csv", "name,name\nRex,Bella\n", "more than one column is called 'name'"),
+    ("a.txt", "id\tname\n1\tBella\n2\tMax\n", "--column"),
+    ("a.txt", "Bella;1\nMax;2\n", "--column"),
+    ("a.csv", "", "is empty"),
+    ("a.txt", "", "no names are left"),
+    ("a.txt", "M\u00fcller\nJos\u00e9\nAnna\n".encode("latin-1"), "iconv -f WINDOWS-1252"),
+    ("a.csv", "name;x\nM\u00fcller;1\nJos\u00e9;2\nAnna;3\n".encode("cp1252"), "iconv -f WINDOWS-1252"),
+    ("a.csv", "name;x\nM\u00fcller;1\nAnna;3\n".encode("utf-16"), "UTF-16"),
+    ("a.csv", "name;x\nM\u00fcller;1\nAnna;3\n".encode("utf-16-le"), "iconv -f UTF-16LE"),
+    ("a.csv", "name;x\nM\u00fcller;1\nAnna;3\n".encode("utf-16-be"), "iconv -f UTF-16BE"),
+    ("a.txt", "\u0418\u0432\u0430\u043d\n\u041e\u043b\u044c\u0433\u0430\n".encode("utf-16-le"), "iconv -f UTF-16LE"),
+    ("a.txt", "Bella\nMax\n".encode("utf-32"), "UTF-32"),
+    ("a.txt", "Bella\nMax\n".encode("utf-32-le"), "iconv -f UTF-32LE"),
+    ("a.txt", "Bella\nMax\n".encode("utf-32-be"), "iconv -f UTF-32BE"),
+    ("a.csv", b"PK\x03\x04" + bytes(60), ".xlsx"),
+    ("a.csv", b"\x1f\x8b\x08" + bytes(60), "gzip"),
+])
+def test_what_cannot_be_read_is_one_error(tmp_path, name, content, says):
+    source = tmp_path / name
+    source.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = convert("names", source)
+    assert done.returncode == 1 and says in done.stderr and done.stderr.count("error:") == 1, done
+    assert not list(tmp_path.glob("made*"))
+
+
+def test_one_name_has_one_form(tmp_path):
+    forms = ["Zo\u00eb", "Zoe\u0308", "Zo\u200b\u00eb", "\u200eZo\u00eb\u00ad", "Anna Lea", "Anna\u00a0Lea", "An\u200dna\ufeff Lea"]
+    names, said = names_of(tmp_path, "a.txt", "\n".join(forms) + "\n")
+    assert names == ["anna lea", "zo\u00eb"]
+    for line in "1 names to Unicode's composed form", "3 names: invisible symbols", "1 names: no-break":
+        assert re.search(rf"^changed +{line}", said, re.M), said
+    persian = "\u0645\u06cc\u200c\u062e\u0648"  # here the joiner shapes letters
+    assert persian in names_of(tmp_path, "b.txt", persian + "\nMax\n")[0]
+
+
+def text_of(tmp_path, content, *options):
+    source = tmp_path / "a.txt"
+    source.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = convert("text", source, "--validation", "0", "--shards", "1", *options)
+    if done.returncode != 0:
+        assert done.returncode == 1 and done.stderr.count("error:") == 1, done
+        return None, done.stderr
+    with h5py.File(tmp_path / "made-train-00000-of-00001.h5") as f:
+        symbols = [s.decode() if isinstance(s, bytes) else s for s in f["tokens"].attrs["vocab"]]
+        return "".join(symbols[i] for i in f["tokens"][:]), done.stdout
+
+
+def test_running_text_has_one_form(tmp_path):
+    plain = "caf\u00e9 na\u00efve \ud55c\n" * 3
+    text, said = text_of(tmp_path, "\ufeff" + unicodedata.normalize("NFD", plain).replace("\n", "\r\n"))
+    assert text == plain and "3 line ends" in said and "(NFC); 12 symbols fewer" in said
+    text, said = text_of(tmp_path, "a\rb\r\nc\ufeffd\u00ade\x1a")
+    assert text == "a\nb\ncd\u00ade" and "2 line ends" in said and "1 times the symbol U+00AD" in said
+    assert "1 byte-order mark(s), 1 end-of-file mark(s)" in said
+
+
+@pytest.mark.parametrize("content, says", [
+    (("to be or not\n" * 500).encode("utf-16-le"), "iconv -f UTF-16LE"),
+    (("to be or not\n" * 500).encode("utf-16-be"), "iconv -f UTF-16BE"),
+    (("\u0418\u0432\u0430\u043d \u0438 \u041e\u043b\u044c\u0433\u0430\n" * 50).encode("utf-16-le"), "iconv -f UTF-16LE"),
+    (("to be or not\n" * 500).encode("utf-32-le"), "iconv -f UTF-32LE"),
+    ("caf\u00e9, na\u00efve\n".encode("latin-1"), "iconv -f WINDOWS-1252"),
+    ("caf\u00e9, na\u00efve\n".encode() + b"\xff", "byte 14 (line 2) is not valid UTF-8; so are 1 in all"),
+    (b"a few\0 bytes\n", "1 zero bytes, the first at byte 5"),
+    (b"\x1f\x8b\x08" + bytes(60), "gzip"),
+])
+def test_texts_that_are_refused(tmp_path, content, says):
+    text, said = text_of(tmp_path, content)
+    assert text is None and says in said, said
+
+
+def plan_of_text(tmp_path, characters, *options):
+    source = tmp_path / "a.txt"
+    source.write_text("abcdefghi\n" * (characters // 10) + "z" * (characters % 10))
+    assert convert("text", source, "--validation", "0").returncode == 0
+    (tmp_path / "a.yaml").write_text(f"name: a\nmodel: {{kind: char_lstm}}\ndata: {{train: {tmp_path}/made-train}}\n"
+                                     "optimizer: {kind: sgd}\nlearning_rate: {base: 0.1}\nstop: {steps: 1}\n")
+    return subprocess.run([PROGRAM, "plan", tmp_path / "a.yaml", *options], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("order, says", [
+    ("windows", "use a data.sequence of at most 30, or more text"), ("streams", "use a data.sequence of at most 59, or more text")])
+def test_a_short_text_names_the_key_that_helps(tmp_path, order, says):
+    done = plan_of_text(tmp_path, 60, f"data.order={order}", "data.sequence=64", "batch.global=1")
+    assert done.returncode != 0 and "has 60 characters" in done.stderr and says in " ".join(done.stderr.split()), done
+
+
+def test_the_advice_for_a_short_text_works(tmp_path):
+    for order, batch, sequence in ("windows", 5, 10), ("streams", 5, 11):
+        done = plan_of_text(tmp_path, 60, f"data.order={order}", f"data.sequence={sequence}", "batch.global=9")
+        assert f"batch.global of at most {batch}" in " ".join(done.stderr.split()), done
+        good = plan_of_text(tmp_path, 60, f"data.order={order}", f"data.sequence={sequence}", f"batch.global={batch}")
+        assert good.returncode == 0, good
+
+
+@pytest.mark.parametrize("order, says", [
+    ("streams", "170 of the text's 570 targets are never read"), ("windows", "170 of the text's 570 targets are not read in an epoch")])
+def test_characters_that_are_never_read_are_counted(tmp_path, order, says):
+    done = plan_of_text(tmp_path, 571, f"data.order={order}", "data.sequence=100", "batch.global=4")
+    assert done.returncode == 0 and says in " ".join(done.stdout.split()), done
