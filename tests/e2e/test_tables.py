@@ -186,7 +186,7 @@ def plan_of_text(tmp_path, characters, *options):
     source.write_text("abcdefghi\n" * (characters // 10) + "z" * (characters % 10))
     assert convert("text", source, "--validation", "0").returncode == 0
     (tmp_path / "a.yaml").write_text(f"name: a\nmodel: {{kind: char_lstm}}\ndata: {{train: {tmp_path}/made-train}}\n"
-                                     "optimizer: {kind: sgd}\nlearning_rate: {base: 0.1}\nstop: {steps: 1}\n")
+                                     "batch: {worker: 1}\noptimizer: {kind: sgd}\nlearning_rate: {base: 0.1}\nstop: {steps: 1}\n")
     return subprocess.run([PROGRAM, "plan", tmp_path / "a.yaml", *options], capture_output=True, text=True)
 
 
