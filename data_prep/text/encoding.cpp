@@ -55,14 +55,14 @@ bool is_utf16(std::string_view text, std::size_t zero_at) {
 // Four bytes each, of which the highest is always zero and the next one nearly always.
 bool is_utf32(std::string_view text, std::size_t highest, std::size_t next) {
   if (text.size() < 8) return false;
-  std::size_t next_zeros = 0, zeros = 0;
+  std::size_t next_zeros = 0, empty = 0;
   for (std::size_t i = 0; i + 4 <= text.size(); i += 4) {
     if (text[i + highest] != '\0') return false;
     next_zeros += text[i + next] == '\0';
-    for (std::size_t k = 0; k < 4; ++k) zeros += text[i + k] == '\0';
+    empty += text.substr(i, 4) == "\0\0\0\0"sv;
   }
   const std::size_t symbols = text.size() / 4;
-  return 10 * next_zeros >= 9 * symbols && zeros < 4 * symbols;
+  return 10 * next_zeros >= 9 * symbols && 10 * empty <= symbols;
 }
 
 }  // namespace

@@ -173,6 +173,7 @@ def test_running_text_has_one_form(tmp_path):
     (("to be or not\n" * 500).encode("utf-32-le"), "iconv -f UTF-32LE"),
     ("caf\u00e9, na\u00efve\n".encode("latin-1"), "iconv -f WINDOWS-1252"),
     ("caf\u00e9, na\u00efve\n".encode() + b"\xff", "byte 14 (line 2) is not valid UTF-8; so are 1 in all"),
+    (b"zero" + bytes(4000), "4000 zero bytes, the first at byte 4"),
     (b"a few\0 bytes\n", "1 zero bytes, the first at byte 5"),
     (b"\x1f\x8b\x08" + bytes(60), "gzip"),
 ])
