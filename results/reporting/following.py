@@ -15,10 +15,20 @@ NOT_ENDED = ("not ended", "running")  # outcomes in run.json of runs that go on;
 ENDED = ("finished", "failed", "diverged")  # states of a trial in study.json
 
 
+def shown(path):
+    """Returns a path or name as text that can be written as UTF-8. Other bytes become \\xe9 and the like."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def read_text(path):
+    """Returns the text of a file. Bytes that are not UTF-8, which earlier versions wrote for paths, are escaped."""
+    return path.read_bytes().decode("utf-8", "backslashreplace")
+
+
 def read_json(path):
     """Returns the JSON object in a file, or {} if the file is missing or cannot be read yet."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -45,7 +55,7 @@ class RunFolder:
     """One run folder, and the position up to which its metrics.jsonl has been read."""
 
     def __init__(self, path, study=""):
-        self.path, self.name, self.study = path, path.resolve().name, study
+        self.path, self.name, self.study = path, shown(path.resolve().name), shown(study)
         self.start_again()
 
     def start_again(self):
@@ -66,7 +76,7 @@ class RunFolder:
         """Returns the path and the time of the first start. With the time, a later run in the same folder counts as
         another."""
         starts = self.starts()
-        return f"{self.path.resolve()} {starts[0].get('started', '') if starts else ''}".strip()
+        return f"{shown(self.path.resolve())} {starts[0].get('started', '') if starts else ''}".strip()
 
     def config(self):
         """Returns key -> value of experiment.yaml, with defaults for keys that it lacks. Returns {} without the
@@ -81,7 +91,7 @@ class RunFolder:
         except ImportError as error:
             raise ReportError("this Python has no yaml: pip install pyyaml, or Debian's python3-yaml") from error
         try:
-            tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+            tree = yaml.safe_load(read_text(path))
         except (UnicodeDecodeError, yaml.YAMLError) as error:
             raise ReportError(f"{path} cannot be read as YAML: {error}") from error
         return {**keys.defaults(), **keys.flatten(tree)} if isinstance(tree, dict) else {}

@@ -13,7 +13,7 @@ import yaml
 
 from . import keys
 from .errors import ReportError
-from .following import NOT_ENDED
+from .following import NOT_ENDED, read_text, shown
 
 LOST = "the folder has no experiment.yaml, so it is not known what ran"
 FILES = ("metrics.jsonl", "run.json", "experiment.yaml")
@@ -162,7 +162,7 @@ def warn(message):
 
 def read_yaml(path):
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        tree = yaml.load(read_text(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ReportError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(tree, dict):
@@ -248,15 +248,16 @@ def read_study(path):
     """Returns all runs in a folder. If there is a study.json, trials that have not begun are added from it."""
     listed, search = {}, {}
     if (path / "study.json").is_file():
-        study = read_json(path / "study.json", "a study's list of trials")
-        search = study["search"] if isinstance(study.get("search"), dict) else {}
+        told = read_json(path / "study.json", "a study's list of trials")
+        search = told["search"] if isinstance(told.get("search"), dict) else {}
         listed = {
-            t["name"]: t for t in study.get("trials", []) if isinstance(t, dict) and isinstance(t.get("name"), str)
+            t["name"]: t for t in told.get("trials", []) if isinstance(t, dict) and isinstance(t.get("name"), str)
         }
     folders = sorted(p for p in path.iterdir() if is_run(p) and not p.is_symlink())
-    runs = [read_run(p, p.name, path.resolve().name, listed.pop(p.name, None)) for p in folders]
+    study = shown(path.resolve().name)
+    runs = [read_run(p, shown(p.name), study, listed.pop(p.name, None)) for p in folders]
     for name, trial in listed.items():
-        runs.append(unresolved(path / name, name, path.resolve().name, trial))
+        runs.append(unresolved(path / name, name, study, trial))
     for run in runs:
         run.search = search
     if not runs:
@@ -272,7 +273,7 @@ def read_all(paths):
         path = given.parent if given.name in FILES and given.is_file() else given
         if not path.is_dir():
             raise ReportError(f"{given} does not exist; give a study's folder (results/<study>) or run folders")
-        found = [read_run(path, path.resolve().name)] if is_run(path) else read_study(path)
+        found = [read_run(path, shown(path.resolve().name))] if is_run(path) else read_study(path)
         for run in found:
             if run.path.resolve() not in seen:
                 seen.add(run.path.resolve())
@@ -286,4 +287,4 @@ def unite_names(runs):
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
-            run.name = f"{run.path.resolve().parent.name}/{run.path.resolve().name}"
+            run.name = shown(f"{run.path.resolve().parent.name}/{run.path.resolve().name}")

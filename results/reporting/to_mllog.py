@@ -160,6 +160,9 @@ class MLLog:
             raise ReportError(f"--mllog {file} is a folder; a file's name was expected")
         file.parent.mkdir(parents=True, exist_ok=True)
 
+    def place(self):
+        return f"the MLPerf log {self.file.resolve()}", self.file.parent
+
     def writer(self, run):
         name = self.file if self.is_one_run else self.file.with_name(f"{self.file.stem}-{run.name}{self.file.suffix}")
         if name.is_file() and ":::MLLOG" not in name.read_text(encoding="utf-8", errors="replace")[:4000]:

@@ -24,6 +24,10 @@ class TensorBoard:
         )
         self.event_pb2, self.summary_pb2, self.files, self.accumulator, self.hparams = modules
 
+    def place(self):
+        """Returns a name of the place that gets the numbers, and a folder there."""
+        return f"the event files of {Path(self.folder).resolve()}", Path(self.folder)
+
     def writer(self, run):
         return RunWriter(self, run)
 
@@ -34,11 +38,17 @@ class TensorBoard:
         reader = self.accumulator.EventAccumulator(str(folder), size_guidance={self.accumulator.SCALARS: 0})
         reader.Reload()
 
-        def marks(tag):
-            known = reader.Scalars(tag) if tag in reader.Tags()["scalars"] else []
-            return {e.step: e.value if math.isfinite(e.value) else None for e in known}
+        tags = reader.Tags()["scalars"]
 
-        return trackers.Written(marks("loss"), marks("validation_loss"))
+        def marks(own, evaluation):
+            found = {event.step: {} for event in reader.Scalars(own)} if own in tags else {}
+            for tag in tags:
+                for event in reader.Scalars(tag) if trackers.is_compared(tag, evaluation) else []:
+                    if event.step in found and math.isfinite(event.value):
+                        found[event.step][tag] = event.value
+            return found
+
+        return trackers.Written(marks("loss", False), marks("validation_loss", True))
 
 
 class RunWriter:

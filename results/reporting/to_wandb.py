@@ -56,6 +56,9 @@ class Wandb:
         self.wandb, self.messages = trackers.load("--wandb", "wandb", "wandb", "wandb.proto.wandb_internal_pb2")
         self.mode = os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
 
+    def place(self):
+        return f"wandb's project {self.project}", self.folder
+
     def writer(self, run):
         return RunWriter(self, run)
 
@@ -89,6 +92,7 @@ class RunWriter:
         self.sink, self.run = sink, run
         self.id = hashlib.sha256(run.identity().encode()).hexdigest()[:16]
         self.made, self.count, self.left_out = None, 0, 0
+        self.written = trackers.Written()
         self.last, self.has_ended = self.found()
 
     def found(self):
@@ -100,6 +104,8 @@ class RunWriter:
             for row in rows:
                 kind = following.is_evaluation(row)
                 last[kind] = max(last[kind], int(row.get("step", 0)))
+                if "step" in row:
+                    self.written.add(row)
             ended = "outcome" in summary
         return last, ended
 
@@ -119,11 +125,15 @@ class RunWriter:
         del again
         for record, _ in stamped:
             kind = following.is_evaluation(record)
+            if self.written.differs(record):
+                self.left_out += 1
+                continue
             if record["step"] > self.last[kind]:
                 self.open()
             if record["step"] > self.last[kind]:
                 self.made.log(trackers.numbers(record))
                 self.last[kind] = record["step"]
+                self.written.add(record)
                 if kind:
                     self.made.summary[EVALUATED] = record["step"]
                 self.has_ended = False
@@ -149,8 +159,14 @@ class RunWriter:
         return f"{self.count} records went to wandb ({self.sink.mode}), project {self.sink.project}, run {self.id}"
 
     def advice(self):
+        again = (
+            [f"{self.left_out} records of run {self.id} were computed again with other numbers after a resume; wandb cannot "
+             "replace rows, so it keeps the first ones. --tensorboard has the new ones."]
+            if self.left_out
+            else []
+        )
         if self.sink.mode != "offline":
-            return []
-        return [
+            return again
+        return again + [
             f"Written offline (WANDB_MODE, or no WANDB_API_KEY); to upload: wandb sync {self.sink.folder}/wandb/offline-run-*"
         ]

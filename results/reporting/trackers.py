@@ -1,7 +1,12 @@
 """Gives a run's records to the trackers of follow.py, and knows which steps each tracker already has."""
 
+import errno
+import fcntl
+import hashlib
 import importlib
 import math
+import os
+import socket
 import sys
 from pathlib import Path
 
@@ -62,19 +67,27 @@ def numbers(record, prefix=""):
     return found
 
 
+def is_compared(name, evaluation):
+    """Returns whether this number tells two computations of a step apart. Times differ each time. TensorBoard's reader
+    does not say which of a step's two records a number belongs to, so the names of the other kind are left out."""
+    is_time = name.endswith("seconds") or name in ("samples_per_second", "share_of_bound")
+    of_evaluation = name.startswith(("validation", "evaluation"))
+    return of_evaluation == evaluation and not is_time and name not in ("step", "epoch", "samples", "targets")
+
+
 def mark_of(record):
-    """Returns the loss of a record. If a step is computed twice with another result, the two losses differ."""
-    value = record.get("validation_loss" if following.is_evaluation(record) else "loss")
-    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+    """Returns the numbers of a record that are the same whenever the step is computed again with the same settings."""
+    evaluation = following.is_evaluation(record)
+    return {k: v for k, v in numbers(record).items() if is_compared(k, evaluation) and math.isfinite(v)}
 
 
 def same(a, b):
-    """Returns whether two numbers are equal up to the rounding of 32-bit floats."""
-    return a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=1e-6))
+    """Returns whether two marks are equal up to the rounding of 32-bit floats."""
+    return a.keys() == b.keys() and all(math.isclose(a[k], b[k], rel_tol=1e-6, abs_tol=1e-44) for k in a)
 
 
 class Written:
-    """The steps that a tracker already has: a map step -> loss (mark_of) for updates, and another for evaluations."""
+    """The steps that a tracker already has: a map step -> mark_of() for updates, and another for evaluations."""
 
     def __init__(self, updates=None, evaluations=None):
         self.marks = {False: updates or {}, True: evaluations or {}}
@@ -86,7 +99,7 @@ class Written:
         return record["step"] in self.marks[following.is_evaluation(record)]
 
     def differs(self, record):
-        """Returns whether the tracker has this step with another loss. The step was then computed again after a
+        """Returns whether the tracker has this step with another number, such as its learning rate. The step was then computed again after a
         resume."""
         marks = self.marks[following.is_evaluation(record)]
         return record["step"] in marks and not same(marks[record["step"]], mark_of(record))
@@ -99,13 +112,52 @@ class Written:
             self.marks[kind] = {s: mark for s, mark in marks.items() if s < step}
 
 
+class Claim:
+    """The right to give a run to a tracker's place, which one process has at a time. The operating system takes it back
+    when the process ends or is killed. The lock is a file in the run's folder, or in `folder` if the run's folder is
+    read-only."""
+
+    def __init__(self, run, place, folder):
+        name = f".follow-{hashlib.sha256(os.fsencode(place)).hexdigest()[:12]}.lock"
+        self.file = None
+        for where in (run.path, folder):
+            try:
+                self.file = open(where / name, "a+", encoding="utf-8")
+                break
+            except OSError:
+                continue
+        if self.file is None:
+            return
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):  # this file system has no locks
+                print(f"warning: {run.path} cannot be locked ({error.strerror}); let no second follow.py follow it", file=sys.stderr)
+                return
+            self.file.seek(0)
+            owner = self.file.read().strip() or "another process"
+            self.file.close()
+            raise ReportError(
+                f"{run.path} is already followed into {following.shown(place)} by {owner}; every step would be written twice. "
+                "End that follow.py first, or give another place"
+            ) from None
+        self.file.truncate(0)
+        self.file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        self.file.flush()
+
+    def release(self):
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+
 class Followed:
     """A run with a writer for each tracker (sink). A writer has the functions take([(record, time)], again),
     end(outcome), flush(), close(), words() and advice()."""
 
     def __init__(self, run, sinks):
         self.run, self.sinks = run, sinks
-        self.writers, self.clock, self.ended = [], following.Clock(), False
+        self.writers, self.claims, self.clock, self.ended = [], [], following.Clock(), False
 
     def look(self, once=False):
         """Gives new records to the writers. The outcome is read before the records. When there is an outcome, the
@@ -117,7 +169,9 @@ class Followed:
         if not self.writers:
             if not (records or outcome or once):
                 return
-            self.writers = [sink.writer(self.run) for sink in self.sinks]
+            for sink in self.sinks:
+                self.claims.append(Claim(self.run, *sink.place()))
+                self.writers.append(sink.writer(self.run))
         if again:
             self.clock = following.Clock()
         stamped = [(record, self.clock.time_of(record, starts)) for record in records]
@@ -131,6 +185,8 @@ class Followed:
     def close(self):
         for writer in self.writers:
             writer.close()
+        for claim in self.claims:
+            claim.release()
 
     def words(self):
         return "; ".join(writer.words() for writer in self.writers) or "nothing yet"
