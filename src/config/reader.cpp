@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -404,11 +405,33 @@ const Experiment& ExperimentDraft::finish() const {
   return state_->experiment;
 }
 
+namespace {
+
+// The records of a run (experiment.yaml, run.json) are UTF-8, so a path with other bytes could not be read back.
+Experiment checked(const Experiment& experiment) {
+  Experiment copy = experiment;
+  for (const Field& field : schema()) {
+    const Member member = field.member(copy);
+    const auto* text = std::get_if<std::string*>(&member);
+    if (text == nullptr) continue;
+    const std::size_t at = find_invalid_utf8(**text);
+    if (at == std::string::npos) continue;
+    char byte[8];
+    std::snprintf(byte, sizeof byte, "0x%02x", static_cast<unsigned char>((**text)[at]));
+    throw Error(cat(field.key, " has the byte ", byte, " after ", shown((**text).substr(0, at)),
+                    ", expected UTF-8: a run's records could not be read back"),
+                "rename the file or folder, or make a link with another name (ln -s) and give that");
+  }
+  return copy;
+}
+
+}  // namespace
+
 Experiment parse_experiment(const std::string& yaml, const std::string& path,
                             const std::vector<std::string>& overrides) {
   ExperimentDraft draft(yaml, path);
   for (const std::string& text : overrides) draft.apply_override(text);
-  return draft.finish();
+  return checked(draft.finish());
 }
 
 Experiment parse_stored_experiment(const std::string& yaml, const std::string& path,
@@ -421,7 +444,7 @@ Experiment parse_stored_experiment(const std::string& yaml, const std::string& p
 Experiment read_experiment(const std::string& path, const std::vector<std::string>& overrides) {
   ExperimentDraft draft(path);
   for (const std::string& text : overrides) draft.apply_override(text);
-  return draft.finish();
+  return checked(draft.finish());
 }
 
 }  // namespace ringtrain

@@ -323,6 +323,25 @@ def test_without_a_study_file_it_ends_half_a_minute_after_the_last_run_has_ended
     assert 350 <= now <= 350 + 2 * interval
 
 
+def test_a_second_follower_of_a_run_is_refused(run, tmp_path):
+    first = trackers.Claim(following.RunFolder(run), "wandb's project p", tmp_path)
+    with pytest.raises(trackers.ReportError, match=f"process {os.getpid()}"):
+        trackers.Claim(following.RunFolder(run), "wandb's project p", tmp_path)
+    other = trackers.Claim(following.RunFolder(run), "wandb's project q", tmp_path)
+    first.release()
+    trackers.Claim(following.RunFolder(run), "wandb's project p", tmp_path).release()
+    other.release()
+
+
+def test_a_step_with_another_rate_differs_and_one_with_other_times_does_not():
+    written = trackers.Written()
+    record = {"step": 3, "loss": 1.5, "lr": 0.1, "seconds": 0.2, "samples_per_second": 10.0}
+    written.add(record)
+    assert not written.differs({**record, "seconds": 0.3, "samples_per_second": 11.0})
+    assert written.differs({**record, "lr": 0.05})
+    assert written.differs({**record, "grad_norm": 1.0}), "a number that was not there"
+
+
 def test_another_run_of_the_same_name_is_refused(packages, run, tmp_path):
     follow(run, "--tensorboard", tmp_path / "events", "--once")
     shutil.move(run, tmp_path / "elsewhere")
