@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/unicode.h"
 #include "base/utf8.h"
 #include "data_prep/common/keyed_draw.h"
 #include "data_prep/common/pack.h"
@@ -44,7 +45,7 @@ std::string some_of(const std::vector<std::string>& names) {
 
 // Two names that look alike give the same text. Names that are not UTF-8 stay as they are.
 std::string folded_name(const std::string& name) {
-  return find_invalid_utf8(name) == std::string::npos ? lower_case(name) : name;
+  return find_invalid_utf8(name) == std::string::npos ? lower_case(composed(name)) : name;
 }
 
 // Returns a class that differs from `id` only in case or in its Unicode form, or "".
