@@ -5,6 +5,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "data/hdf5.h"
+#include "data/shard_files.h"
 #include "data/shard_header.h"
 #include "data_prep/images/verify.h"
 
@@ -182,7 +183,9 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
   std::string example;
   for (const ShardHeader& header : facts.headers) {
     const h5::File file = h5::File::open(header.path);
-    const std::vector<std::uint8_t> tokens = file.read<std::uint8_t>("tokens");
+    const DatasetIndex shard = make_dataset_index(header.path, {header});
+    std::vector<std::uint8_t> tokens(static_cast<std::size_t>(header.bytes()));
+    ShardFiles(shard.shards).read_array(0, "tokens", header.byte_offset, std::span(tokens));  // as training reads them
     if (header.crc32c.empty()) result.summary.push_back(cat(header.path, ": has no checksums (crc32c)"));
     check_blocks(header, tokens, result);
     const auto symbols = static_cast<std::int64_t>(header.vocabulary.size());

@@ -182,7 +182,7 @@ ShardWriter::ShardWriter(const SplitDescription& split, std::int64_t shard, Outp
 }
 
 void ShardWriter::make_dataset(const std::string& name, hid_t type, const h5::Shape& shape) {
-  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+  const h5::Guard lock;
   const std::vector<hsize_t> extents(shape.begin(), shape.end());
   const h5::Handle space(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose);
   const h5::Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
@@ -197,7 +197,7 @@ void ShardWriter::make_dataset(const std::string& name, hid_t type, const h5::Sh
 
 void ShardWriter::append_to(const std::string& name, hid_t type, std::int64_t first, std::int64_t count,
                             const void* values) {
-  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+  const h5::Guard lock;
   const h5::Handle dataset(H5Dopen2(file_.id(), name.c_str(), H5P_DEFAULT), H5Dclose);
   const h5::Handle space(H5Dget_space(dataset.get()), H5Sclose);
   const bool rows = H5Sget_simple_extent_ndims(space.get()) == 2;

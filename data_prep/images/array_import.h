@@ -18,15 +18,15 @@ struct ImportRows {
 struct ImportOptions : ImageOptions {
   std::string input;
   std::string images, labels;                       // names of the HDF5 data sets
-  std::string layout;                               // "NHWC", "NCHW"; "": from the shape
+  std::string layout;                               // "NHWC", "HWCN", ...; "": from the shape
   std::string class_list;                           // path of a file; "": each class is named by its label
   std::string split;                                // "": train, and what is held out in validation
   std::optional<double> validation;                 // share of each class held out
   std::optional<ImportRows> rows, validation_rows;  // unset: all, none
 };
 
-// Takes pixels u8 (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3, or variable-length u8 that holds whole JPEG
-// or PNG files (Fuel's encoded_images). Labels are integers (N) or (N, 1). All ranks must call it.
+// Takes pixels u8 with C = 1 or 3 channels, or variable-length u8 that holds whole JPEG or PNG files (Fuel's
+// encoded_images). Labels are whole numbers (N), (N, 1) or (1, N). All ranks must call it.
 ImagesReport import_arrays(const ImportOptions& options, const Ranks& ranks, std::ostream& log);
 
 }  // namespace ringtrain

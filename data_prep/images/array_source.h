@@ -1,6 +1,7 @@
 // Reads images from a data set of an HDF5 file of any origin. Each row is one image.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -14,21 +15,27 @@ namespace ringtrain {
 
 class ArraySource : public ListedImageSource {
  public:
-  // Throws Error if import_arrays() does not take such a data set.
-  ArraySource(const std::string& path, const std::string& dataset, const std::string& layout);
+  // `layout` is any order of the letters NHWC (NHW for grey images), or "" to find it from the shape, from the number
+  // of labels and from MATLAB's mark. Throws Error if import_arrays() does not take such a data set.
+  ArraySource(const std::string& path, const std::string& dataset, const std::string& layout, std::int64_t labels);
 
-  std::int64_t rows() const { return shape_[0]; }
+  std::int64_t rows() const { return shape_[axis_]; }
   bool encoded() const { return encoded_; }
   std::int64_t channels() const { return channels_; }
   std::string describe() const;  // "pixels 32 x 32 x 3, stored NCHW"
+
+  // Throws Error if a pixel of rows [first, end) is not in the file. Returns the number of rows of which parts were
+  // never written and are the file's own fill value.
+  std::int64_t expect_rows(std::int64_t first, std::int64_t end) const;
 
   FoundImage read(const ImageItem& item) const override;  // item.offset is the row
 
  private:
   struct Block {
-    std::int64_t first = 0;
+    std::int64_t first = 0, count = 0;
     std::vector<std::uint8_t> bytes;
   };
+  void set_block_rows();
   std::vector<std::uint8_t> read_encoded(std::int64_t row) const;
   std::shared_ptr<const Block> block_of(std::int64_t row) const;
 
@@ -36,14 +43,13 @@ class ArraySource : public ListedImageSource {
   std::string name_;
   h5::Handle dataset_;
   h5::Shape shape_;
-  bool encoded_ = false, channels_first_ = false;
+  bool encoded_ = false, is_matlab_ = false;
+  std::string layout_ = "N";  // a letter for each axis
+  std::size_t axis_ = 0;      // the axis that counts the images
   std::int64_t height_ = 0, width_ = 0, channels_ = 0;
-  std::int64_t block_rows_ = 1;  // rows of a chunk; unpacking a chunk once per row would be slow
+  std::int64_t block_rows_ = 1;  // rows that are read at once; unpacking a chunk once per row would be slow
   mutable std::mutex mutex_;
   mutable std::deque<std::shared_ptr<const Block>> blocks_;  // the blocks that were read last, newest first
 };
-
-// Returns the labels. Throws Error if they are not integers of shape (N) or (N, 1).
-std::vector<std::int64_t> read_array_labels(const std::string& path, const std::string& dataset);
 
 }  // namespace ringtrain

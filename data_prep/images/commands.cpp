@@ -101,8 +101,8 @@ DataCommand declare_import(CommandLine& program) {
   CLI::App& c = program.add(
       "import",
       "Turns other people's HDF5 arrays of images into a data set. The images are u8 pixels (N, H, W, C), (N, C, H, W) "
-      "or (N, H, W), or encoded images of variable length (Fuel's encoded_images and targets). Labels are integers (N) "
-      "or (N, 1) that count from 0.");
+      "or (N, H, W), arrays of MATLAB (save -v7.3), or encoded images of variable length (Fuel's encoded_images and "
+      "targets). Labels are whole numbers (N), (N, 1) or (1, N) that count from 0.");
   struct Typed : ImportOptions {
     std::vector<std::string> words;
   };
@@ -111,7 +111,9 @@ DataCommand declare_import(CommandLine& program) {
   add_operands(c, o->words, "FILE.h5");
   c.add_option("--images", o->images, "data set of the images")->type_name("KEY");
   c.add_option("--labels", o->labels, "data set of the labels")->type_name("KEY");
-  c.add_option("--layout", o->layout, "[from the shape]")->type_name("NHWC|NCHW");
+  c.add_option("--layout", o->layout,
+               "order of the axes: N images, H height, W width, C channels, such as HWCN [from the shape]")
+      ->type_name("LETTERS");
   add_rows(c, "--rows", o->rows, "uses these rows only");
   add_rows(c, "--validation-rows", o->validation_rows, "rows of the validation split");
   add_image_options(c, *o, "[raw for pixels, jpeg for encoded images]");

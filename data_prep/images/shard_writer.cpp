@@ -32,7 +32,7 @@ h5::Handle make_dataset(const h5::File& file, const std::string& name, hid_t typ
 
 // Writes strings of fixed length, padded with zero bytes.
 void write_strings(const h5::File& file, const std::string& name, const std::vector<std::string>& values) {
-  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+  const h5::Guard lock;
   std::size_t length = 1;
   bool utf8 = true;
   for (const std::string& value : values) {
@@ -52,7 +52,7 @@ void write_strings(const h5::File& file, const std::string& name, const std::vec
 }
 
 void write_reals(const h5::File& file, const std::string& name, const std::vector<double>& values) {
-  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+  const h5::Guard lock;
   const hsize_t count = values.size();
   const h5::Handle space(H5Screate_simple(1, &count, nullptr), H5Sclose);
   const h5::Handle made(H5Acreate2(file.id(), name.c_str(), H5T_IEEE_F64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT),
@@ -82,7 +82,7 @@ ImageShardWriter::ImageShardWriter(const SplitDescription& split, const ImageSet
   write_reals(file_, "mean", set.mean);
   write_reals(file_, "std", set.std);
   {
-    const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+    const h5::Guard lock;
     const h5::Shape shape = set.raw ? h5::Shape{count, set.height, set.width, set.channels}
                                     : h5::Shape{static_cast<std::int64_t>(columns.offsets.back())};
     const h5::Handle images = make_dataset(file_, "images", H5T_STD_U8LE, shape);

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdio>
 #include <map>
-#include <memory>
 #include <span>
 #include <tuple>
 
@@ -12,11 +11,11 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/table.h"
-#include "data/hdf5.h"
+#include "data/hdf5_storage.h"
+#include "data/image_dataset.h"
 #include "data/shard_files.h"
 #include "data_prep/common/faults.h"
 #include "data_prep/common/parallel.h"
-#include "data_prep/common/read_file.h"
 #include "data_prep/images/jpeg_check.h"
 
 namespace ringtrain {
@@ -25,53 +24,46 @@ namespace {
 constexpr std::size_t classes_in_table = 20;
 constexpr std::int64_t records_at_once = 1024;  // results of so many records are kept and then listed in order
 
-// Reads the bytes of one shard's records, with pread() or, for chunked files, through HDF5.
-class ShardRecords {
+// Reads one shard as training does.
+class ShardReader {
  public:
-  explicit ShardRecords(const ShardHeader& header)
-      : header_(header), shards_(1), file_(header.path), through_hdf5_(shards_) {
-    shards_[0].path = header.path;
-    shards_[0].file_bytes = header.file_bytes;
-    if (!header.image.raw) offsets_ = h5::File::open(header.path).read<std::uint64_t>("offsets");
-  }
-  ShardRecords(const ShardRecords&) = delete;
+  explicit ShardReader(const ShardHeader& header)
+      : index_(make_dataset_index(header.path, {header})), files_(index_.shards) {}
+  ShardReader(const ShardReader&) = delete;
 
-  std::vector<std::uint8_t> read(std::int64_t record) {
-    const auto r = static_cast<std::uint64_t>(record),
-               raw = static_cast<std::uint64_t>(header_.image.raw_record_bytes());
-    const std::uint64_t begin = header_.image.raw ? r * raw : offsets_[r],
-                        end = header_.image.raw ? begin + raw : offsets_[r + 1];
-    std::vector<std::uint8_t> bytes(end - begin);
-    if (header_.byte_offset != no_byte_offset) {
-      file_.read(header_.byte_offset + begin, bytes);
-    } else if (header_.image.raw) {
-      through_hdf5_.read_block(0, "images", {record, 0, 0, 0},
-                               {1, header_.image.height, header_.image.width, header_.image.channels}, bytes);
-    } else {
-      through_hdf5_.read_block(0, "images", {static_cast<std::int64_t>(begin)},
-                               {static_cast<std::int64_t>(end - begin)}, bytes);
-    }
+  template <class T>
+  std::vector<T> column(const char* name, std::uint64_t address, std::int64_t values) {
+    std::vector<T> result(static_cast<std::size_t>(values));
+    files_.read_array(0, name, address, std::span(result));
+    return result;
+  }
+
+  std::vector<std::uint8_t> record(std::size_t number, std::span<const std::uint64_t> offsets) {
+    const bool raw = index_.image.raw;
+    std::vector<std::uint8_t> bytes(raw ? static_cast<std::size_t>(index_.image.raw_record_bytes())
+                                        : offsets[number + 1] - offsets[number]);
+    read_image_record(files_, index_, 0, number, raw ? 0 : offsets[number], bytes);
     return bytes;
   }
 
  private:
-  const ShardHeader& header_;
-  std::vector<DatasetIndex::Shard> shards_;
-  InputFile file_;
-  ShardFiles through_hdf5_;
-  std::vector<std::uint64_t> offsets_;
+  const DatasetIndex index_;
+  ShardFiles files_;
 };
 
 struct Columns {
   std::vector<std::int32_t> labels, shapes;
-  std::vector<std::uint64_t> sample_ids;
+  std::vector<std::uint64_t> sample_ids, offsets;
   std::vector<std::uint32_t> crc32c;  // empty: the file has none
 
-  explicit Columns(const h5::File& file)
-      : labels(file.read<std::int32_t>("labels")),
-        shapes(file.read<std::int32_t>("shapes")),
-        sample_ids(file.read<std::uint64_t>("sample_ids")) {
-    if (file.has("crc32c")) crc32c = file.read<std::uint32_t>("crc32c");
+  Columns(ShardReader& reader, const ShardHeader& header) {
+    const std::int64_t n = header.count;
+    const ImageArrays& arrays = header.arrays;
+    labels = reader.column<std::int32_t>("labels", arrays.labels, n);
+    shapes = reader.column<std::int32_t>("shapes", arrays.shapes, 3 * n);
+    sample_ids = reader.column<std::uint64_t>("sample_ids", arrays.sample_ids, n);
+    if (!header.image.raw) offsets = reader.column<std::uint64_t>("offsets", arrays.offsets, n + 1);
+    if (arrays.has_crc32c) crc32c = reader.column<std::uint32_t>("crc32c", arrays.crc32c, n);
   }
 };
 
@@ -109,11 +101,13 @@ RecordFaults check_record(const ShardHeader& header, const Columns& columns, std
 void verify_shard(const ShardHeader& header, std::uint32_t shard, ImageSplitFacts& facts,
                   std::vector<std::int64_t>& class_sizes, Verification& result) {
   const h5::File file = h5::File::open(header.path);
-  const Columns columns(file);
+  ShardReader reader(header);
+  const Columns columns(reader, header);
   if (columns.crc32c.empty()) result.summary.push_back(cat("warning: ", header.path, ": has no checksums (crc32c)"));
   FaultList checksums(result, header.path), images(result, header.path), labels(result, header.path);
   if (file.has("keys") && (file.type("keys") != "string" || file.shape("keys") != h5::Shape{header.count}))
     images.add(cat("data set 'keys' is not ", header.count, " strings"));
+  if (file.has("keys")) h5::expect_stored(file, "keys");
   for (std::size_t r = 0; r < columns.labels.size(); ++r) {
     const std::int32_t label = columns.labels[r];
     if (label >= 0 && label < header.image.num_classes()) {
@@ -124,7 +118,6 @@ void verify_shard(const ShardHeader& header, std::uint32_t shard, ImageSplitFact
     }
   }
   facts.sample_ids.insert(facts.sample_ids.end(), columns.sample_ids.begin(), columns.sample_ids.end());
-  ShardRecords records(header);
   for (std::int64_t first = 0; first < header.count; first += records_at_once) {
     const std::int64_t count = std::min(records_at_once, header.count - first);
     std::vector<RecordFaults> faults(static_cast<std::size_t>(count));
@@ -133,7 +126,7 @@ void verify_shard(const ShardHeader& header, std::uint32_t shard, ImageSplitFact
       const auto at = static_cast<std::size_t>(i), r = static_cast<std::size_t>(first + i);
       contents[at].shard = shard;
       contents[at].record = static_cast<std::uint32_t>(r);
-      faults[at] = check_record(header, columns, r, records.read(first + i), contents[at]);
+      faults[at] = check_record(header, columns, r, reader.record(r, columns.offsets), contents[at]);
     });
     for (std::int64_t i = 0; i < count; ++i) {
       const RecordFaults& fault = faults[static_cast<std::size_t>(i)];

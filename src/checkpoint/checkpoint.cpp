@@ -168,7 +168,7 @@ herr_t keep_name(hid_t, const char* name, const H5A_info_t*, void* names) {
 }
 
 std::vector<std::string> attribute_names(const h5::File& file) {
-  const std::lock_guard lock(h5::library_lock());
+  const h5::Guard lock;
   std::vector<std::string> names;
   if (H5Aiterate2(file.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, keep_name, &names) < 0) {
     throw Error(cat(file.path(), ": cannot list the attributes"), damaged_hint);
@@ -177,7 +177,7 @@ std::vector<std::string> attribute_names(const h5::File& file) {
 }
 
 H5T_class_t class_of_attribute(const h5::File& file, const std::string& name) {
-  const std::lock_guard lock(h5::library_lock());
+  const h5::Guard lock;
   const h5::Handle attribute(H5Aopen(file.id(), name.c_str(), H5P_DEFAULT), H5Aclose);
   const h5::Handle type(H5Aget_type(attribute.get()), H5Tclose);
   return H5Tget_class(type.get());

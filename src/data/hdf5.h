@@ -1,6 +1,7 @@
 // A wrapper of HDF5 with RAII and one lock for the process, because many machines have an HDF5 that was built without
 // thread safety. Every function takes the lock itself. A function that fails throws Error with the file's name and
-// HDF5's own first message. HDF5 prints no errors itself.
+// HDF5's own first message. HDF5 prints no errors itself. hdf5_storage.h finds the parts of a data set that are not
+// there, which HDF5 reads as zeros.
 #pragma once
 
 #include <hdf5.h>
@@ -17,7 +18,15 @@
 
 namespace ringtrain::h5 {
 
-std::recursive_mutex& library_lock();
+// Takes the lock of the process, and switches off HDF5's printing of errors. A thread-safe HDF5 has such a switch for
+// each thread, so every thread that calls HDF5 itself must hold a Guard.
+class Guard {
+ public:
+  Guard();
+
+ private:
+  std::lock_guard<std::recursive_mutex> lock_;
+};
 
 // Owns an hid_t, and closes it with the given function under the lock. It can be moved, but not copied.
 class Handle {
@@ -59,8 +68,12 @@ class File {
   template <class T>
   std::vector<T> read(const std::string& dataset,
                       const AfterBlock& after_block = {}) const;  // the whole data set; its type must
-                                                                  // have the class and size of T
+                                                                  // have the class and size of T, and all values
+                                                                  // must be stored
   Shape shape(const std::string& dataset) const;
+  // Throws Error that names a link which leads nowhere. External files are found in the working directory, as HDF5
+  // does, or beside the HDF5 file. Open data sets only with this function.
+  Handle open_dataset(const std::string& dataset) const;
   std::string type(const std::string& dataset) const;  // "u8", "i32", "u32", "i64", "u64", "f32", "f64", "string", ...
 
   // The object "/" is the root group.
@@ -76,7 +89,7 @@ class File {
   void write_integers(const std::string& object, const std::string& name, const std::vector<std::int64_t>& value);
   std::vector<std::int64_t> read_integers(const std::string& object, const std::string& name) const;
 
-  hid_t id() const { return handle_.get(); }  // for calls of HDF5 that this class lacks; take library_lock() first
+  hid_t id() const { return handle_.get(); }  // for calls of HDF5 that this class lacks; hold a Guard
   // Throws Error with `what` and HDF5's reason, for callers of id().
   [[noreturn]] void fail(const std::string& what, std::source_location where = std::source_location::current()) const;
   void flush();  // writes to the operating system and to the disk (fsync)

@@ -1,7 +1,7 @@
-// Helpers of hdf5.cpp and hdf5_attributes.cpp. Other files must not include this.
+// Helpers of the files hdf5*.cpp. Other files must not include this.
 #pragma once
 
-#include <mutex>
+#include <cstdint>
 #include <source_location>
 #include <string>
 
@@ -9,14 +9,8 @@
 
 namespace ringtrain::h5 {
 
-// Takes the lock, and switches off the printing of errors. A thread-safe HDF5 has such a switch for each thread.
-class Guard {
- public:
-  Guard();
-
- private:
-  std::lock_guard<std::recursive_mutex> lock_;
-};
+// Returns HDF5's innermost reason for the last failure, and forgets it.
+std::string innermost_description();
 
 // Throws Error with path, what, and HDF5's innermost reason.
 [[noreturn]] void fail(const std::string& path, const std::string& what,
@@ -30,6 +24,17 @@ Result checked(Result result, const std::string& path, const std::string& what,
   return result;
 }
 
-std::string type_name(hid_t type);  // "u8", "i32", "f64", "string", ...
+std::string type_name(hid_t type);  // "u8", "i32", "f64", "string", "bool", "enum", ...
+
+std::string name_of_file(hid_t file);
+
+// A file of raw values, beside an HDF5 file.
+struct ExternalFile {
+  std::string path;
+  std::uint64_t offset = 0, bytes = 0;  // the place of its values; without a limit, `bytes` is the largest number
+};
+
+// Returns the external file of this number, at the place where HDF5 looks for it.
+ExternalFile external_file(hid_t dataset, hid_t creation, int number);
 
 }  // namespace ringtrain::h5

@@ -54,26 +54,11 @@ struct ImageDataset::State {
     return places.bytes();
   }
 
-  template <class T>
-  void read_array(std::size_t which, const char* name, std::uint64_t address, std::span<T> out) {
-    if (address != no_byte_offset) {
-      files.read(which, address, {reinterpret_cast<std::uint8_t*>(out.data()), out.size_bytes()}, name);
-      return;
-    }
-    const std::vector<T> values = files.read_whole<T>(which, name);
-    if (values.size() != out.size()) {
-      throw Error(cat(index.shards[which].path, ": data set '", name, "' has ", values.size(), " values, expected ",
-                      out.size()),
-                  "the file was changed during the run");
-    }
-    std::ranges::copy(values, out.begin());
-  }
-
   void check_shapes(std::size_t which) {
     const DatasetIndex::Shard& entry = index.shards[which];
     const ImageFormat& format = index.image;
     std::vector<std::int32_t> shapes(static_cast<std::size_t>(3 * entry.count));
-    read_array(which, "shapes", entry.arrays.shapes, std::span(shapes));
+    files.read_array(which, "shapes", entry.arrays.shapes, std::span(shapes));
     for (std::size_t i = 0; 3 * i < shapes.size(); ++i) {
       const std::int32_t height = shapes[3 * i], width = shapes[3 * i + 1], channels = shapes[3 * i + 2];
       const bool good = format.raw ? height == format.height && width == format.width && channels == format.channels
@@ -101,10 +86,10 @@ struct ImageDataset::State {
     const ImageArrays& arrays = entry.arrays;
     files.check(which);
     if (!index.image.raw) {
-      read_array(which, "offsets", arrays.offsets, shard.offsets);
+      files.read_array(which, "offsets", arrays.offsets, shard.offsets);
       check_image_offsets(entry.path, shard.offsets, arrays.image_bytes);
     }
-    read_array(which, "labels", arrays.labels, shard.labels);
+    files.read_array(which, "labels", arrays.labels, shard.labels);
     for (std::size_t i = 0; i < shard.labels.size(); ++i) {
       if (shard.labels[i] >= 0 && shard.labels[i] < index.image.num_classes()) continue;
       throw Error(cat(entry.path, ": record ", i, " has the label ", shard.labels[i], ", but there are ",
@@ -112,8 +97,8 @@ struct ImageDataset::State {
                   damaged);
     }
     check_shapes(which);
-    read_array(which, "sample_ids", arrays.sample_ids, shard.sample_ids);
-    if (arrays.has_crc32c) read_array(which, "crc32c", arrays.crc32c, shard.crc32c);
+    files.read_array(which, "sample_ids", arrays.sample_ids, shard.sample_ids);
+    if (arrays.has_crc32c) files.read_array(which, "crc32c", arrays.crc32c, shard.crc32c);
     std::atomic_ref(shard.loaded[0]).store(1, std::memory_order_release);
   }
 
@@ -136,19 +121,7 @@ struct ImageDataset::State {
   }
 
   void read(const Place& at, const Shard& shard, std::span<std::uint8_t> out) {
-    const DatasetIndex::Shard& entry = index.shards[at.shard];
-    const ImageFormat& format = index.image;
-    const auto record = static_cast<std::int64_t>(at.record);
-    const std::uint64_t begin =
-        format.raw ? at.record * static_cast<std::uint64_t>(format.raw_record_bytes()) : shard.offsets[at.record];
-    if (entry.byte_offset != no_byte_offset) {
-      files.read(at.shard, entry.byte_offset + begin, out, "images", record);
-    } else if (format.raw) {
-      files.read_block(at.shard, "images", {record, 0, 0, 0}, {1, format.height, format.width, format.channels}, out);
-    } else {
-      files.read_block(at.shard, "images", {static_cast<std::int64_t>(begin)}, {static_cast<std::int64_t>(out.size())},
-                       out);
-    }
+    read_image_record(files, index, at.shard, at.record, index.image.raw ? 0 : shard.offsets[at.record], out);
   }
 
   DatasetIndex index;
@@ -156,6 +129,21 @@ struct ImageDataset::State {
   std::shared_ptr<SharedMemory> memory;
   std::vector<Shard> shards;
 };
+
+void read_image_record(ShardFiles& files, const DatasetIndex& index, std::size_t shard, std::size_t record,
+                       std::uint64_t offset, std::span<std::uint8_t> out) {
+  const DatasetIndex::Shard& entry = index.shards[shard];
+  const ImageFormat& format = index.image;
+  const auto number = static_cast<std::int64_t>(record);
+  const std::uint64_t begin = format.raw ? record * static_cast<std::uint64_t>(format.raw_record_bytes()) : offset;
+  if (entry.byte_offset != no_byte_offset) {
+    files.read(shard, entry.byte_offset + begin, out, "images", number);
+  } else if (format.raw) {
+    files.read_block(shard, "images", {number, 0, 0, 0}, {1, format.height, format.width, format.channels}, out);
+  } else {
+    files.read_block(shard, "images", {static_cast<std::int64_t>(begin)}, {static_cast<std::int64_t>(out.size())}, out);
+  }
+}
 
 ImageDataset::ImageDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory, ShardFiles::Pread pread)
     : state_(std::make_unique<State>(std::move(index), std::move(memory), pread)) {}

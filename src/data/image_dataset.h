@@ -6,6 +6,11 @@
 
 namespace ringtrain {
 
+// Reads the bytes of one record: out.size() bytes from `offset` for a JPEG file, or the pixels of one image. Training
+// and the verifier both read with this function.
+void read_image_record(ShardFiles& files, const DatasetIndex& index, std::size_t shard, std::size_t record,
+                       std::uint64_t offset, std::span<std::uint8_t> out);
+
 // A shard is opened when it is first needed. Its labels, offsets, ids and checksums are then read and stay in memory
 // (at most 24 bytes per sample). The labels, the offsets and the shapes are checked. Any number of threads may read
 // records at the same time, by pread. Records without a byte address are read through HDF5, one at a time.

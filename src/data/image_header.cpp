@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "data/hdf5_storage.h"
 #include "data/shard_header_internal.h"
 
 namespace ringtrain {
@@ -23,9 +24,9 @@ void expect_type(const h5::File& file, const std::string& dataset, const std::st
 }
 
 // Returns the byte address of a data set. Throws Error if its `bytes` bytes are not inside the file.
-std::uint64_t place_of(const h5::File& file, const std::string& dataset, std::int64_t bytes,
+std::uint64_t place_of(const h5::File& file, const std::string& dataset, hid_t memory_type, std::int64_t bytes,
                        const ShardHeader& header) {
-  const std::uint64_t begin = byte_address(file, dataset);
+  const std::uint64_t begin = byte_address(file, dataset, memory_type);
   if (begin != no_byte_offset &&
       (begin > header.file_bytes || static_cast<std::uint64_t>(bytes) > header.file_bytes - begin)) {
     bad_shard(file.path(), cat("is truncated: '", dataset, "' ends at byte ", begin + static_cast<std::uint64_t>(bytes),
@@ -35,15 +36,15 @@ std::uint64_t place_of(const h5::File& file, const std::string& dataset, std::in
 }
 
 std::uint64_t place_of_array(const h5::File& file, const std::string& dataset, const std::string& type,
-                             std::int64_t bytes_per_element, const h5::Shape& expected, const ShardHeader& header) {
+                             hid_t memory_type, const h5::Shape& expected, const ShardHeader& header) {
   expect_type(file, dataset, type);
   if (const h5::Shape shape = file.shape(dataset); shape != expected) {
     bad_shard(file.path(), cat("data set '", dataset, "' has the shape ", to_text(shape), ", expected ",
                                to_text(expected), " (num_samples is ", header.count, ")"));
   }
-  std::int64_t bytes = bytes_per_element;
+  auto bytes = static_cast<std::int64_t>(H5Tget_size(memory_type));
   for (const std::int64_t extent : expected) bytes *= extent;
-  return place_of(file, dataset, bytes, header);
+  return place_of(file, dataset, memory_type, bytes, header);
 }
 
 std::vector<std::string> read_strings(const h5::File& file, const std::string& dataset) {
@@ -55,8 +56,10 @@ std::vector<std::string> read_strings(const h5::File& file, const std::string& d
   const auto count = static_cast<std::size_t>(shape[0]);
   std::vector<std::string> result;
   if (count == 0) return result;
-  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
-  const h5::Handle handle(H5Dopen2(file.id(), dataset.c_str(), H5P_DEFAULT), H5Dclose);
+  h5::expect_stored(file, dataset);
+  h5::expect_plausible_size(file, dataset);
+  const h5::Guard lock;
+  const h5::Handle handle = file.open_dataset(dataset);
   const h5::Handle type(H5Dget_type(handle.get()), H5Tclose);
   const auto read = [&](void* values) {
     if (H5Dread(handle.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0) {
@@ -87,7 +90,7 @@ std::vector<double> read_colours(const h5::File& file, const std::string& name, 
   if (!file.has_attribute("/", name)) bad_shard(file.path(), cat("attribute '", name, "' of '/' is missing"));
   std::vector<double> values;
   {
-    const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+    const h5::Guard lock;
     const h5::Handle attribute(H5Aopen_by_name(file.id(), "/", name.c_str(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
     const h5::Handle space(H5Aget_space(attribute.get()), H5Sclose), type(H5Aget_type(attribute.get()), H5Tclose);
     if (H5Tget_class(type.get()) != H5T_FLOAT) {
@@ -149,17 +152,17 @@ void read_encoding(const h5::File& file, ShardHeader& header) {
 void read_arrays(const h5::File& file, ShardHeader& header) {
   ImageArrays& arrays = header.arrays;
   const std::int64_t n = header.count;
-  header.byte_offset = place_of(file, "images", arrays.image_bytes, header);
-  arrays.labels = place_of_array(file, "labels", "i32", 4, {n}, header);
-  arrays.shapes = place_of_array(file, "shapes", "i32", 4, {n, 3}, header);
-  arrays.sample_ids = place_of_array(file, "sample_ids", "u64", 8, {n}, header);
+  header.byte_offset = place_of(file, "images", H5T_NATIVE_UINT8, arrays.image_bytes, header);
+  arrays.labels = place_of_array(file, "labels", "i32", H5T_NATIVE_INT32, {n}, header);
+  arrays.shapes = place_of_array(file, "shapes", "i32", H5T_NATIVE_INT32, {n, 3}, header);
+  arrays.sample_ids = place_of_array(file, "sample_ids", "u64", H5T_NATIVE_UINT64, {n}, header);
   arrays.has_crc32c = file.has("crc32c");
-  if (arrays.has_crc32c) arrays.crc32c = place_of_array(file, "crc32c", "u32", 4, {n}, header);
+  if (arrays.has_crc32c) arrays.crc32c = place_of_array(file, "crc32c", "u32", H5T_NATIVE_UINT32, {n}, header);
   if (header.image.raw) {
     arrays.largest_record = n > 0 ? header.image.raw_record_bytes() : 0;
     return;
   }
-  arrays.offsets = place_of_array(file, "offsets", "u64", 8, {n + 1}, header);
+  arrays.offsets = place_of_array(file, "offsets", "u64", H5T_NATIVE_UINT64, {n + 1}, header);
   const std::vector<std::uint64_t> offsets = file.read<std::uint64_t>("offsets");
   check_image_offsets(file.path(), offsets, arrays.image_bytes);
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {

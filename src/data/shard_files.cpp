@@ -125,6 +125,12 @@ std::shared_ptr<ShardFiles::OpenFile> ShardFiles::open(std::size_t shard) {
   return opened;
 }
 
+void ShardFiles::expect_count(std::size_t shard, const char* array, std::size_t found, std::size_t expected) const {
+  if (found == expected) return;
+  throw Error(cat(shards_[shard].path, ": data set '", array, "' has ", found, " values, expected ", expected),
+              "the file was changed during the run");
+}
+
 void ShardFiles::reopen_later(std::size_t shard, const std::shared_ptr<OpenFile>& file) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (entries_[shard].file != file) return;
@@ -163,12 +169,12 @@ void ShardFiles::read(std::size_t shard, std::uint64_t offset, std::span<std::ui
 void ShardFiles::read_block(std::size_t shard, const char* array, const std::vector<std::int64_t>& first,
                             const std::vector<std::int64_t>& count, std::span<std::uint8_t> out) {
   const std::shared_ptr<OpenFile> file = open(shard);
-  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+  const h5::Guard lock;
   if (!file->hdf5) file->hdf5 = h5::File::open(file->path);
   bytes_read_ += static_cast<std::int64_t>(out.size());
   const h5::File& hdf5 = *file->hdf5;
   const std::vector<hsize_t> start(first.begin(), first.end()), extent(count.begin(), count.end());
-  const h5::Handle dataset(H5Dopen2(hdf5.id(), array, H5P_DEFAULT), H5Dclose);
+  const h5::Handle dataset = hdf5.open_dataset(array);
   const h5::Handle stored(H5Dget_space(dataset.get()), H5Sclose);
   // The memory space has the rank of the file space. With different ranks, HDF5 copies element by element.
   const h5::Handle memory(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr), H5Sclose);

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -45,13 +46,18 @@ class ShardFiles {
   void read_block(std::size_t shard, const char* array, const std::vector<std::int64_t>& first,
                   const std::vector<std::int64_t>& count, std::span<std::uint8_t> out);
 
-  // Reads a whole array without a byte address through HDF5. Throws Error.
+  // Reads a whole array, at its byte address or through HDF5. Throws Error, also if it has another number of values.
   template <class T>
-  std::vector<T> read_whole(std::size_t shard, const char* array) {
+  void read_array(std::size_t shard, const char* array, std::uint64_t address, std::span<T> out) {
+    if (address != no_byte_offset) {
+      read(shard, address, {reinterpret_cast<std::uint8_t*>(out.data()), out.size_bytes()}, array);
+      return;
+    }
     check(shard);
-    std::vector<T> values = h5::File::open(shards_[shard].path).read<T>(array);
-    bytes_read_ += static_cast<std::int64_t>(values.size() * sizeof(T));
-    return values;
+    const std::vector<T> values = h5::File::open(shards_[shard].path).read<T>(array);
+    expect_count(shard, array, values.size(), out.size());
+    std::ranges::copy(values, out.begin());
+    bytes_read_ += static_cast<std::int64_t>(out.size_bytes());
   }
 
   std::int64_t bytes_read() const { return bytes_read_; }  // bytes read by all functions of this class
@@ -63,6 +69,7 @@ class ShardFiles {
     std::uint64_t last_use = 0;
   };
 
+  void expect_count(std::size_t shard, const char* array, std::size_t found, std::size_t expected) const;
   std::shared_ptr<OpenFile> open(std::size_t shard);
   void reopen_later(std::size_t shard, const std::shared_ptr<OpenFile>& file);
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "data/hdf5_storage.h"
 #include "data/shard_files.h"
 #include "data/shard_header_internal.h"
 
@@ -65,12 +66,17 @@ ShardHeader read_checked(const std::string& path) {
 
 }  // namespace
 
-std::uint64_t byte_address(const h5::File& file, const std::string& dataset) {
-  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
-  const h5::Handle handle(H5Dopen2(file.id(), dataset.c_str(), H5P_DEFAULT), H5Dclose);
-  const h5::Handle creation(H5Dget_create_plist(handle.get()), H5Pclose);
-  if (H5Pget_layout(creation.get()) != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0)
-    return no_byte_offset;
+std::uint64_t byte_address(const h5::File& file, const std::string& dataset, hid_t memory_type) {
+  h5::expect_stored(file, dataset);
+  const h5::Guard guard;
+  const h5::Handle handle = file.open_dataset(dataset);
+  const h5::Handle creation(H5Dget_create_plist(handle.get()), H5Pclose), type(H5Dget_type(handle.get()), H5Tclose);
+  H5O_info_t object{}, root{};
+  const bool is_here =
+      H5Oget_info(handle.get(), &object) >= 0 && H5Oget_info(file.id(), &root) >= 0 && object.fileno == root.fileno;
+  const bool as_in_memory = H5Pget_layout(creation.get()) == H5D_CONTIGUOUS &&
+                            H5Pget_external_count(creation.get()) == 0 && H5Tequal(type.get(), memory_type) > 0;
+  if (!is_here || !as_in_memory) return no_byte_offset;
   const haddr_t offset = H5Dget_offset(handle.get());
   return offset == HADDR_UNDEF ? no_byte_offset : offset;
 }
@@ -178,11 +184,8 @@ void check_shards_agree(const std::vector<ShardHeader>& headers) {
   if (sum == 0) bad_shard(first.path, "the data set is empty (0 samples)");
 }
 
-DatasetIndex read_dataset_index(const std::string& prefix) {
-  std::vector<ShardHeader> headers;
-  for (const std::string& path : find_shards(prefix)) headers.push_back(read_shard_header(path));
-  check_shards_agree(headers);
-  ShardHeader& first = headers.front();
+DatasetIndex make_dataset_index(const std::string& prefix, const std::vector<ShardHeader>& headers) {
+  const ShardHeader& first = headers.front();
   DatasetIndex index;
   index.prefix = prefix;
   index.kind = first.kind;
@@ -197,12 +200,19 @@ DatasetIndex read_dataset_index(const std::string& prefix) {
   index.text.stop_id = first.stop_id;
   index.text.lowercase = first.lowercase;
   index.image = first.image;
-  for (ShardHeader& header : headers) {
+  for (const ShardHeader& header : headers) {
     index.shards.push_back({header.path, index.total, header.count, header.byte_offset, header.file_bytes,
-                            header.start_crc32c, std::move(header.crc32c), header.arrays});
+                            header.start_crc32c, header.crc32c, header.arrays});
     index.total += header.count;
   }
   return index;
+}
+
+DatasetIndex read_dataset_index(const std::string& prefix) {
+  std::vector<ShardHeader> headers;
+  for (const std::string& path : find_shards(prefix)) headers.push_back(read_shard_header(path));
+  check_shards_agree(headers);
+  return make_dataset_index(prefix, headers);
 }
 
 }  // namespace ringtrain

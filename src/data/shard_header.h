@@ -15,7 +15,7 @@ struct ShardHeader {
   std::int64_t shard_index = 0, num_shards = 0;
   std::int64_t count = 0, total = 0;  // samples or characters (running text) in this shard, in all shards
   std::uint64_t byte_offset = no_byte_offset, file_bytes = 0;  // position of tokens or images; length of the file
-  std::uint32_t start_crc32c = 0;  // see start_checksum()
+  std::uint32_t start_crc32c = 0;                              // see start_checksum()
   // For kind "text":
   bool running_text = false;
   std::int64_t context_length = 0;  // names only
@@ -54,5 +54,8 @@ void check_image_offsets(const std::string& path, std::span<const std::uint64_t>
 
 // Throws Error if two headers do not belong to one data set, or if their numbers do not add up.
 void check_shards_agree(const std::vector<ShardHeader>& headers);
+
+// Makes the index of the shards with these headers. There must be one header or more.
+DatasetIndex make_dataset_index(const std::string& prefix, const std::vector<ShardHeader>& headers);
 
 }  // namespace ringtrain

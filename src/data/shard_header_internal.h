@@ -16,8 +16,9 @@ inline constexpr const char* convert_again = "convert the data again with bin/ri
   throw Error(cat(path, ": ", what), hint);
 }
 
-// Returns the byte address of a contiguous data set in the file, and no_byte_offset for other data sets.
-std::uint64_t byte_address(const h5::File& file, const std::string& dataset);
+// Returns the byte address of a data set whose bytes lie in this file exactly as memory holds values of `memory_type`,
+// and no_byte_offset for other data sets: chunked, filtered, linked or external ones, and those of another byte order.
+std::uint64_t byte_address(const h5::File& file, const std::string& dataset, hid_t memory_type);
 
 template <class Value>
 void expect_same(const ShardHeader& header, const ShardHeader& first, const Value& value, const Value& expected,

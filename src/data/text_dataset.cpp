@@ -55,17 +55,6 @@ struct TextDataset::State {
     return std::atomic_ref(shard.loaded[static_cast<std::size_t>(block)]).load(std::memory_order_acquire) != 0;
   }
 
-  void read_through_hdf5(std::size_t which) {
-    const Shard& shard = shards[which];
-    const std::vector<std::uint8_t> tokens = files.read_whole<std::uint8_t>(which, "tokens");
-    if (tokens.size() != shard.tokens.size()) {
-      throw Error(cat(index.shards[which].path, ": 'tokens' has ", tokens.size(), " bytes, expected ",
-                      shard.tokens.size()));
-    }
-    std::ranges::copy(tokens, shard.tokens.begin());
-    shard.whole[0] = 1;
-  }
-
   // Returns what is wrong with the block, or "" if its checksum is right.
   std::string fault_of(std::size_t which, std::int64_t block) const {
     const std::span<const std::uint8_t> bytes = block_of(shards[which], block);
@@ -91,7 +80,10 @@ struct TextDataset::State {
     const bool by_address = entry.byte_offset != no_byte_offset;
     const SharedMemory::Lock lock(*memory, by_address ? static_cast<std::size_t>(block) : which);
     if (is_loaded(shard, block)) return;
-    if (!by_address && shard.whole[0] == 0) read_through_hdf5(which);
+    if (!by_address && shard.whole[0] == 0) {
+      files.read_array(which, "tokens", entry.byte_offset, shard.tokens);
+      shard.whole[0] = 1;
+    }
     std::string fault;
     for (int attempt = 0; attempt < 2; ++attempt) {  // a second try tells a bad disk from a temporary error
       if (by_address) {

@@ -30,7 +30,7 @@ void read_tokens_layout(const h5::File& file, ShardHeader& header) {
       bad_shard(file.path(), cat("attribute 'pad_side' is '", side, "', expected 'left'"));
     }
   }
-  header.byte_offset = byte_address(file, "tokens");
+  header.byte_offset = byte_address(file, "tokens", H5T_NATIVE_UINT8);
 }
 
 void read_vocabulary(const h5::File& file, ShardHeader& header) {

@@ -40,7 +40,7 @@ herr_t add_object(hid_t file, const char* name, const H5O_info_t*, void* good) {
 GoodFile look_at(const std::string& path) {
   GoodFile good;
   {
-    const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+    const h5::Guard lock;
     const h5::File file = h5::File::open(path);
     H5Ovisit2(file.id(), H5_INDEX_NAME, H5_ITER_INC, add_object, &good, H5O_INFO_BASIC);
   }
@@ -216,7 +216,7 @@ std::string damaged_file(const std::string& name, std::string_view input,
     const int kind = choice >= first_element_byte ? element_kind : choice % 6;
     ++changes;
     if (kind < 4 || kind == element_kind) {
-      const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+      const h5::Guard lock;
       const h5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
       if (file.get() < 0) break;
       change_contents(file.get(), good, rest, kind);

@@ -144,7 +144,7 @@ TEST_F(CheckpointTest, RefusesNamesThatItCouldNotReadBack) {
 // ---- Damage -------------------------------------------------------------------------------------------------------
 
 void edit(const std::string& path, const std::function<void(hid_t)>& change) {
-  const std::lock_guard lock(h5::library_lock());
+  const h5::Guard lock;
   const h5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
   ASSERT_GE(file.get(), 0);
   change(file.get());

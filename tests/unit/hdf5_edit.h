@@ -14,7 +14,7 @@
 namespace ringtrain {
 
 inline void edit(const std::string& path, const std::function<void(hid_t)>& change) {
-  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+  const h5::Guard lock;
   h5::File::open(path);  // turns off HDF5's own messages
   const h5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
   ASSERT_GE(file.get(), 0);

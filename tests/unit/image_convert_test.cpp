@@ -375,7 +375,7 @@ TEST_F(ImageConvert, AShardWithoutItsLastAttributeIsWrittenAgain) {
   const std::string shard = path("out/set-train-00000-of-00001.h5");
   const Bytes expected = bytes_of_file(shard);
   {
-    const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+    const h5::Guard lock;
     const h5::Handle file(H5Fopen(shard.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
     ASSERT_GE(H5Adelete(file.get(), "complete"), 0);
   }

@@ -100,7 +100,7 @@ class ImageFolder : public WithFolder {
     std::vector<std::string> result;
     for (const DatasetIndex::Shard& shard : read_dataset_index(path(prefix)).shards) {
       const h5::File file = h5::File::open(shard.path);
-      const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+      const h5::Guard lock;
       const h5::Handle keys(H5Dopen2(file.id(), "keys", H5P_DEFAULT), H5Dclose);
       const h5::Handle type(H5Dget_type(keys.get()), H5Tclose);
       const std::size_t length = H5Tget_size(type.get());

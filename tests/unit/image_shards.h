@@ -67,7 +67,7 @@ inline void write_string_dataset(hid_t file, const char* name, const std::vector
 // Writes the samples [first, last) as one file.
 inline void write_image_shard(const std::string& path, const TestImages& images, std::size_t first, std::size_t last,
                               std::int64_t shard, std::int64_t shards) {
-  const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+  const h5::Guard lock;
   h5::File file = h5::File::create(path);
   const auto n = static_cast<std::int64_t>(last - first);
   std::vector<std::uint8_t> bytes;

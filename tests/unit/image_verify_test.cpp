@@ -29,7 +29,7 @@ class ImageVerify : public ImageFolder {
     std::uint64_t begin = 0;
     {
       const h5::File file = h5::File::open(shard(split));
-      const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+      const h5::Guard lock;
       const h5::Handle handle(H5Dopen2(file.id(), dataset.c_str(), H5P_DEFAULT), H5Dclose);
       begin = H5Dget_offset(handle.get());
     }
@@ -147,7 +147,7 @@ class ArrayImport : public ImageFolder {
     file.write("grey", Span(grey), {count, height, width});
     file.write("y", std::span<const std::int64_t>(labels), {count, 1});
     file.write("few", std::span<const std::int64_t>(labels).first(3), {3});
-    const std::lock_guard<std::recursive_mutex> lock(h5::library_lock());
+    const h5::Guard lock;
     const hsize_t extent[4] = {count, 3, height, width}, chunk[4] = {4, 3, height, width};
     const h5::Handle space(H5Screate_simple(4, extent, nullptr), H5Sclose),
         creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);

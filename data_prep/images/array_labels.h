@@ -1,0 +1,34 @@
+// Reads the labels of imported arrays.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/hdf5.h"
+
+namespace ringtrain {
+
+// Opens the file and throws Error if it has no such data set. `option` names it for messages: "--labels".
+h5::File open_with_dataset(const std::string& path, const std::string& dataset, const std::string& option);
+
+// Whole numbers of any type: integers, floating-point numbers as MATLAB stores them, bool or enum. The shape is (N),
+// (N, 1) or (1, N).
+class ArrayLabels {
+ public:
+  // Throws Error for other types and shapes.
+  ArrayLabels(const std::string& path, const std::string& dataset);
+
+  std::int64_t count() const { return count_; }
+  // Reads the labels of rows [first, end). Throws Error if one is not in the file, or is no whole number.
+  std::vector<std::int64_t> read(std::int64_t first, std::int64_t end) const;
+
+ private:
+  h5::File file_;
+  std::string name_, type_;
+  h5::Shape shape_;
+  int axis_ = 0;  // the axis that counts the labels
+  std::int64_t count_ = 0;
+};
+
+}  // namespace ringtrain
