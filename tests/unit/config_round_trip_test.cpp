@@ -42,6 +42,7 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
        "learning_rate.end=1e-5",
        "stop.steps=1000000000000",
        "stop.seconds=0.5",
+       "stop.diverged_share=0.1",
        "stop.target_metric=validation_accuracy",
        "stop.target_value=0.75",
        "data.validation=v",
