@@ -15,9 +15,9 @@ struct Boat {
   bool night = false;
 };
 
-class ProgramTest : public testing::Test {
+class CommandLineTest : public testing::Test {
  protected:
-  ProgramTest() {
+  CommandLineTest() {
     CLI::App& c = program_.add("row", "Rows to the ports. -j and 'x' are safe\nin .troff \\too.\n\n  as it is");
     add_operands(c, boat_.words, "BOAT [key.path=value ...]");
     c.add_option("--oars", boat_.oars, "so many [4]")->type_name("N")->check(whole_number(1));
@@ -42,11 +42,11 @@ class ProgramTest : public testing::Test {
     return "accepted";
   }
 
-  Program program_{"ferry", "crosses water"};
+  CommandLine program_{"ferry", "crosses water"};
   Boat boat_;
 };
 
-TEST_F(ProgramTest, WordsReachTheVariablesOfTheirCommand) {
+TEST_F(CommandLineTest, WordsReachTheVariablesOfTheirCommand) {
   const CLI::App* command = parse({"row", "dinghy", "--ports", "a,b", "hull.length=3", "--oars=6", "--night", "x=[1,2]",
                                    "--log", "l.csv", "--sail", "lateen"});
   EXPECT_EQ(command->get_name(), "row");
@@ -58,12 +58,12 @@ TEST_F(ProgramTest, WordsReachTheVariablesOfTheirCommand) {
   EXPECT_EQ(parse({"rest"})->get_name(), "rest");
 }
 
-TEST_F(ProgramTest, TheNameOfACommandMayBeAnOperandAndSoMayAHyphen) {
+TEST_F(CommandLineTest, TheNameOfACommandMayBeAnOperandAndSoMayAHyphen) {
   parse({"row", "rest", "-", "--log", "l.csv"});
   EXPECT_EQ(boat_.words, (std::vector<std::string>{"rest", "-"}));
 }
 
-TEST_F(ProgramTest, MistakesAreNamedWithWhatWasExpected) {
+TEST_F(CommandLineTest, MistakesAreNamedWithWhatWasExpected) {
   const std::vector<std::string> good = {"row", "dinghy", "--log", "l.csv"};
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words = good;
@@ -86,7 +86,7 @@ TEST_F(ProgramTest, MistakesAreNamedWithWhatWasExpected) {
   EXPECT_EQ(refusal({"rest", "now"}), "ferry rest: unexpected word 'now'");
 }
 
-TEST_F(ProgramTest, HelpShowsEveryCommandAndItsOptions) {
+TEST_F(CommandLineTest, HelpShowsEveryCommandAndItsOptions) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(parse({"help", "row"}), nullptr);
   const std::string row = testing::internal::GetCapturedStdout();
@@ -99,7 +99,7 @@ TEST_F(ProgramTest, HelpShowsEveryCommandAndItsOptions) {
       << all;
 }
 
-TEST_F(ProgramTest, TheManualPageKeepsLettersThatTroffWouldTake) {
+TEST_F(CommandLineTest, TheManualPageKeepsLettersThatTroffWouldTake) {
   const std::string page = program_.manual_page();
   EXPECT_TRUE(page.starts_with(".TH FERRY 1 ")) << page;
   EXPECT_NE(page.find("\\-j and 'x' are safe\n"), std::string::npos) << page;
@@ -107,7 +107,7 @@ TEST_F(ProgramTest, TheManualPageKeepsLettersThatTroffWouldTake) {
   EXPECT_NE(page.find(".TP\n.B \\-\\-sail square|lateen\nits form\n"), std::string::npos) << page;
 }
 
-TEST_F(ProgramTest, CompletionKnowsWordsAndKeys) {
+TEST_F(CommandLineTest, CompletionKnowsWordsAndKeys) {
   const std::string script = program_.bash_completion();
   EXPECT_NE(script.find("words=\"row rest --help --manual-page --bash-completion\""), std::string::npos) << script;
   EXPECT_NE(script.find("row:--sail) words=\"square lateen\" ;;"), std::string::npos) << script;
