@@ -287,7 +287,7 @@ help:
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
 	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME UTF8PROC_HOME JSON_HOME CLI11_HOME GTEST_HOME CUDA_HOME"
-	@echo "           CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
+	@echo "           CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, UNITY=0, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
 	@echo "           Later builds keep those of the command line, but not PYTHON."
 
 # Commands that build first do so on all cores, unless the user gives a number of jobs.
