@@ -18,7 +18,7 @@ h5::File open_with_dataset(const std::string& path, const std::string& dataset, 
   if (dataset.empty()) throw Error(cat(option, " KEY is missing"), "it names the data set in the file");
   h5::File file = h5::File::open(path);
   const h5::Guard guard;
-  if (!file.has(dataset)) {
+  if (!file.has(dataset) && file.broken_link(dataset).empty()) {
     std::string there;
     for (const std::string& member : file.list("/")) there += (there.empty() ? "" : ", ") + member;
     throw Error(cat(path, ": has no data set '", dataset, "'"),

@@ -63,7 +63,9 @@ std::string layout_of(const h5::Shape& shape, bool is_matlab, std::int64_t label
   }
   if (with_all_labels.size() == 1) return with_all_labels.front();
   // An axis that is as long as the list of labels may be the images. The user has to say so.
-  const auto same = std::find(shape.begin(), shape.end(), labels);
+  auto same = std::find(shape.begin(), shape.end(), labels);
+  if (!fitting.empty() && same != shape.end() && fitting.front()[static_cast<std::size_t>(same - shape.begin())] == 'C')
+    same = shape.end();
   if (with_all_labels.empty() && same != shape.end()) {
     const std::int64_t images = fitting.empty() ? shape[0] : extent_of(shape, fitting.front(), 'N');
     throw Error(cat(found, ": is the first axis the images? It has ", images, ", but there are ", labels, " labels"),

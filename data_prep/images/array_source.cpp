@@ -81,6 +81,14 @@ std::int64_t ArraySource::expect_rows(std::int64_t first, std::int64_t end) cons
   return h5::expect_stored(file_, name_, {first, end, static_cast<int>(axis_)});
 }
 
+void ArraySource::fail(const std::string& rows) const {
+  try {
+    file_.fail(cat("cannot read ", rows, " of '", name_, "'"));
+  } catch (const Error& error) {
+    throw SourceError(error.what(), "the file is damaged: copy or make it again; --broken skip leaves these rows out");
+  }
+}
+
 std::vector<std::uint8_t> ArraySource::read_encoded(std::int64_t row) const {
   const h5::Guard guard;
   const hsize_t start = static_cast<hsize_t>(row), one = 1;
@@ -88,8 +96,7 @@ std::vector<std::uint8_t> ArraySource::read_encoded(std::int64_t row) const {
   const h5::Handle type(H5Tvlen_create(H5T_NATIVE_UINT8), H5Tclose);
   H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, nullptr, &one, nullptr);
   hvl_t value{};
-  if (H5Dread(dataset_.get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, &value) < 0)
-    file_.fail(cat("cannot read row ", row, " of '", name_, "'"));
+  if (H5Dread(dataset_.get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, &value) < 0) fail(cat("row ", row));
   const auto* bytes = static_cast<const std::uint8_t*>(value.p);
   std::vector<std::uint8_t> result(bytes, bytes + value.len);
   H5Dvlen_reclaim(type.get(), memory.get(), H5P_DEFAULT, &value);
@@ -115,7 +122,7 @@ std::shared_ptr<const ArraySource::Block> ArraySource::block_of(std::int64_t row
   const h5::Handle memory(H5Screate_simple(static_cast<int>(size.size()), size.data(), nullptr), H5Sclose);
   H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr);
   if (H5Dread(dataset_.get(), H5T_NATIVE_UINT8, memory.get(), space.get(), H5P_DEFAULT, block->bytes.data()) < 0)
-    file_.fail(cat("cannot read rows ", first, " to ", first + block->count - 1, " of '", name_, "'"));
+    fail(cat("rows ", first, " to ", first + block->count - 1));
   blocks_.push_front(block);
   if (blocks_.size() > blocks_kept) blocks_.pop_back();
   return block;

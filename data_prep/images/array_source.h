@@ -36,6 +36,7 @@ class ArraySource : public ListedImageSource {
     std::vector<std::uint8_t> bytes;
   };
   void set_block_rows();
+  [[noreturn]] void fail(const std::string& rows) const;
   std::vector<std::uint8_t> read_encoded(std::int64_t row) const;
   std::shared_ptr<const Block> block_of(std::int64_t row) const;
 

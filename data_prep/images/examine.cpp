@@ -134,6 +134,7 @@ Examination examine_images(const ImageOptions& options, const RecordOptions& rec
       examined.change = record.change;
       examined.turned = record.turned;
     } catch (const Error& error) {
+      if (options.broken == "fail" && dynamic_cast<const SourceError*>(&error) != nullptr) throw;  // said once
       examined.broken = true;
       // The reason often begins with the path. The path is not printed twice.
       std::string reason = error.what();

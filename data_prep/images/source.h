@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/error.h"
 #include "data/jpeg.h"
 #include "data_prep/images/listing.h"
 
@@ -14,6 +15,13 @@ namespace ringtrain {
 struct FoundImage {
   std::vector<std::uint8_t> bytes;
   Image image;
+};
+
+// Part of the input cannot be read, which may concern many images. It ends the conversion, unless broken images are to
+// be left out.
+class SourceError : public Error {
+ public:
+  using Error::Error;
 };
 
 class ListedImageSource {

@@ -71,6 +71,8 @@ class File {
                                                                   // have the class and size of T, and all values
                                                                   // must be stored
   Shape shape(const std::string& dataset) const;
+  // Returns "is a link to ..." for the first link on the way to the object that leads nowhere. "": there is none.
+  std::string broken_link(const std::string& object) const;
   // Throws Error that names a link which leads nowhere. External files are found in the working directory, as HDF5
   // does, or beside the HDF5 file. Open data sets only with this function.
   Handle open_dataset(const std::string& dataset) const;

@@ -10,8 +10,9 @@ namespace {
 
 Handle open_object(const File& file, const std::string& object) {
   if (object != "/" && !file.has(object)) throw Error(cat(file.path(), ": '", object, "' is missing"));
-  return {checked(H5Oopen(file.id(), object.c_str(), H5P_DEFAULT), file.path(), cat("cannot open '", object, "'")),
-          H5Oclose};
+  if (Handle found(H5Oopen(file.id(), object.c_str(), H5P_DEFAULT), H5Oclose); found.get() >= 0) return found;
+  H5Eclear2(H5E_DEFAULT);
+  return file.open_dataset(object);  // H5Oopen() fails while a data set with external files is open in its other way
 }
 
 void write_attribute_values(const File& file, const std::string& object, const std::string& name, hid_t stored_type,

@@ -51,30 +51,6 @@ std::int64_t elements(const Shape& shape) {
   return count;
 }
 
-// Returns "is a link to ..." for the first link on the way to the object that leads nowhere. "": there is none.
-std::string broken_link(const File& file, const std::string& object) {
-  for (std::size_t end = 0; end != std::string::npos;) {
-    end = object.find('/', end + 1);
-    const std::string part = object.substr(0, end);
-    if (H5Lexists(file.id(), part.c_str(), H5P_DEFAULT) <= 0) break;
-    if (H5Oexists_by_name(file.id(), part.c_str(), H5P_DEFAULT) > 0) continue;
-    H5L_info_t link{};
-    if (H5Lget_info(file.id(), part.c_str(), &link, H5P_DEFAULT) < 0 || link.type == H5L_TYPE_HARD) break;
-    std::string value(link.u.val_size + 1, '\0');
-    if (H5Lget_val(file.id(), part.c_str(), value.data(), value.size(), H5P_DEFAULT) < 0) break;
-    const std::string name = part == object ? "" : cat("'", part, "' ");
-    if (link.type == H5L_TYPE_SOFT) return cat(name, "is a link to '", value.c_str(), "', which is not there");
-    const char *target = nullptr, *inside = nullptr;
-    unsigned flags = 0;
-    if (link.type != H5L_TYPE_EXTERNAL ||
-        H5Lunpack_elink_val(value.data(), link.u.val_size, &flags, &target, &inside) < 0)
-      break;
-    return cat(name, "is a link to '", inside, "' in the file '", target, "', which cannot be opened");
-  }
-  H5Eclear2(H5E_DEFAULT);
-  return "";
-}
-
 // Returns whether the data set has external files, and HDF5 looks for the first one where it is not, although it lies
 // in the folder of the HDF5 file. HDF5 looks in the working directory.
 bool has_external_files_beside(hid_t dataset) {
@@ -186,9 +162,33 @@ ExternalFile external_file(hid_t dataset, hid_t creation, int number) {
   return {(fs::path(prefix) / name).string(), static_cast<std::uint64_t>(offset), bytes};
 }
 
+std::string File::broken_link(const std::string& object) const {
+  const Guard guard;
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = object.find('/', end + 1);
+    const std::string part = object.substr(0, end);
+    if (H5Lexists(id(), part.c_str(), H5P_DEFAULT) <= 0) break;
+    if (H5Oexists_by_name(id(), part.c_str(), H5P_DEFAULT) > 0) continue;
+    H5L_info_t link{};
+    if (H5Lget_info(id(), part.c_str(), &link, H5P_DEFAULT) < 0 || link.type == H5L_TYPE_HARD) break;
+    std::string value(link.u.val_size + 1, '\0');
+    if (H5Lget_val(id(), part.c_str(), value.data(), value.size(), H5P_DEFAULT) < 0) break;
+    const std::string name = part == object ? "" : cat("'", part, "' ");
+    if (link.type == H5L_TYPE_SOFT) return cat(name, "is a link to '", value.c_str(), "', which is not there");
+    const char *target = nullptr, *inside = nullptr;
+    unsigned flags = 0;
+    if (link.type != H5L_TYPE_EXTERNAL ||
+        H5Lunpack_elink_val(value.data(), link.u.val_size, &flags, &target, &inside) < 0)
+      break;
+    return cat(name, "is a link to '", inside, "' in the file '", target, "', which cannot be opened");
+  }
+  H5Eclear2(H5E_DEFAULT);
+  return "";
+}
+
 Handle File::open_dataset(const std::string& name) const {
   const Guard guard;
-  if (const std::string broken = broken_link(*this, name); !broken.empty())
+  if (const std::string broken = broken_link(name); !broken.empty())
     throw Error(cat(path_, ": data set '", name, "' ", broken), "copy what the link names to that place");
   if (!has(name)) throw Error(cat(path_, ": data set '", name, "' is missing"));
   const auto open_with = [&](hid_t access) { return Handle(H5Dopen2(id(), name.c_str(), access), H5Dclose); };

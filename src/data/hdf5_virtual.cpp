@@ -323,7 +323,7 @@ class Sources {
       missing.add(first, last);
       return !missing.enough();
     });
-    return missing.judge(has_fill_value(creation_), "given no source in this virtual data set");
+    return missing.judge(has_fill_value(creation_), "never given a source in this virtual data set");
   }
 
   const Part& part_;

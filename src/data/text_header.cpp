@@ -56,16 +56,16 @@ void read_vocabulary(const h5::File& file, ShardHeader& header) {
 
 void read_checksums(const h5::File& file, ShardHeader& header) {
   if (!file.has("crc32c")) return;
-  header.crc32c = file.read<std::uint32_t>("crc32c");
   if (file.has_attribute("crc32c", "block_bytes")) header.crc_block_bytes = file.read_integer("crc32c", "block_bytes");
   if (header.crc_block_bytes < 1 || header.crc_block_bytes > (std::int64_t{1} << 30)) {
     bad_shard(file.path(), cat("attribute 'block_bytes' of 'crc32c' is ", header.crc_block_bytes));
   }
   const std::int64_t blocks = (header.bytes() + header.crc_block_bytes - 1) / header.crc_block_bytes;
-  if (static_cast<std::int64_t>(header.crc32c.size()) != blocks) {
-    bad_shard(file.path(), cat("data set 'crc32c' has ", header.crc32c.size(), " values, expected ", blocks,
+  if (const h5::Shape shape = file.shape("crc32c"); shape != h5::Shape{blocks}) {
+    bad_shard(file.path(), cat("data set 'crc32c' has ", shape.empty() ? 0 : shape[0], " values, expected ", blocks,
                                " (one per ", header.crc_block_bytes, " bytes of 'tokens')"));
   }
+  header.crc32c = file.read<std::uint32_t>("crc32c");
 }
 
 }  // namespace

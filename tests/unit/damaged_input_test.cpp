@@ -12,6 +12,7 @@
 #include "bench/preflight.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/snapshot.h"
+#include "data/hdf5_storage.h"
 #include "data/jpeg.h"
 #include "data_prep/images/class_list.h"
 #include "data_prep/images/png.h"
@@ -90,13 +91,22 @@ TEST_F(DamagedInput, AnArrayLargerThanItsFileTakesNoMemory) {
   }
   for (const std::vector<hsize_t>& shape : {std::vector<hsize_t>{hsize_t{1} << 45}, {1 << 20, 1 << 25}}) {
     edit(path("a.h5"), [&](hid_t file) { replace_dataset(file, "x", H5T_STD_U8LE, shape); });
-    const h5::File file = h5::File::open(path("a.h5"));
-    for (const std::string& message :
-         {message_of([&] { file.shape("x"); }), message_of([&] { file.read<std::uint8_t>("x"); })}) {
-      expect_contains(message, "data set 'x' claims to hold");
-      expect_contains(message, "more than a file of its size can");
-    }
+    expect_contains(message_of([&] { h5::File::open(path("a.h5")).read<std::uint8_t>("x"); }),
+                    "data set 'x' was never written");
   }
+  edit(path("a.h5"), [&](hid_t file) {  // a chunk of 1 GiB in 16 bytes
+    const hsize_t extent = 1 << 30, start = 0;
+    const h5::Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose),
+        how(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    H5Pset_chunk(how.get(), 1, &extent);
+    H5Pset_deflate(how.get(), 1);
+    H5Ldelete(file, "x", H5P_DEFAULT);
+    const h5::Handle made(H5Dcreate2(file, "x", H5T_STD_U8LE, space.get(), H5P_DEFAULT, how.get(), H5P_DEFAULT),
+                          H5Dclose);
+    ASSERT_GE(H5Dwrite_chunk(made.get(), H5P_DEFAULT, 0, &start, 16, "sixteen bytes..."), 0);
+  });
+  expect_contains(message_of([&] { h5::File::open(path("a.h5")).read<std::uint8_t>("x"); }),
+                  "claims to hold 1073741824 bytes, more than its 16 stored bytes can");
   // A data set with an extent of 0 is empty, however large its other extents are.
   edit(path("a.h5"), [](hid_t file) {
     replace_dataset(file, "x", H5T_STD_U8LE, {hsize_t{1} << 61, 0, hsize_t{1} << 40});
@@ -104,17 +114,28 @@ TEST_F(DamagedInput, AnArrayLargerThanItsFileTakesNoMemory) {
   EXPECT_TRUE(h5::File::open(path("a.h5")).read<std::uint8_t>("x").empty());
 }
 
-TEST_F(DamagedInput, WhatWasNeverWrittenIsReadAsLongAsItIsSmall) {
+TEST_F(DamagedInput, WhatWasNeverWrittenIsNotReadAsZeros) {
   h5::File::create(path("a.h5")).close();
-  edit(path("a.h5"), [](hid_t file) {
-    const hsize_t extent = 100000, chunk = 1000;
-    const h5::Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose),
-        how(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-    H5Pset_chunk(how.get(), 1, &chunk);
-    const h5::Handle made(H5Dcreate2(file, "x", H5T_STD_U8LE, space.get(), H5P_DEFAULT, how.get(), H5P_DEFAULT),
-                          H5Dclose);
-  });
-  EXPECT_EQ(h5::File::open(path("a.h5")).read<std::uint8_t>("x"), std::vector<std::uint8_t>(100000, 0));
+  const std::vector<std::uint8_t> ones(1000, 1);
+  for (const bool has_first_chunk : {false, true}) {
+    edit(path("a.h5"), [&](hid_t file) {
+      const hsize_t extent = 100000, chunk = 1000, start = 0;
+      const h5::Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose),
+          memory(H5Screate_simple(1, &chunk, nullptr), H5Sclose), how(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+      H5Pset_chunk(how.get(), 1, &chunk);
+      const h5::Handle made(H5Dcreate2(file, has_first_chunk ? "part" : "none", H5T_STD_U8LE, space.get(), H5P_DEFAULT,
+                                       how.get(), H5P_DEFAULT),
+                            H5Dclose);
+      if (!has_first_chunk) return;
+      H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, nullptr, &chunk, nullptr);
+      H5Dwrite(made.get(), H5T_NATIVE_UINT8, memory.get(), space.get(), H5P_DEFAULT, ones.data());
+    });
+  }
+  const h5::File file = h5::File::open(path("a.h5"));
+  expect_contains(message_of([&] { file.read<std::uint8_t>("none"); }), "data set 'none' was never written");
+  expect_contains(message_of([&] { file.read<std::uint8_t>("part"); }),
+                  "data set 'part': rows 1000 to 99999 of 100000 were never written");
+  EXPECT_EQ(h5::expect_stored(file, "part", {0, 1000}), 0);
 }
 
 TEST(DamagedPictures, SizesThatTheirBytesCannotHoldTakeNoMemory) {

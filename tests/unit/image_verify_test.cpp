@@ -242,7 +242,7 @@ TEST_F(ArrayImport, ArraysThatAreNoImagesAreRefused) {
   expect_contains(error_with([](auto& o) { o.images = "y"; }), "'y' holds i64, not u8");
   expect_contains(error_with([](auto& o) { o.images = "group"; }), "'group' is not a data set");
   expect_contains(error_with([](auto& o) { o.labels = "few"; }), "'hwc' has 23 rows, but 'few' has 3");
-  expect_contains(error_with([](auto& o) { o.labels = "hwc"; }), "expected (N) or (N, 1)");
+  expect_contains(error_with([](auto& o) { o.labels = "hwc"; }), "expected (N), (N, 1) or (1, N)");
   expect_contains(error_with([](auto& o) { o.labels = ""; }), "--labels KEY is missing");
   expect_contains(error_with([](auto& o) { o.layout = "NCHW"; }), "does not fit --layout NCHW");
   expect_contains(error_with([](auto& o) { o.rows = ImportRows{5, 99}; }), "within the 23 rows");
