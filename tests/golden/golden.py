@@ -19,7 +19,7 @@ def rounded(node, digits):
 
 def write(path, content, digits=17):
     """Writes one tensor per line, so that a difference between two versions can be read. 17 significant digits read
-    back as the same float64. Nine are enough where the program computes in fp32, which has seven."""
+    back as the same float64. Seven are enough where the program computes in fp32."""
     content = rounded(content, digits)
 
     def lines(node, indent):

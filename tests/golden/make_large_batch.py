@@ -203,4 +203,4 @@ if __name__ == "__main__":
     write(Path(__file__).parent / "large_batch.json",
           {"tensors": [{"name": name, "kind": kind, "size": list(shape)} for name, (kind, shape) in TENSORS.items()],
            "epochs": EPOCHS, "skipped": SKIPPED, "shown": SHOWN, "start": tensor(flat(first)),
-           "gradients": tensor(np.stack([flat(g) for g in steps])), "cases": cases}, digits=9)
+           "gradients": tensor(np.stack([flat(g) for g in steps])), "cases": cases}, digits=7)

@@ -52,4 +52,4 @@ if __name__ == "__main__":
         case("wide", hidden=9, seed=2),
         case("masked", hidden=8, seed=3, masked=True),
         case("given_state", hidden=5, seed=4, given_state=True),
-    ]}, digits=9)
+    ]}, digits=7)

@@ -122,4 +122,4 @@ if __name__ == "__main__":
                        for n, (kind, outer, shape) in TENSORS.items()],
            "skipped": SKIPPED, "shown": SHOWN, "start": tensor(torch.cat([first[n].reshape(-1) for n in TENSORS])),
            "gradients": tensor(torch.stack([torch.cat([g[n].reshape(-1) for n in TENSORS]) for g in gradients])),
-           "cases": cases}, digits=9)
+           "cases": cases}, digits=7)
