@@ -61,6 +61,8 @@ void read_checksums(const h5::File& file, ShardHeader& header) {
     bad_shard(file.path(), cat("attribute 'block_bytes' of 'crc32c' is ", header.crc_block_bytes));
   }
   const std::int64_t blocks = (header.bytes() + header.crc_block_bytes - 1) / header.crc_block_bytes;
+  if (const std::string type = file.type("crc32c"); type != "u32")
+    bad_shard(file.path(), cat("data set 'crc32c' has the wrong type: expected u32, found ", type));
   if (const h5::Shape shape = file.shape("crc32c"); shape != h5::Shape{blocks}) {
     bad_shard(file.path(), cat("data set 'crc32c' has ", shape.empty() ? 0 : shape[0], " values, expected ", blocks,
                                " (one per ", header.crc_block_bytes, " bytes of 'tokens')"));
