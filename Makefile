@@ -102,8 +102,9 @@ INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAG
 # Code that computes no tensors is compiled with -O1, which takes less time.
 COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% build/unity/src_$(f)-%) \
   $(foreach f,data_prep tests/unit tests/mpi tests/gpu tests/fuzz,$(f)/% build/unity/$(subst /,_,$(f))%)
-# GCC takes a unit for the only file that uses a type, and warns of types in anonymous namespaces.
-UNIT_FLAGS := $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage)
+# Errors name their place as src/FILE in both ways of building. GCC takes a unit for the only file that uses a type, and
+# warns of types in anonymous namespaces.
+UNIT_FLAGS := -fmacro-prefix-map=./= $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage)
 COMPILE = $(CXX) $(FLAGS) $(if $(filter $(COLD),$<),-O1) $(if $(filter build/unity/%,$<),$(UNIT_FLAGS)) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
 LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o %.a,$^)
 DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(UTF8PROC_LIBS) $(MPI_LIBS) -lpthread

@@ -59,6 +59,7 @@ HOW_IT_RUNS = {
     "parallel.stages",
     "parallel.cuts",
     "parallel.schedule",
+    "stop.diverged_share",
     "run.dir",
     "run.id",
     "run.log_every_steps",

@@ -145,7 +145,7 @@ def test_bash_completes_commands_options_words_and_keys(prefix):
     assert completed(prefix, "ringtrain", "plan", "--r") == ["--ranks"]
     assert completed(prefix, "ringtrain", "export", "--dtype", "") == ["fp32", "fp16", "bf16"]
     assert completed(prefix, "ringtrain", "bench", "st") == ["start", "step"] + [f"stop.{k}=" for k in (
-        "epochs", "steps", "seconds", "target_metric", "target_value")]
+        "epochs", "steps", "seconds", "diverged_share", "target_metric", "target_value")]
     assert completed(prefix, "ringtrain", "train", "batch.gl") == ["batch.global="]
     assert completed(prefix, "ringtrain", "train", "") == []  # bash itself then offers files
     assert completed(prefix, "ringtrain", "bench", "") == ["start", "comm", "input", "step", "split", "utilisation", "components"]
