@@ -57,8 +57,7 @@ sources = $(sort $(shell find -H $(1) -name '*.cpp' 2> /dev/null))
 UNITY ?= 20
 single_objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(patsubst build/%,%,$(1))))
 together = $(filter-out $(ALONE),$(1))
-# $(call objects,FILES,WORD): WORD becomes part of the names of the units.
-objects = $(call single_objects,$(filter $(ALONE),$(1)) $(if $(filter 0,$(UNITY)),$(together),$(shell .ci/units.sh $(UNITY) "$(2)" $(together))))
+objects = $(call single_objects,$(filter $(ALONE),$(1)) $(if $(filter 0,$(UNITY)),$(together),$(shell .ci/units.sh $(UNITY) $(together))))
 
 KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set
 # These sources include CUDA's headers. A build without CUDA leaves them out and uses files that replace them.
@@ -66,9 +65,8 @@ CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/dev
 WITHOUT_CUDA_PATTERNS := src/backend/cuda/device/without_cuda% src/cluster/without_nccl%
 # Of these folders, bin/ringtrain-data needs these files only.
 SHARED_SOURCES := src/config/batch_course.cpp src/cluster/slurm_job.cpp src/cluster/launcher_check.cpp
-# These files have flags of their own, are compiled again for each commit, or are shared.
-ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp \
-  tests/%
+# These files have flags of their own, are compiled again for each commit, or are shared. Names in tests collide.
+ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp tests/%
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
 KERNEL_TESTS := $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp)) # they run on GPUs, too
@@ -101,7 +99,7 @@ DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% $(SHARED_SOURCES),$(LIB
 INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(UTF8PROC_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
 # Code that computes no tensors is compiled with -O1, which takes less time.
 COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% build/unity/src_$(f)-%) \
-  $(foreach f,data_prep tests/unit tests/mpi tests/gpu tests/fuzz,$(f)/% build/unity/$(subst /,_,$(f))%)
+  data_prep/% build/unity/data_prep% $(foreach f,unit mpi gpu fuzz,tests/$(f)/%)
 # Errors name their place as src/FILE in both ways of building. GCC takes a unit for the only file that uses a type, and
 # warns of types in anonymous namespaces.
 UNIT_FLAGS := -fmacro-prefix-map=./= $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage)
@@ -150,15 +148,10 @@ bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libda
 	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) $(DATA_LIBRARIES)
 
-# Files that two programs share are units of their own, so that they are compiled once.
-EMULATION_OBJECTS := $(call objects,$(EMULATION_SOURCES))
-KERNEL_TEST_OBJECTS := $(call objects,$(KERNEL_TESTS),_kernels)
-build/tests/unit_tests: $(call objects,$(filter-out $(KERNEL_TESTS),$(wildcard tests/unit/*.cpp)) $(FUZZ_TARGETS)) \
-  $(KERNEL_TEST_OBJECTS) $(EMULATION_OBJECTS) build/libconverters.a build/libringtrain.a
-build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) tests/unit/image_reference.cpp) $(EMULATION_OBJECTS) build/libconverters.a build/libringtrain.a
+build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(FUZZ_TARGETS) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
+build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) tests/unit/image_reference.cpp $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
 # The tests of the program's own kernels run on the GPU here, and in the emulation elsewhere.
-build/tests/gpu_tests: $(call objects,$(wildcard tests/gpu/*.cpp) tests/unit/image_reference.cpp) $(KERNEL_TEST_OBJECTS) $(EMULATION_OBJECTS) \
-  build/libringtrain.a
+build/tests/gpu_tests: $(call objects,$(wildcard tests/gpu/*.cpp) tests/unit/image_reference.cpp $(KERNEL_TESTS) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
 	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
@@ -175,13 +168,14 @@ $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 	@mkdir -p $(@D)
 	@echo "$(STEP) link    $@"
 	$(Q)$(LINK) $(LIBRARIES)
-build/bench/cuda_commands: $(EMULATION_OBJECTS) # to test it without a GPU
+build/bench/cuda_commands: $(call objects,$(EMULATION_SOURCES)) # to test it without a GPU
 
 KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
+LIBRARY_OBJECTS := $(call objects,$(LIBRARY_SOURCES))
 # The files that take longest are compiled first: cuDNN's front end, then the CUDA kernels. At the end they would keep one
 # core busy alone.
-build/libringtrain.a: $(filter %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) $(CUDA_KERNEL_OBJECTS) \
-  $(filter-out %/dnn/plans.o,$(call objects,$(LIBRARY_SOURCES))) $(KERNEL_OBJECTS)
+build/libringtrain.a: $(filter %/dnn/plans.o,$(LIBRARY_OBJECTS)) $(CUDA_KERNEL_OBJECTS) \
+  $(filter-out %/dnn/plans.o,$(LIBRARY_OBJECTS)) $(KERNEL_OBJECTS)
 build/libdata.a: $(call objects,$(DATA_SOURCES))
 build/libconverters.a: $(call objects,$(CONVERTER_SOURCES))
 build/lib%.a:

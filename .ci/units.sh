@@ -1,9 +1,9 @@
 #!/bin/bash
-# Groups source files into translation units: .ci/units.sh MOST WORD FILE... A unit includes at most MOST files of one
-# folder. Writes build/unity/FOLDERWORD-N.cpp, only where its contents have changed, and prints the names of the units.
+# Groups source files into translation units: .ci/units.sh MOST FILE... A unit includes at most MOST files of one folder.
+# Writes build/unity/FOLDER-N.cpp, only where its contents have changed, and prints the names of the units.
 set -euo pipefail
-most=$1 word=$2
-shift 2
+most=$1
+shift
 declare -A files
 for file in "$@"; do
   files[${file%/*}]+="$file "
@@ -14,7 +14,7 @@ for folder in $(printf '%s\n' "${!files[@]}" | LC_ALL=C sort); do
   units=$(((${#all[@]} + most - 1) / most))
   for ((unit = 0; unit < units; ++unit)); do
     from=$((${#all[@]} * unit / units)) to=$((${#all[@]} * (unit + 1) / units))
-    name=build/unity/${folder//\//_}$word-$((unit + 1)).cpp
+    name=build/unity/${folder//\//_}-$((unit + 1)).cpp
     text=$(printf '#include "%s"\n' "${all[@]:from:to-from}")
     if [ ! -e "$name" ] || [ "$text" != "$(< "$name")" ]; then printf '%s\n' "$text" > "$name"; fi
     echo "$name"

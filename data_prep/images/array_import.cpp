@@ -125,14 +125,6 @@ ImageListing list_arrays(const ImportOptions& options, const ArraySource& source
   return listing;
 }
 
-// Returns whether the class 0 alone has no image in any split, in a set of at least three classes.
-bool counts_from_one(const ImageListing& listing) {
-  std::vector<bool> found(listing.classes.ids.size());
-  for (const auto& split : listing.splits)
-    for (const auto& item : split) found[static_cast<std::size_t>(item.label)] = true;
-  return found.size() > 2 && !found[0] && std::count(found.begin(), found.end(), false) == 1;
-}
-
 }  // namespace
 
 ImagesReport import_arrays(const ImportOptions& given, const Ranks& ranks, std::ostream& log) {
@@ -146,9 +138,6 @@ ImagesReport import_arrays(const ImportOptions& given, const Ranks& ranks, std::
       options.split.empty() ? std::vector<std::string>{"train", "validation"} : std::vector{options.split};
   const std::unique_ptr<OutputFiles> files = make_output_files(options, splits, ranks);
   const ImageListing listing = list_arrays(options, source, labels, ranks.first() ? &log : nullptr);
-  if (ranks.rank() == 0 && counts_from_one(listing))
-    log << "warning: class 0 has no pictures: do the labels count from 1? They must count from 0. Subtract 1 from '"
-        << options.labels << "' and convert again, or the model has a class too many\n";
   RecordOptions records = record_options(options);
   records.grey_pixels = !source.encoded() && source.channels() == 1;
   if (ranks.first())

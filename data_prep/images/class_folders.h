@@ -32,7 +32,7 @@ struct ClassFolders {
   std::vector<std::vector<ImageItem>> items;  // one list per class, sorted by key
   std::vector<std::string> archives;          // paths of tar files; ImageItem::archive is an index here
   std::vector<LeftOuts> left_out;             // of each class
-  LeftOuts left_out_beside;                   // of the files beside the classes
+  LeftOuts left_out_beside;                   // files that are in no class folder
   // What lies directly in each class. Splits that are taken for classes can be recognized by it.
   std::vector<FolderContent> contents;
   std::vector<std::string> paths;  // of the folder or tar file of each class, below the tree's root

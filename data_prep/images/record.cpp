@@ -102,7 +102,7 @@ ImageRecord make_record(FoundImage found, const RecordOptions& options, bool dec
     record.why = why;
     must_encode = true;
   };
-  // Only check_jpeg() sees warnings. It costs little beside the full decoding.
+  // Only check_jpeg() sees warnings. The full decoding takes far longer.
   const auto decode_and_note = [&] {
     Image decoded = decode_jpeg(found.bytes);
     if (decode) record.warning = check_jpeg(found.bytes).warning;

@@ -41,16 +41,20 @@ void warn_of_empty_classes(const ImageListing& listing, const std::vector<SplitP
       present[static_cast<std::size_t>(listing.splits[plan.index][static_cast<std::size_t>(i)].label)] = true;
     const auto empty = static_cast<std::size_t>(std::count(present.begin(), present.end(), false));
     if (empty == 0) continue;
+    if (empty == 1 && !present[0] && classes > 2 && listing.classes.ids[0] == "0") {
+      warnings.push_back(
+          cat("class 0 has no pictures in the ", plan.description.split,
+              " split: do the labels count from 1? They must count from 0. Subtract 1 and convert again, "
+              "or the model has a class too many"));
+      continue;
+    }
     constexpr std::size_t most = 10;
     std::string names;
     std::size_t named = 0;
     for (std::size_t k = 0; k < classes && named < most; ++k)
       if (!present[k]) names += cat(named++ == 0 ? "'" : ", '", listing.classes.ids[k], "'");
     warnings.push_back(cat(empty, " of ", classes, " classes have no image in the ", plan.description.split,
-                           " split: ", names, empty > most ? cat(" and ", empty - most, " more") : "",
-                           empty == 1 && !present[0] && listing.classes.ids[0] == "0"
-                               ? "; if the labels count from 1, label 0 is not a class"
-                               : ""));
+                           " split: ", names, empty > most ? cat(" and ", empty - most, " more") : ""));
   }
 }
 

@@ -10,7 +10,7 @@ namespace ringtrain {
 
 struct SplitFolders {
   std::string train, validation;  // names of folders; "" for train: the root holds the classes itself
-  LeftOuts left_out;              // other folders beside train/
+  LeftOuts left_out;              // folders that are no split
 };
 
 // Makes the tree's root the folder that holds the data set, if the tree is only a wrapper of it: a tar file of one
@@ -18,7 +18,7 @@ struct SplitFolders {
 void skip_wrappers(FileTree& tree, const ClassList& classes);
 
 // Folders that are called like classes of the list are classes. Throws Error if the names contradict each other: two
-// training splits, a validation split without a training split, a split beside classes.
+// training splits, a validation split without a training split, a split in the same folder as classes.
 SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes);
 
 // Throws Error if the classes look like splits or parts of a data set: all of them hold the same folders, or there is

@@ -99,8 +99,8 @@ std::string limits_of_threads() {
              " threads (kernel.threads-max) and ", ids.value_or(0), " process ids (kernel.pid_max)");
 }
 
-void throw_not_started(const std::string& what) {
-  throw Error(cat("cannot start ", what, ": ", limits_of_threads()),
+void throw_not_started(const std::string& what, const std::string& limits) {
+  throw Error(cat("cannot start ", what, ": ", limits),
               "raise that limit, or use fewer threads (run.threads, data.loader_threads, --threads) or fewer ranks");
 }
 
@@ -129,9 +129,7 @@ void expect_room_for_threads(int count, const std::string& what) {
   // The system counts an ended thread for a moment longer.
   for (int i = 0; i < 1000 && entries_in("/proc/self/task") > before; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (!refused.empty())
-    throw Error(cat("cannot start ", what, ": ", refused),
-                "raise that limit, or use fewer threads (run.threads, data.loader_threads, --threads) or fewer ranks");
+  if (!refused.empty()) throw_not_started(what, refused);
 }
 
 }  // namespace ringtrain

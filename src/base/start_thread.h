@@ -13,8 +13,8 @@ namespace ringtrain {
 // allows 8 processes and threads (pids.max), and has 8".
 std::string limits_of_threads();
 
-// Throws Error: "cannot start <what>: <limit>".
-[[noreturn]] void throw_not_started(const std::string& what);
+// Throws Error: "cannot start <what>: <limits>".
+[[noreturn]] void throw_not_started(const std::string& what, const std::string& limits = limits_of_threads());
 
 // `purpose` continues the sentence "cannot start a thread that ...". Throws Error if the system refuses the thread.
 template <class Work>

@@ -11,7 +11,8 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::uint64_t longest_safetensors_header = 100'000'000;  // a file that begins with a larger number is no safetensors
+constexpr std::uint64_t longest_safetensors_header =
+    100'000'000;  // a file that begins with a larger number is no safetensors
 
 bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
@@ -43,7 +44,8 @@ std::string safetensors_of(const std::string& path) {
   return quoted((has_ending ? path.substr(0, dot) : path) + ".safetensors");
 }
 
-// The weights may be anywhere in the file: {'model': ...}, {'state_dict': ...}, beside the optimizer's tensors.
+// The weights may be anywhere in the file: {'model': ...}, {'state_dict': ...}. The file may also hold the
+// optimizer's tensors.
 [[noreturn]] void refuse_torch(const std::string& path) {
   throw Error(
       cat(path, ": is a file of torch.save, not safetensors"),

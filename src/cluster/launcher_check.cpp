@@ -17,7 +17,7 @@ namespace ringtrain {
 namespace {
 
 const int rank_of_launcher = launched_rank();  // MPI_Init of a single process overwrites the variables
-constexpr unsigned kSecondsToPrint = 2;        // mpiexec ends all processes when one has ended with an error
+constexpr unsigned seconds_to_print = 2;       // mpiexec ends all processes when one has ended with an error
 
 [[noreturn]] void refuse(const std::string& what) {
   leave_message_to_first();
@@ -26,7 +26,7 @@ constexpr unsigned kSecondsToPrint = 2;        // mpiexec ends all processes whe
 
 #ifdef OPEN_MPI
 // Returns whether this Open MPI was built for Slurm's PMI-2 or older. Version 5 knows only PMIx. Version 4 has a
-// component for each interface, a file in a folder openmpi* beside its library.
+// component for each interface, a file in a folder openmpi* of its library's folder.
 bool knows_older_pmi() {
   Dl_info library{};
   if (OMPI_MAJOR_VERSION >= 5 || dladdr(dlsym(RTLD_NEXT, "MPI_Comm_rank"), &library) == 0) return false;
@@ -64,7 +64,7 @@ std::string mpi_version() {
 void leave_message_to_first() {
   if (rank_of_launcher == 0) return;
   std::fflush(nullptr);
-  ::sleep(kSecondsToPrint);
+  ::sleep(seconds_to_print);
   _exit(exit_failed);
 }
 

@@ -72,8 +72,8 @@ Guard::Guard() : lock_(library_lock()) {
   if (quiet) return;
   static std::once_flag once;
   std::call_once(once, [] {
-    // The variable also holds for the files that HDF5 opens itself, behind links and virtual data sets. A file that is
-    // open with and without locking would be an error.
+    // The variable also holds for the files that HDF5 opens itself, because a link or a virtual data set names them. A
+    // file that is open with and without locking would be an error.
     ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
     H5dont_atexit();  // handles close everything; HDF5's own clean-up crashes on a file that a full disk left half
                       // closed
@@ -147,7 +147,7 @@ File File::open(const std::string& path) {
   if (stated != 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
   if (S_ISDIR(status.st_mode)) throw Error(cat(path, ": is a directory, not an HDF5 file"));
   if (status.st_size == 0) throw Error(cat(path, ": is empty (0 bytes), not an HDF5 file"));
-  // HDF5 itself opens the files behind links and virtual data sets in this way. A file that is open in two ways is an
+  // HDF5 itself opens the files of links and virtual data sets in this way. A file that is open in two ways is an
   // error, and a virtual data set then reads zeros.
   const Handle access = file_access(path, H5F_CLOSE_WEAK);
   File file;

@@ -74,7 +74,7 @@ class File {
   // Returns "is a link to ..." for the first link on the way to the object that leads nowhere. "": there is none.
   std::string broken_link(const std::string& object) const;
   // Throws Error that names a link which leads nowhere. External files are found in the working directory, as HDF5
-  // does, or beside the HDF5 file. Open data sets only with this function.
+  // does, or in the folder of the HDF5 file. Open data sets only with this function.
   Handle open_dataset(const std::string& dataset) const;
   std::string type(const std::string& dataset) const;  // "u8", "i32", "u32", "i64", "u64", "f32", "f64", "string", ...
 

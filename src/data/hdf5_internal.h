@@ -28,7 +28,7 @@ std::string type_name(hid_t type);  // "u8", "i32", "f64", "string", "bool", "en
 
 std::string name_of_file(hid_t file);
 
-// A file of raw values, beside an HDF5 file.
+// A file of raw values that belongs to an HDF5 file.
 struct ExternalFile {
   std::string path;
   std::uint64_t offset = 0, bytes = 0;  // the place of its values; without a limit, `bytes` is the largest number
