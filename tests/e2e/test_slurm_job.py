@@ -29,11 +29,15 @@ def test_the_record_and_the_first_lines_name_job_array_restart_nodes_and_launche
 
 
 def test_srun_without_pmix_is_one_sentence_with_advice_and_not_many_single_ranks(workshop):
-    step = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
-    run, job = workshop.start_training("run", ranks=0, stop__steps=1, env=step)
-    result = job.wait()
-    assert result.code == 1 and "srun started 4 processes without PMIx" in result.err, result
-    assert "srun --mpi=pmix" in result.err and not run.exists(), result
+    step = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+    results = {}
+    for process in ("0", "2"):
+        run, job = workshop.start_training("run", ranks=0, stop__steps=1, env={**step, "SLURM_PROCID": process})
+        results[process] = result = job.wait()
+        assert result.code == 1 and not run.exists(), result
+    assert "srun started 4 processes without PMIx" in results["0"].err, results
+    assert "srun --mpi=pmix" in results["0"].err, results
+    assert results["2"].err == "", "the first process alone says it"
 
 
 def test_cores_of_the_ranks_are_said_in_one_line(workshop):

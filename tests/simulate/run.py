@@ -15,6 +15,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ MEASURED = ROOT / "results" / "simulate" / "resnet50_step.json"
 SOURCES = [
     *(f"tests/simulate/{name}.cpp" for name in ("simulate", "memory", "node_exchange", "waits")),
     *(f"src/cluster/{name}.cpp" for name in (
-        "binding", "communicator", "device_choice", "fault_tolerance", "gradient_reducer", "mpi_communicator",
+        "binding", "communicator", "device_choice", "fault_tolerance", "gradient_reducer", "launcher_check", "mpi_communicator",
         "mpi_counter_sums", "mpi_lanes", "mpi_library_sums", "mpi_root_sums", "rank_group", "session", "slurm_job",
         "span_ranks", "start_guard", "sum_choice", "sum_schedule")),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "src" / "base").glob("*.cpp"))),
@@ -63,6 +64,7 @@ def compile_all():
     """Compiles the platform, and the program's own files for SMPI, which replaces MPI and the clock."""
     BUILD.mkdir(parents=True, exist_ok=True)
     objects = []
+    utf8proc = dict(re.findall(r"^UTF8PROC_(CFLAGS|LIBS) := (.*)$", (ROOT / "build" / "config.mk").read_text(), re.MULTILINE))
     headers = max(path.stat().st_mtime for folder in (ROOT / "src", HERE) for path in folder.rglob("*.h"))
     for source in SOURCES:
         made = BUILD / (Path(source).stem + ".o")
@@ -71,8 +73,8 @@ def compile_all():
             continue
         print("compile", source, flush=True)
         run(["smpicxx", "-std=c++20", "-O2", "-w", f"-I{ROOT}/src", f"-I{ROOT}/build/generated", "-include",
-             HERE / "waits.h", "-c", ROOT / source, "-o", made], "compiling")
-    run(["smpicxx", *objects, "-o", BUILD / "simulate"], "linking")
+             HERE / "waits.h", *shlex.split(utf8proc["CFLAGS"]), "-c", ROOT / source, "-o", made], "compiling")
+    run(["smpicxx", *objects, *shlex.split(utf8proc["LIBS"]), "-o", BUILD / "simulate"], "linking")
     run(["c++", "-std=c++20", "-O2", "-shared", "-fPIC", HERE / "platform.cpp", "-o", BUILD / "platform.so", "-lsimgrid"],
         "compiling")
 
