@@ -129,7 +129,6 @@ bin/libcuda-stand-in.so: src/backend/cuda/device/stand_in_driver.c build/config.
 build/obj/backend/cuda/dnn/plans.o: FLAGS += -O1 -g0
 
 # The resources that each kernel needs on a GPU, as lines of kernel, type, compute capability, registers, shared bytes.
-build/obj/backend/cuda/kernels/occupancy.o: build/generated/kernel_resources.inc
 build/generated/kernel_resources.inc: results/cuda_kernel_resources.csv
 	@mkdir -p $(@D)
 	@awk -F, '!/^#/ && $$1 != "kernel" {printf "{\"%s\", \"%s\", %s, %s, %s},\n", $$1, $$2, $$3, $$4, $$8}' $< > $@
@@ -137,7 +136,6 @@ build/generated/kernel_resources.inc: results/cuda_kernel_resources.csv
 build/obj/tests/unit/cuda_occupancy_test.o: INCLUDES += $(CUDA_CFLAGS)
 
 # The descriptions of GPUs are compiled into the executable.
-build/obj/backend/cuda/device/described.o: build/generated/devices.inc
 build/generated/devices.inc: $(wildcard src/backend/cuda/device/descriptions/*.json)
 	@mkdir -p $(@D)
 	@for file in $(sort $^); do printf '{"%s", R"json(%s)json"},\n' "$$(basename $$file .json)" "$$(cat $$file)"; done > $@
@@ -172,6 +170,8 @@ build/bench/cuda_commands: $(call objects,$(EMULATION_SOURCES)) # to test it wit
 
 KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
 LIBRARY_OBJECTS := $(call objects,$(LIBRARY_SOURCES))
+# Compilers write which objects include these files, but not before the first build.
+$(LIBRARY_OBJECTS): | build/generated/kernel_resources.inc build/generated/devices.inc
 # The files that take longest are compiled first: cuDNN's front end, then the CUDA kernels. At the end they would keep one
 # core busy alone.
 build/libringtrain.a: $(filter %/dnn/plans.o,$(LIBRARY_OBJECTS)) $(CUDA_KERNEL_OBJECTS) \
