@@ -10,9 +10,11 @@ MAKEFLAGS += --no-builtin-rules
 # A build remembers the variables that were given on its command line: `make run` after `make demo CUDA=0` must not
 # compile everything again with CUDA. An empty value, or CUDA=auto, makes it forget a variable. Variables of the
 # environment come before remembered ones.
-HOMES := MPI CUDA CUDNN CUDNN_FRONTEND NCCL CUTLASS HDF5 DNNL YAML_CPP JPEG PNG UTF8PROC JSON CLI11 GTEST
+HOST_HOMES := MPI HDF5 YAML_CPP DNNL JPEG PNG UTF8PROC JSON CLI11 GTEST
+CUDA_HOMES := CUDA CUDNN CUDNN_FRONTEND NCCL
+HOPPER_HOMES := CUTLASS
 ifneq ($(filter-out help setup dist clean format,$(or $(MAKECMDGOALS),all)),)
-  REMEMBERED := CXX OPTIMISE WARNINGS UNITY CUDA CUDA_ARCHITECTURES $(HOMES:=_HOME)
+  REMEMBERED := CXX OPTIMISE WARNINGS UNITY CUDA CUDA_ARCHITECTURES $(addsuffix _HOME,$(HOST_HOMES) $(CUDA_HOMES) $(HOPPER_HOMES))
   -include build/chosen.mk
   $(foreach v,$(REMEMBERED),$(if $(filter command,$(origin $(v))),$(eval CHOSEN_$(v) := $(filter-out auto,$($(v))))))
   TAKEN := $(strip $(foreach v,$(REMEMBERED),$(if $(CHOSEN_$(v)),$(if $(filter undefined default,$(origin $(v))),$(v)))))
@@ -39,9 +41,10 @@ export NAMES COLUMN # for `make demo`
 export PICTURES PICTURES_COUNT STUDIES RANKS DIGITS # for `make study`
 export CXX CUDA CUDA_ARCHITECTURES MPI_HOME CUDA_HOME CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME HDF5_HOME DNNL_HOME YAML_CPP_HOME JPEG_HOME PNG_HOME UTF8PROC_HOME JSON_HOME CLI11_HOME GTEST_HOME
 
-# Finds the Python with the modules that plots and tests use. Only a distribution's own python3 sees its packages.
+# Finds the Python with the modules that plots, reports and tests use. Only a distribution's own python3 sees its packages.
+MODULES = matplotlib $(if $(filter-out demo,$(MAKECMDGOALS)),h5py scipy yaml $(if $(filter-out study,$(MAKECMDGOALS)),pytest))
 find_python = for python in python3 /usr/bin/python3; do \
-  $$python -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, "h5py matplotlib scipy yaml pytest".split())))' \
+  $$python -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, "$(MODULES)".split())))' \
   2> /dev/null && echo $$python && exit; done; echo python3
 PYTHON ?= $(shell $(find_python))
 
@@ -60,13 +63,12 @@ together = $(filter-out $(ALONE),$(1))
 objects = $(call single_objects,$(filter $(ALONE),$(1)) $(if $(filter 0,$(UNITY)),$(together),$(shell .ci/units.sh $(UNITY) $(together))))
 
 KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set
-# These sources include CUDA's headers. A build without CUDA leaves them out and uses files that replace them.
+# These sources include CUDA's headers. They are bin/libringtrain-cuda.so, which the program opens when it needs a GPU.
 CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/device/planner% backend/cuda/dnn/plans% cluster/nccl_library%)
-WITHOUT_CUDA_PATTERNS := src/backend/cuda/device/without_cuda% src/cluster/without_nccl%
 # Of these folders, bin/ringtrain-data needs these files only.
 SHARED_SOURCES := src/config/batch_course.cpp src/cluster/slurm_job.cpp src/cluster/launcher_check.cpp
 # These files have flags of their own, are compiled again for each commit, or are shared. Names in tests collide.
-ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp tests/%
+ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/backend/cuda/device/cuda_library.cpp src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp tests/%
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
 KERNEL_TESTS := $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp)) # they run on GPUs, too
@@ -77,23 +79,37 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
 
 # For these goals this make searches for no libraries. Some of them, such as `demo`, first install what is missing, and
 # then start another make, which searches for the libraries and builds.
-SIMPLE_GOALS := help setup demo study study-record test test-slurm fuzz sanitize simulate gpu-kit dist clean format
-ifneq ($(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all)),)
-  # build/inputs changes with any variable or flag, and all build results depend on it.
-  INPUTS := $(CXX) | $(FLAGS) | CUDA=$(or $(CUDA),auto) $(CUDA_ARCHITECTURES) $(foreach v,$(HOMES),$(v)=$($(v)_HOME))
-  ifneq ($(or $(COUNTING),$(INPUTS)),$(or $(COUNTING),$(file < build/inputs)))
-    $(shell mkdir -p build)$(file > build/inputs,$(INPUTS))
-  endif
+SIMPLE_GOALS := help setup demo study study-record test test-slurm faults fuzz sanitize simulate gpu-kit dist clean format
+BUILDING := $(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all))
+homes = $(foreach v,$(1),$(v)=$($(v)_HOME))
+# Writes a file again if its text has changed. What depends on it is then built again.
+write_if_changed = $(if $(COUNTING)$(call same,$(file < $(1)),$(2)),,$(shell mkdir -p $(dir $(1)))$(file > $(1),$(2)))
+same = $(and $(findstring |$(1)|,|$(2)|),$(findstring |$(2)|,|$(1)|))
+ifneq ($(BUILDING),)
+  $(call write_if_changed,build/inputs,$(CXX) | $(FLAGS) | $(call homes,$(HOST_HOMES)))
   include build/config.mk
 endif
+# The programs alone need no CUDA. Everything else looks for it.
+ifneq ($(filter-out programs run bin/ringtrain bin/ringtrain-data build/config.mk,$(BUILDING)),)
+  $(call write_if_changed,build/cuda-inputs,$(CXX) | CUDA=$(or $(CUDA),auto) $(CUDA_ARCHITECTURES) $(call homes,$(CUDA_HOMES)))
+  include build/cuda.mk
+endif
+ifneq ($(filter hopper hopper-check bundle bin/libringtrain-hopper.so,$(BUILDING)),)
+  $(call write_if_changed,build/hopper-inputs,$(call homes,$(HOPPER_HOMES)))
+  include build/hopper.mk
+endif
 
-build/config.mk: build/inputs .ci/configure.sh .ci/cudnn_frontend.sh .ci/cutlass.sh
+build/config.mk: build/inputs .ci/configure.sh .ci/probes.sh
 	@.ci/configure.sh $@.tmp && mv $@.tmp $@
+build/cuda.mk: build/cuda-inputs .ci/configure_cuda.sh .ci/probes.sh .ci/cudnn_frontend.sh
+	@.ci/configure_cuda.sh $@.tmp && mv $@.tmp $@
+build/hopper.mk: build/hopper-inputs build/cuda.mk .ci/configure_hopper.sh .ci/probes.sh .ci/cutlass.sh
+	@NVCC="$$(sed -n 's/^NVCC := //p' build/cuda.mk)" .ci/configure_hopper.sh $@.tmp && mv $@.tmp $@
 
 CUDA_SOURCES := $(filter $(CUDA_PATTERNS),$(call sources,src))
-CUDA_KERNELS := $(if $(filter on,$(CUDA_STATE)),$(shell find src/backend/cuda -name '*.cu' -not -path '*/hopper/*' 2> /dev/null))
-CUDA_KERNEL_OBJECTS := $(CUDA_KERNELS:src/%=build/obj/%.o)
-LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(if $(filter on,$(CUDA_STATE)),$(WITHOUT_CUDA_PATTERNS),$(CUDA_PATTERNS)),$(call sources,src))
+CUDA_KERNELS := $(shell find src/backend/cuda -name '*.cu' -not -path '*/hopper/*' 2> /dev/null)
+CUDA_OBJECTS := $(call single_objects,$(CUDA_SOURCES)) $(CUDA_KERNELS:src/%=build/obj/%.o)
+LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(CUDA_PATTERNS),$(call sources,src))
 DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% $(SHARED_SOURCES),$(LIBRARY_SOURCES))
 
 INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(UTF8PROC_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
@@ -104,23 +120,37 @@ COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% bu
 # warns of types in anonymous namespaces.
 UNIT_FLAGS := -fmacro-prefix-map=./= $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage)
 COMPILE = $(CXX) $(FLAGS) $(if $(filter $(COLD),$<),-O1) $(if $(filter build/unity/%,$<),$(UNIT_FLAGS)) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
-LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o %.a,$^)
+LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o,$^)
+# bin/libringtrain-cuda.so calls functions of the program that opens it. So the program has all of the library's, and
+# exports them.
+LINK_FOR_CUDA = $(LINK) $(filter-out build/libringtrain.a,$(filter %.a,$^)) -rdynamic -Wl,--whole-archive build/libringtrain.a -Wl,--no-whole-archive
 DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(UTF8PROC_LIBS) $(MPI_LIBS) -lpthread
-LIBRARIES = $(CUDA_LIBS) $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES)
-# Only these sources see CUDA's headers. The rest of the program stays free of them.
-$(call single_objects,$(CUDA_SOURCES)): INCLUDES += $(CUDA_CFLAGS)
+LIBRARIES = $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES) -ldl -lrt
 
-# This library replaces NVIDIA's driver when plans are made for a GPU that is absent
+.PHONY: programs cuda
+programs: bin/ringtrain bin/ringtrain-data
+# The second library replaces NVIDIA's driver when plans are made for a GPU that is absent
 # (src/backend/cuda/device/planner.h).
-STAND_IN_DRIVER := $(if $(filter on,$(CUDA_STATE)),bin/libcuda-stand-in.so)
-all: bin/ringtrain bin/ringtrain-data $(STAND_IN_DRIVER)
+CUDA_LIBRARIES := $(if $(filter on,$(CUDA_STATE)),bin/libringtrain-cuda.so bin/libcuda-stand-in.so)
+cuda: $(CUDA_LIBRARIES)
+	@$(if $(CUDA_LIBRARIES),:,echo "no library for GPUs: make CUDA=1 names what is missing" >&2; exit 1)
+all: programs $(CUDA_LIBRARIES)
 
 bin/ringtrain: build/obj/main.o build/libringtrain.a
 	@mkdir -p $(@D)
 	@echo "$(STEP) link    $@"
-	$(Q)$(LINK) $(LIBRARIES)
+	$(Q)$(LINK_FOR_CUDA) $(LIBRARIES)
 
-bin/libcuda-stand-in.so: src/backend/cuda/device/stand_in_driver.c build/config.mk
+# Only these sources see CUDA's headers. The rest of the program stays free of them.
+$(CUDA_OBJECTS): build/cuda.mk
+$(CUDA_OBJECTS): INCLUDES += $(CUDA_CFLAGS)
+$(CUDA_OBJECTS): FLAGS += -fPIC
+bin/libringtrain-cuda.so: $(CUDA_OBJECTS)
+	@mkdir -p $(@D)
+	@echo "$(STEP) link    $@"
+	$(Q)$(LINK) -shared -Wl,--exclude-libs,ALL $(CUDA_LIBS)
+
+bin/libcuda-stand-in.so: src/backend/cuda/device/stand_in_driver.c build/cuda.mk
 	@mkdir -p $(@D)
 	@echo "$(STEP) link    $@"
 	$(Q)$(CXX) -x c -O1 -fPIC -Wall -Wextra -Werror -shared -Wl,-soname,libcuda.so.1 $< -o $@
@@ -144,7 +174,7 @@ build/generated/devices.inc: $(wildcard src/backend/cuda/device/descriptions/*.j
 bin/ringtrain-data: build/obj/data_prep/main.o build/libconverters.a build/libdata.a
 	@mkdir -p $(@D)
 	@echo "$(STEP) link    $@"
-	$(Q)$(LINK) $(DATA_LIBRARIES)
+	$(Q)$(LINK) $(filter %.a,$^) $(DATA_LIBRARIES)
 
 build/tests/unit_tests: $(call objects,$(wildcard tests/unit/*.cpp) $(FUZZ_TARGETS) $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
 build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) tests/unit/image_reference.cpp $(EMULATION_SOURCES)) build/libconverters.a build/libringtrain.a
@@ -154,28 +184,25 @@ build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
 	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
 	@echo "$(STEP) link    $@"
-	$(Q)$(LINK) $(GTEST_LIBS) $(LIBRARIES)
+	$(Q)$(LINK_FOR_CUDA) $(GTEST_LIBS) $(LIBRARIES)
 
 # This target is for Clang with libFuzzer. tests/fuzz/run.sh builds it.
 build/tests/fuzz: $(call objects,tests/fuzz/driver.cpp $(FUZZ_TARGETS)) build/libconverters.a build/libringtrain.a
 	@mkdir -p $(@D)
 	@echo "$(STEP) link    $@"
-	$(Q)$(LINK) -fsanitize=fuzzer $(LIBRARIES)
+	$(Q)$(LINK) $(filter %.a,$^) -fsanitize=fuzzer $(LIBRARIES)
 
 $(BENCHES): build/bench/%: build/obj/tests/bench/%.o build/libringtrain.a
 	@mkdir -p $(@D)
 	@echo "$(STEP) link    $@"
-	$(Q)$(LINK) $(LIBRARIES)
+	$(Q)$(LINK_FOR_CUDA) $(LIBRARIES)
 build/bench/cuda_commands: $(call objects,$(EMULATION_SOURCES)) # to test it without a GPU
 
 KERNEL_OBJECTS = $(foreach isa,$(ISAS),$(KERNELS:src/%.cpp=build/obj/%.$(isa).o))
 LIBRARY_OBJECTS := $(call objects,$(LIBRARY_SOURCES))
 # Compilers write which objects include these files, but not before the first build.
 $(LIBRARY_OBJECTS): | build/generated/kernel_resources.inc build/generated/devices.inc
-# The files that take longest are compiled first: cuDNN's front end, then the CUDA kernels. At the end they would keep one
-# core busy alone.
-build/libringtrain.a: $(filter %/dnn/plans.o,$(LIBRARY_OBJECTS)) $(CUDA_KERNEL_OBJECTS) \
-  $(filter-out %/dnn/plans.o,$(LIBRARY_OBJECTS)) $(KERNEL_OBJECTS)
+build/libringtrain.a: $(LIBRARY_OBJECTS) $(KERNEL_OBJECTS)
 build/libdata.a: $(call objects,$(DATA_SOURCES))
 build/libconverters.a: $(call objects,$(CONVERTER_SOURCES))
 build/lib%.a:
@@ -217,8 +244,8 @@ $(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
 # drivers unpack kernels that were compressed, so every program needs only a seventh of the bytes for them.
 CUDA_PACKED := $(if $(filter-out 11 12,$(firstword $(subst ., ,$(word 2,$(CUDA_VERSIONS))))),--compress-mode=size)
 NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -lineinfo $(CUDA_GENCODE) $(CUDA_PACKED) -Werror all-warnings -Xptxas -v \
-  -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -Isrc
-build/obj/%.cu.o: src/%.cu build/config.mk
+  -Xcompiler -fPIC,-Wall,-Wextra,-Wshadow,-Werror -Isrc
+build/obj/%.cu.o: src/%.cu build/cuda.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
 
@@ -227,10 +254,10 @@ HOPPER_LIBRARY := $(if $(CUTLASS_INCLUDE),bin/libringtrain-hopper.so)
 HOPPER_OBJECTS := $(patsubst src/%.cu,build/obj/%.cu.o,$(sort $(shell find src/backend/cuda/hopper -name '*.cu'))) build/obj/backend/cuda/hopper/tiling.pic.o
 HOPPER_NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -DNDEBUG -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -diag-suppress 550 \
   -Xptxas -v -Xcompiler -fPIC,-fvisibility=hidden -Isrc -isystem $(CUTLASS_INCLUDE)
-build/obj/backend/cuda/hopper/%.cu.o: src/backend/cuda/hopper/%.cu build/config.mk
+build/obj/backend/cuda/hopper/%.cu.o: src/backend/cuda/hopper/%.cu build/hopper.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(NVCC) $(HOPPER_NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
-build/obj/backend/cuda/hopper/tiling.pic.o: src/backend/cuda/hopper/tiling.cpp build/config.mk
+build/obj/backend/cuda/hopper/tiling.pic.o: src/backend/cuda/hopper/tiling.cpp build/hopper.mk
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) -fPIC -fvisibility=hidden -c $< -o $@
 
@@ -239,15 +266,18 @@ bin/libringtrain-hopper.so: $(HOPPER_OBJECTS)
 	@echo "$(STEP) link    $@"
 	$(Q)$(CXX) -shared -o $@ $^ -Wl,--exclude-libs,ALL -Wl,-z,defs $(CUDA_LIBS) -lpthread
 
-# The text of `--version`. The file is written again only if the commit, the compiler, its flags or a library has
-# changed. The programs are then linked again.
-build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
+# Headers whose text comes from the build. A file is written again only if its text has changed. build_info.h is the text
+# of `--version`. interface.h names the headers of the build, so that no program opens the library for GPUs of another.
+generated_header = mkdir -p $(@D); printf '\#define %s "%s"\n' $(1) > $@.tmp; if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 build/generated/build_info.h: always
-	@mkdir -p $(@D)
-	@printf '#define %s "%s"\n' RINGTRAIN_COMMIT "$$(cat COMMIT 2> /dev/null || git describe --always --dirty 2> /dev/null || echo unknown)" \
-	  RINGTRAIN_FLAGS "$(CXX) $(FLAGS)" RINGTRAIN_INSTRUCTION_SETS "$(ISAS)" \
-	  RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)" RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)" > $@.tmp
-	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
+	@$(call generated_header,RINGTRAIN_COMMIT "$$(cat COMMIT 2> /dev/null || git describe --always --dirty 2> /dev/null || echo unknown)" \
+	  RINGTRAIN_FLAGS "$(CXX) $(FLAGS)" RINGTRAIN_INSTRUCTION_SETS "$(ISAS)" RINGTRAIN_YAML_CPP_VERSION "$(YAML_VERSION)")
+build/generated/interface.h: always
+	@$(call generated_header,RINGTRAIN_INTERFACE "$$(find src -name '*.h' | LC_ALL=C sort | xargs cat | sha1sum | cut -c1-16)")
+build/generated/cuda_build_info.h: build/cuda.mk
+	@$(call generated_header,RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)")
+build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
+build/obj/backend/cuda/device/cuda_library.o $(CUDA_OBJECTS): | build/generated/interface.h build/generated/cuda_build_info.h
 
 -include $(shell find build/obj -name '*.d' 2> /dev/null)
 
@@ -289,14 +319,18 @@ help:
 ALL_CORES = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 setup:
-	@.ci/setup.sh $(if $(filter test,$(MAKECMDGOALS)),tests)
+	@.ci/setup.sh $(or $(filter demo study,$(MAKECMDGOALS)),all)
+
+# Without an NVIDIA driver, the demo and the study leave out the library for GPUs, unless CUDA=1 asks for it.
+GPU_HERE = $(or $(filter 1,$(CUDA)),$(shell { ldconfig -p; ls /usr/lib/wsl/lib; } 2> /dev/null | grep -om1 'libcuda\.so\.1'))
+build_for_here = $(MAKE) --no-print-directory $(ALL_CORES) $(if $(GPU_HERE),all,programs)
 
 demo: setup
-	@$(MAKE) --no-print-directory $(ALL_CORES) all
+	@$(build_for_here)
 	@PYTHON="$(PYTHON)" data_prep/demo.sh
 
 study: setup
-	@$(MAKE) --no-print-directory $(ALL_CORES) all
+	@$(build_for_here)
 	@PYTHON="$(PYTHON)" results/study.sh
 
 REPORT ?= results/twins
@@ -355,7 +389,7 @@ bundle: all tests hopper
 	@.ci/bundle.sh bundle
 
 # cuDNN's plans for the checks of a GPU, below build/gpu-plans. Plans that are there are kept.
-gpu-plans: bin/ringtrain $(STAND_IN_DRIVER)
+gpu-plans: bin/ringtrain $(CUDA_LIBRARIES)
 	@.ci/gpu_plans.sh
 
 # The kit has kernels for the H100 and H200 alone. If the last build was for other GPUs, all files are compiled again.

@@ -19,11 +19,11 @@ folder=build/$kind/$name
 
 # The kit is small because it leaves out other GPUs' kernels, and it is of use only if nothing is missing.
 if [ "$kind" = gpu-kit ]; then
-  of_build() { sed -n "s/^$1 := //p" build/config.mk; }
+  of_build() { sed -n "s/^$1 := //p" build/cuda.mk; }
   complain() { echo "error: no kit was made: $1. $2" >&2; exit 1; }
   [ "$(of_build CUDA_STATE)" = on ] || complain "CUDA is left out of this build" "Use: make gpu-kit CUDA=1"
   [[ $(of_build CUDA_VERSIONS) =~ ,\ sm_90$ ]] || complain "this build has kernels for other GPUs" "Use: make gpu-kit"
-  for file in $programs bin/libcuda-stand-in.so; do
+  for file in $programs bin/libringtrain-cuda.so bin/libcuda-stand-in.so; do
     [ -e "$file" ] || complain "$file is not built" "Use: make gpu-kit"
   done
   [ -e bin/libringtrain-hopper.so ] || complain "the library for Hopper is not built" "make hopper says why"
@@ -45,7 +45,9 @@ for program in $programs; do
   ln -s "$up/ringtrain" "$folder/$program"
 done
 [ -e bin/libcuda-stand-in.so ] && cp bin/libcuda-stand-in.so $folder/bin/
-[ -e bin/libringtrain-hopper.so ] && strip --strip-unneeded -o $folder/bin/libringtrain-hopper.so bin/libringtrain-hopper.so
+for library in bin/libringtrain-*.so; do
+  [ -e "$library" ] && strip --strip-unneeded -o "$folder/$library" "$library"
+done
 cp .ci/start.sh $folder/ringtrain
 
 # ---- MPI: Open MPI opens its plug-ins by name; plug-ins that need a network's libraries are left out -----------------

@@ -4,7 +4,7 @@
 # nothing is downloaded. Prints the folder that has them.
 set -eu
 cd "$(dirname "$0")/.."
-home=$(sed -n 's/^CUDA_FOLDER := //p' build/config.mk 2> /dev/null || true)
+home=$(sed -n 's/^CUDA_FOLDER := //p' build/cuda.mk 2> /dev/null || true)
 for folder in ${home:+"$home/bin"} build/cuobjdump/bin; do
   [ -x "$folder/cuobjdump" ] && [ -x "$folder/nvdisasm" ] && echo "$folder" && exit 0
 done

@@ -10,7 +10,7 @@ sha256=d20e1734305e9d68889a96e3f35094d733ff1f83932ebe462753973e53a572bf
 folder=${1:-build/gpu-plans}
 
 # If the build has another cuDNN, PyTorch's is unpacked beside it.
-if ! grep -q "cuDNN $cudnn" build/config.mk; then
+if ! grep -q "cuDNN $cudnn" build/cuda.mk; then
   own=build/cudnn-$cudnn
   if [ ! -e "$own/lib/libcudnn.so.9" ]; then
     . .ci/pypi.sh

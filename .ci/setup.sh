@@ -1,16 +1,25 @@
 #!/bin/bash
-# Installs on Debian what the build, the tests and the plots need. On other systems it lists what is missing.
-#   .ci/setup.sh [tests]     tests: also Lmod (0.5 MB), with which a test loads the installed module
+# Installs on Debian what a command needs. On other systems it lists what is missing.
+#   .ci/setup.sh demo     the build of the programs, and the plot of a run
+#   .ci/setup.sh study    also the reports of studies
+#   .ci/setup.sh [all]    also the tests, and the build of the library for GPUs where CUDA is
 set -u
 packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml-cpp-dev libdnnl-dev libjpeg-dev libpng-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev
-  libgtest-dev wamerican hdf5-tools python3 python3-numpy python3-scipy python3-matplotlib python3-h5py python3-yaml python3-pytest"
-
-[ "${1:-}" != tests ] || packages+=" lmod"
+  wamerican python3 python3-numpy python3-matplotlib"
+for_studies="python3-scipy python3-h5py python3-yaml"
+for_tests="libgtest-dev hdf5-tools python3-pytest lmod" # with Lmod a test loads the installed module
+purpose=${1:-all}
+case $purpose in
+  demo) ;;
+  study) packages+=" $for_studies" ;;
+  all) packages+=" $for_studies $for_tests" ;;
+  *) echo "error: .ci/setup.sh knows demo, study and all, not $purpose" >&2; exit 2 ;;
+esac
 
 cd "$(dirname "$0")/.." || exit 1
 
 # If there is CUDA, the build downloads cuDNN's front end from PyPI (.ci/cudnn_frontend.sh).
-if [ "${CUDA:-auto}" != 0 ] && command -v "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" > /dev/null; then
+if [ "$purpose" = all ] && [ "${CUDA:-auto}" != 0 ] && command -v "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" > /dev/null; then
   python3 -m pip --version > /dev/null 2>&1 || packages+=" python3-pip"
 fi
 

@@ -21,10 +21,10 @@ else
   bin/ringtrain-data names "$NAMES" --out data_prep/data/$name ${COLUMN:+--column "$COLUMN"} --force
 fi
 
-step "Training on 2 ranks, at most two minutes"
+step "Training on 2 ranks: 3 epochs, at most two minutes"
 data="data.train=data_prep/data/$name-train data.validation=data_prep/data/$name-validation"
 # shellcheck disable=SC2086
-tests/mpirun.sh 2 bin/ringtrain train $experiment name=$name $data stop.seconds=110 run.log_every_steps=100
+tests/mpirun.sh 2 bin/ringtrain train $experiment name=$name $data stop.epochs=3 stop.seconds=110 run.log_every_steps=100
 run=results/$name/$(readlink results/$name/latest)
 
 step "20 invented names that are not in the data"

@@ -26,12 +26,4 @@ std::string build_instruction_sets() {
   return RINGTRAIN_INSTRUCTION_SETS;
 }
 
-std::string build_cuda() {
-  return RINGTRAIN_CUDA;
-}
-
-std::string build_cuda_home() {
-  return RINGTRAIN_CUDA_HOME;
-}
-
 }  // namespace ringtrain

@@ -10,7 +10,5 @@ std::string build_commit();            // from `git describe --always --dirty`; 
 std::string build_compiler();          // such as "GCC 12.2.0"
 std::string build_flags();             // command line of the compiler, without include paths
 std::string build_instruction_sets();  // those of the CPU kernels: "baseline avx2 avx512 avx512_bf16"
-std::string build_cuda();       // "CUDA 13.0, cuDNN 9.19.0 (front end 1.32), NCCL 2.28.9, sm_80"; "" without CUDA
-std::string build_cuda_home();  // CUDA's folder at build time; "" without CUDA
 
 }  // namespace ringtrain

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include "backend/cuda/device/runtime/entries.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
 
@@ -75,7 +76,7 @@ NcclApi load() {
 
 }  // namespace
 
-const NcclApi& nccl_api() {
+const NcclApi& cuda::runtime::nccl_api() {
   static const NcclApi api = load();
   return api;
 }

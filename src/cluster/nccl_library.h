@@ -70,7 +70,8 @@ struct NcclApi {
   NcclResult (*deregister)(NcclComm* comm, void* handle) = nullptr;
 };
 
-// Loads libnccl.so.2 at the first call. Throws Error with advice if there is none or if it is too old.
+// Loads libnccl.so.2 at the first call. Throws Error with advice if there is none, if it is too old, or if the program
+// was built without CUDA.
 const NcclApi& nccl_api();
 
 // Turns 22809 into "2.28.9".

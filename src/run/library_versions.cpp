@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include "backend/cuda/device/cuda_library.h"
 #include "base/error.h"
 #include "base/version.h"
 #include "build_info.h"  // written by the Makefile
@@ -47,7 +48,8 @@ std::map<std::string, std::string> library_versions() {
 }
 
 std::string version_text() {
-  const std::string cuda = build_cuda().empty() ? "without CUDA" : build_cuda();
+  std::string cuda;
+  if (const cuda::CudaLibrary* library = cuda::find_cuda_library(&cuda); library != nullptr) cuda = library->versions;
   std::string text = cat("ringtrain ", build_commit(), "\ncompiler: ", build_compiler(), "\nflags: ", build_flags(),
                          "\nCPU kernels: ", build_instruction_sets(), "\nGPU kernels: ", cuda, '\n');
   for (const auto& [library, version] : library_versions()) text += cat(library, ": ", version, '\n');

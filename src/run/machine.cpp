@@ -7,7 +7,9 @@
 #include "backend/cpu/isa.h"
 #include "backend/cpu/thread_team.h"
 #include "backend/cuda/backend.h"
+#include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/device/described.h"
+#include "backend/cuda/dnn/libraries.h"
 #include "backend/cuda/program/kept_fusions.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -216,6 +218,8 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
       // an error here too.
       if (!may_share) check_visible_devices(group);
       if (const char* given = std::getenv("CUDA_VISIBLE_DEVICES")) m.gpu = given;
+      if (std::string why; cuda::has_driver() && cuda::find_cuda_library(&why) == nullptr)
+        log_info("this machine has NVIDIA's driver, and the run is on its CPUs: ", why, " (make cuda)");
     }
     check_no_tree(c);
     report_lower_instruction_sets();

@@ -39,6 +39,12 @@ EXPERIMENT = {
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def built_with_cuda():
+    """Whether this build has the library for GPUs."""
+    settings = ROOT / "build" / "cuda.mk"
+    return settings.exists() and "CUDA_STATE := on\n" in settings.read_text() and (ROOT / "bin" / "libringtrain-cuda.so").exists()
+
+
 def environment(extra=None):
     """The caller's environment without variables of a batch system or of an outer run."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_COMM_", "PMI_", "PMIX_", "OMP_"))}

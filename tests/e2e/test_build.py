@@ -50,7 +50,7 @@ def test_hot_loops_use_the_full_registers_of_their_instruction_set(isa):
 def test_a_library_that_is_missing_where_it_was_asked_for_is_an_error_that_names_the_variable(setting, named, tmp_path):
     words = dict(w.split("=") for w in setting.split())
     clean = {"PATH": "/usr/local/bin:/usr/bin:/bin", "CXX": "g++", "CUDA": "auto"}
-    done = subprocess.run([ROOT / ".ci" / "configure.sh", tmp_path / "config.mk"], cwd=ROOT, env={**clean, **words}, text=True,
+    done = subprocess.run([ROOT / ".ci" / f"configure{'_cuda' if named.startswith('CUDA') else ''}.sh", tmp_path / "config.mk"], cwd=ROOT, env={**clean, **words}, text=True,
                           capture_output=True)
     assert done.returncode != 0
     assert named in done.stderr, done.stderr
@@ -60,17 +60,20 @@ def test_a_library_that_is_missing_where_it_was_asked_for_is_an_error_that_names
 def test_a_build_keeps_the_variables_that_were_given_on_the_command_line(tmp_path):
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
     (tmp_path / ".ci").mkdir()
-    for name in "configure", "cudnn_frontend", "cutlass", "setup":
+    for name in "configure", "configure_cuda", "configure_hopper", "probes", "cudnn_frontend", "cutlass", "setup":
         (tmp_path / ".ci" / f"{name}.sh").write_text('#!/bin/bash\n[ -z "${1:-}" ] || touch "$1"\n')
         (tmp_path / ".ci" / f"{name}.sh").chmod(0o755)
     # `make test` exports the variables that a build remembers. In this test they would override the remembered ones.
     clean = {name: value for name, value in os.environ.items()
              if not name.startswith(("CUDA", "MAKE", "MFLAGS")) and not name.endswith("_HOME") and name not in ("CXX", "OPTIMISE", "WARNINGS")}
 
+    def inputs():
+        return "".join((tmp_path / "build" / name).read_text() for name in ("inputs", "cuda-inputs"))
+
     def build(*words, **variables):
-        done = subprocess.run(["make", "build/config.mk", *words], cwd=tmp_path, env={**clean, **variables}, text=True, capture_output=True)
+        done = subprocess.run(["make", "build/config.mk", "build/cuda.mk", *words], cwd=tmp_path, env={**clean, **variables}, text=True, capture_output=True)
         assert done.returncode == 0, done
-        return (tmp_path / "build" / "inputs").read_text(), done.stdout
+        return inputs(), done.stdout
 
     default, said = build()
     assert "CUDA=auto" in default and "as in the last build" not in said
@@ -81,7 +84,7 @@ def test_a_build_keeps_the_variables_that_were_given_on_the_command_line(tmp_pat
     assert "CUDA=1" in build(CUDA="1")[0] and build()[0] == chosen, "the environment wins, for this once"
     done = subprocess.run(["make", "-n", "demo"], cwd=tmp_path, env=clean, text=True, capture_output=True)
     assert done.stdout.count("as in the last build") == 1, done
-    assert (tmp_path / "build" / "inputs").read_text() == chosen, "also in the make of a make"
+    assert inputs() == chosen, "also in the make of a make"
     assert build("CUDA=auto", "MPI_HOME=")[0] == default
     default_again, said = build()
     assert default_again == default and "as in the last build" not in said

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from conftest import ROOT, last_step
+from conftest import ROOT, last_step, built_with_cuda
 
-CONFIG = ROOT / "build" / "config.mk"
+CONFIG = ROOT / "build" / "cuda.mk"
 NAME = "ringtrain-gpu-kit"
 UNPACK = f"import tarfile; tarfile.open('build/{NAME}.tar.xz').extractall"
 MOST_MIB = 33
@@ -24,7 +24,7 @@ def pack(checkout, script="bundle.sh", **variables):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    if not CONFIG.exists() or not re.search("^CUDA_STATE := on", CONFIG.read_text(), re.M):
+    if not built_with_cuda():
         pytest.skip("this build has no CUDA")
     folder = tmp_path_factory.mktemp("checkout")
     for part in ".ci", "configs", "tests/gpu", "tests/bench", "src/backend/cuda/device/descriptions":
@@ -42,7 +42,8 @@ def checkout(tmp_path_factory):
     (folder / "build").mkdir()
     for part in "tests", "bench":
         (folder / "build" / part).symlink_to(ROOT / "build" / part)
-    (folder / "build/config.mk").write_text(re.sub(r"^(CUDA_VERSIONS := .*?,)( sm_\w+)+$", r"\1 sm_90", CONFIG.read_text(), flags=re.M))
+    shutil.copy(ROOT / "build/config.mk", folder / "build")
+    (folder / "build/cuda.mk").write_text(re.sub(r"^(CUDA_VERSIONS := .*?,)( sm_\w+)+$", r"\1 sm_90", CONFIG.read_text(), flags=re.M))
     plan = folder / "build/gpu-plans/NVIDIA H100-cudnn-91900/0123.plan"
     plan.parent.mkdir(parents=True)
     plan.write_bytes(os.urandom(1000))
@@ -105,7 +106,7 @@ def test_its_sizes_are_printed_and_limited(checkout, kit):
 
 
 @pytest.mark.parametrize("spoil, said", [
-    (lambda folder: (folder / "build/config.mk").write_text("CUDA_STATE := on\nCUDA_VERSIONS := CUDA 13.0, NCCL 2.28.9, sm_80 sm_90\n"),
+    (lambda folder: (folder / "build/cuda.mk").write_text("CUDA_STATE := on\nCUDA_VERSIONS := CUDA 13.0, NCCL 2.28.9, sm_80 sm_90\n"),
      "kernels for other GPUs"),
     (lambda folder: shutil.rmtree(folder / "build/gpu-plans"), "build/gpu-plans holds no plans"),
     (lambda folder: (folder / "bin/libringtrain-hopper.so").unlink(), "the library for Hopper is not built"),

@@ -3,9 +3,9 @@ import re
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, built_with_cuda
 
-pytestmark = pytest.mark.skipif("CUDA_STATE := on" not in (ROOT / "build" / "config.mk").read_text(), reason="this build is without CUDA")
+pytestmark = pytest.mark.skipif(not built_with_cuda(), reason="this build is without CUDA")
 
 
 def test_plan_says_what_a_step_moves_through_a_described_gpus_memory(workshop):

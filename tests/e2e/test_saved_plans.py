@@ -6,15 +6,14 @@ import subprocess
 
 import pytest
 
-from conftest import PROGRAM, ROOT
+from conftest import PROGRAM, ROOT, built_with_cuda
 
-CONFIG = ROOT / "build" / "config.mk"
 DESCRIPTIONS = ROOT / "src/backend/cuda/device/descriptions"
 
 
 @pytest.fixture(autouse=True)
 def with_cuda():
-    if not CONFIG.exists() or not re.search("^CUDA_STATE := on", CONFIG.read_text(), re.M):
+    if not built_with_cuda():
         pytest.skip("this build has no CUDA")
 
 

@@ -37,7 +37,7 @@ def run(*command):
 
 
 def nvcc_version():
-    setting = re.search(r"^NVCC := (.*)$", (ROOT / "build" / "config.mk").read_text(), re.M).group(1)
+    setting = re.search(r"^NVCC := (.*)$", (ROOT / "build" / "cuda.mk").read_text(), re.M).group(1)
     return re.search(r"V([\d.]+)", run(*setting.split(), "--version")).group(1)
 
 

@@ -24,8 +24,8 @@ TYPES = {"float": "fp32", "Bf16": "bf16", "Fp16": "fp16"}
 
 
 def setting(name):
-    """Reads a setting of build/config.mk."""
-    match = re.search(rf"^{name} := (.*)$", (ROOT / "build" / "config.mk").read_text(), re.M)
+    """Reads a setting of build/cuda.mk."""
+    match = re.search(rf"^{name} := (.*)$", (ROOT / "build" / "cuda.mk").read_text(), re.M)
     return match.group(1).strip() if match else ""
 
 

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <iterator>
 
-#include "base/version.h"
 #include "tests/unit/cuda_models.h"
 #include "tests/unit/repository.h"
 #include "tests/unit/with_folder.h"
@@ -19,7 +18,7 @@ class CudaDnnPlans : public WithFolder, public testing::WithParamInterface<std::
  protected:
   void SetUp() override {
     WithFolder::SetUp();
-    if (build_cuda().empty()) GTEST_SKIP() << "built without CUDA";
+    if (std::string why; find_cuda_library(&why) == nullptr) GTEST_SKIP() << why;
     if (read_lines(recorded("fusions")).empty()) GTEST_SKIP() << "nothing is recorded; " << advice();
     setenv("RINGTRAIN_EXECUTABLE", std::filesystem::absolute(repository() / "bin/ringtrain").c_str(), 0);
   }

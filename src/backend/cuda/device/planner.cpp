@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "backend/cuda/device/plan_process.h"
+#include "backend/cuda/device/runtime/entries.h"
 #include "backend/cuda/dnn/plans.h"
 #include "base/error.h"
 
@@ -20,7 +21,7 @@ namespace {
 void open_stand_in_driver() {
   const std::string path = stand_in_driver_path();
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
-    throw Error(cat("the stand-in driver does not open: ", dlerror()), "Build it: make bin/ringtrain");
+    throw Error(cat("the stand-in driver does not open: ", dlerror()), "`make cuda` builds it.");
 }
 
 // Serialises and loads each of the first plans twice, the last plan first. Bytes, engine and workspace must stay the
@@ -79,7 +80,7 @@ std::string answer(const DnnPlanner& planner, const std::string& question) {
 
 }  // namespace
 
-int run_planner() {
+int runtime::run_planner() {
   // cuDNN and its compiler may print. Their output must not mix with the answers.
   std::FILE* answers = fdopen(dup(STDOUT_FILENO), "w");
   const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);

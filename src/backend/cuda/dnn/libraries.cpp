@@ -4,6 +4,7 @@
 #include <glob.h>
 #include <link.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -12,8 +13,8 @@
 #include <map>
 #include <mutex>
 
+#include "backend/cuda/device/cuda_library.h"
 #include "base/error.h"
-#include "base/version.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
@@ -99,7 +100,9 @@ std::vector<std::string> library_folders(const LibraryRequest& request) {
     if (const std::string home = environment(variable.c_str()); !home.empty())
       for (const char* lib : {"/lib64", "/lib"}) folders.push_back(home + lib);
   folders.emplace_back();
-  if (!build_cuda_home().empty()) folders.push_back(build_cuda_home() + "/lib64");
+  if (std::ranges::count(request.variables, "CUDA_HOME") != 0)
+    if (const CudaLibrary* library = find_cuda_library(); library != nullptr)
+      folders.push_back(cat(library->cuda_home, "/lib64"));
   for (const char* usual : {"/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", "/usr/lib64", "/usr/lib64/nvidia",
                             "/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"})
     folders.emplace_back(usual);

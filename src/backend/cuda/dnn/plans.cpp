@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "backend/cuda/device/runtime/entries.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
 #include "base/fnv.h"
@@ -440,7 +441,7 @@ std::uint64_t graph_hash(const DnnOperation& operation) {
   return fnv1a(cat(json["nodes"].dump(), json["tensors"].dump()));
 }
 
-std::string describe_gpu(int ordinal) {
+std::string runtime::describe_gpu(int ordinal) {
   cudnn_library();
   fe::DeviceProperties properties;
   properties.set_device_id(ordinal);

@@ -13,6 +13,7 @@
 #include "backend/cuda/device/runtime/cudnn.h"
 #include "backend/cuda/device/runtime/delay.h"
 #include "backend/cuda/device/runtime/discovery.h"
+#include "backend/cuda/device/runtime/entries.h"
 #include "backend/cuda/device/runtime/errors.h"
 #include "backend/cuda/device/runtime/plans.h"
 #include "backend/cuda/device/runtime/rnn_plans.h"
@@ -337,7 +338,7 @@ class RuntimeDevice : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_runtime_device(int ordinal, const std::string& plan_cache) {
+std::unique_ptr<Device> runtime::make_device(int ordinal, const std::string& plan_cache) {
   return std::make_unique<RuntimeDevice>(ordinal, plan_cache);
 }
 

@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <vector>
 
+#include "backend/cuda/device/runtime/entries.h"
 #include "backend/cuda/device/runtime/errors.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
-#include "base/version.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -40,7 +40,7 @@ std::string version_text(int version) {
 
 }  // namespace
 
-int visible_devices() {
+int runtime::visible_devices() {
   if (!has_driver()) return 0;
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
@@ -48,7 +48,7 @@ int visible_devices() {
   return 0;
 }
 
-std::vector<std::string> visible_uuids() {
+std::vector<std::string> runtime::visible_uuids() {
   std::vector<std::string> uuids;
   for (int i = 0; i < visible_devices(); ++i) uuids.push_back(device_uuid(i));
   return uuids;

@@ -5,7 +5,7 @@
 #include "backend/cuda/device/runtime/cudnn.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
-#include "base/version.h"
+#include "cuda_build_info.h"  // written by the Makefile
 
 namespace ringtrain::cuda {
 namespace {
@@ -18,12 +18,12 @@ std::string advice(cudaError_t status) {
   switch (status) {
     case cudaErrorInsufficientDriver:
     case cudaErrorCompatNotSupportedOnDevice:
-      return cat("The driver of this machine is older than this program's ", build_cuda(),
+      return cat("The driver of this machine is older than this program's ", RINGTRAIN_CUDA,
                  ": update it (nvidia-smi shows it), or build with an older CUDA.");
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorUnsupportedPtxVersion:
-      return cat("This program has kernels for ", build_cuda(),
+      return cat("This program has kernels for ", RINGTRAIN_CUDA,
                  "; build it with CUDA_ARCHITECTURES set to this GPU's compute capability.");
     case cudaErrorDevicesUnavailable:
       return "Another process has the GPU for itself (nvidia-smi shows it): choose another with CUDA_VISIBLE_DEVICES.";
