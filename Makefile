@@ -159,7 +159,7 @@ bin/libcuda-stand-in.so: src/backend/cuda/device/stand_in_driver.c build/cuda.mk
 build/obj/backend/cuda/dnn/plans.o: FLAGS += -O1 -g0
 
 # The resources that each kernel needs on a GPU, as lines of kernel, type, compute capability, registers, shared bytes.
-build/generated/kernel_resources.inc: results/cuda_kernel_resources.csv
+build/generated/kernel_resources.inc: src/backend/cuda/device/recorded/kernel_resources.csv
 	@mkdir -p $(@D)
 	@awk -F, '!/^#/ && $$1 != "kernel" {printf "{\"%s\", \"%s\", %s, %s, %s},\n", $$1, $$2, $$3, $$4, $$8}' $< > $@
 # A test compares the rules of occupancy with those of CUDA's own header.
@@ -294,10 +294,10 @@ help:
 	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e, test-gpu: one kind)"
 	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (needs root, or Slurm's packages)"
 	@echo "make faults [SEED=1] [COUNT=1000]  cause faults 1 to COUNT of a seed in small jobs, and record the outcomes (tests/faults)"
-	@echo "make fuzz [TARGET=jpeg] [SECONDS=600] [SEEDS=0]   fuzz each reader of files, or one (results/fuzz/README.md)"
+	@echo "make fuzz [TARGET=jpeg] [SECONDS=600] [SEEDS=0]   fuzz each reader of files, or one (tests/fuzz/README.md)"
 	@echo "make simulate [RANKS=64] [WHAT=job|step|collectives|broadcast] [PLATFORM=fat_tree|dragonfly] [RANKS_PER_NODE=16] [ALGORITHM=auto]"
-	@echo "                              the program on simulated ranks of a cluster (results/simulate/README.md)"
-	@echo "make sanitize KIND=address|undefined|thread   build with a sanitizer, run commands, unit and MPI tests (results/sanitize/README.md)"
+	@echo "                              the program on simulated ranks of a cluster (tests/simulate/README.md)"
+	@echo "make sanitize KIND=address|undefined|thread   build with a sanitizer, run commands, unit and MPI tests (tests/sanitize/README.md)"
 	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
 	@echo "                              train on N ranks of this machine"
 	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"

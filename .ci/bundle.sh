@@ -88,12 +88,11 @@ strip --strip-unneeded $folder/mpi/plugins/*.so $folder/mpi/pmix/*.so 2> /dev/nu
 cp -r configs $folder/
 mkdir -p $folder/tests $folder/results
 cp -r tests/{gpu,bench,mpirun.sh} $folder/tests/
-mkdir -p $folder/src/backend/cuda/device && cp -r src/backend/cuda/device/descriptions $folder/src/backend/cuda/device/
+mkdir -p $folder/src/backend/cuda/device && cp -r src/backend/cuda/device/{descriptions,recorded} $folder/src/backend/cuda/device/
 if [ "$kind" = bundle ]; then
   cp -r tests/{golden,run_tests} $folder/tests/
-  cp -r results/bench results/cuda_plans_*.csv $folder/results/
+  cp -r results/bench $folder/results/
 else
-  cp results/cuda_plans_{h100,h200}.csv $folder/results/
   cp -r build/gpu-plans $folder/plans
 fi
 find $folder/tests \( -name '*.cpp' -o -name '*.h' -o -name '*.pyc' \) -delete

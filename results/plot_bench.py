@@ -172,7 +172,6 @@ def draw_predicted(rows):
 # When a setting has several rows, the last one is drawn.
 def draw_simulated(rows):
     steps = sorted((r for r in rows if r["what"] == "step"), key=lambda r: int(r["ranks"]))
-    steps = [r for r in steps if r.get("within_nodes") == "in place"] or steps  # older rows: messages within nodes
     if not steps:
         fail("no row is a whole step; expected rows of `make simulate WHAT=step ARGS='--csv FILE'`")
     plt = pyplot()

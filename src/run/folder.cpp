@@ -189,8 +189,7 @@ std::string short_name(const fs::path& folder) {
 }  // namespace
 
 bool is_kept_name(std::string_view name) {
-  constexpr std::string_view kept[] = {"bench",     "faults",   "fuzz",     "mutants", "reference",
-                                       "reporting", "sanitize", "simulate", "studies"};
+  constexpr std::string_view kept[] = {"bench", "reference", "reporting", "studies"};
   return std::ranges::count(kept, name) > 0;
 }
 

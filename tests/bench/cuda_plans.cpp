@@ -2,43 +2,46 @@
 //
 //   make bin/ringtrain build/bench/cuda_plans
 //   for d in a100 b200 h100 h200; do
-//     RINGTRAIN_EXECUTABLE=bin/ringtrain build/bench/cuda_plans $d results
+//     RINGTRAIN_EXECUTABLE=bin/ringtrain build/bench/cuda_plans $d src/backend/cuda/device/recorded
 //   done
 //
-// It writes results/cuda_plans_DEVICE.csv and results/cuda_fusions_DEVICE.csv. Answers in the first file for the same
-// graph, description and cuDNN are kept. Each new answer takes about 0.3 s, on two threads.
-#include <algorithm>
+// It replaces the rows of the GPU in plans.csv and fusions.csv. Answers in the first file for the same graph,
+// description and cuDNN are kept. Each new answer takes about 0.3 s, on two threads.
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <thread>
 
 #include "tests/unit/cuda_models.h"
+#include "tests/unit/recorded_rows.h"
 
 namespace ringtrain::cuda {
 namespace {
 
 // Shortens cuDNN's reason for a refusal. Of a chain of reasons, the first one is the cause.
 std::string with_short_reason(std::string line) {
-  const std::string knobs = "\"knobChoices\":{";
+  const std::string knobs = "\"knobChoices\":{", reason = "Reason: ", refused = ",refused,0,";
   const std::size_t begin = line.find(knobs);
   if (const std::size_t end = line.find('}', begin); begin != std::string::npos && end > begin + knobs.size())
     line.replace(begin + knobs.size(), end - begin - knobs.size(), "...");
   const std::size_t first = line.find(" Warning: ");
   const std::size_t second = first == std::string::npos ? first : line.find(" Warning: ", first + 1);
-  return second == std::string::npos ? line : line.substr(0, second) + " ...";
+  if (second != std::string::npos) line = line.substr(0, second) + " ...";
+  const std::size_t answer = line.find(refused), why = line.find(reason);
+  if (answer == std::string::npos || why == std::string::npos) return line;
+  return line.substr(0, answer + refused.size()) + line.substr(why + reason.size());
 }
 
-void write_lines(const std::string& path, const char* header, const std::vector<std::string>& lines) {
-  std::filesystem::remove(path);  // a link to another GPU's equal table becomes a file
-  std::ofstream out(path);
-  out << header << "\n";
-  for (const std::string& line : lines) out << line << "\n";
-  if (!out.flush()) throw Error(cat("cannot write ", path));
+// cuDNN's version and the description's hash, with which a line of a PlanCache begins.
+std::string prefix_of(const std::string& line) {
+  return line.substr(0, line.find(',', line.find(',') + 1));
 }
 
 void record(const std::string& name, const std::string& folder) {
-  const std::string plans = cat(folder, "/cuda_plans_", name, ".csv");
+  const std::string recorded = folder + "/plans.csv", plans = cat(folder, "/plans-", name, ".csv.tmp");
+  // A run that was interrupted has left its answers in this file.
+  if (!std::filesystem::exists(plans))
+    for (std::ofstream out(plans); const std::string& row : recorded_rows(recorded, name)) out << row << "\n";
   const std::vector<std::pair<PlannedModel, NamedPrecision>> passes = planned_passes();
   std::vector<std::vector<std::string>> lines(passes.size());
   std::atomic<std::size_t> next = 0;
@@ -63,14 +66,13 @@ void record(const std::string& name, const std::string& folder) {
 
   std::vector<std::string> fusions;
   for (const auto& part : lines) fusions.insert(fusions.end(), part.begin(), part.end());
-  write_lines(cat(folder, "/cuda_fusions_", name, ".csv"), fusion_header, fusions);
-  // Two threads may have asked the same question, and the order of the answers is random.
+  record_rows(folder + "/fusions.csv", fusion_header, name, "", fusions);
+  // The newest answers are of the installed cuDNN and of today's description. Older ones are left out.
   std::vector<std::string> answers = read_lines(plans);
+  const std::string prefix = prefix_of(answers.back());
   for (std::string& line : answers) line = with_short_reason(line);
-  std::sort(answers.begin(), answers.end());
-  answers.erase(std::unique(answers.begin(), answers.end()), answers.end());
-  std::erase(answers, plan_cache_header);
-  write_lines(plans, plan_cache_header, answers);
+  record_rows(recorded, plans_header, name, prefix, answers);
+  std::filesystem::remove(plans);
   std::printf("%s: %zu answers, %zu choices\n", name.c_str(), answers.size(), fusions.size());
   for (const std::string& failure : failures)
     if (!failure.empty()) throw Error(failure);

@@ -1,9 +1,9 @@
 // Asks the library of convolutions for Hopper about the models' shapes, on the host, without a GPU:
 //
 //   make hopper build/bench/hopper_plans
-//   RINGTRAIN_EXECUTABLE=bin/ringtrain build/bench/hopper_plans results
+//   RINGTRAIN_EXECUTABLE=bin/ringtrain build/bench/hopper_plans src/backend/cuda/device/recorded
 //
-// It writes results/cuda_hopper_plans.csv for the shapes in results/cuda_plans_h200.csv.
+// It writes hopper_plans.csv for the shapes of an H200 in plans.csv.
 #include <algorithm>
 #include <cstdio>
 
@@ -18,13 +18,13 @@ int main(int argc, char** argv) {
   try {
     const std::string folder = argv[1];
     std::vector<std::string> lines;
-    for (const cuda::DnnOperation& o : cuda::hopper_operations(folder + "/cuda_plans_h200.csv"))
+    for (const cuda::DnnOperation& o : cuda::hopper_operations(folder + "/plans.csv"))
       lines.push_back(cuda::hopper_line(o));
     std::sort(lines.begin(), lines.end());
-    std::ofstream out(folder + "/cuda_hopper_plans.csv");
+    std::ofstream out(folder + "/hopper_plans.csv");
     out << cuda::hopper_plans_header << "\n";
     for (const std::string& line : lines) out << line << "\n";
-    if (!out.flush()) throw Error("cannot write " + folder + "/cuda_hopper_plans.csv");
+    if (!out.flush()) throw Error("cannot write " + folder + "/hopper_plans.csv");
     std::printf("%zu answers\n", lines.size());
     return 0;
   } catch (const Error& e) {

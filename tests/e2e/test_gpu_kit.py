@@ -27,12 +27,10 @@ def checkout(tmp_path_factory):
     if not built_with_cuda():
         pytest.skip("this build has no CUDA")
     folder = tmp_path_factory.mktemp("checkout")
-    for part in ".ci", "configs", "tests/gpu", "tests/bench", "src/backend/cuda/device/descriptions":
+    for part in ".ci", "configs", "tests/gpu", "tests/bench", "src/backend/cuda/device/descriptions", "src/backend/cuda/device/recorded":
         shutil.copytree(ROOT / part, folder / part)
     shutil.copy(ROOT / "tests/mpirun.sh", folder / "tests")
     (folder / "results").mkdir()
-    for table in (ROOT / "results").glob("cuda_plans_*.csv"):
-        shutil.copy(table, folder / "results")
     (folder / "bin").mkdir()
     for program in (ROOT / "bin").iterdir():
         (folder / "bin" / program.name).symlink_to(program)
@@ -91,7 +89,7 @@ def test_the_data_of_the_benchmarks_are_made_there(kit):
 
 def test_it_holds_plans_and_nothing_that_only_unit_tests_need(kit):
     assert list((kit / "plans").rglob("*.plan"))
-    assert sorted(path.name for path in (kit / "results").iterdir() if path.suffix == ".csv") == ["cuda_plans_h100.csv", "cuda_plans_h200.csv"]
+    assert (kit / "src/backend/cuda/device/recorded/plans.csv").exists()
     assert not (kit / "programs/unit_tests").exists() and not (kit / "tests/golden").exists()
 
 

@@ -327,7 +327,7 @@ def test_a_study_that_cannot_run_here_begins_nothing(workshop):
     assert "trial ranks-4 needs 4 ranks, and this job has 2" in result.err and "mpirun -n 4" in result.err, result
     assert result.err.count("ringtrain: error") == 1 and not study.folder.exists(), result
     kept = re.findall(r"^!/results/(\w+)/$", (ROOT / ".gitignore").read_text(), re.MULTILINE)
-    assert len(kept) > 8
+    assert len(kept) >= 4
     for name in kept:
         study = Study(workshop, "repeat: 2\n", name=name)
         assert f"name is '{name}'" in study.run(code=1).err

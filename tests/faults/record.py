@@ -1,10 +1,10 @@
-"""The record of all campaigns, results/faults/record.csv, with one line for each fault."""
+"""The record of all campaigns, tests/faults/record.csv, with one line for each fault."""
 import csv
 import subprocess
 
 from jobs import ROOT
 
-RECORD = ROOT / "results" / "faults" / "record.csv"
+RECORD = ROOT / "tests" / "faults" / "record.csv"
 COLUMNS = ["seed", "number", "family", "fault", "moment", "hit", "target", "job", "outcome", "seconds", "found", "commit"]
 
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Fuzzes one target, or each target in turn, and appends to results/fuzz/record.csv: tests/fuzz/run.sh [TARGET]
+# Fuzzes one target, or each target in turn, and appends to tests/fuzz/record.csv: tests/fuzz/run.sh [TARGET]
 # [SECONDS] (make fuzz). With SEEDS=0 it begins without the stored inputs. Findings are in build/fuzz/findings. The exit
 # code is 1 when there is a finding.
 set -eu
@@ -24,12 +24,12 @@ export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export LSAN_OPTIONS=suppressions=$PWD/tests/sanitize/leaks.supp:print_suppressions=0
 export ASAN_SYMBOLIZER_PATH=${ASAN_SYMBOLIZER_PATH:-$(command -v llvm-symbolizer-19 || true)}
 export OMP_NUM_THREADS=1
-record=results/fuzz/record.csv
-mkdir -p results/fuzz build/fuzz/findings
+record=tests/fuzz/record.csv
+mkdir -p build/fuzz/findings
 [ -e $record ] || echo "date,target,commit,cpu_seconds,executions,edges,corpus,seeds,findings" > $record
 commit=$(git describe --always 2> /dev/null || echo unknown)
 # The record itself changes with every target, so it is left out.
-[ -z "$(git status --porcelain -- Makefile src data_prep tests/fuzz 2> /dev/null)" ] || commit+=-dirty
+[ -z "$(git status --porcelain -- Makefile src data_prep tests/fuzz ':!tests/fuzz/record.csv' 2> /dev/null)" ] || commit+=-dirty
 found=0
 for name in ${wanted:-$names}; do
   corpus=build/fuzz/corpus/$name log=build/fuzz/$name.log

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the kernels of bin/libringtrain-hopper.so by reading their compiled code. It needs no GPU.
 
-  tests/gpu/hopper.py            compares with results/cuda_hopper_kernels.csv; the exit code is 1 when a kernel uses
+  tests/gpu/hopper.py            compares with src/backend/cuda/device/recorded/hopper_kernels.csv; the exit code is 1 when a kernel uses
                                  local memory (spilled registers, for example), multiplies or loads in another way than
                                  its tile says, or when its row is not the recorded one
   tests/gpu/hopper.py --record   writes the table
@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = ROOT / "bin" / "libringtrain-hopper.so"
 OBJECTS = ROOT / "build" / "obj" / "backend" / "cuda" / "hopper" / "instances"
-RECORD = ROOT / "results" / "cuda_hopper_kernels.csv"
+RECORD = ROOT / "src/backend/cuda/device/recorded/hopper_kernels.csv"
 COLUMNS = ["kernel", "registers", "stack_bytes", "local_bytes", "local_accesses", "products", "product", "im2col_loads",
            "other_loads", "im2col_stores"]
 TYPES = {"bf16": "BF16", "fp16": "F16"}

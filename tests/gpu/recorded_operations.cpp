@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <fstream>
 #include <sstream>
 #include <utility>
 
 #include "base/error.h"
+#include "tests/unit/recorded_rows.h"
 
 namespace ringtrain::cuda {
 
@@ -24,17 +24,17 @@ std::string recorded_device(const DeviceFacts& facts) {
 
 std::vector<RecordedOperation> recorded_operations(const std::string& device) {
   const char* root = std::getenv("RINGTRAIN_ROOT");
-  const std::string path = cat(root == nullptr ? "." : root, "/results/cuda_plans_", device, ".csv");
-  std::ifstream in(path);
-  std::string line;
-  if (!std::getline(in, line))
-    throw Error(cat(path, " cannot be read"), "Start it in the repository's folder, or set RINGTRAIN_ROOT to it.");
+  const std::string path = cat(root == nullptr ? "." : root, "/", recorded_folder, "/plans.csv");
+  const std::vector<std::string> rows = recorded_rows(path, device);
+  if (rows.empty())
+    throw Error(cat(path, " holds no plans of ", device),
+                "Start it in the repository's folder, or set RINGTRAIN_ROOT to it.");
   std::vector<RecordedOperation> all;
-  while (std::getline(in, line)) {  // columns: cudnn, description, graph, operation, answer
-    std::istringstream row(line);
+  for (const std::string& row : rows) {  // columns: cudnn, description, graph, operation, answer
+    std::istringstream fields(row);
     std::string cudnn, description, graph, key, answer;
-    std::getline(row, cudnn, ',') && std::getline(row, description, ',') && std::getline(row, graph, ',') &&
-        std::getline(row, key, ',') && std::getline(row, answer);
+    std::getline(fields, cudnn, ',') && std::getline(fields, description, ',') && std::getline(fields, graph, ',') &&
+        std::getline(fields, key, ',') && std::getline(fields, answer);
     all.push_back({parse_operation(key), parse_answer(answer, ','), cudnn});
   }
   return all;

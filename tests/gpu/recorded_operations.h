@@ -1,4 +1,4 @@
-// Reads the recorded tables of plans, results/cuda_plans_DEVICE.csv, which say which operations a kind of GPU supports.
+// Reads the recorded plans (src/backend/cuda/device/recorded), which say which operations a kind of GPU supports.
 #pragma once
 
 #include <cstdint>

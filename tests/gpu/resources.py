@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the registers and memory that the compiled CUDA kernels need, as ptxas reported them during compilation.
 
-  tests/gpu/resources.py            compares with results/cuda_kernel_resources.csv; the exit code is 1 when a kernel
+  tests/gpu/resources.py            compares with src/backend/cuda/device/recorded/kernel_resources.csv; the exit code is 1 when a kernel
                                     spills registers to memory, or when a kernel's row is not the recorded one
   tests/gpu/resources.py --record   writes the table
 
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RECORD = ROOT / "results" / "cuda_kernel_resources.csv"
+RECORD = ROOT / "src/backend/cuda/device/recorded/kernel_resources.csv"
 KEY = ["kernel", "type", "sm"]
 COLUMNS = KEY + ["registers", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "shared_bytes"]
 TYPES = {"float": "fp32", "Bf16": "bf16", "Fp16": "fp16"}

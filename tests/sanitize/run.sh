@@ -2,7 +2,7 @@
 # Builds with a sanitizer and runs everything that the programs can do without a GPU: tests/sanitize/run.sh
 # address|undefined|thread [commands] [unit] [mpi] (make sanitize KIND=...; all three by default). UNIT and MPI are
 # GoogleTest filters. Logs are in build/sanitize-KIND/logs. The exit code is 1 when a part failed.
-# results/sanitize/README.md is the record.
+# tests/sanitize/README.md is the record.
 set -eu
 cd "$(dirname "$0")/../.."
 kind=${1:?usage: tests/sanitize/run.sh address|undefined|thread [commands] [unit] [mpi]}

@@ -7,7 +7,7 @@ Prints a line for each part of a job, and appends it to a file with --csv. The s
 of the step is replaced by sleeps. The time of the whole step is compared with the result of `ringtrain predict`.
 --what step: the step only.
 --what collectives: a sum of ResNet-50's gradient in buckets that are all ready at once, counters, and a gather.
-The parts can also be named one by one: --what broadcast,counters. results/simulate/README.md lists the assumptions and
+The parts can also be named one by one: --what broadcast,counters. tests/simulate/README.md lists the assumptions and
 explains the figures.
 """
 import argparse
@@ -27,7 +27,7 @@ HERE = ROOT / "tests" / "simulate"
 BUILD = ROOT / "build" / "simulate"
 PROGRAM = ROOT / "bin" / "ringtrain"
 EXPERIMENT = ROOT / "configs" / "imagenet_resnet50_8192.yaml"
-MEASURED = ROOT / "results" / "simulate" / "resnet50_step.json"
+MEASURED = HERE / "resnet50_step.json"
 SOURCES = [
     *(f"tests/simulate/{name}.cpp" for name in ("simulate", "memory", "node_exchange", "waits")),
     *(f"src/cluster/{name}.cpp" for name in (
@@ -50,7 +50,7 @@ JOBS = {"job": "broadcast,step,counters,gather", "collectives": "sum,counters,ga
 STATED = ("message_gb_s", "memory_gb_s", "node_us", "network_gb_s", "network_us")
 COLUMNS = ("commit", "what", "topology", "ranks", "ranks_per_node", "algorithm", "bucket_elements", *STATED, "faster",
            "look_us", "spare_core", "seconds", "of_bound", "predicted_seconds", "efficiency", "predicted_efficiency",
-           "host_seconds", "elements", "within_nodes")
+           "host_seconds", "elements")
 
 
 def run(command, what, **options):
@@ -219,7 +219,7 @@ def main():
                                 f"{100 * efficiency:.1f} %")
                     table.writerow([commit, what, o.topology, ranks, o.ranks_per_node, algorithm, bucket,
                                     *(getattr(o, name) for name in STATED), o.faster, o.look_us, int(o.spare_core),
-                                    f"{value:.6g}", of_bound, *of_predict, f"{took:.0f}", elements, "in place"])
+                                    f"{value:.6g}", of_bound, *of_predict, f"{took:.0f}", elements])
                     file.flush()
                     print(f"{ranks} ranks, {algorithm}: {what} {1e3 * value:.3f} ms{note}", flush=True)
     return 0

@@ -2,12 +2,15 @@
 // builds now, and a few operations are planned again. These tests need cuDNN, but no GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "backend/cuda/device/cuda_library.h"
 #include "tests/unit/cuda_models.h"
+#include "tests/unit/recorded_rows.h"
 #include "tests/unit/repository.h"
 #include "tests/unit/with_folder.h"
 
@@ -19,11 +22,11 @@ class CudaDnnPlans : public WithFolder, public testing::WithParamInterface<std::
   void SetUp() override {
     WithFolder::SetUp();
     if (std::string why; find_cuda_library(&why) == nullptr) GTEST_SKIP() << why;
-    if (read_lines(recorded("fusions")).empty()) GTEST_SKIP() << "nothing is recorded; " << advice();
+    if (rows_of("fusions").empty()) GTEST_SKIP() << "nothing is recorded; " << advice();
     setenv("RINGTRAIN_EXECUTABLE", std::filesystem::absolute(repository() / "bin/ringtrain").c_str(), 0);
   }
-  std::string recorded(const std::string& what) const {
-    return repository() / cat("results/cuda_", what, "_", GetParam(), ".csv");
+  std::vector<std::string> rows_of(const std::string& what) const {
+    return recorded_rows(repository() / recorded_folder / (what + ".csv"), GetParam());
   }
   // One row of the record. The map's key is the operation.
   struct Row {
@@ -33,7 +36,7 @@ class CudaDnnPlans : public WithFolder, public testing::WithParamInterface<std::
   };
   std::map<std::string, Row> rows() const {
     std::map<std::string, Row> all;
-    for (const std::string& line : read_lines(recorded("plans"))) {
+    for (const std::string& line : rows_of("plans")) {
       std::vector<std::string> parts(1);
       for (const char c : line)
         if (c == ',')
@@ -47,7 +50,8 @@ class CudaDnnPlans : public WithFolder, public testing::WithParamInterface<std::
     return all;
   }
   std::string advice() const {
-    return cat("write the record again: build/bench/cuda_plans ", GetParam(), " ", (repository() / "results").string());
+    return cat("write the record again: build/bench/cuda_plans ", GetParam(), " ",
+               (repository() / recorded_folder).string());
   }
 };
 
@@ -77,17 +81,18 @@ TEST_P(CudaDnnPlans, RefusalsAreCudnnsAndNotTheStandInsAndEveryRefusalHasAReason
 // choose the recorded fusion.
 TEST_P(CudaDnnPlans, EveryLayerOfEveryModelFindsAPlanAndTakesTheRecordedFusion) {
   const std::string copy = path("plans.csv");
-  std::filesystem::copy_file(recorded("plans"), copy);
-  const std::size_t before = read_lines(copy).size();
+  const std::size_t before = rows_of("plans").size();
+  for (std::ofstream out(copy); const std::string& row : rows_of("plans")) out << row << "\n";
   const std::unique_ptr<Device> device = make_described_device(find_description(GetParam()), copy);
   if (device->facts().cudnn_version != rows().begin()->second.cudnn)
     GTEST_SKIP() << "the record is of cuDNN " << rows().begin()->second.cudnn;
-  std::vector<std::string> lines = {fusion_header};
+  std::vector<std::string> lines;
   for (const auto& [model, precision] : planned_passes()) {
     const std::vector<std::string> part = fusion_lines(*device, model, precision);
     lines.insert(lines.end(), part.begin(), part.end());
   }
-  EXPECT_EQ(lines, read_lines(recorded("fusions"))) << advice();
+  std::ranges::sort(lines);
+  EXPECT_EQ(lines, rows_of("fusions")) << advice();
   EXPECT_EQ(read_lines(copy).size(), before) << "operations that the record does not know; " << advice();
 }
 

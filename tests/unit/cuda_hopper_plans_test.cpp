@@ -118,14 +118,14 @@ TEST(CudaHopperPlans, ADeviceWithoutTheLibraryOrOfAnotherKindRefuses) {
 TEST(CudaHopperPlans, TheLibraryAnswersOnTheHostAsRecorded) {
   std::string why;
   if (library(&why) == nullptr) GTEST_SKIP() << why;
-  std::ifstream in(repository() / "results/cuda_hopper_plans.csv");
+  std::ifstream in(repository() / recorded_folder / "hopper_plans.csv");
   std::set<std::string> recorded, found;
   for (std::string line; std::getline(in, line);)
     if (line != hopper_plans_header) recorded.insert(line);
-  for (const DnnOperation& o : hopper_operations(repository() / "results/cuda_plans_h200.csv"))
+  for (const DnnOperation& o : hopper_operations(repository() / recorded_folder / "plans.csv"))
     found.insert(hopper_line(o));
   EXPECT_GT(found.size(), 200u);
-  EXPECT_EQ(recorded, found) << "write the record again: build/bench/hopper_plans results";
+  EXPECT_EQ(recorded, found) << "write the record again: build/bench/hopper_plans " << recorded_folder;
 }
 
 TEST(CudaHopperPlans, TheLibraryHasAtMostTwelveKernelsAndSaysWhy) {

@@ -1,5 +1,6 @@
-// The models whose cuDNN plans are recorded for described GPUs. results/cuda_plans_DEVICE.csv holds cuDNN's answers (a
-// PlanCache), and results/cuda_fusions_DEVICE.csv holds the choice of each layer. build/bench/cuda_plans writes both.
+// The models whose cuDNN plans are recorded for described GPUs. In src/backend/cuda/device/recorded, plans.csv holds
+// cuDNN's answers (the lines of a PlanCache), and fusions.csv holds the choice of each layer. build/bench/cuda_plans
+// writes both.
 #pragma once
 
 #include <fstream>
@@ -75,7 +76,8 @@ inline std::vector<std::string> fusion_lines(Device& device, const PlannedModel&
   }
   return lines;
 }
-inline constexpr const char* fusion_header = "model,precision,site,way,ways before it refused";
+inline constexpr const char* fusion_header = "gpus,model,precision,site,way,ways before it refused";
+inline constexpr const char* plans_header = "gpus,graph,operation,answer,workspace_bytes,engine or reason";
 
 inline std::vector<std::string> read_lines(const std::string& path) {
   std::vector<std::string> lines;

@@ -78,7 +78,7 @@ TEST(CudaOccupancy, ARegisterMoreCanCostABlock) {
 
 // The table that is compiled in must equal the recorded one, row by row.
 TEST(CudaOccupancy, KernelsTakeWhatTheRecordedTableSays) {
-  std::ifstream file(repository() / "results/cuda_kernel_resources.csv");
+  std::ifstream file(repository() / recorded_folder / "kernel_resources.csv");
   if (!file) GTEST_SKIP() << "the record is not in this folder; RINGTRAIN_ROOT names the repository";
   int checked = 0;
   for (std::string line; std::getline(file, line);) {

@@ -1,11 +1,10 @@
 // The operations for which the models would ask the library of convolutions for Hopper. They are the works of every
-// 16-bit convolution among the recorded plans of cuDNN (results/cuda_plans_h200.csv), with 8 groups of the 32 samples
-// that batch norm normalises together. A weight gradient has one group of all samples. build/bench/hopper_plans writes
-// the answers to results/cuda_hopper_plans.csv. A test compares this record with the library where the library is
-// built.
+// 16-bit convolution among the plans of cuDNN that are recorded for an H200, with 8 groups of the 32 samples that batch
+// norm normalises together. A weight gradient has one group of all samples. build/bench/hopper_plans writes the answers
+// to src/backend/cuda/device/recorded/hopper_plans.csv. A test compares this record with the library where the library
+// is built.
 #pragma once
 
-#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "backend/cuda/hopper/plans.h"
 #include "base/error.h"
+#include "tests/unit/recorded_rows.h"
 
 namespace ringtrain::cuda {
 
@@ -46,9 +46,8 @@ inline std::vector<DnnOperation> hopper_works(DnnOperation convolution) {
 inline std::vector<DnnOperation> hopper_operations(const std::string& recorded_plans) {
   std::vector<DnnOperation> all;
   std::set<std::string> seen;
-  std::ifstream in(recorded_plans);
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream fields(line);
+  for (const std::string& row : recorded_rows(recorded_plans, "h200")) {
+    std::istringstream fields(row);
     std::string key;
     for (int i = 0; i < 4; ++i) std::getline(fields, key, ',');
     if (!key.starts_with("conv ")) continue;

@@ -66,7 +66,7 @@ class PlanProcess {
 };
 
 // Holds a table of answers in a file. The key of an answer is cuDNN's version, the device's description, the graph
-// given to cuDNN and the operation's key. results/cuda_plans_*.csv are such files.
+// given to cuDNN and the operation's key.
 class PlanCache {
  public:
   // Reads the file if it exists and skips lines that it does not understand. If `file` is "", answers are kept in

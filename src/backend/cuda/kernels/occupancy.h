@@ -1,5 +1,5 @@
 // Computes how many blocks of a kernel a GPU holds at a time, and chooses grids whose last wave fills the GPU. The
-// registers and the shared memory of the kernels come from results/cuda_kernel_resources.csv, which is compiled in.
+// registers and the shared memory of the kernels come from device/recorded/kernel_resources.csv, which is compiled in.
 #pragma once
 
 #include <cstdint>
