@@ -279,11 +279,25 @@ build/generated/cuda_build_info.h: build/cuda.mk
 build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
 build/obj/backend/cuda/device/cuda_library.o $(CUDA_OBJECTS): | build/generated/interface.h build/generated/cuda_build_info.h
 
--include $(shell find build/obj -name '*.d' 2> /dev/null)
+# Groups of files hide that a file lacks an #include. `make check-headers` therefore compiles each header alone, and `make
+# check-sources` each source of a group. Only nvcc with CUTLASS can compile the headers with kernels for Hopper, and only
+# SimGrid's compiler those of the simulation.
+NOT_ALONE := src/backend/cuda/hopper/cutlass_headers.h src/backend/cuda/hopper/instance.h tests/simulate/%
+HEADERS := $(filter-out $(NOT_ALONE) $(if $(filter on,$(CUDA_STATE)),,$(CUDA_PATTERNS)),$(shell find -H src data_prep tests -name '*.h'))
+HEADER_CHECKS := $(HEADERS:%=build/alone/%.ok)
+SOURCE_CHECKS := $(patsubst %,build/alone/%.ok,$(call together,$(LIBRARY_SOURCES) $(CONVERTER_SOURCES)))
+$(patsubst %,build/alone/%.ok,$(filter $(CUDA_PATTERNS),$(HEADERS))): INCLUDES += $(CUDA_CFLAGS)
+$(HEADER_CHECKS) $(SOURCE_CHECKS): | build/generated/kernel_resources.inc build/generated/devices.inc build/generated/build_info.h
+$(HEADER_CHECKS) $(SOURCE_CHECKS): build/alone/%.ok: % build/config.mk
+	@mkdir -p $(@D) && echo "$(STEP) check   $<"
+	$(Q)$(CXX) $(FLAGS) -O0 $(INCLUDES) -MMD -MP -MF $(@:.ok=.d) -MT $@ -fsyntax-only -include $< -x c++ - < /dev/null
+	@touch $@
+
+-include $(shell find build/obj build/alone -name '*.d' 2> /dev/null)
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm faults fuzz sanitize simulate bench bundle gpu-plans gpu-kit install dist run clean format always
+.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm lint check-headers check-sources faults fuzz sanitize simulate bench bundle gpu-plans gpu-kit install dist run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -293,6 +307,7 @@ help:
 	@echo "make study-record REPORT=results/twins NAME=digits   keep that report in results/studies/NAME"
 	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e, test-gpu: one kind)"
 	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (needs root, or Slurm's packages)"
+	@echo "make lint                     check the sources and pages themselves: each header alone, links, paths, style (tests/lint)"
 	@echo "make faults [SEED=1] [COUNT=1000]  cause faults 1 to COUNT of a seed in small jobs, and record the outcomes (tests/faults)"
 	@echo "make fuzz [TARGET=jpeg] [SECONDS=600] [SEEDS=0]   fuzz each reader of files, or one (tests/fuzz/README.md)"
 	@echo "make simulate [RANKS=64] [WHAT=job|step|collectives|broadcast] [PLATFORM=fat_tree|dragonfly] [RANKS_PER_NODE=16] [ALGORITHM=auto]"
@@ -350,6 +365,12 @@ tests: $(TESTS) build/bench/cuda_commands # `make test` dry-runs the checks of a
 
 test-unit test-mpi test-e2e test-gpu: test-%: all tests
 	@PYTHON="$(PYTHON)" tests/run_tests $*
+
+check-headers: $(HEADER_CHECKS)
+check-sources: $(SOURCE_CHECKS)
+
+lint: check-headers
+	@$(PYTHON) tests/lint
 
 SEED ?= 1
 COUNT ?= 1000

@@ -127,8 +127,8 @@ std::optional<RankGroup> RankGroup::split(int colour, bool ends_job) const {
   return RankGroup(std::make_shared<State>(part, ends_job));
 }
 
-// MPI's own blocking calls do not notice that a rank has failed. This class makes them only after meet(). All ranks then
-// begin the call at nearly the same time, and no rank waits long in it.
+// MPI's own blocking calls do not notice that a rank has failed. This class makes them only after meet(). All ranks
+// then begin the call at nearly the same time, and no rank waits long in it.
 void RankGroup::meet() const {
   Waiter waiter;
   meet([&] { waiter.pause(); });

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 try:
-    import h5py
+    import h5py  # noqa: F401
     import numpy
     import torch
 except ImportError as error:

@@ -1,12 +1,11 @@
 """Tests checkpoints that are kept for ever, and runs that continue from them with another batch."""
 import json
 import math
-import os
 import shutil
 
 import pytest
 
-from conftest import (CURVE, arrays, assert_close, checkpoints, evaluations, last_step, records, steps)
+from conftest import CURVE, arrays, assert_close, checkpoints, evaluations, steps
 
 
 def kept(run_dir):

@@ -1,7 +1,6 @@
 """Tests weights in other formats: they are named, and the Python that the program prints works on what is there. A
 stand-in takes the place of PyTorch."""
 import pickle
-import re
 import subprocess
 import sys
 import zipfile

@@ -2,7 +2,6 @@
 ends well."""
 import pytest
 from conftest import CONVERTER, LAUNCHER, Job, arrays, checkpoints
-from test_images import make_images
 
 
 def same_output(workshop, *words):

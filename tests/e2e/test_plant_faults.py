@@ -1,4 +1,4 @@
-"""Tests the table of planted faults. Each fault names a line that its file must have exactly once."""
+"""Tests the script that plants faults. `make lint` checks that the file of each fault has its line."""
 import importlib.machinery
 import importlib.util
 import sys
@@ -14,12 +14,6 @@ def module():
     sys.modules["plant_faults"] = module
     loader.exec_module(module)
     return module
-
-
-def test_every_planted_fault_has_its_line(module):
-    occurrences = {fault.name: (ROOT / fault.file).read_text().count(fault.line) for fault in module.FAULTS}
-    assert len(occurrences) == len(module.FAULTS) > 40, "a name is used twice"
-    assert {name: count for name, count in occurrences.items() if count != 1} == {}
 
 
 def test_a_python_that_is_not_there_is_passed_over(module, monkeypatch, tmp_path):

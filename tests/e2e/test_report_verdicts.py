@@ -1,7 +1,6 @@
 """Tests the conclusions of results/report.py: the fit of critical batches, the verdicts, and the published numbers
 that the verdicts compare with."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -185,17 +184,6 @@ def test_the_goyal_row_of_a_config_is_its_own(tmp_path):
         "batch.global=8192",
     )
     assert set(by_batch) == {128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}
-
-
-def test_keys_of_the_machine_are_those_of_the_schema():
-    text = (ROOT / "src" / "config" / "schema.cpp").read_text()
-    marked = {
-        key
-        for key, calls in re.findall(r"FIELD\(([\w.]+)\)(.*?)(?=FIELD\(|#undef)", text, re.DOTALL)
-        if ".how_it_runs()" in calls
-    }
-    by_section = {key for key in marked if key.startswith(keys.SECTIONS_OF_THE_MACHINE)}
-    assert marked - by_section == {k for k in keys.HOW_IT_RUNS if not k.startswith(keys.SECTIONS_OF_THE_MACHINE)}
 
 
 def test_a_broken_file_of_references_is_named_with_its_line(tmp_path):

@@ -57,7 +57,12 @@ static int rule_count, own_rank = -1;
 static unsigned wanted;  // the calls that any rule names
 static char hits[PATH_MAX];
 
-#define REAL(name) ({ static __typeof__(&name) real_; if (real_ == NULL) real_ = (__typeof__(&name))dlsym(RTLD_NEXT, #name); real_; })
+#define REAL(name)                                                              \
+  ({                                                                            \
+    static __typeof__(&name) real_;                                             \
+    if (real_ == NULL) real_ = (__typeof__(&name))dlsym(RTLD_NEXT, #name);      \
+    real_;                                                                      \
+  })
 
 static void set(struct rule* rule, const char* key, char* value) {
   if (strcmp(key, "call") == 0) {
@@ -333,7 +338,8 @@ static long shift(void) {
   for (int i = 0; i < rule_count; ++i) {
     const struct rule* rule = &rules[i];
     const long seen = atomic_load(&rule->seen);
-    if ((rule->calls >> clocking & 1u) != 0 && seen >= rule->from && (rule->count == 0 || seen < rule->from + rule->count))
+    if ((rule->calls >> clocking & 1u) != 0 && seen >= rule->from &&
+        (rule->count == 0 || seen < rule->from + rule->count))
       seconds += rule->amount;
   }
   inside = 0;

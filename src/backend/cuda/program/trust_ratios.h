@@ -19,8 +19,8 @@ class TrustRatios {
   // Queues the work. `gradient_norms` (of whole tensors), `rule` and `scalars` are addresses on the device. For LAMB
   // the call also updates the moments, which are `state`. When ranks share the tensors, the call is collective and the
   // host waits for the device. Otherwise the host does not wait.
-  void queue(const Update& update, const double* gradient_norms, const UpdateRule* rule, const UpdateScalars* scalars, const Vector& weights,
-             const Vector& gradients, std::span<const std::unique_ptr<Vector>> state);
+  void queue(const Update& update, const double* gradient_norms, const UpdateRule* rule, const UpdateScalars* scalars,
+             const Vector& weights, const Vector& gradients, std::span<const std::unique_ptr<Vector>> state);
   const float* data() const { return ratios_.data<float>(); }  // one per range, on the device
   // Queues the copy to the host. values() returns the ratios after the device has done the copy.
   void fetch();
