@@ -10,6 +10,7 @@
 #include "backend/cuda/kernels/occupancy.h"
 #include "backend/cuda/kernels/tiles.h"
 #include "cuda_kernels.h"
+#include "tests/unit/recorded_rows.h"
 #include "tests/unit/repository.h"
 
 #if __has_include(<cuda_occupancy.h>)
