@@ -73,6 +73,8 @@ case $mpi_version in *MPICH_VERSION*) mpi_version="unknown make" ;; esac
 find_library HDF5_HOME hdf5.h hdf5 libhdf5-dev hdf5 hdf5-serial hdf5 hdf5-openmpi
 hdf5_cflags=$cflags hdf5_libs=$libs
 hdf5_version=$(macro H5_VERS_MAJOR.H5_VERS_MINOR.H5_VERS_RELEASE hdf5.h $cflags)
+[ "$(printf '%s\n' 1.10.6 "$hdf5_version" | sort -V | head -1)" = 1.10.6 ] ||
+  fail "HDF5 1.10.6 or later is needed, and hdf5.h is of ${hdf5_version:-an unknown version}" "Set HDF5_HOME to the folder of a newer HDF5 (module load hdf5; spack: spack load hdf5)."
 
 find_library YAML_CPP_HOME yaml-cpp/yaml.h yaml-cpp libyaml-cpp-dev yaml-cpp yaml-cpp
 yaml_cflags=$cflags yaml_libs=$libs

@@ -2,16 +2,21 @@
 // the commands and their options. images/ converts pictures and arrays (begin with convert.h). text/ converts names
 // (begin with names.h) and running text. tables/ reads the names in a file. common/ has what these folders share.
 // verify.h checks a finished data set. README.md describes the rules and the format of the files.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <new>
 
 #include "base/error.h"
 #include "base/signals.h"
+#include "base/system_limits.h"
 #include "base/utf8.h"
 #include "cluster/launcher_check.h"
 #include "cluster/on_rank_0.h"
+#include "cluster/slurm_job.h"
 #include "data_prep/common/ranks.h"
 #include "data_prep/images/commands.h"
 #include "data_prep/text/commands.h"
@@ -23,6 +28,8 @@ constexpr const char* ranks_text =
     R"(images and import share their work among the ranks of a job. For the other commands, rank 0 does all the work. With --verbose, which any command takes, an error also says where in the code it was thrown.)";
 constexpr const char* files_text =
     R"(A data set is PREFIX-train-00000-of-00002.h5 and so on, and PREFIX-validation-00000-of-00002.h5 and so on. data_prep/README.md describes the files.)";
+
+constexpr std::int64_t open_files_needed = 32;  // inputs, outputs, locks, and MPI
 
 bool verbose = false;
 
@@ -45,16 +52,28 @@ int run(std::vector<std::string> words) {
     throw;
   }
   if (chosen == nullptr) return 0;
+  expect_open_files(open_files_needed, "ringtrain-data");
   const DataCommand& command = *std::ranges::find(commands, chosen, &DataCommand::words);
   if (command.for_all_ranks) return command.run();
   const Ranks ranks;
   return ranks.size() == 1 ? command.run() : on_rank_0(command.run);
 }
 
+// Reports without allocating memory, because the operating system has just refused to give more.
+void report_no_memory() {
+  char text[900];
+  const int length = no_memory_message(text, sizeof text, "ringtrain-data", "",
+                                       "fewer --threads, a lower --memory or fewer ranks on a node need less");
+  if (::write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) _exit(1);
+}
+
+// Prints an error. Many errors occur on all ranks at once, for example a bad file, and should be printed only once. So
+// a rank other than 0 first waits for 2 seconds, in which rank 0 ends the job.
 void report(const std::exception& error) {
+  if (launched_rank() > 0) ::sleep(2);
   std::cerr << "ringtrain-data: error: " << printable(error.what()) << "\n";
   const auto* own = dynamic_cast<const Error*>(&error);
-  if (own != nullptr && !own->hint().empty()) std::cerr << "  " << printable(own->hint()) << "\n";
+  if (const std::string hint = hint_of(error); !hint.empty()) std::cerr << "  " << printable(hint) << "\n";
   if (verbose)
     std::cerr << (own != nullptr ? cat("  thrown at ", thrown_at(error)) : "  thrown by a library of this program")
               << "\n";
@@ -67,6 +86,8 @@ int main(int count, char** words) {
   ringtrain::report_file_limits();
   try {
     return ringtrain::run({words + 1, words + count});
+  } catch (const std::bad_alloc&) {
+    ringtrain::report_no_memory();
   } catch (const std::exception& error) {
     ringtrain::report(error);
   }

@@ -1,9 +1,13 @@
 #include "data_prep/verify.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/system_limits.h"
+#include "base/unicode.h"
+#include "base/utf8.h"
 #include "data/hdf5.h"
 #include "data/shard_files.h"
 #include "data/shard_header.h"
@@ -157,8 +161,54 @@ void check_sample_ids(const ShardHeader& header, const h5::File& file, std::vect
   all.insert(all.end(), ids.begin(), ids.end());
 }
 
+// Counts the letters that are two symbols (Unicode's decomposed form, NFD) although the vocabulary also has them as
+// one.
+class DecomposedLetters {
+ public:
+  explicit DecomposedLetters(const ShardHeader& header) : header_(header) {
+    const std::vector<std::string>& symbols = header.vocabulary;
+    for (const std::string& accent : symbols) {
+      const bool may_combine = find_invalid_utf8(accent) == std::string::npos && accent.size() > 1;
+      for (const std::string& letter : symbols)
+        if (may_combine && find_invalid_utf8(letter) == std::string::npos &&
+            composed(letter + accent) != composed(letter) + composed(accent))
+          pairs_.insert({id_of(letter), id_of(accent)});
+    }
+  }
+  void add(std::span<const std::uint8_t> ids) {
+    for (std::size_t i = 1; !pairs_.empty() && i < ids.size(); ++i) {
+      if (!pairs_.contains({ids[i - 1], ids[i]})) continue;
+      if (count_++ == 0) example_ = decode(header_, ids.subspan(i - 1, 2));
+    }
+  }
+  // Returns a warning; "" if there is nothing to warn of.
+  std::string warning(const std::string& prefix) const {
+    if (count_ == 0) return "";
+    const bool is_both = std::ranges::count(header_.vocabulary, composed(example_)) > 0;
+    return cat("warning: ", prefix, ": ", count_, " letters are two symbols, a letter and its accent (Unicode's ",
+               "decomposed form, NFD), such as '", example_, "'",
+               is_both ? ", which is also one symbol in this data set: the same word is there in two ways" : "",
+               "; convert the data again, which makes one form of them");
+  }
+
+ private:
+  int id_of(const std::string& symbol) const {
+    return static_cast<int>(std::ranges::find(header_.vocabulary, symbol) - header_.vocabulary.begin());
+  }
+  const ShardHeader& header_;
+  std::set<std::pair<int, int>> pairs_;
+  std::int64_t count_ = 0;
+  std::string example_;
+};
+
 std::string counted(std::int64_t count, const std::string& what) {
   return cat(count, " ", what);
+}
+
+// Adds the error that is being handled. Throws it again if a limit of this process is the cause, and not the data set.
+void add_fault(const Error& error, Verification& result) {
+  if (!advice_on_limits(error.what()).empty()) throw;
+  result.faults.push_back(error.what());
 }
 
 SplitFacts verify_split(const std::string& prefix, Verification& result) {
@@ -168,7 +218,7 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
     try {
       facts.headers.push_back(read_shard_header(path));
     } catch (const Error& error) {
-      result.faults.push_back(error.what());
+      add_fault(error, result);
     }
   }
   if (result.faults.size() > before) return facts;
@@ -181,6 +231,7 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
 
   std::vector<std::uint64_t> sample_ids;
   std::string example;
+  DecomposedLetters decomposed(facts.headers[0]);
   for (const ShardHeader& header : facts.headers) {
     const h5::File file = h5::File::open(header.path);
     const DatasetIndex shard = make_dataset_index(header.path, {header});
@@ -201,8 +252,12 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
         facts.names = read_names(index, file, result);
       }
       check_rows(header, file, tokens, facts.names, result);
+      const auto row = static_cast<std::size_t>(header.row_bytes());
+      for (std::size_t at = 0; at + row <= tokens.size(); at += row)
+        decomposed.add(std::span<const std::uint8_t>(tokens).subspan(at, row));
       check_sample_ids(header, file, sample_ids, result);
     }
+    if (header.running_text) decomposed.add(tokens);
     if (example.empty() && header.count > 0) {
       const auto row = static_cast<std::size_t>(header.row_bytes());
       const std::span<const std::uint8_t> all(tokens);
@@ -238,6 +293,7 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
           counted(first.num_shards, "file(s)"), ", ", first.vocabulary.size(), " symbols",
           first.running_text ? "" : cat(", ", distinct, " distinct names, context ", first.context_length)));
   result.summary.push_back(cat("  such as ", example));
+  if (const std::string warning = decomposed.warning(prefix); !warning.empty()) result.summary.push_back(warning);
   return facts;
 }
 
@@ -255,9 +311,7 @@ Verification verify_dataset(const std::string& target) {
       // Not every data set has a validation split, so a missing one is fine. An incomplete or mixed one is a fault.
       const std::string what = error.what();
       const bool absent = what.find("no data set at") != std::string::npos && what.find("*.tmp") == std::string::npos;
-      if (!absent && !target.ends_with(".h5")) {
-        result.faults.push_back(error.what());
-      }
+      if (!absent && !target.ends_with(".h5")) add_fault(error, result);
     }
   }
   if (prefixes.empty() && result.faults.empty()) prefixes.push_back(target);
@@ -265,7 +319,7 @@ Verification verify_dataset(const std::string& target) {
     try {
       splits.push_back(verify_split(prefix, result));
     } catch (const Error& error) {
-      result.faults.push_back(error.what());
+      add_fault(error, result);
     }
   }
   if (splits.size() == 2 && result.faults.empty()) {

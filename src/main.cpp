@@ -15,6 +15,7 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "base/system_limits.h"
 #include "base/utf8.h"
 #include "cluster/on_rank_0.h"
 #include "cluster/session.h"
@@ -100,13 +101,11 @@ int run(int argc, char** argv) {
 // Reports without allocating memory, because the operating system has just refused to give more.
 [[noreturn]] void report_no_memory() {
   const char* who = rank_label_text();
-  char text[600];
+  char text[900];
   const int length =
-      std::snprintf(text, sizeof text,
-                    "ringtrain: error%s%s%s: out of memory: the operating system gave no more (std::bad_alloc)\n"
-                    "  ringtrain plan shows what a rank needs: a smaller batch.micro, memory.recompute, fewer loader "
-                    "threads or fewer ranks on a node need less; so does what else runs here\n",
-                    *who != '\0' ? " (" : "", who, *who != '\0' ? ")" : "");
+      no_memory_message(text, sizeof text, "ringtrain", who,
+                        "ringtrain plan shows what a rank needs: a smaller batch.micro, memory.recompute, fewer loader "
+                        "threads or fewer ranks on a node need less; so does what else runs here");
   if (::write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) _exit(exit_failed);
   abort_job(exit_failed);
 }
@@ -116,14 +115,14 @@ int run(int argc, char** argv) {
 // 0 has ended the job, and this rank prints nothing. If a signal arrived earlier, it says nothing about rank 0.
 [[noreturn]] void report(const std::exception& error) {
   const std::string who = rank_label();
-  if (!who.empty() && who.rfind("rank 0 ", 0) != 0) {
+  if (who.empty() ? launched_rank() > 0 : !who.starts_with("rank 0 ")) {
     const int before = requested_signal();
     for (int tenth = 0; tenth < 20 && requested_signal() == before; ++tenth) usleep(100'000);
     if (requested_signal() != before) abort_job(exit_failed);
   }
   std::string text = cat("ringtrain: error", who.empty() ? "" : " (" + who + ")", ": ", error.what(), "\n");
   const auto* own = dynamic_cast<const Error*>(&error);
-  if (own != nullptr && !own->hint().empty()) text += cat("  ", own->hint(), "\n");
+  if (const std::string hint = hint_of(error); !hint.empty()) text += cat("  ", hint, "\n");
   if (verbose)
     text += own != nullptr ? cat("  thrown at ", thrown_at(error), "\n") : "  thrown by a library of this program\n";
   std::fflush(stdout);

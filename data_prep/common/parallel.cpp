@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <iostream>
+#include <limits>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -18,6 +19,8 @@ namespace ringtrain {
 namespace {
 
 constexpr double terminal_step_seconds = 0.2, line_step_seconds = 20;
+
+std::atomic<int> most_granted = std::numeric_limits<int>::max();
 
 void warn_once_of_missing_thread(std::int64_t started, std::int64_t wanted) {
   static std::once_flag once;
@@ -49,12 +52,17 @@ void parallel_for(std::int64_t count, int threads, const std::function<void(std:
     for (std::int64_t t = 1; t < std::min<std::int64_t>(threads, count); ++t) try {
         others.emplace_back(work);
       } catch (const std::system_error&) {
+        most_granted = std::min(most_granted.load(), static_cast<int>(t));
         warn_once_of_missing_thread(t, threads);
         break;
       }
     work();
   }
   if (failure) std::rethrow_exception(failure);
+}
+
+int threads_granted(int threads) {
+  return std::min(threads, most_granted.load());
 }
 
 ProgressLine::ProgressLine(std::string what, std::int64_t total, bool shown)

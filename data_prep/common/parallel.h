@@ -14,6 +14,9 @@ namespace ringtrain {
 // work, after one warning that names the limit.
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& action);
 
+// Returns how many of `threads` threads worked: fewer if the system has refused parallel_for() some of them.
+int threads_granted(int threads);
+
 // Prints "examined 1,200 of 6,000 (20 %), 30 s left" to stderr: one changing line on a terminal, otherwise a line every
 // 20 s.
 class ProgressLine {

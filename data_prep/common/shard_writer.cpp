@@ -78,9 +78,11 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool res
   for (const std::string& prefix : prefixes_) {
     locks_.push_back(::open((prefix + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
     if (locks_.back() < 0) {
-      const std::string reason = std::strerror(errno);
+      const int reason = errno;
       unlock(true);
-      throw Error(cat(prefix, ".lock: cannot write: ", reason), "choose an --out that can be written to");
+      const std::string path = prefix + ".lock", advice = advice_for_writing(reason, path);
+      throw Error(cat(path, ": cannot write: ", std::strerror(reason)),
+                  advice.empty() ? "choose an --out that can be written to" : advice);
     }
     if (::flock(locks_.back(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       unlock(false);

@@ -249,7 +249,13 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
     warn_of_empty_classes(listing, plans, report.warnings);
     warn_of_same_images(listing, examination, report.warnings);
   }
-  if (ranks.first()) print_summary(report, options, listing, ranks.size(), threads, log);
+  const int worked = threads_granted(threads);
+  std::uint64_t of_all_ranks = static_cast<std::uint64_t>(worked);
+  ranks.sum({&of_all_ranks, 1});
+  const bool are_equal = of_all_ranks == static_cast<std::uint64_t>(worked) * static_cast<std::uint64_t>(ranks.size());
+  const std::string workers = are_equal ? cat(ranks.size(), " rank(s) x ", worked, " thread(s)")
+                                        : cat(ranks.size(), " rank(s), ", of_all_ranks, " threads in all");
+  if (ranks.first()) print_summary(report, options, listing, workers, log);
   return report;
 }
 

@@ -7,6 +7,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "base/system_limits.h"
 #include "data/sampler.h"
 #include "data_prep/common/pack.h"
 #include "data_prep/common/parallel.h"
@@ -134,6 +135,7 @@ Examination examine_images(const ImageOptions& options, const RecordOptions& rec
       examined.change = record.change;
       examined.turned = record.turned;
     } catch (const Error& error) {
+      if (!advice_on_limits(error.what()).empty()) throw;  // no picture is at fault
       if (options.broken == "fail" && dynamic_cast<const SourceError*>(&error) != nullptr) throw;  // said once
       examined.broken = true;
       // The reason often begins with the path. The path is not printed twice.

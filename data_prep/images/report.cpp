@@ -55,8 +55,8 @@ void print_notes(const ImagesReport& report, const std::string& notes_path, std:
   log << std::flush;
 }
 
-void print_summary(const ImagesReport& report, const ImageOptions& options, const ImageListing& listing, int ranks,
-                   int threads, std::ostream& log) {
+void print_summary(const ImagesReport& report, const ImageOptions& options, const ImageListing& listing,
+                   const std::string& workers, std::ostream& log) {
   std::uint64_t bytes = 0;
   for (const std::size_t split : {train_split, validation_split}) {
     const ImagesReport::Split& part = report.splits[split];
@@ -103,8 +103,7 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
   const double seconds = report.examine_seconds + report.write_seconds;
   log << "time        " << fixed(seconds, 1) << " s: " << fixed(report.examine_seconds, 1) << " examining (check "
       << options.check << "), " << fixed(report.write_seconds, 1) << " writing and syncing; "
-      << fixed(static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9), 1) << " MB/s, " << ranks << " rank(s) x "
-      << threads << " thread(s)\n"
+      << fixed(static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9), 1) << " MB/s, " << workers << "\n"
       << std::flush;
 }
 

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/first_names.h"
 
 namespace ringtrain {
 
@@ -48,13 +49,11 @@ void warn_of_empty_classes(const ImageListing& listing, const std::vector<SplitP
               "or the model has a class too many"));
       continue;
     }
-    constexpr std::size_t most = 10;
-    std::string names;
-    std::size_t named = 0;
-    for (std::size_t k = 0; k < classes && named < most; ++k)
-      if (!present[k]) names += cat(named++ == 0 ? "'" : ", '", listing.classes.ids[k], "'");
+    std::vector<std::string> names;
+    for (std::size_t k = 0; k < classes; ++k)
+      if (!present[k]) names.push_back(cat("'", listing.classes.ids[k], "'"));
     warnings.push_back(cat(empty, " of ", classes, " classes have no image in the ", plan.description.split,
-                           " split: ", names, empty > most ? cat(" and ", empty - most, " more") : ""));
+                           " split: ", first_names(names)));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/utf8.h"
 #include "data_prep/common/read_file.h"
 
@@ -112,8 +113,9 @@ void ImageShardWriter::write(std::uint64_t offset, std::span<const std::uint8_t>
     const ssize_t put = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(address_ + offset));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) {
-      throw Error(cat(file_.path(), ": cannot write: ", std::strerror(errno)),
-                  errno == ENOSPC || errno == EDQUOT ? "free some space, then start again with --resume" : "");
+      const int reason = errno;
+      throw Error(cat(file_.path(), ": cannot write: ", std::strerror(reason)),
+                  cat(advice_for_writing(reason, file_.path()), "; --resume keeps the files that are finished"));
     }
     offset += static_cast<std::uint64_t>(put);
     bytes = bytes.subspan(static_cast<std::size_t>(put));

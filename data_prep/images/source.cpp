@@ -1,32 +1,22 @@
 #include "data_prep/images/source.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <mutex>
 
 #include "base/error.h"
+#include "base/system_limits.h"
 #include "data_prep/common/read_file.h"
 
 namespace ringtrain {
 namespace {
 
-// Returns whether `count` more files can stay open. Raises the limit if needed: the usual 1,024 is only a default.
-bool can_keep_open(std::size_t count) {
-  constexpr std::size_t others = 256;
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
-  if (limit.rlim_cur < count + others) {
-    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, count + others);
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-  }
-  return limit.rlim_cur >= count + others;
-}
+constexpr std::int64_t other_files = 256;  // that stay open at the same time
 
 class FileSource : public ListedImageSource {
  public:
   explicit FileSource(const ImageListing& listing)
-      : listing_(listing), archives_(can_keep_open(listing.archives.size()) ? listing.archives.size() : 0) {}
+      : listing_(listing),
+        archives_(may_open_files(std::ssize(listing.archives) + other_files) ? listing.archives.size() : 0) {}
 
   FoundImage read(const ImageItem& item) const override {
     FoundImage found;

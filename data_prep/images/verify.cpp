@@ -10,7 +10,10 @@
 #include "base/cpu_quota.h"
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/first_names.h"
 #include "base/table.h"
+#include "base/unicode.h"
+#include "base/utf8.h"
 #include "data/hdf5_storage.h"
 #include "data/image_dataset.h"
 #include "data/shard_files.h"
@@ -137,6 +140,23 @@ void verify_shard(const ShardHeader& header, std::uint32_t shard, ImageSplitFact
   }
 }
 
+// Finds classes whose ids or names differ only in Unicode's form: "é" can be one symbol, or "e" and an accent. "":
+// none.
+std::string two_forms(const ImageFormat& image) {
+  for (const std::vector<std::string>& texts : {image.class_ids, image.class_names}) {
+    std::map<std::string, std::size_t> known;  // composed text -> class
+    for (std::size_t k = 0; k < texts.size(); ++k) {
+      if (find_invalid_utf8(texts[k]) != std::string::npos) continue;
+      const auto [first, is_new] = known.try_emplace(composed(texts[k]), k);
+      if (!is_new && texts[first->second] != texts[k])
+        return cat("classes ", first->second, " and ", k, " are both called '", texts[k],
+                   "', once in Unicode's composed form (NFC) and once decomposed (NFD): if they are one class, give ",
+                   "their folders one name and convert again");
+    }
+  }
+  return "";
+}
+
 std::string fixed(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f", value);
@@ -163,14 +183,14 @@ void summarise(const std::string& prefix, const std::vector<ShardHeader>& header
                                name(static_cast<std::size_t>(least - sizes.begin())), ") to ", *most, " (",
                                name(static_cast<std::size_t>(most - sizes.begin())), "), mean ",
                                fixed(static_cast<double>(facts.contents.size()) / static_cast<double>(sizes.size()))));
-  std::string empty;
-  std::size_t empty_count = 0;
+  std::vector<std::string> empty;
   for (std::size_t k = 0; k < sizes.size(); ++k) {
     if (sizes.size() <= classes_in_table) result.summary.push_back(cat("  ", with_thousands(sizes[k]), "\t", name(k)));
-    if (sizes[k] == 0 && ++empty_count <= classes_in_table) empty += (empty.empty() ? "" : ", ") + name(k);
+    if (sizes[k] == 0) empty.push_back(name(k));
   }
-  if (empty_count > classes_in_table) empty += cat(" and ", empty_count - classes_in_table, " more");
-  if (empty_count > 0) result.summary.push_back(cat("  warning: ", empty_count, " class(es) without images: ", empty));
+  if (!empty.empty())
+    result.summary.push_back(
+        cat("  warning: ", empty.size(), " class(es) without images: ", first_names(empty, classes_in_table)));
 }
 
 }  // namespace
@@ -189,6 +209,8 @@ ImageSplitFacts verify_image_split(const std::string& prefix, const std::vector<
   for (const std::string& id : headers[0].image.class_ids) {
     if (++ids[id] == 2) result.faults.push_back(cat(headers[0].path, ": class id '", id, "' occurs more than once"));
   }
+  if (const std::string twice = two_forms(headers[0].image); !twice.empty())
+    result.summary.push_back(cat("warning: ", prefix, ": ", twice));
   summarise(prefix, headers, facts, sizes, result);
   if (!whole)
     result.summary.push_back(cat("  one of ", headers[0].num_shards, " files; the others were not looked at"));

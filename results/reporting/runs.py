@@ -95,12 +95,14 @@ class Run:
     @property
     def ran_away(self):
         """Whether the mean loss of the last twentieth of the steps is above the loss of the first step. With fewer than
-        20 steps, or when the first step is not step 1 (a branch), it must be above twice that loss. The rule is the
-        same as in src/study/trial_record.cpp."""
+        20 steps, or when the first step is not step 1 (a branch), it must be above twice that loss. It must also be
+        above the loss of a model that guesses. The rule is the same as ends_diverged() in src/run/loss_watch.cpp."""
         losses = self.column("loss")
         if len(losses) < 2:
             return False
         bound = losses[0] * (2 if len(losses) < 20 or self.column("step")[0] > 1 else 1)
+        guessing = self.of_start("guessing_loss")
+        bound = max(bound, guessing) if is_number(guessing) else bound
         return not numpy.mean(losses[-max(1, len(losses) // 20) :]) <= bound
 
     @property

@@ -1,6 +1,7 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,12 +14,33 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/table.h"
 
 namespace ringtrain {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, int reason) {
-  throw Error(cat(path, ": ", what, ": ", std::strerror(reason)), advice_for_writing(reason));
+  throw Error(cat(path, ": ", what, ": ", std::strerror(reason)), advice_for_writing(reason, path));
+}
+
+constexpr const char* another_disk = "set run.dir (a converter: --out) to a folder on another disk";
+
+std::string advice_on_full_disk(const std::string& path) {
+  namespace fs = std::filesystem;
+  fs::path place = path;
+  std::error_code failed;
+  while (!place.empty() && !fs::exists(place, failed) && place != place.root_path()) place = place.parent_path();
+  struct statvfs disk {};
+  if (::statvfs(place.empty() ? "." : place.c_str(), &disk) != 0) return cat("free some space, or ", another_disk);
+  const double free_bytes = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
+  if (disk.f_files > 0 && disk.f_favail == 0)
+    return cat("the disk has ", readable_bytes(free_bytes), " free, but none of its ", with_thousands(disk.f_files),
+               " inodes (df -i), so it takes no more files: remove files there, or ", another_disk);
+  constexpr double much = 1 << 30;
+  if (free_bytes > much)
+    return cat("the disk has ", readable_bytes(free_bytes), " free for other users or folders, so this may be a quota ",
+               "(quota -s; on Lustre: lfs quota -h): free some space within it, or ", another_disk);
+  return cat("free some space, or ", another_disk);
 }
 
 void sync(const std::string& path, int flags) {
@@ -43,11 +65,15 @@ std::string unused_path(const std::string& path) {
   return free.string();
 }
 
-std::string advice_for_writing(int reason) {
+std::string advice_for_writing(int reason, const std::string& path) {
   switch (reason) {
     case ENOSPC:
+      return advice_on_full_disk(path);
     case EDQUOT:
-      return "free some space (or quota), or set run.dir (a converter: --out) to a folder on another disk";
+      return cat(
+          "your quota there, of bytes or of files, is used up (quota -s shows it; on Lustre: lfs quota -h): "
+          "remove files or free some space, or ",
+          another_disk);
     case EROFS:
     case EACCES:
     case EPERM:
@@ -55,6 +81,12 @@ std::string advice_for_writing(int reason) {
     default:
       return "";
   }
+}
+
+std::string advice_for_writing(std::string_view message, const std::string& path) {
+  for (const int reason : {ENOSPC, EDQUOT})
+    if (message.find(std::strerror(reason)) != std::string_view::npos) return advice_for_writing(reason, path);
+  return "";
 }
 
 void publish_file(const std::string& temporary, const std::string& final) {

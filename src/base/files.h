@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace ringtrain {
 
@@ -27,8 +28,11 @@ std::string unused_path(const std::string& path);
 void copy_to_disk(const std::string& from, const std::string& to,
                   const std::function<void(std::int64_t bytes)>& progress);
 
-// Returns a hint for the user after a write that failed with this errno, for example "free some space ...". "" if there
-// is no hint.
-std::string advice_for_writing(int reason);
+// Returns a hint for the user after a write to `path`, a file or folder that may be absent, failed with this errno. It
+// tells a full disk from a full table of inodes and from a quota. "" if there is no hint.
+std::string advice_for_writing(int reason, const std::string& path);
+
+// Does the same for the message of a library, which contains the system's words for a full disk or a quota.
+std::string advice_for_writing(std::string_view message, const std::string& path);
 
 }  // namespace ringtrain

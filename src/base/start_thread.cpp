@@ -1,6 +1,5 @@
 #include "base/start_thread.h"
 
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,13 +8,13 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 #include "base/control_groups.h"
 #include "base/error.h"
+#include "base/system_limits.h"
 
 namespace ringtrain {
 namespace {
@@ -38,18 +37,6 @@ std::int64_t threads_of_user() {
       count += entries_in(entry.path() / "task");
   }
   return count;
-}
-
-std::int64_t bytes_of_process() {
-  std::int64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  return pages * ::sysconf(_SC_PAGESIZE);
-}
-
-std::optional<std::int64_t> soft_limit(__rlimit_resource_t resource) {
-  rlimit limit{};
-  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
-  return static_cast<std::int64_t>(limit.rlim_cur);
 }
 
 struct Limit {

@@ -12,6 +12,7 @@
 #include "backend/cpu/thread_team.h"
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "base/start_thread.h"
 #include "bench/synthetic_step.h"
 #include "cluster/binding.h"
 #include "cluster/waiting.h"
@@ -46,23 +47,32 @@ NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& pl
   const int room = session.available_threads() / std::max(1, threads) - 1;
   const int count = fit < room ? 0 : room;  // a partial load would show little
   is_there_ = !on_all(host, count < 1);
-  for (int i = 0; i < count; ++i)
-    threads_.emplace_back([this, &plan, threads] {
-      try {
-        cpu::expect_threads(threads);
-        const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
-        SyntheticPasses passes(plan, *backend);
-        passes.compile(plan.batch.micro_batch);
-        for (++started_; !ending_.load(std::memory_order_relaxed);) passes.pass();
-      } catch (const std::exception& e) {  // too little memory for all threads, so fewer run
-        log_warning("a thread that keeps the other cores busy during the measurement has failed: ", e.what());
-        ++started_;
-      }
-    });
+  const auto load = [this, &plan, threads] {
+    try {
+      cpu::expect_threads(threads);
+      const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
+      SyntheticPasses passes(plan, *backend);
+      passes.compile(plan.batch.micro_batch);
+      for (++started_; !ending_.load(std::memory_order_relaxed);) passes.pass();
+    } catch (const std::exception& e) {  // too little memory for all threads, so fewer run
+      log_warning("a thread that keeps the other cores busy during the measurement has failed: ", e.what());
+      ++started_;
+    }
+  };
+  try {
+    while (std::ssize(threads_) < count) threads_.push_back(start_thread("keeps the other cores busy", load));
+  } catch (...) {
+    end();
+    throw;
+  }
   while (started_ < count) std::this_thread::yield();
 }
 
 NodeLoad::~NodeLoad() {
+  end();
+}
+
+void NodeLoad::end() {
   ending_ = true;
   for (std::thread& thread : threads_) thread.join();
 }

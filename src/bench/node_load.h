@@ -14,7 +14,8 @@ namespace ringtrain {
 
 // Loads the node: threads compute passes of the same kind on the CPUs that this rank may use but does not need. Memory
 // bandwidth, caches and clock frequency are then as on a node full of ranks. There are no such threads if they would
-// take more than half of the free memory. `bytes_each` is the memory of one thread. Collective.
+// take more than half of the free memory. `bytes_each` is the memory of one thread. Throws Error if the system refuses
+// a thread. Collective.
 class NodeLoad {
  public:
   NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads, std::int64_t bytes_each);
@@ -24,6 +25,7 @@ class NodeLoad {
   bool is_there() const { return is_there_; }  // whether any rank has such threads; the same on all ranks
 
  private:
+  void end();  // ends all threads
   std::atomic<bool> ending_{false};
   std::atomic<int> started_{0};
   std::vector<std::thread> threads_;

@@ -53,8 +53,7 @@ class Output {
  private:
   [[noreturn]] void fail() const {
     const int reason = errno;
-    throw Error(cat(path_, ": cannot write: ", std::strerror(reason)),
-                reason == ENOSPC || reason == EDQUOT ? "free some space, or write to another disk" : "");
+    throw Error(cat(path_, ": cannot write: ", std::strerror(reason)), advice_for_writing(reason, path_));
   }
   std::string path_;
   int file_ = -1;

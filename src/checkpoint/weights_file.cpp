@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/first_names.h"
 #include "base/json_input.h"
 #include "base/log.h"
 #include "checkpoint/safetensors.h"
@@ -16,11 +17,7 @@ namespace {
 using Shapes = std::map<std::string, std::vector<std::int64_t>>;  // name -> shape
 
 std::string list(const char* title, const std::vector<std::string>& names) {
-  constexpr std::size_t most = 20;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > most) text += cat(" and ", names.size() - most, " more");
-  return names.empty() ? "" : cat("\n    ", title, " (", names.size(), "): ", text);
+  return names.empty() ? "" : cat("\n    ", title, " (", names.size(), "): ", first_names(names, 20));
 }
 
 const Dense& classifier(const Graph& graph) {
@@ -129,30 +126,59 @@ Entries entries_of(const SafetensorsFile& file) {
   return entries;
 }
 
-// Wrappers such as Lightning put a word before all names. Returns "model." if the tensors are "model.conv1.weight" and
-// so on where the model has "conv1.weight", and "" if there is no such word.
-std::string common_prefix(const Entries& entries, const RunPlan& plan) {
-  const std::string first = plan.parameters.all().front().name;
-  if (entries.contains(first)) return "";
-  for (const auto& [name, entry] : entries) {
-    if (!name.ends_with("." + first)) continue;
-    const std::string prefix = name.substr(0, name.size() - first.size());
-    if (std::ranges::all_of(entries, [&](const auto& e) { return e.first.starts_with(prefix); })) return prefix;
-  }
+// Wrappers such as Lightning put a word before all names of the model: "model.conv1.weight" where the model has
+// "conv1.weight". Their files may have other tensors beside them, such as those of a loss. Returns how many of the
+// model's names the file has after each such word. The word "" stands for the plain names.
+std::map<std::string, std::size_t> names_after_prefixes(const Entries& entries, const RunPlan& plan) {
+  std::map<std::string, std::size_t> found;
+  for (const Parameter& p : plan.parameters.all())
+    for (const auto& [name, entry] : entries) {
+      if (name == p.name) ++found[""];
+      if (name.ends_with("." + p.name)) ++found[name.substr(0, name.size() - p.name.size())];
+    }
+  return found;
+}
+
+// Returns the word after which the file has all of the model's names, or most of them if all its names begin with that
+// word. "": there is no such word. Throws Error if the file has all of the model's names twice.
+std::string prefix_of(const SafetensorsFile& file, const Entries& entries, const RunPlan& plan) {
+  const auto found = names_after_prefixes(entries, plan);
+  std::vector<std::string> whole;
+  for (const auto& [prefix, count] : found)
+    if (count == plan.parameters.all().size()) whole.push_back(cat("'", prefix, "'"));
+  if (whole.size() > 1)
+    throw Error(cat(file.path(), ": has the model's tensors ", whole.size(), " times: their names begin with ",
+                    first_names(whole)),
+                "keep one of them in the file");
+  const auto most = std::ranges::max_element(found, {}, [](const auto& f) { return f.second; });
+  if (most == found.end() || most->first.empty()) return "";
+  const auto& [prefix, count] = *most;
+  if (whole.size() == 1 || std::ranges::all_of(entries, [&](const auto& e) { return e.first.starts_with(prefix); }))
+    return prefix;
+  log_info(file.path(), ": has ", count, " of the model's ", plan.parameters.all().size(), " tensors with '", prefix,
+           "' before their names");
   return "";
 }
 
-// Leaves out a word that all names begin with, and says so.
+// Leaves out a word that the names of the model begin with, and all tensors without that word, and says so.
 Entries entries_of(const SafetensorsFile& file, const RunPlan& plan) {
   const Entries entries = entries_of(file);
-  const std::string prefix = common_prefix(entries, plan);
+  const std::string prefix = prefix_of(file, entries, plan);
   if (prefix.empty()) return entries;
-  log_info(file.path(), ": all names of tensors begin with '", prefix, "', which is left out");
   Entries plain;
-  for (const auto& [name, entry] : entries) plain.emplace(plain_name(name.substr(prefix.size())), entry);
-  if (plain.size() != entries.size())
-    throw Error(cat(file.path(), ": two tensors have the same name without the prefix '", prefix, "'"),
-                "remove one of them");
+  std::vector<std::string> others;
+  for (const auto& [name, entry] : entries) {
+    if (!name.starts_with(prefix))
+      others.push_back(name);
+    else if (!plain.emplace(plain_name(name.substr(prefix.size())), entry).second)
+      throw Error(cat(file.path(), ": two tensors have the same name without the prefix '", prefix, "'"),
+                  "remove one of them");
+  }
+  if (others.empty())
+    log_info(file.path(), ": all names of tensors begin with '", prefix, "', which is left out");
+  else
+    log_info(file.path(), ": the names of the model's tensors begin with '", prefix, "', which is left out, as are ",
+             others.size(), " tensor(s) without it: ", first_names(others));
   return plain;
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace ringtrain {
 namespace {
@@ -29,7 +30,10 @@ struct flock lock_of(short type, std::int64_t begin, std::int64_t length) {
 Roster::Roster(const std::string& path, std::uint32_t number, int rank, int ranks)
     : begin_(static_cast<std::int64_t>(number) * kBytesOfJob), rank_(rank), ranks_(ranks) {
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file_ < 0) throw Error(cat(path, ": cannot write: ", std::strerror(errno)), "check the study's folder");
+  if (file_ < 0) {
+    const int reason = errno;
+    throw Error(cat(path, ": cannot write: ", std::strerror(reason)), advice_for_writing(reason, path));
+  }
   hold(Part::alive, true);
   hold(Part::work, true);
 }

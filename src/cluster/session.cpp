@@ -16,6 +16,7 @@
 #include "base/cpu_quota.h"
 #include "base/error.h"
 #include "base/start_thread.h"
+#include "base/system_limits.h"
 #include "cluster/binding.h"
 #include "cluster/fault_tolerance.h"
 #include "cluster/launcher_check.h"
@@ -27,7 +28,10 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kThreadsOfMpi = 4;  // Open MPI 4 starts 3, and one thread watches its start
+constexpr int kThreadsOfMpi = 4;         // Open MPI 4 starts 3, and one thread watches its start
+constexpr std::int64_t kOpenFiles = 64;  // MPI, the loaders, a checkpoint, and memory that ranks share
+// The smallest run of two ranks needs this beside the program itself. MPI waits without end if it gets no memory.
+constexpr std::int64_t kAddressSpace = std::int64_t{448} << 20;
 constexpr std::chrono::seconds kFinalizeTime{20};
 constexpr std::chrono::seconds kFinalizeTimeAfterDeaths{2};  // Open MPI sometimes waits for the dead ranks for ever
 
@@ -98,6 +102,8 @@ Session::Session(int* argc, char*** argv) {
   check_launcher(launcher_, tasks);
   prepare_start_without_launcher();
   use_own_pmix_tables();
+  expect_open_files(kOpenFiles, "a rank");
+  expect_address_space(kAddressSpace, "MPI and the libraries of a run");
   expect_room_for_threads(kThreadsOfMpi, "the threads of MPI");
   const StartGuard guard("MPI could not start");
   std::atexit(advise_at_exit);
@@ -106,6 +112,7 @@ Session::Session(int* argc, char*** argv) {
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   initializing.store(false);
+  explain_crashes_under_limit();
   if (provided < MPI_THREAD_FUNNELED)
     throw Error("this MPI library does not allow threads", "use a build of MPI with at least MPI_THREAD_FUNNELED");
   int ranks = 1;

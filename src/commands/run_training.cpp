@@ -29,6 +29,7 @@
 #include "run/energy.h"
 #include "run/fixed_order.h"
 #include "run/library_versions.h"
+#include "run/loss_watch.h"
 #include "run/machine.h"
 #include "run/plan_tables.h"
 #include "run/plan_warnings.h"
@@ -129,6 +130,7 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
     r.validation_uuid = plan.validation.dataset_uuid;
     r.validation_samples = samples_per_epoch(plan.validation, plan.validation_loader);
   }
+  r.guessing_loss = loss_of_guessing(plan.train);
   r.parameters = plan.parameters.count();
   if (is_branch(plan.experiment)) r.branch = branch_record(plan);
   for (const MemoryItem& item : start.planned.memory) r.memory_bytes.emplace_back(item.what, item.bytes);

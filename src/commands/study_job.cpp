@@ -17,6 +17,7 @@
 #include "base/log_file.h"
 #include "base/shell_words.h"
 #include "base/signals.h"
+#include "base/system_limits.h"
 #include "commands/commands.h"
 #include "commands/run_training.h"
 #include "commands/study_pulse.h"
@@ -36,8 +37,7 @@ constexpr const char *kFinished = "finished", *kPaused = "paused", *kStopped = "
                      *kFailed = "failed", *kOtherFailed = "another rank failed";
 
 std::string said_of(const char* word, const std::exception& error) {
-  const auto* own = dynamic_cast<const Error*>(&error);
-  std::string hint = own != nullptr ? own->hint() : "";
+  std::string hint = hint_of(error);
   std::ranges::replace(hint, '\n', ' ');
   return cat(word, '\n', hint, '\n', thrown_at(error), '\n', error.what());
 }
@@ -271,8 +271,8 @@ std::string StudyJob::train(const RankGroup& ranks, const QueuedTrial& trial, co
     ~OwnLog() { set_log_file(""); }
   } log(ranks, folder + "/log.txt");
   const auto say = [](const char* word, const std::exception& error) {
-    const auto* own = dynamic_cast<const Error*>(&error);
-    log_warning("error: ", error.what(), own != nullptr && !own->hint().empty() ? "\n  " + own->hint() : "");
+    const std::string hint = hint_of(error);
+    log_warning("error: ", error.what(), hint.empty() ? "" : "\n  " + hint);
     return said_of(word, error);
   };
   try {

@@ -487,7 +487,8 @@ std::vector<Field> make_schema() {
       .means("How often a line is printed when the output is not a terminal. 0: about twenty lines per epoch, "
              "and at most one per step."),
     FIELD(run.threads).how_it_runs().unit("threads").from(0, 4096).also({"num_threads"})
-      .means("Threads of each rank. 0: its share of the processors that it may use."),
+      .means("Threads of each rank. 0: its share of the processors that it may use. A quota of CPU time (of a container or "
+             "a batch job's control group) counts: with a quota of 2 CPUs on 64 processors, the ranks share 2."),
   };
 }
 // clang-format on

@@ -98,8 +98,7 @@ std::string innermost_description() {
 
 void fail(const std::string& path, const std::string& what, std::source_location where) {
   const std::string reason = innermost_description();
-  std::string hint;
-  if (reason.find(std::strerror(ENOSPC)) != std::string::npos) hint = "free some space, or write to another disk";
+  std::string hint = advice_for_writing(reason, path);
   if (reason.find("truncated file") != std::string::npos) {
     hint = "the file is an incomplete copy, or its writer was interrupted: copy or make it again";
   }
@@ -223,7 +222,7 @@ void File::flush() {
   checked(H5Fget_vfd_handle(id(), H5P_DEFAULT, &descriptor), path_, "cannot find the file descriptor");
   if (::fsync(*static_cast<int*>(descriptor)) != 0) {
     const int reason = errno;
-    throw Error(cat(path_, ": cannot sync: ", std::strerror(reason)), advice_for_writing(reason));
+    throw Error(cat(path_, ": cannot sync: ", std::strerror(reason)), advice_for_writing(reason, path_));
   }
 }
 

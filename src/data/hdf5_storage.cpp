@@ -1,11 +1,10 @@
 #include "data/hdf5_storage.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/system_limits.h"
 #include "data/hdf5_internal.h"
 #include "data/hdf5_parts.h"
 
@@ -177,17 +176,12 @@ std::int64_t check_contiguous(const Part& part, hid_t creation) {
 }
 
 // Throws Error if the process may not open so many files. HDF5 reads zeros where it cannot open a file.
-void expect_open_files(const std::string& name, std::size_t files) {
+void expect_to_open_parts(const std::string& name, std::size_t files) {
   const auto open_now =
       static_cast<std::size_t>(std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()));
   const std::size_t needed = open_now + files + 64;  // 64: outputs and libraries
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= needed) return;
-  rlimit raised = limit;
-  raised.rlim_cur = std::min<rlim_t>(needed, limit.rlim_max);
-  if (raised.rlim_cur >= needed && ::setrlimit(RLIMIT_NOFILE, &raised) == 0) return;
-  throw Error(cat(name, " consists of ", files, " files, but this process may open only ", limit.rlim_cur),
-              cat("raise the limit: ulimit -n ", needed));
+  ringtrain::expect_open_files(static_cast<std::int64_t>(needed),
+                               cat(name, " consists of ", files, " files: the program"));
 }
 
 }  // namespace
@@ -292,7 +286,7 @@ std::int64_t expect_stored(const File& file, const std::string& dataset, const R
   const std::int64_t filled = check_part({is_linked ? owner : file, handle.get(), wanted.get(), rows.axis,
                                           is_linked ? cat(name, " (in ", owner_path, ")") : name},
                                          0, files);
-  if (!files.empty()) expect_open_files(name, files.size());
+  if (!files.empty()) expect_to_open_parts(name, files.size());
   return filled;
 }
 

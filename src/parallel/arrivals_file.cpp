@@ -109,9 +109,10 @@ void ArrivalsFile::add(const Arrival& arrival) {
 void ArrivalsFile::sync() const {
   const int file = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
   const bool synced = file >= 0 && (::fdatasync(file) == 0 || errno == EINVAL || errno == EROFS);
-  const std::string why = std::strerror(errno);
+  const int reason = errno;
   if (file >= 0) ::close(file);
-  if (!synced) throw Error(cat(path_, ": cannot sync to disk: ", why), "make room on the disk, then --resume");
+  if (!synced)
+    throw Error(cat(path_, ": cannot sync to disk: ", std::strerror(reason)), advice_for_writing(reason, path_));
 }
 
 }  // namespace ringtrain

@@ -3,13 +3,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/first_names.h"
 #include "base/table.h"
 #include "data/hdf5.h"
 
 namespace ringtrain {
 namespace {
-
-constexpr std::size_t most_named = 10;
 
 std::string name_of(const ImageFormat& image, std::size_t k) {
   return image.class_names[k] == image.class_ids[k] ? cat("'", image.class_ids[k], "'")
@@ -18,11 +17,9 @@ std::string name_of(const ImageFormat& image, std::size_t k) {
 
 // Returns "3 of 10 classes: 'a', 'b', 'c'".
 std::string named(const ImageFormat& image, const std::vector<std::size_t>& classes) {
-  std::string text = cat(classes.size(), " of ", image.class_ids.size(), " classes: ");
-  for (std::size_t i = 0; i < std::min(classes.size(), most_named); ++i)
-    text += cat(i == 0 ? "" : ", ", name_of(image, classes[i]));
-  if (classes.size() > most_named) text += cat(" and ", classes.size() - most_named, " more");
-  return text;
+  std::vector<std::string> names;
+  for (const std::size_t k : classes) names.push_back(name_of(image, k));
+  return cat(classes.size(), " of ", image.class_ids.size(), " classes: ", first_names(names));
 }
 
 }  // namespace

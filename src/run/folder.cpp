@@ -32,7 +32,7 @@ constexpr int kLockWaitSeconds = 150;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, int reason,
                        std::source_location where = std::source_location::current()) {
-  throw Error(cat(path, ": ", what, ": ", std::strerror(reason)), advice_for_writing(reason), where);
+  throw Error(cat(path, ": ", what, ": ", std::strerror(reason)), advice_for_writing(reason, path), where);
 }
 
 std::string this_host() {

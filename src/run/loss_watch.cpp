@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <numeric>
 
 #include "base/cat.h"
 #include "base/json_input.h"
@@ -15,12 +16,20 @@ namespace {
 // In a shorter stretch, a somewhat higher loss may be chance.
 constexpr std::int64_t steps_to_judge = 20, fewest_steps = 5;
 
+}  // namespace
+
 double loss_of_guessing(const DatasetIndex& train) {
   const std::size_t words = train.is_image() ? train.image.class_ids.size() : train.text.vocabulary.size();
   return words > 0 ? std::log(static_cast<double>(words)) : 0;
 }
 
-}  // namespace
+bool ends_diverged(std::span<const double> losses, std::int64_t first_step, double guessing) {
+  if (losses.size() < 2) return false;
+  const std::span<const double> last = losses.last(std::max<std::size_t>(1, losses.size() / 20));
+  const double mean = std::accumulate(last.begin(), last.end(), 0.0) / static_cast<double>(last.size());
+  const bool may_be_chance = std::ssize(losses) < steps_to_judge || first_step > 1;
+  return !(mean <= std::max(losses.front() * (may_be_chance ? 2 : 1), guessing));
+}
 
 // The number of updates is not known if the batch follows the noise scale, or with AdaScale.
 RunLength run_length(const RunPlan& plan) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "run/plan.h"
@@ -23,6 +24,14 @@ struct RunLength {
   double total = 0;
 };
 RunLength run_length(const RunPlan& plan);
+
+// Returns the loss of a model that guesses, in nats: the logarithm of the number of classes or symbols.
+double loss_of_guessing(const DatasetIndex& train);
+
+// Returns whether a run that is over has diverged: the mean loss of the last twentieth of its steps is above the loss
+// of its first step. With fewer than 20 steps, or if the first step is not step 1 (a branch), it must be above twice
+// that loss. It must also be above `guessing`. results/reporting/runs.py has the same rule (ran_away).
+bool ends_diverged(std::span<const double> losses, std::int64_t first_step, double guessing);
 
 class LossWatch {
  public:

@@ -120,6 +120,7 @@ Json start_to_json(const RunRecord& record) {
   if (!record.validation_dataset.empty()) {
     json["validation"] = dataset_to_json(record.validation_dataset, record.validation_uuid, record.validation_samples);
   }
+  if (record.guessing_loss > 0) json["guessing_loss"] = record.guessing_loss;
   put(json, "parameters", record.parameters);
   for (const auto& [what, bytes] : record.memory_bytes) json["memory_bytes_per_rank"][what] = bytes;
   for (const char* name : slurm_variables) {

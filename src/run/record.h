@@ -44,6 +44,7 @@ struct RunRecord {
   std::int64_t resumed_from_step = 0;                 // 0: from the start
   std::string train_dataset, train_uuid, validation_dataset, validation_uuid;
   std::int64_t train_samples = 0, validation_samples = 0;
+  double guessing_loss = 0;  // of a model that guesses, in nats
   std::int64_t parameters = 0;
   std::optional<BranchRecord> branch;
   std::vector<std::pair<std::string, std::int64_t>> memory_bytes;  // what -> bytes per rank, in table order

@@ -134,6 +134,10 @@ void cut_back(const std::string& run_dir, std::int64_t last_step, LaterRecords l
   kept.publish(path);
 }
 
+std::string with_resume(const std::string& advice) {
+  return advice.empty() ? "" : advice + "; then go on with --resume";
+}
+
 }  // namespace
 
 struct Recorder::State {
@@ -156,8 +160,9 @@ struct Recorder::State {
       const ssize_t written = ::write(file, line.data() + done, line.size() - done);
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) {
-        throw Error(cat(path, ": cannot write: ", std::strerror(errno)),
-                    errno == ENOSPC || errno == EDQUOT ? "free some space, then go on with --resume" : "");
+        const int reason = errno;
+        throw Error(cat(path, ": cannot write: ", std::strerror(reason)),
+                    with_resume(advice_for_writing(reason, path)));
       }
       done += static_cast<std::size_t>(written);
     }
@@ -170,7 +175,10 @@ Recorder::Recorder(const std::string& run_dir, std::int64_t resume_step, std::in
   state_->path = run_dir + "/metrics.jsonl";
   cut_back(run_dir, resume_step, later);
   state_->file = ::open(state_->path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (state_->file < 0) throw Error(cat(state_->path, ": cannot write: ", std::strerror(errno)));
+  if (state_->file < 0) {
+    const int reason = errno;
+    throw Error(cat(state_->path, ": cannot write: ", std::strerror(reason)), advice_for_writing(reason, state_->path));
+  }
   set_before_line([state = state_.get()] {
     const std::lock_guard lock(state->mutex);
     state->progress.make_room();
@@ -276,7 +284,9 @@ void Recorder::finish() {
 void Recorder::flush() {
   const std::lock_guard lock(state_->mutex);
   if (::fdatasync(state_->file) != 0 && errno != EINVAL && errno != EROFS) {
-    throw Error(cat(state_->path, ": cannot sync to disk: ", std::strerror(errno)));
+    const int reason = errno;
+    throw Error(cat(state_->path, ": cannot sync to disk: ", std::strerror(reason)),
+                with_resume(advice_for_writing(reason, state_->path)));
   }
 }
 

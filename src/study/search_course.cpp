@@ -92,7 +92,7 @@ void SearchCourse::write_decision(const Decision& decision) const {
   ::unlink(own.c_str());
   if (!linked)
     throw Error(cat(path, ": cannot write which trials go on: ", std::strerror(reason)),
-                "make the study's folder writable");
+                advice_for_writing(reason, path));
 }
 
 bool SearchCourse::belongs(std::size_t trial, std::size_t rung) const {

@@ -37,7 +37,7 @@ std::int64_t version_of(const std::string& path) {
 class WriteLock {
  public:
   explicit WriteLock(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    if (file_ < 0) throw Error(cat(path, ": cannot write: ", std::strerror(errno)), advice_for_writing(errno));
+    if (file_ < 0) throw Error(cat(path, ": cannot write: ", std::strerror(errno)), advice_for_writing(errno, path));
     while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
     }
   }
@@ -91,7 +91,8 @@ void StudyRecord::write() {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
     out << json.dump(1, ' ', false, Json::error_handler_t::replace) << '\n';
     out.close();
-    if (!out) throw Error(cat(temporary, ": cannot write: ", std::strerror(errno)), advice_for_writing(errno));
+    if (!out)
+      throw Error(cat(temporary, ": cannot write: ", std::strerror(errno)), advice_for_writing(errno, temporary));
   }
   publish_file(temporary, folder_ + "/study.json");
 }

@@ -10,16 +10,13 @@
 #include "base/json_input.h"
 #include "config/schema.h"
 #include "run/folder.h"
+#include "run/loss_watch.h"
 #include "run/record.h"
 
 namespace ringtrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// In a run of fewer steps, a somewhat higher loss may be chance. The same is true of a branch, because it begins with
-// trained weights. Such runs have run away only if the loss is more than twice as high.
-constexpr std::size_t steps_to_judge = 20;
 
 template <class T>
 void take(const Json& json, const char* key, T& value) {
@@ -90,7 +87,16 @@ void add_evaluation(const Json& line, TrialOutcome& o) {
     o.best_validation_accuracy = o.validation_accuracy;
 }
 
-void read_metrics(const std::string& folder, TrialOutcome& o) {
+// Returns the loss of a model that guesses, as the newest start in run.json has it; 0: it is not known.
+double guessing_in(const Json& run) {
+  double guessing = 0;
+  if (const auto starts = run.find("starts"); starts != run.end() && starts->is_array())
+    for (const Json& start : *starts)
+      if (start.is_object()) take(start, "guessing_loss", guessing);
+  return guessing;
+}
+
+void read_metrics(const std::string& folder, double guessing, TrialOutcome& o) {
   std::ifstream in(folder + "/metrics.jsonl", std::ios::binary);
   std::vector<double> losses;
   std::int64_t first_step = 0;
@@ -109,12 +115,7 @@ void read_metrics(const std::string& folder, TrialOutcome& o) {
     if (losses.empty()) first_step = o.final_step;
     losses.push_back(o.loss.value_or(std::nan("")));
   }
-  if (losses.size() < 2) return;
-  const std::size_t last = std::max<std::size_t>(1, losses.size() / 20);
-  const double bound = losses.front() * (losses.size() < steps_to_judge || first_step > 1 ? 2 : 1);
-  double sum = 0;
-  for (std::size_t i = losses.size() - last; i < losses.size(); ++i) sum += losses[i];
-  o.ran_away = !(sum / static_cast<double>(last) <= bound);
+  o.ran_away = ends_diverged(losses, first_step, guessing);
 }
 
 Json value_of(const Field& field, const Experiment& experiment) {
@@ -134,9 +135,9 @@ Json value_of(const Field& field, const Experiment& experiment) {
 
 TrialOutcome read_outcome(const std::string& folder) {
   TrialOutcome o;
-  read_metrics(folder, o);
   std::ifstream in(folder + "/run.json");
   const Json run = parse_json<Json>(in);
+  read_metrics(folder, run.is_object() ? guessing_in(run) : 0, o);
   if (!run.is_object()) return o;
   take(run, "outcome", o.outcome);
   take(run, "final_step", o.final_step);

@@ -15,6 +15,8 @@
 
 #include "backend/cuda/device/cuda_library.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/start_thread.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
@@ -80,11 +82,14 @@ const std::vector<std::string>& python_library_folders() {
         add_matches(home + "/lib/python3*/site-packages/nvidia/*/lib", found);
     if (!found.empty()) return found;
     std::FILE* python = popen(
-        "python3 -c 'import site, sysconfig\n"
+        "exec python3 -c 'import site, sysconfig\n"
         "for p in [sysconfig.get_path(\"purelib\"), site.getusersitepackages(), *site.getsitepackages()]: print(p)' "
         "2> /dev/null < /dev/null",
         "r");
-    if (python == nullptr) return found;
+    if (python == nullptr) {
+      log_warning("python3, which knows where pip installs CUDA's libraries, cannot be started: ", limits_of_threads());
+      return found;
+    }
     std::string text;
     for (std::array<char, 4096> part{}; std::fgets(part.data(), part.size(), python) != nullptr;) text += part.data();
     pclose(python);

@@ -1,0 +1,155 @@
+#include "base/system_limits.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/control_groups.h"
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr rlim_t usual_open_files = 4096;
+
+bool says(std::string_view message, int reason) {
+  return message.find(std::strerror(reason)) != std::string_view::npos;
+}
+
+std::string open_files_sentence() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return cat("this process may have ", limit.rlim_cur, " files open (ulimit -n)");
+}
+
+std::string raise_open_files(std::int64_t count) {
+  return cat("raise the limit before the program starts, for example with ulimit -n ",
+             std::max(usual_open_files, static_cast<rlim_t>(count)),
+             " in the shell or the batch script, on every node; if that is refused, ask the administrator");
+}
+
+std::string memory_sentence() {
+  std::string text;
+  if (const auto most = soft_limit(RLIMIT_AS))
+    text = cat("the limit of this process's address space (ulimit -v) is ", *most >> 10, " KiB, and it has ",
+               bytes_of_process() >> 10, " KiB");
+  if (const auto most = soft_limit(RLIMIT_DATA))
+    text += cat(text.empty() ? "" : "; ", "the limit of this process's data (ulimit -d) is ", *most >> 10, " KiB");
+  return text;
+}
+
+// Everything that the handler of a crash needs, because a handler may not allocate memory.
+char crash_text[400];
+
+void explain_crash(int signal_number) {
+  if (::write(STDERR_FILENO, crash_text, std::strlen(crash_text)) < 0) _exit(128 + signal_number);
+  ::signal(signal_number, SIG_DFL);
+  ::raise(signal_number);
+}
+
+}  // namespace
+
+std::optional<std::int64_t> soft_limit(__rlimit_resource_t resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return static_cast<std::int64_t>(limit.rlim_cur);
+}
+
+// This also runs when the system refuses memory, so it allocates none.
+std::int64_t bytes_of_process() {
+  char text[64] = "";
+  const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  const ssize_t length = ::read(file, text, sizeof text - 1);
+  ::close(file);
+  return length > 0 ? std::atoll(text) * ::sysconf(_SC_PAGESIZE) : 0;
+}
+
+std::string advice_on_limits(std::string_view message) {
+  if (says(message, EMFILE)) return cat(open_files_sentence(), ": ", raise_open_files(0));
+  if (says(message, ENFILE))
+    return cat("all processes of this machine together may have ", number_in("/proc/sys/fs/file-max").value_or(0),
+               " files open (fs.file-max): end other work there, or ask the administrator");
+  if (says(message, ENOMEM)) {
+    const std::string limit = memory_sentence();
+    return limit.empty() ? "the machine has too little memory for this: end other work there, or use fewer ranks on it"
+                         : limit + ": raise that limit";
+  }
+  if (says(message, EFBIG)) {
+    const auto most = soft_limit(RLIMIT_FSIZE);
+    return most ? cat("the limit of a file's size (ulimit -f) is ", *most >> 10, " KiB: raise it (ulimit -f unlimited)")
+                : "the file system does not take files of this size: write to another disk";
+  }
+  return "";
+}
+
+std::string hint_of(const std::exception& error) {
+  std::string advice = advice_on_limits(error.what());
+  if (!advice.empty()) return advice;
+  const auto* own = dynamic_cast<const Error*>(&error);
+  return own != nullptr ? own->hint() : "";
+}
+
+bool may_open_files(std::int64_t count) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return true;
+  const auto wanted = static_cast<rlim_t>(count);
+  if (limit.rlim_cur >= wanted) return true;  // this is also true without a limit
+  limit.rlim_cur = std::min(std::max(wanted, usual_open_files), limit.rlim_max);
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= wanted;
+}
+
+void expect_open_files(std::int64_t count, const std::string& who) {
+  if (may_open_files(count)) return;
+  throw Error(cat(who, " needs ", count, " open files, but ", open_files_sentence()), raise_open_files(count));
+}
+
+void expect_address_space(std::int64_t bytes, const std::string& what) {
+  const auto most = soft_limit(RLIMIT_AS);
+  if (!most) return;
+  const auto size = static_cast<std::size_t>(bytes);
+  void* const room = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED)
+    throw Error(
+        cat("there is no room for ", what, ", which may need ", bytes >> 10, " KiB of addresses: ", memory_sentence()),
+        "raise that limit, for example with ulimit -v unlimited");
+  ::munmap(room, size);
+}
+
+void explain_crashes_under_limit() {
+  const auto most = soft_limit(RLIMIT_AS);
+  if (!most) return;
+  std::snprintf(crash_text, sizeof crash_text,
+                "ringtrain: error: a library has crashed, probably because it got no more memory: the limit of this "
+                "process's address space (ulimit -v) is %lld KiB\n"
+                "  raise that limit, for example with ulimit -v unlimited\n",
+                static_cast<long long>(*most >> 10));
+  struct sigaction action {};
+  action.sa_handler = explain_crash;
+  ::sigaction(SIGSEGV, &action, nullptr);
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
+int no_memory_message(char* text, std::size_t size, const char* program, const char* who, const char* advice) {
+  char limit[200] = "";
+  const auto most = soft_limit(RLIMIT_AS), data = soft_limit(RLIMIT_DATA);
+  if (most || data)
+    std::snprintf(limit, sizeof limit, "; the limit of this process's %s is %lld KiB, and it has %lld KiB of addresses",
+                  most ? "address space (ulimit -v)" : "data (ulimit -d)",
+                  static_cast<long long>(most.value_or(data.value_or(0)) >> 10),
+                  static_cast<long long>(bytes_of_process() >> 10));
+  const int length = std::snprintf(
+      text, size, "%s: error%s%s%s: out of memory: the operating system gave no more (std::bad_alloc)%s\n  %s%s\n",
+      program, *who != '\0' ? " (" : "", who, *who != '\0' ? ")" : "", limit,
+      *limit != '\0' ? "raise that limit; " : "", advice);
+  return std::min(length, static_cast<int>(size) - 1);
+}
+
+}  // namespace ringtrain
