@@ -84,10 +84,23 @@ bool parse_real(std::string_view text, double& value) {
   return error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
 }
 
+// The records of a run (experiment.yaml, run.json) are UTF-8, and their readers expect one line for a path. Throws
+// Error if the text could not be read back. `place` begins the message.
+void expect_plain_text(const std::string& place, std::string_view key, const std::string& text) {
+  const auto control =
+      std::ranges::find_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
+  const std::size_t at = std::min(find_invalid_utf8(text), static_cast<std::size_t>(control - text.begin()));
+  if (at >= text.size()) return;
+  char byte[8];
+  std::snprintf(byte, sizeof byte, "0x%02x", static_cast<unsigned char>(text[at]));
+  throw Error(cat(place, key, " has the byte ", byte, text[at] == '\n' ? " (a new line)" : "", " after ",
+                  shown(text.substr(0, at)), ", expected one line of UTF-8: a run's records could not be read back"),
+              "rename the file or folder, or make a link with another name (ln -s) and give that");
+}
+
 bool assign_text(const Field& field, const Value& value, std::string& member) {
+  expect_plain_text(value.place.prefix, field.key, value.text);
   member = value.text;
-  for (const char c : member)
-    if (static_cast<unsigned char>(c) < 32 || c == 127) return false;
   if (!field.words_.empty()) return std::count(field.words_.begin(), field.words_.end(), member) > 0;
   if (member.empty()) return !field.required_;
   return !field.folder_name_ || is_folder_name(member);
@@ -387,6 +400,11 @@ bool ExperimentDraft::is_given(std::string_view key) const {
 }
 
 const Experiment& ExperimentDraft::finish() const {
+  Experiment copy = state_->experiment;  // its paths may have values of environment variables
+  for (const Field& field : schema()) {
+    const Member member = field.member(copy);
+    if (const auto* text = std::get_if<std::string*>(&member)) expect_plain_text("", field.key, **text);
+  }
   const GivenKeys& given = state_->given;
   for (const Field& field : schema())
     if (field.required_ && !given.contains(field.key))
@@ -405,33 +423,11 @@ const Experiment& ExperimentDraft::finish() const {
   return state_->experiment;
 }
 
-namespace {
-
-// The records of a run (experiment.yaml, run.json) are UTF-8, so a path with other bytes could not be read back.
-Experiment checked(const Experiment& experiment) {
-  Experiment copy = experiment;
-  for (const Field& field : schema()) {
-    const Member member = field.member(copy);
-    const auto* text = std::get_if<std::string*>(&member);
-    if (text == nullptr) continue;
-    const std::size_t at = find_invalid_utf8(**text);
-    if (at == std::string::npos) continue;
-    char byte[8];
-    std::snprintf(byte, sizeof byte, "0x%02x", static_cast<unsigned char>((**text)[at]));
-    throw Error(cat(field.key, " has the byte ", byte, " after ", shown((**text).substr(0, at)),
-                    ", expected UTF-8: a run's records could not be read back"),
-                "rename the file or folder, or make a link with another name (ln -s) and give that");
-  }
-  return copy;
-}
-
-}  // namespace
-
 Experiment parse_experiment(const std::string& yaml, const std::string& path,
                             const std::vector<std::string>& overrides) {
   ExperimentDraft draft(yaml, path);
   for (const std::string& text : overrides) draft.apply_override(text);
-  return checked(draft.finish());
+  return draft.finish();
 }
 
 Experiment parse_stored_experiment(const std::string& yaml, const std::string& path,
@@ -444,7 +440,7 @@ Experiment parse_stored_experiment(const std::string& yaml, const std::string& p
 Experiment read_experiment(const std::string& path, const std::vector<std::string>& overrides) {
   ExperimentDraft draft(path);
   for (const std::string& text : overrides) draft.apply_override(text);
-  return checked(draft.finish());
+  return draft.finish();
 }
 
 }  // namespace ringtrain

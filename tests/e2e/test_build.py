@@ -57,6 +57,20 @@ def test_a_library_that_is_missing_where_it_was_asked_for_is_an_error_that_names
     assert not (tmp_path / "config.mk").exists()
 
 
+@pytest.mark.parametrize("version, is_new_enough", [("1.10.5", False), ("1.8.23", False), ("1.10.6", True), ("1.10.11", True), ("2.0.0", True)])
+def test_an_older_hdf5_is_refused_by_its_version(version, is_new_enough, tmp_path):
+    for folder in "include", "lib":
+        (tmp_path / folder).mkdir()
+    names = zip(("MAJOR", "MINOR", "RELEASE"), version.split("."), strict=True)
+    (tmp_path / "include" / "hdf5.h").write_text("".join(f"#define H5_VERS_{name} {number}\n" for name, number in names))
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", tmp_path / "lib" / "libhdf5.so"], check=True)
+    clean = {"PATH": "/usr/local/bin:/usr/bin:/bin", "CXX": "g++", "CUDA": "0", "HDF5_HOME": str(tmp_path)}
+    done = subprocess.run([ROOT / ".ci" / "configure.sh", tmp_path / "config.mk"], cwd=ROOT, env=clean, text=True, capture_output=True)
+    assert (done.returncode == 0) == is_new_enough, done
+    assert is_new_enough or f"HDF5 1.10.6 or later is needed, and hdf5.h is of {version}" in done.stderr, done
+    assert done.stderr.count("error:") == (0 if is_new_enough else 1), done
+
+
 def test_a_build_keeps_the_variables_that_were_given_on_the_command_line(tmp_path):
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
     (tmp_path / ".ci").mkdir()

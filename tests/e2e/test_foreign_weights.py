@@ -9,6 +9,7 @@ import h5py
 import numpy
 import pytest
 
+from conftest import assert_same_bits
 from test_weights import Weights, read_safetensors, write_safetensors
 
 # Modules torch and safetensors for the printed Python: tensors are NumPy arrays, and torch.load() reads a pickle.
@@ -88,6 +89,37 @@ def test_npz_files_are_named_and_converted(workshop, weights, trained):
     run_printed(error, weights.folder)
     done = workshop.run("import", path.with_suffix(".safetensors"), workshop.experiment(), "--out", weights.folder / "out.h5", ranks=0)
     assert done.code == 0, done
+
+
+OTHERS = {"loss.weight": numpy.ones(3, numpy.float32), "metric.total": numpy.zeros((), numpy.float32)}
+
+
+def test_tensors_beside_the_model_are_left_out_and_named(workshop, weights, trained):
+    """Lightning stores the buffers of losses and metrics beside the model."""
+    plain = weights.bring_in(write_safetensors(weights.folder / "plain.safetensors", trained), "plain")
+    for name, prefix in ("lit", "model."), ("deep", "module.net.encoder."):
+        tensors = {prefix + k: v for k, v in trained.items()} | OTHERS
+        file = write_safetensors(weights.folder / f"{name}.safetensors", tensors)
+        done = workshop.run("import", file, workshop.experiment(run__dir=str(weights.folder / name)), ranks=0)
+        told = done.out + done.err
+        assert done.code == 0 and told.count("which is left out, as are 2 tensor(s) without it: loss.weight, metric.total") == 1, done
+        assert_same_bits(plain, weights.folder / name)
+
+
+def test_two_models_in_a_file_are_refused(weights, trained):
+    both = {prefix + k: v for prefix in ("model.", "ema.") for k, v in trained.items()}
+    error = weights.bring_in_badly(write_safetensors(weights.folder / "both.safetensors", both))
+    assert "has the model's tensors 2 times: their names begin with 'ema.', 'model.'" in error, error
+    plain = trained | {"ema." + k: v for k, v in trained.items()}
+    assert "2 times" in weights.bring_in_badly(write_safetensors(weights.folder / "two.safetensors", plain))
+
+
+def test_unknown_tensors_of_the_model_are_refused(weights, trained):
+    """A layer that the experiment's model lacks is no buffer of a loss."""
+    extra = {"model." + k: v for k, v in (trained | {"fc2.weight": numpy.ones(3, numpy.float32)}).items()} | OTHERS
+    error = weights.bring_in_badly(write_safetensors(weights.folder / "extra.safetensors", extra))
+    assert "not in the model (1): fc2.weight" in error, error
+    assert "not in the model (2)" in weights.bring_in_badly(write_safetensors(weights.folder / "no.safetensors", trained | OTHERS))
 
 
 def test_names_that_only_some_tensors_share_are_not_left_out(weights, trained):

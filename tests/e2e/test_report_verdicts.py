@@ -1,6 +1,8 @@
 """Tests the conclusions of results/report.py: the fit of critical batches, the verdicts, and the published numbers
 that the verdicts compare with."""
 
+import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -225,3 +227,13 @@ def test_mlperfs_checker_passes_its_own_epochs_and_refuses_faster_ones(rcp_check
     assert not tables.convergence([cell]).rows  # another target than MLPerf's
     cell.runs[0].config["stop.target_value"] = 0.759
     assert [row["checker"] for row in tables.convergence([cell]).rows] == ["passed"]
+
+
+@pytest.mark.parametrize("told", json.loads((ROOT / "tests/golden/ends_diverged.json").read_text()))
+def test_a_run_that_ends_above_its_first_step_and_above_guessing_has_diverged(told):
+    """tests/unit/trial_record_test.cpp expects the same of the program."""
+    count, first = told["losses"], told["first_step"]
+    losses = [told["first"], *[math.nan if told["then"] is None else told["then"]] * (count - 1)]
+    steps = {"step": numpy.arange(first, first + count, dtype=float), "loss": numpy.array(losses, float)}
+    record = {"outcome": "finished", "starts": [{"ranks": 1}, {"guessing_loss": told["guessing"]}, {"ranks": 2}]}
+    assert runs.Run(Path("run"), "run", "", {}, record, steps).ran_away == told["diverged"]

@@ -104,6 +104,7 @@ def test_a_conversion_works_with_the_threads_that_it_gets(tmp_path, limited):
     few, whole = convert("few", limited(threads=2), "--threads", "8"), convert("whole", "true")
     assert few.returncode == whole.returncode == 0, few
     assert few.stderr.count("warning: works with 2 of 8 threads") == 1 and "(pids.max)" in few.stderr, few
+    assert few.stdout.rstrip().endswith("1 rank(s) x 2 thread(s)"), few
     with h5py.File(tmp_path / "few-train-00000-of-00001.h5") as a, h5py.File(tmp_path / "whole-train-00000-of-00001.h5") as b:
         assert set(a) == set(b) and all(numpy.array_equal(a[name][()], b[name][()]) for name in a)
     quota = convert("quota", limited(cpus=1))

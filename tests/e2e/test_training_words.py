@@ -114,6 +114,49 @@ def test_a_path_that_is_not_utf8_is_refused_at_the_start(toy):
     assert not os.path.exists(os.fsencode(toy) + b"/" + name)
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\tb", "a\x7fb"])
+def test_a_path_with_a_control_character_is_refused_by_that_name(toy, name):
+    refused = call(toy, PROGRAM, "train", "toy.yaml", f"run.dir={name}")
+    told = text_of(refused)
+    assert refused.returncode == 1 and f"run.dir has the byte {ord(name[1]):#04x}" in told and "after 'a'" in told, told
+    assert not (toy / name).exists()
+
+
+BAD_STUDIES = {  # what a study names, with a place for a path that cannot be kept
+    "the value of a trial": "vary: {{data.train: [toy-train, {}]}}\n",
+    "a fixed value": "vary:\n  which:\n    one: {{data.train: {}}}\n",
+}
+
+
+@pytest.mark.parametrize("what", BAD_STUDIES)
+def test_a_study_with_a_path_of_two_lines_is_refused_at_the_start(toy, what):
+    (toy / "study.yaml").write_text("name: bad-study\nexperiment: toy.yaml\n" + BAD_STUDIES[what].format('"a\\nb"'))
+    for words in (["--plan"], []):
+        refused = call(toy, PROGRAM, "study", "study.yaml", *words)
+        told = text_of(refused)
+        assert refused.returncode == 1 and "data.train has the byte 0x0a (a new line) after 'a'" in told, told
+    assert not (toy / "results" / "bad-study").exists()
+
+
+@pytest.mark.parametrize("name", [b"two\nlines", b"caf\xe9"])
+def test_a_study_works_in_a_folder_of_any_name(toy, name):
+    """The study file, the experiment beside it and the study's own results are in the folder."""
+    folder = os.path.join(os.fsencode(toy), name)
+    os.mkdir(folder)
+    for file in toy.glob("*.h5"):
+        os.symlink(file, os.path.join(folder, os.fsencode(file.name)))
+    with open(os.path.join(folder, b"toy.yaml"), "wb") as out:
+        out.write((toy / "toy.yaml").read_bytes())
+    with open(os.path.join(folder, b"study.yaml"), "wb") as out:
+        out.write(b"name: odd-study\nexperiment: toy.yaml\nvary: {learning_rate.base: [0.01, 0.02]}\nlimits: {steps: 2}\n")
+    done = subprocess.run([os.fsencode(PROGRAM), b"study", os.path.join(folder, b"study.yaml")], cwd=folder, capture_output=True,
+                          env=environment(), timeout=120)
+    assert done.returncode == 0, done
+    table = subprocess.run([b"/usr/bin/python3", os.fsencode(ROOT / "results/table.py"), os.path.join(folder, b"results/odd-study")],
+                           capture_output=True, timeout=60)
+    assert table.returncode == 0 and table.stdout.count(b"finished") >= 2, table
+
+
 def test_a_run_in_a_folder_that_is_not_utf8_is_shown_in_a_table(toy):
     call(toy, PROGRAM, "train", "toy.yaml", "run.id=moved", "stop.epochs=0", "stop.steps=2")
     target = os.path.join(os.fsencode(toy), b"moved-\xe9")

@@ -42,7 +42,8 @@ static const char* const names[kinds] = {"", "open", "read", "write", "fsync", "
 static const struct { const char* name; int value; } errors[] = {
     {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EIO", EIO},         {"ESTALE", ESTALE}, {"EROFS", EROFS},
     {"EACCES", EACCES}, {"ENOLCK", ENOLCK}, {"ENOSYS", ENOSYS}, {"ENOMEM", ENOMEM}, {"EINTR", EINTR},
-    {"EPERM", EPERM},   {"ENOENT", ENOENT}, {"EMLINK", EMLINK}, {"EOPNOTSUPP", EOPNOTSUPP}};
+    {"EPERM", EPERM},   {"ENOENT", ENOENT}, {"EMLINK", EMLINK}, {"EOPNOTSUPP", EOPNOTSUPP},
+    {"EMFILE", EMFILE}, {"ENFILE", ENFILE}};
 
 struct rule {
   unsigned calls;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -20,6 +21,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/random.h"
 #include "data/hdf5.h"
 #include "tests/unit/with_folder.h"
@@ -342,6 +344,36 @@ TEST_F(CheckpointTest, AFailingWriteLeavesTheOlderFileWholeAtAnySize) {
     EXPECT_EQ(files_in(folder_), std::vector<std::string>{"a.h5"});
     expect_same_bits(example(1), read_checkpoint(path("a.h5")));
   }
+}
+
+TEST_F(CheckpointTest, ADiskWithoutInodesIsNotCalledFull) {
+  const std::string disk = path("disk");
+  fs::create_directory(disk);
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=64m,nr_inodes=4") != 0)
+    GTEST_SKIP() << "needs root to mount a small disk";
+  EXPECT_EQ(in_child([&] {
+              write_checkpoint(disk + "/a.h5", example(1));
+              write_checkpoint(disk + "/b.h5", example(1));
+              try {
+                write_checkpoint(disk + "/c.h5", example(2));
+                write_checkpoint(disk + "/d.h5", example(2));
+              } catch (const Error& error) {
+                const std::string message = cat(error.what(), " | ", error.hint());
+                if (message.find("No space left on device") == std::string::npos) return 1;
+                if (message.find("free, but none of its 4 inodes (df -i)") == std::string::npos) return 2;
+                return files_in(disk) == std::vector<std::string>{"a.h5", "b.h5", "c.h5"} ? 0 : 3;
+              }
+              return 4;
+            }),
+            0);
+  ::umount(disk.c_str());
+}
+
+TEST_F(CheckpointTest, AQuotaIsNotCalledAFullDisk) {
+  EXPECT_NE(advice_for_writing(EDQUOT, path("a.h5")).find("your quota there, of bytes or of files"), std::string::npos);
+  EXPECT_EQ(advice_for_writing("cannot write: Disk quota exceeded", path("a.h5")),
+            advice_for_writing(EDQUOT, path("")));
+  EXPECT_EQ(advice_for_writing("cannot write: Input/output error", path("a.h5")), "");
 }
 
 TEST_F(CheckpointTest, AFullDiskIsNamedAndLeavesTheOlderFilesWhole) {

@@ -1,6 +1,8 @@
 // Tests how CUDA's libraries are found at run time, and how plans are packed into bytes. These tests need neither a GPU
 // nor CUDA.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -52,6 +54,20 @@ TEST_F(CudaLibraries, AreTakenFromTheNamedFoldersBeforeTheVariablesFolders) {
   void* library = open_library({"libringtrain_a.so.9", {"RINGTRAIN_A_HOME"}, ""});
   EXPECT_EQ(library_file(library), named + "/libringtrain_a.so.9");
   EXPECT_NE(library_function(library, "cos"), nullptr);
+}
+
+TEST_F(CudaLibraries, NameTheLimitThatForbidsToAskPython) {
+  EXPECT_EXIT(
+      {
+        const rlimit one{1, 1};
+        ::setrlimit(RLIMIT_NPROC, &one);  // counts for users other than root
+        if (::getuid() == 0 && ::setuid(65534) != 0) std::_Exit(2);
+        unsetenv("VIRTUAL_ENV");
+        unsetenv("CONDA_PREFIX");
+        python_library_folders();
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "python3, .* cannot be started: the limit of this user's processes and threads");
 }
 
 TEST_F(CudaLibraries, AreFoundBelowTheirHomeVariable) {
