@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/first_names.h"
 #include "base/unicode.h"
 #include "base/utf8.h"
 #include "data_prep/common/keyed_draw.h"
@@ -37,10 +38,9 @@ std::vector<ImageItem> listed_items(const std::vector<ListedImage>& entries, con
 }
 
 std::string some_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min<std::size_t>(5, names.size()); ++i)
-    text += cat(i == 0 ? "'" : ", '", names[i], "'");
-  return names.size() > 5 ? cat(text, " and ", names.size() - 5, " more") : text;
+  std::vector<std::string> quoted;
+  for (const std::string& name : names) quoted.push_back("'" + name + "'");
+  return first_names(quoted, 5);
 }
 
 // Two names that look alike give the same text. Names that are not UTF-8 stay as they are.

@@ -3,6 +3,7 @@ import os
 import re
 import shutil
 import tarfile
+import unicodedata
 import zlib
 
 import h5py
@@ -247,3 +248,46 @@ def test_classes_without_images_and_equal_images_are_named(tmp_path):
     picture(tmp_path / "cases/cat/1.jpg")
     assert "the classes 'Cat' and 'cat' differ only in upper and lower case" in good(
         tmp_path / "cases", "--out", tmp_path / "cases-set")
+
+
+COMPOSED, DECOMPOSED = "caf\u00e9", unicodedata.normalize("NFD", "caf\u00e9")
+
+
+def test_class_folders_in_two_unicode_forms_are_two_classes_with_a_warning(tmp_path):
+    """They may come from a Mac and from Linux. They stay two classes, in the same order everywhere."""
+    for name in COMPOSED, DECOMPOSED, "tea":
+        for number in range(4):
+            picture(tmp_path / "in" / name / f"{number}.png")
+    said = good(tmp_path / "in", "--validation", "0.25", "--out", tmp_path / "set")
+    assert said.count("only in upper and lower case or in") + said.count("Unicode form") >= 1 and "3, 3 to 3 images each" in said, said
+    with h5py.File(tmp_path / "set-train-00000-of-00001.h5") as file:
+        assert [n.decode() for n in file["class_ids"][:]] == sorted([COMPOSED, DECOMPOSED, "tea"], key=str.encode)
+    verified = data("verify", tmp_path / "set")
+    assert verified.returncode == 0 and verified.stdout.count("(NFC) and once decomposed (NFD)") == 2, verified  # once for each split
+
+
+def test_the_other_split_may_not_use_the_other_unicode_form(tmp_path):
+    for split, name in ("train", COMPOSED), ("val", DECOMPOSED):
+        for label in name, "tea":
+            picture(tmp_path / "in" / split / label / "0.png")
+    assert "differs only in upper and lower case or in its Unicode form" in bad(tmp_path / "in", "--out", tmp_path / "set")
+
+
+def test_verify_warns_of_letters_in_two_forms(tmp_path):
+    """Converters make one form. Data sets of other programs, and of earlier versions, may have both."""
+    vocabulary = [" ", "\n", "c", "a", "f", "e", "\u0301", "\u00e9"]
+    text = f"{COMPOSED}\n{DECOMPOSED}\n"
+    (tmp_path / "plain.txt").write_text("cafe " * 40)
+    assert data("text", tmp_path / "plain.txt", "--out", tmp_path / "set").returncode == 0
+    assert "NFD" not in data("verify", tmp_path / "set").stdout
+    path, = tmp_path.glob("set-train*.h5")
+    with h5py.File(path, "r+") as file:
+        ids = numpy.array([vocabulary.index(letter) for letter in text * 20], "u1")[:file["tokens"].shape[0]]
+        file["tokens"][:] = ids
+        del file["vocabulary"], file["crc32c"]
+        file.create_dataset("vocabulary", data=vocabulary, dtype=h5py.string_dtype())
+        if "num_classes" in file.attrs:
+            file.attrs["num_classes"] = len(vocabulary)
+    verified = data("verify", tmp_path / "set-train")
+    assert verified.returncode == 0, verified
+    assert "letters are two symbols" in verified.stdout and "also one symbol in this data set" in verified.stdout, verified
