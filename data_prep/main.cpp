@@ -70,7 +70,7 @@ void report_no_memory() {
 // Prints an error. Many errors occur on all ranks at once, for example a bad file, and should be printed only once. So
 // a rank other than 0 first waits for 2 seconds, in which rank 0 ends the job.
 void report(const std::exception& error) {
-  if (launched_rank() > 0) ::sleep(2);
+  Ranks::leave_report_to_first();
   std::cerr << "ringtrain-data: error: " << printable(error.what()) << "\n";
   const auto* own = dynamic_cast<const Error*>(&error);
   if (const std::string hint = hint_of(error); !hint.empty()) std::cerr << "  " << printable(hint) << "\n";

@@ -1,5 +1,7 @@
 #include "data_prep/common/ranks.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
@@ -13,8 +15,16 @@
 namespace ringtrain {
 namespace {
 
+constexpr unsigned seconds_for_first = 2;
 constexpr int threads_of_mpi = 3;                            // of Open MPI 4
 constexpr std::size_t message_bytes = std::size_t{1} << 30;  // the most per message, because MPI's counts are ints
+
+bool mpi_is_running() {
+  int running = 0, ended = 0;
+  MPI_Initialized(&running);
+  if (running != 0) MPI_Finalized(&ended);
+  return running != 0 && ended == 0;
+}
 
 bool started_by_launcher() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"})
@@ -68,11 +78,14 @@ Ranks::~Ranks() {
   if (mpi_ && std::uncaught_exceptions() == 0) MPI_Finalize();
 }
 
+void Ranks::leave_report_to_first() {
+  int rank = 0;
+  if (mpi_is_running()) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (rank > 0) ::sleep(seconds_for_first);
+}
+
 void Ranks::abort_job() {
-  int running = 0, ended = 0;
-  MPI_Initialized(&running);
-  if (running != 0) MPI_Finalized(&ended);
-  if (running != 0 && ended == 0) MPI_Abort(MPI_COMM_WORLD, 1);
+  if (mpi_is_running()) MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
 void Ranks::barrier() const {

@@ -39,6 +39,10 @@ class Ranks {
   std::vector<std::string> gather(const std::string& bytes) const;  // rank 0: one per rank, in order; others: empty
   void sum(std::span<std::uint64_t> values) const;                  // over all ranks; every rank gets the sums
 
+  // Many errors occur on all ranks at once, and should be printed once. So a rank other than 0 waits here for 2
+  // seconds. If rank 0 has the same error, it ends this rank meanwhile. Without MPI it returns at once.
+  static void leave_report_to_first();
+
   // Ends the other ranks too, since they may wait for this one. Without MPI it does nothing and returns.
   static void abort_job();
 

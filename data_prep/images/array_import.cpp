@@ -92,6 +92,7 @@ ImageListing list_arrays(const ImportOptions& options, const ArraySource& source
   if (rows == 0) throw Error(cat(options.input, ": '", options.images, "' is empty"));
   ImageListing listing;
   listing.root = options.input + ":";
+  listing.unit = "rows";
   ImportRows training = options.rows.value_or(ImportRows{0, rows});
   if (!options.rows && options.validation_rows) {  // the rows outside the validation split, which must be one piece
     const ImportRows held = *options.validation_rows;
@@ -106,6 +107,9 @@ ImageListing list_arrays(const ImportOptions& options, const ArraySource& source
     splits[validation_split] =
         read_split(options, checked_rows(options, *options.validation_rows, rows), source, labels, log);
   }
+  const std::size_t used = splits[0].labels.size() + splits[1].labels.size();
+  if (const auto others = static_cast<std::uint64_t>(rows) - used; others > 0)
+    leave_out(listing.left_out, "row(s) outside --rows and --validation-rows", "", others);
   if (!options.class_list.empty()) {
     listing.classes = read_class_list(options.class_list);
   } else {

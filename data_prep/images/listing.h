@@ -32,6 +32,7 @@ struct ImageListing {
   // On rank 0 only: what is left out, and what is odd about the images that are used.
   LeftOuts left_out;
   std::vector<std::string> warnings;
+  const char* unit = "files";  // what is counted: files, or the rows of an array
 
   std::string serialize() const;
   static ImageListing deserialize(const std::string& bytes);

@@ -77,7 +77,7 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
   for (const auto& [reason, each] : listing.left_out) left_out += each.count;
   const std::uint64_t used = listing.splits[0].size() + listing.splits[1].size();
   if (left_out + report.broken.size() > 0)
-    log << "files       " << used + left_out << " found = " << used - report.broken.size() << " used + "
+    log << labelled(listing.unit) << used + left_out << " found = " << used - report.broken.size() << " used + "
         << report.broken.size() << " broken + " << left_out << " left out\n";
   for (const auto& [reason, each] : listing.left_out) log << "left out    " << describe(reason, each) << "\n";
   if (!report.converted.empty())

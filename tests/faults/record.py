@@ -1,18 +1,17 @@
-"""The record of all campaigns, tests/faults/record.csv, with one line for each fault."""
+"""The record of all campaigns, tests/faults/record.csv, with one line for each fault. tests/inputs uses it, too."""
 import csv
 import subprocess
 
 from jobs import ROOT
 
 RECORD = ROOT / "tests" / "faults" / "record.csv"
-COLUMNS = ["seed", "number", "family", "fault", "moment", "hit", "target", "job", "outcome", "seconds", "found", "commit"]
 
 
 def commit():
-    """The commit of the checkout, with a + if src or slurm has changes."""
+    """The commit of the checkout, with a + if the sources have changes."""
     def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return git("rev-parse", "--short=9", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", "src", "slurm") else "")
+    return git("rev-parse", "--short=9", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", "src", "slurm", "data_prep") else "")
 
 
 def append(path, row):
@@ -20,7 +19,7 @@ def append(path, row):
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
     with open(path, "a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, row.keys(), lineterminator="\n")
         if is_new:
             writer.writeheader()
         writer.writerow(row)
