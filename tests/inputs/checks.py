@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import stored
-from made import EITHER, REFUSED, Made, Pictures
+from made import EITHER, REFUSED, Made
 from running import convert, e2e, run, train, CONVERTER
 
 # What must never be on the screen: a library's own words, a crash, a sanitizer.
@@ -230,6 +230,3 @@ def of_a_shard(shard, place, draw):
 
 def clear(place):
     shutil.rmtree(place, ignore_errors=True)
-
-
-__all__ = ["Trial", "of_an_input", "of_a_shard", "clear", "Pictures"]
