@@ -16,7 +16,6 @@
 #include "base/utf8.h"
 #include "cluster/launcher_check.h"
 #include "cluster/on_rank_0.h"
-#include "cluster/slurm_job.h"
 #include "data_prep/common/ranks.h"
 #include "data_prep/images/commands.h"
 #include "data_prep/text/commands.h"

@@ -19,6 +19,9 @@
 namespace ringtrain::h5 {
 namespace {
 
+constexpr const char* interrupted_copy =
+    "the file is an incomplete copy, or its writer was interrupted: copy or make it again";
+
 #if H5_VERSION_GE(1, 10, 2)
 constexpr H5F_libver_t oldest_format = H5F_LIBVER_V18;
 #else
@@ -99,9 +102,7 @@ std::string innermost_description() {
 void fail(const std::string& path, const std::string& what, std::source_location where) {
   const std::string reason = innermost_description();
   std::string hint = advice_for_writing(reason, path);
-  if (reason.find("truncated file") != std::string::npos) {
-    hint = "the file is an incomplete copy, or its writer was interrupted: copy or make it again";
-  }
+  if (reason.find("truncated file") != std::string::npos) hint = interrupted_copy;
   throw Error(cat(path, ": ", what, ": ", reason), hint, where);
 }
 
@@ -157,7 +158,11 @@ File File::open(const std::string& path) {
     if (is_hdf5 == 0) throw Error(cat(path, ": is not an HDF5 file"));
     H5Eclear2(H5E_DEFAULT);
     H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());  // brings back the message, which H5Fis_hdf5 has cleared
-    h5::fail(path, "cannot open as HDF5");
+    const std::string reason = innermost_description();
+    throw Error(cat(path, ": cannot open as HDF5: ", reason),
+                reason.find("truncated file") == std::string::npos
+                    ? "the file is damaged or cut off, or a newer HDF5 wrote it: copy or make it again"
+                    : interrupted_copy);
   }
   file.handle_ = {id, close_file};
   return file;

@@ -84,6 +84,7 @@ def train(prefix, run_dir, ranks=1, threads=1, split="train"):
     if kind != "text" or not running:  # a last step takes the rest of the epoch
         tree["stop"] = {"steps": min(200, -(-samples // batch["global"]))}
     experiment = Path(f"{run_dir}.yaml")
+    experiment.parent.mkdir(parents=True, exist_ok=True)
     experiment.write_text(yaml.safe_dump(tree))
     return run([PROGRAM, "train", experiment], ranks)
 

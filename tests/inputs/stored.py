@@ -104,21 +104,15 @@ def names_of(prefix):
     return counts
 
 
-def text_of(prefix):
+def text_of(prefix, encoding):
+    """The text of all shards. With --alphabet bytes, each byte is a symbol, and its encoding is latin-1 here."""
     text = ""
     for split in "train", "validation":
         for path in shards(prefix, split):
             with h5py.File(path) as file:
-                attributes = file["tokens"].attrs
-                symbols = words(attributes["vocab"])
-                symbols = [s if s or i in (attributes["pad_id"], attributes["stop_id"]) else "\0" for i, s in enumerate(symbols)]
+                symbols = [(s.encode() if isinstance(s, str) else s).decode(encoding) or "\0" for s in file["tokens"].attrs["vocab"]]
                 text += "".join(symbols[i] for i in file["tokens"][:])
     return text
-
-
-def bytes_of(prefix):
-    """The ids themselves, of a text with --alphabet bytes."""
-    return b"".join(h5py.File(path)["tokens"][:].tobytes() for split in ("train", "validation") for path in shards(prefix, split)).decode("latin-1")
 
 
 def wrong(prefix, wanted, of_bytes=False):
@@ -133,7 +127,7 @@ def wrong(prefix, wanted, of_bytes=False):
         differ = {name for name in found.keys() | wanted.counts.keys() if found[name] != wanted.counts.get(name, 0)}
         return [f"{name!r} occurs {found[name]} times, expected {wanted.counts.get(name, 0)}" for name in sorted(differ)[:3]]
     if isinstance(wanted, Text):
-        text = bytes_of(prefix) if of_bytes else text_of(prefix)
+        text = text_of(prefix, "latin-1" if of_bytes else "utf-8")
         if text != wanted.text:
             at = next((i for i, (a, b) in enumerate(zip(text, wanted.text, strict=False)) if a != b), min(len(text), len(wanted.text)))
             return [f"the text differs at {at}: {text[at:at + 20]!r}, expected {wanted.text[at:at + 20]!r}"]

@@ -3,7 +3,7 @@ import unicodedata
 
 from made import EITHER, REFUSED, Draw, Made, Text
 
-WORDS = {"English": "to be or not that is the question", "French": "l'été où naïve garçon çà et là", "Russian": "\u0431\u044b\u0442\u044c \u0438\u043b\u0438 \u043d\u0435 \u0432\u043e\u0442",
+FORMS = WORDS = {"English": "to be or not that is the question", "French": "l'été où naïve garçon çà et là", "Russian": "\u0431\u044b\u0442\u044c \u0438\u043b\u0438 \u043d\u0435 \u0432\u043e\u0442",
          "Korean": "\uc8fd\ub290\ub0d0 \uc0ac\ub290\ub0d0 \uadf8\uac83\uc774 \ubb38\uc81c", "Hindi": "\u0939\u094b\u0928\u093e \u092f\u093e \u0928\u093e", "code": "for (int i = 0; i < n; ++i) {\t}"}
 
 
