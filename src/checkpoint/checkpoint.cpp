@@ -110,7 +110,8 @@ void write_file(const std::string& path, const Checkpoint& checkpoint, const Pro
   file.write_integers("/", "schema_version", {schema_major, schema_minor});
   file.write_attribute("/", "step", checkpoint.step);
   for (const auto& [name, text] : checkpoint.texts) {
-    if (text.size() > longest_attribute) {
+    // HDF5's strings end at the first NUL, which can be a symbol of a text (--alphabet bytes).
+    if (text.size() > longest_attribute || text.find('\0') != std::string::npos) {
       write_bytes(file, "texts/" + name, text);
     } else {
       file.write_attribute("/", name, text);

@@ -157,8 +157,11 @@ def links(f):
     else:
         link = {"lost": lambda root: os.symlink("nowhere.jpg", root / new), "upwards": lambda root: os.symlink("..", root / folder / "up"),
                 "to itself": lambda root: os.symlink("linked.jpg", root / new)}[kind]
+        f.added.append(link)
+        if kind != "upwards":  # it is called like a picture
+            return f.made(REFUSED, f"1 of {len(f.records) + 1} images cannot be used", named="linked.jpg"), kind
         f.left_out += 1
-        return links_made(f, link, kind, notes=["link"])
+        return f.made(notes=["link"]), kind
     return links_made(f, link, kind)
 
 
