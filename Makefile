@@ -297,7 +297,7 @@ $(HEADER_CHECKS) $(SOURCE_CHECKS): build/alone/%.ok: % build/config.mk
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm lint check-headers check-sources faults fuzz sanitize simulate bench bundle gpu-plans gpu-kit install dist run clean format always
+.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm lint check-headers check-sources faults inputs fuzz sanitize simulate bench bundle gpu-plans gpu-kit install dist run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -309,6 +309,7 @@ help:
 	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (needs root, or Slurm's packages)"
 	@echo "make lint                     check the sources and pages themselves: each header alone, links, paths, style (tests/lint)"
 	@echo "make faults [SEED=1] [COUNT=1000]  cause faults 1 to COUNT of a seed in small jobs, and record the outcomes (tests/faults)"
+	@echo "make inputs [SEED=1] [COUNT=1000]  give the programs inputs 1 to COUNT of a seed, each wrong or odd in one way (tests/inputs)"
 	@echo "make fuzz [TARGET=jpeg] [SECONDS=600] [SEEDS=0]   fuzz each reader of files, or one (tests/fuzz/README.md)"
 	@echo "make simulate [RANKS=64] [WHAT=job|step|collectives|broadcast] [PLATFORM=fat_tree|dragonfly] [RANKS_PER_NODE=16] [ALGORITHM=auto]"
 	@echo "                              the program on simulated ranks of a cluster (tests/simulate/README.md)"
@@ -377,6 +378,10 @@ COUNT ?= 1000
 faults: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all
 	@$(PYTHON) tests/faults/campaign.py --seed $(SEED) --count $(COUNT) $(ARGS)
+
+inputs: setup
+	@$(MAKE) --no-print-directory $(ALL_CORES) all
+	@$(PYTHON) tests/inputs/campaign.py --seed $(SEED) --count $(COUNT) $(ARGS)
 
 SECONDS ?= 600
 fuzz: setup

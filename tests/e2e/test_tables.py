@@ -211,3 +211,15 @@ def test_the_advice_for_a_short_text_works(tmp_path):
 def test_characters_that_are_never_read_are_counted(tmp_path, order, says):
     done = plan_of_text(tmp_path, 571, f"data.order={order}", "data.sequence=100", "batch.global=4")
     assert done.returncode == 0 and says in " ".join(done.stdout.split()), done
+
+
+def test_a_text_with_zero_bytes_is_trained_and_resumed(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"ab\0\xff\n" * 60)
+    assert convert("text", tmp_path / "a.txt", "--alphabet", "bytes").returncode == 0
+    (tmp_path / "a.yaml").write_text(
+        f"name: a\nmodel: {{kind: char_lstm, hidden: 8, layers: 1}}\ndata: {{train: {tmp_path}/made-train, sequence: 8}}\nbatch: {{global: 2, worker: 2}}\n"
+        f"optimizer: {{kind: sgd}}\nlearning_rate: {{base: 0.1}}\nstop: {{steps: 2}}\nrun: {{dir: {tmp_path}/run, threads: 1}}\n")
+    for words in (["train", tmp_path / "a.yaml"], ["train", tmp_path / "a.yaml", "stop.steps=4", "--resume"],
+                  ["sample", tmp_path / "run", "--count", "1"]):
+        done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=60)
+        assert done.returncode == 0, (words, done)
