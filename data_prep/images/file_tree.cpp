@@ -39,7 +39,10 @@ class DiskTree : public FileTree {
       entry.name = at->path().filename().string();
       entry.link = at->is_symlink(unknown);
       if (at->is_directory(lost)) entry.kind = TreeEntry::Kind::folder;
-      if (entry.link && !at->exists(lost)) entry.kind = TreeEntry::Kind::lost_link;
+      if (entry.link && !at->exists(lost)) {
+        entry.kind = TreeEntry::Kind::lost_link;
+        entry.problem = cat("is a link to '", fs::read_symlink(at->path(), unknown).string(), "', which is not there");
+      }
     }
     if (failed) throw Error(cat(root(), folder, ": cannot read the folder: ", failed.message()));
     std::ranges::sort(found, {}, &TreeEntry::name);

@@ -336,6 +336,11 @@ def renamed(change):
     return lambda data, draw: repack(data, apply)
 
 
+def with_slashes(member):
+    member.name = member.name.replace("/", "//")
+    return member
+
+
 def added_member(kind):
     def apply(members):
         at = first_file(members)
@@ -373,7 +378,7 @@ TARS = {
     "a name outside": (renamed(lambda name: "../" + name), "outside"),
     "shuffled": (lambda data, draw: repack(data, lambda members: draw.sample(members, len(members))), ""),
     "no entries of folders": (lambda data, draw: repack(data, lambda members: [m for m in members if m[1] is not None]), ""),
-    "two slashes": (lambda data, draw: repack(data, lambda members: [(m.replace(name=m.name.replace("/", "//"), deep=False), c) for m, c in members]), ""),
+    "two slashes": (lambda data, draw: repack(data, lambda members: [(with_slashes(m), c) for m, c in members]), ""),
     "a device": (added_member(tarfile.CHRTYPE), "cannot be used"),
     "a pipe": (added_member(tarfile.FIFOTYPE), "cannot be used"),
     "a lost hard link": (added_member(tarfile.LNKTYPE), "is a link to 'no/such.jpg'"),

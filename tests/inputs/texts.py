@@ -77,7 +77,7 @@ def many_symbols(path, text, draw):
 def little(path, text, draw):
     kind = draw.choice(["", "\n", "\ufeff", "a", "ab"])
     if len(kind) == 0 or kind == "\ufeff":
-        return refused(path, kind.encode(), "empty|no (text|characters|symbols)")
+        return refused(path, kind.encode(), "is empty|has 0 character|no symbols")
     path.write_bytes(kind.encode())
     return Made(["text", str(path)], EITHER, wanted=Text(kind))
 
