@@ -1,6 +1,7 @@
 """Tests HDF5 files of other people: of every form that is whole, and of every form in which something is missing. HDF5
 itself reads what is missing as zeros."""
 import os
+import re
 import resource
 import subprocess
 
@@ -259,6 +260,8 @@ def test_what_is_whole_is_imported(folder, name):
     assert result.returncode == 0 and "HDF5-DIAG" not in result.stderr, result
     assert ("have parts that were never written" in result.stdout) == name.startswith("a fill value"), result
     first, end = map(int, rows.split(":")) if rows else (0, COUNT)
+    counts = f"rows        {COUNT} found = {end - first} used + 0 broken + {COUNT - end + first} left out"
+    assert (counts in result.stdout) == bool(rows), result
     with h5py.File(folder / "out-train-00000-of-00001.h5") as file:
         keys = [int(key.decode()[2:-1]) for key in file["keys"]]
         assert sorted(keys) == list(range(first, end))
@@ -303,6 +306,22 @@ def test_more_files_than_may_be_open_are_no_zeros(folder):
     assert raised.returncode == 0, raised
     with h5py.File(folder / "out-train-00000-of-00001.h5") as file:
         assert file["images"][:].min() > 0
+
+
+def test_two_ranks_say_an_error_once(folder):
+    for options in (["--rows", "0:99"], ["--labels", "z"], ["--layout", "N"], ["--encoding", "raw", "--check", "x"]):
+        result = import_file(folder, chunked((0, 60)), *options, ranks=2)
+        assert result.returncode == 1 and result.stderr.count("error:") == 1, result
+
+
+def test_a_file_that_is_cut_off_is_called_so(folder):
+    assert import_file(folder, chunked((0, 60))).returncode == 0
+    whole = (folder / "a.h5").read_bytes()
+    for size in (8, 50, 96, 800, len(whole) // 2, len(whole) - 1):
+        (folder / "a.h5").write_bytes(whole[:size])
+        words = [CONVERTER, "import", folder / "a.h5", "--images", "x", "--labels", "y", "--out", folder / "cut"]
+        result = subprocess.run(words, text=True, capture_output=True, timeout=60)
+        assert result.returncode == 1 and re.search("a.h5: cannot open as HDF5.*\n.*(cut off|incomplete copy)", result.stderr), result
 
 
 def test_ranks_import_the_same(folder):

@@ -188,6 +188,33 @@ def test_a_wrapping_folder_is_entered_when_it_holds_the_splits(tmp_path):
     assert "train       2 images" in said and "validation  2 images" in said and "classes     2" in said
 
 
+def test_an_image_beside_the_classes_changes_no_class(tmp_path):
+    for name in "cat", "dog":
+        picture(tmp_path / "pets" / name / "0.jpg")
+    picture(tmp_path / "pets/cover.jpg")
+    pack(tmp_path / "pets", tmp_path / "pets.tar", "pets")
+    for source in "pets", "pets.tar":
+        said = good(tmp_path / source, "--out", tmp_path / f"set-{source}")
+        assert "files       3 found = 2 used + 0 broken + 1 left out" in said and "1 image(s) beside the folders" in said
+    assert stored(tmp_path / "set-pets-train") == stored(tmp_path / "set-pets.tar-train")
+    for split in "train", "val":
+        shutil.copytree(tmp_path / "pets", tmp_path / "wrapped/pets" / split)
+        (tmp_path / "wrapped/pets" / split / "cover.jpg").rename(tmp_path / "wrapped/pets/cover.jpg")
+    assert "classes     2, 1 to 1" in good(tmp_path / "wrapped", "--out", tmp_path / "wrapped-set")
+
+
+def test_links_that_lead_nowhere_are_named_with_their_targets(tmp_path):
+    for name in "cat", "dog":
+        picture(tmp_path / "in" / name / "0.jpg")
+    os.symlink("../gone/1.jpg", tmp_path / "in/cat/1.jpg")
+    os.symlink("2.jpg", tmp_path / "in/dog/2.jpg")
+    pack(tmp_path / "in", tmp_path / "in.tar")
+    for source in tmp_path / "in", tmp_path / "in.tar":
+        said = good(source, "--out", tmp_path / f"set-{source.name}", "--broken", "skip")
+        for text in "cat/1.jpg: is a link to '../gone/1.jpg', which", "dog/2.jpg: is a link to '2.jpg', which", "4 found = 2 used + 2 broken":
+            assert text in said, said
+
+
 def test_exif_orientation_is_counted_and_can_be_applied(tmp_path):
     for n in range(1, 9):
         picture(tmp_path / "in/a" / f"{n}.jpg", orientation=n)
