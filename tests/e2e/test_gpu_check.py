@@ -95,7 +95,7 @@ def test_tests_that_a_lost_device_kept_from_running_run_in_a_new_process(tmp_pat
     alone = check_gtest.gtest("CudaKernelsSequence.*")(run, 60)
     assert alone["status"] == "passed" and alone["tests"]["passed"] > 1
     assert lost["status"] == "failed" and lost["tests"] == {**alone["tests"], "failed": 1}
-    assert "2 processes" in lost["why"] or lost["tests"]["passed"] == alone["tests"]["passed"]
+    assert "2 processes" in lost["why"]
 
 
 def test_every_test_that_is_asked_for_exists(tmp_path, monkeypatch):
@@ -241,8 +241,11 @@ def test_what_runs_beside_is_ended_also_by_exceptions(tmp_path, monkeypatch):
 def test_what_runs_beside_a_killed_call_is_ended(tmp_path):
     mark = f"300.{os.getpid()}{time.time_ns()}"
     script = f"import sys, time; sys.path.insert(0, '{ROOT}/tests/gpu'); import background, subprocess\n" \
-             f"with background.Background(sys.stdout) as b: b.start(['sleep', '{mark}'], subprocess.DEVNULL); print('begun', flush=True); time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+             "with background.Background(sys.stdout) as b: b.start(['sleep', sys.stdin.readline().strip()], subprocess.DEVNULL); print('begun', flush=True); time.sleep(60)"
+    # The mark is no argument of the call itself, so that only the process that runs beside it is found by it.
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process.stdin.write(mark + "\n")
+    process.stdin.flush()
     assert process.stdout.readline() == "begun\n" and running(mark)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conftest import arrays, checkpoints, evaluations, steps
+from conftest import arrays, checkpoints, evaluations, last_step, steps
 
 HALVING = """name: search
 experiment: {experiment}
@@ -28,6 +28,10 @@ def run_study(workshop, text, *words, ranks=2, code=0, **changes):
 def trials(folder):
     study = json.loads((folder / "study.json").read_text())
     return study, {trial["name"]: trial for trial in study["trials"]}
+
+
+def computed_steps(folder):
+    return sum(last_step(path) for path in folder.glob("*/"))
 
 
 def decisions(folder):
@@ -77,17 +81,22 @@ def test_a_search_promotes_the_best_and_leaves_the_others_behind(workshop):
 
 
 def test_a_killed_search_goes_on_with_the_same_promotions(workshop):
-    run_study(workshop, HALVING, stop__steps=0)
+    run_study(workshop, HALVING, stop__steps=0, test={"slow_rank": 0, "slow_seconds": 0.03})  # time for a kill
     folder = workshop.folder / "results" / "search"
     whole = workshop.folder / "whole"
     folder.rename(whole)
     path = workshop.folder / "study.yaml"
+    # The three kills hit the first rung, the second one, and the third one.
     words = []
-    for seconds in (1.2, 1.8, 2.4):
+    for finished_rungs in range(3):
         job = workshop.start("study", path, *words, ranks=2, cwd=workshop.folder,
                              env={"OMPI_MCA_orte_tmpdir_base": str(workshop.folder)})
-        time.sleep(seconds)
+        before, deadline = computed_steps(folder), time.monotonic() + 60
+        while len(decisions(folder)) < finished_rungs or computed_steps(folder) < before + 2:
+            assert job.process.poll() is None and time.monotonic() < deadline, job.result(job.process.returncode)
+            time.sleep(0.005)
         job.kill()
+        assert computed_steps(folder) < computed_steps(whole), "the kill came after the end"
         words = ["--resume"]
     run_study(workshop, HALVING, "--resume")
     assert decisions(folder) == decisions(whole)

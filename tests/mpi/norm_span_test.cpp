@@ -1,5 +1,6 @@
 // Tests virtual workers of batch norm that several ranks share. The first gradient, the curve, evaluations and
 // checkpoints must be those of one rank.
+#include <bit>
 #include <functional>
 
 #include "checkpoint/resume_rules.h"
@@ -31,9 +32,8 @@ class NormSpanTraining : public TrainerTest {
 
 const char* const kResnet = "{kind: resnet, depth: 18, width: 16, stem: small}";
 
-bool is_power_of_two(int n) {
-  return (n & (n - 1)) == 0;
-}
+#define SKIP_UNLESS_RANKS_CAN_SHARE_WORKERS() \
+  if (!std::has_single_bit(static_cast<unsigned>(session().size()))) GTEST_SKIP() << "the ranks are no power of two"
 
 // Makes one update. Without momentum and weight decay, the weights before the update minus the weights after it are the
 // gradient times the learning rate.
@@ -135,7 +135,7 @@ void expect_running_statistics_of_one_rank(const Experiment& e, bool on_device) 
 const Settings kOneUpdate = {"optimizer.momentum=0", "optimizer.weight_decay=0", "learning_rate.base=4096"};
 
 TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
-  if (!is_power_of_two(session().size())) return;
+  SKIP_UNLESS_RANKS_CAN_SHARE_WORKERS();
   Settings large = kOneUpdate;
   large.push_back("data.image_size=64");
   const std::string alexnet = "{kind: alexnet, norm: true, dropout: 0.3}";  // 20 million weights: only on 2 ranks
@@ -158,7 +158,7 @@ TEST_F(NormSpanTraining, TheFirstGradientIsThatOfOneRank) {
 }
 
 TEST_F(NormSpanTraining, TheFirstGradientOfDevicesIsThatOfOneRank) {
-  if (!is_power_of_two(session().size())) return;
+  SKIP_UNLESS_RANKS_CAN_SHARE_WORKERS();
   for (const std::int64_t workers : {1, 3}) {
     SCOPED_TRACE(workers);
     const auto seeded = [&](const std::string& seed) {
@@ -171,7 +171,7 @@ TEST_F(NormSpanTraining, TheFirstGradientOfDevicesIsThatOfOneRank) {
 }
 
 TEST_F(NormSpanTraining, TheCurveOfDevicesIsThatOfOneRank) {
-  if (!is_power_of_two(session().size())) return;
+  SKIP_UNLESS_RANKS_CAN_SHARE_WORKERS();
   const Experiment e = experiment(3, kResnet, {"precision=fp32"});
   TrainingRank shared(e, true);
   OneRank alone(e);
@@ -180,7 +180,7 @@ TEST_F(NormSpanTraining, TheCurveOfDevicesIsThatOfOneRank) {
 }
 
 TEST_F(NormSpanTraining, RecomputedBlocksChangeNoBitOnDevices) {
-  if (!is_power_of_two(session().size())) return;
+  SKIP_UNLESS_RANKS_CAN_SHARE_WORKERS();
   TrainingRank plain(experiment(3, kResnet, {"precision=fp32"}), true);
   TrainingRank again(experiment(3, kResnet, {"precision=fp32", "memory.recompute=[conv1,layer1,layer3.0]"}), true);
   plain.steps(2);
@@ -189,8 +189,8 @@ TEST_F(NormSpanTraining, RecomputedBlocksChangeNoBitOnDevices) {
 }
 
 TEST_F(NormSpanTraining, TheCurveIsThatOfOneRank) {
+  SKIP_UNLESS_RANKS_CAN_SHARE_WORKERS();
   for (const std::int64_t workers : {1, 3, 5}) {
-    if (!is_power_of_two(session().size())) continue;
     SCOPED_TRACE(workers);
     const Experiment e = experiment(workers, kResnet);
     TrainingRank shared(e, false);
@@ -204,7 +204,8 @@ TEST_F(NormSpanTraining, TheCurveIsThatOfOneRank) {
 }
 
 TEST_F(NormSpanTraining, ServersAndShardedStateGiveTheRunOfOneRank) {
-  if (!is_power_of_two(session().size()) || session().size() == 1) return;
+  SKIP_UNLESS_RANKS_CAN_SHARE_WORKERS();
+  if (session().size() == 1) GTEST_SKIP() << "one rank shares nothing";
   for (const Settings& way :
        {Settings{"parallel.shard_state=true"}, Settings{"parallel.kind=server", "parallel.servers=2"}}) {
     SCOPED_TRACE(way.back());
@@ -222,7 +223,7 @@ TEST_F(NormSpanTraining, ServersAndShardedStateGiveTheRunOfOneRank) {
 }
 
 TEST_F(NormSpanTraining, RecomputedStatisticsAreThoseOfOneRank) {
-  if (!is_power_of_two(session().size())) return;
+  SKIP_UNLESS_RANKS_CAN_SHARE_WORKERS();
   const Experiment e = experiment(3, kResnet, {"evaluate.norm_statistics=recomputed", "evaluate.norm_samples=24"});
   TrainingRank shared(e, false);
   OneRank alone(e);
@@ -241,7 +242,7 @@ TEST_F(NormSpanTraining, RecomputedStatisticsAreThoseOfOneRank) {
 
 // The second forward pass of a recomputed block needs the statistics of the whole group, too.
 TEST_F(NormSpanTraining, RecomputedBlocksChangeNoBit) {
-  if (!is_power_of_two(session().size())) return;
+  SKIP_UNLESS_RANKS_CAN_SHARE_WORKERS();
   TrainingRank plain(experiment(3, kResnet), false);
   TrainingRank again(experiment(3, kResnet, {"memory.recompute=[conv1,layer1,layer3.0]"}), false);
   EXPECT_LT(again.backend->allocated_bytes(), plain.backend->allocated_bytes());
@@ -256,7 +257,7 @@ TEST_F(NormSpanTraining, RecomputedBlocksChangeNoBit) {
 // A checkpoint says how large the passes were. The resumed run has passes of another size when it shares workers and
 // the first run did not, or the other way round.
 TEST_F(NormSpanTraining, ARunGoesOnWithWorkersSharedAndWhole) {
-  if (!is_power_of_two(session().size())) return;
+  SKIP_UNLESS_RANKS_CAN_SHARE_WORKERS();
   const Experiment e = experiment(3, kResnet);
   TrainingRank first(e, false);
   first.steps(3);

@@ -1,4 +1,3 @@
-#include "cluster/launcher_check.h"
 #include "cluster/session.h"
 
 #include <mpi.h>
@@ -9,12 +8,14 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/signals.h"
 #include "cluster/binding.h"
+#include "cluster/launcher_check.h"
 #include "cluster/slow_work.h"
 #include "cluster/slurm_job.h"
 #include "cluster/watchdog.h"
@@ -232,24 +233,45 @@ TEST(Signals, HaveNames) {
   EXPECT_EQ(signal_name(SIGKILL), "signal 9");
 }
 
-TEST(Watchdog, StaysQuietWhileStepsFinishAndLeavesTogether) {
-  Watchdog watchdog(session().job(), 5.0);
-  for (int step = 1; step <= 3; ++step) {
-    watchdog.enter(step, Phase::forward);
-    watchdog.enter(step, Phase::communication);
-    watchdog.step_finished(step);
+// Waits for the end of the group's run. Returns its reason, or "no error" after `seconds`.
+std::string failure_within(const RankGroup& group, double seconds) {
+  for (const double end = now_seconds() + seconds; now_seconds() < end; pass_seconds(0.01)) {
+    try {
+      group.check();
+    } catch (const GroupFailed& e) {
+      return e.what();
+    }
   }
-  watchdog.enter(3, Phase::evaluation);
-  watchdog.alive();
+  return "no error";
 }
 
-TEST(Watchdog, BeatsKeepItQuietBeyondTheTimeout) {
-  Watchdog watchdog(session().job(), 1.0);
-  for (int i = 0; i < 15; ++i) {
-    watchdog.enter(i, Phase::evaluation);
+TEST(Watchdog, StepsAndBeatsKeepItQuietBeyondTheTimeoutAndSilenceDoesNot) {
+  const RankGroup group = *session().job().split(0);
+  Watchdog watchdog(group, 1.0);
+  for (int step = 1; step <= 12; ++step) {
+    watchdog.enter(step, Phase::forward);
+    watchdog.enter(step, Phase::communication);
+    pass_seconds(0.1);
+    watchdog.step_finished(step);
+  }
+  for (int i = 0; i < 12; ++i) {
+    watchdog.enter(12, Phase::evaluation);
     pass_seconds(0.1);
     watchdog.alive();
   }
+  EXPECT_FALSE(group.failed());
+  const std::string error = failure_within(group, 5);
+  EXPECT_NE(error.find("no step was finished for 1 s"), std::string::npos) << error;
+}
+
+TEST(Watchdog, RanksLeaveItTogether) {
+  if (session().size() == 1) GTEST_SKIP() << "one rank waits for no other";
+  std::optional<Watchdog> watchdog(std::in_place, session().job(), 5.0);
+  const bool is_late = session().rank() == session().size() - 1;
+  const double begin = now_seconds();
+  if (is_late) pass_seconds(0.5);
+  watchdog.reset();
+  EXPECT_GE(now_seconds() - begin, 0.4);
 }
 
 // Rank 0 works longer than the time-out, and reports progress all the time.

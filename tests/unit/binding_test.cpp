@@ -1,6 +1,13 @@
 #include "cluster/binding.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "base/error.h"
 
 namespace ringtrain {
 namespace {
@@ -17,11 +24,43 @@ TEST(CpuList, WritingAndReadingAreInverse) {
   EXPECT_EQ(parse_cpu_list("0-2,8"), (std::vector<int>{0, 1, 2, 8}));
 }
 
-TEST(OwnCpus, AreThereAndNoMoreThanOneCoreEach) {
-  const std::vector<int> cpus = own_cpus(), cores = cores_of(cpus);
-  EXPECT_FALSE(cpus.empty());
-  EXPECT_FALSE(cores.empty());
-  EXPECT_LE(cores.size(), cpus.size());
+// Binds the calling thread to CPUs while it exists.
+class BoundTo {
+ public:
+  explicit BoundTo(const std::vector<int>& cpus) : before_(own_cpus()) { bind(cpus); }
+  ~BoundTo() { bind(before_); }
+
+ private:
+  static void bind(const std::vector<int>& cpus) {
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    for (const int cpu : cpus) CPU_SET(static_cast<std::size_t>(cpu), &mask);
+    EXPECT_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
+  }
+  std::vector<int> before_;
+};
+
+TEST(OwnCpus, AreThoseThatTheThreadIsBoundTo) {
+  const std::vector<int> all = own_cpus();
+  ASSERT_FALSE(all.empty());
+  for (const int cpu : {all.front(), all.back()}) {
+    const BoundTo one({cpu});
+    EXPECT_EQ(own_cpus(), std::vector<int>{cpu});
+  }
+  EXPECT_EQ(own_cpus(), all);
+}
+
+TEST(OwnCpus, HardwareThreadsOfOneCoreAreOneCore) {
+  const std::vector<int> all = own_cpus(), cores = cores_of(all);
+  std::set<std::string> siblings;  // the kernel's list is the same for all hardware threads of a core
+  for (const int cpu : all) {
+    std::ifstream file(cat("/sys/devices/system/cpu/cpu", cpu, "/topology/thread_siblings_list"));
+    std::string list = std::to_string(cpu);
+    std::getline(file, list);
+    siblings.insert(list);
+  }
+  EXPECT_EQ(cores.size(), siblings.size());
+  EXPECT_TRUE(std::ranges::is_sorted(cores));
 }
 
 TEST(ShareOfCpus, ACpuOfSeveralRanksIsDividedAmongThem) {

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "bench/experiment_keys.h"
 #include "bench/node_load.h"
 #include "tests/unit/with_folder.h"
@@ -327,8 +328,10 @@ TEST(Forecast, RanksAreARangeThatDoublesOrAList) {
   EXPECT_EQ(parse_ranks("4..4"), (std::vector<int>{4}));
   EXPECT_NE(refusal([] { parse_ranks("64..8"); }).find("expected the smaller number first"), std::string::npos);
   EXPECT_EQ(parse_ranks("1,2,48"), (std::vector<int>{1, 2, 48}));
-  for (const char* wrong : {"", "0..4", "x", "1..", "1,,2", "1.5"})
-    EXPECT_NE(refusal([&] { parse_ranks(wrong); }), "no error") << wrong;
+  for (const std::string wrong : {"", "0..4", "x", "1..", "1,,2", "1.5"}) {
+    const std::string said = refusal([&] { parse_ranks(wrong); });
+    EXPECT_NE(said.find(cat("--ranks is ", shown(wrong), "; expected 1..4096")), std::string::npos) << said;
+  }
 }
 
 TEST(Preflight, AFileSaysWhatWasMeasured) {
@@ -336,11 +339,50 @@ TEST(Preflight, AFileSaysWhatWasMeasured) {
   p.comm = {{"node", {2, 4096, 1e-5}}, {"network", {2, 4096, 2e-5, 16}}};
   p.input = {{"a", 1e9, 5e4}};
   p.step.watermark = {{0.5, 0.25}, {1, 1}};
+  p.step.jitter = 0.01, p.step.input_seconds = 0.5, p.step.input_wait = 0.125, p.step.element_bytes = 2;
+  p.step.on_device = p.step.whole_workers = true;
   p.step.full_node_pass = 0.25, p.step.shared_pass = 0.5, p.step.shared_step = 0.75;
   p.clock_skew_seconds = {0, 0.25};
   p.slow = {{"a", "computing", 1.5}};
   const std::string text = p.to_json();
-  EXPECT_EQ(parse_preflight(text, "p.json").to_json(), text);
+  const Preflight read = parse_preflight(text, "p.json");
+  EXPECT_EQ(read.to_json(), text);
+  // A value that is neither written nor read would pass the comparison above.
+  EXPECT_EQ(read.version, "1.0");
+  EXPECT_EQ(read.hosts, p.hosts);
+  EXPECT_EQ(std::pair(read.ranks, read.ranks_per_node), std::pair(2, 2));
+  ASSERT_EQ(read.comm.size(), 2u);
+  EXPECT_EQ(read.comm[1].scope, "network");
+  const auto numbers_of_sum = [](const SumSample& s) { return std::tuple(s.ranks, s.bytes, s.seconds, s.sums); };
+  EXPECT_EQ(numbers_of_sum(read.comm[0].sample), std::tuple(2, 4096, 1e-5, 1));
+  EXPECT_EQ(numbers_of_sum(read.comm[1].sample), std::tuple(2, 4096, 2e-5, 16));
+  ASSERT_EQ(read.fit.size(), 2u);
+  const Link& link = read.fit.at("network");
+  EXPECT_EQ(std::tuple(link.alpha, link.beta, link.gap), std::tuple(1e-5, 1e-9, 1e-6));
+  ASSERT_EQ(read.input.size(), 1u);
+  EXPECT_EQ(std::tuple(read.input[0].host, read.input[0].bytes_per_second, read.input[0].samples_per_second),
+            std::tuple("a", 1e9, 5e4));
+  EXPECT_EQ(read.clock_skew_seconds, p.clock_skew_seconds);
+  ASSERT_EQ(read.slow.size(), 1u);
+  EXPECT_EQ(std::tuple(read.slow[0].host, read.slow[0].what, read.slow[0].times_median),
+            std::tuple("a", "computing", 1.5));
+  const auto times = [](const StepMeasurement& s) {
+    return std::vector<double>{s.forward,        s.backward,    s.update,      s.jitter,
+                               s.full_node_pass, s.shared_pass, s.shared_step, s.seconds,
+                               s.input_seconds,  s.input_wait,  s.bucket_mib,  s.element_bytes};
+  };
+  const auto counts = [](const StepMeasurement& s) {
+    return std::vector<std::int64_t>{s.micro_batch, s.accumulation, s.rows_per_rank,  s.parameters,    s.elements,
+                                     s.ranks,       s.threads,      s.ranks_per_node, s.cores_per_node};
+  };
+  ASSERT_TRUE(read.has_step);
+  EXPECT_EQ(read.step.model, p.step.model);
+  EXPECT_EQ(times(read.step), times(p.step));
+  EXPECT_EQ(counts(read.step), counts(p.step));
+  EXPECT_EQ(std::pair(read.step.on_device, read.step.whole_workers), std::pair(true, true));
+  ASSERT_EQ(read.step.passes.size(), 2u);
+  EXPECT_EQ(read.step.passes[1].backward, p.step.passes[1].backward);
+  ASSERT_EQ(read.step.watermark.size(), 2u);
 }
 
 TEST(Preflight, AFileOfTheContractAloneIsEnoughForLinksAndOldNames) {
