@@ -34,6 +34,25 @@ EXPERIMENT = {
     "run": {"threads": 1, "log_every_steps": 5},
 }
 
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "thorough: not in the fast tier of tests/run_tests")
+    config.addinivalue_line("markers", "fast_cases(ids): the other cases of this parametrized test are marked thorough")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses tests by their marks
+def pytest_collection_modifyitems(items):
+    cases = {}
+    for item in items:
+        for mark in item.iter_markers("fast_cases"):
+            cases.setdefault((item.path, item.originalname), (mark.args, []))[1].append(item.callspec.id)
+            if item.callspec.id not in mark.args:
+                item.add_marker(pytest.mark.thorough)
+    for (path, name), (fast, ids) in cases.items():
+        if len(ids) > 1 and not set(fast) <= set(ids):  # one case alone was asked for by its name
+            raise pytest.UsageError(f"{path}: {name} has no case {', '.join(set(fast) - set(ids))}")
+
+
 # A script that runs the tests in the background makes them ignore SIGINT, and every process started here would ignore
 # it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,7 @@
 """Tests the script that plants faults. `make lint` checks that the file of each fault has its line."""
 import importlib.machinery
 import importlib.util
+import subprocess
 import sys
 
 import pytest
@@ -14,6 +15,27 @@ def module():
     sys.modules["plant_faults"] = module
     loader.exec_module(module)
     return module
+
+
+def test_every_planted_fault_has_a_test_in_the_fast_tier(module):
+    for program in module.UNIT, module.MPI:
+        if not (ROOT / program).exists():
+            pytest.skip(f"{program} is not built")
+    # pytest collects the tests of all files at once, which takes seconds.
+    done = subprocess.run([sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "not thorough", "tests/e2e"],
+                          cwd=ROOT, capture_output=True, text=True, timeout=120)
+    collected = [line.lower() for line in done.stdout.splitlines() if "::" in line]
+    assert len(collected) > 300, done.stdout + done.stderr
+    lacking = []
+    for fault in module.FAULTS:
+        if fault.program == module.E2E:
+            file, _, words = fault.tests.partition(" ")
+            found = [name for name in collected if f"/{file}.py::" in name and words.lower() in name]
+        else:
+            found = module.fast_tests(fault)
+        if not found:
+            lacking.append(fault.name)
+    assert not lacking
 
 
 def test_a_python_that_is_not_there_is_passed_over(module, monkeypatch, tmp_path):

@@ -20,7 +20,7 @@ from draw import FAMILIES, draw, make  # noqa: E402
 from made import Draw, Shard  # noqa: E402
 from running import ROOT  # noqa: E402
 
-RECORD = ROOT / "results" / "inputs" / "record.csv"
+RECORD = ROOT / "tests" / "inputs" / "record.csv"
 
 
 def strike(folder, seed, number, train_too=True):
