@@ -9,6 +9,8 @@ import pytest
 
 from conftest import ROOT, curve, last_step
 
+pytestmark = pytest.mark.thorough
+
 ARCHIVE = ROOT / "build" / f"ringtrain-bundle-{os.uname().machine}.tar.gz"
 # This environment has no variable of this machine's build or MPI.
 BARE = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}

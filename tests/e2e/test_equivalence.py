@@ -30,6 +30,7 @@ def has(instructions):
     return platform.machine() == "x86_64" and cpu.exists() and flag in cpu.read_text()
 
 
+@pytest.mark.fast_cases("sgd, dropout, clipping, decay", "masked blanks", "muon", "lamb")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_rank_is_two_ranks_is_four_ranks(workshop, variant):
     one, two, four = (workshop.train(f"ranks-{n}", ranks=n, **VARIANTS[variant]) for n in (1, 2, 4))
@@ -45,6 +46,7 @@ def test_carried_state_belongs_to_the_row_and_not_to_the_rank(workshop, text):
     assert_close(one, four)
 
 
+@pytest.mark.fast_cases("masked")
 @pytest.mark.parametrize("blanks", ["counted", "masked"])
 def test_accumulation_does_not_change_the_result(workshop, blanks):
     whole, halves, pieces = (workshop.train(f"micro-{n}", batch__micro=n, data__blanks=blanks) for n in (32, 16, 4))
@@ -56,6 +58,7 @@ def test_the_size_of_workers_does_not_change_a_model_without_batch_norm(workshop
     assert_close(workshop.train("eights", batch__worker=8), workshop.train("fours", batch__worker=4, ranks=2))
 
 
+@pytest.mark.fast_cases("2")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_same_run_twice_has_the_same_bits(workshop, ranks):
     assert_same_bits(workshop.train("first", ranks=ranks), workshop.train("second", ranks=ranks))

@@ -221,6 +221,7 @@ def test_a_resumed_run_replaces_the_steps_that_it_computes_again(packages, run, 
     assert_events_are(folder, records[:41])
 
 
+@pytest.mark.thorough
 def test_other_numbers_of_a_resumed_run_are_taken_as_they_come(packages, run, tmp_path):
     """A resumed run cuts its file back and then goes on step by step. follow.py looks in between."""
     records = [r for r in records_of(run) if "loss" in r][:40]
@@ -350,6 +351,7 @@ def test_another_run_of_the_same_name_is_refused(packages, run, tmp_path):
     assert "events of another run" in text and "give another --tensorboard DIR" in text
 
 
+@pytest.mark.thorough
 def test_a_training_that_is_killed_and_resumed_is_followed_to_its_end(packages, workshop):
     words = {"stop__epochs": 3, "checkpoint__every_steps": 5, "stop__steps": 0}
     run, job = workshop.start_training("run", **words)
@@ -376,6 +378,7 @@ def assert_rows_are(rows, records):
     assert [{k: v for k, v in row.items() if k[0] != "_"} for row in rows] == [trackers.numbers(r) for r in records]
 
 
+@pytest.mark.thorough
 def test_wandb_has_every_number_of_a_run_once(packages, run, tmp_path):
     records = records_of(run)
     say(run, "not ended")
@@ -427,6 +430,7 @@ def test_wandb_takes_only_errors_for_failures():
     assert [to_wandb.exit_code(outcome) for outcome in (*good, "error: step 3: the loss is NaN")] == [0, 0, 0, 1]
 
 
+@pytest.mark.thorough
 def test_trials_of_a_study_are_a_group_of_wandb(packages, tmp_path):
     study = made_runs.grid(tmp_path / "grid", batches=(512,), rates=(0.1,), seeds=(1, 2))
     (study / "study.json").write_text(

@@ -361,6 +361,7 @@ def test_shipped_plans_are_copied_and_newer_ones_stay(tmp_path, monkeypatch):
     assert (plans / "GPU-cudnn-9/1.plan").read_bytes() == (shipped / "GPU-cudnn-9/1.plan").read_bytes()
 
 
+@pytest.mark.thorough
 def test_dry_calls_run_the_same_checks_in_the_same_order_within_their_limits(tmp_path):
     if not check_run.GPU_TESTS.exists():
         pytest.skip("build/tests/gpu_tests is not built")

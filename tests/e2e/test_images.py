@@ -67,6 +67,7 @@ def same(run_a, run_b):
     return statistics
 
 
+@pytest.mark.fast_cases("jpeg")
 @pytest.mark.parametrize("encoding, experiment", [("raw", RESNET), ("jpeg", CROPPED)], ids=["raw", "jpeg"])
 def test_one_rank_is_two_ranks_is_four_ranks_with_batch_norm(workshop, data_sets, encoding, experiment):
     workshop.data = data_sets[encoding]
@@ -76,6 +77,7 @@ def test_one_rank_is_two_ranks_is_four_ranks_with_batch_norm(workshop, data_sets
     assert [s["accuracy"] for s in steps(one)][:3] == [s["accuracy"] for s in steps(four)][:3]
 
 
+@pytest.mark.thorough
 def test_ranks_that_share_a_worker_are_one_rank(images):
     """Two workers of 8 on 4 ranks, and three of 4 on 2 and 4 ranks. A run continues when workers become shared or whole."""
     for batch, shared in (({"global": 16, "worker": 8}, [4]), ({"global": 12, "worker": 4}, [2, 4])):
@@ -100,6 +102,7 @@ def test_plan_takes_more_ranks_than_workers(workshop):
     assert result.code == 1 and "2560 ranks neither divide the 160 virtual workers" in result.err, result
 
 
+@pytest.mark.fast_cases("cnn")
 @pytest.mark.parametrize("experiment", [RESNET, CNN], ids=["resnet", "cnn"])
 def test_accumulation_does_not_change_the_result(images, experiment):
     whole, halves, pieces = (images.train(f"micro-{n}", batch={"global": 16, "worker": 4, "micro": n},
@@ -118,6 +121,7 @@ def test_loader_threads_do_not_change_a_bit(images):
                      images.train("many", data__loader_threads=4, data__reads=9, data__prefetch=3, **RESNET))
 
 
+@pytest.mark.fast_cases("inside an epoch")
 @pytest.mark.parametrize("cut", [6, 9], ids=["at an epoch's end", "inside an epoch"])
 def test_resuming_continues_bit_for_bit(images, cut):
     common = {**RESNET, "stop": {"steps": 14}, "ranks": 2}
@@ -131,6 +135,7 @@ def test_resuming_continues_bit_for_bit(images, cut):
         assert evaluations(whole)[-1][key] == evaluations(parts)[-1][key]
 
 
+@pytest.mark.thorough
 def test_resuming_on_another_number_of_ranks_continues_within_rounding(images):
     whole = images.train("whole", ranks=1, **RESNET)
     images.train("parts", ranks=4, **{**RESNET, "stop": {"steps": 5}})
@@ -153,6 +158,7 @@ def test_running_statistics_take_one_exponential_average_per_step_over_all_worke
             numpy.testing.assert_allclose(now[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.fast_cases("a schedule")
 @pytest.mark.parametrize("batch", [{"batch": {"global": 16, "worker": 4, "schedule": [[1, 2]]}},
                                    {"batch": {"global": 40, "worker": 4}, "data__last_batch": "smaller"}],
                          ids=["a schedule", "a smaller last batch"])
@@ -178,6 +184,7 @@ def test_statistics_are_means_over_the_workers_of_their_own_steps_batch(images):
         numpy.testing.assert_allclose(whole[name], (first[name] + 2 * second[name]) / 3, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_when_checkpoints_are_written_does_not_change_the_statistics(images):
     often = images.train("often", checkpoint={"every_steps": 1, "keep": 2}, evaluate={"every_steps": 3}, **RESNET)
     assert_same_bits(images.train("seldom", **RESNET), often)

@@ -69,6 +69,7 @@ def test_ranks_that_do_not_divide_the_workers_are_one_clear_error(workshop):
     assert not (workshop.folder / "run").exists(), "errors come before any folder is made"
 
 
+@pytest.mark.fast_cases("TERM to the job", "one rank")
 @pytest.mark.parametrize("target", ["every rank", "one rank", "USR1 to the job", "TERM to the job", "INT to the job"])
 def test_a_signal_writes_a_checkpoint_and_ends_with_85(workshop, target):
     run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, checkpoint={"every_epochs": 0})
@@ -141,6 +142,7 @@ def preloaded(folder, source, *options):
     return {"LD_PRELOAD": str(library)}
 
 
+@pytest.mark.thorough
 def test_a_slow_checkpoint_is_no_hang(workshop):
     timeout = 2
     env = preloaded(workshop.folder, SLOW_DISK, "-DREAD_MICROSECONDS=100000", "-DHANGS=0")
@@ -161,6 +163,7 @@ def test_a_checkpoint_whose_writing_stands_still_ends_the_job(workshop):
     assert len(re.findall(r"^ *[01] +\d+ +0 +checkpoint", result.err, re.MULTILINE)) == 2, result
 
 
+@pytest.mark.thorough
 def test_ranks_that_mpi_does_not_let_go_leave_with_their_exit_code(workshop):
     env = preloaded(workshop.folder, "#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n"
                     "int MPI_Abort(void* group, int code) { for (;;) pause(); }\n")

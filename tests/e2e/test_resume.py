@@ -27,6 +27,10 @@ def epoch_length(tmp_path_factory, names):
     return steps_per_epoch(shop.train("run", stop__steps=1))
 
 
+@pytest.mark.fast_cases(
+    "adam-inside an epoch", "sgd-at an epoch's end", "lars-after one step", "lamb-inside an epoch",
+    "rmsprop-at an epoch's end", "rmsprop_to_sgd-after one step", "muon-inside an epoch",
+    "schedule-free sgd-at an epoch's end", "schedule-free adamw-after one step")
 @pytest.mark.parametrize("where", ["at an epoch's end", "inside an epoch", "after one step"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "lars", "lamb", "rmsprop", "rmsprop_to_sgd", "muon",
                                        "schedule-free sgd", "schedule-free adamw"])
@@ -52,6 +56,7 @@ def test_resuming_carries_the_hidden_state_of_streams(workshop, text):
     assert_same_bits(whole, workshop.train("parts", stop__steps=11, resume=True, **common))
 
 
+@pytest.mark.fast_cases("text")
 @pytest.mark.parametrize("data", ["names", "text"])
 def test_resuming_on_another_number_of_ranks_continues_within_rounding(workshop, text, data):
     common = {}
@@ -90,6 +95,7 @@ def kill_at(workshop, run, step, delay, **arguments):
     return running
 
 
+@pytest.mark.thorough
 def test_kill_9_at_random_moments_then_resume_ends_in_the_same_place(workshop):
     common = dict(ranks=2, stop__steps=1200, checkpoint={"every_steps": 20, "keep": 2}, evaluate={"every_steps": 100})
     whole = workshop.train("whole", **common)

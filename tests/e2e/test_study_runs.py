@@ -189,6 +189,7 @@ vary:
 LONG = "ranks-2_case-long"
 
 
+@pytest.mark.fast_cases("1")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_rank_ends_its_group_where_the_launcher_allows_it(workshop, victim):
     study = Study(workshop, TWO_GROUPS, stop__steps=200, checkpoint__every_steps=10)
@@ -218,6 +219,7 @@ def test_a_killed_rank_ends_the_job_elsewhere(workshop):
     assert result.code != 0 and time.monotonic() - start < 25, result
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_killed_twice_loses_nothing(workshop):
     study = Study(workshop, "ranks_per_trial: [1, 2]\nrepeat: 3\n", stop__steps=150, checkpoint__every_steps=10)
     for start in range(2):
@@ -281,6 +283,7 @@ def test_what_the_last_words_of_a_study_say_continues_it_with_its_overrides(work
     assert steps(study.folder / "unchanged")[-1]["lr"] == 0.002
 
 
+@pytest.mark.thorough
 def test_two_jobs_share_a_study(workshop):
     study = Study(workshop, "ranks_per_trial: [1, 2]\nrepeat: 4\n", stop__steps=60)
     jobs = [study.start("--resume", ranks=2) for _ in range(2)]
@@ -321,6 +324,7 @@ def test_what_has_begun_is_not_begun_again_without_being_asked(workshop):
     assert study.listed() == before
 
 
+@pytest.mark.thorough
 def test_a_study_that_cannot_run_here_begins_nothing(workshop):
     study = Study(workshop, "ranks_per_trial: [1, 4]\n")
     result = study.run(ranks=2, code=1)

@@ -101,6 +101,7 @@ def test_evaluate_is_the_same_on_any_number_of_ranks_and_any_batch(workshop, wei
         assert other["validation_loss"] == pytest.approx(one["validation_loss"], rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_streams_of_text_keep_their_number_on_ranks_that_do_not_divide_them(workshop, weights, text):
     workshop.data = text
     run = workshop.train("run", data__sequence=12, data__order="streams", batch={"global": 4, "worker": 1})
@@ -167,6 +168,7 @@ def test_train_export_import_evaluate_comes_back_to_the_same_bits(workshop, weig
         assert result["validation_accuracy"] == said["validation_accuracy"]
 
 
+@pytest.mark.fast_cases("adam", "rmsprop_to_sgd")
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "lars", "lamb", "rmsprop", "rmsprop_to_sgd"])
 def test_training_goes_on_from_imported_weights_as_a_new_run(workshop, weights, optimizer):
     # A momentum of 0.9 makes RMSprop's steps ten times as long.
@@ -393,6 +395,7 @@ def torchvision_names():
     return set(names)
 
 
+@pytest.mark.thorough
 def test_a_resnet_goes_out_with_torchvisions_names_and_comes_back_to_the_same_bits(workshop, weights, images):
     workshop.data = images
     run = workshop.train("run", ranks=2, **RESNET)
@@ -417,6 +420,7 @@ def test_a_resnet_goes_out_with_torchvisions_names_and_comes_back_to_the_same_bi
     assert_same_bits(*runs)
 
 
+@pytest.mark.thorough
 def test_a_resnet_is_evaluated_on_any_number_of_ranks(workshop, weights, images):
     workshop.data = images
     run = workshop.train("run", **{**RESNET, "stop__steps": 2})

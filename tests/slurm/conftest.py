@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from cluster import CannotRunHere, Cluster, Shop, e2e  # noqa: E402
 
+pytest_configure = e2e.pytest_configure  # names the mark `thorough`
 AT_ONCE = 5
 scenarios = {}
 
