@@ -69,7 +69,13 @@ def test_all_kinds_are_measured_into_one_file(workshop):
     comm, result = bench(workshop, file, "comm", ranks=2)
     assert comm["ranks"] == comm["ranks_per_node"] == 2 and len(comm["hosts"]) == 1
     assert {s["scope"] for s in comm["comm"]} == {"node"} and all(s["seconds"] > 0 for s in comm["comm"])
-    assert comm["fit"]["node"]["beta"] >= 0 and comm["fit"]["node"]["alpha"] >= 0
+    alone = [s for s in comm["comm"] if s.get("sums", 1) == 1]
+    assert len({s["bytes"] for s in alone}) >= 3
+    # The fitted link explains what was measured, except on a machine with other work, whose outliers weigh less. A ring
+    # of two ranks sends two messages of half the bytes.
+    fit = comm["fit"]["node"]
+    ratios = [(2 * fit["alpha"] + s["bytes"] * fit["beta"]) / s["seconds"] for s in alone]
+    assert sum(1 / 2 < ratio < 2 for ratio in ratios) >= 2, (fit, alone)
     assert comm["clock_skew_seconds"] == [0] and comm["versions_equal"]
     assert "GB/s" in result.out
     both, _ = bench(workshop, file, "input", "step", experiment, ranks=2)
@@ -78,7 +84,10 @@ def test_all_kinds_are_measured_into_one_file(workshop):
     assert both["input"][0]["samples_per_second"] > 0
     step = both["step"]
     assert step["micro_batch"] * step["accumulation"] == step["rows_per_rank"] == 16
-    assert 0 < step["forward"] + step["backward"] < step["seconds"] * 10 and step["parameters"] > 0
+    assert min(step[part] for part in ("forward", "backward", "update", "parameters")) > 0
+    parts = step["accumulation"] * (step["forward"] + step["backward"]) + step["update"]
+    assert parts < step["seconds"] * 10  # on a machine with other work, the sums take most of a step
+    assert step["elements"] >= step["parameters"] and step["passes"][-1]["micro_batch"] >= step["micro_batch"]
     assert step["watermark"][-1][1] == 1, "the last point is the whole gradient"
 
 
