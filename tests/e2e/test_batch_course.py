@@ -44,6 +44,7 @@ def test_plan_shows_the_course_and_refuses_ranks_that_do_not_divide_it(workshop)
     assert result.code != 0 and "4 ranks do not divide the 6 virtual workers" in result.err, result
 
 
+@pytest.mark.thorough
 def test_a_batch_that_follows_the_noise_is_the_same_on_any_number_of_ranks_and_over_a_resume(workshop):
     common = dict(batch={"global": 32, "worker": 8, "follow_noise": 1e6, "largest": 128, "patience": 200},
                   noise={"small_batch": 8, "half_life": 1000}, stop__steps=20)

@@ -91,6 +91,7 @@ def test_all_kinds_are_measured_into_one_file(workshop):
     assert step["watermark"][-1][1] == 1, "the last point is the whole gradient"
 
 
+@pytest.mark.thorough
 def test_a_file_of_another_job_is_refused_and_stays(workshop):
     file = workshop.folder / "preflight.json"
     bench(workshop, file, "comm", ranks=2)
@@ -101,6 +102,7 @@ def test_a_file_of_another_job_is_refused_and_stays(workshop):
     assert "another file" in result.err, result
 
 
+@pytest.mark.thorough
 def test_a_sum_that_was_too_slow_to_measure_has_no_time(workshop):
     result = workshop.run("bench", "comm", "--seconds", "0.01", ranks=2)
     assert result.code == 0, result
@@ -192,6 +194,7 @@ def test_a_mistake_is_one_sentence(workshop, preflight, words, expected):
     assert result.err.count("ringtrain: error") == 1, result
 
 
+@pytest.mark.thorough
 def test_several_nodes_are_measured_inside_between_and_over_all(workshop):
     """The two nodes exist by name only: each pair of ranks sees its own host name."""
     host = "hostname n$((${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} / 2)) && exec \"$@\""

@@ -44,6 +44,7 @@ def test_a_text_model_in_bf16_with_one_worker_is_the_ring_bit_for_bit(workshop):
     assert_same_bits(ring, workshop.train("server", ranks=2, parallel=ASYNC, precision="bf16"))
 
 
+@pytest.mark.thorough
 def test_a_resnets_replay_has_the_bits_of_the_run(images):
     run = images.train("run", ranks=3, parallel=ASYNC, **RESNET)
     again = images.train("again", ranks=3, parallel={**ASYNC, "replay": str(run / "arrivals.csv")}, **RESNET)
@@ -86,6 +87,7 @@ def go_on(workshop, parts, every, **common):
     return run
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_from_the_ring_to_servers_and_back(workshop):
     """One asynchronous worker is one rank, so the whole run has the bits of the ring's."""
     common = dict(optimizer={"kind": "adam", "clip_norm": 0.5}, model__layers=3)
@@ -105,6 +107,7 @@ def test_a_run_goes_on_from_a_pipeline_to_servers_and_back(workshop):
     assert steps(run)[-1]["loss"] == pytest.approx(steps(ring)[-1]["loss"], rel=0.2)
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_from_backup_servers_to_the_ring(workshop):
     """What follows is the ring's run from that checkpoint, with the optimizer's state of both servers."""
     common = dict(optimizer={"kind": "adam", "clip_norm": 0.5}, batch={"global": 24, "worker": 4})
@@ -122,6 +125,7 @@ def test_a_run_goes_on_from_backup_servers_to_the_ring(workshop):
     assert steps(run)[-1]["loss"] < steps(run)[0]["loss"]
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_from_sharded_state_to_asynchronous_servers(workshop):
     """One asynchronous worker is one rank, so what follows has the bits of the ring's run from that checkpoint."""
     common = dict(optimizer={"kind": "adam", "clip_norm": 0.5}, batch={"global": 24, "worker": 4})
@@ -135,6 +139,7 @@ def test_a_run_goes_on_from_sharded_state_to_asynchronous_servers(workshop):
     assert [s["loss"] for s in steps(run)] == pytest.approx([s["loss"] for s in steps(whole)], rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_pipeline_of_a_resnet_goes_on_with_servers(images):
     common = {**RESNET, "batch": {"global": 16, "worker": 4, "micro": 4}, "learning_rate": {"base": 0.005}}
     ring = images.train("ring", **merged(common, {"stop.steps": 6}))
@@ -145,6 +150,7 @@ def test_a_pipeline_of_a_resnet_goes_on_with_servers(images):
 
 # --- A rank dies ------------------------------------------------------------------------------------------------------------
 
+@pytest.mark.fast_cases("parallel1-3", "parallel4-0")
 @pytest.mark.parametrize("parallel, victim", [
     ({**ASYNC, "servers": 2}, 0),  # the server that decides
     ({**ASYNC, "servers": 2, "max_staleness": 0}, 3),

@@ -25,6 +25,7 @@ def assert_each_update_once(run_dir):
     return rows
 
 
+@pytest.mark.fast_cases("lamb")
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "lamb"])
 def test_one_worker_equals_one_rank_of_the_ring_bit_for_bit(workshop, optimizer):
     common = dict(stop__steps=15, optimizer={"kind": optimizer, "clip_norm": 0.5}, run__threads=1, model__dropout=0.3)
@@ -35,6 +36,7 @@ def test_one_worker_equals_one_rank_of_the_ring_bit_for_bit(workshop, optimizer)
     assert [e["validation_loss"] for e in evaluations(ring)] == [e["validation_loss"] for e in evaluations(server)]
 
 
+@pytest.mark.fast_cases("2")
 @pytest.mark.parametrize("servers", [1, 2])
 def test_a_replay_has_the_bits_of_the_run(workshop, servers):
     common = dict(ranks=servers + 2, stop__steps=30, evaluate__every_steps=12, run__threads=1)
@@ -105,6 +107,7 @@ def test_a_signal_to_a_worker_drains_the_run_into_a_checkpoint_and_it_goes_on(wo
     assert len(assert_each_update_once(run)) == stopped + 10
 
 
+@pytest.mark.fast_cases("3")
 @pytest.mark.parametrize("victim", [1, 3])  # a server, a worker
 def test_a_killed_rank_ends_the_job_and_the_restart_says_what_was_lost(workshop, victim):
     common = dict(ranks=4, parallel={**ASYNC, "servers": 2}, evaluate__every_epochs=0)
@@ -172,6 +175,7 @@ def test_an_order_that_the_run_cannot_follow_is_refused_before_it_begins(worksho
     assert planned.code == 1 and message in planned.err, planned
 
 
+@pytest.mark.thorough
 def test_a_replay_ends_with_its_order_if_time_may_end_the_run(workshop):
     path = write_order(workshop.folder / "order.csv", 12)
     common = dict(ranks=3, batch={"global": 16, "worker": 4}, evaluate__every_epochs=0, parallel={**ASYNC, "replay": path})
@@ -200,6 +204,7 @@ def test_a_damaged_end_of_the_record_does_not_keep_a_run_from_going_on(workshop)
     assert [row["step"] for row in arrivals(run)] == [*range(1, 16), *range(21, 31)]
 
 
+@pytest.mark.thorough
 def test_a_run_that_may_end_early_needs_no_whole_order(workshop):
     """A target ends the run, so its record is shorter than the plan."""
     common = dict(ranks=3, batch={"global": 16, "worker": 4}, evaluate__every_steps=5,
