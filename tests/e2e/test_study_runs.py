@@ -74,6 +74,8 @@ class Study:
 MIXED = "ranks_per_trial: [1, 2]\nvary: {batch.global: [32, 64]}\nrepeat: 2\n"
 
 
+@pytest.mark.fast_cases("1-repeat: 3\\n", "3-ranks_per_trial: 2\\nrepeat: 3\\n",
+                        "4-ranks_per_trial: [1, 2]\\nvary: {batch.global: [32, 64]}\\nrepeat: 2\\n")
 @pytest.mark.parametrize("ranks, text", [(1, "repeat: 3\n"), (2, "ranks_per_trial: 2\nrepeat: 3\n"), (2, MIXED), (3, MIXED),
                                          (4, MIXED), (3, "ranks_per_trial: 2\nrepeat: 3\n")])
 def test_a_queue_is_worked_off_on_any_number_of_ranks(workshop, ranks, text):
