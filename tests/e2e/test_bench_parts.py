@@ -13,10 +13,11 @@ def table(file):
         return list(csv.DictReader(lines))
 
 
+@pytest.mark.fast_cases("2")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_utilisation_goes_up_to_the_batch_that_does_not_fit(workshop, ranks):
     file = workshop.folder / "utilisation.csv"
-    result = workshop.run("bench", "utilisation", "--limit-gib", "0.05", "--seconds", "0.5", "--csv", file, ranks=ranks)
+    result = workshop.run("bench", "utilisation", "--limit-gib", "0.05", "--seconds", "0.1", "--csv", file, ranks=ranks)
     assert result.code == 0, result
     rows = table(file)
     sizes = [int(r["batch_per_rank"]) for r in rows]
