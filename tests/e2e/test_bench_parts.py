@@ -103,6 +103,7 @@ def test_sharded_state_is_measured(workshop, data_sets):  # noqa: F811
     assert result.code == 0 and "without all-reduce" in result.out, result
 
 
+@pytest.mark.thorough
 def test_utilisation_is_that_of_whole_models(workshop, data_sets):  # noqa: F811
     workshop.data = data_sets["raw"]
     file = workshop.folder / "utilisation.csv"
@@ -114,6 +115,7 @@ def test_utilisation_is_that_of_whole_models(workshop, data_sets):  # noqa: F811
         assert float(row["samples_per_second"]) == pytest.approx(rate, rel=1e-3)
 
 
+@pytest.mark.thorough
 def test_utilisation_finds_the_batch_that_is_above_the_experiments_limit(workshop, data_sets):  # noqa: F811
     workshop.data = data_sets["raw"]
     file = workshop.folder / "utilisation.csv"
@@ -123,6 +125,7 @@ def test_utilisation_finds_the_batch_that_is_above_the_experiments_limit(worksho
     assert [r["fits"] for r in table(file)][-2:] == ["yes", "no"]
 
 
+@pytest.mark.fast_cases("changes2")
 @pytest.mark.parametrize("changes", [
     {"noise": {"small_batch": 8}},
     {"model": RESNET["model"], "evaluate": {"norm_statistics": "recomputed", "norm_samples": 16}},
@@ -137,6 +140,7 @@ def test_keys_that_do_not_change_a_steps_work_are_no_obstacle(workshop, data_set
     assert [(r["batch_per_rank"], r["fits"]) for r in table(file)] == [("1", "yes"), ("2", "yes")]
 
 
+@pytest.mark.thorough
 def test_utilisation_ends_where_recomputation_does_not_help_any_more(workshop, data_sets):  # noqa: F811
     workshop.data = data_sets["raw"]
     file = workshop.folder / "utilisation.csv"
