@@ -27,6 +27,7 @@ def of(run_dir, step):
 POINTS = {"keep": 1, "keep_at": [0, 0.3, 1, "20 steps", 40], "every_epochs": 0, "every_steps": 7}
 
 
+@pytest.mark.fast_cases("2")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_kept_checkpoints_lie_at_the_same_steps_on_any_ranks_and_over_a_resume(workshop, ranks):
     common = dict(checkpoint=POINTS, ranks=ranks)
@@ -81,6 +82,7 @@ def multiple(branch):
     return {"global": round(32 * branch.get("batch_factor", 1)), "worker": 8}
 
 
+@pytest.mark.fast_cases("adam-1", "schedule-free sgd-2")
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "schedule-free sgd"])
 def test_a_branch_of_once_the_batch_is_the_runs_own_continuation_bit_for_bit(workshop, ranks, optimizer):
