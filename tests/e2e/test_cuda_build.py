@@ -32,6 +32,7 @@ def test_no_kernel_spills_and_all_take_what_the_recorded_table_says():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 @with_cuda
 def test_kernels_for_hopper_consist_of_what_their_tiles_say():
     if not (ROOT / "bin" / "libringtrain-hopper.so").exists():
@@ -40,6 +41,7 @@ def test_kernels_for_hopper_consist_of_what_their_tiles_say():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 @with_cuda
 def test_a_build_without_cutlass_says_so_in_one_line_and_goes_on(tmp_path):
     shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
@@ -50,6 +52,7 @@ def test_a_build_without_cutlass_says_so_in_one_line_and_goes_on(tmp_path):
     assert "CUTLASS_INCLUDE := \n" in (tmp_path / "hopper.mk").read_text()
 
 
+@pytest.mark.thorough
 @with_cuda
 def test_a_sites_own_cutlass_is_taken_or_named(tmp_path):
     done = run(".ci/configure_hopper.sh", tmp_path / "hopper.mk", NVCC=setting("NVCC"), CUTLASS_HOME="/nowhere")
@@ -83,6 +86,7 @@ def test_what_keeps_cuda_out_is_an_error_when_it_was_asked_for(settings, tmp_pat
     assert not (tmp_path / "cuda.mk").exists()
 
 
+@pytest.mark.fast_cases("CUDA")
 @pytest.mark.parametrize("settings", [{"CUDA_HOME": "/nowhere"}, {"CUDA": "0"}],
                          ids=lambda settings: next(iter(settings)))
 def test_a_build_without_cuda_says_why(settings, tmp_path):
