@@ -79,7 +79,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
 
 # For these goals this make searches for no libraries. Some of them, such as `demo`, first install what is missing, and
 # then start another make, which searches for the libraries and builds.
-SIMPLE_GOALS := help setup demo study study-record test test-slurm faults fuzz sanitize simulate gpu-kit dist clean format
+SIMPLE_GOALS := help setup demo study study-record test test-rest test-all test-slurm faults fuzz sanitize simulate gpu-kit dist clean format
 BUILDING := $(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all))
 homes = $(foreach v,$(1),$(v)=$($(v)_HOME))
 # Writes a file again if its text has changed. What depends on it is then built again.
@@ -297,7 +297,7 @@ $(HEADER_CHECKS) $(SOURCE_CHECKS): build/alone/%.ok: % build/config.mk
 
 # ---- Commands ----------------------------------------------------------------------------------------------------
 
-.PHONY: all help setup demo hopper hopper-check study study-record test test-unit test-mpi test-e2e test-gpu test-slurm lint check-headers check-sources faults inputs fuzz sanitize simulate bench bundle gpu-plans gpu-kit install dist run clean format always
+.PHONY: all help setup demo hopper hopper-check study study-record test test-rest test-all test-unit test-mpi test-e2e test-gpu test-slurm lint check-headers check-sources faults inputs fuzz sanitize simulate bench bundle gpu-plans gpu-kit install dist run clean format always
 
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
@@ -305,7 +305,8 @@ help:
 	@echo "make study [PICTURES=folder]  install, build, run the scaled-down studies of configs/studies/ (about 20 minutes), report;"
 	@echo "                              again after Ctrl-C: goes on. PICTURES: class folders in place of handwritten digits"
 	@echo "make study-record REPORT=results/twins NAME=digits   keep that report in results/studies/NAME"
-	@echo "make test                     install, build, all tests (test-unit, test-mpi, test-e2e, test-gpu: one kind)"
+	@echo "make test                     install, build, the tests that find every planted fault (test-unit, test-mpi, test-e2e, test-gpu: all of one kind)"
+	@echo "make test-all                 install, build, all tests, and each header alone"
 	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (needs root, or Slurm's packages)"
 	@echo "make lint                     check the sources and pages themselves: each header alone, links, paths, style (tests/lint)"
 	@echo "make faults [SEED=1] [COUNT=1000]  cause faults 1 to COUNT of a seed in small jobs, and record the outcomes (tests/faults)"
@@ -353,9 +354,13 @@ REPORT ?= results/twins
 study-record:
 	@PYTHON="$(PYTHON)" results/study_record.sh $(REPORT) $(or $(NAME),$(error make study-record needs NAME=..., what the kept report is called))
 
-test: setup
-	@$(MAKE) --no-print-directory $(ALL_CORES) all tests
-	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e gpu slurm
+# `make test` runs the tests that find every planted fault, `make test-rest` all others, and `make test-all` both.
+TIER_test := fast
+TIER_test-rest := rest
+TIER_test-all := all
+test test-rest test-all: setup
+	@$(MAKE) --no-print-directory $(ALL_CORES) all tests $(if $(filter test,$@),,check-headers)
+	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e gpu slurm --tier $(TIER_$@)
 
 test-slurm: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all
