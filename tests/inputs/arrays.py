@@ -162,7 +162,7 @@ def label_types(a):
 def write_labels(a, file, values=None):
     values = label_types(a)[a.draw.take(label_types(a))] if values is None else values
     shape = a.draw.choice([(a.count,)] * 2 + [(a.count, 1), (1, a.count)]) if values.shape == (a.count,) else values.shape
-    file.create_dataset(a.targets, data=values.reshape(shape), dtype=values.dtype, chunks=a.draw.choice([None, None, tuple(max(1, n // 2) for n in shape)]))
+    file.create_dataset(a.targets, data=values.reshape(shape), dtype=values.dtype, chunks=a.draw.choice([None, None, tuple(max(1, n // 2) for n in shape)]) if values.size > 1 else None)
 
 
 # ---- changes: each returns a Made ------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def strike(folder, seed, number, train_too=True):
 def row_of(trial, commit):
     drawn = trial.drawn
     return {"seed": drawn.seed, "number": drawn.number, "family": drawn.family, "form": drawn.form,
-            "change": drawn.change + (f", {trial.more}" if trial.more else ""), "outcome": trial.outcome, "found": " | ".join(trial.wrong)[:300], "commit": commit}
+            "change": drawn.change + (f", {trial.more}" if trial.more else ""), "outcome": trial.outcome, "found": " ".join(" | ".join(trial.wrong)[:300].split()), "commit": commit}
 
 
 def main():

@@ -65,8 +65,8 @@ def train(prefix, run_dir, ranks=1, threads=1, split="train"):
             running = "tokens" in file and file["tokens"].ndim == 1
     except (OSError, KeyError, IndexError, ValueError, TypeError):
         running = False
-    batch = max(2, min(8, samples))
-    tree = {"name": "input", "seed": 1, "data": {"train": f"{prefix}-{split}"}, "batch": {"global": batch, "worker": max(1, batch // 2)},
+    batch = max(2, min(8, samples) // 2 * 2)
+    tree = {"name": "input", "seed": 1, "data": {"train": f"{prefix}-{split}"}, "batch": {"global": batch, "worker": batch // 2},
             "optimizer": {"kind": "sgd"}, "learning_rate": {"base": 0.02}, "stop": {"epochs": 1}, "evaluate": {"every_epochs": 0},
             "checkpoint": {"every_epochs": 0}, "run": {"dir": str(run_dir), "threads": threads, "log_every_steps": 1000}}
     if kind == "text":
@@ -78,11 +78,8 @@ def train(prefix, run_dir, ranks=1, threads=1, split="train"):
     else:
         tree["model"] = {"kind": "cnn"}
         tree["data"].update(image_size=8, resize=8, augmentation="none", flip=False)
-    batch = tree["batch"]
-    if batch["global"] % batch["worker"] != 0:
-        batch["global"] = 2 * batch["worker"]
-    if kind != "text" or not running:  # a last step takes the rest of the epoch
-        tree["stop"] = {"steps": min(200, -(-samples // batch["global"]))}
+    if not running:  # a last step takes the rest of the epoch
+        tree["stop"] = {"steps": min(200, -(-samples // batch))}
     experiment = Path(f"{run_dir}.yaml")
     experiment.parent.mkdir(parents=True, exist_ok=True)
     experiment.write_text(yaml.safe_dump(tree))
