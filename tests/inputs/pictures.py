@@ -273,7 +273,11 @@ def lists(f):
     words = f.command("--list", str(listed))
     if kind == "right":
         records = {path: (labels[f.records[path][0]], f.records[path][1]) for path in used}
-        return Made(words, wanted=Pictures(records, [str(i) for i in range(len(labels))], 6), found=len(used)), kind
+        packed = f.folder / "listed.tar"
+        with tarfile.open(packed, "w") as tar:
+            tar.add(f.root, ".")
+        return Made(words, wanted=Pictures(records, [str(i) for i in range(len(labels))], 6), found=len(used),
+                    twin=["images", str(packed), "--list", str(listed)]), kind
     return Made(words, REFUSED, says=says, named="no/such.jpg" if kind == "missing" else "list.txt"), kind
 
 
