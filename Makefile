@@ -359,7 +359,7 @@ TIER_test := fast
 TIER_test-rest := rest
 TIER_test-all := all
 test test-rest test-all: setup
-	@$(MAKE) --no-print-directory $(ALL_CORES) all tests $(if $(filter test,$@),,check-headers)
+	@$(MAKE) --no-print-directory $(ALL_CORES) all tests $(if $(filter test-all,$@),lint)
 	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e gpu slurm --tier $(TIER_$@)
 
 test-slurm: setup

@@ -61,6 +61,11 @@ def tree_of(folder, files):
     return lint.Tree(folder)
 
 
+def test_this_checkout_has_no_findings():
+    done = subprocess.run([ROOT / "tests" / "lint"], text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_good_tree_has_no_findings(tmp_path):
     tree = tree_of(tmp_path, GOOD)
     assert {check.__name__: list(check(tree)) for check in lint.CHECKS} == {check.__name__: [] for check in lint.CHECKS}
