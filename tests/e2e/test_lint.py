@@ -13,7 +13,8 @@ LOADER.exec_module(lint)
 
 GOOD = {
     "src/base/a.h": "// Says why. src/main.cpp uses it.\n#pragma once\n",
-    "src/main.cpp": '#include "base/a.h"\n',
+    "src/main.cpp": '#include "base/a.h"\nnamespace one {\nnamespace {\nclass Local {};\n}\nstruct Run {};\nclass A;\n}\n',
+    "src/run.h": "#pragma once\nnamespace two {\nclass Run final : public Base {\n  struct Local {};\n};\nstruct Local {};\n}\n",
     "src/cluster/nccl_library.cpp": "#include <nccl.h>\n",
     "README.md": "# First title\n\n[other](results/page.md#a-heading-of-it) [here](#first-title) <https://x.org/>\n",
     "results/page.md": "## A heading of `it`\n\nYour runs are in results/names/run.json or results/NAME/report.md.\n",
@@ -39,9 +40,12 @@ BAD = {
     lint.twins: ("results/study.sh", 'twins="names digits"\n', "twin digits is listed"),
     lint.planted_faults: ("src/main.cpp", "", "src/main.cpp has its line 0 times"),
     lint.code_style: ("src/base/a.h", "int a; \n", "src/base/a.h:1: spaces at the end"),
+    lint.one_class_of_a_name: ("src/two.cpp", "// a Run\nnamespace one {\ntemplate <class T>\nstruct Run {\n};\n}\n",
+                               "src/two.cpp:4: one::Run is also the name of a class at src/main.cpp:6"),
     lint.sizes: ("results/studies/x/a.csv", " " * (3 << 20), "results/studies/x: 3.00 MiB"),
 }
 OTHERS = [
+    (lint.one_class_of_a_name, "src/b.h", "namespace two {\nenum class Local { a };\n}\n", "src/run.h:6: two::Local is also the name of a class at src/b.h:2"),
     (lint.links, "README.md", "[a](results/page.md#nothing)\n", "results/page.md has no heading #nothing"),
     (lint.named_files, "README.md", "results/gone.py draws it\n", "README.md:1: results/gone.py does not exist"),
     (lint.scripts, "tests/tool.sh", "if\n", "tests/tool.sh: line 2: syntax error"),
