@@ -290,7 +290,7 @@ $(patsubst %,build/alone/%.ok,$(filter $(CUDA_PATTERNS),$(HEADERS))): INCLUDES +
 $(HEADER_CHECKS) $(SOURCE_CHECKS): | build/generated/kernel_resources.inc build/generated/devices.inc build/generated/build_info.h
 $(HEADER_CHECKS) $(SOURCE_CHECKS): build/alone/%.ok: % build/config.mk
 	@mkdir -p $(@D) && echo "$(STEP) check   $<"
-	$(Q)$(CXX) $(FLAGS) -O0 -Wno-psabi $(INCLUDES) -MMD -MP -MF $(@:.ok=.d) -MT $@ -fsyntax-only -include $< -x c++ - < /dev/null
+	$(Q)$(CXX) $(FLAGS) -O0 -Wno-psabi $(UNIT_FLAGS) $(INCLUDES) -MMD -MP -MF $(@:.ok=.d) -MT $@ -fsyntax-only -include $< -x c++ - < /dev/null
 	@touch $@
 
 -include $(shell find build/obj build/alone -name '*.d' 2> /dev/null)
