@@ -70,7 +70,9 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool res
     if (folder.empty()) continue;
     std::error_code failed;
     fs::create_directories(folder, failed);
-    if (failed) throw Error(cat(folder.string(), ": cannot make the folder: ", failed.message()));
+    if (failed)
+      throw Error(cat(folder.string(), ": cannot make the folder: ", failed.message()),
+                  advice_for_writing(failed.value(), folder.string()));
   }
   if (const std::vector<std::string> existing = matching(false); !existing.empty() && !force && !resume) {
     throw Error(cat(existing.front(), ": exists already"), "choose another --out, or overwrite it with --force");

@@ -27,6 +27,7 @@ constexpr const char* another_disk = "set run.dir (a converter: --out) to a fold
 
 std::string advice_on_full_disk(const std::string& path) {
   namespace fs = std::filesystem;
+  if (path.empty()) return cat("free some space, or ", another_disk);
   fs::path place = path;
   std::error_code failed;
   while (!place.empty() && !fs::exists(place, failed) && place != place.root_path()) place = place.parent_path();

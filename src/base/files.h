@@ -29,7 +29,9 @@ void copy_to_disk(const std::string& from, const std::string& to,
                   const std::function<void(std::int64_t bytes)>& progress);
 
 // Returns a hint for the user after a write to `path`, a file or folder that may be absent, failed with this errno. It
-// tells a full disk from a full table of inodes and from a quota. "" if there is no hint.
+// tells a full disk from a full table of inodes and from a quota. If `path` is "", it only tells a full disk from a
+// quota.
+// "" if there is no hint.
 std::string advice_for_writing(int reason, const std::string& path);
 
 // Does the same for the message of a library, which contains the system's words for a full disk or a quota.

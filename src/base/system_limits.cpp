@@ -13,6 +13,7 @@
 
 #include "base/control_groups.h"
 #include "base/error.h"
+#include "base/files.h"
 
 namespace ringtrain {
 namespace {
@@ -93,8 +94,8 @@ std::string advice_on_limits(std::string_view message) {
 std::string hint_of(const std::exception& error) {
   std::string advice = advice_on_limits(error.what());
   if (!advice.empty()) return advice;
-  const auto* own = dynamic_cast<const Error*>(&error);
-  return own != nullptr ? own->hint() : "";
+  if (const auto* own = dynamic_cast<const Error*>(&error); own != nullptr && !own->hint().empty()) return own->hint();
+  return advice_for_writing(std::string_view(error.what()), "");
 }
 
 bool may_open_files(std::int64_t count) {

@@ -23,7 +23,8 @@ std::int64_t bytes_of_process();
 // The cause is then this process or its machine, and not the file that the message names.
 std::string advice_on_limits(std::string_view message);
 
-// Returns what the user can do: the advice on limits if there is any, otherwise the error's own hint, or "".
+// Returns what the user can do: the advice on limits if there is any, otherwise the error's own hint, or advice on a
+// full disk or a quota. "": there is nothing.
 std::string hint_of(const std::exception& error);
 
 // Returns whether this process may have so many files open, in all. Raises the soft limit if it is lower, because the

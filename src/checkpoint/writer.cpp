@@ -63,7 +63,9 @@ CheckpointCost write_timed(const std::string& path, const Checkpoint& checkpoint
   const double begin = now_seconds();
   std::error_code code;
   fs::create_directories(fs::path(path).parent_path(), code);
-  if (code) throw Error(cat(fs::path(path).parent_path().string(), ": cannot make the folder: ", code.message()));
+  if (code)
+    throw Error(cat(fs::path(path).parent_path().string(), ": cannot make the folder: ", code.message()),
+                advice_for_writing(code.value(), path));
   write_checkpoint(path, checkpoint, progress);
   return {static_cast<std::int64_t>(fs::file_size(path, code)), now_seconds() - begin};
 }

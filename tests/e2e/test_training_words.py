@@ -148,7 +148,7 @@ def test_a_study_works_in_a_folder_of_any_name(toy, name):
     with open(os.path.join(folder, b"toy.yaml"), "wb") as out:
         out.write((toy / "toy.yaml").read_bytes())
     with open(os.path.join(folder, b"study.yaml"), "wb") as out:
-        out.write(b"name: odd-study\nexperiment: toy.yaml\nvary: {learning_rate.base: [0.01, 0.02]}\nlimits: {steps: 2}\n")
+        out.write(b"name: odd-study\nexperiment: toy.yaml\nvary: {learning_rate.base: [0.01, 0.02]}\nlimits: {samples: 128}\n")
     done = subprocess.run([os.fsencode(PROGRAM), b"study", os.path.join(folder, b"study.yaml")], cwd=folder, capture_output=True,
                           env=environment(), timeout=120)
     assert done.returncode == 0, done
