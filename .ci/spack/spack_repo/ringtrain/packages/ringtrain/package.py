@@ -36,7 +36,7 @@ class Ringtrain(MakefilePackage, CudaPackage):
     depends_on("git", type="build")
 
     depends_on("mpi")
-    depends_on("hdf5~mpi")
+    depends_on("hdf5@1.10.6:~mpi")
     depends_on("yaml-cpp")
     depends_on("onednn")
     depends_on("libjpeg-turbo")
