@@ -37,6 +37,7 @@ def test_utilisation_goes_up_to_the_batch_that_does_not_fit(workshop, ranks):
     assert_drawn(file)
 
 
+@pytest.mark.thorough
 def test_utilisation_of_an_experiments_model_up_to_a_stated_batch(workshop, data_sets):  # noqa: F811
     workshop.data = data_sets["raw"]
     file = workshop.folder / "utilisation.csv"
@@ -48,6 +49,7 @@ def test_utilisation_of_an_experiments_model_up_to_a_stated_batch(workshop, data
 SMALL = {**CROPPED, "model": {"kind": "cnn"}, "data__prefetch": 1}
 
 
+@pytest.mark.thorough
 def test_components_are_removed_in_turn(workshop, data_sets):  # noqa: F811
     for encoding, ranks in (("jpeg", 2), ("raw", 1)):
         workshop.data = data_sets[encoding]

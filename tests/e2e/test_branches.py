@@ -122,6 +122,7 @@ def test_a_branch_with_twice_the_batch_takes_the_same_samples_in_half_the_steps(
     assert_close(own, one)
 
 
+@pytest.mark.thorough
 def test_a_branch_is_resumed_from_its_own_checkpoints(workshop, parent):
     keys = dict(branch={"batch_factor": 2, "rate_factor": 2, "samples": 576}, checkpoint={"every_steps": 2})
     whole = branch(workshop, "whole", parent, "20steps", **keys)

@@ -86,7 +86,7 @@ def test_what_keeps_cuda_out_is_an_error_when_it_was_asked_for(settings, tmp_pat
     assert not (tmp_path / "cuda.mk").exists()
 
 
-@pytest.mark.fast_cases("CUDA")
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [{"CUDA_HOME": "/nowhere"}, {"CUDA": "0"}],
                          ids=lambda settings: next(iter(settings)))
 def test_a_build_without_cuda_says_why(settings, tmp_path):

@@ -45,6 +45,7 @@ def test_names_on_1_2_and_4_ranks(workshop):
     assert_same_on_all(workshop, [2, 4], communication__bucket_mib=0.001, noise={"small_batch": 8, "groups": "kind"}, **NAMES)
 
 
+@pytest.mark.thorough
 def test_a_pass_on_each_of_8_ranks(workshop):
     assert_same_on_all(workshop, [8], **NAMES)
 

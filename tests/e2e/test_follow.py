@@ -532,6 +532,7 @@ def test_mlperfs_checker_accepts_the_log_of_an_imagenet_run(mlperf, tmp_path):
     assert log.read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_mlperfs_checker_accepts_sgd_and_refuses_what_we_say_it_refuses(mlperf, tmp_path):
     sgd = {"optimizer.kind": "sgd", "optimizer.weight_decay": 0.0001, "learning_rate.base": 10.0}
     follow(imagenet_run(tmp_path / "sgd", **sgd), "--mllog", tmp_path / "sgd.txt")

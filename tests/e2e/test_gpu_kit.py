@@ -10,6 +10,8 @@ import pytest
 
 from conftest import ROOT, last_step, built_with_cuda
 
+pytestmark = pytest.mark.thorough
+
 CONFIG = ROOT / "build" / "cuda.mk"
 NAME = "ringtrain-gpu-kit"
 UNPACK = f"import tarfile; tarfile.open('build/{NAME}.tar.xz').extractall"

@@ -45,6 +45,7 @@ def test_a_rank_that_stands_still_before_mpi_is_up_ends_the_job(workshop, preloa
     assert_gone(job)
 
 
+@pytest.mark.thorough
 def test_a_rank_that_stands_still_before_the_watchdog_meets_ends_the_job(workshop, preload):
     # Rank 1 is stopped at its first message after MPI's own start.
     env = with_rules(preload, f"call=send,rank=1,from=1,do=signal:{int(signal.SIGSTOP)}", RINGTRAIN_START_SECONDS="3")

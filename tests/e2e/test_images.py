@@ -111,6 +111,7 @@ def test_accumulation_does_not_change_the_result(images, experiment):
     same(whole, pieces)
 
 
+@pytest.mark.thorough
 def test_the_size_of_virtual_workers_is_part_of_the_experiment(images):
     fours, eights = (images.train(f"worker-{n}", **{**RESNET, "batch": {"global": 16, "worker": n}}) for n in (4, 8))
     assert steps(fours)[0]["loss"] != pytest.approx(steps(eights)[0]["loss"], rel=1e-4)

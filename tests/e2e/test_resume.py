@@ -354,6 +354,7 @@ def test_an_earlier_experiment_is_kept_however_often_it_changes_at_a_step(worksh
     assert limits == [0, 1000]
 
 
+@pytest.mark.thorough
 def test_a_runs_folder_goes_on_and_not_the_newest_run(workshop):
     """The run can be named by its folder, by the experiment.yaml in it, and by a link to the folder."""
     older = workshop.train("older", ranks=2, stop__steps=4)

@@ -198,7 +198,7 @@ TEST_F(NormSpanTraining, TheCurveIsThatOfOneRank) {
     const auto span = static_cast<std::int64_t>(session().size());
     EXPECT_EQ(shared.plan.batch.span, span) << "an odd number of workers";
     EXPECT_EQ(shared.plan.batch.micro_batch * shared.plan.batch.accumulation, 4 * workers / span);
-    expect_curve(shared.steps(20), alone.steps(20), 5);
+    expect_curve(shared.steps(8), alone.steps(8), 5);
     expect_running_statistics_of_one_rank(e, false);
   }
 }

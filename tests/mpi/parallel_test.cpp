@@ -161,12 +161,12 @@ TEST_P(SharesByPrecision, GiveTheFirstGradientOfTheRing) {
 TEST_P(SharesByPrecision, GiveTheCurveOfTheRingOnImages) {
   const Settings keys = {"precision=" + precision_};
   TrainingRank ring(images(keys), false);
-  const auto expected = ring.steps(20);
+  const auto expected = ring.steps(8);
   const std::vector<Settings> all = ways();
   for (const Settings& way : {all.front(), all.back()}) {
     SCOPED_TRACE(way.back());
     TrainingRank rank(images(joined(keys, way)), false);
-    const auto reports = rank.steps(20);
+    const auto reports = rank.steps(8);
     for (std::size_t i = 0; i < reports.size(); ++i)
       ASSERT_NEAR(reports[i].loss, expected[i].loss, 1e-2 * expected[i].loss) << i;
   }
@@ -187,12 +187,12 @@ TEST_F(Shares, GiveTheCurveOfTheRing) {
     const Settings common = joined(optimizer, {"communication.bucket_mib=0.002"});
     TrainingRank ring(experiment("names", common), false);
     const std::vector<float> initial = ring.weights();
-    const auto expected = ring.steps(20);
+    const auto expected = ring.steps(8);
     const Checkpoint of_ring = ring.snapshot();
     for (const Settings& way : ways()) {
       SCOPED_TRACE(optimizer[0] + " " + way.back());
       TrainingRank rank(experiment("names", joined(common, way)), false);
-      const auto reports = rank.steps(20);
+      const auto reports = rank.steps(8);
       for (std::size_t i = 0; i < reports.size(); ++i) {
         const double tolerance = i == 0 ? 1e-6 : 1e-4;
         ASSERT_NEAR(reports[i].loss, expected[i].loss, tolerance * expected[i].loss) << i;

@@ -10,14 +10,14 @@ namespace ringtrain {
 namespace {
 
 TEST_F(PipelineTest, LstmWithDropoutAndClipping) {
-  expect_same_run(text("names", {}), 20, 1e-4);
+  expect_same_run(text("names", {}), 8, 1e-4);
 }
 TEST_F(PipelineTest, MaskedBlanksAreCountedOnce) {
   expect_same_run(text("names", {"data.blanks=masked", "batch.micro=1"}), 5, 1e-4);
 }
 TEST_F(PipelineTest, CarriedStateStaysWithItsLayers) {
   Settings settings = streams;
-  expect_same_run(text("text", settings), 20, 1e-4);
+  expect_same_run(text("text", settings), 8, 1e-4);
 }
 TEST_F(PipelineTest, LarsAndLambHaveTheirTensorsNorms) {
   expect_same_run(text("names", {"optimizer.kind=lars", "optimizer.trust_coefficient=0.5"}), 5, 1e-4);
@@ -29,10 +29,10 @@ TEST_F(PipelineTest, AveragedWeightsAreTheSame) {
                   5, 1e-4);
 }
 TEST_F(PipelineTest, ResNetWithBatchNormByWorker) {
-  expect_same_run(images("{kind: resnet, depth: 18, width: 16, stem: small}", {"learning_rate.base=0.001"}), 20, 2e-3);
+  expect_same_run(images("{kind: resnet, depth: 18, width: 16, stem: small}", {"learning_rate.base=0.001"}), 8, 2e-3);
 }
 TEST_F(PipelineTest, SmallCnn) {
-  expect_same_run(images("{kind: cnn}", {}), 20, 1e-4);
+  expect_same_run(images("{kind: cnn}", {}), 8, 1e-4);
 }
 TEST_F(PipelineTest, AlexNetWithDropout) {
   expect_same_run(images("{kind: alexnet, dropout: 0.5}", {}), 1, 1e-4, 1e-5, {"1f1b"});  // 20 million weights
