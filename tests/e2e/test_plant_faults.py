@@ -21,11 +21,12 @@ def test_every_planted_fault_has_a_test_in_the_fast_tier(module):
     for program in module.UNIT, module.MPI:
         if not (ROOT / program).exists():
             pytest.skip(f"{program} is not built")
-    # pytest collects the tests of all files at once, which takes seconds.
-    done = subprocess.run([sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "not thorough", "tests/e2e"],
-                          cwd=ROOT, capture_output=True, text=True, timeout=120)
+    # One pytest collects the tests of all files at once, because its start takes seconds.
+    files = sorted({f"tests/e2e/{fault.tests.split()[0]}.py" for fault in module.FAULTS if fault.program == module.E2E})
+    done = subprocess.run([sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "not thorough", *files],
+                          cwd=ROOT, capture_output=True, text=True, timeout=300)
     collected = [line.lower() for line in done.stdout.splitlines() if "::" in line]
-    assert len(collected) > 300, done.stdout + done.stderr
+    assert len(collected) > 100, done.stdout + done.stderr
     lacking = []
     for fault in module.FAULTS:
         if fault.program == module.E2E:
