@@ -23,6 +23,7 @@ def test_plan_says_what_a_step_moves_through_a_described_gpus_memory(workshop):
     assert "memory traffic" not in on_cpu.out and "bound  " not in on_cpu.out
 
 
+@pytest.mark.thorough
 def test_plan_takes_what_a_search_has_kept_and_says_when_it_cannot(workshop):
     plans = workshop.folder / "plans"
     plans.mkdir()
@@ -32,6 +33,7 @@ def test_plan_takes_what_a_search_has_kept_and_says_when_it_cannot(workshop):
     assert f"{plans}/fusions: line 1 of the table of fusions is not understood" in result.text
 
 
+@pytest.mark.thorough
 def test_plan_shows_the_stages_of_a_pipeline_on_gpus(workshop):
     cache = {"XDG_CACHE_HOME": str(workshop.folder / "cache")}
     words = ["--device", "h200", "--ranks", "4", "parallel.kind=pipeline", "parallel.stages=2", "batch.micro=2"]
@@ -42,6 +44,7 @@ def test_plan_shows_the_stages_of_a_pipeline_on_gpus(workshop):
     assert re.search(r"to stage 1: .* of activations a micro-batch, .* of gradients back", section)
 
 
+@pytest.mark.thorough
 def test_plan_refuses_what_does_not_fit_into_the_gpu(workshop):
     """With memory.limit_gib 0, the limit is the memory of the GPU. Weights, gradients and Adam's state need 192 GiB,
     which is more than an H200 has."""

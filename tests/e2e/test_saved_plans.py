@@ -8,6 +8,8 @@ import pytest
 
 from conftest import PROGRAM, ROOT, built_with_cuda
 
+pytestmark = pytest.mark.thorough
+
 DESCRIPTIONS = ROOT / "src/backend/cuda/device/descriptions"
 
 

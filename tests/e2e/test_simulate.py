@@ -37,6 +37,7 @@ def compiled_without_simgrid(name, files, folder):
     return made
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not CONFIG.exists(), reason="the build is not here")
 def test_the_list_of_sources_has_all_that_the_simulation_calls(tmp_path):
     folders = {}
