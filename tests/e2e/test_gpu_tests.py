@@ -65,8 +65,8 @@ def test_the_others_are_run_by_a_process_of_their_own(tmp_path, monkeypatch, cap
     monkeypatch.setenv("GTEST_FILTER", f"{LOST}:CudaKernelsPool.Average*:CudaKernelsSequence.*")
     if not GPU_TESTS.exists():
         pytest.skip("build/tests/gpu_tests is not built")
-    _, counts, _, failures, slowest = runner.run_suite(*next(runner.suites(["gpu"], None)))
+    _, counts, _, failures, _ = runner.run_suite(*next(runner.suites(["gpu"], None)))
     shown = capsys.readouterr().out
     assert counts["failed"] == 1 and counts["skipped"] == 0 and counts["passed"] >= 4, shown
-    assert len(failures) == 1 and LOST in failures[0] and len(slowest) >= 5
+    assert len(failures) == 1 and LOST in failures[0]
     assert f"failed: {LOST}" in shown and "in a process of their own" in shown
