@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT, last_step, built_with_cuda
+from conftest import ROOT, built_with_cuda, last_step
 
 pytestmark = pytest.mark.thorough
 

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from conftest import ROOT, built_with_cuda
+from conftest import built_with_cuda
 
 pytestmark = pytest.mark.skipif(not built_with_cuda(), reason="this build is without CUDA")
 

@@ -1,6 +1,6 @@
-// Everything that is compiled with CUDA's headers is a library of its own, libringtrain-cuda.so: the runtime device, its
-// kernels, cuDNN's front end and the table of NCCL's functions. The program opens it when a GPU is there or is planned
-// for. So the program can be built without CUDA, and a change of CUDA compiles only the library again.
+// Everything that is compiled with CUDA's headers is a library of its own, libringtrain-cuda.so: the runtime device,
+// its kernels, cuDNN's front end and the table of NCCL's functions. The program opens it when a GPU is there or is
+// planned for. So the program can be built without CUDA, and a change of CUDA compiles only the library again.
 #pragma once
 
 #include <memory>
