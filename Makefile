@@ -67,8 +67,9 @@ KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp)
 CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/device/planner% backend/cuda/dnn/plans% cluster/nccl_library%)
 # Of these folders, bin/ringtrain-data needs these files only.
 SHARED_SOURCES := src/config/batch_course.cpp src/cluster/slurm_job.cpp src/cluster/launcher_check.cpp
-# These files have flags of their own, are compiled again for each commit, or are shared. Names in tests collide.
-ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/backend/cuda/device/cuda_library.cpp src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp tests/%
+# These files have flags of their own, are compiled again for each commit, or belong to several programs.
+ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/backend/cuda/device/cuda_library.cpp src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp \
+  tests/emulation/% tests/fuzz/% tests/bench/% tests/unit/image_reference.cpp tests/unit/cuda_kernels_% tests/unit/cuda_occupancy_test.cpp
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
 KERNEL_TESTS := $(filter-out %_launch_test.cpp,$(wildcard tests/unit/cuda_kernels_*_test.cpp)) # they run on GPUs, too
@@ -115,7 +116,7 @@ DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% $(SHARED_SOURCES),$(LIB
 INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(UTF8PROC_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
 # Code that computes no tensors is compiled with -O1, which takes less time.
 COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% build/unity/src_$(f)-%) \
-  data_prep/% build/unity/data_prep% $(foreach f,unit mpi gpu fuzz,tests/$(f)/%)
+  data_prep/% build/unity/data_prep% $(foreach f,unit mpi gpu fuzz,tests/$(f)/% build/unity/tests_$(f)-%)
 # Errors name their place as src/FILE in both ways of building. GCC takes a unit for the only file that uses a type, and
 # warns of types in anonymous namespaces.
 UNIT_FLAGS := -fmacro-prefix-map=./= $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage)

@@ -20,7 +20,7 @@
 namespace ringtrain::cuda {
 namespace {
 
-constexpr std::int64_t kCount = 1'000'003;
+constexpr std::int64_t kSummedElements = 1'000'003;
 constexpr std::int64_t kBucket = 131'072;
 
 class GpuRanks : public testing::TestWithParam<std::string> {
@@ -57,9 +57,9 @@ class GpuRanks : public testing::TestWithParam<std::string> {
     gpu().copy(to, from.data(), std::ssize(from) * 4, CopyKind::to_device, gpu().compute_stream());
   }
   std::vector<float> from_gpu(const float* from) {
-    std::vector<float> values(kCount);
+    std::vector<float> values(kSummedElements);
     const Event end = gpu().make_event();
-    gpu().copy(values.data(), from, kCount * 4, CopyKind::to_host, gpu().compute_stream());
+    gpu().copy(values.data(), from, kSummedElements * 4, CopyKind::to_host, gpu().compute_stream());
     gpu().record(end, gpu().compute_stream());
     gpu().synchronize(end, [&] { sums_->poll(); });
     return values;
@@ -77,20 +77,20 @@ float value(std::int64_t i, int rank, int step) {
 }
 
 TEST_P(GpuRanks, BucketsAreSummedExactlyForSeveralSteps) {
-  auto* const vector = static_cast<float*>(sums_->allocate(kCount * 4));
-  GradientReducer reducer(*sums_, {vector, kCount}, kBucket);
-  std::vector<float> mine(kCount);
+  auto* const vector = static_cast<float*>(sums_->allocate(kSummedElements * 4));
+  GradientReducer reducer(*sums_, {vector, kSummedElements}, kBucket);
+  std::vector<float> mine(kSummedElements);
   for (int step = 0; step < 5; ++step) {
-    for (std::int64_t i = 0; i < kCount; ++i) mine[static_cast<std::size_t>(i)] = value(i, session().rank(), step);
+    for (std::int64_t i = 0; i < kSummedElements; ++i) mine[static_cast<std::size_t>(i)] = value(i, session().rank(), step);
     reducer.begin();
     to_gpu(mine, vector);
-    for (std::int64_t watermark = 0; watermark < kCount; watermark += 77'777 + 1000 * session().rank())
+    for (std::int64_t watermark = 0; watermark < kSummedElements; watermark += 77'777 + 1000 * session().rank())
       reducer.ready(watermark);
     std::vector<double> counters = {1, session().rank() + 0.5};
     reducer.finish(counters);
     const std::vector<float> sums = from_gpu(vector);
     std::int64_t wrong = 0;
-    for (std::int64_t i = 0; i < kCount; ++i) {
+    for (std::int64_t i = 0; i < kSummedElements; ++i) {
       float expected = 0;
       for (int r = 0; r < session().size(); ++r) expected += value(i, r, step);
       wrong += sums[static_cast<std::size_t>(i)] != expected;
@@ -102,10 +102,10 @@ TEST_P(GpuRanks, BucketsAreSummedExactlyForSeveralSteps) {
 }
 
 TEST_P(GpuRanks, SumsOfAnyValuesHaveTheSameBitsOnAllRanksAndEachTime) {
-  auto* const vector = static_cast<float*>(sums_->allocate(kCount * 4));
-  GradientReducer reducer(*sums_, {vector, kCount}, kBucket);
-  std::vector<float> mine(kCount), first;
-  for (std::int64_t i = 0; i < kCount; ++i)
+  auto* const vector = static_cast<float*>(sums_->allocate(kSummedElements * 4));
+  GradientReducer reducer(*sums_, {vector, kSummedElements}, kBucket);
+  std::vector<float> mine(kSummedElements), first;
+  for (std::int64_t i = 0; i < kSummedElements; ++i)
     mine[static_cast<std::size_t>(i)] = static_cast<float>(std::sin(static_cast<double>(i * (session().rank() + 2))));
   for (int repetition = 0; repetition < 2; ++repetition) {
     reducer.begin();
@@ -126,15 +126,15 @@ TEST_P(GpuRanks, SumsOfAnyValuesHaveTheSameBitsOnAllRanksAndEachTime) {
 }
 
 TEST_P(GpuRanks, WeightsOfRank0ReachAllRanks) {
-  auto* const vector = static_cast<float*>(sums_->allocate(kCount * 4));
-  std::vector<float> mine(kCount), of_rank_0(kCount);
-  for (std::int64_t i = 0; i < kCount; ++i) {
+  auto* const vector = static_cast<float*>(sums_->allocate(kSummedElements * 4));
+  std::vector<float> mine(kSummedElements), of_rank_0(kSummedElements);
+  for (std::int64_t i = 0; i < kSummedElements; ++i) {
     mine[static_cast<std::size_t>(i)] = value(i, session().rank(), 3);
     of_rank_0[static_cast<std::size_t>(i)] = value(i, 0, 3);
   }
   to_gpu(mine, vector);
   broadcasting_ = true;
-  sums_->broadcast_vector({vector, kCount}, 0);
+  sums_->broadcast_vector({vector, kSummedElements}, 0);
   EXPECT_EQ(from_gpu(vector), of_rank_0);
   broadcasting_ = false;
   sums_->release(vector);
@@ -155,13 +155,13 @@ TEST(GpuRanksAbort, ARankThatDoesNotComeIsNamedByItsBucketAndTheDeviceLives) {
     GTEST_SKIP() << "needs NCCL and a GPU for each rank, or NCCL_HOSTID";
   const auto ring = make_mpi_communicator(session().job(), 1 << 17);
   const auto sums = make_nccl_communicator(nccl_api(), gpu(), *ring, {.timeout_seconds = 3});
-  auto* const vector = static_cast<float*>(sums->allocate(kCount * 4));
-  sums->sum(std::span<float>(vector, kCount));  // this sum of all ranks makes the connections
+  auto* const vector = static_cast<float*>(sums->allocate(kSummedElements * 4));
+  sums->sum(std::span<float>(vector, kSummedElements));  // this sum of all ranks makes the connections
   const Event end = gpu().make_event();
   std::string error;
   const double begin = now_seconds();
   if (session().rank() != session().size() - 1) try {
-      sums->sum(std::span<float>(vector, kCount));
+      sums->sum(std::span<float>(vector, kSummedElements));
       gpu().record(end, gpu().compute_stream());
       gpu().synchronize(end, [&] { sums->poll(); });
     } catch (const Error& e) {

@@ -13,7 +13,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t kChunkBytes = 1 << 18;    // MPI libraries send such long messages when the receiver is ready
+constexpr std::size_t kGroupChunkBytes = 1 << 18;    // MPI libraries send such long messages when the receiver is ready
 constexpr std::size_t kManyValues = 3'000'000;  // one poll() of the ring does not finish such a sum
 
 std::vector<float> sums_over(const std::vector<int>& ranks, std::size_t count) {
@@ -40,7 +40,7 @@ void expect_right_sums(Communicator& ring, const std::vector<int>& ranks) {
 // Puts all ranks of the job into a new group and expects the group to work.
 void expect_that_the_job_works() {
   const RankGroup all = *session().job().split(0);
-  expect_right_sums(*make_mpi_communicator(all, kChunkBytes), ranks_of([](int) { return 0; }, 0));
+  expect_right_sums(*make_mpi_communicator(all, kGroupChunkBytes), ranks_of([](int) { return 0; }, 0));
 }
 
 TEST(Groups, EachSumsOverItsOwnRanksAndTheOthersStayOut) {
@@ -103,7 +103,7 @@ TEST(Groups, ARankThatFailsEndsWhateverTheOthersOfItsGroupWaitFor) {
   std::vector<double> counters(3);
   for (int action = 0; action < 8; ++action) {
     const RankGroup group = *session().job().split(0);
-    const auto ring = make_mpi_communicator(group, kChunkBytes);
+    const auto ring = make_mpi_communicator(group, kGroupChunkBytes);
     const std::pair<const char*, std::function<void()>> actions[] = {
         {"a sum", [&] { ring->sum(std::span(many)); }},
         {"a sum of counters", [&] { ring->sum(std::span(counters)); }},
@@ -111,7 +111,7 @@ TEST(Groups, ARankThatFailsEndsWhateverTheOthersOfItsGroupWaitFor) {
         {"a broadcast", [&] { ring->broadcast(std::as_writable_bytes(std::span(many)), 0); }},
         {"a gathering", [&] { ring->gather(few, group.rank() == 0 ? std::span(all) : std::span<float>(), 0); }},
         {"a scattering", [&] { ring->scatter(group.rank() == 0 ? std::span(all) : std::span<float>(), few, 0); }},
-        {"making a communicator", [&] { make_mpi_communicator(group, kChunkBytes); }},
+        {"making a communicator", [&] { make_mpi_communicator(group, kGroupChunkBytes); }},
         {"a split", [&] { group.split(0); }}};
     expect_failure_for_all(group, *ring, actions[action].second, actions[action].first);
     EXPECT_THROW(ring->sum(std::span(few)), Error) << "after abort()";
@@ -124,7 +124,7 @@ TEST(Groups, OneThatFailsInTheMiddleOfASumLeavesTheOthersAlone) {
   const std::vector<int> ranks = ranks_of([](int r) { return r % 2; }, me % 2);
   for (int repetition = 0; repetition < 3; ++repetition) {
     const RankGroup group = *session().job().split(me % 2);
-    const auto ring = make_mpi_communicator(group, kChunkBytes);
+    const auto ring = make_mpi_communicator(group, kGroupChunkBytes);
     std::vector<float> values = exact_values(me, kManyValues);
     std::vector<double> counters(5, 1);
     if (me % 2 == 1) {
@@ -149,7 +149,7 @@ TEST(Groups, OneThatFailsInTheMiddleOfASumLeavesTheOthersAlone) {
 
 TEST(Groups, ASumThatAnExceptionLeavesBehindIsNoLongerInItsMemory) {
   const RankGroup group = *session().job().split(0);
-  const auto ring = make_mpi_communicator(group, kChunkBytes);
+  const auto ring = make_mpi_communicator(group, kGroupChunkBytes);
   try {
     std::vector<float> values = exact_values(session().rank(), kManyValues);
     const auto sum = ring->start_sum(std::span(values));
@@ -165,7 +165,7 @@ TEST(Groups, ASumThatAnExceptionLeavesBehindIsNoLongerInItsMemory) {
 
 TEST(Groups, ASumThroughHostMemoryFailsWithItsGroup) {
   const RankGroup group = *session().job().split(0);
-  const auto ring = make_mpi_communicator(group, kChunkBytes);
+  const auto ring = make_mpi_communicator(group, kGroupChunkBytes);
   cuda::HostDevice device{cuda::HostDeviceOptions{}};
   const auto sums = make_staged_communicator(device, *ring);
   auto* const vector = static_cast<float*>(sums->allocate(4000));
@@ -183,7 +183,7 @@ TEST(Groups, ASumThroughHostMemoryFailsWithItsGroup) {
 
 TEST(Groups, TheWatchdogEndsTheRunOfItsGroupAndNotTheJob) {
   const RankGroup group = *session().job().split(session().rank() % 2);
-  const auto ring = make_mpi_communicator(group, kChunkBytes);
+  const auto ring = make_mpi_communicator(group, kGroupChunkBytes);
   const std::vector<int> ranks = ranks_of([](int r) { return r % 2; }, session().rank() % 2);
   {
     Watchdog watchdog(group, session().rank() % 2 == 0 ? 0.3 : 0);
@@ -208,12 +208,12 @@ TEST(Groups, TheJobItselfHasNoFailuresOfItsOwn) {
   EXPECT_TRUE(session().job().ends_job());
   session().job().fail("nobody hears this");
   EXPECT_FALSE(session().job().failed());
-  const auto ring = make_mpi_communicator(session().job(), kChunkBytes);
+  const auto ring = make_mpi_communicator(session().job(), kGroupChunkBytes);
   ring->abort("main() ends the job");
   // abort() also returns for a part of the job that ends with the job, although the part's other ranks do not call it.
   const std::optional<RankGroup> part = session().job().part(0);
   EXPECT_TRUE(part->ends_job());
-  const auto over_part = make_mpi_communicator(*part, kChunkBytes);
+  const auto over_part = make_mpi_communicator(*part, kGroupChunkBytes);
   if (session().rank() == 0) over_part->abort("main() ends the job");
   expect_right_sums(*over_part, ranks_of([](int) { return 0; }, 0));
   expect_right_sums(*ring, ranks_of([](int) { return 0; }, 0));

@@ -11,13 +11,13 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t samples = 72, group = 3;
+constexpr std::int64_t normed_samples = 72, group = 3;
 
 class NormRecomputationTest : public TrainerTest {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(TrainerTest::SetUp());
-    write_image_shards((folder_ / "images").string(), raw_images(samples, 8, 8), 2);
+    write_image_shards((folder_ / "images").string(), raw_images(normed_samples, 8, 8), 2);
   }
   // Twelve virtual workers of three samples fill a batch on 1, 2, 3 and 4 ranks.
   Experiment experiment(const Settings& more = {}) const {

@@ -19,7 +19,7 @@ BatchConfig config(std::int64_t global, std::int64_t worker, std::int64_t micro 
 }
 
 // Returns the error as "what | hint", or "no error".
-std::string refusal(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred = 64,
+std::string plan_refusal(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred = 64,
                     bool whole_workers = false) {
   try {
     batch_plan(batch, ranks, preferred, whole_workers);
@@ -94,28 +94,28 @@ TEST(BatchPlan, GoyalsBatchIsTheSameOn256On8AndOnOneRank) {
 
 TEST(BatchPlan, RefusalsSayWhatWouldWork) {
   EXPECT_EQ(
-      refusal(config(4096, 100), 1),
+      plan_refusal(config(4096, 100), 1),
       "batch.worker 100 does not divide batch.global 4096 | Values of batch.worker that do: 1, 8, 16, 32, 64, 128, "
       "256, 512, 1024.");
-  EXPECT_EQ(refusal(config(256, 32), 3),
+  EXPECT_EQ(plan_refusal(config(256, 32), 3),
             "3 ranks do not divide the 8 virtual workers (batch.global 256 / batch.worker 32) | Numbers of ranks that "
             "do: 1, 2, 4, 8.");
-  EXPECT_EQ(refusal(config(256, 32), 16),
+  EXPECT_EQ(plan_refusal(config(256, 32), 16),
             "16 ranks do not divide the 8 virtual workers (batch.global 256 / batch.worker 32) | Numbers of ranks that "
             "do: 1, 2, 4, 8.");
-  EXPECT_EQ(refusal(config(256, 32, 48), 2),
+  EXPECT_EQ(plan_refusal(config(256, 32, 48), 2),
             "batch.micro 48 does not divide the 128 rows of each of 2 ranks | Values of batch.micro that do: 1, 2, 4, "
             "8, 16, 32, 64, 128; 0 leaves the choice to the backend.");
-  EXPECT_EQ(refusal(config(256, 32, 256), 2).substr(0, 62),
+  EXPECT_EQ(plan_refusal(config(256, 32, 256), 2).substr(0, 62),
             "batch.micro 256 does not divide the 128 rows of each of 2 rank");
-  EXPECT_EQ(refusal(config(256, 32, 16), 2, 64, true),
+  EXPECT_EQ(plan_refusal(config(256, 32, 16), 2, 64, true),
             "batch.micro 16 splits a virtual worker of 32 samples, which a model with batch norm does not allow | "
             "Values of batch.micro that work: 32 x one of 1, 2, 4.");
-  EXPECT_EQ(refusal(config(256, 32, 16), 2, 64, false), "no error");
+  EXPECT_EQ(plan_refusal(config(256, 32, 16), 2, 64, false), "no error");
   for (const BatchConfig& bad : {config(0, 1), config(8, 0), config(8, -1), config(-8, 1), config(8, 1, -1)})
-    EXPECT_NE(refusal(bad, 1).find("expected positive numbers"), std::string::npos);
-  EXPECT_NE(refusal(config(8, 1), 0).find("expected positive numbers"), std::string::npos);
-  EXPECT_NE(refusal(config(8, 1), 1, 0).find("expected positive numbers"), std::string::npos);
+    EXPECT_NE(plan_refusal(bad, 1).find("expected positive numbers"), std::string::npos);
+  EXPECT_NE(plan_refusal(config(8, 1), 0).find("expected positive numbers"), std::string::npos);
+  EXPECT_NE(plan_refusal(config(8, 1), 1, 0).find("expected positive numbers"), std::string::npos);
 }
 
 TEST(BatchPlan, RanksShareWorkersByPowersOfTwo) {
@@ -140,12 +140,12 @@ TEST(BatchPlan, RanksShareWorkersByPowersOfTwo) {
 }
 
 TEST(BatchPlan, WorkersThatRanksCannotShareAreRefused) {
-  EXPECT_EQ(refusal(config(67840, 424), 2560, 64, true),
+  EXPECT_EQ(plan_refusal(config(67840, 424), 2560, 64, true),
             "2560 ranks neither divide the 160 virtual workers (batch.global 67840 / batch.worker 424) nor can a power "
             "of two of ranks share each | Numbers of ranks that can: 1, 64, 80, 128, 160, 256, 320, 640, 1280.");
-  EXPECT_EQ(refusal(config(24, 8), 9, 64, true).substr(0, 36), "9 ranks neither divide the 3 virtual");
-  EXPECT_EQ(refusal(config(24, 8), 6, 64, false).substr(0, 36), "6 ranks do not divide the 3 virtual ");
-  EXPECT_EQ(refusal(config(24, 8, 8), 6, 64, true),
+  EXPECT_EQ(plan_refusal(config(24, 8), 9, 64, true).substr(0, 36), "9 ranks neither divide the 3 virtual");
+  EXPECT_EQ(plan_refusal(config(24, 8), 6, 64, false).substr(0, 36), "6 ranks do not divide the 3 virtual ");
+  EXPECT_EQ(plan_refusal(config(24, 8, 8), 6, 64, true),
             "batch.micro is 8, but 2 ranks share each virtual worker of 8 samples, expected 4: a pass is a rank's part "
             "of one worker | Set batch.micro=4, or 0.");
 }

@@ -17,10 +17,10 @@ namespace {
 // Tensors with their padding. Three are short. One is longer than several blocks of a device, and longer than a piece
 // that one thread of the CPU takes.
 const std::vector<ElementRange> ranges = {{0, 64}, {64, 128}, {128, 150016}, {150016, 150080}};
-constexpr std::int64_t elements = 150080;
+constexpr std::int64_t summed_elements = 150080;
 
 std::vector<float> numbers(std::uint64_t key) {
-  std::vector<float> values(elements);
+  std::vector<float> values(summed_elements);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(random_normal(key, i));
   values[70] = std::numeric_limits<float>::quiet_NaN();
   values[71] = -0.0f;
@@ -32,7 +32,7 @@ std::vector<std::uint64_t> measured(Backend& backend, const Values& all) {
   std::vector<std::unique_ptr<Vector>> vectors;
   std::vector<ChecksumRange> of_all;
   for (const std::vector<float>& values : all) {
-    vectors.push_back(backend.make_vector(elements));
+    vectors.push_back(backend.make_vector(summed_elements));
     backend.copy_from_host(values, *vectors.back(), 0);
     for (const ElementRange& range : ranges) of_all.push_back({vectors.back().get(), range.begin, range.end});
   }
@@ -100,9 +100,9 @@ TEST(Checksums, ValuesThatChangePlacesShow) {
 TEST(Checksums, ADeviceQueuesAKernelForEachVectorAndTheHostDoesNotWait) {
   cuda::HostDevice device({.order = {cuda::RunOrder::Kind::latest, 0}});
   const auto backend = cuda::make_backend(device, {});
-  const auto a = backend->make_vector(elements), b = backend->make_vector(elements);
+  const auto a = backend->make_vector(summed_elements), b = backend->make_vector(summed_elements);
   const auto checksums = backend->make_checksums(
-      std::vector<ChecksumRange>{{a.get(), 0, 64}, {a.get(), 64, elements}, {b.get(), 0, elements}});
+      std::vector<ChecksumRange>{{a.get(), 0, 64}, {a.get(), 64, summed_elements}, {b.get(), 0, summed_elements}});
   device.clear_calls();
   checksums->start();
   std::vector<std::string> calls;

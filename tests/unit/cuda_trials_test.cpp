@@ -11,9 +11,9 @@ namespace ringtrain::cuda {
 namespace {
 
 // Counts the operations whose first input has nothing but zeros.
-class WatchingDevice : public HostDevice {
+class ZeroWatchingDevice : public HostDevice {
  public:
-  WatchingDevice() : HostDevice({.times = true}) {}
+  ZeroWatchingDevice() : HostDevice({.times = true}) {}
   void run(const DnnPlan& plan, std::span<void* const> tensors, void* workspace, Stream stream) override {
     finish_all();
     const DnnTensor input = plan.operation().tensors().front();
@@ -27,7 +27,7 @@ class WatchingDevice : public HostDevice {
 
 TEST(CudaTrials, AreTimedOnNumbersThatAreNotZero) {
   const Task task = image_task(small_resnet(18, 8, "small", 16), 4, 4, 2);
-  WatchingDevice device;
+  ZeroWatchingDevice device;
   FusionTable table;
   make_backend(device, {.fusions = &table})
       ->compile(task.graph, task.micro_batch, Precision::bf16, PassMode::training, task.group);

@@ -14,7 +14,7 @@ NoiseSummary summary() {
           .characters_per_sample = 8};
 }
 
-bool contains(const std::string& text, const std::string& part) {
+bool has_part(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -39,10 +39,10 @@ TEST(NoiseSummary, LeavesOutBatchesThatAreNoWholeNumber) {
 
 TEST(NoiseSummary, SaysBothUnitsTheIntervalAndTheTrainingSetsOwnValue) {
   const std::string text = describe(summary());
-  EXPECT_TRUE(contains(text, "150; 95 % from 120 to unbounded")) << text;
-  EXPECT_TRUE(contains(text, "1,200 (8 count in a sample)")) << text;
+  EXPECT_TRUE(has_part(text, "150; 95 % from 120 to unbounded")) << text;
+  EXPECT_TRUE(has_part(text, "1,200 (8 count in a sample)")) << text;
   EXPECT_DOUBLE_EQ(summary().scale_of_training_set(), 300.0 / (2 + 300.0 / 100));
-  EXPECT_TRUE(contains(text, "60 samples, |G|^2 5 (of the mean gradient of all 100)")) << text;
+  EXPECT_TRUE(has_part(text, "60 samples, |G|^2 5 (of the mean gradient of all 100)")) << text;
 }
 
 TEST(NoiseSummary, PredictsNothingWhereTheGradientIsLost) {
@@ -50,20 +50,20 @@ TEST(NoiseSummary, PredictsNothingWhereTheGradientIsLost) {
   s.mean.gradient = -1;
   s.scale = {.value = -300, .low = std::nullopt, .high = std::nullopt};
   EXPECT_TRUE(predicted_batches(s).empty());
-  EXPECT_TRUE(contains(describe(s), "no prediction")) << describe(s);
-  EXPECT_TRUE(contains(describe(s), "interval is unbounded")) << describe(s);
+  EXPECT_TRUE(has_part(describe(s), "no prediction")) << describe(s);
+  EXPECT_TRUE(has_part(describe(s), "interval is unbounded")) << describe(s);
 }
 
 TEST(NoiseSummary, SaysTheScaleOfEachGroup) {
-  EXPECT_FALSE(contains(describe(summary()), "groups"));
+  EXPECT_FALSE(has_part(describe(summary()), "groups"));
   NoiseSummary s = summary();
   s.groups = {{"conv1.weight", {200, 1.5}, {.value = 133, .low = 100, .high = 170}},
               {"fc.bias", {100, 0.5}, {.value = 200, .low = std::nullopt, .high = std::nullopt}}};
   const std::string text = describe(s);
-  EXPECT_TRUE(contains(text, "noise scale of groups")) << text;
-  EXPECT_TRUE(contains(text, "conv1.weight")) << text;
-  EXPECT_TRUE(contains(text, "133; 95 % from 100 to 170; tr Sigma 200, |G|^2 1.5")) << text;
-  EXPECT_TRUE(contains(text, "200; its 95 % interval is unbounded; tr Sigma 100")) << text;
+  EXPECT_TRUE(has_part(text, "noise scale of groups")) << text;
+  EXPECT_TRUE(has_part(text, "conv1.weight")) << text;
+  EXPECT_TRUE(has_part(text, "133; 95 % from 100 to 170; tr Sigma 200, |G|^2 1.5")) << text;
+  EXPECT_TRUE(has_part(text, "200; its 95 % interval is unbounded; tr Sigma 100")) << text;
 }
 
 }  // namespace

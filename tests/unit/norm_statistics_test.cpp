@@ -8,18 +8,18 @@
 namespace ringtrain {
 namespace {
 
-struct Case {
+struct StatisticsCase {
   const char* name;
   Graph graph;
   std::int64_t rows, group;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const StatisticsCase& c) {
   return out << c.name;
 }
 
 // The expected statistics come from training passes, which have dropout. The last model therefore has its dropout after
 // its last norm.
-std::vector<Case> cases() {
+std::vector<StatisticsCase> statistics_cases() {
   return {
       {"ResNet18FourGroups", small_resnet(18, 16, "imagenet", 64), 8, 2},
       {"ResNet18OddSizesOddChannels", small_resnet(18, 10, "imagenet", 75, 0.1), 6, 3},
@@ -30,7 +30,7 @@ std::vector<Case> cases() {
   };
 }
 
-class NormStatistics : public testing::TestWithParam<Case> {};
+class NormStatistics : public testing::TestWithParam<StatisticsCase> {};
 
 // Returns the expected statistics: the groups' means added up, and their mean squares added up. They follow from the
 // means and unbiased variances in the reference's training.
@@ -68,7 +68,7 @@ void expect_same_statistics(const Images& s, const std::vector<float>& actual, c
 }
 
 TEST_P(NormStatistics, EqualFp64Loops) {
-  const Case& c = GetParam();
+  const StatisticsCase& c = GetParam();
   Images s(c.graph, c.rows, c.group);
   const std::vector<double> expected = expected_statistics(s);
   auto program = s.program(Precision::fp32, PassMode::statistics);
@@ -88,7 +88,7 @@ TEST_P(NormStatistics, EqualFp64Loops) {
 }
 
 TEST_P(NormStatistics, OfADeviceEqualTheCpus) {
-  const Case& c = GetParam();
+  const StatisticsCase& c = GetParam();
   Images s(c.graph, c.rows, c.group);
   const std::vector<double> expected = expected_statistics(s);
   for (const auto& [precision, tolerance] :
@@ -116,7 +116,7 @@ TEST_P(NormStatistics, OfADeviceEqualTheCpus) {
 
 TEST_P(NormStatistics, OfBf16AreWithinItsRoundings) {
   if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
-  const Case& c = GetParam();
+  const StatisticsCase& c = GetParam();
   Images s(c.graph, c.rows, c.group);
   auto program = s.program(Precision::bf16, PassMode::statistics);
   run(*program, s.pass);
@@ -125,7 +125,7 @@ TEST_P(NormStatistics, OfBf16AreWithinItsRoundings) {
 
 // A statistics program keeps nothing for gradients, so it needs less memory than a training program.
 TEST_P(NormStatistics, NeedLessMemoryThanTraining) {
-  const Case& c = GetParam();
+  const StatisticsCase& c = GetParam();
   Images s(c.graph, c.rows, c.group);
   const auto bytes = [&](PassMode mode) {
     std::int64_t sum = 0;
@@ -153,7 +153,7 @@ TEST(NormStatisticsPass, HasNoDropout) {
   EXPECT_EQ(run(*a, with.pass).loss, run(*b, with.pass).loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Networks, NormStatistics, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Networks, NormStatistics, testing::ValuesIn(statistics_cases()),
                          [](const auto& information) { return information.param.name; });
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t trained = 7, elements = 9;  // the last two are statistics
+constexpr std::int64_t trained_elements = 7, elements = 9;  // the last two are statistics
 
 struct Death {
   int rank = 0, call = 0;  // number of the call of its mailbox
@@ -65,7 +65,7 @@ class Job {
     for (int rank = 0; rank < server_ranks_ + s_.workers; ++rank)
       ranks.emplace_back([this, rank] {
         try {
-          ServerRanks servers(network_.mailbox(rank), s_.servers, s_.replicas, trained, elements);
+          ServerRanks servers(network_.mailbox(rank), s_.servers, s_.replicas, trained_elements, elements);
           rank < server_ranks_ ? serve(servers, rank) : work(servers, rank);
         } catch (const Killed&) {
         } catch (const std::exception& error) {
@@ -99,7 +99,7 @@ class Job {
       EXPECT_EQ(check[0], s_.servers);
       const ElementRange own = ranks.range_of(rank);
       for (std::int64_t i = 0; i < elements; ++i)
-        if (i >= trained || (i >= own.begin && i < own.end)) {
+        if (i >= trained_elements || (i >= own.begin && i < own.end)) {
           const auto at = static_cast<std::size_t>(i);
           weights[at] -= 0.01f * gradients[at];
         }

@@ -21,7 +21,7 @@ struct Seen {
   std::vector<std::set<int>> dead;
 };
 
-struct Outcome {
+struct Survival {
   std::map<int, Seen> living;
   std::map<int, std::string> errors;
   std::set<int> dead;
@@ -71,10 +71,10 @@ Seen run_collectives(Communicator& communicator, const Mailbox& mailbox) {
   return seen;
 }
 
-Outcome run(const std::map<int, int>& kills, unsigned seed) {
+Survival run(const std::map<int, int>& kills, unsigned seed) {
   SimulatedNetwork network(ranks, seed);
   for (const auto& [rank, call] : kills) network.kill(rank, call);
-  Outcome outcome;
+  Survival outcome;
   std::mutex mutex;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
@@ -99,7 +99,7 @@ Outcome run(const std::map<int, int>& kills, unsigned seed) {
 }
 
 TEST(SurvivingCommunicator, WithoutDeathsSumsAndBroadcastsHaveAllRanks) {
-  const Outcome outcome = run({}, 1);
+  const Survival outcome = run({}, 1);
   ASSERT_EQ(outcome.living.size(), std::size_t{ranks});
   for (const auto& [rank, seen] : outcome.living)
     for (int round = 0; round < rounds; ++round) {
@@ -120,7 +120,7 @@ TEST(SurvivingCommunicator, AllLivingRanksGetTheSameResultsAndKnowTheSameDeaths)
     const int first = 1 + static_cast<int>(random() % 5), call = 1 + static_cast<int>(random() % 60);
     int second = first;
     while (second == first || first + second == 4) second = 1 + static_cast<int>(random() % 5);  // not 1 and 3
-    const Outcome outcome = run({{first, call}, {second, call + static_cast<int>(random() % 4)}}, seed);
+    const Survival outcome = run({{first, call}, {second, call + static_cast<int>(random() % 4)}}, seed);
     ASSERT_TRUE(outcome.errors.empty()) << outcome.errors.begin()->second;
     numbers_of_dead.insert(outcome.dead.size());
     ASSERT_EQ(outcome.living.size() + outcome.dead.size(), std::size_t{ranks});
@@ -146,7 +146,7 @@ TEST(SurvivingCommunicator, AllLivingRanksGetTheSameResultsAndKnowTheSameDeaths)
 TEST(SurvivingCommunicator, AllRanksThrowTheSameErrorIfTheJobCannotGoOn) {
   for (unsigned seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(seed);
-    const Outcome outcome = run({{1, 20}, {3, 20 + static_cast<int>(seed) % 5}}, seed);
+    const Survival outcome = run({{1, 20}, {3, 20 + static_cast<int>(seed) % 5}}, seed);
     ASSERT_EQ(outcome.errors.size(), 4u);
     for (const auto& [rank, error] : outcome.errors) EXPECT_EQ(error, "ranks 1 and 3 have died");
     EXPECT_TRUE(outcome.living.empty());
@@ -155,7 +155,7 @@ TEST(SurvivingCommunicator, AllRanksThrowTheSameErrorIfTheJobCannotGoOn) {
 
 TEST(SurvivingCommunicator, NoRankWaitsForADeadRank0) {
   for (int call = 1; call <= 30; ++call) {
-    const Outcome outcome = run({{0, call}}, static_cast<unsigned>(call));
+    const Survival outcome = run({{0, call}}, static_cast<unsigned>(call));
     ASSERT_EQ(outcome.errors.size(), 5u) << call;
     for (const auto& [rank, error] : outcome.errors) EXPECT_EQ(error, "rank 0 has died");
   }
