@@ -81,7 +81,8 @@ TEST_P(GpuRanks, BucketsAreSummedExactlyForSeveralSteps) {
   GradientReducer reducer(*sums_, {vector, kSummedElements}, kBucket);
   std::vector<float> mine(kSummedElements);
   for (int step = 0; step < 5; ++step) {
-    for (std::int64_t i = 0; i < kSummedElements; ++i) mine[static_cast<std::size_t>(i)] = value(i, session().rank(), step);
+    for (std::int64_t i = 0; i < kSummedElements; ++i)
+      mine[static_cast<std::size_t>(i)] = value(i, session().rank(), step);
     reducer.begin();
     to_gpu(mine, vector);
     for (std::int64_t watermark = 0; watermark < kSummedElements; watermark += 77'777 + 1000 * session().rank())

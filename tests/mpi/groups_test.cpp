@@ -13,8 +13,8 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t kGroupChunkBytes = 1 << 18;    // MPI libraries send such long messages when the receiver is ready
-constexpr std::size_t kManyValues = 3'000'000;  // one poll() of the ring does not finish such a sum
+constexpr std::size_t kGroupChunkBytes = 1 << 18;  // MPI libraries send such long messages when the receiver is ready
+constexpr std::size_t kManyValues = 3'000'000;     // one poll() of the ring does not finish such a sum
 
 std::vector<float> sums_over(const std::vector<int>& ranks, std::size_t count) {
   std::vector<float> sums(count, 0);

@@ -213,7 +213,8 @@ std::string random_word(std::mt19937& random, const std::vector<std::string>& wo
 std::vector<std::string> random_keys(std::mt19937& random) {
   std::vector<std::string> keys = {"learning_rate.base_batch=16", "learning_rate.end=0", "stop.steps=0"};
   const std::string scaling = random_word(random, {"none", "linear", "sqrt", "legw"});
-  const std::string schedule = random_word(random, {"constant", "step", "polynomial", "cosine", "exponential", "points"});
+  const std::string schedule =
+      random_word(random, {"constant", "step", "polynomial", "cosine", "exponential", "points"});
   keys.push_back("learning_rate.scaling=" + scaling);
   keys.push_back("learning_rate.schedule=" + schedule);
   keys.push_back(random_word(
@@ -224,9 +225,11 @@ std::vector<std::string> random_keys(std::mt19937& random) {
   if (schedule == "step")
     keys.push_back("learning_rate.milestones=" + random_word(random, {"[3]", "[2.5,4]", "[0.3,1,5.2]"}));
   if (schedule == "points")
-    keys.push_back("learning_rate.points=" + random_word(random, {"[[0,0],[2,1],[6,0.1]]", "[[1,1],[1,0.5],[3.3,0.2]]"}));
+    keys.push_back("learning_rate.points=" +
+                   random_word(random, {"[[0,0],[2,1],[6,0.1]]", "[[1,1],[1,0.5],[3.3,0.2]]"}));
   keys.push_back(random_word(random, {"data.last_batch=drop", "data.last_batch=smaller"}));
-  keys.push_back(random_word(random, {"batch.schedule=[]", "batch.schedule=[[1,4]]", "batch.schedule=[[0.6,2],[2.4,3]]"}));
+  keys.push_back(
+      random_word(random, {"batch.schedule=[]", "batch.schedule=[[1,4]]", "batch.schedule=[[0.6,2],[2.4,3]]"}));
   keys.push_back(random_word(random, {"stop.epochs=6", "stop.epochs=7.3", "stop.epochs=6.5"}));
   if (random() % 2 == 0) keys.push_back(random_word(random, {"stop.steps=1", "stop.steps=40", "stop.steps=61"}));
   return keys;

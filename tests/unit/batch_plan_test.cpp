@@ -20,7 +20,7 @@ BatchConfig config(std::int64_t global, std::int64_t worker, std::int64_t micro 
 
 // Returns the error as "what | hint", or "no error".
 std::string plan_refusal(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred = 64,
-                    bool whole_workers = false) {
+                         bool whole_workers = false) {
   try {
     batch_plan(batch, ranks, preferred, whole_workers);
   } catch (const Error& error) {

@@ -57,17 +57,17 @@ TEST_F(CudaLibraries, AreTakenFromTheNamedFoldersBeforeTheVariablesFolders) {
 }
 
 TEST_F(CudaLibraries, NameTheLimitThatForbidsToAskPython) {
-  EXPECT_EXIT(
-      {
-        const rlimit one{1, 1};
-        ::setrlimit(RLIMIT_NPROC, &one);  // counts for users other than root
-        if (::getuid() == 0 && ::setuid(65534) != 0) std::_Exit(2);
-        unsetenv("VIRTUAL_ENV");
-        unsetenv("CONDA_PREFIX");
-        python_library_folders();
-        std::_Exit(0);
-      },
-      testing::ExitedWithCode(0), "python3, .* cannot be started: the limit of this user's processes and threads");
+  const auto search = [] {
+    const rlimit one{1, 1};
+    ::setrlimit(RLIMIT_NPROC, &one);  // counts for users other than root
+    if (::getuid() == 0 && ::setuid(65534) != 0) std::_Exit(2);
+    unsetenv("VIRTUAL_ENV");
+    unsetenv("CONDA_PREFIX");
+    python_library_folders();
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(search(), testing::ExitedWithCode(0),
+              "python3, .* cannot be started: the limit of this user's processes and threads");
 }
 
 TEST_F(CudaLibraries, AreFoundBelowTheirHomeVariable) {

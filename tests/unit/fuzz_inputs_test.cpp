@@ -65,7 +65,7 @@ TEST(FuzzInputs, BelongToTargets) {
   }
 }
 
-std::string bytes_of_file(const fs::path& path) {
+std::string text_of_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -79,7 +79,7 @@ TEST(FuzzInputs, RepairsMakeChecksumsRight) {
   for (const auto& [target, file, at] :
        {Case{"png", "stored", 29}, Case{"png", "palette", 30}, Case{"tar", "ustar", 150}, Case{"tar", "pax", 150}}) {
     SCOPED_TRACE(cat(target, "/", file));
-    const std::string good = bytes_of_file(repository() / "tests/fuzz/corpus" / target / file);
+    const std::string good = text_of_file(repository() / "tests/fuzz/corpus" / target / file);
     const fuzz::Read read = fuzz::targets().at(target);
     const fuzz::Repair repair = fuzz::repairs().at(target);
     EXPECT_EQ(repair(good), good);
@@ -97,7 +97,7 @@ TEST(FuzzInputs, RepairsMakeChecksumsRight) {
 // A record in a pax header begins with its own length. The test replaces this length by nines, and the repair must
 // write the right length again.
 TEST(FuzzInputs, ARepairedPaxRecordHasItsLength) {
-  const std::string good = bytes_of_file(repository() / "tests/fuzz/corpus/tar/pax");
+  const std::string good = text_of_file(repository() / "tests/fuzz/corpus/tar/pax");
   const std::size_t record = 512, blank = good.find(' ', record);
   std::string wrong = good;
   wrong.replace(record, blank - record, std::string(blank - record, '9'));

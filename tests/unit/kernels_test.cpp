@@ -15,7 +15,7 @@
 namespace ringtrain::cpu {
 namespace {
 
-std::vector<Isa> here() {
+std::vector<Isa> levels_here() {
   std::vector<Isa> all;
   for (Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
     if (isa <= best_isa()) all.push_back(isa);
@@ -65,15 +65,16 @@ TEST(Math, Bf16RoundsToNearestEvenAndKeepsNotFiniteValues) {
 TEST(Kernels, SquaredNormAddsInDoublePrecision) {
   std::vector<float> v(1001, 1.0f);
   v[0] = 1e10f;
-  for (Isa isa : here()) EXPECT_EQ(kernels(isa).squared_norm(1001, v.data()), 1e10f * 1e10 + 1000) << isa_name(isa);
+  for (Isa isa : levels_here())
+    EXPECT_EQ(kernels(isa).squared_norm(1001, v.data()), 1e10f * 1e10 + 1000) << isa_name(isa);
   v[7] = NAN;
-  for (Isa isa : here()) EXPECT_TRUE(std::isnan(kernels(isa).squared_norm(1001, v.data())));
+  for (Isa isa : levels_here()) EXPECT_TRUE(std::isnan(kernels(isa).squared_norm(1001, v.data())));
 }
 
 TEST(Kernels, DropoutMaskIsTheSameOnEveryInstructionSetAndDropsTheRightShare) {
   const std::int64_t rows = 64, hidden = 200;
   std::vector<std::uint8_t> first;
-  for (Isa isa : here()) {
+  for (Isa isa : levels_here()) {
     std::vector<std::uint8_t> mask(static_cast<std::size_t>(rows * hidden), 9);
     kernels(isa).dropout_mask({99, 3, 1, 1000, 4, dropout_threshold(0.3)}, rows, hidden, mask.data());
     if (first.empty()) first = mask;
@@ -133,7 +134,7 @@ TEST(Kernels, CrossEntropyMatchesDoublePrecision) {
   for (std::size_t j = 0; j < static_cast<std::size_t>(classes); ++j) bias[j] = static_cast<float>(random_normal(6, j));
   for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
     targets.push_back(r % 7 == 3 ? -1 : static_cast<std::int32_t>(r % static_cast<std::size_t>(classes)));
-  for (Isa isa : here()) {
+  for (Isa isa : levels_here()) {
     std::vector<float> gradient(logits.size(), 7.0f), d_bias(bias.size(), 0.0f);
     const CrossEntropySums sums = kernels(isa).cross_entropy(
         CrossEntropyRows<float>{rows, classes, width, logits.data(), bias.data(), targets.data(), rows, 1, 0.5f,
@@ -180,7 +181,7 @@ void lstm_matches_on_every_isa(double tolerance) {
   for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(random_normal(2, i));
   for (std::size_t i = 0; i < n; ++i) c0[i] = static_cast<float>(random_normal(3, i));
   for (std::size_t i = 0; i < n; ++i) d_out[i] = static_cast<float>(random_normal(4, i));
-  for (Isa isa : here()) {
+  for (Isa isa : levels_here()) {
     std::vector<float> c(n), d_c(n, 0.25f), d_bias(bias.size(), 0.0f);
     std::vector<T> gates(4 * n), out(n);
     LstmForward<T> f{};

@@ -14,7 +14,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t side = 8, samples = 101;
+constexpr std::int64_t picture_side = 8, samples = 101;
 
 using Labels = std::vector<std::int32_t>;
 
@@ -30,7 +30,7 @@ class LoaderCourse : public WithFolder {
   // Labels are the numbers of the samples, so targets say which sample a row holds.
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(WithFolder::SetUp());
-    images_ = raw_images(samples, side, side);
+    images_ = raw_images(samples, picture_side, picture_side);
     images_.classes = samples;
     write_image_shards(path("squares-train"), images_, 2);
     dataset_ = std::make_shared<ImageDataset>(read_dataset_index(path("squares-train")));
@@ -40,7 +40,7 @@ class LoaderCourse : public WithFolder {
     LoaderPlan plan;
     plan.seed = 5;
     plan.sequence = 1;
-    plan.image.size = side;
+    plan.image.size = picture_side;
     plan.image.resize = 0;
     plan.image.augmentation = Augmentation::none;
     plan.image.flip = false;
@@ -177,10 +177,10 @@ TEST_F(LoaderCourse, TheOtherRowsOfASmallerBatchAreTheEpochsFirstImages) {
   EXPECT_EQ(rest.step_targets, 5);
   EXPECT_EQ(rest.valid_rows, 5);
   for (std::size_t i = 0; i < 7; ++i) {
-    const auto begin = rest.inputs.begin() + static_cast<std::ptrdiff_t>((5 + i) * side * side * 3);
+    const auto begin = rest.inputs.begin() + static_cast<std::ptrdiff_t>((5 + i) * picture_side * picture_side * 3);
     EXPECT_EQ(rest.targets[5 + i], ignored_target);
-    EXPECT_TRUE(
-        std::equal(begin, begin + side * side * 3, images_.records[static_cast<std::size_t>(first[i])].begin()));
+    EXPECT_TRUE(std::equal(begin, begin + picture_side * picture_side * 3,
+                           images_.records[static_cast<std::size_t>(first[i])].begin()));
   }
 }
 

@@ -77,7 +77,7 @@ LoaderPlan plan_of(TextOrder order, std::int64_t sequence, std::int64_t global_b
 }
 
 // Returns the plan of one rank, which has its part of each global batch.
-LoaderPlan part_of(LoaderPlan plan, std::int64_t rank, std::int64_t ranks, std::int64_t micro_batches = 1) {
+LoaderPlan text_part_of(LoaderPlan plan, std::int64_t rank, std::int64_t ranks, std::int64_t micro_batches = 1) {
   plan.rows = plan.global_batch / ranks;
   plan.first_row = rank * plan.rows;
   plan.micro_batch = plan.rows / micro_batches;
@@ -86,23 +86,23 @@ LoaderPlan part_of(LoaderPlan plan, std::int64_t rank, std::int64_t ranks, std::
 
 using Targets = std::vector<std::int32_t>;
 
-struct Step {
+struct TextStep {
   Bytes inputs;
   Targets targets;  // [global batch, sequence]
   std::int64_t targets_counted = 0;
-  bool operator==(const Step&) const = default;
+  bool operator==(const TextStep&) const = default;
 };
 
 // Joins the micro-batches of all ranks into the global batches of `steps` steps.
-std::vector<Step> global_steps(const std::shared_ptr<const TextDataset>& dataset, const LoaderPlan& plan,
-                               std::int64_t ranks, std::int64_t micro_batches, std::int64_t steps,
-                               std::int64_t epoch = 0, std::int64_t first = 0) {
-  std::vector<Step> result(static_cast<std::size_t>(steps));
+std::vector<TextStep> global_steps(const std::shared_ptr<const TextDataset>& dataset, const LoaderPlan& plan,
+                                   std::int64_t ranks, std::int64_t micro_batches, std::int64_t steps,
+                                   std::int64_t epoch = 0, std::int64_t first = 0) {
+  std::vector<TextStep> result(static_cast<std::size_t>(steps));
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    const LoaderPlan part = part_of(plan, rank, ranks, micro_batches);
+    const LoaderPlan part = text_part_of(plan, rank, ranks, micro_batches);
     Loader loader(dataset, part);
     loader.seek(epoch, first * plan.global_batch);
-    for (Step& step : result) {
+    for (TextStep& step : result) {
       for (std::int64_t micro = 0; micro < micro_batches; ++micro) {
         const MicroBatch& batch = loader.next();
         EXPECT_EQ(batch.micro_step, micro);
@@ -124,14 +124,18 @@ TEST_F(LoaderTest, RanksMicroBatchesThreadsAndShardsDoNotChangeTheGlobalBatches)
   for (const TextOrder order : {TextOrder::rows, TextOrder::windows, TextOrder::streams}) {
     const bool rows = order == TextOrder::rows;
     LoaderPlan plan = plan_of(order, rows ? 8 : 11, 24);
-    std::vector<Step> expected;
+    std::vector<TextStep> expected;
     for (const std::int64_t shards : {1, 2, 3, 7}) {
       const auto dataset = rows ? names(shards) : text(20011, shards);
       const std::int64_t steps = 2 * steps_per_epoch(dataset->index(), plan) + 3;  // reaches the third epoch
       for (const std::int64_t ranks : {1, 2, 3, 4}) {
         plan.threads = ranks;
         plan.prefetch = 1 + shards;
-        const std::vector<Step> found = global_steps(dataset, plan, ranks, ranks == 3 ? 4 : ranks == 1 ? 3 : 1, steps);
+        const std::vector<TextStep> found = global_steps(dataset, plan, ranks,
+                                                         ranks == 3   ? 4
+                                                         : ranks == 1 ? 3
+                                                                      : 1,
+                                                         steps);
         if (expected.empty()) expected = found;
         EXPECT_TRUE(found == expected) << "ranks " << ranks << ", shards " << shards;
       }
@@ -153,7 +157,7 @@ TEST_F(LoaderTest, AnEpochOfRowsTakesEachSampleAtMostOnceAndDropsOnlyTheRemainde
     ++stored[row];
   }
   for (const std::int64_t epoch : {0, 1}) {
-    for (const Step& step : global_steps(dataset, plan, 2, 1, steps, epoch)) {
+    for (const TextStep& step : global_steps(dataset, plan, 2, 1, steps, epoch)) {
       for (std::size_t row = 0; row < 32; ++row) {
         Bytes whole(step.inputs.begin() + static_cast<std::ptrdiff_t>(8 * row),
                     step.inputs.begin() + static_cast<std::ptrdiff_t>(8 * row + 8));
@@ -176,10 +180,10 @@ TEST_F(LoaderTest, AnEpochOfRowsTakesEachSampleAtMostOnceAndDropsOnlyTheRemainde
 TEST_F(LoaderTest, MaskedBlanksAreCountedOverTheWholeStep) {
   const auto dataset = names();
   LoaderPlan plan = plan_of(TextOrder::rows, 8, 24);
-  const std::vector<Step> open = global_steps(dataset, plan, 1, 1, 5);
+  const std::vector<TextStep> open = global_steps(dataset, plan, 1, 1, 5);
   plan.mask_blanks = true;
   plan.threads = 3;
-  const std::vector<Step> whole = global_steps(dataset, plan, 1, 1, 5);
+  const std::vector<TextStep> whole = global_steps(dataset, plan, 1, 1, 5);
   for (const std::int64_t micro_batches : {2, 4}) {
     EXPECT_TRUE(global_steps(dataset, plan, 3, micro_batches, 5) == whole);
   }
@@ -196,7 +200,7 @@ TEST_F(LoaderTest, MaskedBlanksAreCountedOverTheWholeStep) {
 // The loader has read ahead and counted for the smaller batch at the same place. It must count again.
 TEST_F(LoaderTest, MaskedBlanksAreCountedAnewWhereTheBatchChanges) {
   const auto dataset = names();
-  LoaderPlan plan = part_of(plan_of(TextOrder::rows, 8, 24), 0, 1, 3);
+  LoaderPlan plan = text_part_of(plan_of(TextOrder::rows, 8, 24), 0, 1, 3);
   plan.mask_blanks = true;
   plan.prefetch = 12;
   Loader loader(dataset, plan);
@@ -227,7 +231,7 @@ TEST_F(LoaderTest, EvaluationTakesEverySampleOnceOnAnyNumberOfRanks) {
       std::multiset<Bytes> taken;
       std::int64_t targets = 0, valid = 0;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        const LoaderPlan part = part_of(plan, rank, ranks);
+        const LoaderPlan part = text_part_of(plan, rank, ranks);
         Loader loader(dataset, part);
         for (std::int64_t step = 0; step < steps_per_epoch(dataset->index(), part); ++step) {
           const MicroBatch& micro = loader.next();
@@ -265,7 +269,7 @@ TEST_F(LoaderTest, EvaluationOfTextPredictsEveryCharacterOnce) {
         std::multiset<std::pair<int, int>> found;
         std::int64_t targets = 0;
         for (std::int64_t rank = 0; rank < ranks; ++rank) {
-          const LoaderPlan part = part_of(plan, rank, ranks, ranks == 2 ? 3 : 1);
+          const LoaderPlan part = text_part_of(plan, rank, ranks, ranks == 2 ? 3 : 1);
           Loader loader(dataset, part);
           for (std::int64_t step = 0; step < steps_per_epoch(dataset->index(), part); ++step) {
             for (std::int64_t micro = 0; micro < part.rows / part.micro_batch; ++micro) {
@@ -322,7 +326,7 @@ TEST_F(LoaderTest, WindowsDoNotOverlapAndTheirPhaseChangesWithTheEpoch) {
   std::set<std::int64_t> phases;
   for (std::int64_t epoch = 0; epoch < 12; ++epoch) {
     std::set<std::int64_t> starts;
-    for (const Step& step : global_steps(dataset, plan, 1, 1, samples / 3, epoch)) {
+    for (const TextStep& step : global_steps(dataset, plan, 1, 1, samples / 3, epoch)) {
       for (std::int64_t row = 0; row < 3; ++row) {
         Bytes window(step.inputs.begin() + row * 10, step.inputs.begin() + row * 10 + 10);
         window.push_back(static_cast<std::uint8_t>(step.targets[static_cast<std::size_t>(row * 10 + 9)]));
@@ -340,7 +344,7 @@ TEST_F(LoaderTest, SeekGivesWhatContinuingWouldHaveGiven) {
   for (const TextOrder order : {TextOrder::rows, TextOrder::windows, TextOrder::streams}) {
     const bool rows = order == TextOrder::rows;
     const auto dataset = rows ? names() : text(3001);
-    LoaderPlan plan = part_of(plan_of(order, rows ? 8 : 9, 24), 1, 2, 3);
+    LoaderPlan plan = text_part_of(plan_of(order, rows ? 8 : 9, 24), 1, 2, 3);
     plan.threads = 2;
     const std::int64_t steps = steps_per_epoch(dataset->index(), plan);
     struct Seen {
@@ -372,7 +376,7 @@ TEST_F(LoaderTest, AnEpochMayBeTakenUpAtAnySampleAndTheNextOneBeginsAtItsFirst) 
   const auto dataset = names();
   const LoaderPlan small = plan_of(TextOrder::rows, 8, 6), large = plan_of(TextOrder::rows, 8, 24);
   const std::int64_t samples = dataset->index().total, first = 30;
-  const std::vector<Step> expected = global_steps(dataset, small, 1, 1, samples / 6);
+  const std::vector<TextStep> expected = global_steps(dataset, small, 1, 1, samples / 6);
   Loader loader(dataset, large);
   loader.seek(0, first);
   std::int64_t offset = first;
@@ -468,7 +472,8 @@ TEST_F(LoaderTest, ImpossiblePlansAreErrors) {
   expect(message(plan, *dataset), "impossible loader plan");
   const auto running = text(100);
   expect(message(plan_of(TextOrder::rows, 8, 8), *running), "holds running text, which cannot be read as rows");
-  expect(message(plan_of(TextOrder::windows, 10, 10), *running), "has 100 characters, too few for one step of batch.global 10 windows");
+  expect(message(plan_of(TextOrder::windows, 10, 10), *running),
+         "has 100 characters, too few for one step of batch.global 10 windows");
   expect(message(plan_of(TextOrder::streams, 10, 10), *running), "too few for one step of batch.global 10 streams");
 }
 

@@ -55,7 +55,8 @@ TEST(RunPoint, IsReadFromTheExperimentAndWrittenBack) {
 }
 
 // Returns the plan of a run on 1000 names. By default an epoch has 15 updates of 64, and 40 samples are left over.
-RunPlan plan_of(const std::vector<std::string>& overrides, const std::optional<BranchPoint>& branch = std::nullopt) {
+RunPlan plan_from_point(const std::vector<std::string>& overrides,
+                        const std::optional<BranchPoint>& branch = std::nullopt) {
   DatasetIndex index;
   index.prefix = "some/train";
   index.kind = "text";
@@ -83,7 +84,7 @@ std::vector<std::int64_t> kept_by_walking(const RunPlan& plan) {
 }
 
 TEST(KeptPoints, AreReachedOnceAtTheFirstStepAtOrAfterThem) {
-  const RunPlan plan = plan_of({"checkpoint.keep_at=[0, 0.5, 1, 2.01, 100 steps, 9.99, 12]"});
+  const RunPlan plan = plan_from_point({"checkpoint.keep_at=[0, 0.5, 1, 2.01, 100 steps, 9.99, 12]"});
   EXPECT_EQ(kept_by_walking(plan), (std::vector<std::int64_t>{0, 8, 15, 31, 100, 150}));
   const std::vector<std::int64_t> said = {0, 8, 15, 31, 100, 150, 180};
   for (std::size_t i = 0; i < said.size(); ++i)
@@ -94,7 +95,7 @@ TEST(KeptPoints, AreReachedOnceAtTheFirstStepAtOrAfterThem) {
 
 // In binary, 0.28 x 25 is more than 7.
 TEST(KeptPoints, EpochsThatAreNotExactInBinaryAreNotAStepLate) {
-  const RunPlan plan = plan_of({"batch.global=40", "batch.worker=8", "checkpoint.keep_at=[0.28, 0.56, 2.2]"});
+  const RunPlan plan = plan_from_point({"batch.global=40", "batch.worker=8", "checkpoint.keep_at=[0.28, 0.56, 2.2]"});
   ASSERT_EQ(plan.schedule.steps_per_epoch, 25);
   EXPECT_EQ(kept_by_walking(plan), (std::vector<std::int64_t>{7, 14, 55}));
 }
@@ -105,7 +106,7 @@ TEST(KeptPoints, AreFoundWhereTheBatchChangesAndWhereEpochsKeepTheirRest) {
                                                {"data.last_batch=smaller", "batch.schedule=[[2.3, 3]]"}}) {
     std::vector<std::string> all = keys;
     all.push_back("checkpoint.keep_at=[0.3, 1, 1.7, 3.5, 40 steps, 8]");
-    const RunPlan plan = plan_of(all);
+    const RunPlan plan = plan_from_point(all);
     std::vector<std::int64_t> said;
     for (const RunPoint& point : plan.experiment.checkpoint.keep_at) said.push_back(position_of(point, plan)->step);
     std::ranges::sort(said);
@@ -115,7 +116,7 @@ TEST(KeptPoints, AreFoundWhereTheBatchChangesAndWhereEpochsKeepTheirRest) {
 
 // Returns the point of a run with these keys after `step` updates.
 BranchPoint point_at_step(const std::vector<std::string>& overrides, std::int64_t step) {
-  const RunPlan plan = plan_of(overrides);
+  const RunPlan plan = plan_from_point(overrides);
   Position p;
   while (p.step < step) p = plan.course.after(p);
   return {p, 77};
@@ -124,13 +125,13 @@ BranchPoint point_at_step(const std::vector<std::string>& overrides, std::int64_
 TEST(Branch, KeepsTheScheduleByTheSamplesAndMultipliesBatchAndRate) {
   const std::vector<std::string> keys = {"learning_rate.base=0.1", "learning_rate.schedule=cosine",
                                          "learning_rate.warmup_steps=30", "learning_rate.warmup_from=zero"};
-  const RunPlan parent = plan_of(keys);
+  const RunPlan parent = plan_from_point(keys);
   std::vector<std::string> branch = keys;
   for (const char* key : {"branch.from=run@3", "batch.global=256", "branch.batch_factor=4", "branch.rate_factor=2",
                           "branch.samples=1500"})
     branch.push_back(key);
   const BranchPoint point = point_at_step(keys, 20);
-  const RunPlan plan = plan_of(branch, point);
+  const RunPlan plan = plan_from_point(branch, point);
   EXPECT_EQ(plan.batch.global, 256);
   EXPECT_EQ(plan.schedule.total_steps, parent.schedule.total_steps);
   EXPECT_EQ(plan.schedule.global_batch, 64);
@@ -143,14 +144,14 @@ TEST(Branch, KeepsTheScheduleByTheSamplesAndMultipliesBatchAndRate) {
 TEST(Branch, OfOnceTheBatchTakesTheCourseOfItsRun) {
   const std::vector<std::string> keys = {"batch.schedule=[[2, 2], [4, 8]]", "batch.largest=256",
                                          "learning_rate.schedule=exponential"};
-  const RunPlan parent = plan_of(keys);
+  const RunPlan parent = plan_from_point(keys);
   std::vector<std::string> branch = keys;
   branch.push_back("branch.from=run@20steps");
-  const RunPlan plan = plan_of(branch, point_at_step(keys, 20));
+  const RunPlan plan = plan_from_point(branch, point_at_step(keys, 20));
   EXPECT_EQ(plan.course, parent.course);
   EXPECT_EQ(plan.updates, parent.updates);
   // The plan of a branch whose parent has not run yet starts at the same place.
-  const RunPlan planned = plan_of(branch);
+  const RunPlan planned = plan_from_point(branch);
   EXPECT_EQ(planned.branch.position, plan.branch.position);
 }
 
@@ -158,7 +159,7 @@ TEST(Branch, MultipliesEveryBatchOfItsRunsSchedule) {
   const std::vector<std::string> keys = {
       "batch.schedule=[[2, 2], [4, 8]]", "batch.largest=512",     "batch.global=128", "branch.from=run@1",
       "branch.batch_factor=2",           "branch.rate_factor=1.5"};
-  const RunPlan plan = plan_of(keys, point_at_step({keys[0], "batch.largest=256"}, 15));
+  const RunPlan plan = plan_from_point(keys, point_at_step({keys[0], "batch.largest=256"}, 15));
   ASSERT_EQ(plan.course.stages.size(), 3u);
   EXPECT_EQ(plan.course.stages[0].batch, 128);
   EXPECT_EQ(plan.course.stages[1].batch, 256);
@@ -171,21 +172,21 @@ TEST(Branch, IsPartOfTheExperimentsIdByItsSourceAndFactors) {
   const std::vector<std::string> from = {"branch.from=run@1"};
   const auto id = [&](std::vector<std::string> more, std::uint64_t source) {
     more.push_back("branch.from=elsewhere@1");
-    return experiment_id(plan_of(more, BranchPoint{point_at_step({}, 15).position, source}));
+    return experiment_id(plan_from_point(more, BranchPoint{point_at_step({}, 15).position, source}));
   };
-  const std::string base = experiment_id(plan_of(from, BranchPoint{point_at_step({}, 15).position, 5}));
+  const std::string base = experiment_id(plan_from_point(from, BranchPoint{point_at_step({}, 15).position, 5}));
   EXPECT_EQ(id({}, 5), base);  // the path does not count
   EXPECT_NE(id({}, 6), base);
   EXPECT_NE(id({"batch.global=128", "branch.batch_factor=2"}, 5), base);
   EXPECT_NE(id({"branch.samples=1000"}, 5), base);
-  EXPECT_NE(experiment_id(plan_of({})), base);
-  EXPECT_EQ(experiment_id(plan_of({"checkpoint.keep_at=[1]"})), experiment_id(plan_of({})));
+  EXPECT_NE(experiment_id(plan_from_point({})), base);
+  EXPECT_EQ(experiment_id(plan_from_point({"checkpoint.keep_at=[1]"})), experiment_id(plan_from_point({})));
 }
 
 // The id in this test is the experiment's id from before branches existed. Runs of that time can still be resumed and
 // count as the same.
 TEST(Branch, LeavesTheIdsOfOtherRunsAsTheyWere) {
-  EXPECT_EQ(experiment_id(plan_of({})), "0ecb58ea9a63a1f0");
+  EXPECT_EQ(experiment_id(plan_from_point({})), "0ecb58ea9a63a1f0");
 }
 
 std::string refusal(const std::vector<std::string>& overrides) {
@@ -207,16 +208,16 @@ TEST(Branch, RefusesWhatContradictsIt) {
   EXPECT_EQ(refusal({from, "data.order=streams"}), "(no error)");
   EXPECT_EQ(refusal({from, "batch.global=32", "branch.batch_factor=0.5", "branch.samples=100", "stop.epochs=0"}),
             "(no error)");
-  EXPECT_NE(
-      message_of([] {
-        plan_of({"branch.from=run@9", "branch.samples=5000", "learning_rate.schedule=cosine"}, point_at_step({}, 135));
-      }).find("ends 960 samples later, expected no more"),
-      std::string::npos);
-  EXPECT_NE(
-      message_of([] {
-        plan_of({"branch.from=run@50", "branch.samples=1", "learning_rate.schedule=cosine"}, point_at_step({}, 700));
-      }).find("ends 0 samples later, expected no more"),
-      std::string::npos);
+  EXPECT_NE(message_of([] {
+              plan_from_point({"branch.from=run@9", "branch.samples=5000", "learning_rate.schedule=cosine"},
+                              point_at_step({}, 135));
+            }).find("ends 960 samples later, expected no more"),
+            std::string::npos);
+  EXPECT_NE(message_of([] {
+              plan_from_point({"branch.from=run@50", "branch.samples=1", "learning_rate.schedule=cosine"},
+                              point_at_step({}, 700));
+            }).find("ends 0 samples later, expected no more"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -18,9 +18,9 @@ namespace cuda {
 // What the library gives to the program. The functions do what the functions of the same names in device.h, planner.h,
 // dnn/plans.h and cluster/nccl_library.h say.
 struct CudaLibrary {
-  const char* interface;   // names the headers of its build; it must equal that of the program
-  const char* versions;    // "CUDA 13.0, cuDNN 9.19.0 (front end 1.32), NCCL 2.28.9, sm_90"
-  const char* cuda_home;   // CUDA's folder at build time
+  const char* interface;  // names the headers of its build; it must equal that of the program
+  const char* versions;   // "CUDA 13.0, cuDNN 9.19.0 (front end 1.32), NCCL 2.28.9, sm_90"
+  const char* cuda_home;  // CUDA's folder at build time
   std::unique_ptr<Device> (*make_runtime_device)(int ordinal, const std::string& plan_cache);
   int (*visible_devices)();
   std::vector<std::string> (*visible_uuids)();

@@ -1,8 +1,8 @@
 // The entry of libringtrain-cuda.so (device/cuda_library.h).
 #include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/device/runtime/entries.h"
-#include "interface.h"        // written by the Makefile
 #include "cuda_build_info.h"  // written by the Makefile
+#include "interface.h"        // written by the Makefile
 
 extern "C" {
 extern const ringtrain::cuda::CudaLibrary ringtrain_cuda_library;
