@@ -60,7 +60,7 @@ sources = $(sort $(shell find -H $(1) -name '*.cpp' 2> /dev/null))
 UNITY ?= 20
 single_objects = $(patsubst %.cpp,build/obj/%.o,$(patsubst src/%,%,$(patsubst build/%,%,$(1))))
 together = $(filter-out $(ALONE),$(1))
-objects = $(call single_objects,$(filter $(ALONE),$(1)) $(if $(filter 0,$(UNITY)),$(together),$(shell .ci/units.sh $(UNITY) $(together))))
+objects = $(call single_objects,$(if $(filter 0,$(UNITY)),$(together),$(shell .ci/units.sh $(UNITY) $(together))) $(filter $(ALONE),$(1)))
 
 KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp) # one object per instruction set
 # These sources include CUDA's headers. They are bin/libringtrain-cuda.so, which the program opens when it needs a GPU.

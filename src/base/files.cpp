@@ -34,9 +34,11 @@ std::string advice_on_full_disk(const std::string& path) {
   struct statvfs disk {};
   if (::statvfs(place.empty() ? "." : place.c_str(), &disk) != 0) return cat("free some space, or ", another_disk);
   const double free_bytes = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
-  if (disk.f_files > 0 && disk.f_favail == 0)
-    return cat("the disk has ", readable_bytes(free_bytes), " free, but none of its ", with_thousands(disk.f_files),
-               " inodes (df -i), so it takes no more files: remove files there, or ", another_disk);
+  constexpr fsfilcnt_t few = 10;  // temporary files of this program may have been removed since
+  if (disk.f_files > 0 && disk.f_favail < few && free_bytes > 0)
+    return cat("the disk has ", readable_bytes(free_bytes), " free, but only ", disk.f_favail, " of its ",
+               with_thousands(disk.f_files), " inodes (df -i), so it takes no more files: remove files there, or ",
+               another_disk);
   constexpr double much = 1 << 30;
   if (free_bytes > much)
     return cat("the disk has ", readable_bytes(free_bytes), " free for other users or folders, so this may be a quota ",

@@ -74,10 +74,10 @@ std::int64_t bytes_of_process() {
 }
 
 std::string advice_on_limits(std::string_view message) {
-  if (says(message, EMFILE)) return cat(open_files_sentence(), ": ", raise_open_files(0));
-  if (says(message, ENFILE))
+  if (says(message, ENFILE))  // its text begins with that of EMFILE
     return cat("all processes of this machine together may have ", number_in("/proc/sys/fs/file-max").value_or(0),
                " files open (fs.file-max): end other work there, or ask the administrator");
+  if (says(message, EMFILE)) return cat(open_files_sentence(), ": ", raise_open_files(0));
   if (says(message, ENOMEM)) {
     const std::string limit = memory_sentence();
     return limit.empty() ? "the machine has too little memory for this: end other work there, or use fewer ranks on it"

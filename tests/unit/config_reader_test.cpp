@@ -165,7 +165,8 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
       {good + "run: {dir: }\n", {}, "exp.yaml:8:7: run.dir has no value, expected text (\"\" for none)"},
       {good + "run: {dir: \"a\\nb\"}\n",
        {},
-       "exp.yaml:8:12: run.dir has the byte 0x0a (a new line) after 'a', expected one line of UTF-8"},
+       "exp.yaml:8:12: run.dir has the byte 0x0a (a new line) after 'a', expected one line of UTF-8: a run's records could not be read "
+       "back"},
       {replaced(good, "study", "my study"),
        {},
        "exp.yaml:1:7: name is 'my study', expected at most 100 letters, digits, '.', '_' and '-' that do not start "

@@ -57,6 +57,8 @@ TEST_F(CudaLibraries, AreTakenFromTheNamedFoldersBeforeTheVariablesFolders) {
 }
 
 TEST_F(CudaLibraries, NameTheLimitThatForbidsToAskPython) {
+  // The search is made once in a process, and other tests may have made it in this one.
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const auto search = [] {
     const rlimit one{1, 1};
     ::setrlimit(RLIMIT_NPROC, &one);  // counts for users other than root
