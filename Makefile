@@ -278,7 +278,8 @@ build/generated/interface.h: always
 build/generated/cuda_build_info.h: build/cuda.mk
 	@$(call generated_header,RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)")
 build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
-build/obj/backend/cuda/device/cuda_library.o $(CUDA_OBJECTS): | build/generated/interface.h build/generated/cuda_build_info.h
+build/obj/backend/cuda/device/cuda_library.o: | build/generated/interface.h
+$(CUDA_OBJECTS): | build/generated/interface.h build/generated/cuda_build_info.h
 
 # Groups of files hide that a file lacks an #include. `make check-headers` therefore compiles each header alone, and `make
 # check-sources` each source of a group. Only nvcc with CUTLASS can compile the headers with kernels for Hopper, and only

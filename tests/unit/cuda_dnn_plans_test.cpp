@@ -267,7 +267,8 @@ TEST_P(CudaDescribedDevice, AGraphOnWhichCudnnCrashesIsRefusedAndTheNextOneIsPla
                         << "touch " << mark << "\nread line; echo ready 0; read line; kill -SEGV $$\n";
   std::filesystem::permissions(script, std::filesystem::perms::owner_all);
   for (const char* library : {"libcuda-stand-in.so", cuda_library_file})
-    std::filesystem::create_symlink(std::filesystem::path(stand_in_driver_path()).parent_path() / library, path(library));
+    std::filesystem::create_symlink(std::filesystem::path(stand_in_driver_path()).parent_path() / library,
+                                    path(library));
   const std::string real = std::getenv("RINGTRAIN_EXECUTABLE");
   setenv("RINGTRAIN_EXECUTABLE", script.c_str(), 1);
   PlanProcess process(description.name, description.json);
