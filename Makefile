@@ -319,7 +319,8 @@ help:
 	@echo "make sanitize KIND=address|undefined|thread   build with a sanitizer, run commands, unit and MPI tests (tests/sanitize/README.md)"
 	@echo "make run N=4 EXPERIMENT=configs/names.yaml [ARGS='stop.steps=20 ...']"
 	@echo "                              train on N ranks of this machine"
-	@echo "make [all]                    build bin/ringtrain and bin/ringtrain-data"
+	@echo "make [all]                    build bin/ringtrain, bin/ringtrain-data and, where CUDA is, what make cuda builds"
+	@echo "make cuda                     the part for GPUs, which the programs open: bin/libringtrain-cuda.so"
 	@echo "make setup                    install the packages that the build needs (root, sudo; else it says which)"
 	@echo "make bench                    compare with PyTorch (tests/bench/README.md)"
 	@echo "make hopper                   convolutions from CUTLASS for H100 and H200: bin/libringtrain-hopper.so (about 5 minutes)"
@@ -331,7 +332,7 @@ help:
 	@echo "make format                   clang-format over all C++ files"
 	@echo "make clean                    remove build/ and bin/"
 	@echo "Variables: MPI_HOME HDF5_HOME YAML_CPP_HOME DNNL_HOME JPEG_HOME PNG_HOME UTF8PROC_HOME JSON_HOME CLI11_HOME GTEST_HOME CUDA_HOME"
-	@echo "           CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES, UNITY=0, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
+	@echo "           CUDNN_HOME CUDNN_FRONTEND_HOME NCCL_HOME CUTLASS_HOME, CUDA=auto|0|1, CUDA_ARCHITECTURES=all|80 90 ..., UNITY=0, CXX, PYTHON. They are taken when set; otherwise PATH and pkg-config are asked."
 	@echo "           Later builds keep those of the command line, but not PYTHON."
 
 # Commands that build first do so on all cores, unless the user gives a number of jobs.
