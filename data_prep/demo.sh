@@ -42,8 +42,8 @@ run           $run/   (experiment.yaml as resolved, run.json, metrics.jsonl, che
 loss curve    $run/loss.png
 
 == What to try next
-$([ -e bin/libringtrain-cuda.so ] || echo "make cuda   (the part for GPUs, which is not built)")
-make run N=2 EXPERIMENT=$experiment ARGS="$overrides"   (all 10 epochs)
+$([ -e bin/libringtrain-cuda.so ] || echo "make cuda   # the part for GPUs, which is not built")
+make run N=2 EXPERIMENT=$experiment ARGS="$overrides"   # all 10 epochs
 bin/ringtrain sample $run --count 20 --temperature 0.7 --seed 2
 bin/ringtrain plan $experiment --ranks 4
 make run N=4 EXPERIMENT=$experiment ARGS="${overrides}batch.global=512 learning_rate.base_batch=256 learning_rate.scaling=sqrt"
