@@ -114,8 +114,9 @@ void ImageShardWriter::write(std::uint64_t offset, std::span<const std::uint8_t>
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) {
       const int reason = errno;
+      const std::string advice = advice_for_writing(reason, file_.path());
       throw Error(cat(file_.path(), ": cannot write: ", std::strerror(reason)),
-                  cat(advice_for_writing(reason, file_.path()), "; --resume keeps the files that are finished"));
+                  cat(advice, advice.empty() ? "" : "; ", "--resume keeps the files that are finished"));
     }
     offset += static_cast<std::uint64_t>(put);
     bytes = bytes.subspan(static_cast<std::size_t>(put));

@@ -19,8 +19,12 @@
 namespace ringtrain::h5 {
 namespace {
 
-constexpr const char* interrupted_copy =
-    "the file is an incomplete copy, or its writer was interrupted: copy or make it again";
+// Returns what to do about HDF5's reason for a failure; "": nothing is known.
+std::string advice_on(const std::string& reason, const std::string& path) {
+  if (reason.find("truncated file") != std::string::npos)
+    return "the file is an incomplete copy, or its writer was interrupted: copy or make it again";
+  return advice_for_writing(reason, path);
+}
 
 #if H5_VERSION_GE(1, 10, 2)
 constexpr H5F_libver_t oldest_format = H5F_LIBVER_V18;
@@ -101,9 +105,7 @@ std::string innermost_description() {
 
 void fail(const std::string& path, const std::string& what, std::source_location where) {
   const std::string reason = innermost_description();
-  std::string hint = advice_for_writing(reason, path);
-  if (reason.find("truncated file") != std::string::npos) hint = interrupted_copy;
-  throw Error(cat(path, ": ", what, ": ", reason), hint, where);
+  throw Error(cat(path, ": ", what, ": ", reason), advice_on(reason, path), where);
 }
 
 Handle& Handle::operator=(Handle&& other) noexcept {
@@ -159,10 +161,10 @@ File File::open(const std::string& path) {
     H5Eclear2(H5E_DEFAULT);
     H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());  // brings back the message, which H5Fis_hdf5 has cleared
     const std::string reason = innermost_description();
-    throw Error(cat(path, ": cannot open as HDF5: ", reason),
-                reason.find("truncated file") == std::string::npos
-                    ? "the file is damaged or cut off, or a newer HDF5 wrote it: copy or make it again"
-                    : interrupted_copy);
+    const std::string advice = advice_on(reason, path);
+    throw Error(
+        cat(path, ": cannot open as HDF5: ", reason),
+        advice.empty() ? "the file is damaged or cut off, or a newer HDF5 wrote it: copy or make it again" : advice);
   }
   file.handle_ = {id, close_file};
   return file;
