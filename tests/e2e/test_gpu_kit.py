@@ -55,7 +55,7 @@ def checkout(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def kit(checkout, tmp_path_factory):
-    made = pack(checkout)
+    made = pack(checkout, KIT_MIB="1000")
     assert made.returncode == 0, made.stdout + made.stderr
     elsewhere = tmp_path_factory.mktemp("another place")
     subprocess.run([sys.executable, "-c", f"{UNPACK}({str(elsewhere)!r})"], cwd=checkout, check=True)
@@ -96,7 +96,7 @@ def test_it_holds_plans_and_nothing_that_only_unit_tests_need(kit):
 
 
 def test_its_sizes_are_printed_and_limited(checkout, kit):
-    shown = pack(checkout, "kit_sizes.sh").stdout
+    shown = pack(checkout, "kit_sizes.sh", KIT_MIB="1000").stdout
     sizes = [float(size) for size in re.findall(r"^(?:build/\S+|tracked files|sum): ([\d.]+) MiB", shown, re.M)]
     assert len(sizes) == 3 and abs(sizes[0] + sizes[1] - sizes[2]) < 0.11, shown
     assert abs(sizes[0] - (checkout / f"build/{NAME}.tar.xz").stat().st_size / 2**20) < 0.06
