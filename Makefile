@@ -80,7 +80,7 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
 
 # For these goals this make searches for no libraries. Some of them, such as `demo`, first install what is missing, and
 # then start another make, which searches for the libraries and builds.
-SIMPLE_GOALS := help setup demo study study-record test test-rest test-all test-slurm faults fuzz sanitize simulate gpu-kit dist clean format
+SIMPLE_GOALS := help setup demo study study-record test test-rest test-all test-slurm faults inputs fuzz sanitize simulate gpu-kit dist clean format
 BUILDING := $(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all))
 homes = $(foreach v,$(1),$(v)=$($(v)_HOME))
 # Writes a file again if its text has changed. What depends on it is then built again.
@@ -308,6 +308,7 @@ help:
 	@echo "                              again after Ctrl-C: goes on. PICTURES: class folders in place of handwritten digits"
 	@echo "make study-record REPORT=results/twins NAME=digits   keep that report in results/studies/NAME"
 	@echo "make test                     install, build, the tests that find every planted fault (test-unit, test-mpi, test-e2e, test-gpu: all of one kind)"
+	@echo "make test-rest                install, build, the tests that make test leaves out"
 	@echo "make test-all                 install, build, all tests, and each header alone"
 	@echo "make test-slurm               install, build, batch jobs on a small Slurm of this machine (needs root, or Slurm's packages)"
 	@echo "make lint                     check the sources and pages themselves: each header alone, links, paths, style (tests/lint)"
@@ -357,13 +358,14 @@ REPORT ?= results/twins
 study-record:
 	@PYTHON="$(PYTHON)" results/study_record.sh $(REPORT) $(or $(NAME),$(error make study-record needs NAME=..., what the kept report is called))
 
-# `make test` runs the tests that find every planted fault, `make test-rest` all others, and `make test-all` both.
-TIER_test := fast
-TIER_test-rest := rest
-TIER_test-all := all
+# `make test` runs the tests that find every planted fault, `make test-rest` all others, and `make test-all` both. Batch
+# jobs on a local Slurm are none of the first.
+TESTS_OF_test := unit mpi e2e gpu --tier fast
+TESTS_OF_test-rest := unit mpi e2e gpu slurm --tier rest
+TESTS_OF_test-all := unit mpi e2e gpu slurm --tier all
 test test-rest test-all: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all tests $(if $(filter test-all,$@),lint)
-	@PYTHON="$(PYTHON)" tests/run_tests unit mpi e2e gpu slurm --tier $(TIER_$@)
+	@PYTHON="$(PYTHON)" tests/run_tests $(TESTS_OF_$@)
 
 test-slurm: setup
 	@$(MAKE) --no-print-directory $(ALL_CORES) all

@@ -1,5 +1,4 @@
 """Starts the programs, and trains for a few steps on any data set."""
-import importlib.util
 import os
 import signal
 import subprocess
@@ -9,19 +8,9 @@ from pathlib import Path
 import h5py
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM, CONVERTER, LAUNCHER = ROOT / "bin" / "ringtrain", ROOT / "bin" / "ringtrain-data", ROOT / "tests" / "mpirun.sh"
+from jobs import CONVERTER, LAUNCHER, PROGRAM, ROOT  # of tests/faults
+
 SECONDS = 60  # after which a command hangs
-
-
-def load_e2e_tools():
-    spec = importlib.util.spec_from_file_location("e2e_tools", ROOT / "tests" / "e2e" / "conftest.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-e2e = load_e2e_tools()
 
 
 @dataclass

@@ -7,7 +7,7 @@ import h5py
 import numpy
 
 from made import Draw, Shard, encoded, smooth
-from running import CONVERTER
+from jobs import CONVERTER
 
 FORMS = ["pixels", "records", "names", "text"]
 # The arrays of each form, without the strings.

@@ -11,6 +11,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cluster import CannotRunHere, Cluster, Shop, e2e  # noqa: E402
 
 pytest_configure = e2e.pytest_configure  # names the mark `thorough`
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses tests by their marks
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.thorough)
+
+
 AT_ONCE = 5
 scenarios = {}
 

@@ -24,7 +24,6 @@ def step_numbers(run_dir):
 
 # ---- Tests that run together, the slowest first --------------------------------------------------------------------
 
-@pytest.mark.thorough
 @together
 def test_at_the_time_limit_a_checkpoint_is_made_within_kill_wait_and_the_job_goes_on(shop, whole):
     # With URG in place of USR1, the job learns of the limit only by SIGTERM. One step takes a second here.
@@ -40,7 +39,6 @@ def test_at_the_time_limit_a_checkpoint_is_made_within_kill_wait_and_the_job_goe
     assert step_numbers(shop.folder / "run")[:before + 2] == list(range(1, before + 3)), "steps got lost"
 
 
-@pytest.mark.thorough
 @together
 def test_slurms_own_signal_before_the_time_limit_leads_to_a_checkpoint_and_the_job_goes_on(shop, whole):
     job = shop.train("run", options=["--nodes=1", "--ntasks-per-node=1", "--time=1", "--signal=B:USR1@20"],
@@ -64,7 +62,6 @@ def test_a_job_that_is_signalled_in_mid_epoch_is_queued_again_and_has_the_same_c
     assert not shop.cluster.has_namespaces or record["hosts"] == HOSTS
 
 
-@pytest.mark.thorough
 @together
 def test_signals_while_the_checkpoint_is_being_written_lose_nothing(shop, whole):
     run = shop.folder / "run"
@@ -117,7 +114,6 @@ def test_scancel_leaves_a_checkpoint_and_the_run_goes_on_on_another_number_of_no
     e2e.assert_close(run, whole)
 
 
-@pytest.mark.thorough
 @together
 def test_a_task_of_an_array_is_queued_again_without_the_others(shop, whole):
     array = shop.train(options=["--nodes=1", "--ntasks-per-node=1", "--array=1-3"], seed="%a")
@@ -143,7 +139,6 @@ def test_where_jobs_are_not_requeued_the_job_ends_with_85_and_says_how_to_go_on(
     assert "not queued again after all" in job.output() and f"run.dir={shop.folder}/run --resume" in job.output(), job.told()
 
 
-@pytest.mark.thorough
 @together
 def test_the_jobs_of_a_chain_go_on_where_the_one_before_stopped_and_the_rest_is_removed(shop, whole):
     done = shop.cluster.run(SCRIPTS / "chain.sh", 4, "--hold", "--nodes=2", "--export=NONE", SCRIPTS / "train.sbatch",
@@ -201,7 +196,6 @@ def test_where_slurm_has_no_pmix_mpirun_starts_the_ranks(shop, whole):
     assert "started by mpirun" in job.log() and e2e.last_step(shop.folder / "run") == 5, job.told()
 
 
-@pytest.mark.thorough
 @together
 def test_a_job_is_queued_again_no_more_often_than_max_requeues(shop, whole):
     job = shop.train("run", options=["--nodes=1", "--ntasks-per-node=4"], env=shop.site("MAX_REQUEUES=0"))
@@ -212,7 +206,6 @@ def test_a_job_is_queued_again_no_more_often_than_max_requeues(shop, whole):
     assert job.fields()["ExitCode"] == "85:0", job.told()
 
 
-@pytest.mark.thorough
 @together
 def test_preflight_measures_the_jobs_own_nodes_before_it_trains(shop, whole):
     job = shop.train("run", "--preflight", options=["--nodes=2", "--ntasks-per-node=1"], stop__steps=5).wait(timeout=240)
@@ -306,7 +299,6 @@ def test_images_are_converted_by_all_ranks_of_two_nodes_into_the_same_files(shop
     assert [file.read_bytes() for file in by_job] == [file.read_bytes() for file in alone]
 
 
-@pytest.mark.thorough
 @together
 def test_preflight_measures_both_nodes_and_predict_reads_what_it_writes(shop, whole):
     experiment = ROOT / "configs" / "names.yaml"
@@ -385,7 +377,6 @@ def test_without_space_on_the_nodes_the_data_is_read_from_where_it_is_with_a_war
     assert e2e.curve(shop.folder / "nowhere") == e2e.curve(whole)[:3]
 
 
-@pytest.mark.thorough
 @together
 def test_a_disk_that_alters_what_is_copied_is_not_read_from(shop, whole):
     for broken_times in 1, 2:
@@ -406,7 +397,6 @@ def test_a_disk_that_alters_what_is_copied_is_not_read_from(shop, whole):
         assert "differs from what was read" in done.stderr and ("not to be trusted" in done.stderr) == (broken_times == 2)
 
 
-@pytest.mark.thorough
 @together
 def test_a_disk_that_fills_up_is_not_read_from_and_what_was_cut_off_is_removed(shop, whole):
     tools, place = shop.folder / "tools", shop.folder / "disk"
@@ -429,7 +419,6 @@ def test_a_disk_that_fills_up_is_not_read_from_and_what_was_cut_off_is_removed(s
     assert "no space for" in full.stderr and not (place / f"{second.name}.part").exists(), full.stderr
 
 
-@pytest.mark.thorough
 @together
 def test_a_job_of_an_installed_program_needs_no_checkout(shop, whole):
     prefix = shop.folder / "prefix"
@@ -452,7 +441,6 @@ def alone(running):
         scenario.exception()  # waits for its end
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("partition", ["idle", "idle_grace"])
 def test_a_preempted_job_makes_room_with_a_checkpoint_is_queued_again_and_has_the_same_curve(alone, shop, whole, partition):
     job = shop.train("run", options=["--nodes=2", "--exclusive", f"--partition={partition}"])
@@ -466,7 +454,6 @@ def test_a_preempted_job_makes_room_with_a_checkpoint_is_queued_again_and_has_th
     e2e.assert_same_bits(shop.folder / "run", whole)
 
 
-@pytest.mark.thorough
 def test_a_job_that_loses_a_node_ends_is_queued_again_and_has_the_same_curve(alone, shop, whole):
     job = shop.train("run", options=PAIRS)
     job.wait_for_step(shop.folder / "run", 3)
@@ -479,7 +466,6 @@ def test_a_job_that_loses_a_node_ends_is_queued_again_and_has_the_same_curve(alo
     e2e.assert_same_bits(shop.folder / "run", whole)
 
 
-@pytest.mark.thorough
 def test_a_node_that_the_ranks_miss_before_slurm_does_is_no_error_of_the_run(alone, shop, whole):
     if not shop.cluster.has_namespaces:
         pytest.skip("the ranks of a virtual node cannot be told from the others")
@@ -498,7 +484,6 @@ def test_a_node_that_the_ranks_miss_before_slurm_does_is_no_error_of_the_run(alo
     e2e.assert_same_bits(shop.folder / "run", whole)
 
 
-@pytest.mark.thorough
 def test_a_job_that_is_preempted_while_it_stages_is_queued_again(alone, shop, whole):
     # In the first start, the shell that names the folder ends with an error, however its `sleep` ends. It must not go on.
     slow = shop.site("NODE_SCRATCH='$SLURM_TMPDIR/${SLURM_RESTART_COUNT:?$(touch started; sleep 60)}'")

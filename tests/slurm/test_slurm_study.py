@@ -3,7 +3,6 @@ import json
 import os
 import signal
 
-import pytest
 from cluster import SCRIPTS, Job, e2e
 from conftest import together
 
@@ -29,7 +28,6 @@ def states(shop):
     return [trial["state"] for trial in trials(shop).values()]
 
 
-@pytest.mark.thorough
 @together
 def test_a_study_that_is_signalled_is_queued_again_and_every_trial_goes_on(shop, whole):
     path = write_study(shop, "ranks_per_trial: 2\nrepeat: 4\n", **SLOW)
@@ -54,7 +52,6 @@ def test_the_tasks_of_an_array_share_a_study(shop, whole):
     assert len({t["job"] for t in trials(shop).values()}) == 3
 
 
-@pytest.mark.thorough
 @together
 def test_after_a_rank_has_died_another_job_goes_on(shop, whole):
     # Slurm's PMIx ends the step when a process is lost, in spite of --kill-on-bad-exit=0.
