@@ -18,6 +18,9 @@ those that need it. What is broken and can be left out (CUTLASS, a recurrent alg
 later checks, whose lines say so. After a check that ran out of time, a process of five seconds asks whether the device
 still answers.
 
+The kit's plans are for one version of cuDNN. If a Python package has that version, the checks use it, unless
+RINGTRAIN_CUDA_LIBRARIES is set (check_libraries.py).
+
 Files go to $OUT (results/gpu/check when it is not set), at most 6: check-CALL.json, .md and .log, tables.tar.gz, and
 search.tar.gz in up to two pieces. They are complete after every check. Plans are kept in results/gpu/plans for the next
 call on the same machine. A kit's plans are copied there first.
@@ -39,6 +42,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import check_calls  # noqa: E402
+import check_libraries  # noqa: E402
 import check_report  # noqa: E402
 import check_run  # noqa: E402
 import kept_search  # noqa: E402
@@ -147,12 +151,18 @@ def main():
     (scratch / "tables").mkdir()
     with open(out / f"check-{options.call}.log", "w", buffering=1) as log, Background(log) as background:
         try:
+            cudnn = None
             if not options.dry:  # before all else, because the driver and the libraries take seconds
                 background.record_clocks(scratch / "tables" / f"clocks-{options.call}.csv")
+                cudnn = check_libraries.choose(check_run.SHIPPED_PLANS)
+                check_libraries.use(cudnn)
                 background.read_libraries()
             background.make_data(options.dry)
-            run = check_run.Run(out, log, Processes(), clock, options.dry, scratch=scratch)
+            run = check_run.Run(out, log, Processes(), clock, options.dry, scratch=scratch, cudnn=cudnn)
             head["gpu"] = run.gpu or "none"
+            if cudnn:
+                head["cudnn"] = cudnn.line
+                print(f"cuDNN: {cudnn.line}", flush=True)
             print(f"GPU: {head['gpu']}; {clock.now():.0f} s of {options.seconds or check_calls.CALL_SECONDS[options.call]:.0f} s have passed", flush=True)
             take_shipped_plans(run)
             if options.resume:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 
+import check_libraries
 import kept_search
 from check_run import CUTLASS, GPU_TESTS, GRAPHS, RECURRENT, ROOT, SHIPPED_PLANS, outcome
 from check_schedule import LEAST_SECONDS, NotRun
@@ -100,7 +101,9 @@ def gate(run, seconds):
     result = gtest_result(code, done, text, starts)
     facts = [line for line in text.splitlines() if line.startswith("gate: ")]
     result["said"] = facts if result["status"] == "passed" else facts + result["said"]
-    result["notes"] += description_notes(run)
+    run.cudnn_version = check_libraries.opened(text)[0]
+    result["notes"] += [f"cuDNN {run.cudnn_version}"] if run.cudnn_version else []
+    result["notes"] += check_libraries.differences(run.cudnn, text) + description_notes(run)
     device = re.search(r"^gate: device: (.+)", text, re.M)
     if device and not run.dry and "nvidia-smi" in run.gpu:
         run.gpu = device[1].strip()
@@ -118,6 +121,9 @@ def gate(run, seconds):
     return result
 
 
+OF_THE_MACHINE = ("pciDeviceId",)  # the device's slot in this machine, which decides no plan
+
+
 def description_notes(run):
     """Compares how cuDNN describes the real device with the file that plans are made with on machines without it."""
     file = run.tables / "device.json"
@@ -129,7 +135,7 @@ def description_notes(run):
     for path in shipped:
         known = json.loads(path.read_text())
         lines += [f"{path.name}: {key} is {value}, the device says {real.get(key)}" for key, value in known.items()
-                  if key != "origin" and real.get(key) != value]
+                  if key not in ("origin", *OF_THE_MACHINE) and real.get(key) != value]
         lines += [f"{path.name} lacks {key}" for key in real.keys() - known.keys()]
     return lines or [f"equal to {path.name}" for path in shipped] or ["no file describes this device"]
 

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import bounds
+import check_libraries
 from check_schedule import PROBE_SECONDS, LeftOut, NotRun
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -23,7 +24,7 @@ class Run:
     """State of one call. With `dry`, the host device and the CPU stand for the GPU. Measured networks keep their plans
     in `plans`, which is packed for the next call. Small networks of tests keep theirs in `test_plans`."""
 
-    def __init__(self, out, log, processes, clock, dry=False, plans=PLANS, test_plans=TEST_PLANS, scratch=None):
+    def __init__(self, out, log, processes, clock, dry=False, plans=PLANS, test_plans=TEST_PLANS, scratch=None, cudnn=None):
         self.out, self.log, self.processes, self.clock, self.dry = Path(out), log, processes, clock, dry
         self.scratch = Path(scratch or tempfile.mkdtemp(prefix="ringtrain-check-"))
         self.tables = self.scratch / "tables"  # packed after every check
@@ -36,6 +37,8 @@ class Run:
         self.results = []  # of this call
         self.end = float("inf")  # of the call, by the clock
         self.data = {}  # what a check has made for later checks
+        self.cudnn = cudnn  # what check_libraries.py has chosen
+        self.cudnn_version = ""  # that programs use, as the gate says
         self.reached = {}  # precision -> (FLOP/s, bytes per second) that PyTorch has reached in this call
 
     def find_gpu(self):
@@ -65,6 +68,15 @@ class Run:
         for program in programs:
             if not program.exists():
                 raise NotRun(f"{program.relative_to(ROOT)} is not built")
+
+    def need_kept_plans(self, precision):
+        """A benchmark that builds its own plans runs out of time. When nobody knows the version of cuDNN, it tries."""
+        if self.dry or not self.cudnn_version:
+            return
+        folder = self.plans / check_libraries.plan_folder(self.gpu_name(), self.cudnn_version)
+        if not any(first_line(path).split()[1:2] == [precision] for path in folder.glob("*.plan")):
+            others = ", ".join(sorted({path.parent.name for path in self.plans.glob("*/*.plan")})) or "nothing"
+            raise NotRun(f"no plans of {precision} are kept for cuDNN {self.cudnn_version} and this GPU; kept are {others}")
 
     # ---- What is switched off ------------------------------------------------------------------------------------
 
@@ -118,6 +130,12 @@ class Run:
         if code is None:
             return f"a small process was not ready within {PROBE_SECONDS} s"
         return "" if code == 0 else next((line for line in reversed(text.splitlines()) if line.strip()), f"exit code {code}")
+
+
+def first_line(path):
+    """The first line of a plan, "conv bf16 n256 ...": the operation's key and what follows it."""
+    with open(path, "rb") as file:
+        return file.readline(500).decode(errors="replace")
 
 
 def outcome(code, text, **more):
