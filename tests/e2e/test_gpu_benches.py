@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import bench_gpu  # noqa: E402
 import bench_tools  # noqa: E402
 import bounds  # noqa: E402
+import lstm_kernels  # noqa: E402
 import made_up_photographs  # noqa: E402
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
@@ -160,3 +161,18 @@ def test_a_case_that_ends_pytorchs_process_is_one_line_and_the_others_go_on(tmp_
 def test_a_peer_that_cannot_start_is_a_reason_in_every_line(tmp_path):
     reports, machine = ask_fake_peer(tmp_path, True)
     assert machine == {} and [r["failed"] for r in reports] == ["error: no torch"] * 3
+
+
+def test_the_kernels_of_a_step_are_summed_by_name_and_the_most_time_comes_first():
+    long = "void cutlass::Kernel2<" + "x" * 200 + ">"
+    event = lambda name, duration, cat="kernel", ph="X": {"name": name, "dur": duration, "cat": cat, "ph": ph}
+    trace = {"traceEvents": [event("short", 3), event(long, 10.25), event("short", 4), event("Memcpy DtoD", 1, "gpu_memcpy"), event(long, 20),
+                             event("cudaLaunchKernel", 500, "cuda_runtime"), event("short", 900, "ac2g", "s"), {"name": "process", "ph": "M"},
+                             *(event(f"small {number}", 0.5) for number in range(40))]}
+    rows = lstm_kernels.rows_of(trace)
+    assert rows[0] == {"kernel": long[:110], "calls": 2, "total_us": 30.2, "mean_us": 15.12}
+    assert rows[1] == {"kernel": "short", "calls": 2, "total_us": 7.0, "mean_us": 3.5} and rows[2]["kernel"] == "Memcpy DtoD"
+    facts, _, head, _, *lines = lstm_kernels.table_of(rows, "PyTorch 2: a step")
+    assert len(lines) == 25 and lines[1].startswith("| short | 2 | 7.0 | 3.50 | 12") and "| kernel | calls | total us | mean us |" in head
+    assert facts == "PyTorch 2: a step. 45 kernels and copies take 0.06 ms."
+    assert lstm_kernels.table_of([{"kernel": "a|b", "calls": 1, "total_us": 1.0, "mean_us": 1.0}], "")[-1].startswith("| a\\|b | 1 |")
