@@ -20,7 +20,7 @@ DEVICE_UNUSABLE = 3  # exit code
 # what(run, seconds) returns a dict with status and, where they exist, why, said (lines), tests (counts), rates and
 # tables. It also has `usable` when checks that need this one can go on although it did not pass, `hung` when a part of
 # it was out of time, and `ends_call` with the reason why no later check can run. `needs` names checks: when one of them
-# did not pass, this check is not run. With `spare`, the check uses time that others have left, and is no gap when there
+# did not pass, this check is not run. A tuple of names in `needs` means that one of them is enough. With `spare`, the check uses time that others have left, and is no gap when there
 # was none.
 Check = namedtuple("Check", "part name seconds what needs spare", defaults=((), False))
 
@@ -89,6 +89,10 @@ def perform(check, run, seconds):
         return {"status": "failed", "said": f"{type(error).__name__}: {error}".splitlines()}
 
 
+def alternatives(need):
+    return (need,) if isinstance(need, str) else need
+
+
 def counts_as_passed(result):
     return result["status"] in ("passed", "left out") or bool(result.get("usable"))
 
@@ -109,11 +113,11 @@ def run_checks(checks, run, clock, call_seconds, report, probe=None, before=(), 
             end = min(end, part_end.setdefault(check.part, start + part_seconds[check.part]))
         left = min(check.seconds, end - start)
         off = sorted(run.switched_off)
-        missing = next((name for name in check.needs if not passed.get(name, True)), None)
+        missing = next((names for names in map(alternatives, check.needs) if not any(passed.get(name, True) for name in names)), None)
         if ended:
             result = {"status": "not run", "why": ended}
         elif missing:
-            result = {"status": "not run", "why": f"it needs {missing}, which did not pass"}
+            result = {"status": "not run", "why": f"it needs {' or '.join(missing)}, which did not pass"}
         elif left < max(LEAST_SECONDS, check.seconds / 2):
             what = "this part" if end < call_seconds else "the call"
             result = {"status": "not run", "why": f"the time of {what} is over", "no_time": True}

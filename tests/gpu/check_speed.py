@@ -5,6 +5,7 @@ import sys
 
 import bounds
 from check_run import COMMANDS, RINGTRAIN, ROOT, outcome
+from check_schedule import NotRun
 
 BATCH = 256  # ResNet-50's batch where speed is measured
 LSTM_BATCH = 4096
@@ -91,10 +92,13 @@ def need_precision(run, precision):
     run.need_gpu()
 
 
-def images_per_second(precision, kind, table):
+def images_per_second(precision, kind, table, kept=False):
+    """`kept`: no earlier check has built the plans, so they must be kept."""
     def check(run, seconds):
         need_precision(run, precision)
         run.need(RINGTRAIN)
+        if kept:
+            run.need_kept_plans(precision)
         code, text, rows = bench(run, "resnet_bench.py", seconds, table, *RESNET, "--side", "ringtrain", "--precision", precision, "--input", kind,
                                  family="ResNet")
         return measured(run, code, text, rates_of(rows, "ringtrain", "images/s"))
@@ -121,7 +125,7 @@ def pytorch_graphs(name, unit, precisions, table, *options, factor=lambda row: 1
     return check
 
 
-PYTORCH_RESNET, PYTORCH_SECONDS = "PyTorch, ResNet-50 in CUDA graphs", 40
+PYTORCH_RESNET, PYTORCH_SECONDS = "PyTorch, ResNet-50 in CUDA graphs", 45
 
 
 def beside_pytorch(run, seconds):
@@ -156,6 +160,21 @@ def kernel_table(precision):
         if code == 0 and table.exists():
             result["tables"] = [table.read_text()]
             shutil.copy(run.scratch / "kernels.csv", run.tables / f"kernel_table_{precision}.csv")
+        return result
+    return check
+
+
+def lstm_kernels(hidden):
+    """Lists the kernels of a training step of PyTorch's LSTM, most time first."""
+    def check(run, seconds):
+        run.need_real_gpu("PyTorch's profiler")
+        table = run.tables / f"lstm_kernels_4x{hidden}.csv"
+        code, text = run.call([sys.executable, ROOT / "tests/gpu/lstm_kernels.py", "--hidden", hidden, "--batch", LSTM_BATCH, "--table", table], seconds)
+        if code not in (0, None) and "has no torch" in text:
+            raise NotRun(text.strip().splitlines()[-1])
+        result = outcome(code, text)
+        if code == 0:  # PyTorch may print warnings around the table
+            result["tables"] = ["\n".join(line for line in text.splitlines() if line.startswith(("PyTorch ", "|")) or not line)]
         return result
     return check
 
