@@ -4,14 +4,16 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from conftest import PROGRAM, ROOT, built_with_cuda
-from made_up_gpu import perform, text_of_tests
+from made_up_gpu import check_report, perform, text_of_tests
 
 import background
+import check
 import check_libraries
 from check_libraries import Choice
 
@@ -106,8 +108,44 @@ def test_the_gate_says_when_another_cudnn_is_used_than_the_chosen_one(tmp_path, 
                      ["cuDNN 9.19.0", "files of cuDNN come from several folders: /site/cudnn/lib, /system"]]
 
 
+@pytest.mark.parametrize("earlier, told", [("9.14.0", True), ("9.19.0", False)])
+def test_a_call_that_resumes_one_with_another_cudnn_says_so(tmp_path, monkeypatch, earlier, told):
+    _, _, run = perform(tmp_path, monkeypatch, special={"GpuGate": (3, 0, f"gate: cuDNN: {earlier}\n" + text_of_tests("GpuGate.Facts"))})
+    run.cudnn = Choice("9.19.0", [], "")
+    line = check.take_earlier(run, check_report.read_results(run.out / "check-1.json"), run.out / "check-1.json")
+    assert line.startswith("resumed from") and (f"that call used cuDNN {earlier}" in line) == told
+
+
 def test_plans_are_in_the_folder_that_programs_name():
     assert check_libraries.plan_folder("NVIDIA H100 80GB HBM3", "9.19.0") == "NVIDIA-H100-80GB-HBM3-cudnn-9.19.0"
+
+
+FAKE_TESTS = """#!/bin/bash
+echo "gate: cuDNN: 9.19.0"
+echo "gate: variable: $RINGTRAIN_CUDA_LIBRARIES"
+printf '[ RUN      ] GpuGate.Facts\\n[       OK ] GpuGate.Facts (1 ms)\\n'
+"""
+
+
+def test_a_call_gives_the_choice_to_its_programs_prints_it_and_records_it(tmp_path):
+    kit, site = tmp_path / "kit", packages_with(tmp_path / "venv/lib/python3.12/site-packages", "9.19.0")
+    for folder in "gpu", "bench":
+        shutil.copytree(ROOT / "tests" / folder, kit / "tests" / folder, ignore=shutil.ignore_patterns("*.cpp", "*.h", "__pycache__"))
+    plans_for(kit / "plans", "9.19.0")
+    for name, text in (("kit/build/tests/gpu_tests", FAKE_TESTS), ("path/nvidia-smi", "#!/bin/bash\necho 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\n")):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    variables = {key: value for key, value in os.environ.items() if key not in ("RINGTRAIN_CUDA_LIBRARIES", "LD_LIBRARY_PATH", "RINGTRAIN_TEST_DEVICE")}
+    done = subprocess.run([kit / "tests/gpu/check.sh", "--only", "gate"], capture_output=True, text=True, timeout=60, env={
+        **variables, "PATH": f"{tmp_path}/path:{os.environ['PATH']}", "VIRTUAL_ENV": str(tmp_path / "venv"), "OUT": str(tmp_path / "out"), "PYTHON": sys.executable,
+        "CHECK_STARTED": ""})
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = f"9.19.0 in {site}/nvidia/cudnn/lib, because the kit has plans for it"
+    assert f"cuDNN: {said}" in done.stdout.splitlines() and f"gate: variable: {site}/nvidia/cudnn/lib:{site}/nvidia/cu13/lib:" in done.stdout
+    report = json.loads((tmp_path / "out/check-1.json").read_text())
+    assert report["cudnn"] == said and "cuDNN 9.19.0" in report["checks"][0]["notes"]
+    assert f"- cudnn: {said}" in (tmp_path / "out/check-1.md").read_text().splitlines()
 
 
 # ---- With a program ----------------------------------------------------------------------------------------------------

@@ -106,6 +106,9 @@ def take_earlier(run, resumed, file):
                 shutil.copy(piece, run.out)
     passed = sum(result["status"] == "passed" for result in run.before)
     off = "".join(f"; off: {what} ({why})" for what, why in run.switched_off.items())
+    other = check_libraries.opened("\n".join(line for result in run.before for line in result.get("said", [])))[0]
+    if run.cudnn and run.cudnn.version and other not in ("", run.cudnn.version):
+        off += f"; that call used cuDNN {other}, so its plans and its search do not count for {run.cudnn.version}: do call 1 again"
     return f"resumed from {file}: {passed} checks have passed, {taken}{off}"
 
 
