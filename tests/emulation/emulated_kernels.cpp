@@ -29,6 +29,7 @@ thread_local bool backwards_ = false;
 // Returns whether the kernel has barriers or shuffles.
 bool needs_fibers(Kernel kernel) {
   switch (kernel) {
+    case Kernel::image_input:
     case Kernel::norm_sums:
     case Kernel::norm_finalize:
     case Kernel::norm_backward_sums:

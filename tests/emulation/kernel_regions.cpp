@@ -34,7 +34,9 @@ class Regions {
 };
 
 void list(const ImageInputArguments& a, Regions& r, Kernel) {
-  r.read_own(a.pixels, a.pixel_count * a.channels);
+  const ImageWindows& w = a.windows;
+  const std::int64_t images = w.kernel > 0 ? a.pixel_count / (w.out_height * w.out_width) : 0;
+  r.read_own(a.pixels, (w.kernel > 0 ? images * w.height * w.width : a.pixel_count) * a.channels);
   r.write(a.output, a.pixel_count * a.padded);
 }
 void list(const OneHotArguments& a, Regions& r, Kernel) {
@@ -179,7 +181,7 @@ void list(const CopyTensorsArguments& a, Regions& r, Kernel kernel) {
   for (int i = 0; i < a.count; ++i) {
     const TensorPlace& p = a.places[i];
     expect_sizes(p, i, a.count);
-    const std::int64_t own = p.outer * p.taps * p.padded;
+    const std::int64_t own = p.outer * (p.windows ? 1 : p.taps) * p.padded;
     r.add(a.flat + p.flat_offset, p.outer * p.inner * p.taps * 4, home);
     const auto* base = static_cast<const char*>(a.own);
     if (a.own_is_fp32)
@@ -286,7 +288,7 @@ void list(const UpdateArguments& a, Regions& r, Kernel) {
     const TensorPlace& p = place.tensor;
     expect_sizes(p, i, a.count);
     if (a.trust_ratios != nullptr) r.read_own(a.trust_ratios + place.range, 1);
-    const std::int64_t flat = p.outer * p.inner * p.taps, own = p.outer * p.taps * p.padded;
+    const std::int64_t flat = p.outer * p.inner * p.taps, own = p.outer * (p.windows ? 1 : p.taps) * p.padded;
     r.write_own(a.weights + p.flat_offset, flat);
     r.read_own((place.matrix_factor > 0 ? a.directions + place.direction_shift : a.gradients) + p.flat_offset, flat);
     for (const float* state : a.state)

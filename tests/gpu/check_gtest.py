@@ -3,6 +3,7 @@ search, several ranks, and the sanitizer."""
 import json
 import re
 import shutil
+import time
 
 import check_libraries
 import kept_search
@@ -196,13 +197,23 @@ def graphs(run, seconds):
 
 # ---- The search, and its results for later checks and calls ----------------------------------------------------------
 
+LOST = re.compile(r'exception with description "(.*)" thrown(?=[\s\S]*the device is unusable)')
+
+
 def search(precision, candidates, deadline):
     """Searches fusions and plans within `deadline` seconds. What it has found is kept also when it fails or is ended."""
     def check(run, seconds):
         limit = max(1, min(deadline, int(seconds) - 5))
-        found = run_tests(run, seconds, f"*GpuFusions*{precision}", run.plans, RINGTRAIN_PLAN_CANDIDATES=candidates,
-                          RINGTRAIN_SEARCH_DEADLINE=limit, RINGTRAIN_GPU_SECONDS=2 if run.dry else limit)
+        ask = lambda left: run_tests(run, left, f"*GpuFusions*{precision}", run.plans, RINGTRAIN_PLAN_CANDIDATES=candidates,
+                                     RINGTRAIN_SEARCH_DEADLINE=limit, RINGTRAIN_GPU_SECONDS=2 if run.dry else limit)
+        begin, lost = time.monotonic(), []
+        found = ask(seconds)
+        # What lost the device is kept as refused, so the next process goes on after it.
+        while LOST.search(found[2]) and len(lost) < 5 and seconds - (time.monotonic() - begin) > 10:
+            lost += LOST.findall(found[2])[:1]
+            found = ask(seconds - (time.monotonic() - begin))
         result = gtest_result(*found)
+        result["notes"] += [f"the device was lost: {what}" for what in lost]
         pieces, left_out = kept_search.pack(run.plans, run.out, without=SHIPPED_PLANS)
         said = re.findall(r"^.*(?:plans per second|plans/s|sites were timed).*$", found[2], re.M)
         result["notes"] += [line.strip() for line in said[-2:]]

@@ -37,8 +37,8 @@ std::vector<DnnOperation> all_kinds() {
         if (kind != DnnKind::weight_gradient && of_forward == (kind == DnnKind::convolution))
           all.push_back(o), all.back().epilogue = static_cast<Epilogue>(e);
       }
-      o.epilogue = kind == DnnKind::convolution ? Epilogue::sums : Epilogue::none;
-      if (kind == DnnKind::convolution) all.push_back(o), all.back().engine = Engine::specialised;
+      o.prologue = Prologue::scale_bias_relu;
+      if (kind == DnnKind::weight_gradient) all.push_back(o), all.back().engine = Engine::specialised;
     }
   DnnOperation product;
   product.kind = DnnKind::matmul, product.type = Type::fp16, product.math = Math::half;

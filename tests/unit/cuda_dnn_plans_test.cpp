@@ -123,7 +123,8 @@ TEST_P(CudaDescribedDevice, APlanComesBackFromItsSerialisedForm) {
   PlanProcess process(description.name, description.json);
   // A resumed run loads its plans and writes them again. Two such rounds must give the same bytes.
   for (const char* key :
-       {"conv fp16 n32 c64 56x56 k64 r3 s1 p1 +sums", "conv fp16 n32 c64 56x56 k64 r3 s1 p1 +sums +specialised",
+       {"conv fp16 n32 c64 56x56 k64 r3 s1 p1 +sums",
+        "wgrad fp16 n32 c64 56x56 k256 r1 s1 p0 +scale_bias_relu +specialised",
         "conv bf16 n32 c64 56x56 k256 r1 s1 p0 +scale_bias_relu", "dgrad bf16 n32 c64 56x56 k256 r1 s1 p0 +relu_sums",
         "wgrad bf16 n32 c128 28x28 k128 r3 s1 p1", "matmul fp32 m32 n1000 k2048 tb >fp32"}) {
     const DnnOperation operation = parse_operation(key);

@@ -492,8 +492,40 @@ TEST(CudaFusionErrors, ALostDeviceEndsTheSearchWithItsError) {
   FusionSite s = site(device);
   s.ways[1].trial = throws(device, "an illegal address");
   FusionTable table;
-  expect_contains(message_of([&] { table.choose(device, s); }), "the launch failed");
+  std::string kept;
+  table.after_each_site([&](const FusionTable& t) { kept = t.text(); });
+  expect_contains(message_of([&] { table.choose(device, s); }), "layer1.0.conv2 forward, sums: the launch failed");
   EXPECT_EQ(device.trials, 1);
+
+  // The next process has a working device. It takes another way and does not try the bad one.
+  AnsweringDevice restarted;
+  restarted.can_time = true;
+  FusionTable next;
+  next.load_kept(kept);
+  EXPECT_EQ(next.choose(restarted, site(restarted)), 0u);
+  EXPECT_EQ(restarted.trials, 0);
+  expect_contains(next.choices().front().refused, "sums: the device was lost: the launch failed");
+}
+
+TEST(CudaFusionErrors, TuningThatLosesTheDeviceIsNotRepeated) {
+  class Losing : public AnsweringDevice {
+    double tune(const DnnOperation& o, int most) override {
+      if (o.key() != operation(" +sums").key()) return AnsweringDevice::tune(o, most);
+      lost = "an illegal address";
+      throw Error("an illegal address");
+    }
+  } device;
+  device.can_time = true;
+  FusionTable table;
+  std::string kept;
+  table.after_each_site([&](const FusionTable& t) { kept = t.text(); });
+  expect_contains(message_of([&] { table.choose(device, site(device)); }), "layer1.0.conv2 forward, sums: an illegal");
+  AnsweringDevice restarted;
+  restarted.can_time = true;
+  FusionTable next;
+  next.load_kept(kept);
+  EXPECT_EQ(next.choose(restarted, site(restarted)), 2u);
+  EXPECT_EQ(restarted.trials, 0);
 }
 
 // The proof fails here, because the device has no plan for the few samples of the proof.

@@ -324,6 +324,8 @@ TEST(CudaFusions, WhatADeviceRefusesTogetherFallsToTheNextByBytesOverTheWholeSit
         const auto choice = std::ranges::find(chosen.choices, site, &FusionChoice::site);
         ASSERT_NE(choice, chosen.choices.end()) << site;
         for (const std::string& way : choice->ways) {
+          // A weight gradient with a prologue is taken only after a proof, which untimed choices do not have.
+          if (way.find("normalised in the prologues") != std::string::npos) continue;
           const Compiled other = compiled(task, device, line_of(*choice, way));
           if (std::ranges::find(other.choices, site, &FusionChoice::site)->way != way) continue;  // this way is refused
           ++others;

@@ -144,5 +144,46 @@ TEST(CudaKernelsActivation, PixelsAreScaledShiftedAndPadded) {
       }
 }
 
+TEST(CudaKernelsActivation, WindowsHoldThePixelsUnderTheKernel) {
+  struct Stem {
+    int kernel, stride, padding, height, width, channels, padded;
+  };
+  for (const Type type : all_types)
+    for (const Stem& s : {Stem{7, 2, 3, 20, 23, 3, 152}, Stem{11, 4, 2, 31, 28, 3, 368}, Stem{3, 2, 1, 8, 8, 1, 16}}) {
+      SCOPED_TRACE(testing::Message() << type_name(type) << " " << s.height << " x " << s.width << " by " << s.kernel);
+      const auto windows = [&](int pixels) { return (pixels + 2 * s.padding - s.kernel) / s.stride + 1; };
+      constexpr int images = 3;
+      const int rows = windows(s.height), columns = windows(s.width);
+      const std::int64_t bytes = std::int64_t{images} * s.height * s.width * s.channels;
+      TestMemory memory;
+      auto* from = memory.make<std::uint8_t>(bytes);
+      for (std::int64_t i = 0; i < bytes; ++i) from[i] = static_cast<std::uint8_t>(i * 37 + 11);
+      ImageInputArguments a{};
+      a.windows = {s.kernel, s.stride, s.padding, s.height, s.width, rows, columns};
+      a.pixel_count = std::int64_t{images} * rows * columns;
+      const Array to = memory.array(type, a.pixel_count * s.padded);
+      a.pixels = from;
+      a.output = to.data;
+      a.channels = s.channels;
+      a.padded = s.padded;
+      for (int c = 0; c < s.channels; ++c) {
+        a.scale[c] = 0.01f * static_cast<float>(c + 1);
+        a.shift[c] = -static_cast<float>(c + 1);
+      }
+      ASSERT_NO_FATAL_FAILURE(memory.run(launch_of(type, a)));
+      for (std::int64_t i = 0; i < to.count; ++i) {
+        const std::int64_t window = i / s.padded, image = window / (rows * columns), place = window % (rows * columns);
+        const int tap = static_cast<int>(i % s.padded) / s.channels, c = static_cast<int>(i % s.padded) % s.channels;
+        const std::int64_t row = place / columns * s.stride + tap / s.kernel - s.padding,
+                           column = place % columns * s.stride + tap % s.kernel - s.padding;
+        double e = 0;
+        if (tap < s.kernel * s.kernel && row >= 0 && row < s.height && column >= 0 && column < s.width)
+          e = from[((image * s.height + row) * s.width + column) * s.channels + c] * static_cast<double>(a.scale[c]) +
+              static_cast<double>(a.shift[c]);
+        ASSERT_NEAR(to[i], e, tolerance(type, e)) << i;
+      }
+    }
+}
+
 }  // namespace
 }  // namespace ringtrain::cuda

@@ -11,12 +11,15 @@ namespace {
 struct Tensor {
   std::int64_t outer;
   int inner, taps, padded;
+  bool windows = false;
+  std::int64_t own_elements() const { return outer * padded * (windows ? 1 : taps); }
 };
 // Biases, dense weights, padded rows, the stem, and 3 x 3 and 11 x 11 convolutions. Some have more inner channels than
-// a tile.
-const Tensor tensors[] = {{1, 64, 1, 64}, {10, 100, 1, 100}, {7, 17, 1, 24},     {9000, 1, 1, 1},
-                          {6, 3, 49, 4},  {5, 64, 9, 64},    {2, 600, 9, 600},   {3, 3, 121, 8},
-                          {4, 5, 9, 16},  {1, 1, 1, 1},      {1, 8192, 1, 8192}, {2, 2, 2304, 3}};
+// a tile. The stems of ResNet and AlexNet come with windows, too.
+const Tensor tensors[] = {{1, 64, 1, 64},        {10, 100, 1, 100},      {7, 17, 1, 24},     {9000, 1, 1, 1},
+                          {6, 3, 49, 4},         {5, 64, 9, 64},         {2, 600, 9, 600},   {3, 3, 121, 8},
+                          {4, 5, 9, 16},         {1, 1, 1, 1},           {1, 8192, 1, 8192}, {2, 2, 2304, 3},
+                          {6, 3, 49, 152, true}, {5, 3, 121, 368, true}, {2, 1, 9, 16, true}};
 
 struct CopyCase {
   TestMemory memory;
@@ -33,9 +36,10 @@ struct CopyCase {
                         .outer = t.outer,
                         .inner = t.inner,
                         .taps = t.taps,
-                        .padded = t.padded});
+                        .padded = t.padded,
+                        .windows = t.windows});
       flat_size += (t.outer * t.inner * t.taps + 63) / 64 * 64;
-      own_size += (t.outer * t.padded * t.taps + 127) / 128 * 128;
+      own_size += (t.own_elements() + 127) / 128 * 128;
     }
     const auto count = static_cast<int>(places.size());
     blocks = place_blocks(places.data(), count);
@@ -55,10 +59,23 @@ struct CopyCase {
   void each(const Body& body) const {
     for (const TensorPlace& p : places)
       for (std::int64_t o = 0; o < p.outer; ++o)
-        for (int tap = 0; tap < p.taps; ++tap)
-          for (int i = 0; i < p.padded; ++i)
-            body(i < p.inner ? p.flat_offset + (o * p.inner + i) * p.taps + tap : -1,
-                 p.own_offset + (o * p.taps + tap) * p.padded + i);
+        if (p.windows)
+          each_of_windows(p, o, body);
+        else
+          each_plain(p, o, body);
+  }
+  template <class Body>
+  static void each_plain(const TensorPlace& p, std::int64_t o, const Body& body) {
+    for (int tap = 0; tap < p.taps; ++tap)
+      for (int i = 0; i < p.padded; ++i)
+        body(i < p.inner ? p.flat_offset + (o * p.inner + i) * p.taps + tap : -1,
+             p.own_offset + (o * p.taps + tap) * p.padded + i);
+  }
+  template <class Body>
+  static void each_of_windows(const TensorPlace& p, std::int64_t o, const Body& body) {
+    for (int i = 0; i < p.padded; ++i)
+      body(i < p.taps * p.inner ? p.flat_offset + (o * p.inner + i % p.inner) * p.taps + i / p.inner : -1,
+           p.own_offset + o * p.padded + i);
   }
 };
 

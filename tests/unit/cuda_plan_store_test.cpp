@@ -20,7 +20,7 @@ namespace {
 
 const DnnOperation wide = parse_operation("conv bf16 n1 c8 4x4 k16 r1 s1 p0");
 const DnnOperation deep = parse_operation("wgrad bf16 n1 c8 4x4 k8 r3 s1 p1");
-const DnnOperation none = parse_operation("conv fp16 n1 c8 4x4 k8 r3 s2 p1 +sums +specialised");
+const DnnOperation none = parse_operation("wgrad fp16 n1 c8 4x4 k8 r3 s2 p1 +scale_bias_relu +specialised");
 
 struct NamedPlan : DnnPlan {
   const DnnOperation& operation() const override { return operation_; }

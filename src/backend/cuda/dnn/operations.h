@@ -60,7 +60,7 @@ enum class DnnRole {
 // Names the library that computes the operation.
 enum class Engine {
   general,      // cuDNN, with any plan that its heuristics propose
-  specialised,  // cuDNN's engines that are made for exactly this fusion (in fp16: genstats and similar ones)
+  specialised,  // cuDNN's engines that are made for weight gradients with a prologue
   hopper        // this program's library of CUTLASS convolutions (backend/cuda/hopper): 16 bits, compute capability 9.0
 };
 

@@ -33,7 +33,7 @@ struct ConvolutionWay {
 };
 
 // Names the kernel that computes the sums of a convolution's result that the norm after it needs.
-enum class SumsWay { separate, epilogue, specialised, hopper };
+enum class SumsWay { separate, epilogue, hopper };
 
 struct ConvolutionPlan {
   ConvolutionWay way = {};

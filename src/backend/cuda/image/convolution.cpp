@@ -26,9 +26,9 @@ DnnOperation ConvolutionLayer::operation(DnnKind kind, bool by_group) const {
           .h = x_.shape.height,
           .w = x_.shape.width,
           .k = y_.width,
-          .r = node_.kernel,
-          .stride = node_.stride,
-          .padding = node_.padding};
+          .r = x_.windows ? 1 : node_.kernel,
+          .stride = x_.windows ? 1 : node_.stride,
+          .padding = x_.windows ? 0 : node_.padding};
 }
 // CUTLASS's kernels process all groups of the norm in one launch.
 void ConvolutionLayer::take_all_groups(DnnOperation& o) const {
@@ -42,7 +42,6 @@ DnnOperation ConvolutionLayer::forward_operation(const ConvolutionPlan& plan) co
   DnnOperation o = operation(DnnKind::convolution, fused_sums || plan.way.prologue != Prologue::none);
   o.prologue = plan.way.prologue;
   o.epilogue = fused_sums ? Epilogue::sums : Epilogue::none;
-  if (plan.sums == SumsWay::specialised) o.engine = Engine::specialised;
   if (plan.sums == SumsWay::hopper) take_all_groups(o);
   return o;
 }
@@ -90,7 +89,8 @@ TensorLayout ConvolutionLayer::layout() const {
           .inner = node_.input,
           .taps = node_.kernel * node_.kernel,
           .padded_outer = y_.width,
-          .padded_inner = x_.width};
+          .padded_inner = x_.width,
+          .windows = x_.windows};
 }
 
 Operand ConvolutionLayer::of_values(DnnRole role, Storage storage, const Value& shape, const DnnOperation& o,

@@ -68,7 +68,6 @@ std::vector<ConvolutionWay> input_ways(const ImageContext& context, const Convol
 std::vector<SumsWay> sums_ways(const ImageContext& context, const ConvolutionLayer& layer) {
   if (!context.training || layer.y().statistics == nullptr) return {SumsWay::separate};
   std::vector<SumsWay> ways;
-  if (context.type == Type::fp16) ways.push_back(SumsWay::specialised);
   ways.push_back(SumsWay::epilogue);
   if (takes_cutlass(context)) ways.push_back(SumsWay::hopper);
   ways.push_back(SumsWay::separate);
@@ -77,8 +76,7 @@ std::vector<SumsWay> sums_ways(const ImageContext& context, const ConvolutionLay
 const char* name_of(SumsWay sums) {
   return sums == SumsWay::separate   ? "separate"
          : sums == SumsWay::epilogue ? "in the epilogue"
-         : sums == SumsWay::hopper   ? "in the epilogue by CUTLASS"
-                                     : "in the epilogue of a specialised engine";
+                                     : "in the epilogue by CUTLASS";
 }
 
 // Holds the type to which the weight gradient of a 16-bit layer is rounded before it goes to the flat vector. cuDNN's

@@ -93,7 +93,13 @@ class Joiner {
     Value& y = make(i, "pixels");
     y.width = 4;
     y.needs_gradient = false;
-    keep<PixelLayer>(node, y);
+    pixels_ = keep<PixelLayer>(node, y);
+  }
+  // Returns whether the convolution reads windows: it has a stride, computes in 16 bits, and alone reads the pixels.
+  bool takes_windows(int i, const Convolution& node) const {
+    const int from = input(i);
+    return as<ImageInput>(from) != nullptr && consumer(from) == i && context_.type != Type::fp32 && node.stride > 1 &&
+           node.kernel * node.kernel * value(from).shape.channels <= widest_image_window;
   }
 
   void append(int i, const PartInput&) { keep<PartInputLayer>(make(i, "activations of the part before")); }
@@ -109,6 +115,7 @@ class Joiner {
   void append(int i, const Convolution& node) {
     const std::string name = stem(node.weight);
     Value &x = value(input(i)), &y = make(i, name);
+    if (takes_windows(i, node)) pixels_->take_windows(node, x, y.shape);
     const auto* layer = keep<ConvolutionLayer>(node, x, y);
     if (x.width % 8 != 0 && !layer->plain_plans_exist()) x.width = round_up(x.width, 8);
     if (!node.bias.empty()) add_bias(i, node.bias, name);
@@ -222,7 +229,8 @@ class Joiner {
   std::vector<NormStatistics*> statistics_;  // by node
   std::vector<bool> done_;
   std::vector<int> block_of_;  // by node
-  int block_ = -1;             // block of the current node when it is recomputed, else -1
+  PixelLayer* pixels_ = nullptr;
+  int block_ = -1;  // block of the current node when it is recomputed, else -1
   ImageLayers result_;
 };
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "backend/cuda/device/device.h"
-#include "backend/device_group_ranks.h"
 #include "backend/cuda/image/choices.h"
 #include "backend/cuda/program/fusion.h"
+#include "backend/device_group_ranks.h"
 #include "nn/parameters.h"
 
 namespace ringtrain::cuda {

@@ -4,6 +4,19 @@
 
 namespace ringtrain::cuda {
 
+void PixelLayer::take_windows(const Convolution& node, Value& y, const FeatureShape& result) {
+  windows_ = {.kernel = static_cast<int>(node.kernel),
+              .stride = static_cast<int>(node.stride),
+              .padding = static_cast<int>(node.padding),
+              .height = static_cast<int>(y.shape.height),
+              .width = static_cast<int>(y.shape.width),
+              .out_height = static_cast<int>(result.height),
+              .out_width = static_cast<int>(result.width)};
+  y.windows = true;
+  y.shape = {.channels = y.shape.channels * node.kernel * node.kernel, .height = result.height, .width = result.width};
+  y.width = round_up(y.shape.channels, 8);
+}
+
 void PixelLayer::forward(Emission& e) const {
   const Storage y = e[y_].data = e.buffer(y_.name, c_.bytes(y_));
   ImageInputArguments a{.pixels = nullptr,
@@ -12,7 +25,8 @@ void PixelLayer::forward(Emission& e) const {
                         .channels = static_cast<int>(node_.channels),
                         .padded = static_cast<int>(y_.width),
                         .scale = {},
-                        .shift = {}};
+                        .shift = {},
+                        .windows = windows_};
   for (std::size_t c = 0; c < node_.mean.size(); ++c) {
     a.scale[c] = static_cast<float>(1 / (255 * node_.std[c]));
     a.shift[c] = static_cast<float>(-node_.mean[c] / node_.std[c]);

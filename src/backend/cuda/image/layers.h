@@ -14,10 +14,14 @@ class PixelLayer : public ImageLayer {
   PixelLayer(const ImageContext& context, const ImageInput& node, Value& y) : ImageLayer(context), node_(node), y_(y) {}
   void forward(Emission& e) const override;
   void backward(Emission&) const override {}
+  // Makes the windows of the convolution that alone reads the pixels (see ImageWindows). `y` is the layer's value, and
+  // `result` the shape that the convolution makes.
+  void take_windows(const Convolution& node, Value& y, const FeatureShape& result);
 
  private:
   ImageInput node_;
   const Value& y_;
+  ImageWindows windows_;
 };
 
 // These layers are the two ends of a part of a model. A value crosses an end in its memory layout:

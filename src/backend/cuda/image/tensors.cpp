@@ -5,6 +5,10 @@
 
 namespace ringtrain::cuda {
 
+std::int64_t TensorLayout::own_elements() const {
+  return padded_outer * (windows ? 1 : taps) * padded_inner;
+}
+
 Tensor TensorGroup::add(const Parameter& parameter, const TensorLayout& layout) {
   const auto [place, added] = known_.try_emplace(parameter.name, Tensor{storage_, elements_ * bytes_of(type_)});
   if (!added) return place->second;
@@ -13,10 +17,10 @@ Tensor TensorGroup::add(const Parameter& parameter, const TensorLayout& layout) 
                      .outer = layout.outer,
                      .inner = static_cast<int>(layout.inner),
                      .taps = static_cast<int>(layout.taps),
-                     .padded = static_cast<int>(layout.padded_inner)});
+                     .padded = static_cast<int>(layout.padded_inner),
+                     .windows = layout.windows});
   names_.push_back(parameter.name);
-  const std::int64_t own = layout.padded_outer * layout.taps * layout.padded_inner;
-  elements_ += round_up(own, Schedule::alignment / bytes_of(type_));
+  elements_ += round_up(layout.own_elements(), Schedule::alignment / bytes_of(type_));
   schedule_.resize(storage_, elements_ * bytes_of(type_));
   return place->second;
 }

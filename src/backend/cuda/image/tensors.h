@@ -18,6 +18,8 @@ namespace ringtrain::cuda {
 // zeros as padding. Weights go from [k][c][r s] to KRSC.
 struct TensorLayout {
   std::int64_t outer = 1, inner = 1, taps = 1, padded_outer = 1, padded_inner = 1;
+  bool windows = false;  // as in TensorPlace
+  std::int64_t own_elements() const;
   static TensorLayout vector(std::int64_t count, std::int64_t padded) { return {1, count, 1, 1, padded}; }
 };
 

@@ -22,6 +22,7 @@ struct Value {
   std::int64_t width = 0;  // channels in memory; the last ones are padding and zero; a multiple of 8 (pixels: 4)
   Type type = Type::fp32;
   bool needs_gradient = true;  // false for pixels
+  bool windows = false;        // pixels: the values are windows (see ImageWindows)
 
   // These are the layers that make and read the value.
   int readers = 0;

@@ -136,6 +136,12 @@ std::int64_t blocks_of(const TensorPlace& p, int number) {
   if (p.outer < 1 || p.inner < 1 || p.padded < p.inner || p.taps < 1 || p.taps > copy_tile)
     throw Error(cat("copy of tensor ", number, ": outer ", p.outer, ", inner ", p.inner, ", padded ", p.padded,
                     ", taps ", p.taps, "; expected 1 <= inner <= padded and at most ", copy_tile, " taps"));
+  if (p.windows) {
+    if (p.padded < p.inner * p.taps || p.inner * p.taps > copy_tile)
+      throw Error(cat("copy of tensor ", number, ": inner ", p.inner, " x ", p.taps, " taps, padded ", p.padded,
+                      "; expected inner x taps <= padded and at most ", copy_tile));
+    return p.outer;
+  }
   return p.taps == 1 ? ceiling(p.outer * p.padded, copy_chunk) : p.outer * ceiling(p.padded, copy_width(p.taps));
 }
 }  // namespace
@@ -171,7 +177,16 @@ KernelLaunch launch_of(Type type, const ImageInputArguments& a) {
   shape.size("channels", a.channels, 4).size("padded channels", a.padded).elements("pixels", a.pixel_count);
   if (a.padded < a.channels)
     throw Error(cat("kernel image_input: ", a.channels, " channels do not fit into ", a.padded));
-  return shape.x(ceiling(a.pixel_count, tile_threads)).launch(type, a);
+  const ImageWindows& w = a.windows;
+  if (w.kernel == 0) return shape.x(ceiling(a.pixel_count, tile_threads)).launch(type, a);
+  const std::int64_t windows = std::int64_t{w.out_height} * w.out_width;
+  if (a.padded % 8 != 0 || a.padded < w.kernel * w.kernel * a.channels || a.padded > widest_image_window || windows < 1)
+    throw Error(cat("kernel image_input: windows of ", w.kernel, " x ", w.kernel, " pixels with ", a.channels,
+                    " channels do not fit into ", a.padded, " channels; at most ", widest_image_window));
+  constexpr int at_once = 16;  // octets per thread; a block fills its table once for all of them
+  return shape.x(ceiling(windows * (a.padded / 8), at_once * tile_threads))
+      .y(std::min<std::int64_t>(a.pixel_count / windows, image_rows))
+      .launch(type, a);
 }
 KernelLaunch launch_of(Type type, const OneHotArguments& a) {
   return Shape(Kernel::one_hot)
@@ -262,9 +277,10 @@ KernelLaunch launch_of(Type type, const NormPoolBackwardSumsArguments& a) {
 }
 KernelLaunch launch_of(Type type, const NormPoolBackwardApplyArguments& a) {
   check_window(Kernel::norm_pool_backward_apply, a.window);
-  return Shape(Kernel::norm_pool_backward_apply)
-      .rows(a.rows_per_group, octets_of(a.channels), a.groups)
-      .launch(type, a);
+  // Of usual windows in 16 bits, a thread takes squares of four pixels.
+  const std::int64_t places =
+      type != Type::fp32 && is_usual(a.window) ? ceiling(a.rows_per_group, 4) : a.rows_per_group;
+  return Shape(Kernel::norm_pool_backward_apply).rows(places, octets_of(a.channels), a.groups).launch(type, a);
 }
 
 KernelLaunch launch_of(Type type, const ActivateArguments& a) {

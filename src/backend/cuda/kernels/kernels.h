@@ -80,14 +80,25 @@ enum class Kernel {
 };
 const char* kernel_name(Kernel kernel);
 
+// Writes the windows of a convolution as the channels of one pixel each (im2col), because tensor cores compute little
+// of a convolution with three or four channels. The channels are [row][column][channel] of a window with `kernel` rows
+// and columns. The convolution then has a kernel of one pixel and the stride 1. A kernel of 0 leaves pixels as they
+// are.
+struct ImageWindows {
+  int kernel = 0, stride = 1, padding = 0;
+  int height = 0, width = 0;          // of the image
+  int out_height = 0, out_width = 0;  // windows
+};
+constexpr int widest_image_window = 512;  // channels
 // Converts u8 pixels [samples, height x width, channels] to T [samples, height x width, padded]. Each value is pixel x
-// scale[c] + shift[c]; padding is 0.
+// scale[c] + shift[c]; padding is 0. With windows, `padded` is a multiple of 8 and at most widest_image_window.
 struct ImageInputArguments {
   const std::uint8_t* pixels;
   void* output;
-  std::int64_t pixel_count;  // samples x height x width
-  int channels, padded;      // at most 4 channels
+  std::int64_t pixel_count;  // samples x height x width of the result
+  int channels, padded;      // at most 4 channels in `pixels`
   float scale[4], shift[4];
+  ImageWindows windows;
 };
 // Converts u8 symbols [samples, length] to one-hot T [length, samples, padded].
 struct OneHotArguments {
@@ -181,6 +192,11 @@ struct NormBackwardApplyArguments {
 struct PoolWindow {
   int height, width, out_height, out_width, kernel, stride, padding;
 };
+// Returns whether the windows are those of ResNets: 3 x 3 with stride 2 and padding 1, on a map of even height and
+// width. The kernels then know where all windows of a pixel are, so all loads of a thread are in flight at once.
+RINGTRAIN_HD bool is_usual(const PoolWindow& p) {
+  return p.kernel == 3 && p.stride == 2 && p.padding == 1 && p.height % 2 == 0 && p.width % 2 == 0;
+}
 constexpr std::uint8_t no_gradient = 255;  // in `places`: the maximum did not pass the ReLU
 constexpr int widest_joined_window = 15;   // 15 x 15 places, so that no place is 255
 // Computes y = max pooling of relu(scale x + bias). The ReLU's output is not stored. `places` are as in PoolArguments,
@@ -306,11 +322,13 @@ struct CrossEntropyArguments {
 // Holds the places of one tensor in the flat fp32 vector and in a program's own copy. The flat vector has the canonical
 // order [outer][inner][taps]. For a convolution, outer is the output channel, inner the input channel, and a tap a
 // position in the kernel. The copy is [outer][taps][padded inner] in T or fp32. With taps = 1 and padded = inner the
-// copy differs only in its type.
+// copy differs only in its type. With `windows`, the input is ImageWindows and the copy is [outer][padded (tap,
+// inner)].
 struct TensorPlace {
   std::int64_t flat_offset = 0, own_offset = 0;  // elements from the beginning of each
   std::int64_t outer = 0;
   int inner = 0, taps = 1, padded = 0;
+  bool windows = false;
   std::int64_t first_block = 0;  // first block of this tensor in the launch
 };
 // copy_tensors_in copies from the flat vector to the program's own copies. copy_tensors_home copies in the

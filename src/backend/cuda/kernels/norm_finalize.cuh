@@ -50,6 +50,7 @@ struct PartialSums {
   }
   __device__ double total(int which, const double (&shared)[2][finalize_parts][finalize_channels]) const {
     double sum = 0;
+    RINGTRAIN_UNROLL_FOUR
     for (int part = 0; part < parts; ++part)
       sum += shared[which][part_row * parts + part][threadIdx.x % finalize_channels];
     return sum;
@@ -58,6 +59,7 @@ struct PartialSums {
   __device__ double over_groups(int group0, int which,
                                 const double (&shared)[2][finalize_parts][finalize_channels]) const {
     double sum = 0;
+    RINGTRAIN_UNROLL_FOUR
     for (int g = 0; g < at_once && group0 + g < groups; ++g) sum += shared[which][g][threadIdx.x % finalize_channels];
     return sum;
   }

@@ -39,8 +39,10 @@ __device__ __forceinline__ Place place_of_block(const Place* places, int count) 
 struct TapsPiece {
   std::int64_t flat, own;
   int flat_count, own_count;  // inner elements; those after flat_count are padding
+  int own_taps;
 };
 __device__ __forceinline__ TapsPiece taps_piece(const TensorPlace& p, std::int64_t block) {
+  if (p.windows) return {block * p.inner * p.taps, block * p.padded, p.inner, p.padded, 1};
   const int width = copy_width(p.taps), across = p.padded / width + (p.padded % width != 0);
   const std::int64_t outer = quotient(block, across);
   const int inner = static_cast<int>(block - outer * across) * width;
@@ -49,15 +51,28 @@ __device__ __forceinline__ TapsPiece taps_piece(const TensorPlace& p, std::int64
   piece.flat_count = p.inner - inner < piece.own_count ? (p.inner - inner > 0 ? p.inner - inner : 0) : piece.own_count;
   piece.own = outer * p.taps * p.padded + inner;
   piece.flat = (outer * p.inner + inner) * p.taps;
+  piece.own_taps = p.taps;
   return piece;
 }
-// `shared` is [flat_count][taps].
+// Holds the place of an element in a piece of the copy, and in shared memory, which is [flat_count][taps]. Padding has
+// the place -1 there.
+struct PieceElement {
+  std::int64_t own;
+  int shared;
+};
+// `k` counts the elements of the piece in the copy: [own_taps][own_count].
+__device__ __forceinline__ PieceElement piece_element(const TensorPlace& p, const TapsPiece& piece, int k) {
+  const int tap = k / piece.own_count, i = k % piece.own_count;
+  const std::int64_t own = static_cast<std::int64_t>(tap) * p.padded + i;
+  if (p.windows) return {own, i < p.taps * p.inner ? i % p.inner * p.taps + i / p.inner : -1};
+  return {own, i < piece.flat_count ? i * p.taps + tap : -1};
+}
 template <class T>
 __device__ __forceinline__ void store_taps(const TensorPlace& p, const TapsPiece& piece, T* own,
                                            const float (&shared)[copy_tile]) {
-  for (int k = static_cast<int>(threadIdx.x); k < piece.own_count * p.taps; k += tile_threads) {
-    const int tap = k / piece.own_count, i = k % piece.own_count;
-    narrow(i < piece.flat_count ? shared[i * p.taps + tap] : 0.0f, own[static_cast<std::int64_t>(tap) * p.padded + i]);
+  for (int k = static_cast<int>(threadIdx.x); k < piece.own_count * piece.own_taps; k += tile_threads) {
+    const PieceElement element = piece_element(p, piece, k);
+    narrow(element.shared < 0 ? 0.0f : shared[element.shared], own[element.own]);
   }
 }
 
@@ -96,9 +111,9 @@ __device__ __forceinline__ void copy_taps(const CopyTensorsArguments& a, const T
   float* flat = a.flat + p.flat_offset + piece.flat;
   const auto thread = static_cast<int>(threadIdx.x);
   if constexpr (home) {
-    for (int k = thread; k < piece.own_count * p.taps; k += tile_threads) {
-      const int tap = k / piece.own_count, i = k % piece.own_count;
-      shared[i * p.taps + tap] = widen(own[static_cast<std::int64_t>(tap) * p.padded + i]);
+    for (int k = thread; k < piece.own_count * piece.own_taps; k += tile_threads) {
+      const PieceElement element = piece_element(p, piece, k);
+      if (element.shared >= 0) shared[element.shared] = widen(own[element.own]);
     }
     __syncthreads();
     for (int k = thread; k < piece.flat_count * p.taps; k += tile_threads)
@@ -114,7 +129,7 @@ template <class T, bool home>
 __device__ __forceinline__ void copy_tensor(const CopyTensorsArguments& a, float (&shared)[copy_tile]) {
   const TensorPlace place = place_of_block(a.places, a.count);
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - place.first_block;
-  if (place.taps == 1)
+  if (place.taps == 1 && !place.windows)
     copy_rows<T, home>(a, place, block);
   else
     copy_taps<T, home>(a, place, block, shared);

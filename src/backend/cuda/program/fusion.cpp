@@ -8,8 +8,8 @@
 #include <sstream>
 #include <utility>
 
-#include "backend/cuda/hopper/check.h"
 #include "backend/cuda/program/operation.h"
+#include "backend/cuda/program/proof.h"
 #include "backend/cuda/program/rates.h"
 #include "base/error.h"
 #include "base/fnv.h"
@@ -74,7 +74,7 @@ double expected_seconds(const Device& device, const FusionSite::Way& way) {
 }
 
 bool wants_proof(const FusionSite::Way& way) {
-  return std::ranges::any_of(way.operations, [](const DnnOperation& o) { return o.engine == Engine::hopper; });
+  return std::ranges::any_of(way.operations, [](const DnnOperation& o) { return o.engine != Engine::general; });
 }
 
 // Returns the ways in order of bytes; ways with equal bytes keep their order. Ways that want proof come last. Without
@@ -274,11 +274,15 @@ std::size_t FusionTable::fastest(Device& device, const FusionSite& site, const s
     double seconds = -1;
     std::string wrong;
     if (!spent()) {
-      const std::string error = error_of(device, [&] {
-        wrong = disproof(device, way);
-        if (wrong.empty()) seconds = time(device, way);
-      });
-      if (!error.empty()) wrong = error;
+      try {
+        const std::string error = error_of(device, [&] {
+          wrong = disproof(device, way);
+          if (wrong.empty()) seconds = time(device, way);
+        });
+        if (!error.empty()) wrong = error;
+      } catch (const std::exception& e) {
+        never_again(device, site, i, best, choice, e.what());
+      }
     }
     if (!wrong.empty()) {
       refuse(choice, cat(way.name, ": ", wrong));
@@ -294,25 +298,44 @@ std::size_t FusionTable::fastest(Device& device, const FusionSite& site, const s
   return best == std::string::npos ? untimed : best;
 }
 
+// Keeps another way for the site, so that the next process does not try this one. Throws Error.
+void FusionTable::never_again(Device& device, const FusionSite& site, std::size_t way, std::size_t best,
+                              FusionChoice& choice, const std::string& what) {
+  const std::string name = site.ways[way].name;
+  if (best == std::string::npos) best = site.ways.size() - 1;
+  if (best == way) throw Error(cat(site.name, ", ", name, ": ", what));
+  refuse(choice, cat(name, ": the device was lost: ", what));
+  choice.way = site.ways[best].name;
+  if (choice.seconds <= 0) choice.seconds = expected_seconds(device, site.ways[best]);
+  by_key_[on_device(device, site.key())] = choice;
+  if (keep_) keep_(*this);
+  throw Error(cat(site.name, ", ", name, ": ", what),
+              "Start again. Where choices are kept, this way is not tried again.");
+}
+
 void FusionTable::tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways,
                        FusionChoice& choice) {
   for (const std::size_t i : ways)
     for (const DnnOperation& operation : site.ways[i].operations) {
       if (spent()) return;
-      const std::string error = error_of(device, [&] { spent_ += device.tune(operation, usual_plan_candidates); });
-      if (!error.empty())
-        refuse(choice, cat(site.ways[i].name, ": timing of the plans for ", operation.key(), " ", error));
+      const auto tune_plans = [&] { spent_ += device.tune(operation, usual_plan_candidates); };
+      try {
+        const std::string error = error_of(device, tune_plans);
+        if (!error.empty())
+          refuse(choice, cat(site.ways[i].name, ": timing of the plans for ", operation.key(), " ", error));
+      } catch (const std::exception& e) {
+        never_again(device, site, i, std::string::npos, choice, e.what());
+      }
     }
 }
 
 const std::string& FusionTable::disproof(Device& device, const FusionSite::Way& way) {
   static const std::string none;
   for (const DnnOperation& operation : way.operations) {
-    if (operation.engine != Engine::hopper) continue;
+    if (operation.engine == Engine::general) continue;
     const std::string key = on_device(device, operation.key());
     auto place = disproofs_.find(key);
-    if (place == disproofs_.end())
-      place = disproofs_.emplace(key, hopper::difference_from_plain(device, operation)).first;
+    if (place == disproofs_.end()) place = disproofs_.emplace(key, difference_from_plain(device, operation)).first;
     if (!place->second.empty()) return place->second;
   }
   return none;

@@ -28,8 +28,8 @@ struct FusionSite {
   std::string name;  // "layer1.0.conv1"
   // Ways to compute the site. Without timing, the way with the least memory traffic is taken, and the first of equal
   // ones. The last way always exists: it uses plain plans and the program's own kernels. A way with operations of
-  // Engine::hopper is taken only when it was timed on the device and computed there what cuDNN computes
-  // (hopper/check.h). Those kernels may never have run on such a device before.
+  // another engine than Engine::general is taken only when it was timed on the device and computed there what cuDNN's
+  // plain operations compute (program/proof.h).
   struct Way {
     std::string name;                          // "statistics in the epilogue"
     std::vector<DnnOperation> operations;      // each must have a plan
@@ -66,7 +66,8 @@ class FusionTable {
       : limit_(seconds_limit), left_(deadline_seconds), clock_(std::move(clock)) {}
   // Returns the index of the way to take for each site. Unknown sites are timed in the order of the time that they are
   // expected to take in a step, longest first. Equal sites count together. A way that throws Error is refused. Throws
-  // Error when a site cannot be computed, and when an error leaves the device unusable.
+  // Error when a site cannot be computed, and when an error leaves the device unusable. The way that did so is then
+  // kept as refused.
   std::vector<std::size_t> choose(Device& device, std::span<const FusionSite> sites);
   std::size_t choose(Device& device, const FusionSite& site) { return choose(device, {&site, 1}).front(); }
   // Returns the choices for sites with more than one way, in the order in which they were asked.
@@ -88,6 +89,8 @@ class FusionTable {
   void tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways, FusionChoice& choice);
   std::size_t fastest(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways,
                       FusionChoice& choice);
+  [[noreturn]] void never_again(Device& device, const FusionSite& site, std::size_t way, std::size_t best,
+                                FusionChoice& choice, const std::string& what);
   double time(Device& device, const FusionSite::Way& way);
   const std::string& disproof(Device& device,
                               const FusionSite::Way& way);  // "" when the way's operations compute the right result

@@ -1,4 +1,4 @@
-#include "backend/cuda/hopper/check.h"
+#include "backend/cuda/program/proof.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "base/random.h"
 #include "base/small_floats.h"
 
-namespace ringtrain::cuda::hopper {
+namespace ringtrain::cuda {
 
 namespace {
 
@@ -49,6 +49,7 @@ DnnOperation small(DnnOperation o) {
 DnnOperation plain(DnnOperation o) {
   o.engine = Engine::general;
   o.epilogue = Epilogue::none;
+  o.prologue = Prologue::none;
   o.groups = 1;
   return o;
 }
@@ -95,6 +96,12 @@ class OperationTensors {
       device_.copy(on_device_[i].data(), on_host_[i], bytes(i), CopyKind::to_device, device_.compute_stream());
     }
   }
+  // Replaces the values of an input.
+  void set(DnnRole role, const Values& values) {
+    const std::size_t i = index(role);
+    for (std::size_t e = 0; e < values.size(); ++e) write(described_[i].type, on_host_[i], e, values[e]);
+    device_.copy(on_device_[i].data(), on_host_[i], bytes(i), CopyKind::to_device, device_.compute_stream());
+  }
   std::vector<void*> addresses(float& alpha) {
     std::vector<void*> all;
     for (std::size_t i = 0; i < described_.size(); ++i)
@@ -128,12 +135,15 @@ DnnRole result_of(const DnnOperation& o) {
   return o.kind == DnnKind::convolution ? DnnRole::y : o.kind == DnnKind::data_gradient ? DnnRole::dx : DnnRole::dw;
 }
 
-void compute(Device& device, const DnnPlan& plan, OperationTensors& tensors) {
+// Fills the inputs of an operation.
+void fill(const DnnOperation& o, OperationTensors& tensors) {
   // A result of a convolution or of a data gradient is a sum of at most `terms` products. With this standard deviation
   // of the weights, the standard deviation of these results is about one. A weight gradient has no weights as input.
-  const DnnOperation& o = plan.operation();
   const std::int64_t terms = o.r * o.r * (o.kind == DnnKind::convolution ? o.c : o.k);
   tensors.fill(1 / std::sqrt(static_cast<double>(terms)));
+}
+
+void compute(Device& device, const DnnPlan& plan, OperationTensors& tensors) {
   float alpha = 1;
   const DeviceMemory workspace(device, plan.workspace_bytes(), "a convolution's check");
   device.run(plan, tensors.addresses(alpha), workspace.data(), device.compute_stream());
@@ -141,6 +151,17 @@ void compute(Device& device, const DnnPlan& plan, OperationTensors& tensors) {
   const Event done = device.make_event();
   device.record(done, device.compute_stream());
   device.synchronize(done, {});
+}
+
+// Returns the input of the convolution after the prologue.
+Values input_of(const OperationTensors& tensors) {
+  Values x = tensors.values(DnnRole::x);
+  const Values scale = tensors.values(DnnRole::scale), bias = tensors.values(DnnRole::bias);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::size_t channel = i % scale.size();
+    x[i] = std::max(x[i] * scale[channel] + bias[channel], 0.0f);
+  }
+  return x;
 }
 
 // Returns for each element whether the ReLU after the norm passes the gradient: 1 for yes, 0 for no, NaN when rounding
@@ -216,6 +237,9 @@ std::string difference_from_plain(Device& device, const DnnOperation& operation)
   const DnnPlan* const other = device.plan(beside, &why);
   if (other == nullptr) return cat("no plan to compare with, for ", beside.key(), ": ", why);
   OperationTensors own(device, o), simple(device, beside);
+  fill(o, own);
+  fill(beside, simple);
+  if (o.prologue != Prologue::none) simple.set(DnnRole::x, input_of(own));
   compute(device, *plan, own);
   compute(device, *other, simple);
   const Type stored = o.kind == DnnKind::weight_gradient ? o.result : o.type;
@@ -225,4 +249,4 @@ std::string difference_from_plain(Device& device, const DnnOperation& operation)
   return difference;
 }
 
-}  // namespace ringtrain::cuda::hopper
+}  // namespace ringtrain::cuda
