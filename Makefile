@@ -9,7 +9,7 @@ MAKEFLAGS += --no-builtin-rules
 
 # A build remembers the variables that were given on its command line: `make run` after `make demo CUDA=0` must not
 # compile everything again with CUDA. An empty value, or CUDA=auto, makes it forget a variable. Variables of the
-# environment come before remembered ones.
+# environment come before remembered ones. `make -n` changes nothing.
 HOST_HOMES := MPI HDF5 YAML_CPP DNNL JPEG PNG UTF8PROC JSON CLI11 GTEST
 CUDA_HOMES := CUDA CUDNN CUDNN_FRONTEND NCCL
 HOPPER_HOMES := CUTLASS
@@ -23,7 +23,8 @@ ifneq ($(filter-out help setup dist clean format,$(or $(MAKECMDGOALS),all)),)
     $(info as in the last build: $(foreach v,$(TAKEN),$(v)=$($(v)))   ($(firstword $(TAKEN))= takes that back))
   endif
   CHOSEN := $(foreach v,$(REMEMBERED),$(if $(CHOSEN_$(v)),$$(eval CHOSEN_$(v) := $(CHOSEN_$(v)))))
-  ifneq ($(or $(COUNTING),$(strip $(CHOSEN))),$(or $(COUNTING),$(strip $(file < build/chosen.mk))))
+  ONLY_SHOWS := $(findstring n,$(filter-out --%,$(firstword -$(MAKEFLAGS))))
+  ifneq ($(or $(COUNTING),$(ONLY_SHOWS),$(strip $(CHOSEN))),$(or $(COUNTING),$(ONLY_SHOWS),$(strip $(file < build/chosen.mk))))
     $(shell mkdir -p build)$(file > build/chosen.mk,$(CHOSEN))
   endif
 endif

@@ -102,3 +102,5 @@ def test_a_build_keeps_the_variables_that_were_given_on_the_command_line(tmp_pat
     assert build("CUDA=auto", "MPI_HOME=")[0] == default
     default_again, said = build()
     assert default_again == default and "as in the last build" not in said
+    subprocess.run(["make", "-n", "UNITY=1", "build/config.mk"], cwd=tmp_path, env=clean, capture_output=True, check=True)
+    assert "as in the last build" not in build()[1], "make -n changes nothing"

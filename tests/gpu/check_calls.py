@@ -80,8 +80,8 @@ SECOND_SPARE = [
     # From here on: for whoever has more time (--seconds).
     spare("ranks that share a GPU", 35, shared_gpu),
     spare("training: CPU's curve", 45, gtest("*GpuTraining.TwentySteps*", share=0.1, dry_name="*GpuTraining.TwentySteps*/LstmDropout")),
-    spare("training: each precision", 40, gtest("*GpuTraining.OneStep*", share=0.1, dry_name="*GpuTraining.OneStep*/LstmDropout")),
-    spare("same bits each time", 20, gtest("*GpuTraining.HasTheSameBits*", share=0.1, dry_name="*GpuTraining.HasTheSameBits*/LstmDropout")),
+    spare("training: each precision", 90, gtest("*GpuTraining.OneStep*", share=0.1, dry_name="*GpuTraining.OneStep*/LstmDropout")),
+    spare("same bits each time", 60, gtest("*GpuTraining.HasTheSameBits*", share=0.1, dry_name="*GpuTraining.HasTheSameBits*/LstmDropout")),
     spare("racecheck of three own kernels", 45, sanitizer("racecheck", THREE_KERNELS)),
     spare("operations fp32", 15, gtest("*GpuOperations*fp32", share=0.8)),
     spare("operations tf32", 10, gtest("*GpuOperations*tf32", share=0.8)),

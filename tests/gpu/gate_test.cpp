@@ -300,7 +300,7 @@ TEST(GpuGate, Plan) {
   std::string why;
   const DnnPlan* plan = gpu().plan(operation, &why);
   ASSERT_NE(plan, nullptr) << operation.key() << " has no plan: " << why;
-  load.end(cat(operation.key(), " by ", plan->engine()));
+  load.end(cat(operation.key(), " by ", plan->engine(), ", ", plan->workspace_bytes(), " bytes of workspace"));
   if (kept && std::filesystem::last_write_time(kept->file) != before)  // a plan that is built replaces the file
     ADD_FAILURE() << "cuDNN did not take the plan of " << kept->file << ", and another was built";
   EXPECT_LE(difference_of(*plan), rounding_of(operation)) << operation.key() << " by " << plan->engine();

@@ -478,12 +478,15 @@ TEST(CudaFusionErrors, AWayThatThrowsIsRefusedAndTheOthersAreTimed) {
 
 TEST(CudaFusionErrors, TuningThatThrowsIsRecordedAndItsWayIsTimed) {
   class Untunable : public AnsweringDevice {
-    double tune(const DnnOperation&, int) override { throw Error("no memory"); }
+    double tune(const DnnOperation&, int) override {
+      throw Error("no memory" + std::string(5000, '.'));
+    }
   } device;
   device.can_time = true;
   FusionTable table;
   EXPECT_EQ(table.choose(device, site(device)), 1u);
   expect_contains(table.choices().front().refused, operation("").key() + " does not run: no memory");
+  EXPECT_LT(table.choices().front().refused.size(), 3u * 500);
 }
 
 TEST(CudaFusionErrors, ALostDeviceEndsTheSearchWithItsError) {

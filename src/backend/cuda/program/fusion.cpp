@@ -91,8 +91,11 @@ std::size_t guess(const FusionSite& site) {
   return by_bytes(site).front();
 }
 
+// cuDNN may give a chain of reasons of thousands of characters. The first ones say most.
 void refuse(FusionChoice& choice, const std::string& why) {
-  choice.refused += cat(choice.refused.empty() ? "" : "; ", in_one_field(why));
+  constexpr std::size_t longest = 400;
+  const std::string text = why.size() > longest ? why.substr(0, longest) + " ..." : why;
+  choice.refused += cat(choice.refused.empty() ? "" : "; ", in_one_field(text));
 }
 
 // Returns the error that `work` throws, or "". Throws the error when it leaves the device unusable.
