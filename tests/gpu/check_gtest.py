@@ -197,20 +197,24 @@ def graphs(run, seconds):
 
 # ---- The search, and its results for later checks and calls ----------------------------------------------------------
 
-LOST = re.compile(r'exception with description "(.*)" thrown(?=[\s\S]*the device is unusable)')
+def lost_in(text):
+    """What lost the device, by what a test has printed, or ""."""
+    found = re.search(r'exception with description "(.*)" thrown', text)
+    return found.group(1) if found and "the device is unusable" in text else ""
 
 
 def search(precision, candidates, deadline):
     """Searches fusions and plans within `deadline` seconds. What it has found is kept also when it fails or is ended."""
     def check(run, seconds):
-        limit = max(1, min(deadline, int(seconds) - 5))
-        ask = lambda left: run_tests(run, left, f"*GpuFusions*{precision}", run.plans, RINGTRAIN_PLAN_CANDIDATES=candidates,
-                                     RINGTRAIN_SEARCH_DEADLINE=limit, RINGTRAIN_GPU_SECONDS=2 if run.dry else limit)
+        def ask(left):
+            limit = max(1, min(deadline, int(left) - 5))
+            return run_tests(run, left, f"*GpuFusions*{precision}", run.plans, RINGTRAIN_PLAN_CANDIDATES=candidates,
+                             RINGTRAIN_SEARCH_DEADLINE=limit, RINGTRAIN_GPU_SECONDS=2 if run.dry else limit)
         begin, lost = time.monotonic(), []
         found = ask(seconds)
-        # What lost the device is kept as refused, so the next process goes on after it.
-        while LOST.search(found[2]) and len(lost) < 5 and seconds - (time.monotonic() - begin) > 10:
-            lost += LOST.findall(found[2])[:1]
+        # What lost the device is kept as refused, so the next process goes on after it. The same error again ends that.
+        while (what := lost_in(found[2])) and what not in lost and seconds - (time.monotonic() - begin) > 10:
+            lost.append(what)
             found = ask(seconds - (time.monotonic() - begin))
         result = gtest_result(*found)
         result["notes"] += [f"the device was lost: {what}" for what in lost]

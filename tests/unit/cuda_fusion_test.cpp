@@ -478,9 +478,7 @@ TEST(CudaFusionErrors, AWayThatThrowsIsRefusedAndTheOthersAreTimed) {
 
 TEST(CudaFusionErrors, TuningThatThrowsIsRecordedAndItsWayIsTimed) {
   class Untunable : public AnsweringDevice {
-    double tune(const DnnOperation&, int) override {
-      throw Error("no memory" + std::string(5000, '.'));
-    }
+    double tune(const DnnOperation&, int) override { throw Error("no memory" + std::string(5000, '.')); }
   } device;
   device.can_time = true;
   FusionTable table;
@@ -500,13 +498,13 @@ TEST(CudaFusionErrors, ALostDeviceEndsTheSearchWithItsError) {
   expect_contains(message_of([&] { table.choose(device, s); }), "layer1.0.conv2 forward, sums: the launch failed");
   EXPECT_EQ(device.trials, 1);
 
-  // The next process has a working device. It takes another way and does not try the bad one.
+  // The next process has a working device. It times the other ways and does not try the bad one.
   AnsweringDevice restarted;
   restarted.can_time = true;
   FusionTable next;
   next.load_kept(kept);
-  EXPECT_EQ(next.choose(restarted, site(restarted)), 0u);
-  EXPECT_EQ(restarted.trials, 0);
+  EXPECT_EQ(next.choose(restarted, site(restarted)), 2u);
+  EXPECT_EQ(restarted.trials, 2);
   expect_contains(next.choices().front().refused, "sums: the device was lost: the launch failed");
 }
 
@@ -528,7 +526,7 @@ TEST(CudaFusionErrors, TuningThatLosesTheDeviceIsNotRepeated) {
   FusionTable next;
   next.load_kept(kept);
   EXPECT_EQ(next.choose(restarted, site(restarted)), 2u);
-  EXPECT_EQ(restarted.trials, 0);
+  EXPECT_EQ(restarted.trials, 2);
 }
 
 // The proof fails here, because the device has no plan for the few samples of the proof.
@@ -548,6 +546,26 @@ TEST(CudaFusionErrors, AWayThatWantsProofRunsOnlyAfterIt) {
   EXPECT_EQ(table.choose(device, s), 2u);
   EXPECT_EQ(runs, 0);
   expect_contains(table.choices().front().refused, "unproved: no plan for " + few.key());
+}
+
+// Also a choice that was kept before the way lost the device is made again.
+TEST_F(KeptFusions, AWayThatLostTheDeviceIsRefusedByLaterRuns) {
+  AnsweringDevice device;
+  device.can_time = true;
+  FusionTable first;
+  keep_fusions(folder_.string(), first);
+  EXPECT_EQ(first.choose(device, site(device)), 1u);
+  std::ofstream(folder_ / "fusions", std::ios::app) << [&] {
+    const std::string line = first.text();
+    return line.substr(0, line.find('\t')) + "\tsums\t-1\tlost\tan illegal address\n";
+  }();
+  for (int run = 0; run < 2; ++run) {
+    FusionTable later;
+    load_kept_fusions(folder_.string(), later);
+    keep_fusions(folder_.string(), later);
+    EXPECT_EQ(later.choose(device, site(device)), 2u) << run;
+    expect_contains(later.text(), "sums\t-1\tlost\tan illegal address");
+  }
 }
 
 TEST_F(KeptFusions, ASearchThatEndsEarlyLeavesTheSitesThatItFinished) {

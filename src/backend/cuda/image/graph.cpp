@@ -95,7 +95,8 @@ class Joiner {
     y.needs_gradient = false;
     pixels_ = keep<PixelLayer>(node, y);
   }
-  // Returns whether the convolution reads windows: it has a stride, computes in 16 bits, and alone reads the pixels.
+  // Returns whether the convolution reads windows: it has a stride, computes in 16 bits, and alone reads the pixels. A
+  // window with more than widest_image_window channels would cost more memory than it saves time.
   bool takes_windows(int i, const Convolution& node) const {
     const int from = input(i);
     return as<ImageInput>(from) != nullptr && consumer(from) == i && context_.type != Type::fp32 && node.stride > 1 &&

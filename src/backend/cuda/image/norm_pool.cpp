@@ -56,8 +56,8 @@ void NormPool::backward(Emission& e) const {
   const auto channels = static_cast<int>(x_.width);
   const std::int64_t rows = norm.rows_per_group();
   const int groups = norm.groups();
-  const int blocks =
-      norm_blocks(c_.device->facts().size(), Kernel::norm_pool_backward_sums, c_.type, rows, groups, channels);
+  const int blocks = norm_blocks(c_.device->facts().size(), Kernel::norm_pool_backward_sums, c_.type,
+                                 norm_pool_places(c_.type, window(), rows), groups, channels);
   const std::string sums_name = norm.name() + " gradient's sums";
   const Storage dy = e[y_].gradient, places = e[y_].kept, x = e[norm.x()].data,
                 partial = e.buffer(sums_name, groups * blocks * 2 * norm.row_bytes());

@@ -68,19 +68,20 @@ __device__ __forceinline__ void window_octets(const ImageInputArguments& a, cons
       const int window = at / octets, first = 8 * (at - window * octets);
       const int out_row = window / w.out_width;
       const int top = out_row * w.stride - w.padding, left = (window - out_row * w.out_width) * w.stride - w.padding;
-      const std::uint8_t* const corner = pixels + (top * w.width + left) * a.channels;
+      const int corner = (top * w.width + left) * a.channels;
       const auto offsets = *reinterpret_cast<const EightOffsets*>(table.offset + first);
       const Eight scale = load_floats<true>(table.scale, first, 8), shift = load_floats<true>(table.shift, first, 8);
       Eight values{};
       if (top >= 0 && left >= 0 && top + w.kernel <= w.height && left + w.kernel <= w.width) {
         RINGTRAIN_UNROLL
-        for (int i = 0; i < 8; ++i) values.v[i] = static_cast<float>(corner[offsets.v[i]]) * scale.v[i] + shift.v[i];
+        for (int i = 0; i < 8; ++i)
+          values.v[i] = static_cast<float>(pixels[corner + offsets.v[i]]) * scale.v[i] + shift.v[i];
       } else {
         RINGTRAIN_UNROLL
         for (int i = 0; i < 8; ++i) {
           const int row = top + table.row[first + i], column = left + table.column[first + i];
           if (row < 0 || column < 0 || row >= w.height || column >= w.width) continue;
-          values.v[i] = static_cast<float>(corner[offsets.v[i]]) * scale.v[i] + shift.v[i];
+          values.v[i] = static_cast<float>(pixels[corner + offsets.v[i]]) * scale.v[i] + shift.v[i];
         }
       }
       const std::int64_t to = (static_cast<std::int64_t>(image) * windows + window) * a.padded + first;

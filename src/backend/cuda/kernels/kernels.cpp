@@ -118,6 +118,9 @@ int norm_blocks(const GpuSize& gpu, Kernel sums, Type type, std::int64_t rows_pe
   const std::int64_t resident = resident_blocks(gpu, sums, type, tile_threads);
   return static_cast<int>(whole_waves(resident, ceiling(resident, others), others, useful));
 }
+std::int64_t norm_pool_places(Type type, const PoolWindow& window, std::int64_t rows) {
+  return type != Type::fp32 && is_usual(window) ? ceiling(rows, 4) : rows;
+}
 int loss_blocks(const GpuSize& gpu, Type type, std::int64_t rows) {
   const std::int64_t resident = resident_blocks(gpu, Kernel::cross_entropy, type, tile_threads);
   return static_cast<int>(whole_waves(resident, resident, 1, ceiling(rows, tile_threads / 32)));
@@ -180,6 +183,8 @@ KernelLaunch launch_of(Type type, const ImageInputArguments& a) {
   const ImageWindows& w = a.windows;
   if (w.kernel == 0) return shape.x(ceiling(a.pixel_count, tile_threads)).launch(type, a);
   const std::int64_t windows = std::int64_t{w.out_height} * w.out_width;
+  shape.size("octets of an image's windows", windows * (a.padded / 8), std::int64_t{1} << 30)
+      .size("bytes of an image", std::int64_t{w.height} * w.width * a.channels, std::int64_t{1} << 30);
   if (a.padded % 8 != 0 || a.padded < w.kernel * w.kernel * a.channels || a.padded > widest_image_window || windows < 1)
     throw Error(cat("kernel image_input: windows of ", w.kernel, " x ", w.kernel, " pixels with ", a.channels,
                     " channels do not fit into ", a.padded, " channels; at most ", widest_image_window));
@@ -277,9 +282,7 @@ KernelLaunch launch_of(Type type, const NormPoolBackwardSumsArguments& a) {
 }
 KernelLaunch launch_of(Type type, const NormPoolBackwardApplyArguments& a) {
   check_window(Kernel::norm_pool_backward_apply, a.window);
-  // Of usual windows in 16 bits, a thread takes squares of four pixels.
-  const std::int64_t places =
-      type != Type::fp32 && is_usual(a.window) ? ceiling(a.rows_per_group, 4) : a.rows_per_group;
+  const std::int64_t places = norm_pool_places(type, a.window, a.rows_per_group);
   return Shape(Kernel::norm_pool_backward_apply).rows(places, octets_of(a.channels), a.groups).launch(type, a);
 }
 

@@ -567,6 +567,9 @@ struct GpuSize {
   int compute_capability = 90;  // 90 for 9.0
   int multiprocessors = 132;
 };
+// Returns the number of places of a map that the backward kernels of norm and pooling walk over: squares of four pixels
+// under usual windows in 16 bits, else rows.
+std::int64_t norm_pool_places(Type type, const PoolWindow& window, std::int64_t rows);
 // These return the number of blocks in x of a reducing kernel, which also decides the size of its scratch memory. When
 // there is enough work, the whole grid has about as many blocks as the GPU holds at a time (a wave). The number depends
 // only on the sizes and the type of GPU. So results have the same bits on GPUs of one type; another type may add in

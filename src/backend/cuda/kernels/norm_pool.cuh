@@ -96,13 +96,13 @@ __device__ __forceinline__ Eight gather_gradient(const Arguments& a, std::int64_
   return gradient_of_windows<T, whole>(windows, a.window, a.dy, a.places, image, a.channels, channel, count);
 }
 
-// In fp32 a thread has no registers for a square.
+// Returns whether a thread takes squares. In fp32 it has too few registers for one.
 template <class T>
 __device__ __forceinline__ bool takes_squares(const PoolWindow& window) {
   return sizeof(T) == 2 && is_usual(window);
 }
-// Is a square of 2 x 2 pixels of the map under usual windows. They have the numbers 0 to 3. Four windows reach it:
-// those at (row, column) of the pooled map and after it in both directions.
+// A Square holds 2 x 2 pixels of the map under usual windows. Its pixels have the numbers 0 to 3. Four windows reach
+// it: the one at (row, column) of the pooled map, and its neighbours to the right, below, and both.
 template <class T>
 struct Square {
   std::int64_t first;  // row of pixel 0 in the map

@@ -45,28 +45,6 @@ std::string in_one_field(std::string text) {
   return text;
 }
 
-std::map<std::string, FusionChoice> choices_of(const std::string& text) {
-  std::map<std::string, FusionChoice> by_key;
-  std::istringstream in(text);
-  int number = 0;
-  for (std::string line; std::getline(in, line);) {
-    ++number;
-    std::istringstream fields(line);
-    std::string key, seconds;
-    FusionChoice choice;
-    char* end = nullptr;
-    const bool complete = std::getline(fields, key, '\t') && std::getline(fields, choice.way, '\t') &&
-                          std::getline(fields, seconds, '\t') && std::getline(fields, choice.site, '\t');
-    if (complete) choice.seconds = std::strtod(seconds.c_str(), &end);
-    if (!complete || key.empty() || choice.way.empty() || end == seconds.c_str() || *end != '\0')
-      throw Error(cat("line ", number, " of the table of fusions is not understood: '", line.substr(0, 80), "'"),
-                  "Remove the file; the choices are made again.");
-    std::getline(fields, choice.refused);
-    by_key[key] = choice;
-  }
-  return by_key;
-}
-
 // Returns an estimate that only decides the order of the sites.
 double expected_seconds(const Device& device, const FusionSite::Way& way) {
   const Math math = way.operations.empty() ? Math::half : way.operations.front().math;
@@ -209,7 +187,8 @@ std::vector<std::size_t> FusionTable::choose(Device& device, std::span<const Fus
 
   // A known choice is taken when its plans still exist. The other ways of the site are then not even planned.
   const auto is_known = [&](const Question& question) {
-    return question.known != std::string::npos && refusal(device, question.site->ways[question.known]).empty();
+    return question.known != std::string::npos && !was_lost(question.key, question.site->ways[question.known].name) &&
+           refusal(device, question.site->ways[question.known]).empty();
   };
   for (const Question& question : questions) {
     if (is_known(question)) {
@@ -240,8 +219,13 @@ std::vector<std::size_t> FusionTable::choose(Device& device, std::span<const Fus
 FusionChoice FusionTable::make_choice(Device& device, const FusionSite& site, bool timed) {
   FusionChoice choice{.site = site.name, .way = {}, .refused = {}};
   timed = timed && !spent();
+  const std::string key = on_device(device, site.key());
   std::vector<std::size_t> possible;
   for (const std::size_t i : by_bytes(site)) {
+    if (was_lost(key, site.ways[i].name)) {
+      refuse(choice, cat(site.ways[i].name, ": the device was lost: ", lost_.at(key).at(site.ways[i].name)));
+      continue;
+    }
     if (wants_proof(site.ways[i]) && (!timed || possible.empty())) break;
     if (!possible.empty() && (!timed || spent())) break;
     std::string why;
@@ -284,7 +268,7 @@ std::size_t FusionTable::fastest(Device& device, const FusionSite& site, const s
         });
         if (!error.empty()) wrong = error;
       } catch (const std::exception& e) {
-        never_again(device, site, i, best, choice, e.what());
+        never_again(device, site, i, e.what());
       }
     }
     if (!wrong.empty()) {
@@ -301,19 +285,16 @@ std::size_t FusionTable::fastest(Device& device, const FusionSite& site, const s
   return best == std::string::npos ? untimed : best;
 }
 
-// Keeps another way for the site, so that the next process does not try this one. Throws Error.
-void FusionTable::never_again(Device& device, const FusionSite& site, std::size_t way, std::size_t best,
-                              FusionChoice& choice, const std::string& what) {
+void FusionTable::never_again(Device& device, const FusionSite& site, std::size_t way, const std::string& what) {
   const std::string name = site.ways[way].name;
-  if (best == std::string::npos) best = site.ways.size() - 1;
-  if (best == way) throw Error(cat(site.name, ", ", name, ": ", what));
-  refuse(choice, cat(name, ": the device was lost: ", what));
-  choice.way = site.ways[best].name;
-  if (choice.seconds <= 0) choice.seconds = expected_seconds(device, site.ways[best]);
-  by_key_[on_device(device, site.key())] = choice;
+  lost_[on_device(device, site.key())][name] = in_one_field(what);
   if (keep_) keep_(*this);
   throw Error(cat(site.name, ", ", name, ": ", what),
-              "Start again. Where choices are kept, this way is not tried again.");
+              "Start again. Where choices are kept (machine.plan_cache), this way is not tried again.");
+}
+bool FusionTable::was_lost(const std::string& key, const std::string& way) const {
+  const auto found = lost_.find(key);
+  return found != lost_.end() && found->second.contains(way);
 }
 
 void FusionTable::tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways,
@@ -327,7 +308,7 @@ void FusionTable::tune(Device& device, const FusionSite& site, const std::vector
         if (!error.empty())
           refuse(choice, cat(site.ways[i].name, ": timing of the plans for ", operation.key(), " ", error));
       } catch (const std::exception& e) {
-        never_again(device, site, i, std::string::npos, choice, e.what());
+        never_again(device, site, i, e.what());
       }
     }
 }
@@ -365,21 +346,47 @@ double FusionTable::time(Device& device, const FusionSite::Way& way) {
   return sum;
 }
 
-// Each choice is a line: key, way, seconds, site and refused, with tabs between them.
+// Each choice is a line: key, way, seconds, site and refused, with tabs between them. A way that lost the device is
+// such a line with -1 seconds.
 std::string FusionTable::text() const {
   std::ostringstream out;
   out.precision(9);
   for (const auto& [key, choice] : by_key_)
     out << key << '\t' << choice.way << '\t' << choice.seconds << '\t' << choice.site << '\t' << choice.refused << '\n';
+  for (const auto& [key, ways] : lost_)
+    for (const auto& [way, what] : ways) out << key << '\t' << way << "\t-1\tlost\t" << what << '\n';
   return out.str();
 }
 
+void FusionTable::read(const std::string& text, std::map<std::string, FusionChoice>& choices) {
+  std::istringstream in(text);
+  int number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    std::istringstream fields(line);
+    std::string key, seconds;
+    FusionChoice choice;
+    char* end = nullptr;
+    const bool complete = std::getline(fields, key, '\t') && std::getline(fields, choice.way, '\t') &&
+                          std::getline(fields, seconds, '\t') && std::getline(fields, choice.site, '\t');
+    if (complete) choice.seconds = std::strtod(seconds.c_str(), &end);
+    if (!complete || key.empty() || choice.way.empty() || end == seconds.c_str() || *end != '\0')
+      throw Error(cat("line ", number, " of the table of fusions is not understood: '", line.substr(0, 80), "'"),
+                  "Remove the file; the choices are made again.");
+    std::getline(fields, choice.refused);
+    if (choice.seconds < 0)
+      lost_[key][choice.way] = choice.refused;
+    else
+      choices[key] = choice;
+  }
+}
+
 void FusionTable::load(const std::string& text) {
-  for (auto& [key, choice] : choices_of(text)) by_key_[key] = std::move(choice);
+  read(text, by_key_);
 }
 
 void FusionTable::load_kept(const std::string& text) {
-  for (auto& [key, choice] : choices_of(text)) kept_[key] = std::move(choice);
+  read(text, kept_);
 }
 
 }  // namespace ringtrain::cuda

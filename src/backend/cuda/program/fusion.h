@@ -66,14 +66,14 @@ class FusionTable {
       : limit_(seconds_limit), left_(deadline_seconds), clock_(std::move(clock)) {}
   // Returns the index of the way to take for each site. Unknown sites are timed in the order of the time that they are
   // expected to take in a step, longest first. Equal sites count together. A way that throws Error is refused. Throws
-  // Error when a site cannot be computed, and when an error leaves the device unusable. The way that did so is then
-  // kept as refused.
+  // Error when a site cannot be computed, and when an error leaves the device unusable. text() then has the way that
+  // did so, and a table that loads it refuses that way.
   std::vector<std::size_t> choose(Device& device, std::span<const FusionSite> sites);
   std::size_t choose(Device& device, const FusionSite& site) { return choose(device, {&site, 1}).front(); }
   // Returns the choices for sites with more than one way, in the order in which they were asked.
   const std::vector<FusionChoice>& choices() const { return choices_; }
   double seconds_spent() const { return spent_; }  // device time
-  // choose() calls `keep` after each site that was timed.
+  // choose() calls `keep` after each site that was timed, and before it throws because the device was lost.
   void after_each_site(std::function<void(const FusionTable&)> keep) { keep_ = std::move(keep); }
 
   // text() returns the table as one text, for broadcast, cache and the run's record. load() throws Error that names the
@@ -89,8 +89,10 @@ class FusionTable {
   void tune(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways, FusionChoice& choice);
   std::size_t fastest(Device& device, const FusionSite& site, const std::vector<std::size_t>& ways,
                       FusionChoice& choice);
-  [[noreturn]] void never_again(Device& device, const FusionSite& site, std::size_t way, std::size_t best,
-                                FusionChoice& choice, const std::string& what);
+  // Records that the way lost the device, and throws Error.
+  [[noreturn]] void never_again(Device& device, const FusionSite& site, std::size_t way, const std::string& what);
+  bool was_lost(const std::string& key, const std::string& way) const;
+  void read(const std::string& text, std::map<std::string, FusionChoice>& choices);
   double time(Device& device, const FusionSite::Way& way);
   const std::string& disproof(Device& device,
                               const FusionSite::Way& way);  // "" when the way's operations compute the right result
@@ -103,10 +105,11 @@ class FusionTable {
   double deadline_ = std::numeric_limits<double>::infinity();  // of this call of choose(), by the clock
   std::function<void(const FusionTable&)> keep_;
   std::vector<FusionChoice> choices_;
-  std::map<std::string, FusionChoice> by_key_;    // key: device, cuDNN and site key
-  std::map<std::string, FusionChoice> kept_;      // key: the same
-  std::map<std::string, double> part_seconds_;    // key: device, cuDNN and TrialPart::what
-  std::map<std::string, std::string> disproofs_;  // key: device, cuDNN and operation
+  std::map<std::string, FusionChoice> by_key_;                      // key: device, cuDNN and site key
+  std::map<std::string, FusionChoice> kept_;                        // key: the same
+  std::map<std::string, std::map<std::string, std::string>> lost_;  // key: the same, then the way; value: the error
+  std::map<std::string, double> part_seconds_;                      // key: device, cuDNN and TrialPart::what
+  std::map<std::string, std::string> disproofs_;                    // key: device, cuDNN and operation
 };
 
 }  // namespace ringtrain::cuda

@@ -25,15 +25,15 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Adds the timed lines of a table's text to `lines`, by key. A line has key, way, seconds and more, with tabs between
-// them.
-void add_timed_lines(const std::string& text, std::map<std::string, std::string>& lines) {
+// Adds the timed lines of a table's text to `lines`, by key, and the lines of ways that lost the device, by key and
+// way. A line has key, way, seconds and more, with tabs between them (FusionTable::text).
+void add_lasting_lines(const std::string& text, std::map<std::string, std::string>& lines) {
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
     const std::size_t way = line.find('\t'), seconds = line.find('\t', way + 1);
-    if (way != std::string::npos && seconds != std::string::npos &&
-        std::strtod(line.c_str() + seconds + 1, nullptr) > 0)
-      lines[line.substr(0, way)] = line;
+    if (way == std::string::npos || seconds == std::string::npos) continue;
+    const double value = std::strtod(line.c_str() + seconds + 1, nullptr);
+    if (value != 0) lines[line.substr(0, value > 0 ? way : seconds)] = line;
   }
 }
 
@@ -41,8 +41,8 @@ void add_timed_lines(const std::string& text, std::map<std::string, std::string>
 bool add_to_file(const std::string& folder, const FusionTable& table) {
   const std::string before = contents(file_of(folder));
   std::map<std::string, std::string> lines;
-  add_timed_lines(before, lines);
-  add_timed_lines(table.text(), lines);
+  add_lasting_lines(before, lines);
+  add_lasting_lines(table.text(), lines);
   std::string text;
   for (const auto& [key, line] : lines) text += line + '\n';
   return text == before || replace_cache_file(file_of(folder), text);

@@ -1,6 +1,7 @@
-// Checks on a device that a convolution computes what cuDNN's plain operation computes. This is asked of the library
-// for Hopper, because the machine that compiles its kernels may have no GPU to run them, and of cuDNN's specialised
-// engines: on an H200, one of cuDNN 9.14 computed a wrong weight gradient. A layer takes them only after this check.
+// Checks on a device that a convolution computes what cuDNN's plain operation computes. The library for Hopper needs
+// this check, because the machine that compiles its kernels may have no GPU to run them. cuDNN's specialised engines
+// need it, too: on an H200, one of cuDNN 9.14 computed a wrong weight gradient. A layer takes them only after this
+// check.
 #pragma once
 
 #include <string>
