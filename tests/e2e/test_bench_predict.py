@@ -84,7 +84,8 @@ def test_all_kinds_are_measured_into_one_file(workshop):
     assert both["input"][0]["samples_per_second"] > 0
     step = both["step"]
     assert step["micro_batch"] * step["accumulation"] == step["rows_per_rank"] == 16
-    assert min(step[part] for part in ("forward", "backward", "update", "parameters")) > 0
+    # A part is a difference of two times. On a machine with other work, a small one may come out as 0.
+    assert min(step[part] for part in ("forward", "backward", "update", "parameters")) >= 0 and step["forward"] + step["backward"] > 0
     parts = step["accumulation"] * (step["forward"] + step["backward"]) + step["update"]
     assert parts < step["seconds"] * 10  # on a machine with other work, the sums take most of a step
     assert step["elements"] >= step["parameters"] and step["passes"][-1]["micro_batch"] >= step["micro_batch"]
