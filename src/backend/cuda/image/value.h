@@ -19,7 +19,8 @@ class ImageLayer;
 struct Value {
   std::string name;
   FeatureShape shape;
-  std::int64_t width = 0;  // channels in memory; the last ones are padding and zero; a multiple of 8 (pixels without windows: 4)
+  // Channels in memory, a multiple of 8 (of 4 for pixels without windows). The last ones are padding and zero.
+  std::int64_t width = 0;
   Type type = Type::fp32;
   bool needs_gradient = true;  // false for pixels
   bool windows = false;        // pixels: the values are windows (see ImageWindows)

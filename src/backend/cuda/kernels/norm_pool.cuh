@@ -96,10 +96,14 @@ __device__ __forceinline__ Eight gather_gradient(const Arguments& a, std::int64_
   return gradient_of_windows<T, whole>(windows, a.window, a.dy, a.places, image, a.channels, channel, count);
 }
 
-// Returns whether a thread takes squares. In fp32 it has too few registers for one.
+// Returns whether a thread takes squares. In fp32, and with compute capability 10, it has too few registers for one.
 template <class T>
-__device__ __forceinline__ bool takes_squares(const PoolWindow& window) {
+__device__ __forceinline__ bool takes_squares([[maybe_unused]] const PoolWindow& window) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+  return false;
+#else
   return sizeof(T) == 2 && is_usual(window);
+#endif
 }
 // A Square holds 2 x 2 pixels of the map under usual windows. Its pixels have the numbers 0 to 3. Four windows reach
 // it: the one at (row, column) of the pooled map, and its neighbours to the right, below, and both.
