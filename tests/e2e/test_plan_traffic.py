@@ -51,6 +51,6 @@ def test_plan_refuses_what_does_not_fit_into_the_gpu(workshop):
     words = ["--device", "h200", "model.hidden=32768"]
     cache = {"XDG_CACHE_HOME": str(workshop.folder / "cache")}
     result = workshop.run("plan", workshop.experiment(), *words, ranks=0, env=cache)
-    assert result.code == 1 and "its GPU has 14" in result.err and "no batch.micro fits" in result.err, result
+    assert result.code == 1 and "its GPU has 139." in result.err and "no batch.micro fits" in result.err, result
     result = workshop.run("plan", workshop.experiment(), *words, "memory.limit_gib=1000", ranks=0, env=cache)
     assert result.code == 0, result
