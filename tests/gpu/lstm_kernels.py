@@ -4,7 +4,8 @@
   tests/gpu/lstm_kernels.py [--hidden 512] [--batch 4096] [--table FILE.csv]
 
 The model is that of lstm_bench.py: 4 layers, 50 positions, 128 symbols, autocast of bf16, under which PyTorch computes
-the LSTM in fp16, and fused Adam (peer_lstm.py). After the warm-up, torch.profiler records one step. It prints a table, and writes the same rows to a file.
+the LSTM in fp16, and fused Adam (peer_lstm.py). After the warm-up, torch.profiler records one step. The script prints a
+table, and writes the same rows to a file.
 """
 import argparse
 import csv

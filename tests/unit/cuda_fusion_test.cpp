@@ -487,6 +487,17 @@ TEST(CudaFusionErrors, TuningThatThrowsIsRecordedAndItsWayIsTimed) {
   EXPECT_LT(table.choices().front().refused.size(), 3u * 500);
 }
 
+// The next process has a working device. It times the other ways and does not try "sums", which lost the device.
+void expect_others_timed_after(const std::string& kept, const std::string& error) {
+  AnsweringDevice restarted;
+  restarted.can_time = true;
+  FusionTable next;
+  next.load_kept(kept);
+  EXPECT_EQ(next.choose(restarted, site(restarted)), 2u);
+  EXPECT_EQ(restarted.trials, 2);
+  expect_contains(next.choices().front().refused, "sums: the device was lost: " + error);
+}
+
 TEST(CudaFusionErrors, ALostDeviceEndsTheSearchWithItsError) {
   AnsweringDevice device;
   device.can_time = true;
@@ -497,15 +508,7 @@ TEST(CudaFusionErrors, ALostDeviceEndsTheSearchWithItsError) {
   table.after_each_site([&](const FusionTable& t) { kept = t.text(); });
   expect_contains(message_of([&] { table.choose(device, s); }), "layer1.0.conv2 forward, sums: the launch failed");
   EXPECT_EQ(device.trials, 1);
-
-  // The next process has a working device. It times the other ways and does not try the bad one.
-  AnsweringDevice restarted;
-  restarted.can_time = true;
-  FusionTable next;
-  next.load_kept(kept);
-  EXPECT_EQ(next.choose(restarted, site(restarted)), 2u);
-  EXPECT_EQ(restarted.trials, 2);
-  expect_contains(next.choices().front().refused, "sums: the device was lost: the launch failed");
+  expect_others_timed_after(kept, "the launch failed");
 }
 
 TEST(CudaFusionErrors, TuningThatLosesTheDeviceIsNotRepeated) {
@@ -521,12 +524,7 @@ TEST(CudaFusionErrors, TuningThatLosesTheDeviceIsNotRepeated) {
   std::string kept;
   table.after_each_site([&](const FusionTable& t) { kept = t.text(); });
   expect_contains(message_of([&] { table.choose(device, site(device)); }), "layer1.0.conv2 forward, sums: an illegal");
-  AnsweringDevice restarted;
-  restarted.can_time = true;
-  FusionTable next;
-  next.load_kept(kept);
-  EXPECT_EQ(next.choose(restarted, site(restarted)), 2u);
-  EXPECT_EQ(restarted.trials, 2);
+  expect_others_timed_after(kept, "an illegal address");
 }
 
 // The proof fails here, because the device has no plan for the few samples of the proof.

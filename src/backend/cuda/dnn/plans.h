@@ -25,9 +25,8 @@ class CudnnPlan : public DnnPlan {
   // aligned to 256 bytes.
   void execute(void* cudnn_handle, std::span<void* const> tensors, void* workspace) const;
   // Returns the plan in the form that a cache, a broadcast and a run's folder keep. It is valid for this cuDNN version
-  // and this type of GPU. A loaded plan returns the bytes that it was loaded from,
-  // with the workspace that this device asks for. Throws Error when cuDNN cannot
-  // serialise the plan.
+  // and this type of GPU. A loaded plan returns the bytes that it was loaded from, with the workspace that this device
+  // asks for. Throws Error when cuDNN cannot serialise the plan.
   PlanAnswer packed() const;
 
  private:

@@ -100,7 +100,7 @@ class Joiner {
   bool takes_windows(int i, const Convolution& node) const {
     const int from = input(i);
     return as<ImageInput>(from) != nullptr && consumer(from) == i && context_.type != Type::fp32 && node.stride > 1 &&
-           node.kernel * node.kernel * value(from).shape.channels <= widest_image_window;
+           node.kernel > 1 && node.kernel * node.kernel * value(from).shape.channels <= widest_image_window;
   }
 
   void append(int i, const PartInput&) { keep<PartInputLayer>(make(i, "activations of the part before")); }

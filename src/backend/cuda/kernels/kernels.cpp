@@ -140,9 +140,9 @@ std::int64_t blocks_of(const TensorPlace& p, int number) {
     throw Error(cat("copy of tensor ", number, ": outer ", p.outer, ", inner ", p.inner, ", padded ", p.padded,
                     ", taps ", p.taps, "; expected 1 <= inner <= padded and at most ", copy_tile, " taps"));
   if (p.windows) {
-    if (p.padded < p.inner * p.taps || p.inner * p.taps > copy_tile)
+    if (p.taps == 1 || p.padded < p.inner * p.taps || p.inner * p.taps > copy_tile)
       throw Error(cat("copy of tensor ", number, ": inner ", p.inner, " x ", p.taps, " taps, padded ", p.padded,
-                      "; expected inner x taps <= padded and at most ", copy_tile));
+                      "; expected several taps, and inner x taps <= padded and at most ", copy_tile));
     return p.outer;
   }
   return p.taps == 1 ? ceiling(p.outer * p.padded, copy_chunk) : p.outer * ceiling(p.padded, copy_width(p.taps));

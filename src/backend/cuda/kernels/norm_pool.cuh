@@ -111,7 +111,8 @@ template <class T>
 struct Square {
   std::int64_t first;  // row of pixel 0 in the map
   int width;           // of the map
-  Octet<T> dy[4];
+  Octet<T> x[4];       // of the pixels
+  Octet<T> dy[4];      // of the windows
   Places places[4];
 
   __device__ __forceinline__ std::int64_t row(int pixel) const { return first + pixel / 2 * width + pixel % 2; }
@@ -139,7 +140,7 @@ __device__ __forceinline__ Square<T> load_square(const Arguments& a, std::int64_
   const auto place = static_cast<int>(number - before * p.out_height * p.out_width);
   const int row = place / p.out_width, column = place % p.out_width;
   Square<T> square{
-      .first = (image * p.height + 2 * row) * p.width + 2 * column, .width = p.width, .dy = {}, .places = {}};
+      .first = (image * p.height + 2 * row) * p.width + 2 * column, .width = p.width, .x = {}, .dy = {}, .places = {}};
   RINGTRAIN_UNROLL
   for (int k = 0; k < 4; ++k) {
     if (row + k / 2 >= p.out_height || column + k % 2 >= p.out_width) continue;
@@ -147,6 +148,9 @@ __device__ __forceinline__ Square<T> load_square(const Arguments& a, std::int64_
     square.dy[k] = load<T, true>(a.dy, window * a.channels + channel, 8);
     square.places[k] = load_places<true>(a.places + window * a.channels + channel, 8);
   }
+  RINGTRAIN_UNROLL
+  for (int pixel = 0; pixel < 4; ++pixel)
+    square.x[pixel] = load<T, true>(a.x, square.row(pixel) * a.channels + channel, 8);
   return square;
 }
 
@@ -157,13 +161,9 @@ __device__ __forceinline__ void norm_pool_backward_sums_squares(const NormPoolBa
   if (!p.walk.active) return;
   for (std::int64_t number = p.walk.row; number < a.rows_per_group / 4; number += p.walk.step) {
     const Square<T> square = load_square<T>(a, p.row0, number, p.channel);
-    Octet<T> x[4];
-    RINGTRAIN_UNROLL
-    for (int pixel = 0; pixel < 4; ++pixel)
-      x[pixel] = load<T, true>(a.x, square.row(pixel) * a.channels + p.channel, 8);
     RINGTRAIN_UNROLL
     for (int pixel = 0; pixel < 4; ++pixel) {
-      const Eight dr = square.gradient(pixel), v = widen(x[pixel]);
+      const Eight dr = square.gradient(pixel), v = widen(square.x[pixel]);
       RINGTRAIN_UNROLL
       for (int i = 0; i < 8; ++i) {
         sums[i] += dr.v[i];
@@ -210,14 +210,10 @@ __device__ __forceinline__ void norm_pool_backward_apply_squares(const NormPoolB
   const Line own = line<true>(a.a, a.b, a.c, p);
   for (std::int64_t number = p.walk.row; number < a.rows_per_group / 4; number += p.walk.step) {
     const Square<T> square = load_square<T>(a, p.row0, number, p.channel);
-    Octet<T> x[4];
-    RINGTRAIN_UNROLL
-    for (int pixel = 0; pixel < 4; ++pixel)
-      x[pixel] = load<T, true>(a.x, square.row(pixel) * a.channels + p.channel, 8);
     RINGTRAIN_UNROLL
     for (int pixel = 0; pixel < 4; ++pixel)
       store<T, true>(a.dx, square.row(pixel) * a.channels + p.channel, 8,
-                     along(own, square.gradient(pixel), widen(x[pixel])));
+                     along(own, square.gradient(pixel), widen(square.x[pixel])));
   }
 }
 

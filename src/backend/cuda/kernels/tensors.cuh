@@ -129,7 +129,7 @@ template <class T, bool home>
 __device__ __forceinline__ void copy_tensor(const CopyTensorsArguments& a, float (&shared)[copy_tile]) {
   const TensorPlace place = place_of_block(a.places, a.count);
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - place.first_block;
-  if (place.taps == 1 && !place.windows)
+  if (place.taps == 1)
     copy_rows<T, home>(a, place, block);
   else
     copy_taps<T, home>(a, place, block, shared);

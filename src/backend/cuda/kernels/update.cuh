@@ -139,7 +139,7 @@ template <class T>
 __device__ __forceinline__ void update_tensor(const UpdateArguments& a, const OwnRule& rule, const UpdatePlace& place,
                                               float (&shared)[copy_tile]) {
   const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) - place.tensor.first_block;
-  if (place.tensor.taps == 1 && !place.tensor.windows)
+  if (place.tensor.taps == 1)
     update_rows<T>(a, rule, place, block);
   else
     update_taps<T>(a, rule, place, block, shared);
