@@ -54,12 +54,25 @@ def test_a_device_that_cannot_be_taken_into_use_is_one_failure_with_its_cause(tm
     assert set(outcomes(report).values()) == {"skipped"}, done.stdout
 
 
-def test_the_others_are_run_by_a_process_of_their_own(tmp_path, monkeypatch, capsys):
-    """As in `make test`, there is one failure, and every other test has passed."""
+def runner_with_reports_in(folder, monkeypatch):
     loader = importlib.machinery.SourceFileLoader("run_tests", str(ROOT / "tests" / "run_tests"))
     runner = importlib.util.module_from_spec(importlib.util.spec_from_loader("run_tests", loader))
     loader.exec_module(runner)
-    monkeypatch.setattr(runner, "REPORTS", tmp_path)
+    monkeypatch.setattr(runner, "REPORTS", folder)
+    return runner
+
+
+def test_a_program_that_ends_without_a_report_is_a_failure_that_names_its_last_test(tmp_path, monkeypatch):
+    runner = runner_with_reports_in(tmp_path, monkeypatch)
+    says = r"echo '[ RUN      ] A.Ends'; echo '[       OK ] A.Ends'; echo '[ RUN      ] B.Hangs'; echo 'ringtrain: no step was finished'; exit 86"
+    _, counts, _, failures, _ = runner.run_suite("mpi on 3 ranks", "mpi", ["sh", "-c", says], [tmp_path / "none.xml"], 0)
+    assert counts["failed"] == 1 and "exit code 86" in failures[0]
+    assert failures[0].endswith("the last test that began is B.Hangs; it said: ringtrain: no step was finished")
+
+
+def test_the_others_are_run_by_a_process_of_their_own(tmp_path, monkeypatch, capsys):
+    """As in `make test`, there is one failure, and every other test has passed."""
+    runner = runner_with_reports_in(tmp_path, monkeypatch)
     monkeypatch.setenv("RINGTRAIN_TEST_DEVICE", "host")
     monkeypatch.setenv("GTEST_ALSO_RUN_DISABLED_TESTS", "1")
     monkeypatch.setenv("GTEST_FILTER", f"{LOST}:CudaKernelsPool.Average*:CudaKernelsSequence.*")

@@ -247,26 +247,26 @@ std::string failure_within(const RankGroup& group, double seconds) {
 
 TEST(Watchdog, StepsAndBeatsKeepItQuietBeyondTheTimeoutAndSilenceDoesNot) {
   const RankGroup group = *session().job().split(0);
-  Watchdog watchdog(group, 1.0);
-  for (int step = 1; step <= 12; ++step) {
+  Watchdog watchdog(group, 3.0);  // a busy machine may stop a rank for a second
+  for (int step = 1; step <= 32; ++step) {
     watchdog.enter(step, Phase::forward);
     watchdog.enter(step, Phase::communication);
     pass_seconds(0.1);
     watchdog.step_finished(step);
   }
-  for (int i = 0; i < 12; ++i) {
-    watchdog.enter(12, Phase::evaluation);
+  for (int i = 0; i < 32; ++i) {
+    watchdog.enter(32, Phase::evaluation);
     pass_seconds(0.1);
     watchdog.alive();
   }
   EXPECT_FALSE(group.failed());
-  const std::string error = failure_within(group, 5);
-  EXPECT_NE(error.find("no step was finished for 1 s"), std::string::npos) << error;
+  const std::string error = failure_within(group, 30);
+  EXPECT_NE(error.find("no step was finished for 3 s"), std::string::npos) << error;
 }
 
 TEST(Watchdog, RanksLeaveItTogether) {
   if (session().size() == 1) GTEST_SKIP() << "one rank waits for no other";
-  std::optional<Watchdog> watchdog(std::in_place, session().job(), 5.0);
+  std::optional<Watchdog> watchdog(std::in_place, session().job(), 30.0);
   const bool is_late = session().rank() == session().size() - 1;
   const double begin = now_seconds();
   if (is_late) pass_seconds(0.5);
@@ -276,20 +276,20 @@ TEST(Watchdog, RanksLeaveItTogether) {
 
 // Rank 0 works longer than the time-out, and reports progress all the time.
 TEST(Watchdog, StaysQuietOnAllRanksWhileRankZerosSlowWorkGetsFurther) {
-  Watchdog watchdog(session().job(), 1.0);
+  Watchdog watchdog(session().job(), 3.0);  // a busy machine may stop a rank for a second
   const auto ring = make_mpi_communicator(session().job(), 1 << 16);
   SlowWork work;
   const bool works = session().rank() == 0;
   if (works)
     work.start([](const Progress& progress) {
-      for (int i = 0; i < 15; ++i) {
+      for (int i = 0; i < 35; ++i) {
         pass_seconds(0.1);
         progress(1000);
       }
     });
   wait_together(works ? &work : nullptr, *ring, watchdog, 3);
   work.finish();
-  EXPECT_EQ(work.bytes(), works ? 15000 : 0);
+  EXPECT_EQ(work.bytes(), works ? 35000 : 0);
 }
 
 TEST(Watchdog, SlowWorkThatStandsStillFiresOnAllRanks) {
