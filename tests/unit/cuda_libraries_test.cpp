@@ -72,6 +72,21 @@ TEST_F(CudaLibraries, NameTheLimitThatForbidsToAskPython) {
               "python3, .* cannot be started: the limit of this user's processes and threads");
 }
 
+TEST_F(CudaLibraries, OfTheDriverAreNotSearchedWithPython) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto starts_python = [this](bool pip_has_it) {
+    std::ofstream(path("python3")) << "#!/bin/sh\n: > '" << path("started") << "'\n";
+    std::filesystem::permissions(path("python3"), std::filesystem::perms::owner_all);
+    unsetenv("VIRTUAL_ENV");
+    unsetenv("CONDA_PREFIX");
+    setenv("PATH", path("").c_str(), 1);
+    try_library({"libringtrain_e.so.9", {}, "", pip_has_it});
+    std::_Exit(std::filesystem::exists(path("started")) ? 1 : 0);
+  };
+  EXPECT_EXIT(starts_python(true), testing::ExitedWithCode(1), "");
+  EXPECT_EXIT(starts_python(false), testing::ExitedWithCode(0), "");
+}
+
 TEST_F(CudaLibraries, AreFoundBelowTheirHomeVariable) {
   for (const std::string lib : {"lib64", "lib"}) {
     const std::string file = "libringtrain_" + lib + ".so.9", folder = place("toolkit/" + lib, file);

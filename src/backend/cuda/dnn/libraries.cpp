@@ -56,9 +56,11 @@ void* open_in(const std::string& folder, const std::string& file) {
 }
 
 // Calls `use` with each folder until it returns a library. Python is started only when the other folders have nothing.
+// It takes longer than the rest of a small run's start, so that no rank of a machine without a GPU may start it.
 void* first_of(const LibraryRequest& request, const std::function<void*(const std::string&)>& use) {
   for (const std::string& folder : library_folders(request))
     if (void* library = use(folder); library != nullptr) return library;
+  if (!request.pip_has_it) return nullptr;
   for (const std::string& folder : python_library_folders())
     if (void* library = use(folder); library != nullptr) return library;
   return nullptr;
@@ -68,7 +70,8 @@ const LibraryRequest& driver_request() {
   static const LibraryRequest request = {"libcuda.so.1",
                                          {},
                                          "A GPU machine has it from NVIDIA's driver (nvidia-smi shows it; in a "
-                                         "container: --gpus all, --nv). Without a GPU train on the CPU."};
+                                         "container: --gpus all, --nv). Without a GPU train on the CPU.",
+                                         false};
   return request;
 }
 
@@ -196,7 +199,7 @@ void* cudnn_library() {
 }
 
 void* nccl_library() {
-  try_library({"libnvidia-ml.so.1", {}, ""});  // NCCL opens this library by name; it may be only in the driver's folder
+  try_library({"libnvidia-ml.so.1", {}, "", false});  // NCCL opens this library by name; it may be only in the driver's folder
   return open_library(
       {"libnccl.so.2",
        {"NCCL_HOME", "CUDA_HOME"},
