@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -87,6 +88,12 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
 
 // Writes a checkpoint into the folder of checkpoints, measures its cost, and removes it again.
 CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint, const Progress& progress = {});
+
+// Ends what a killed process had begun in a run's folder: removes the checkpoints' temporary files, and makes best.h5 a
+// copy of the checkpoint of `best_step`, unless it is one already. No step: best.h5 stays as it is. The caller holds
+// the folder's lock. Throws Error if best.h5 cannot be written.
+void finish_interrupted_write(const std::string& run_dir, std::optional<std::int64_t> best_step,
+                              const Progress& progress = {});
 
 // Writes checkpoints in a background thread while training continues. Only rank 0 has one. The thread calls no MPI.
 class CheckpointWriter {

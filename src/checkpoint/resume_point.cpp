@@ -11,7 +11,7 @@
 namespace ringtrain {
 namespace {
 
-void read_own(const std::string& run_dir, ResumePoint& point, const Progress& progress) {
+void read_own(const std::string& run_dir, bool keeps_best, ResumePoint& point, const Progress& progress) {
   std::vector<std::string> warnings;
   point.path = newest_checkpoint(run_dir, &warnings, progress);
   for (const std::string& warning : warnings) log_warning(warning);
@@ -20,6 +20,11 @@ void read_own(const std::string& run_dir, ResumePoint& point, const Progress& pr
   point.kind = ResumePoint::Kind::own;
   point.progress = progress_of(*point.checkpoint);
   point.branch = stored_branch_point(*point.checkpoint);
+  // A process that was killed between a checkpoint and best.h5 has left the best one of before.
+  const std::int64_t step = point.progress.position.step;
+  const bool is_best = keeps_best && point.progress.has_best && point.progress.best_step == step;
+  const bool has_file = point.path == checkpoint_path(run_dir, step);
+  finish_interrupted_write(run_dir, is_best && has_file ? std::optional(step) : std::nullopt, progress);
 }
 
 // Reads the source of a branch. The branch's best loss, time and evaluations start from zero.
@@ -46,7 +51,7 @@ ResumePoint shared_resume_point(const Experiment& experiment, bool resume, const
   const bool reads = communicator.rank() == 0;
   if (reads)
     reading.start([&](const Progress& progress) {
-      if (resume) read_own(run_dir, point, progress);
+      if (resume) read_own(run_dir, experiment.checkpoint.best, point, progress);
       if (point.kind == ResumePoint::Kind::beginning && is_branch(experiment))
         read_source(experiment.branch.from, point, progress);
     });

@@ -89,6 +89,21 @@ CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoin
   return cost;
 }
 
+void finish_interrupted_write(const std::string& run_dir, std::optional<std::int64_t> best_step,
+                              const Progress& progress) {
+  const fs::path folder = fs::path(run_dir) / "checkpoints";
+  std::error_code code;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
+    if (entry->path().extension() == ".tmp") ::unlink(entry->path().c_str());
+  if (!best_step) return;
+  const std::string best = folder / "best.h5";
+  try {
+    if (fs::exists(best) && read_checkpoint_header(best).step == *best_step) return;
+  } catch (const Error&) {  // a damaged best.h5 is replaced
+  }
+  publish_copy(checkpoint_path(run_dir, *best_step), best, progress);
+}
+
 struct CheckpointWriter::State {
   std::string run_dir;
   std::int64_t keep = 1;

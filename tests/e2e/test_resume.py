@@ -272,6 +272,25 @@ def test_only_the_newest_checkpoints_and_the_best_stay(workshop):
         assert file.attrs["step"] == best["step"]
 
 
+def test_a_best_checkpoint_that_a_killed_process_did_not_publish_is_published(workshop):
+    """The process was killed after the checkpoint of step 8, the best one, and before its copy was called best.h5."""
+    keys = {"evaluate": {"every_steps": 4}, "checkpoint": {"every_steps": 4}}
+    run = workshop.train("run", stop__steps=4, **keys)
+    best = run / "checkpoints" / "best.h5"
+    before = best.read_bytes()
+    workshop.train("run", resume=True, stop__steps=8, **keys)
+    with h5py.File(best) as file:
+        assert file.attrs["step"] == 8
+    best.unlink()  # it may be a link to the checkpoint
+    best.write_bytes(before)
+    best.with_name("best.h5.tmp").write_bytes(before)
+    workshop.train("run", resume=True, stop__steps=9, learning_rate__base=5, **keys)  # what follows is worse
+    assert [e["step"] for e in evaluations(run) if e["best"]] == [4, 8]
+    with h5py.File(best) as file:
+        assert file.attrs["step"] == 8
+    assert not list((run / "checkpoints").glob("*.tmp"))
+
+
 def test_checkpoints_describe_themselves(workshop):
     run = workshop.train("run", stop__steps=3)
     with h5py.File(checkpoints(run)[-1], "r") as file:

@@ -2,6 +2,7 @@
 import json
 import re
 
+import h5py
 import yaml
 
 from draw import ENDS, GOES_ON, STOPS
@@ -36,6 +37,11 @@ def of_the_end(fault, code, left, text, hit):
     if left:
         wrong.append(f"processes are left behind: {left}")
     return wrong
+
+
+def step_of(checkpoint):
+    with h5py.File(checkpoint) as file:
+        return int(file.attrs["step"])
 
 
 def of_the_files(run, run_dir, undisturbed, harmed=None):
@@ -109,6 +115,9 @@ def of_the_whole(runs, undisturbed, harmed=None):
         names = [path.name for path in e2e.checkpoints(run_dir)]
         if not names or int(names[-1][5:-3]) != last:
             wrong.append(f"the last checkpoint is missing: {names}")
+        best, bests = run_dir / "checkpoints" / "best.h5", [record["step"] for record in e2e.evaluations(run_dir) if record["best"]]
+        if best.exists() and best != harmed and bests and step_of(best) != bests[-1]:
+            wrong.append(f"best.h5 is of step {step_of(best)}, and the best evaluation of step {bests[-1]}")
         temporary = [str(path.relative_to(run_dir)) for path in sorted(run_dir.rglob("*"))
                      if ".tmp" in path.name or path.name in (".probe", "trial.h5")]
         if temporary:
