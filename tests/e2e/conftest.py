@@ -40,17 +40,31 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "fast_cases(ids): the other cases of this parametrized test are marked thorough")
 
 
+FAST_CASES = 4  # of a parametrized test without the mark fast_cases: the first, the last, and others at equal distances
+
+
+def spread(cases):
+    """Returns FAST_CASES of the cases, or all if there are no more."""
+    if len(cases) <= FAST_CASES:
+        return cases
+    return [cases[i * (len(cases) - 1) // (FAST_CASES - 1)] for i in range(FAST_CASES)]
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses tests by their marks
 def pytest_collection_modifyitems(items):
-    cases = {}
+    tables = {}
     for item in items:
-        for mark in item.iter_markers("fast_cases"):
-            cases.setdefault((item.path, item.originalname), (mark.args, []))[1].append(item.callspec.id)
-            if item.callspec.id not in mark.args:
-                item.add_marker(pytest.mark.thorough)
-    for (path, name), (fast, ids) in cases.items():
+        if hasattr(item, "callspec"):
+            tables.setdefault((item.path, item.originalname), []).append(item)
+    for (path, name), cases in tables.items():
+        ids = [item.callspec.id for item in cases]
+        marks = [mark.args for mark in cases[0].iter_markers("fast_cases")]
+        fast = marks[0] if marks else spread(ids)
         if len(ids) > 1 and not set(fast) <= set(ids):  # one case alone was asked for by its name
             raise pytest.UsageError(f"{path}: {name} has no case {', '.join(set(fast) - set(ids))}")
+        for item in cases:
+            if item.callspec.id not in fast:
+                item.add_marker(pytest.mark.thorough)
 
 
 # A script that runs the tests in the background makes them ignore SIGINT, and every process started here would ignore

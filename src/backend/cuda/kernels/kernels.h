@@ -507,7 +507,6 @@ struct AverageArguments {
 
 struct LaunchShape {
   unsigned grid_x = 1, grid_y = 1, grid_z = 1, block = 1;
-  unsigned shared_bytes = 0;
   // When this is not 0, blocks in x loop over the rows. Any number of them up to most_x gives the same bits. The device
   // then chooses a number that fits it (occupancy.h).
   unsigned most_x = 0;

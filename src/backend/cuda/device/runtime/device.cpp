@@ -29,7 +29,6 @@
 namespace ringtrain::cuda {
 namespace {
 
-constexpr unsigned small_shared_bytes = 48 * 1024;  // every kernel may use this much without cudaFuncSetAttribute
 constexpr float most_milliseconds = 500;            // time() stops repeating its work after this time
 constexpr double least_delay = 60e-6, most_delay = 10e-3;  // seconds for which time() keeps the GPU busy
 
@@ -189,15 +188,9 @@ class RuntimeDevice : public Device {
   void launch(const KernelLaunch& launch, Stream stream) override {
     const void* kernel = kernel_function(launch.kernel, launch.type);
     const LaunchShape shape = fitted(launch, facts_.size());
-    if (shape.shared_bytes > small_shared_bytes && shape.shared_bytes > large_[kernel]) {
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shape.shared_bytes)),
-            kernel_name(launch.kernel));
-      large_[kernel] = shape.shared_bytes;
-    }
     void* arguments[] = {const_cast<std::byte*>(launch.arguments.data())};
-    check(cudaLaunchKernel(kernel, dim3(shape.grid_x, shape.grid_y, shape.grid_z), dim3(shape.block), arguments,
-                           shape.shared_bytes, of(stream)),
+    check(cudaLaunchKernel(kernel, dim3(shape.grid_x, shape.grid_y, shape.grid_z), dim3(shape.block), arguments, 0,
+                           of(stream)),
           kernel_name(launch.kernel));
   }
 
@@ -330,7 +323,6 @@ class RuntimeDevice : public Device {
   std::int64_t allocated_ = 0;
   std::set<void*> host_memory_, pinned_;
   Delay delay_;
-  std::map<const void*, unsigned> large_;  // the shared memory of kernels that were given more than small_shared_bytes
   std::vector<cudaStream_t> streams_;
   std::vector<cudaEvent_t> events_;
   std::vector<cudaGraphExec_t> graphs_;
