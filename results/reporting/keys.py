@@ -55,7 +55,6 @@ HOW_IT_RUNS = {
     "parallel.shard_state",
     "parallel.servers",
     "parallel.replay",
-    "parallel.replicas",
     "parallel.stages",
     "parallel.cuts",
     "parallel.schedule",

@@ -85,7 +85,7 @@ LoadingRank loading_rank(const Experiment& experiment, const DatasetIndex& index
   if (const std::optional<ServerPlan> servers = server_plan(experiment, ranks, backend.on_device())) {
     Experiment ring = experiment;
     ring.parallel = {};
-    const int own = rank - servers->ranks();
+    const int own = rank - servers->servers;
     return {make_run_plan(ring, index, nullptr, servers->workers, backend), own, servers->workers, own >= 0};
   }
   LoadingRank all{make_run_plan(experiment, index, nullptr, ranks, backend), rank, ranks, true};

@@ -134,11 +134,11 @@ static void check_same_workers(const Checkpoint& checkpoint, const std::string& 
   const Experiment before = experiment_of(checkpoint, path);
   const auto ranks = checkpoint.whole_or("ranks", 0);
   if (!plan.servers || !plan.servers->async || before.parallel.mode != "async" || ranks == 0) return;
-  const std::int64_t was = ranks - server_ranks(before.parallel);
+  const std::int64_t was = ranks - before.parallel.servers;
   if (was != plan.servers->workers)
     throw Error(cat(path, ": was written with ", was, " workers, and now there are ", plan.servers->workers,
                     ", expected the same number: an update takes batch.global / workers samples"),
-                cat("start ", was + plan.servers->ranks(), " ranks, or a new run in another run.dir"));
+                cat("start ", was + plan.servers->servers, " ranks, or a new run in another run.dir"));
 }
 
 void check_belongs(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {

@@ -1,10 +1,10 @@
 // This folder connects the ranks of a job. A Session (session.h) starts and ends MPI. A RankGroup (rank_group.h) is a
 // set of ranks that train together, and a Communicator (this file) gives the collectives of the training step: sums,
 // broadcasts and gathers. The trainer and GradientReducer use this interface only. Its implementations are
-// mpi_communicator.cpp (host memory), nccl_communicator.h (GPUs), staged_communicator.h (GPUs through host memory) and
-// surviving_communicator.h (ranks that may die). Links and mailboxes carry single messages between ranks. The watchdog
-// (watchdog.h) ends a job that hangs. Begin with this file, then read sum_schedule.h, which describes the steps of a
-// sum. mpi_lanes.h carries them out, by messages or, within a node, through node_exchange.h.
+// mpi_communicator.cpp (host memory), nccl_communicator.h (GPUs) and staged_communicator.h (GPUs through host memory).
+// Links and mailboxes carry single messages between ranks. The watchdog (watchdog.h) ends a job that hangs. Begin with
+// this file, then read sum_schedule.h, which describes the steps of a sum. mpi_lanes.h carries them out, by messages
+// or, within a node, through node_exchange.h.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ class RankGroup;
 class Pending {
  public:
   virtual ~Pending() = default;
-  // Makes progress and never blocks. In surviving_communicator.h it makes no progress: a sum begins in finish(). With
-  // MPI it does not notice the failure of another rank. With NCCL it throws what Communicator::poll() throws.
+  // Makes progress and never blocks. With MPI it does not notice the failure of another rank. With NCCL it throws what
+  // Communicator::poll() throws.
   virtual bool done() = 0;
   // Returns when the result may be used. A result in host memory is complete then. A sum on a device may still run: the
   // host does not wait for it, but work that is given to the device's compute stream after this call does. Throws

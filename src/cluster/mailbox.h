@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "cluster/rank_group.h"
 
@@ -20,21 +19,17 @@ class Mailbox {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // Returns when the receiver has the message or MPI has copied it; the caller may then change `bytes`. This and the
-  // functions below throw GroupFailed (rank_group.h) if a rank cannot take part any more. If the group outlives deaths,
-  // a message to a dead rank is lost, and nothing is thrown.
+  // functions below throw GroupFailed (rank_group.h) if a rank cannot take part any more.
   virtual void send(int to, int tag, std::span<const std::byte> bytes) = 0;
   // Returns at once. `bytes` must not change until finish_sending() has returned.
   virtual void start_sending(int to, int tag, std::span<const std::byte> bytes) = 0;
   virtual void finish_sending() = 0;
-  // Waits for the message. Returns false if the sender died and the group outlives deaths; `bytes` may have changed.
-  [[nodiscard]] virtual bool receive(int from, int tag, std::span<std::byte> bytes) = 0;
+  // Waits for the message.
+  virtual void receive(int from, int tag, std::span<std::byte> bytes) = 0;
   // Returns a rank whose message with this tag can be received without waiting, or nothing if there is no message.
   virtual std::optional<int> sender_of_waiting(int tag) = 0;
   // Pauses between two tests. It lets other threads run, and throws if another rank has failed.
   virtual void pause() = 0;
-  // Returns the ranks that this rank knows to be dead, in the order in which it learned of them.
-  virtual const std::vector<int>& dead() const = 0;
-  virtual void note_death(int rank) = 0;  // this rank has learned of a death in another way
 };
 
 // Makes a mailbox. Collective over the group.

@@ -145,7 +145,7 @@ MpiCommunicator::MpiCommunicator(const RankGroup& group, std::size_t chunk_bytes
 }
 
 MpiCommunicator::~MpiCommunicator() {
-  if (std::uncaught_exceptions() == 0 && !group_.failed() && !group_.outlives_deaths()) MPI_Comm_free(&comm_);
+  if (std::uncaught_exceptions() == 0 && !group_.failed()) MPI_Comm_free(&comm_);
 }
 
 std::string MpiCommunicator::describe() const {

@@ -1,11 +1,9 @@
 #include "cluster/rank_group.h"
 
-#include <algorithm>
 #include <exception>
 #include <numeric>
 
 #include "base/clock.h"
-#include "cluster/fault_tolerance.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
 #include "cluster/waiting.h"
@@ -66,12 +64,12 @@ RankGroup::State::State(MPI_Comm taken, bool whole_job)
 }
 
 // A failed group keeps its communicator. MPI could give its number to a new communicator, which would then receive late
-// messages of this one. The communicator of a group that may have lost a rank is left to MPI, too.
+// messages of this one.
 RankGroup::State::~State() {
   int all_told = 1, finalized = 0;
   MPI_Finalized(&finalized);
-  if (finalized || outlives_deaths || failure || std::uncaught_exceptions() > 0) node.abandon();
-  if (finalized || outlives_deaths) return;
+  if (finalized || failure || std::uncaught_exceptions() > 0) node.abandon();
+  if (finalized) return;
   if (failure) {
     MPI_Testall(static_cast<int>(telling.size()), telling.data(), &all_told, MPI_STATUSES_IGNORE);
     if (!all_told) static_cast<void>(failure.release());  // MPI still reads the text
@@ -81,9 +79,7 @@ RankGroup::State::~State() {
 }
 
 RankGroup RankGroup::of_job() {
-  const MPI_Comm all = duplicate_of(MPI_COMM_WORLD);
-  if (FaultTolerance::is_switched_on()) FaultTolerance::end_with_job(all);
-  return RankGroup(std::make_shared<State>(all, true));
+  return RankGroup(std::make_shared<State>(duplicate_of(MPI_COMM_WORLD), true));
 }
 
 int RankGroup::rank() const {
@@ -207,22 +203,6 @@ void RankGroup::look_out() const {
   if (!s.lookout || now_seconds() - s.looked_out < kLookOutSeconds) return;
   s.looked_out = now_seconds();
   s.lookout();
-}
-
-void RankGroup::outlive_deaths() const {
-  state_->outlives_deaths = true;
-}
-
-bool RankGroup::outlives_deaths() const {
-  return state_->outlives_deaths;
-}
-
-const std::vector<int>& RankGroup::dead() const {
-  return state_->dead;
-}
-
-void RankGroup::note_death(int rank) const {
-  if (std::ranges::find(state_->dead, rank) == state_->dead.end()) state_->dead.push_back(rank);
 }
 
 MPI_Comm duplicate(const RankGroup& group) {

@@ -74,14 +74,6 @@ class RankGroup {
   void set_lookout(std::function<void()> lookout) const;
   void look_out() const;
 
-  // From now on, mailboxes and collectives that outlive deaths (surviving_communicator.h) go on if a rank dies. Other
-  // calls of MPI, such as meet() and gather(), still end the job. All ranks must call it.
-  void outlive_deaths() const;
-  bool outlives_deaths() const;
-  // Returns the ranks that have died, in the order in which this rank learned of them.
-  const std::vector<int>& dead() const;
-  void note_death(int rank) const;  // may be called more than once for a rank
-
   struct State;
   const State& state() const { return *state_; }  // for the files of this folder that call MPI: rank_group_mpi.h
 

@@ -45,9 +45,6 @@ struct RankGroup::State {
   std::string host;
   std::vector<std::string> hosts;
 
-  bool outlives_deaths = false;
-  std::vector<int> dead;
-
   std::unique_ptr<const std::string> failure;  // the failure that the others are told of; null: none
   std::vector<MPI_Request> telling;
   unsigned looks = 0;

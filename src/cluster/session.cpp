@@ -18,7 +18,6 @@
 #include "base/start_thread.h"
 #include "base/system_limits.h"
 #include "cluster/binding.h"
-#include "cluster/fault_tolerance.h"
 #include "cluster/launcher_check.h"
 #include "cluster/mpi_check.h"
 #include "cluster/slurm_job.h"
@@ -33,14 +32,13 @@ constexpr std::int64_t kOpenFiles = 64;  // MPI, the loaders, a checkpoint, and 
 // The smallest run of two ranks needs this beside the program itself. MPI waits without end if it gets no memory.
 constexpr std::int64_t kAddressSpace = std::int64_t{448} << 20;
 constexpr std::chrono::seconds kFinalizeTime{20};
-constexpr std::chrono::seconds kFinalizeTimeAfterDeaths{2};  // Open MPI sometimes waits for the dead ranks for ever
+constexpr std::chrono::seconds kAbortTime{3};
 
 // rank_label() may be called from any thread. The text is written once, before the flag is set.
 char label_text[300] = "";
 std::atomic<bool> label_is_set{false};
 std::atomic<int> ranks_of_job{0};
 std::atomic<bool> is_rank_0{false};
-const std::thread::id main_thread = std::this_thread::get_id();
 
 // Without a launcher, Open MPI 4 would start a daemon (orted) for this one process. That takes 0.2 s, and fails if the
 // daemon is missing.
@@ -75,7 +73,7 @@ bool is_started_by_mpirun() {
 // ended in this way, for example because another launcher has started it. Collective.
 void end_quietly(int exit_code) {
   const char* recovers = std::getenv("OMPI_MCA_orte_enable_recovery");  // then MPI_Abort does not end the others
-  if (!is_started_by_mpirun() || recovers != nullptr || FaultTolerance::is_switched_on() || !make_abort_quiet()) return;
+  if (!is_started_by_mpirun() || recovers != nullptr || !make_abort_quiet()) return;
   std::signal(SIGTERM, SIG_DFL);  // mpirun ends the other processes with this signal
   MPI_Barrier(MPI_COMM_WORLD);    // all ranks have printed their messages
   if (is_rank_0) MPI_Abort(MPI_COMM_WORLD, exit_code);
@@ -148,14 +146,11 @@ Session::~Session() {
 int Session::finish(int exit_code) {
   finished_ = true;
   std::fflush(nullptr);
-  const bool has_deaths = !job_->dead().empty();
-  const auto leave_later = [exit_code, has_deaths] {
-    std::this_thread::sleep_for(has_deaths ? kFinalizeTimeAfterDeaths : kFinalizeTime);
-    if (!has_deaths) {
-      std::fprintf(stderr, "ringtrain: warning (%s): MPI_Finalize did not return within %d s; leaving without it\n",
-                   label_text, static_cast<int>(kFinalizeTime.count()));
-      std::fflush(stderr);
-    }
+  const auto leave_later = [exit_code] {
+    std::this_thread::sleep_for(kFinalizeTime);
+    std::fprintf(stderr, "ringtrain: warning (%s): MPI_Finalize did not return within %d s; leaving without it\n",
+                 label_text, static_cast<int>(kFinalizeTime.count()));
+    std::fflush(stderr);
     _exit(exit_code);
   };
   try {
@@ -171,26 +166,20 @@ int Session::finish(int exit_code) {
 }
 
 void abort_job(int exit_code) {
-  const int seconds = FaultTolerance::is_switched_on() ? 8 : 3;
   // MPI_Abort may block: in a broken library, in exit handlers, or on a lock that another thread holds.
   try {
-    std::thread([exit_code, seconds] {
-      std::this_thread::sleep_for(std::chrono::seconds(seconds));
+    std::thread([exit_code] {
+      std::this_thread::sleep_for(kAbortTime);
       _exit(exit_code);
     }).detach();
   } catch (...) {  // no thread could be started: the alarm ends the process
     std::signal(SIGALRM, SIG_DFL);
-    alarm(static_cast<unsigned>(seconds));
+    alarm(static_cast<unsigned>(kAbortTime.count()));
   }
   std::fflush(nullptr);
   int up = 0, down = 0;
   MPI_Initialized(&up);
   MPI_Finalized(&down);
-  if (up && !down && FaultTolerance::is_switched_on()) {
-    if (std::this_thread::get_id() == main_thread) FaultTolerance::end_job(exit_code);
-    if (ranks_of_job > 1 && !is_rank_0) std::raise(SIGKILL);  // so that the other ranks notice it
-    _exit(exit_code);
-  }
   // Without a launcher there is no other process to end, and MPI_Abort would only print its own lines.
   if (up && !down && (ranks_of_job > 1 || is_started_by_mpirun())) {
     make_abort_quiet();

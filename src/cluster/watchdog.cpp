@@ -115,7 +115,6 @@ struct Watchdog::State {
   std::vector<char> visible;  // by entry: whether its process is visible in our /proc
   Entry* own = nullptr;
   std::size_t next = 0;  // entry of the next rank on the node; the first one follows the last
-  std::atomic<int> spared_begin{0}, spared_end{0};
   std::atomic<std::uint64_t> beats{0};
   std::mutex mutex;
   std::condition_variable stop_signal;
@@ -171,7 +170,6 @@ Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
 Watchdog::~Watchdog() {
   State& s = *state_;
   bool together = std::uncaught_exceptions() == 0 && !s.group.failed();  // whether all ranks come here
-  if (s.group.outlives_deaths()) together = false;
   s.beat();
   s.write(s.own->step_and_phase.load(std::memory_order_relaxed) >> 8, Phase::finished);
   if (together) {
@@ -196,11 +194,6 @@ Watchdog::~Watchdog() {
     MPI_Win_free(&s.window);
   else
     s.node.abandon();  // MPI_Win_free waits for all ranks
-}
-
-void Watchdog::spare(int begin, int end) {
-  state_->spared_end = end;
-  state_->spared_begin = begin;
 }
 
 void Watchdog::enter(std::int64_t step, Phase phase) {
@@ -249,17 +242,11 @@ void Watchdog::State::watch() {
   }
 }
 
-// Every rank checks only the next rank of its node, so that a tick costs one small read from /proc. If that rank is
-// dead and the run may continue without it (spare()), this rank checks the rank after it.
+// Every rank checks only the next rank of its node, so that a tick costs one small read from /proc.
 const Entry* Watchdog::State::dead_peer() const {
-  for (std::size_t i = 0; i + 1 < board.size(); ++i) {
-    const std::size_t peer = (next + i) % board.size();
-    const auto phase = static_cast<Phase>(board[peer]->step_and_phase.load(std::memory_order_relaxed) & 0xff);
-    if (!visible[peer] || phase == Phase::finished || !is_dead(process_state(board[peer]->pid))) return nullptr;
-    const int rank = board[peer]->rank;
-    if (rank < spared_begin.load() || rank >= spared_end.load()) return board[peer];
-  }
-  return nullptr;
+  const Entry* peer = board[next];
+  const auto phase = static_cast<Phase>(peer->step_and_phase.load(std::memory_order_relaxed) & 0xff);
+  return visible[next] && phase != Phase::finished && is_dead(process_state(peer->pid)) ? peer : nullptr;
 }
 
 void Watchdog::State::end_job(const std::string& reason) {

@@ -34,11 +34,8 @@ class Watchdog {
   // job, the job also ends if not all ranks come here within this time. The time-out covers everything between two
   // calls of step_finished(). Evaluations and checkpoints call alive() while they run.
   Watchdog(const RankGroup& group, double timeout_seconds);
-  // Collective. Waits for the other ranks, unless an exception is in flight, or the group has failed or outlives
-  // deaths.
+  // Collective. Waits for the other ranks, unless an exception is in flight or the group has failed.
   ~Watchdog();
-  // The watchdog ignores deaths of ranks [begin, end) of the job; the other ranks handle such deaths themselves.
-  void spare(int begin, int end);
   void enter(std::int64_t step, Phase phase);  // writes two words; makes no system call
   void alive();                                // restarts the clock
   void step_finished(std::int64_t step);

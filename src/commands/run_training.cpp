@@ -385,10 +385,7 @@ class GroupTraining {
         root_(request.group.rank() == 0),
         threads_(thread_count(request.experiment, request.session)),
         watchdog_(request.group, request.experiment.communication.timeout_seconds) {
-    machine_.host = make_training_communicator(request.experiment, request.group);
-    // A run cannot continue without rank 0, so the watchdog lets only other servers die (parallel/server_ranks.h).
-    if (request.group.outlives_deaths())
-      watchdog_.spare(1, static_cast<int>(server_ranks(request.experiment.parallel)));
+    machine_.host = make_host_communicator(request.experiment, request.group);
   }
 
   void prepare();

@@ -32,7 +32,6 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
                          int threads, LaterRecords later, Watchdog& watchdog, const RankGroup& group)
     : plan_(plan),
       machine_(machine),
-      group_(group),
       run_dir_(run_dir),
       communicator_(machine.communicator()),
       watchdog_(watchdog),
@@ -110,7 +109,6 @@ int TrainingRun::run() {
     sent_ += sent;
     if (report.requests.check > 0) last_comparison_ = now_seconds();
     record(report, sent);
-    note_deaths();
     if (!report.met) {  // no work is due that needs the other ranks
       step_begin_ = now_seconds();
       continue;
@@ -127,7 +125,6 @@ int TrainingRun::run() {
     step_begin_ = now_seconds();
   }
   finish_writing();
-  note_deaths();
   if (recorder_) recorder_->finish();
   return leaving_ ? exit_checkpointed : 0;
 }
@@ -140,25 +137,6 @@ std::string TrainingRun::describe_nothing_to_do() const {
   if (paused()) return cat("nothing to do: the run pauses after ", progress_.position.samples, " samples");
   if (end_.cause != RunEnd::Cause::all_steps) return "nothing to do: " + describe_end(end_, plan_.experiment.stop);
   return cat("nothing to do: the run has its ", progress_.position.step, " steps");
-}
-
-// Records the deaths of servers whose ranges other servers hold too. Throws if the run cannot go on without a dead
-// rank.
-void TrainingRun::note_deaths() {
-  if (!recorder_ || !servers_) return;
-  servers_->check_deaths();
-  for (; noted_deaths_ < group_.dead().size(); ++noted_deaths_) {
-    const int rank = group_.dead()[noted_deaths_], range = rank % servers_->ranges();
-    ServerDeath death{.rank = rank, .host = group_.hosts()[static_cast<std::size_t>(rank)], .range = range};
-    for (const int holder : servers_->holders(range))
-      if (std::ranges::find(group_.dead(), holder) == group_.dead().end()) death.successor = holder;
-    death.step = progress_.position.step;
-    recorder_->flush();
-    log_warning("rank ", rank, " on ", death.host, ", a server of range ", range, " of ", servers_->ranges(),
-                ", has died; seen after step ", death.step, ". Rank ", death.successor,
-                " has served that range alone since, and nothing is lost. --resume starts with all servers again");
-    record_server_death(run_dir_, death);
-  }
 }
 
 StopCost TrainingRun::stop_cost() const {

@@ -77,7 +77,6 @@ class TrainingRun {
   std::string describe_nothing_to_do() const;
   void prepare_to_leave();
   [[noreturn]] void end_diverged();
-  void note_deaths();
   bool at_last_step() const;
   bool evaluation_due(bool at_end) const;
   bool checkpoint_due() const;
@@ -98,7 +97,6 @@ class TrainingRun {
 
   const RunPlan& plan_;
   const Machine& machine_;
-  const RankGroup group_;
   const std::string run_dir_;
   Communicator& communicator_;
   Watchdog& watchdog_;
@@ -128,7 +126,6 @@ class TrainingRun {
   RunEnd end_;
   std::function<void()> before_saving_;
   std::int64_t measured_step_ = -1;  // the step for which norms_ has last measured
-  std::size_t noted_deaths_ = 0;     // number of dead servers that were recorded
   bool leaving_ = false;             // whether a signal has asked the run to stop
   StepBound bound_ = {};             // no ranks: the run has no more steps
   StopCost stop_cost_;               // on rank 0: as known at the start of this job

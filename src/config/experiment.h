@@ -156,7 +156,7 @@ struct StopConfig {
   std::int64_t steps = 0;
   double seconds = 0;
   double diverged_share = 0.25;  // a run ends when its loss has been above the first one for this share of it; 0: never
-  std::string target_metric;  // "" | validation_loss | validation_accuracy
+  std::string target_metric;     // "" | validation_loss | validation_accuracy
   double target_value = 0;
   bool operator==(const StopConfig&) const = default;
 };
@@ -212,7 +212,6 @@ struct ParallelConfig {
   std::string staleness_rate = "none";       // async: none | inverse
   std::string replay;                        // async: a recorded order of arrival; empty: none
   std::int64_t backup_workers = 0;           // sync: gradients that a step does not wait for
-  std::int64_t replicas = 1;                 // server: servers that hold each range
   std::int64_t stages = 2;                   // pipeline
   std::vector<std::string> cuts = {"auto"};  // pipeline: auto, or the first layer of each stage after the first
   std::string schedule = "1f1b";             // pipeline: gpipe | 1f1b

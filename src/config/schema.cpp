@@ -408,8 +408,8 @@ std::vector<Field> make_schema() {
     FIELD(communication.check_every_steps).how_it_runs().unit("steps").from(-1, step_limit)
       .also({"check_replicas", "desync", "checksum"})
       .means("How often the ranks compare checksums of their copies. Copies are the weights, batch norm's running statistics and "
-             "the optimizer's state, if every rank has all of it. In a pipeline the replicas of a stage are compared, and with "
-             "parameter servers the replicas of a range. The ranks also compare before every checkpoint. A difference ends the "
+             "the optimizer's state, if every rank has all of it. In a pipeline the replicas of a stage are compared. The "
+             "ranks also compare before every checkpoint. A difference ends the "
              "job with the name of the rank and its host. The comparison cannot see an error before the gradients are summed, "
              "because all ranks then get the same wrong sum. -1: about once a minute. 0: never. Ranks with asynchronous servers "
              "or backup workers compare only when all of them meet, at evaluations and checkpoints; only -1 and 0 fit them."),
@@ -437,9 +437,6 @@ std::vector<Field> make_schema() {
     FIELD(parallel.backup_workers).unit("workers").from(0, 65536).only_with("parallel.kind", {"server"})
       .means("With mode sync: a step uses the gradients that arrive first, and drops this many gradients, the latest ones "
              "(Chen et al. 2016)."),
-    FIELD(parallel.replicas).how_it_runs().unit("servers").from(1, 2).only_with("parallel.kind", {"server"})
-      .means("How many servers hold each range. With 2 the job survives the death of a server other than rank 0. 2 needs "
-             "parallel.mode async and MPI with fault tolerance (ULFM): Open MPI 5, started with mpirun --with-ft ulfm."),
     FIELD(parallel.stages).how_it_runs().unit("stages").from(2, 1024).only_with("parallel.kind", {"pipeline"})
       .also({"pipeline_stages", "pp"}).means("Number of stages. A stage is a part of the model with consecutive layers, on a rank "
              "of its own."),

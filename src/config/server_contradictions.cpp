@@ -27,10 +27,6 @@ std::optional<Contradiction> find_server_contradiction(const Experiment& e) {
   const ParallelConfig& p = e.parallel;
   if (auto contradiction = algorithm_contradiction(e)) return contradiction;
   const bool async = p.mode == "async";
-  if (p.kind == "server" && !async && p.replicas > 1)
-    return {{{"parallel.mode", "parallel.replicas"},
-             cat("parallel.mode is ", p.mode, " but parallel.replicas is ", p.replicas,
-                 ", expected parallel.mode: async: a synchronous step cannot go on without one of its ranks")}};
   if (p.kind != "server" || (!async && p.backup_workers == 0)) return std::nullopt;
   const std::string_view mode = async ? "parallel.mode" : "parallel.backup_workers";
   const std::string is = cat(mode, " is ", value_text(*find_field(mode), e));

@@ -55,10 +55,7 @@ bool ParameterServer::lead(const Wishes& wishes) {
     const std::optional<ServerAction> action = order_->next();
     if (!action) {
       const Timed timed(waited_seconds_);
-      while (!ranks_.mailbox().sender_of_waiting(worker_note_tag)) {
-        ranks_.check_deaths();
-        ranks_.mailbox().pause();
-      }
+      while (!ranks_.mailbox().sender_of_waiting(worker_note_tag)) ranks_.mailbox().pause();
       continue;
     }
     ServerOrder order{.action = *action, .sums = {}};
@@ -83,7 +80,7 @@ bool ParameterServer::follow() {
     ServerOrder order;
     {
       const Timed timed(waited_seconds_);
-      if (!ranks_.mailbox().receive(0, server_order_tag, bytes_of(order))) ranks_.check_deaths();
+      ranks_.mailbox().receive(0, server_order_tag, bytes_of(order));
     }
     perform(order);
     if (order.action.kind == ServerAction::Kind::meet) return true;
@@ -113,10 +110,7 @@ void ParameterServer::wish(const Wishes& wishes) {
 void ParameterServer::look_for_notes() {
   while (const std::optional<int> rank = ranks_.mailbox().sender_of_waiting(worker_note_tag)) {
     WorkerNote note;
-    if (!ranks_.mailbox().receive(*rank, worker_note_tag, bytes_of(note))) {
-      ranks_.check_deaths();
-      continue;
-    }
+    ranks_.mailbox().receive(*rank, worker_note_tag, bytes_of(note));
     if (note.wants_to_stop > 0) wish({1, 0, 0, 0});
     const int worker = *rank - ranks_.servers();
     if (note.kind == WorkerNote::Kind::asks) order_->asks(worker);
@@ -153,9 +147,8 @@ void ParameterServer::take(const ServerOrder& order) {
   const ServerAction& action = order.action;
   const std::span<float> into = combines() ? received_ : gradients_;
   for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank()))
-    if (!ranks_.mailbox().receive(ranks_.rank_of_worker(action.worker), gradient_tag,
-                                  std::as_writable_bytes(piece(into, range))))
-      ranks_.check_deaths();
+    ranks_.mailbox().receive(ranks_.rank_of_worker(action.worker), gradient_tag,
+                             std::as_writable_bytes(piece(into, range)));
   if (action.kind == ServerAction::Kind::drop) return;
   if (combines()) combine(static_cast<double>(order.sums.targets), taken_.count == 0);
   const WorkerSums& sums = order.sums;
@@ -208,19 +201,12 @@ ServerOrder ServedWorker::note(const WorkerNote& note) {
   mailbox.send(0, worker_note_tag, std::as_bytes(std::span(&note, 1)));
   mailbox.finish_sending();
   ServerOrder order;
-  if (!mailbox.receive(0, server_order_tag, bytes_of(order))) ranks_.check_deaths();
+  mailbox.receive(0, server_order_tag, bytes_of(order));
   if (order.action.kind == ServerAction::Kind::grant)
     for (int server = 0; server < ranks_.servers(); ++server)
-      if (!pull(server)) ranks_.check_deaths();
+      for (const ElementRange& range : ranks_.pulled_from(server))
+        mailbox.receive(server, weights_tag, std::as_writable_bytes(piece(weights_, range)));
   return order;
-}
-
-// Returns false if the server has died. All weights that have arrived are valid, because the other holder of the range
-// sends weights of the same version to the same places.
-bool ServedWorker::pull(int server) {
-  for (const ElementRange& range : ranks_.pulled_from(server))
-    if (!ranks_.mailbox().receive(server, weights_tag, std::as_writable_bytes(piece(weights_, range)))) return false;
-  return true;
 }
 
 }  // namespace ringtrain

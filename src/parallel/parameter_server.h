@@ -9,10 +9,6 @@
 //
 // A server never waits for a worker that is computing. A worker announces its gradient as soon as it has begun to send
 // it. A server sends weights only to a worker that waits for them.
-//
-// With replicas, a worker sends its gradient to both servers of a range and gets the range's weights from both. If one
-// server dies, the worker gets the missing weights from the other. No message is repeated or lost, and no gradient is
-// applied twice.
 #pragma once
 
 #include <functional>
@@ -95,7 +91,6 @@ class ServedWorker {
 
  private:
   ServerOrder note(const WorkerNote& note);
-  bool pull(int server);
 
   ServerRanks& ranks_;
   std::span<float> weights_, gradients_;

@@ -18,8 +18,6 @@
 #include "cluster/nccl_links.h"
 #include "cluster/staged_communicator.h"
 #include "cluster/staged_links.h"
-#include "cluster/surviving_communicator.h"
-#include "parallel/server_ranks.h"
 #include "run/instruction_sets.h"
 #include "run/plan.h"
 #include "run/stage_plan.h"
@@ -182,14 +180,6 @@ Machine make_machine(const Experiment& experiment, const RankGroup& group, int t
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group) {
   const CommunicationConfig& c = experiment.communication;
   return make_mpi_communicator(group, static_cast<std::size_t>(c.chunk_kib) << 10, 0x7fffffff, sum_choice(c));
-}
-
-std::unique_ptr<Communicator> make_training_communicator(const Experiment& experiment, const RankGroup& group) {
-  const ParallelConfig& p = experiment.parallel;
-  if (p.replicas == 1) return make_host_communicator(experiment, group);
-  return make_surviving_communicator(
-      group, [ranges = static_cast<int>(p.servers), replicas = static_cast<int>(p.replicas)](
-                 const std::vector<int>& dead) { check_server_deaths(dead, ranges, replicas); });
 }
 
 ReducedMemory reduced_memory(Communicator& sums) {

@@ -62,9 +62,6 @@ Machine make_machine(const Experiment& experiment, const RankGroup& group, int t
 // of the run that is resumed. If the group has only some of the job's ranks on this node, `node` lists the GPUs that
 // each rank of the node sees. If `node` is null, the group's ranks divide the GPUs among themselves.
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group);
-// Returns the host communicator of a run that trains. With parallel.replicas the run continues if a server dies. Throws
-// Error with a hint if MPI has no fault tolerance.
-std::unique_ptr<Communicator> make_training_communicator(const Experiment& experiment, const RankGroup& group);
 void complete_machine(Machine& machine, const Experiment& experiment, const RankGroup& group, int threads,
                       const RunChoices& kept = {}, const NodeDevices* node = nullptr);
 // Collective. Returns the stages of the experiment's pipeline. Returns null if it has none, or if its stages do not

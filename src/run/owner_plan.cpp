@@ -19,9 +19,9 @@ std::vector<Owned> owned_of_ranks(const RunPlan& plan, bool on_device) {
   std::vector<OwnedRange> all;
   int ranks = static_cast<int>(plan.batch.ranks);
   if (plan.servers) {
-    ranks = plan.servers->ranks() + plan.servers->workers;
-    for (int server = 0; server < plan.servers->ranks(); ++server)
-      all.push_back({served_range(trained, server % plan.servers->servers, plan.servers->servers), server});
+    ranks = plan.servers->servers + plan.servers->workers;
+    for (int server = 0; server < plan.servers->servers; ++server)
+      all.push_back({served_range(trained, server, plan.servers->servers), server});
   } else {
     all = owners(plan.experiment.parallel, trained,
                  bucket_elements(plan.experiment.communication, on_device, plan.batch.ranks), ranks);

@@ -338,7 +338,7 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
       Optimizer::state_elements(part.parameters, own) * static_cast<std::int64_t>(sizeof(float));
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
     items.push_back({"optimizer state " + name, own_bytes});
-  if (plan.servers && !plan.servers->async && rank < plan.servers->ranks())
+  if (plan.servers && !plan.servers->async && rank < plan.servers->servers)
     items.push_back({"gradients of one worker, before they are added up",
                      gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))});
   const bool averages = Optimizer::averages(plan.experiment.optimizer);

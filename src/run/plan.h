@@ -29,10 +29,8 @@ struct BranchPoint {
 
 // The ranks of a run whose parameter servers have their own ranks. The first ranks are servers, the others are workers.
 struct ServerPlan {
-  int servers = 1;   // number of ranges of the weights
-  int replicas = 1;  // servers that hold each range
+  int servers = 1;  // each holds a range of the weights
   int workers = 1;
-  int ranks() const { return servers * replicas; }  // ranks of the servers
   bool async = false;  // true: an update uses one worker's share of the batch; false: the shares that arrive first
 };
 
@@ -119,7 +117,7 @@ LoaderPlan for_rank(const RunPlan& plan, LoaderPlan loader, int rank);
 LoaderPlan for_rank(LoaderPlan plan, int rank);
 // Returns the first rank that computes gradients and evaluates.
 inline int first_worker(const RunPlan& plan) {
-  return plan.servers ? plan.servers->ranks() : 0;
+  return plan.servers ? plan.servers->servers : 0;
 }
 // Returns the loader that a rank uses in training.
 LoaderPlan train_loader_of(const RunPlan& plan, int rank);

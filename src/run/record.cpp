@@ -200,19 +200,6 @@ void record_bound(const std::string& run_dir, const StepBound& bound) {
   write_record(run_dir, json);
 }
 
-void record_server_death(const std::string& run_dir, const ServerDeath& death) {
-  Json json = read_record(run_dir);
-  if (!json.is_object() || json["starts"].empty()) return;
-  Json& deaths = json["starts"].back()["server_deaths"];
-  if (!deaths.is_array()) deaths = Json::array();
-  deaths.push_back({{"rank", death.rank},
-                    {"host", death.host},
-                    {"range", death.range},
-                    {"step", death.step},
-                    {"successor", death.successor}});
-  write_record(run_dir, json);
-}
-
 std::optional<StopCost> recorded_stop_cost(const std::string& run_dir) {
   const Json json = read_record(run_dir);
   if (!json.is_object()) return std::nullopt;

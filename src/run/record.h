@@ -50,15 +50,6 @@ struct RunRecord {
   std::vector<std::pair<std::string, std::int64_t>> memory_bytes;  // what -> bytes per rank, in table order
 };
 
-// The death of a parameter server. The run continues because another server holds the same range.
-struct ServerDeath {
-  int rank = 0;
-  std::string host;
-  int range = 0;          // range of the weights, from 0
-  std::int64_t step = 0;  // step after which rank 0 noticed the death
-  int successor = 0;      // the rank that serves the range now
-};
-
 struct RunOutcome {
   // "finished", "paused after 9000 samples", "stopped by SIGTERM", "stopped by a signal to another rank", or the text
   // of the error after "error: ".
@@ -93,8 +84,6 @@ std::optional<StopCost> recorded_stop_cost(const std::string& run_dir);
 
 // Stores the parts of the bound in the last start.
 void record_bound(const std::string& run_dir, const StepBound& bound);
-
-void record_server_death(const std::string& run_dir, const ServerDeath& death);  // stored in the last start
 
 // Completes the last start. It may be called while an exception is handled. Throws Error if the file cannot be written.
 void record_end(const std::string& run_dir, const RunOutcome& outcome);

@@ -23,23 +23,15 @@ std::optional<ServerPlan> server_plan(const Experiment& e, int ranks, bool on_de
   if (on_device)
     throw Error(cat(what, " needs servers that update parts of the weights, which only CPUs do in this version"),
                 "set machine.device=cpu, or parallel.kind=ring");
-  const std::int64_t servers = server_ranks(p), workers = ranks - servers, needed = async ? 1 : p.backup_workers + 1;
+  const std::int64_t servers = p.servers, workers = ranks - servers, needed = async ? 1 : p.backup_workers + 1;
   if (workers < needed)
     throw Error(
-        cat(what, " has parallel.servers: ", p.servers, p.replicas > 1 ? cat(" x parallel.replicas: ", p.replicas) : "",
-            " on ranks of their own, which leaves ", std::max<std::int64_t>(0, workers), " of ", ranks,
-            " ranks as workers, expected ", needed, " or more"),
+        cat(what, " has parallel.servers: ", servers, " on ranks of their own, which leaves ",
+            std::max<std::int64_t>(0, workers), " of ", ranks, " ranks as workers, expected ", needed, " or more"),
         cat("start ", servers + needed, " ranks or more"));
-  const ServerPlan plan{.servers = static_cast<int>(p.servers),
-                        .replicas = static_cast<int>(p.replicas),
-                        .workers = static_cast<int>(workers),
-                        .async = async};
+  const ServerPlan plan{.servers = static_cast<int>(p.servers), .workers = static_cast<int>(workers), .async = async};
   share_of("batch.global", e.batch.global, plan.workers);
   return plan;
-}
-
-std::int64_t server_ranks(const ParallelConfig& parallel) {
-  return parallel.servers * parallel.replicas;
 }
 
 Experiment experiment_of_update(const Experiment& experiment, const ServerPlan& servers) {
@@ -54,8 +46,7 @@ Experiment experiment_of_update(const Experiment& experiment, const ServerPlan& 
 std::string describe_servers(const RunPlan& plan) {
   const ServerPlan& s = *plan.servers;
   const ParallelConfig& p = plan.experiment.parallel;
-  const std::string twice = s.replicas > 1 ? cat(" ranges on ", s.ranks(), " ranks, each on ", s.replicas) : "";
-  std::string text = cat(s.servers, twice, ", and ", s.workers, s.workers == 1 ? " worker; " : " workers; ");
+  std::string text = cat(s.servers, ", and ", s.workers, s.workers == 1 ? " worker; " : " workers; ");
   if (!s.async)
     return text + cat("a step takes the first ", s.workers - p.backup_workers, " of ", s.workers,
                       " gradients; not reproducible bit for bit");

@@ -8,9 +8,6 @@
 
 namespace ringtrain {
 
-// Returns parallel.servers x parallel.replicas. These ranks are only servers if server_plan() returns a plan.
-std::int64_t server_ranks(const ParallelConfig& parallel);
-
 // Returns nothing if all ranks do the same. Throws Error if there are too few ranks, if the workers do not divide the
 // batch, or if ranks compute on GPUs.
 std::optional<ServerPlan> server_plan(const Experiment& experiment, int ranks, bool on_device);

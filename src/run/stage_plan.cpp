@@ -72,7 +72,7 @@ LoaderPlan for_rank(LoaderPlan plan, int rank) {
 }
 
 LoaderPlan train_loader_of(const RunPlan& plan, int rank) {
-  const bool whole = plan.servers && (plan.servers->async || rank < plan.servers->ranks());
+  const bool whole = plan.servers && (plan.servers->async || rank < plan.servers->servers);
   return for_rank(plan, plan.train_loader, whole ? 0 : rank - first_worker(plan));
 }
 
@@ -104,7 +104,7 @@ std::string describe_ranks(const RunPlan& plan) {
   const auto counted = [](std::int64_t count, const char* noun) {
     return cat(count, " ", noun, count == 1 ? "" : "s");
   };
-  if (plan.servers) return counted(plan.servers->ranks() + plan.servers->workers, "rank");
+  if (plan.servers) return counted(plan.servers->servers + plan.servers->workers, "rank");
   const std::string ranks = counted(plan.batch.ranks * plan.stages(), "rank");
   if (plan.stages() == 1) return ranks;
   return cat(ranks, " = ", counted(plan.batch.ranks, "replica"), " of ", plan.stages(), " stages");

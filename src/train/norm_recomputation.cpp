@@ -38,15 +38,13 @@ NormRecomputation::NormRecomputation(const RunPlan& plan, std::shared_ptr<const 
 
 bool NormRecomputation::measure(const Vector& weights, std::int64_t step, const WantsToLeave& wants_to_leave) {
   const std::int64_t images = plan_.norm_loader.micro_batch, passes = plan_.norm_samples / images;
-  const int servers = first_worker(plan_);  // servers measure nothing, because a run may lose a server
-  const std::int64_t ranks = communicator_.size() - servers, rank = communicator_.rank() - servers;
+  const std::int64_t ranks = communicator_.size(), rank = communicator_.rank();
   std::int64_t begin = passes * rank / ranks, end = passes * (rank + 1) / ranks, most = (passes + ranks - 1) / ranks;
   if (has_fixed_order(plan_.experiment)) {  // each rank has 2^k passes; the last ranks may have fewer
     most = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(most)));
     begin = std::min(passes, most * rank);
     end = std::min(passes, most * (rank + 1));
   }
-  if (rank < 0) begin = end = 0;
   TreeSum<Sums> tree;
   Leaving leaving(communicator_, wants_to_leave);
   program_->set_weights(weights);

@@ -31,8 +31,8 @@ struct ReplicatedTensor {
 std::vector<ReplicatedTensor> replicated_tensors(const ParameterTable& parameters, Vector& weights,
                                                  Optimizer& optimizer, const OptimizerConfig& config);
 
-// Ranks are compared within groups. `index` is the group of this rank; -1 means that the rank has no copy. `what` names
-// a group in errors, for example "stage" for a pipeline. It is empty if there is one group.
+// Ranks are compared within groups. `index` is the group of this rank. `what` names a group in errors, for example
+// "stage" for a pipeline. It is empty if there is one group.
 struct ReplicaGroups {
   int index = 0, count = 1;
   std::string what = {};
@@ -77,7 +77,7 @@ class ReplicaCheck {
   std::vector<ReplicatedTensor> tensors_;
   ReplicaGroups groups_;
   std::function<KnownCheckpoint()> known_good_;
-  std::unique_ptr<Checksums> checksums_;  // null: this rank has no copy
+  std::unique_ptr<Checksums> checksums_;
   double seconds_ = 0;
 };
 

@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/signals.h"
-#include "cluster/surviving_communicator.h"
 #include "parallel/arrivals_file.h"
 #include "parallel/parameter_server.h"
 #include "train/step_positions.h"
@@ -33,26 +32,27 @@ class EqualSteps : public Steps {
 class ServedSteps : public Steps {
  public:
   explicit ServedSteps(const StepParts& parts)
-      : parts_(parts), positions_(parts.plan.course, parts.trainer.position()) {
-    if (parts.servers->holders(0).size() > 1 && parts.trainer.compares_copies()) compare_holders();
-  }
+      : parts_(parts), positions_(parts.plan.course, parts.trainer.position()) {}
 
  protected:
   void share_all() {
     ServerRanks& servers = *parts_.servers;
     Trainer& trainer = parts_.trainer;
-    for (int range = 0; range < servers.ranges(); ++range) {
-      const std::vector<int> holders = servers.holders(range);
-      for (const ElementRange& elements : servers.pulled_from(range)) share(trainer.weights(), elements, holders);
+    const auto share = [&](Vector& vector, const ElementRange& range, int server) {
+      parts_.communicator.broadcast_vector(all_of(vector).subspan(static_cast<std::size_t>(range.begin),
+                                                                  static_cast<std::size_t>(range.end - range.begin)),
+                                           server);
+    };
+    for (int server = 0; server < servers.servers(); ++server) {
+      for (const ElementRange& range : servers.pulled_from(server)) share(trainer.weights(), range, server);
       for (const std::unique_ptr<Vector>& state : trainer.optimizer().state())
-        share(*state, servers.range_of(range), holders);
+        share(*state, servers.range_of(server), server);
     }
   }
   // Gives all ranks the same weights and state after update `step`. Returns a report for ranks that did not see every
   // update since the last meeting. The report describes update `step` only.
   StepReport meeting(std::int64_t step, const Wishes& wishes) {
     const double begin = now_seconds();
-    if (holders_) holders_->run(step);
     share_all();
     StepReport report;
     report.times.communication = now_seconds() - begin;
@@ -69,37 +69,6 @@ class ServedSteps : public Steps {
 
   StepParts parts_;
   StepPositions positions_;
-
- private:
-  // A server and its replica do the same work in the same order. Their copies of a range must therefore be equal, and
-  // meetings compare them.
-  void compare_holders() {
-    ServerRanks& servers = *parts_.servers;
-    const int rank = servers.mailbox().rank();
-    std::vector<ReplicatedTensor> held;
-    if (servers.is_server())
-      for (const ReplicatedTensor& tensor : parts_.trainer.replicated())
-        for (const ElementRange& range : servers.pulled_from(rank)) {
-          const ElementRange own{std::max(range.begin, tensor.elements.begin),
-                                 std::min(range.end, tensor.elements.end)};
-          if (own.begin < own.end) held.push_back({tensor.name, tensor.vector, own});
-        }
-    holders_ = parts_.trainer.make_comparison(
-        std::move(held),
-        {.index = servers.is_server() ? rank % servers.ranges() : -1, .count = servers.ranges(), .what = "range"});
-  }
-  // Broadcasts the range from its first holder that is alive.
-  void share(Vector& vector, const ElementRange& range, const std::vector<int>& holders) {
-    const auto elements = all_of(vector).subspan(static_cast<std::size_t>(range.begin),
-                                                 static_cast<std::size_t>(range.end - range.begin));
-    for (std::size_t i = 0;; ++i) try {
-        return parts_.communicator.broadcast_vector(elements, holders[i]);
-      } catch (const RootDied&) {
-        if (i + 1 == holders.size()) throw;
-      }
-  }
-
-  std::unique_ptr<ReplicaCheck> holders_;  // null: each range has only one server
 };
 
 class ServerSteps : public ServedSteps {
@@ -245,8 +214,8 @@ class WorkerSteps : public ServedSteps {
 
 std::unique_ptr<ServerRanks> make_server_ranks(const RunPlan& plan, const RankGroup& group) {
   if (!plan.servers) return nullptr;
-  return std::make_unique<ServerRanks>(make_mailbox(group), plan.servers->servers, plan.servers->replicas,
-                                       plan.parameters.trained(), plan.parameters.size());
+  return std::make_unique<ServerRanks>(make_mailbox(group), plan.servers->servers, plan.parameters.trained(),
+                                       plan.parameters.size());
 }
 
 std::unique_ptr<Steps> make_steps(const StepParts& parts, MeetingRule meets) {

@@ -302,12 +302,12 @@ void Trainer::compare_copies(std::function<KnownCheckpoint()> known_good) {
   if (plan_.experiment.communication.check_every_steps == 0 || copies == 1) return;
   ReplicaGroups groups;
   if (stages_ != nullptr) groups = {.index = stages_->stage(), .count = stages_->stages(), .what = "stage"};
-  known_good_ = std::move(known_good);
   std::vector<ReplicatedTensor> tensors = replicated();
   // Between meetings, a server updates only its own range of the state.
   if (plan_.servers)
     std::erase_if(tensors, [](const ReplicatedTensor& tensor) { return !tensor.name.starts_with("weights/"); });
-  replicas_ = make_comparison(std::move(tensors), groups);
+  replicas_ = std::make_unique<ReplicaCheck>(backend_, communicator_, std::move(tensors), std::move(groups),
+                                             std::move(known_good));
 }
 
 void Trainer::check_copies() {

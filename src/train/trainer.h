@@ -139,11 +139,6 @@ class Trainer {
   // Call this before the first step. Ranks then compare their copies (communication.check_every_steps). See
   // ReplicaCheck for `known_good`.
   void compare_copies(std::function<KnownCheckpoint()> known_good);
-  // Makes a check that compares other groups of ranks. All ranks of a group hold the same `tensors`. Call it after
-  // compare_copies().
-  std::unique_ptr<ReplicaCheck> make_comparison(std::vector<ReplicatedTensor> tensors, ReplicaGroups groups) {
-    return std::make_unique<ReplicaCheck>(backend_, communicator_, std::move(tensors), std::move(groups), known_good_);
-  }
   // compares_copies() returns whether ranks compare their copies. comparison_seconds() returns the seconds that the
   // host spent on the newest checksum.
   bool compares_copies() const { return replicas_ != nullptr; }
@@ -207,7 +202,6 @@ class Trainer {
   PageVector<float> carried_state_;
   Pinned pinned_;
   std::uint64_t dropout_key_;
-  std::function<KnownCheckpoint()> known_good_;
   std::unique_ptr<ReplicaCheck> replicas_;  // null: nothing is compared
   bool compares_next_ = false;              // whether rank 0's clock asked for a comparison
   double slow_seconds_;                     // how long this rank sleeps in each step or update (test.slow_rank)

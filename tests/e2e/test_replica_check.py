@@ -7,7 +7,6 @@ import pytest
 
 from conftest import assert_same_bits, checkpoints, last_step
 from test_images import RESNET, data_sets, images  # noqa: F401 (fixtures)
-from test_replicas import REPLICATED, RANKS, ulfm  # noqa: F401 (fixture)
 
 
 def flip(step, tensor, rank=1):
@@ -61,13 +60,6 @@ def test_a_checkpoint_that_was_written_without_a_comparison_is_not_called_good(w
 def test_ranks_that_seldom_meet_refuse_a_number_of_steps(workshop, way):
     result = workshop.train_badly("run", ranks=3, parallel={"kind": "server", **way}, communication__check_every_steps=4)
     assert "communication.check_every_steps is 4, expected -1 (these ranks compare their copies when all of them meet" in result.err, result
-
-
-def test_a_server_and_its_replica_are_compared_when_all_ranks_meet(workshop, ulfm):  # noqa: F811
-    result = workshop.train_badly("run", ranks=RANKS, env=ulfm, parallel=REPLICATED, stop={"epochs": 0, "steps": 60},
-                                  evaluate={"every_epochs": 0, "every_steps": 20}, checkpoint__every_epochs=0, test=flip(25, "weights/linear.weight", rank=2))
-    host = socket.gethostname()
-    assert f"after step 40, ranks 0 on {host} and 2 on {host} have different copies of the model of range 0" in result.err, result
 
 
 @pytest.mark.parametrize("way, ranks, who, tensor", [

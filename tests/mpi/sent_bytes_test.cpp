@@ -65,9 +65,7 @@ TEST(SentBytesTest, MessagesAndGatheredNumbersAreCountedWhereTheyAreSent) {
   std::vector<std::byte> bytes(123);
   const SentBytes letter = sent_by_all([&] {
     if (rank == 1) mailbox->send(0, 7, bytes);
-    if (rank == 0) {
-      EXPECT_TRUE(mailbox->receive(1, 7, bytes));
-    }
+    if (rank == 0) mailbox->receive(1, 7, bytes);
   });
   EXPECT_EQ(letter.by_message, 123);
   const auto links = make_links(session().job());

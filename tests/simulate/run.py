@@ -31,7 +31,7 @@ MEASURED = HERE / "resnet50_step.json"
 SOURCES = [
     *(f"tests/simulate/{name}.cpp" for name in ("simulate", "memory", "node_exchange", "waits")),
     *(f"src/cluster/{name}.cpp" for name in (
-        "binding", "communicator", "device_choice", "fault_tolerance", "gradient_reducer", "launcher_check", "mpi_communicator",
+        "binding", "communicator", "device_choice", "gradient_reducer", "launcher_check", "mpi_communicator",
         "mpi_counter_sums", "mpi_lanes", "mpi_library_sums", "mpi_root_sums", "rank_group", "session", "slurm_job",
         "span_ranks", "start_guard", "sum_choice", "sum_schedule")),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "src" / "base").glob("*.cpp"))),

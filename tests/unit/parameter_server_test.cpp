@@ -14,10 +14,6 @@ namespace {
 
 constexpr std::int64_t trained_elements = 7, elements = 9;  // the last two are statistics
 
-struct Death {
-  int rank = 0, call = 0;  // number of the call of its mailbox
-};
-
 // Returns the number of targets of a worker's gradients. Any set of workers has a sum of its own.
 std::int64_t targets_of(std::int64_t worker) {
   return std::int64_t{1} << worker;
@@ -29,8 +25,6 @@ struct Setting {
   unsigned seed = 1;
   int slow = -1;  // number of a worker, or -1
   std::vector<Arrival> replay = {};
-  int replicas = 1;
-  std::vector<Death> deaths = {};
 };
 
 struct Outcome {
@@ -38,7 +32,6 @@ struct Outcome {
   std::vector<std::int64_t> gradients, dropped, targets;  // for each step: used gradients, late ones, targets
   std::vector<double> weights;
   std::vector<std::string> failures;
-  std::set<int> dead;
 };
 
 // Returns the gradient of an update for an element of this weight. Any function that mixes all three would do.
@@ -53,21 +46,16 @@ double part_of_worker(std::int64_t worker) {
 
 class Job {
  public:
-  explicit Job(const Setting& setting)
-      : s_(setting),
-        server_ranks_(setting.servers * setting.replicas),
-        network_(server_ranks_ + setting.workers, setting.seed) {
-    for (const Death& death : s_.deaths) network_.kill(death.rank, death.call);
-  }
+  explicit Job(const Setting& setting) : s_(setting), network_(setting.servers + setting.workers, setting.seed) {}
 
   Outcome run() {
     std::vector<std::thread> ranks;
-    for (int rank = 0; rank < server_ranks_ + s_.workers; ++rank)
+    for (int rank = 0; rank < s_.servers + s_.workers; ++rank)
       ranks.emplace_back([this, rank] {
         try {
-          ServerRanks servers(network_.mailbox(rank), s_.servers, s_.replicas, trained_elements, elements);
-          rank < server_ranks_ ? serve(servers, rank) : work(servers, rank);
-        } catch (const Killed&) {
+          ServerRanks servers(network_.mailbox(rank), s_.servers, trained_elements, elements);
+          rank < s_.servers ? serve(servers, rank) : work(servers, rank);
+        } catch (const Aborted&) {
         } catch (const std::exception& error) {
           network_.abort();
           const std::lock_guard lock(mutex_);
@@ -76,7 +64,6 @@ class Job {
       });
     for (std::thread& rank : ranks) rank.join();
     outcome_.weights.assign(weights_.begin(), weights_.end());
-    outcome_.dead = network_.dead();
     return outcome_;
   }
 
@@ -116,18 +103,14 @@ class Job {
     const std::lock_guard lock(mutex_);
     weights_.resize(elements);
     for (const ElementRange& range : ranks.pulled_from(rank))
-      for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end); ++i) {
-        if (weights_[i] != 0) {
-          EXPECT_EQ(weights_[i], weights[i]) << "the range's servers differ";
-        }
+      for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end); ++i)
         weights_[i] = weights[i];
-      }
   }
 
   void work(ServerRanks& ranks, int rank) {
     std::vector<float> weights(elements), gradients(elements);
     ServedWorker worker(ranks, weights, gradients);
-    const std::int64_t number = rank - server_ranks_;
+    const std::int64_t number = rank - s_.servers;
     std::mt19937 random(s_.seed * 100 + static_cast<unsigned>(rank));
     for (std::int64_t met = 0; met < s_.end;) {
       ServerOrder order = worker.ask(false);
@@ -145,7 +128,6 @@ class Job {
   }
 
   const Setting s_;
-  const int server_ranks_;
   SimulatedNetwork network_;
   std::mutex mutex_;
   Outcome outcome_;
@@ -223,50 +205,6 @@ TEST(ParameterServer, AReplayHasTheSameOrderAndBits) {
     EXPECT_EQ(again.arrivals, first.arrivals);
     EXPECT_EQ(again.weights, first.weights);
   }
-}
-
-// Rank 0 makes the decisions, so it does not die in this test.
-TEST(ParameterServer, AServerMayDieAtAnyMomentAndNothingIsLostOrAppliedTwice) {
-  int deaths = 0;
-  for (unsigned seed = 1; seed <= 200; ++seed) {
-    const int servers = static_cast<int>(seed % 3) + 1, first = 1 + static_cast<int>(seed / 3) % (2 * servers - 1);
-    Setting s{.servers = servers,
-              .workers = static_cast<int>(seed % 4) + 1,
-              .max_staleness = static_cast<std::int64_t>(seed % 5) - 1,
-              .end = 30,
-              .seed = seed,
-              .replicas = 2,
-              .deaths = {{first, static_cast<int>(seed * 37 % 250) + 1}}};
-    if (servers == 3)  // a server of another range, or the second server of the first range
-      s.deaths.push_back({first % 3 == 0 ? 1 : 3, static_cast<int>(seed * 53 % 250) + 1});
-    SCOPED_TRACE(seed);
-    const Outcome outcome = Job(s).run();
-    deaths += static_cast<int>(outcome.dead.size());
-    expect_each_update_once(outcome, s);
-    if (HasFailure()) return;
-    if (s.max_staleness >= 0) expect_bound(outcome, s);
-    const std::vector<double> expected = sequential(outcome.arrivals);
-    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(outcome.weights[i], expected[i], 2e-6);
-    if (seed % 4 == 0) {
-      Setting again = s;
-      again.replicas = 1;
-      again.deaths.clear();
-      again.replay = outcome.arrivals;
-      EXPECT_EQ(Job(again).run().weights, outcome.weights);
-    }
-  }
-  EXPECT_GT(deaths, 150);
-}
-
-TEST(ParameterServer, AJobEndsWithoutTheRanksThatItNeeds) {
-  const auto expect_end = [](const std::vector<Death>& deaths, const std::string& why) {
-    const Outcome outcome = Job({.servers = 2, .workers = 2, .replicas = 2, .deaths = deaths}).run();
-    ASSERT_FALSE(outcome.failures.empty()) << why;
-    EXPECT_NE(outcome.failures.front().find(why), std::string::npos) << outcome.failures.front();
-  };
-  expect_end({{1, 40}, {3, 60}}, "the last server of range 1 of 2");
-  expect_end({{0, 80}}, "rank 0 has died");
-  expect_end({{5, 20}}, "rank 5, worker 1, has died");
 }
 
 // A step applies the mean over all targets of the gradients that it took. The number of targets shows which gradients
