@@ -11,7 +11,7 @@ from pathlib import Path
 from .errors import ReportError
 
 FILES = ("run.json", "metrics.jsonl")
-NOT_ENDED = ("not ended", "running")  # outcomes in run.json of runs that go on; earlier versions wrote "running"
+NOT_ENDED = "not ended"  # the outcome in run.json of a run that goes on
 ENDED = ("finished", "failed", "diverged")  # states of a trial in study.json
 
 
@@ -21,7 +21,7 @@ def shown(path):
 
 
 def read_text(path):
-    """Returns the text of a file. Bytes that are not UTF-8, which earlier versions wrote for paths, are escaped."""
+    """Returns the text of a file. Bytes that are not UTF-8 are escaped."""
     return path.read_bytes().decode("utf-8", "backslashreplace")
 
 
@@ -70,7 +70,7 @@ class RunFolder:
     def outcome(self):
         """Returns how the run ended. Returns "" while it runs and when there is no run.json."""
         outcome = str(self.record().get("outcome", ""))
-        return "" if outcome in NOT_ENDED else outcome
+        return "" if outcome == NOT_ENDED else outcome
 
     def identity(self):
         """Returns the path and the time of the first start. With the time, a later run in the same folder counts as

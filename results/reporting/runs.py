@@ -81,7 +81,7 @@ class Run:
         if self.ran_away and self.record.get("outcome") == "finished":
             return "finished, with a training loss above that of its first step"
         told = str(self.record.get("outcome", ""))
-        if told in ("", *NOT_ENDED, "killed") and self.trial.get("error"):
+        if told in ("", NOT_ENDED, "killed") and self.trial.get("error"):
             return str(self.trial["error"])
         return "killed" if self.is_dead else told
 
@@ -89,8 +89,8 @@ class Run:
     def is_dead(self):
         """Whether the run was killed: run.json says that the run has not ended, but no process holds the lock of its folder.
         For a trial that was killed before it had a run.json, trial.json says so."""
-        told = self.record.get("outcome") if self.record else self.trial.get("state")
-        return told in NOT_ENDED and not may_be_locked(self.path / ".lock")
+        goes_on = self.record.get("outcome") == NOT_ENDED if self.record else self.trial.get("state") == "running"
+        return goes_on and not may_be_locked(self.path / ".lock")
 
     @property
     def ran_away(self):
@@ -149,7 +149,7 @@ def may_be_locked(lock):
 def state_of(outcome):
     if outcome == "finished" or outcome.startswith("target"):
         return "finished"
-    if outcome in NOT_ENDED:
+    if outcome == NOT_ENDED:
         return "running"
     if outcome.startswith(("stopped by", "paused after")):
         return "stopped"

@@ -67,8 +67,6 @@ def parts(run):
     recorded. Means are used because they add up to the whole step, which medians do not."""
     if not len(run.column("seconds")) or any(column not in run.steps for column in NEEDED):
         return None
-    if has_workers(run) and "worker_wait_seconds" not in run.steps:
-        return None  # an older run, whose lines mix the parts of workers with the time between two updates
     found = {part: mean_seconds(run, COLUMNS[part]) if part in COLUMNS else 0.0 for part in PARTS}
     waits = "waiting for workers" if has_workers(run) else "waiting for servers"
     found[waits] = mean_seconds(run, "worker_wait_seconds" if has_workers(run) else "server_wait_seconds")

@@ -116,9 +116,7 @@ class RunWriter:
             summary = dict(self.made.summary)
             step = int(summary.get("step", 0))
             self.last[False] = max(self.last[False], step)
-            if "validation_loss" in summary:
-                # Runs of earlier versions lack EVALUATED. Their evaluation at the last step may be missing.
-                self.last[True] = max(self.last[True], int(summary.get(EVALUATED, step - 1)))
+            self.last[True] = max(self.last[True], int(summary.get(EVALUATED, 0)))
 
     def take(self, stamped, again):
         """Writes new records. Steps that a resumed run has computed again are not written a second time."""

@@ -17,11 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Returns whether a step's object may lack this field. Files of earlier versions lack it.
-bool is_optional(std::string_view name) {
-  return name == "full_node_pass" || name == "shared_pass" || name == "shared_step";
-}
-
 // Visits the fields of a step's object by name. `Step` is a measurement that is read or written.
 template <class Step, class Visit>
 void each_field(Step& s, const Visit& visit) {
@@ -117,9 +112,7 @@ Json to_json(const StepMeasurement& s) {
 
 StepMeasurement step_from(const Json& j) {
   StepMeasurement s;
-  each_field(s, [&](const char* name, auto& value) {
-    if (!is_optional(name) || j.contains(name)) read(j.at(name), name, value);
-  });
+  each_field(s, [&](const char* name, auto& value) { read(j.at(name), name, value); });
   if (s.passes.empty()) throw Error("the step has no measured pass");
   return s;
 }

@@ -26,13 +26,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* checkpoint_schema = "ringtrain-checkpoint";
-constexpr std::int64_t schema_major = 1, schema_minor = 1;
+constexpr std::int64_t format_number = 1;
 constexpr const char* damaged_hint =
     "remove this file or restore it from a copy; --resume finds the newest whole checkpoint of a run by itself";
 // HDF5 keeps attributes in object headers of 64 KiB.
 constexpr std::size_t longest_attribute = 32768;
 constexpr std::int64_t sync_bytes = 64 << 20;
-constexpr const char* reserved[] = {"schema", "schema_version", "step", "attributes_crc32c", "complete"};
+constexpr const char* reserved[] = {"schema", "format", "step", "attributes_crc32c", "complete"};
 
 std::uint32_t crc_of(const void* data, std::size_t bytes, std::uint32_t crc = 0) {
   return crc32c({static_cast<const std::uint8_t*>(data), bytes}, crc);
@@ -107,7 +107,7 @@ void write_file(const std::string& path, const Checkpoint& checkpoint, const Pro
     if (progress) progress(std::exchange(waiting, 0));
   };
   file.write_attribute("/", "schema", std::string(checkpoint_schema));
-  file.write_integers("/", "schema_version", {schema_major, schema_minor});
+  file.write_attribute("/", "format", format_number);
   file.write_attribute("/", "step", checkpoint.step);
   for (const auto& [name, text] : checkpoint.texts) {
     // HDF5's strings end at the first NUL, which can be a symbol of a text (--alphabet bytes).
@@ -152,11 +152,12 @@ void check_header(const h5::File& file) {
                 found == "ringtrain" ? "this is a data set; checkpoints lie in <run folder>/checkpoints/step-*.h5"
                                      : "checkpoints lie in <run folder>/checkpoints/step-*.h5");
   }
-  const std::vector<std::int64_t> version = file.read_integers("/", "schema_version");
-  if (version.empty() || version.front() != schema_major) {
-    throw Error(cat(path, ": checkpoint schema version ", shape_text(version), ", this program reads version ",
-                    schema_major, ".x"),
-                "use the program that wrote it: run.json names its commit");
+  const bool has_format = file.has_attribute("/", "format");
+  if (const std::int64_t found = has_format ? file.read_integer("/", "format") : 0; found != format_number) {
+    throw OtherFormat(
+        cat(path, ": the checkpoint has ", has_format ? cat("the format ", found) : "no format number",
+            ", expected the format ", format_number),
+        "use the program that wrote it (run.json names its commit), or start a new run in another run.dir");
   }
   if (!file.has_attribute("/", "complete") || file.read_integer("/", "complete") != 1) {
     throw Error(cat(path, ": is not complete (its writer was interrupted)"), damaged_hint);
@@ -325,17 +326,9 @@ const Number& Checkpoint::find(const std::string& name) const {
 }
 
 std::int64_t Checkpoint::whole(const std::string& name) const {
-  constexpr double bound = 9223372036854775808.0;  // 2^63
   const Number& number = find(name);
   if (const auto* count = std::get_if<std::int64_t>(&number)) return *count;
-  const double value = std::get<double>(number);
-  if (!(value >= -bound && value < bound))
-    throw Error(cat("the checkpoint's ", name, " is ", value, ", expected a whole number"), damaged_hint);
-  return static_cast<std::int64_t>(value);
-}
-
-std::int64_t Checkpoint::whole_or(const std::string& name, std::int64_t absent) const {
-  return numbers.contains(name) ? whole(name) : absent;
+  throw Error(cat("the checkpoint's ", name, " is ", std::get<double>(number), ", expected an integer"), damaged_hint);
 }
 
 const NamedArray& Checkpoint::array(const std::string& name) const {
@@ -420,6 +413,8 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
       try {
         verify(path, progress);
         return true;
+      } catch (const OtherFormat&) {
+        throw;
       } catch (const Error& error) {
         damage = error.what();
         return false;

@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/error.h"
 #include "cluster/slow_work.h"
 #include "run/stop_cost.h"
 
@@ -31,7 +32,7 @@ struct NamedArray {
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[3, 4]"
 
-// A count is an integer, and a measured quantity is a double. Earlier versions wrote counts as doubles too.
+// A count is an integer, and a measured quantity is a double.
 using Number = std::variant<std::int64_t, double>;
 
 struct Checkpoint {
@@ -41,14 +42,12 @@ struct Checkpoint {
   std::vector<NamedArray> arrays;
   const NamedArray& array(const std::string& name) const;  // throws Error with the missing name
   const std::string& text(const std::string& name) const;  // throws Error with the missing name
-  // These return `absent` if the value is missing. They are for values that earlier versions did not write.
+  // These return `absent` if the value is missing. They are for values that only some runs have.
   std::string text_or(const std::string& name, std::string absent) const;
   double number_or(const std::string& name, double absent) const;
-  // number() and whole() throw Error if the number is missing. whole() and whole_or() cut off a fraction, and throw
-  // Error if the number does not fit into 64 bits.
+  // number() and whole() throw Error if the number is missing. whole() also throws Error if it is not an integer.
   double number(const std::string& name) const;
   std::int64_t whole(const std::string& name) const;
-  std::int64_t whole_or(const std::string& name, std::int64_t absent) const;
   // Returns array(name) and checks its shape. Throws Error "checkpoint of another model: ..." with both shapes if the
   // shape is not the model's.
   const NamedArray& array(const std::string& name, const std::vector<std::int64_t>& shape) const;
@@ -60,16 +59,23 @@ struct Checkpoint {
 // Writes a self-describing HDF5 file; results/checkpoints.md lists every name. The file has a group per name prefix and
 // a data set per array with the attribute crc32c. Texts and numbers are attributes of the root; texts too long for that
 // are u8 data sets in texts/. `contents` (u8) has a line with name and shape for each array, in order.
-// attributes_crc32c covers step, texts, numbers and contents. `complete` is written last.
+// attributes_crc32c covers step, texts, numbers and contents. `format` says which names a file has and what they mean;
+// it changes with them. `complete` is written last.
 //
 // The file is written to <path>.tmp, synced and opened again. All checksums are compared, and then the file is renamed.
 // On any failure, for example a full disk, the temporary file is removed, `path` is unchanged, and Error is thrown.
 // `progress` is called with the bytes that have reached the disk, and then with the bytes that have been read back.
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Progress& progress = {});
 
-// Throws Error with the file's name and the problem: the file is not HDF5, is truncated, has another schema or is not
-// complete, or an array is missing or has a wrong checksum. Arrays whose names do not begin with `prefix` are checked
-// too, but not kept in memory.
+// Thrown for a checkpoint of another format, which only the program that wrote it can read.
+class OtherFormat : public Error {
+ public:
+  using Error::Error;
+};
+
+// Throws Error with the file's name and the problem: the file is not HDF5, is truncated, has another schema or format
+// or is not complete, or an array is missing or has a wrong checksum. Arrays whose names do not begin with `prefix` are
+// checked too, but not kept in memory.
 Checkpoint read_checkpoint(const std::string& path, std::string_view prefix = "", const Progress& progress = {});
 // Reads everything but the arrays. The arrays are not checked.
 Checkpoint read_checkpoint_header(const std::string& path);
@@ -82,7 +88,7 @@ std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
 // Returns the path of the newest checkpoint that can be read without error; "" if there is none. best.h5 counts as the
 // oldest, so it is used only if all others are damaged or missing. `warnings` receives a line for each damaged file.
-// Throws Error if a file cannot be read for another reason than damage, for example its permissions.
+// Throws Error if a file cannot be read for another reason than damage, for example its permissions or its format.
 std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
                               const Progress& progress = {});
 

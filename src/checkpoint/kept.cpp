@@ -16,34 +16,26 @@ constexpr const char* kept_text = "kept_steps";
 
 struct Place {
   std::int64_t step = 0;
-  double epochs = -1;         // less than 0: unknown, because an earlier version wrote the checkpoint
+  double epochs = 0;
   double epochs_before = -1;  // epochs at the beginning of the last update
 };
 
 // Counts epochs as RunPlan::schedule does.
 Place place_of(const Checkpoint& c) {
-  Place place{c.step};
-  const double span = c.number_or("epoch_span", 0);
   const auto epochs = [&](const char* epoch, const char* offset) {
-    const double part = c.number_or(offset, 0);
-    return c.number_or(epoch, -1) + (part > 0 ? part / span : 0);
+    return c.number(epoch) + c.number(offset) / c.number("epoch_span");
   };
-  if (!c.numbers.contains("epoch") ||
-      (span == 0 && (c.number_or("offset", 0) > 0 || c.number_or("before_offset", 0) > 0)))
-    return place;
-  place.epochs = epochs("epoch", "offset");
-  place.epochs_before = c.step > 0 ? epochs("before_epoch", "before_offset") : -1;
-  return place;
+  return {c.step, epochs("epoch", "offset"), c.step > 0 ? epochs("before_epoch", "before_offset") : -1};
 }
 
 bool is_at(const Place& place, const RunPoint& point) {
   constexpr double rounding = 1e-9;
   if (point.in_steps || (point.at == 0 && place.step == 0)) return static_cast<double>(place.step) == point.at;
-  return place.epochs >= 0 && place.epochs + rounding >= point.at && place.epochs_before + rounding < point.at;
+  return place.epochs + rounding >= point.at && place.epochs_before + rounding < point.at;
 }
 
 std::string described(const Place& place) {
-  return cat("step ", place.step, place.epochs >= 0 ? cat(" (epoch ", with_digits(place.epochs), ")") : "");
+  return cat("step ", place.step, " (epoch ", with_digits(place.epochs), ")");
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ bool same_input_scale(const DataConfig& before, const DataConfig& now, const Ima
 }  // namespace
 
 Experiment experiment_of(const Checkpoint& checkpoint, const std::string& path) {
-  return parse_stored_experiment(checkpoint.text("experiment"), path, {});
+  return parse_experiment(checkpoint.text("experiment"), path, {});
 }
 
 std::string to_string(const KeyChange& change) {
@@ -132,8 +132,9 @@ static void check_same(const Checkpoint& checkpoint, const std::string& path, co
 // An asynchronous update is made from one worker's share of the batch. So the number of workers must stay the same.
 static void check_same_workers(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
   const Experiment before = experiment_of(checkpoint, path);
-  const auto ranks = checkpoint.whole_or("ranks", 0);
-  if (!plan.servers || !plan.servers->async || before.parallel.mode != "async" || ranks == 0) return;
+  if (!plan.servers || !plan.servers->async || before.parallel.mode != "async") return;
+  const std::int64_t ranks = checkpoint.whole("ranks");
+  if (ranks == 0) return;  // no run has written it
   const std::int64_t was = ranks - before.parallel.servers;
   if (was != plan.servers->workers)
     throw Error(cat(path, ": was written with ", was, " workers, and now there are ", plan.servers->workers,

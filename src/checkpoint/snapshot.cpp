@@ -15,13 +15,11 @@
 #include "checkpoint/stage_parts.h"
 #include "config/branch.h"
 #include "config/reader.h"
-#include "optim/learning_rate.h"
 
 namespace ringtrain {
 
 namespace {
 
-constexpr std::int64_t unknown_epoch = -1;
 constexpr std::int64_t piece_elements = 1 << 20;  // number of elements that ranks exchange at a time
 constexpr std::string_view running_prefix = "running/";
 
@@ -199,11 +197,9 @@ void store_noise(Checkpoint& checkpoint, const NoiseScale::State& state) {
   for (std::size_t i = 0; i < state.size(); ++i) checkpoint.numbers[std::string(NoiseScale::state_names[i])] = state[i];
 }
 
-// The state is zeros if an earlier version did not measure the noise.
 NoiseScale::State noise_of(const Checkpoint& checkpoint) {
   NoiseScale::State state;
-  for (std::size_t i = 0; i < state.size(); ++i)
-    state[i] = checkpoint.number_or(std::string(NoiseScale::state_names[i]), 0);
+  for (std::size_t i = 0; i < state.size(); ++i) state[i] = checkpoint.number(std::string(NoiseScale::state_names[i]));
   return state;
 }
 
@@ -248,8 +244,7 @@ void store_adascale(Checkpoint& checkpoint, const AdaScale::State& state) {
 
 AdaScale::State adascale_of(const Checkpoint& checkpoint) {
   AdaScale::State state;
-  for (std::size_t i = 0; i < state.size(); ++i)
-    state[i] = checkpoint.number_or(std::string(AdaScale::state_names[i]), 0);
+  for (std::size_t i = 0; i < state.size(); ++i) state[i] = checkpoint.number(std::string(AdaScale::state_names[i]));
   return state;
 }
 
@@ -417,9 +412,9 @@ Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights)
 
 RunProgress progress_of(const Checkpoint& c) {
   RunProgress p;
-  p.position = {c.step, c.whole("samples"), c.whole_or("epoch", unknown_epoch), c.whole_or("offset", 0)};
-  p.before.epoch = c.whole_or("before_epoch", unknown_epoch);
-  p.before.offset = c.whole_or("before_offset", 0);
+  p.position = {c.step, c.whole("samples"), c.whole("epoch"), c.whole("offset")};
+  p.before.epoch = c.whole("before_epoch");
+  p.before.offset = c.whole("before_offset");
   p.elapsed_seconds = c.number("elapsed_seconds");
   p.has_best = c.number("has_best") != 0;
   p.best_loss = c.number("best_loss");
@@ -428,32 +423,21 @@ RunProgress progress_of(const Checkpoint& c) {
   p.evaluated_loss = c.number_or("evaluated_loss", p.evaluated_loss);
   p.evaluated_accuracy = c.number_or("evaluated_accuracy", p.evaluated_accuracy);
   p.scale_invariant_steps = c.number_or("scale_invariant_steps", 0);
-  p.norms_step = c.whole_or("norms_step", -1);
-  p.dropped = c.whole_or("dropped_gradients", 0);
+  p.norms_step = c.whole("norms_step");
+  p.dropped = c.whole("dropped_gradients");
   return p;
 }
 
 bool was_compared(const Checkpoint& checkpoint) {
-  return checkpoint.whole_or("compared", 0) == 1;
+  return checkpoint.whole("compared") == 1;
 }
 
 std::int64_t recorded_micro_batch(const Checkpoint& checkpoint) {
   return checkpoint.whole("micro_batch");
 }
 
-// Earlier versions had the same batch in the whole run.
-void complete(RunProgress& progress, const RunPlan& plan) {
-  const auto at = [&](std::int64_t step) {
-    return position_at(step, plan.schedule.global_batch, plan.samples_per_epoch);
-  };
-  if (progress.position.epoch == unknown_epoch) progress.position = at(progress.position.step);
-  if (progress.before.epoch == unknown_epoch)
-    progress.before = at(std::max<std::int64_t>(0, progress.position.step - 1));
-  progress.position = plan.course.settled(progress.position);
-}
-
 void expect_evaluated_norms(const Checkpoint& checkpoint, const std::string& path) {
-  const auto norms_step = checkpoint.whole_or("norms_step", -1);
+  const auto norms_step = checkpoint.whole("norms_step");
   if (checkpoint.step == 0 || norms_step == checkpoint.step) return;
   if (experiment_of(checkpoint, path).evaluate.norm_statistics != "recomputed") return;
   throw Error(cat(path,
@@ -467,28 +451,15 @@ void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters
   restore_vector(checkpoint, weight_name, parameters, flat);
 }
 
-// Earlier versions did not store these numbers. For them, every step counts as applied, with the learning rate of the
-// checkpoint's experiment.
-static Optimizer::Applied applied_by(const Checkpoint& c, const RunPlan& plan) {
-  if (c.numbers.contains("applied_rate"))
-    return {.updates = c.whole("applied_updates"),
-            .rate = c.number("applied_rate"),
-            .largest_rate = c.number_or("largest_rate", 0),
-            .average_weight = c.number_or("average_weight", 0)};
-  if (c.step == 0) return {};
-  const Experiment then = experiment_of(c, "the checkpoint");
-  return {.updates = c.step, .rate = learning_rate(then.learning_rate, plan.schedule, static_cast<double>(c.step - 1))};
-}
-
 // Returns the batch that follows the noise scale, and the sample count since which it has been small.
 static std::array<std::int64_t, 2> followed_batch(const Checkpoint& c, const RunPlan& plan) {
   if (plan.experiment.batch.follow_noise == 0) return {0, NoiseFollower::not_small};
-  const auto batch = c.whole_or("batch", 0);
+  const std::int64_t batch = c.whole("batch");
   if (batch > 0 && std::find(plan.batches.begin(), plan.batches.end(), batch) == plan.batches.end())
     throw Error(
         cat("the checkpoint's batch has grown to ", batch, ", but batch.largest is ", plan.experiment.batch.largest),
         "the batch never shrinks: give a batch.largest of that or more");
-  return {batch, static_cast<std::int64_t>(c.number_or("batch_small_since", NoiseFollower::not_small))};
+  return {batch, c.whole("batch_small_since")};
 }
 
 // Collective. Gives every rank of a pipeline its part.
@@ -544,9 +515,11 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
   std::array<double, 2> numbers = {};  // a loss scale of 0 means none: it starts at loss_scale.initial
   Optimizer::Applied applied;
   if (root && checkpoint != nullptr) {
-    applied = applied_by(*checkpoint, plan);
-    if (scales_loss(*checkpoint))
-      numbers = {checkpoint->number_or("loss_scale", 0), checkpoint->number_or("loss_scale_steps", 0)};
+    applied = {.updates = checkpoint->whole("applied_updates"),
+               .rate = checkpoint->number("applied_rate"),
+               .largest_rate = checkpoint->number("largest_rate"),
+               .average_weight = checkpoint->number("average_weight")};
+    if (scales_loss(*checkpoint)) numbers = {checkpoint->number("loss_scale"), checkpoint->number("loss_scale_steps")};
   }
   communicator.broadcast(std::as_writable_bytes(std::span(numbers)), 0);
   communicator.broadcast(std::as_writable_bytes(std::span(&applied, 1)), 0);
@@ -562,10 +535,12 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
     communicator.broadcast(std::as_writable_bytes(std::span(states)), 0);
     resume_noise_groups(*groups, states);
   }
-  AdaScale::State adascale{};
-  if (root && checkpoint != nullptr) adascale = adascale_of(*checkpoint);
-  communicator.broadcast(std::as_writable_bytes(std::span(adascale)), 0);
-  if (trainer.adascale()) trainer.adascale()->resume(adascale);
+  if (std::optional<AdaScale>& adascale = trainer.adascale()) {
+    AdaScale::State state{};
+    if (root && checkpoint != nullptr) state = adascale_of(*checkpoint);
+    communicator.broadcast(std::as_writable_bytes(std::span(state)), 0);
+    adascale->resume(state);
+  }
   std::array<std::int64_t, 2> batch = {0, NoiseFollower::not_small};
   if (root && checkpoint != nullptr) batch = followed_batch(*checkpoint, plan);
   communicator.broadcast(std::as_writable_bytes(std::span(batch)), 0);

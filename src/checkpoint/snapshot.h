@@ -22,7 +22,7 @@ struct RunProgress {
   double scale_invariant_steps = 0;  // AdaScale's steps
   std::int64_t dropped = 0;          // backup workers: the gradients that came too late for their step
   std::int64_t norms_step = -1;      // step of the recomputed batch norm statistics in the newest checkpoint; -1: none
-  // The values of the last evaluation. NaN: there was none, or the checkpoint is of an earlier version.
+  // The values of the last evaluation. NaN: there was none.
   double evaluated_loss = std::numeric_limits<double>::quiet_NaN();
   double evaluated_accuracy = std::numeric_limits<double>::quiet_NaN();
 };
@@ -57,16 +57,13 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
                   Communicator& communicator, StageRanks* stages = nullptr);
 
 // Returns whether the ranks compared their copies of the model before the checkpoint was written, and found no
-// difference. Returns false if a run on one rank or an earlier version of the program wrote the checkpoint.
+// difference. Returns false if a run on one rank wrote the checkpoint.
 bool was_compared(const Checkpoint& checkpoint);
 
 // Returns the samples of a device pass, which a resumed run keeps. 0: the checkpoint was not written by a run.
 std::int64_t recorded_micro_batch(const Checkpoint& checkpoint);
 
-// Checkpoints of earlier versions lack the place in the epoch and the position of the last update. complete() computes
-// them from the plan. It also begins a new epoch if the rest of the epoch is too small for this plan's batch.
 RunProgress progress_of(const Checkpoint& checkpoint);
-void complete(RunProgress& progress, const RunPlan& plan);
 
 // Loads only the weights, for evaluation and sampling.
 void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat);

@@ -63,20 +63,12 @@ void require_same_tensors(const std::string& path, const Shapes& found, const Ru
               hint);
 }
 
-// Earlier versions wrote U+FFFD for every symbol that is not valid UTF-8.
-bool is_of_earlier_version(const std::string& text, const std::vector<std::string>& symbols) {
-  return text == nlohmann::json(symbols).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 // Weights with the same shapes but other symbols would load without an error and predict nonsense.
 void require_same_symbols(const std::string& path, const std::map<std::string, std::string>& found,
                           const RunPlan& plan) {
   for (const auto& [key, symbols] : symbols_of(plan)) {
     const auto has = found.find(key);
     if (has == found.end() || has->second == symbols) continue;
-    if (is_of_earlier_version(has->second,
-                              key == "vocabulary" ? plan.train.text.vocabulary : plan.train.image.class_ids))
-      continue;
     throw Error(
         cat(path, ": was trained with other ", key == "vocabulary" ? "symbols" : "classes",
             ", or in another order, than ", plan.train.prefix, " has"),

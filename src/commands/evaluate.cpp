@@ -57,7 +57,7 @@ Source find_source(const EvaluateArguments& arguments) {
     s.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(s.path, weights_prefix));
     s.step = s.checkpoint->step;
     s.micro_batch = s.checkpoint->whole("micro_batch");
-    if (!from_file) s.experiment = parse_stored_experiment(s.checkpoint->text("experiment"), s.path, named.overrides);
+    if (!from_file) s.experiment = parse_experiment(s.checkpoint->text("experiment"), s.path, named.overrides);
   }
   if (arguments.weights.empty()) expect_evaluated_norms(*s.checkpoint, s.path);
   if (!arguments.weights.empty()) {

@@ -16,7 +16,7 @@ namespace ringtrain {
 namespace {
 
 std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, const std::string& path) {
-  const Experiment experiment = parse_stored_experiment(checkpoint.text("experiment"), path, {});
+  const Experiment experiment = parse_experiment(checkpoint.text("experiment"), path, {});
   std::map<std::string, std::string> metadata = {{"format", "pt"},
                                                  {"model", experiment.model.kind},
                                                  {"step", std::to_string(checkpoint.step)},

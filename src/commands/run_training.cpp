@@ -70,7 +70,8 @@ PlannedRun agree_on_plan(const TrainingRequest& request, const TrainingData& dat
   });
   if (from.checkpoint && from.kind == ResumePoint::Kind::source) check_source(*from.checkpoint, planned.plan);
   if (from.checkpoint && from.kind == ResumePoint::Kind::own) check_belongs(*from.checkpoint, from.path, planned.plan);
-  complete(from.progress, planned.plan);
+  // A new epoch begins if the rest of the epoch is too small for this plan's batch.
+  from.progress.position = planned.plan.course.settled(from.progress.position);
   if (machine.host->rank() == 0 && !end_of(planned.plan, from.progress))
     planned.replay_end = check_replay(planned.plan, from.progress.position, request.pause_samples);
   std::int64_t replay_end = planned.replay_end.value_or(-1);
@@ -139,11 +140,8 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
 
 bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start) {
   const bool same_ranks = checkpoint.number("ranks") == start.request.group.size();
-  const std::string machine = checkpoint.text_or("machine", "");
-  // Earlier versions stored "" on CPUs.
-  const bool same_machine = machine == start.machine.identity() || (machine.empty() && !start.machine.device);
   return (same_ranks || has_fixed_order(start.planned.plan.experiment)) &&
-         checkpoint.number("threads") == start.threads && same_machine;
+         checkpoint.number("threads") == start.threads && checkpoint.text("machine") == start.machine.identity();
 }
 
 // Returns the experiment of the last start, which wrote the newest records. Empty if its file is missing.
@@ -425,7 +423,7 @@ void GroupTraining::prepare() {
   from_ = shared_resume_point(experiment, request_.resume, run_dir(), *machine_.host, watchdog_);
 
   complete_machine(machine_, experiment, request_.group, threads_, from_.choices, request_.devices);
-  machine_.take_choices(from_.checkpoint ? from_.checkpoint->text_or("fusions", "") : "", from_.choices);
+  machine_.take_choices(from_.checkpoint ? from_.checkpoint->text("fusions") : "", from_.choices);
   if (experiment.batch.micro == 0 && from_.micro_batch == 0 && machine_.stages)
     from_.micro_batch = measured_split(experiment, data, machine_, request_.group);
   planned_ = agree_on_plan(request_, data, machine_, from_);

@@ -119,7 +119,7 @@ struct Model {
   std::int64_t state_size = 0;
 
   explicit Model(const std::string& path) : checkpoint(read_checkpoint(path)) {
-    experiment = parse_stored_experiment(checkpoint.text("experiment"), path, {});
+    experiment = parse_experiment(checkpoint.text("experiment"), path, {});
     if (takes_images(experiment.model))
       throw Error(cat(path, ": model.kind is ", experiment.model.kind, ", which sees images; sample writes text"),
                   "give a run of char_lstm; ringtrain evaluate judges models of images");

@@ -34,9 +34,7 @@ class ExperimentDraft {
   const Experiment& finish() const;
 
  private:
-  friend Experiment parse_stored_experiment(const std::string&, const std::string&, const std::vector<std::string>&);
   struct State;
-  explicit ExperimentDraft(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -14,7 +13,6 @@
 #include "base/utf8.h"
 #include "config/contradictions.h"
 #include "config/draft.h"
-#include "config/retired_keys.h"
 #include "config/run_point.h"
 #include "config/schema.h"
 #include "config/yaml_document.h"
@@ -38,9 +36,6 @@ struct Value {
   std::vector<Value> items;
   Place place;
 };
-
-// Who wrote the text: a user, or a run that stored it.
-enum class Origin { user, run };
 
 using GivenKeys = std::map<std::string_view, Place>;
 using Sections = std::map<std::string, Place, std::less<>>;
@@ -202,7 +197,7 @@ Value list_of_text(std::string_view text, const Place& where, bool of_lists) {
   return list;
 }
 
-// Parses a value in one line of text. The text comes from an override or from a retired key.
+// Parses the value of an override.
 Value value_of_text(const Field& field, const std::string& text, const Place& where) {
   Value value{Value::Kind::scalar, text, false, {}, where};
   Experiment experiment;
@@ -212,16 +207,12 @@ Value value_of_text(const Field& field, const std::string& text, const Place& wh
   return list_of_text(text, where, std::holds_alternative<std::vector<EpochFactor>*>(member));
 }
 
-[[noreturn]] void refuse_retired(const RetiredKey& key, const Place& where) {
-  throw Error(cat(where.prefix, key.key, " is no longer a key, expected ", key.now), std::string(key.hint));
-}
-
 // The following class reads the file.
 
 class FileReader {
  public:
-  FileReader(const std::string& path, Origin origin, Experiment& experiment, GivenKeys& given)
-      : path_(path), origin_(origin), experiment_(experiment), given_(given) {}
+  FileReader(const std::string& path, Experiment& experiment, GivenKeys& given)
+      : path_(path), experiment_(experiment), given_(given) {}
 
   void read(const std::string& yaml) {
     yaml_ = yaml;
@@ -294,8 +285,6 @@ class FileReader {
                           value.kind == Value::Kind::scalar ? nearest_key(leaf, false) : ""));
         sections_.emplace(leaf, where);
         read_map(entry.second, leaf);
-      } else if (const RetiredKey* retired = find_retired_key(key)) {
-        read_retired(*retired, value, where);
       } else if (field != nullptr && section_of(key) == section) {
         assign(*field, value, experiment_);
         given_[field->key] = where;
@@ -310,20 +299,8 @@ class FileReader {
     }
   }
 
-  // Sets the key that has replaced the retired key, to the value with the same meaning.
-  void read_retired(const RetiredKey& key, const Value& value, const Place& where) {
-    if (origin_ == Origin::user) refuse_retired(key, where);
-    const std::optional<std::string> now =
-        value.kind == Value::Kind::scalar ? key.value_now(value.text) : std::optional<std::string>();
-    if (!now.has_value()) throw Error(cat(value.place.prefix, key.key, " ", found(value), ", which no version wrote"));
-    const Field& field = *find_field(key.now);
-    assign(field, value_of_text(field, *now, where), experiment_);
-    given_[field.key] = where;
-  }
-
   const std::string& path_;
   std::string_view yaml_;
-  Origin origin_;
   Experiment& experiment_;
   GivenKeys& given_;
   Sections sections_;
@@ -332,7 +309,6 @@ class FileReader {
 void set_key(const std::string& key, const std::string& text, const Place& where, Experiment& experiment,
              GivenKeys& given) {
   const Field* field = find_field(key);
-  if (const RetiredKey* retired = find_retired_key(key)) refuse_retired(*retired, where);
   if (field == nullptr) {
     if (std::find(sections().begin(), sections().end(), key) != sections().end())
       throw Error(cat(where.prefix, key, " is a section, expected one of its keys", nearest_key(key, false)));
@@ -350,9 +326,9 @@ struct ExperimentDraft::State {
   Sections sections;
   int changes = 0;
 
-  static std::unique_ptr<State> of(const std::string& yaml, const std::string& path, Origin origin) {
+  static std::unique_ptr<State> of(const std::string& yaml, const std::string& path) {
     auto state = std::make_unique<State>();
-    FileReader reader(path, origin, state->experiment, state->given);
+    FileReader reader(path, state->experiment, state->given);
     reader.read(yaml);
     state->sections = reader.sections_with_file();
     return state;
@@ -364,14 +340,9 @@ struct ExperimentDraft::State {
   }
 };
 
-ExperimentDraft::ExperimentDraft(std::unique_ptr<State> state) : state_(std::move(state)) {}
-ExperimentDraft::ExperimentDraft(const std::string& path) {
-  const std::string yaml = read_yaml_text(path, "experiment");
-  const bool of_run = std::filesystem::exists(std::filesystem::path(path).replace_filename("run.json"));
-  state_ = State::of(yaml, path, of_run ? Origin::run : Origin::user);
-}
-ExperimentDraft::ExperimentDraft(const std::string& yaml, const std::string& path)
-    : state_(State::of(yaml, path, Origin::user)) {}
+ExperimentDraft::ExperimentDraft(const std::string& path)
+    : state_(State::of(read_yaml_text(path, "experiment"), path)) {}
+ExperimentDraft::ExperimentDraft(const std::string& yaml, const std::string& path) : state_(State::of(yaml, path)) {}
 ExperimentDraft::ExperimentDraft(const ExperimentDraft& other) : state_(std::make_unique<State>(*other.state_)) {}
 ExperimentDraft& ExperimentDraft::operator=(const ExperimentDraft& other) {
   *state_ = *other.state_;
@@ -426,13 +397,6 @@ const Experiment& ExperimentDraft::finish() const {
 Experiment parse_experiment(const std::string& yaml, const std::string& path,
                             const std::vector<std::string>& overrides) {
   ExperimentDraft draft(yaml, path);
-  for (const std::string& text : overrides) draft.apply_override(text);
-  return draft.finish();
-}
-
-Experiment parse_stored_experiment(const std::string& yaml, const std::string& path,
-                                   const std::vector<std::string>& overrides) {
-  ExperimentDraft draft(ExperimentDraft::State::of(yaml, path, Origin::run));
   for (const std::string& text : overrides) draft.apply_override(text);
   return draft.finish();
 }

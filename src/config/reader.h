@@ -17,14 +17,9 @@ struct ExperimentArguments {
 // Reads `path` and applies `overrides` ("key.path=value"; the last one wins). Then checks every range, and every
 // contradiction between keys that can be found without a data set. Throws Error. Its message is one sentence with the
 // file, line and column (or the override), the expected value, and for an unknown key the nearest known key.
-// A file in a folder with a run.json was stored by a run. Retired keys are allowed there and are read as the keys that
-// have replaced them (retired_keys.h).
 Experiment read_experiment(const std::string& path, const std::vector<std::string>& overrides);
 Experiment parse_experiment(const std::string& yaml, const std::string& path,
                             const std::vector<std::string>& overrides);
-// Parses text that a run has stored, for example in a checkpoint. Retired keys are allowed.
-Experiment parse_stored_experiment(const std::string& yaml, const std::string& path,
-                                   const std::vector<std::string>& overrides);
 
 // Returns the resolved experiment as YAML with every key. Reading the text gives the same experiment again.
 std::string to_yaml(const Experiment& experiment);

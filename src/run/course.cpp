@@ -110,7 +110,6 @@ void plan_branch(RunPlan& plan) {
   // If the source run does not exist yet, the branch begins where the source run will reach the point.
   if (const auto from = parse_run_and_point(plan.experiment.branch.from); from && plan.branch.source == 0)
     begin = position_of(from->point, source).value_or(Position{});
-  if (begin.epoch < 0) begin = position_at(begin.step, source.batch.global, plan.samples_per_epoch);
   begin = plan.course.settled(begin);
   const BranchConfig& branch = plan.experiment.branch;
   const std::string& schedule = plan.experiment.learning_rate.schedule;

@@ -23,7 +23,7 @@ namespace ringtrain {
 
 // The point at which a branch leaves its source run (branch.from).
 struct BranchPoint {
-  Position position;         // epoch < 0: unknown, from a checkpoint of an earlier version
+  Position position;
   std::uint64_t source = 0;  // hash of the source run's deciding keys (deciding_keys.h), data and step; 0: not known
 };
 

@@ -120,7 +120,7 @@ void check_same_result(const std::string& folder, const Trial& trial) {
   if (fs::exists(place, code) && !fs::is_directory(place, code))
     throw Error(cat(place, ": exists and is not a folder"), "remove it, or give the study another name");
   if (!fs::exists(path, code)) return;
-  const Experiment before = parse_stored_experiment(read_yaml_text(path, "experiment"), path, {});
+  const Experiment before = parse_experiment(read_yaml_text(path, "experiment"), path, {});
   std::string differences;
   for (const KeyChange& change : changed_keys(before, trial.experiment))
     if (change.decides_result)

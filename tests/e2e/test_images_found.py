@@ -301,7 +301,7 @@ def test_the_other_split_may_not_use_the_other_unicode_form(tmp_path):
 
 
 def test_verify_warns_of_letters_in_two_forms(tmp_path):
-    """Converters make one form. Data sets of other programs, and of earlier versions, may have both."""
+    """Converters make one form. Data sets of other programs may have both."""
     vocabulary = [" ", "\n", "c", "a", "f", "e", "\u0301", "\u00e9"]
     text = f"{COMPOSED}\n{DECOMPOSED}\n"
     (tmp_path / "plain.txt").write_text("cafe " * 40)

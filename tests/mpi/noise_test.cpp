@@ -288,17 +288,5 @@ TEST_F(NoiseOfARun, OfGroupsGoesOnBitForBitAfterAResumeAndBeginsAnewWithOtherGro
   EXPECT_FALSE(off.trainer->noise_groups().has_value());
 }
 
-// Checkpoints of earlier versions do not hold the noise scale.
-TEST_F(NoiseOfARun, BeginsAnewWhereTheCheckpointHasNone) {
-  const Experiment e = experiment("names", {});
-  TrainingRank first(e, false);
-  first.steps(2);
-  Checkpoint checkpoint = first.snapshot();
-  for (const std::string_view name : NoiseScale::state_names) checkpoint.numbers.erase(std::string(name));
-  TrainingRank resumed(e, false, &checkpoint);
-  EXPECT_TRUE(resumed.trainer->noise_scale().empty());
-  EXPECT_TRUE(resumed.trainer->step({}).noise.has_value());
-}
-
 }  // namespace
 }  // namespace ringtrain

@@ -29,7 +29,7 @@ TEST_F(ServerMemory, IsWhatWasPlanned) {
     const auto servers = make_server_ranks(plan, session().job());
     Trainer trainer(plan, *backend, *host, watchdog, loader, servers->update_share());
     RunProgress progress;
-    complete(progress, plan);
+    progress.position = plan.course.settled(progress.position);
     load_trainer(nullptr, trainer, plan, progress, *host);
     const auto steps = make_steps({plan, *backend, trainer, loader, *host, watchdog, servers.get()},
                                   [](const Position&, const Position&) { return true; });

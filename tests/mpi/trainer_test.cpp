@@ -120,36 +120,6 @@ TEST_F(TrainerOnDevices, ResumedAfterSkippedUpdatesIsUninterruptedBitForBit) {
   EXPECT_EQ(resumed.weights(), first.weights());
 }
 
-// Checkpoints of earlier versions do not say which steps were applied. A resumed run takes it that every step was
-// applied, at the rate of the step before.
-TEST_F(TrainerOnDevices, CheckpointsThatDoNotSayWhatWasAppliedResumeAsIfEveryStepWas) {
-  const Settings sgd = {"optimizer.kind=sgd", "optimizer.clip_norm=0", "optimizer.rate_in_momentum=true",
-                        "optimizer.momentum_correction=true"};
-  TrainingRank first(experiment("names", sgd), false);
-  first.steps(3);
-  Checkpoint checkpoint = first.snapshot();
-  checkpoint.numbers.erase("applied_updates");
-  checkpoint.numbers.erase("applied_rate");
-  first.steps(2);
-  TrainingRank resumed(experiment("names", sgd), false, &checkpoint);
-  EXPECT_EQ(resumed.trainer->optimizer().applied().updates, 3);
-  EXPECT_EQ(resumed.trainer->optimizer().applied().rate, 0.01);
-  resumed.steps(2);
-  EXPECT_EQ(resumed.weights(), first.weights());
-}
-
-TEST_F(TrainerOnDevices, CheckpointsWithRetiredKeysBelongToTheirRun) {
-  TrainingRank run(experiment("names", {}), false);
-  Checkpoint checkpoint = run.snapshot();
-  if (session().rank() != 0) return;
-  std::string& text = checkpoint.texts.at("experiment");
-  const std::string now = "no_decay: [norm, bias]", then = "decay_norm_and_bias: false";
-  ASSERT_NE(text.find(now), std::string::npos);
-  text.replace(text.find(now), now.size(), then);
-  EXPECT_NO_THROW(check_belongs(checkpoint, "c.h5", run.plan));
-  EXPECT_TRUE(changed_keys(experiment_of(checkpoint, "c.h5"), run.plan.experiment).empty());
-}
-
 TEST_F(TrainerOnDevices, AResumeAtAnotherRateCorrectsMomentumByTheRateThatWasApplied) {
   Settings sgd = {"optimizer.kind=sgd", "optimizer.clip_norm=0", "optimizer.rate_in_momentum=true",
                   "optimizer.momentum_correction=true"};

@@ -138,7 +138,7 @@ struct TrainingRank {
     RunProgress progress;
     if (checkpoint != nullptr && host->rank() == 0) progress = progress_of(*checkpoint);
     host->broadcast(std::as_writable_bytes(std::span(&progress, 1)), 0);
-    complete(progress, plan);
+    progress.position = plan.course.settled(progress.position);
     load_trainer(host->rank() == 0 ? checkpoint : nullptr, *trainer, plan, progress, communicator(), stages.get());
   }
   // Does what make_stage_ranks() does, with the test's own NCCL.

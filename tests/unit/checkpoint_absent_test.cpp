@@ -1,10 +1,11 @@
-// Tests checkpoints of earlier versions, which lack some of today's data, and a checkpoint that the user may not read.
+// Tests checkpoints that lack a value, and checkpoints that are whole but cannot be read.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 
 #include "checkpoint/checkpoint.h"
+#include "data/hdf5.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {
@@ -27,13 +28,12 @@ TEST_F(CheckpointAbsent, WhatWasNotWrittenReadsAsItsAbsenceAndWhatWasAsItself) {
   EXPECT_EQ(read.number_or("loss_scale_steps", 7), 7);
 }
 
-TEST_F(CheckpointAbsent, CountsThatEarlierVersionsWroteAsFractionsAreWhole) {
+TEST_F(CheckpointAbsent, ACountIsAnInteger) {
   Checkpoint written;
-  written.numbers = {{"samples", 12.0}, {"epoch", 1e300}, {"offset", 5}};
-  EXPECT_EQ(written.whole("samples"), 12);
+  written.numbers = {{"epoch", 12.0}, {"offset", 5}};
   EXPECT_EQ(written.whole("offset"), 5);
   EXPECT_EQ(written.number("offset"), 5.0);
-  expect_contains(message_of([&] { written.whole("epoch"); }), "expected a whole number");
+  expect_contains(message_of([&] { written.whole("epoch"); }), "epoch is 12, expected an integer");
 }
 
 // A checkpoint that may not be read can still be whole. If a run skipped it, the run would resume from an older
@@ -55,6 +55,23 @@ TEST_F(CheckpointAbsent, OneThatMayNotBeReadIsAnErrorAndNotPassedOver) {
   expect_contains(message, "step-000000008.h5: cannot read: Permission denied");
   std::filesystem::permissions(newest, std::filesystem::perms::owner_all);
   EXPECT_EQ(newest_checkpoint(folder, nullptr), newest);
+}
+
+TEST_F(CheckpointAbsent, OneOfAnotherFormatIsAnErrorAndNotPassedOver) {
+  const std::string folder = path("run"), newest = checkpoint_path(folder, 8);
+  std::filesystem::create_directories(folder + "/checkpoints");
+  write_checkpoint(checkpoint_path(folder, 4), {});
+  h5::File file = h5::File::create(newest);
+  file.write_attribute("/", "schema", std::string("ringtrain-checkpoint"));
+  file.write_attribute("/", "format", std::int64_t{2});
+  file.close();
+  try {
+    newest_checkpoint(folder, nullptr);
+    FAIL();
+  } catch (const OtherFormat& error) {
+    expect_contains(error.what(), newest + ": the checkpoint has the format 2, expected the format 1");
+    expect_contains(error.hint(), "use the program that wrote it");
+  }
 }
 
 }  // namespace

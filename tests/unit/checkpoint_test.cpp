@@ -236,9 +236,10 @@ TEST_F(CheckpointTest, EveryDamageIsNamed) {
          other.write_attribute("/", "schema", std::string("ringtrain"));
        },
        "schema is \"ringtrain\", expected \"ringtrain-checkpoint\""},
-      {"no version", edited([](hid_t f) { H5Adelete(f, "schema_version"); }), "'schema_version' of '/' is missing"},
-      {"later version", edited([](hid_t f) { set_attribute(f, "/", "schema_version", H5T_NATIVE_INT64, 2L); }),
-       "schema version [2], this program reads version 1.x"},
+      {"no format", edited([](hid_t f) { H5Adelete(f, "format"); }),
+       "the checkpoint has no format number, expected the format 1"},
+      {"another format", edited([](hid_t f) { set_attribute(f, "/", "format", H5T_NATIVE_INT64, 2L); }),
+       "the checkpoint has the format 2, expected the format 1"},
       {"complete missing", edited([](hid_t f) { H5Adelete(f, "complete"); }), "is not complete"},
       {"complete is 0", edited([](hid_t f) { set_attribute(f, "/", "complete", H5T_NATIVE_INT64, 0L); }),
        "is not complete"},

@@ -260,9 +260,9 @@ TEST(DamagedCheckpointTexts, AreNamed) {
   }
   checkpoint.texts.erase("vocabulary");
   expect_contains(message_of([&] { vocabulary_of(checkpoint); }), "without a text 'vocabulary'");
-  expect_contains(message_of([&] { progress_of(checkpoint); }), "without a number 'elapsed_seconds'");
+  expect_contains(message_of([&] { progress_of(checkpoint); }), "without a number 'epoch'");
   checkpoint.numbers["samples"] = 1e300;
-  expect_contains(message_of([&] { progress_of(checkpoint); }), "samples is 1e+300, expected a whole number");
+  expect_contains(message_of([&] { progress_of(checkpoint); }), "samples is 1e+300, expected an integer");
 }
 
 TEST(DamagedPreflight, NumbersThatDoNotFitAreNamed) {

@@ -396,18 +396,6 @@ TEST(Preflight, AFileOfTheContractAloneIsEnoughForLinksAndOldNames) {
   EXPECT_FALSE(p.has_step);
 }
 
-TEST(Preflight, AFileOfAnEarlierVersionLacksWhatWasNotMeasuredThen) {
-  std::string text = measured(2).to_json();
-  for (const char* name : {"full_node_pass", "shared_pass", "shared_step"}) {
-    const auto at = text.find(name);
-    ASSERT_NE(at, std::string::npos);
-    text.replace(at, 4, "none");
-  }
-  EXPECT_EQ(parse_preflight(text, "p.json").to_json(), measured(2).to_json());
-  text.replace(text.find("elements"), 4, "none");
-  EXPECT_NE(refusal([&] { parse_preflight(text, "p.json"); }).find("elements"), std::string::npos);
-}
-
 TEST(Preflight, AStepWithoutRanksOrWithNegativeSecondsIsRefused) {
   for (const auto& [name, bad] : {std::pair{"ranks_per_node", "0"},
                                   {"cores_per_node", "0"},

@@ -14,7 +14,7 @@ void read(std::string_view input) {
   std::vector<std::string> overrides;
   std::istringstream lines{std::string(parts.second)};
   for (std::string line; std::getline(lines, line);) overrides.push_back(line);
-  error_of([&] { parse_stored_experiment(yaml, "stored.yaml", overrides); });
+  error_of([&] { parse_experiment(yaml, "stored.yaml", overrides); });
   const std::string resolved = to_yaml(parse_experiment(yaml, "experiment.yaml", overrides));
   const std::string again = error_of([&] {
     expect(to_yaml(parse_experiment(resolved, "resolved.yaml", {})) == resolved,
