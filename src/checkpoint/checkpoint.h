@@ -92,9 +92,6 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
 std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
                               const Progress& progress = {});
 
-// Writes a checkpoint into the folder of checkpoints, measures its cost, and removes it again.
-CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint, const Progress& progress = {});
-
 // Ends what a killed process had begun in a run's folder: removes the checkpoints' temporary files, and makes best.h5 a
 // copy of the checkpoint of `best_step`, unless it is one already. No step: best.h5 stays as it is. The caller holds
 // the folder's lock. Throws Error if best.h5 cannot be written.
@@ -115,7 +112,7 @@ class CheckpointWriter {
   void start(Checkpoint checkpoint, bool best);
   void finish();                   // waits; throws the error of the write
   SlowWork& work();                // the current write, for wait_together()
-  CheckpointCost slowest() const;  // the slowest of all writes; valid after finish()
+  CheckpointCost slowest() const;  // the slowest of all writes; 0 bytes: none. Valid if work() has ended
   bool failed() const;             // the last write failed; never blocks. start() and finish() throw its error.
 
  private:

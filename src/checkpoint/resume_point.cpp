@@ -68,20 +68,14 @@ ResumePoint shared_resume_point(const Experiment& experiment, bool resume, const
     BranchPoint branch;
     bool is_branch;
     std::int64_t micro_batch;
-    bool knows_stop_cost;
-  } shared = {point.kind,
-              point.progress,
-              point.branch.value_or(BranchPoint{}),
-              point.branch.has_value(),
-              point.micro_batch,
-              point.stop_cost.has_value()};
+  } shared = {point.kind, point.progress, point.branch.value_or(BranchPoint{}), point.branch.has_value(),
+              point.micro_batch};
   static_assert(std::is_trivially_copyable_v<Shared>, "it travels as bytes");
   communicator.broadcast(std::as_writable_bytes(std::span(&shared, 1)), 0);
   point.kind = shared.kind;
   point.progress = shared.progress;
   if (shared.is_branch) point.branch = shared.branch;
   point.micro_batch = shared.micro_batch;
-  point.knows_stop_cost = shared.knows_stop_cost;
   if (resume) point.choices = share_choices(std::move(point.choices), communicator);
   return point;
 }

@@ -21,8 +21,7 @@ struct ResumePoint {
   RunProgress progress;
   std::optional<BranchPoint> branch;  // where the run left its source; nothing if the run is not a branch
   std::int64_t micro_batch = 0;       // 0: not known
-  bool knows_stop_cost = false;
-  RunChoices choices;  // the plans are valid on rank 0 only
+  RunChoices choices;                 // the plans are valid on rank 0 only
   // The following members are valid on rank 0 only.
   std::unique_ptr<Checkpoint> checkpoint;  // null: the folder has none
   std::string path;                        // path of the checkpoint

@@ -59,35 +59,23 @@ void require_finite(const Checkpoint& checkpoint) {
   }
 }
 
-CheckpointCost write_timed(const std::string& path, const Checkpoint& checkpoint, const Progress& progress) {
-  const double begin = now_seconds();
-  std::error_code code;
-  fs::create_directories(fs::path(path).parent_path(), code);
-  if (code)
-    throw Error(cat(fs::path(path).parent_path().string(), ": cannot make the folder: ", code.message()),
-                advice_for_writing(code.value(), path));
-  write_checkpoint(path, checkpoint, progress);
-  return {static_cast<std::int64_t>(fs::file_size(path, code)), now_seconds() - begin};
-}
-
 CheckpointCost write_all(const std::string& run_dir, std::int64_t keep, const Checkpoint& checkpoint, bool best,
                          const Progress& progress) {
   require_finite(checkpoint);
-  const std::string path = checkpoint_path(run_dir, checkpoint.step);
-  const CheckpointCost cost = write_timed(path, checkpoint, progress);
+  const double begin = now_seconds();
+  const std::string path = checkpoint_path(run_dir, checkpoint.step), folder = fs::path(path).parent_path().string();
+  std::error_code code;
+  fs::create_directories(folder, code);
+  if (code)
+    throw Error(cat(folder, ": cannot make the folder: ", code.message()), advice_for_writing(code.value(), path));
+  write_checkpoint(path, checkpoint, progress);
+  const CheckpointCost cost{static_cast<std::int64_t>(fs::file_size(path, code)), now_seconds() - begin};
   if (best) publish_copy(path, run_dir + "/checkpoints/best.h5", progress);
   remove_old(run_dir, checkpoint, keep);
   return cost;
 }
 
 }  // namespace
-
-CheckpointCost try_write(const std::string& run_dir, const Checkpoint& checkpoint, const Progress& progress) {
-  const std::string path = run_dir + "/checkpoints/trial.h5";
-  const CheckpointCost cost = write_timed(path, checkpoint, progress);
-  ::unlink(path.c_str());
-  return cost;
-}
 
 void finish_interrupted_write(const std::string& run_dir, std::optional<std::int64_t> best_step,
                               const Progress& progress) {
@@ -107,7 +95,7 @@ void finish_interrupted_write(const std::string& run_dir, std::optional<std::int
 struct CheckpointWriter::State {
   std::string run_dir;
   std::int64_t keep = 1;
-  CheckpointCost slowest;  // set by the thread, read after finish()
+  CheckpointCost slowest;  // set by the thread, read when the work has ended
   SlowWork work;
 };
 

@@ -41,7 +41,8 @@ void* NodeExchange::allocate(std::size_t bytes) {
   const auto first = std::ranges::find_if(faults, [](const std::string& text) { return !text.empty(); });
   if (first != faults.end()) {
     region.of_place.clear();
-    if (node_.size() > 1 && group_.node_rank() == 0 && regions_.empty())
+    const bool is_first = std::ranges::none_of(regions_, [](const Region& r) { return r.of_place.empty(); });
+    if (node_.size() > 1 && group_.node_rank() == 0 && is_first)
       log_warning("the ranks on ", group_.host(), " cannot read each other's memory (", *first,
                   "): they sum gradients by messages, which is slower");
   }

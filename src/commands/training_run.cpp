@@ -69,9 +69,9 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
     watch_.emplace(plan);
     watch_->read(run_dir);
   }
-  stop_cost_ = from.knows_stop_cost ? from.stop_cost.value_or(StopCost{}) : try_save(run_dir);
-  if (recorder_) {
-    recorder_->note(describe(stop_cost_, !from.knows_stop_cost, slurm_job().in_slurm()));
+  if (recorder_ && from.stop_cost) {
+    stop_cost_ = *from.stop_cost;
+    recorder_->note(describe(stop_cost_, false, slurm_job().in_slurm()));
     record_stop_cost(run_dir, stop_cost_);
   }
   if (!end_of(plan, progress_)) bound_ = measure_step_bound(plan, trainer_.part(), trainer_.program(), machine);
@@ -109,6 +109,7 @@ int TrainingRun::run() {
     sent_ += sent;
     if (report.requests.check > 0) last_comparison_ = now_seconds();
     record(report, sent);
+    note_stop_cost();
     if (!report.met) {  // no work is due that needs the other ranks
       step_begin_ = now_seconds();
       continue;
@@ -125,6 +126,7 @@ int TrainingRun::run() {
     step_begin_ = now_seconds();
   }
   finish_writing();
+  note_stop_cost();
   if (recorder_) recorder_->finish();
   return leaving_ ? exit_checkpointed : 0;
 }
@@ -364,17 +366,13 @@ void TrainingRun::note_kept() {
     kept_.push_back(step);
 }
 
-// Measures what a checkpoint costs here, before the first one is needed.
-StopCost TrainingRun::try_save(const std::string& run_dir) {
-  watchdog_.enter(progress_.position.step, Phase::checkpoint);
-  const Checkpoint trial = snapshot();
-  StopCost cost;
-  SlowWork trial_write;
-  if (writer_) trial_write.start([&](const Progress& p) { cost.checkpoint = try_write(run_dir, trial, p); });
-  wait_together(writer_ ? &trial_write : nullptr, communicator_, watchdog_, progress_.position.step);
-  trial_write.finish();
-  watchdog_.step_finished(progress_.position.step);
-  return cost;
+// Prints and records what a stop costs, as soon as the first checkpoint of the run has been written.
+void TrainingRun::note_stop_cost() {
+  const bool is_known = stop_cost_.checkpoint.bytes > 0;
+  if (!recorder_ || is_known || !writer_->work().ended_within(0) || writer_->slowest().bytes == 0) return;
+  stop_cost_ = stop_cost();
+  recorder_->note(describe(stop_cost_, true, slurm_job().in_slurm()));
+  record_stop_cost(run_dir_, stop_cost_);
 }
 
 // Waits, on all ranks, until rank 0 has written the last checkpoint. Rank 0 throws the error of the write, if any.

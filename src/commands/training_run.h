@@ -34,8 +34,8 @@ std::optional<RunEnd> end_of(const RunPlan& plan, const RunProgress& progress);
 
 class TrainingRun {
  public:
-  // Takes the memory and loads the weights. Writes a trial checkpoint if no earlier start has done so. `run_dir`
-  // matters on rank 0 only. `later` says what happens to records of later steps. Collective.
+  // Takes the memory and loads the weights. `run_dir` matters on rank 0 only. `later` says what happens to records of
+  // later steps. Collective.
   TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine, int threads,
               LaterRecords later, Watchdog& watchdog, const RankGroup& group);
 
@@ -59,7 +59,7 @@ class TrainingRun {
                      : std::map<std::int64_t, std::int64_t>{};
   }
   const RunProgress& progress() const { return progress_; }
-  // Returns the cost of a stop, on rank 0. An earlier start has measured it if this one has written or trained nothing.
+  // Returns the cost of a stop, on rank 0. What this start has not measured is what an earlier start has measured.
   StopCost stop_cost() const;
   // Returns the share of the time of rank 0's steps that was spent waiting for input.
   double input_share() const { return step_seconds_ > 0 ? times_.input / step_seconds_ : 0; }
@@ -90,7 +90,7 @@ class TrainingRun {
   bool evaluate(bool& stop);
   void note_kept();
   Checkpoint snapshot();
-  StopCost try_save(const std::string& run_dir);
+  void note_stop_cost();
   void finish_writing();
   KnownCheckpoint known_good() const;
   void save(bool best);
@@ -128,7 +128,7 @@ class TrainingRun {
   std::int64_t measured_step_ = -1;  // the step for which norms_ has last measured
   bool leaving_ = false;             // whether a signal has asked the run to stop
   StepBound bound_ = {};             // no ranks: the run has no more steps
-  StopCost stop_cost_;               // on rank 0: as known at the start of this job
+  StopCost stop_cost_;               // on rank 0: of an earlier start, or as it was noted; no bytes: not known yet
 };
 
 }  // namespace ringtrain

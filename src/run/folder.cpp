@@ -154,10 +154,11 @@ int take_lock(const std::string& path) {
 }
 
 // Writes a test file. Thus the user learns before step 0, and not at the first checkpoint, that the folder cannot be
-// written.
+// written or that its disk is full.
 void probe(const std::string& path) {
+  constexpr std::size_t bytes = 1 << 20;
   const std::string file = cat(path, "/", probe_name);
-  write_file_atomically(file, std::string(65536, 'x'));
+  write_file_atomically(file, std::string(bytes, 'x'));
   ::unlink(file.c_str());
 }
 

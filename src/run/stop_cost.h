@@ -12,8 +12,7 @@ struct CheckpointCost {
   double seconds = 0;
 };
 
-// The cost of a stop. When a run starts, it is measured by a trial write. When a run ends, it is taken from the
-// checkpoints that the run has written.
+// The cost of a stop, measured by the steps and checkpoints of a run.
 struct StopCost {
   CheckpointCost checkpoint;
   double step_seconds = 0;  // 0: not measured yet

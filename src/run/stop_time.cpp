@@ -26,13 +26,13 @@ int lead_seconds(const StopCost& cost) {
   return 10 * static_cast<int>(std::ceil(needed / 10));
 }
 
-std::string describe(const StopCost& cost, bool is_trial, bool in_slurm) {
+std::string describe(const StopCost& cost, bool is_new, bool in_slurm) {
   const bool knows_steps = cost.step_seconds > 0;
   const int lead = lead_seconds(cost);
   const std::string stop =
       cat("to stop, this run needs the time of two steps", knows_steps ? " of " + seconds_text(cost.step_seconds) : "",
           " and of a checkpoint (", readable_bytes(static_cast<double>(cost.checkpoint.bytes)), " in ",
-          seconds_text(cost.checkpoint.seconds), is_trial ? ", measured now)" : ", measured in an earlier start)");
+          seconds_text(cost.checkpoint.seconds), is_new ? ", measured now)" : ", measured in an earlier start)");
   if (!in_slurm) return stop;
   return cat(stop, ". To stop in time, this job needs --signal=USR1@", lead, " or more",
              knows_steps ? "" : "; add four times the seconds of a step, which is not measured yet",

@@ -15,6 +15,6 @@ int lead_seconds(const StopCost& cost);
 
 // Returns a text such as "to stop, this run needs the time of two steps of 0.2 s and of a checkpoint (98 MiB in 1.3 s,
 // measured now)". In a Slurm job it goes on: ". To stop in time, this job needs --signal=USR1@20 or more".
-std::string describe(const StopCost& cost, bool is_trial, bool in_slurm);
+std::string describe(const StopCost& cost, bool is_new, bool in_slurm);
 
 }  // namespace ringtrain

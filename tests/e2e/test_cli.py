@@ -410,17 +410,17 @@ def test_a_start_that_fails_leaves_no_folder_and_latest_as_it_was(workshop):
     assert not list(runs.glob("*"))
 
     runs.mkdir(parents=True)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", runs], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", runs], capture_output=True)
     if os.geteuid() != 0 or mounted.returncode != 0:
         pytest.skip("needs root to mount a small disk")
     try:
         result = workshop.run("train", workshop.experiment(stop__steps=2), "run.id=good", cwd=workshop.folder)
         assert result.code == 0 and os.readlink(runs / "latest") == "good", result
-        large = workshop.experiment(stop__steps=2, model__hidden=128)  # its trial checkpoint does not fit
-        result = workshop.run("train", large, "run.id=large", cwd=workshop.folder)
+        (runs / "filler").write_bytes(bytes(1 << 20))  # the probe of the folder does not fit beside it
+        result = workshop.run("train", workshop.experiment(stop__steps=2), "run.id=late", cwd=workshop.folder)
         assert result.code == 1 and "No space left on device" in result.err, result
         assert os.readlink(runs / "latest") == "good"
-        assert sorted(path.name for path in runs.iterdir()) == ["good", "latest"]
+        assert sorted(path.name for path in runs.iterdir()) == ["filler", "good", "latest"]
     finally:
         subprocess.run(["umount", runs], check=True)
 

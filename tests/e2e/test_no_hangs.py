@@ -160,7 +160,7 @@ def test_a_checkpoint_whose_writing_stands_still_ends_the_job(workshop):
     result = job.wait(60)
     assert result.code not in (0, 85), result
     assert "no step was finished for 2 s" in result.err, result
-    assert len(re.findall(r"^ *[01] +\d+ +0 +checkpoint", result.err, re.MULTILINE)) == 2, result
+    assert len(re.findall(r"^ *[01] +\d+ +5 +checkpoint", result.err, re.MULTILINE)) == 2, result
 
 
 @pytest.mark.thorough

@@ -119,7 +119,7 @@ def of_the_whole(runs, undisturbed, harmed=None):
         if best.exists() and best != harmed and bests and step_of(best) != bests[-1]:
             wrong.append(f"best.h5 is of step {step_of(best)}, and the best evaluation of step {bests[-1]}")
         temporary = [str(path.relative_to(run_dir)) for path in sorted(run_dir.rglob("*"))
-                     if ".tmp" in path.name or path.name in (".probe", "trial.h5")]
+                     if ".tmp" in path.name or path.name == ".probe"]
         if temporary:
             wrong.append(f"temporary files are left: {temporary}")
         ended = json.loads((run_dir / "run.json").read_text()).get("outcome")

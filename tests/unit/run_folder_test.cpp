@@ -122,6 +122,13 @@ TEST_F(RunFolderTest, AnEmptyFolderServesBothKindsOfStart) {
   EXPECT_EQ(message_of([] { RunFolder("a", true); }), "(no error)");
 }
 
+TEST_F(RunFolderTest, TheProbeOfTheFolderIsGoneAgain) {
+  const RunFolder run("a", false);
+  std::set<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator("a")) names.insert(entry.path().filename().string());
+  EXPECT_EQ(names, std::set<std::string>{".lock"});
+}
+
 TEST_F(RunFolderTest, AClaimLooksAgainWhenItHasTheLock) {
   int looks = 0;
   EXPECT_NE(RunFolder::claim_where("trial", [&] { return ++looks <= 2; }), nullptr);
@@ -152,7 +159,7 @@ TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsAnErrorAtTheStart) {
     return ::mount("tmpfs", path, "tmpfs", flags, options) == 0;
   };
   if (!mounted("readonly", MS_RDONLY, "size=1m")) GTEST_SKIP() << "needs root to mount small disks";
-  const bool both = mounted("full", 0, "size=64k");
+  const bool both = mounted("full", 0, "size=1m");
   std::ofstream("full/data") << std::string(48 << 10, 'x');
   const std::string readonly = message_of([] { RunFolder("readonly/run", false); });
   const std::string full = message_of([] { RunFolder("full/run", false); });
