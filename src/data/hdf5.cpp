@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "base/error.h"
@@ -19,10 +20,14 @@
 namespace ringtrain::h5 {
 namespace {
 
+constexpr const char* open_for_writing = "already open for";  // HDF5's words, before "write" or "SWMR write"
+
 // Returns what to do about HDF5's reason for a failure; "": nothing is known.
 std::string advice_on(const std::string& reason, const std::string& path) {
   if (reason.find("truncated file") != std::string::npos)
     return "the file is an incomplete copy, or its writer was interrupted: copy or make it again";
+  if (reason.find(open_for_writing) != std::string::npos)
+    return cat("close it there; if no process has it open: h5clear -s ", path);
   return advice_for_writing(reason, path);
 }
 
@@ -31,6 +36,20 @@ constexpr H5F_libver_t oldest_format = H5F_LIBVER_V18;
 #else
 constexpr H5F_libver_t oldest_format = H5F_LIBVER_LATEST;
 #endif
+
+// Throws Error for a file without HDF5's signature. MATLAB's older .mat files have none, and a .mat file that is cut
+// off may have lost it.
+[[noreturn]] void refuse_other_format(const std::string& path) {
+  std::string start(64, '\0');
+  std::ifstream(path, std::ios::binary).read(start.data(), static_cast<std::streamsize>(start.size()));
+  if (start.starts_with("MATLAB 5.0 MAT-file"))
+    throw Error(cat(path, ": is a .mat file of MATLAB's formats v5 to v7, not an HDF5 file"),
+                "in MATLAB: load it, and save it as HDF5: save('FILE.mat', 'X', 'Y', '-v7.3')");
+  if (start.starts_with("MATLAB 7.3 MAT-file"))
+    throw Error(cat(path, ": is a .mat file of MATLAB 7.3 that is cut off: its HDF5 part is missing"),
+                "copy or make it again");
+  throw Error(cat(path, ": is not an HDF5 file"));
+}
 
 // Keeps the first description of HDF5's error stack that is not empty. The innermost error comes first.
 herr_t keep_first_description(unsigned, const H5E_error2_t* error, void* result) {
@@ -157,11 +176,13 @@ File File::open(const std::string& path) {
   const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
   if (id < 0) {
     const htri_t is_hdf5 = H5Fis_hdf5(path.c_str());
-    if (is_hdf5 == 0) throw Error(cat(path, ": is not an HDF5 file"));
+    if (is_hdf5 == 0) refuse_other_format(path);
     H5Eclear2(H5E_DEFAULT);
     H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());  // brings back the message, which H5Fis_hdf5 has cleared
     const std::string reason = innermost_description();
     const std::string advice = advice_on(reason, path);
+    if (reason.find(open_for_writing) != std::string::npos)
+      throw Error(cat(path, ": is open for writing, or its writer was killed"), advice);
     throw Error(
         cat(path, ": cannot open as HDF5: ", reason),
         advice.empty() ? "the file is damaged or cut off, or a newer HDF5 wrote it: copy or make it again" : advice);

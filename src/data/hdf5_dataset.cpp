@@ -61,6 +61,19 @@ bool has_external_files_beside(hid_t dataset) {
   return !fs::exists(path) && fs::exists(fs::path(name_of_file(file.get())).parent_path() / path);
 }
 
+// Returns what is wrong with the target of an external link which leads nowhere. HDF5 looks for the target's file in
+// the folder of the link's file, and then in the working directory.
+std::string lack_of_target(const File& file, const std::string& target, const std::string& object) {
+  for (const fs::path& path : {fs::path(file.path()).parent_path() / target, fs::path(target)}) {
+    try {
+      const File other = File::open(path.string());
+      return other.has(object) ? "which is a broken link, too" : cat("which has no '", object, "'");
+    } catch (const Error&) {
+    }
+  }
+  return "which cannot be opened";
+}
+
 // Throws Error if the shape cannot be counted or is missing.
 Shape shape_of(const File& file, const std::string& name, hid_t dataset) {
   const Handle space(checked(H5Dget_space(dataset), file.path(), cat("cannot read the shape of '", name, "'")),
@@ -180,7 +193,7 @@ std::string File::broken_link(const std::string& object) const {
     if (link.type != H5L_TYPE_EXTERNAL ||
         H5Lunpack_elink_val(value.data(), link.u.val_size, &flags, &target, &inside) < 0)
       break;
-    return cat(name, "is a link to '", inside, "' in the file '", target, "', which cannot be opened");
+    return cat(name, "is a link to '", inside, "' in the file '", target, "', ", lack_of_target(*this, target, inside));
   }
   H5Eclear2(H5E_DEFAULT);
   return "";

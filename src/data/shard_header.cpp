@@ -22,12 +22,25 @@ std::string converter_prefix(const std::string& prefix) {
   return prefix;
 }
 
+// Throws Error for an HDF5 file of another program. The message has the advice, too, because `verify` prints no hints.
+[[noreturn]] void refuse_array_file(const std::string& path) {
+  bad_shard(path,
+            cat("is an HDF5 file, but not a data set of ringtrain: convert it with ringtrain-data import ", path,
+                " --images KEY --labels KEY --out ", fs::path(path).replace_extension().string()),
+            "each KEY is the name of a data set in the file");
+}
+
+// Throws Error if the prefix is the name of an HDF5 file of another program.
+void expect_no_array_file(const std::string& prefix) {
+  const h5::Guard guard;
+  std::error_code failed;
+  if (!fs::is_regular_file(prefix, failed) || H5Fis_hdf5(prefix.c_str()) <= 0) return;
+  if (!h5::File::open(prefix).has_attribute("/", "schema")) refuse_array_file(prefix);
+}
+
 // Checks the attributes that tell whether this program can read the file.
 void check_schema(const h5::File& file) {
-  if (!file.has_attribute("/", "schema")) {
-    bad_shard(file.path(), "attribute 'schema' of '/' is missing: this is HDF5, but not a ringtrain data set",
-              "convert the data with bin/ringtrain-data");
-  }
+  if (!file.has_attribute("/", "schema")) refuse_array_file(file.path());
   if (const std::string schema = file.read_string("/", "schema"); schema != "ringtrain") {
     bad_shard(file.path(), cat("attribute 'schema' is '", schema, "', expected 'ringtrain'"));
   }
@@ -137,6 +150,7 @@ std::vector<std::string> find_shards(const std::string& prefix) {
   if (failed)
     throw Error(cat(prefix, ": cannot list the folder '", folder.string(), "': ", failed.message()), make_it());
   if (found.empty()) {
+    expect_no_array_file(prefix);
     throw Error(cat("no data set at '", prefix, "': there is no ", shard_path(prefix, 0, 1),
                     unfinished ? ", only an unfinished conversion (*.tmp)" : " nor any other number of shards"),
                 make_it());

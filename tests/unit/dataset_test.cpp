@@ -95,7 +95,7 @@ const std::vector<Damage> damages = {
      },
      "cannot open: No such file or directory"},
     {"no schema", [](auto& a, auto&) { edit(a, [](hid_t f) { drop_attribute(f, "/", "schema"); }); },
-     "attribute 'schema' of '/' is missing: this is HDF5, but not a ringtrain data set"},
+     "is an HDF5 file, but not a data set of ringtrain: convert it with ringtrain-data import"},
     {"another schema", [](auto& a, auto&) { edit(a, [](hid_t f) { set_attribute(f, "schema", "fuel"); }); },
      "attribute 'schema' is 'fuel', expected 'ringtrain'"},
     {"a later major version",
