@@ -67,6 +67,21 @@ void warn_of_milestones(const RunPlan& plan, std::vector<std::string>& warnings)
   }
 }
 
+// Enlarging pictures makes each step longer and adds nothing to see.
+void warn_of_small_pictures(const RunPlan& plan, std::vector<std::string>& warnings) {
+  const ImageFormat& pictures = plan.train.image;
+  const std::int64_t side = plan.experiment.data.image_size, short_side = std::min(pictures.height, pictures.width);
+  if (!plan.train.is_image() || !pictures.raw || short_side < 1 ||
+      2 * std::max(pictures.height, pictures.width) >= side)
+    return;
+  constexpr std::int64_t smallest_size = 8;  // of data.image_size
+  const std::int64_t own = std::max(short_side, smallest_size);
+  warnings.push_back(cat("the pictures of ", plan.train.prefix, " have ", pictures.height, " x ", pictures.width,
+                         " pixels, and data.image_size is ", side,
+                         ": they are enlarged, which only takes time; data.image_size=", own, " and data.resize=", own,
+                         " keep their size"));
+}
+
 void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
   const CheckpointConfig& checkpoint = plan.experiment.checkpoint;
   const double bytes = static_cast<double>(checkpoint_bytes(plan));
@@ -101,6 +116,7 @@ std::vector<std::string> plan_warnings(const RunPlan& plan) {
   warn_of_warm_up(plan, warnings);
   warn_of_milestones(plan, warnings);
   warn_of_room(plan, warnings);
+  warn_of_small_pictures(plan, warnings);
   if (const std::string norm = small_norm(plan); !norm.empty()) warnings.push_back(norm);
   const std::vector<std::int64_t> validation =
       plan.has_validation ? images_per_class(plan.validation) : std::vector<std::int64_t>{};
