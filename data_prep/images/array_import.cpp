@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <limits>
 #include <ostream>
 
 #include "base/error.h"
+#include "base/utf8.h"
+#include "data_prep/images/array_file.h"
 #include "data_prep/images/array_labels.h"
 #include "data_prep/images/array_source.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t most_labels = 1 << 20;
+constexpr std::int64_t rows_looked_at = 64;
 
 void check(const ImportOptions& options) {
   const double share = options.validation.value_or(0);
@@ -39,11 +42,35 @@ ImportRows checked_rows(const ImportOptions& options, ImportRows rows, std::int6
   return rows;
 }
 
-// The rows of one split, and their labels.
+// The rows of one split, and their labels as they are stored.
 struct SplitRows {
   ImportRows rows;
   std::vector<std::int64_t> labels;
 };
+
+using Splits = std::array<SplitRows, 2>;
+
+// A label and its row.
+struct RowLabel {
+  std::int64_t label = 0, row = 0;
+};
+
+// Returns the largest label that is at least `least`, or `least`.
+RowLabel highest_label(const Splits& splits, std::int64_t least) {
+  RowLabel highest{least, 0};
+  for (const SplitRows& split : splits)
+    for (std::size_t i = 0; i < split.labels.size(); ++i)
+      if (split.labels[i] > highest.label) highest = {split.labels[i], split.rows.first + static_cast<std::int64_t>(i)};
+  return highest;
+}
+
+// Returns whether the labels run from 1 to the number of classes.
+bool count_from_1(const Splits& splits, std::int64_t classes) {
+  std::int64_t lowest = std::numeric_limits<std::int64_t>::max();
+  for (const SplitRows& split : splits)
+    for (const std::int64_t label : split.labels) lowest = std::min(lowest, label);
+  return lowest == 1 && highest_label(splits, 1).label == classes;
+}
 
 // Throws Error if a picture or a label of these rows is not in the file.
 SplitRows read_split(const ImportOptions& options, ImportRows rows, const ArraySource& source,
@@ -60,25 +87,57 @@ SplitRows read_split(const ImportOptions& options, ImportRows rows, const ArrayS
   }
 }
 
-std::vector<ImageItem> items_of(const ImportOptions& options, const SplitRows& split, std::int64_t classes) {
+// Makes a class of every number from 0 to the highest label.
+ClassList numbered_classes(const ImportOptions& options, const Splits& splits) {
+  const RowLabel highest = highest_label(splits, options.first_label);
+  const auto images = static_cast<std::int64_t>(splits[0].labels.size() + splits[1].labels.size());
+  const std::int64_t classes_but_one = highest.label - options.first_label;
+  if (const std::int64_t most = most_numbered_classes(images); classes_but_one >= most)
+    throw Error(
+        cat(options.input, ": row ", highest.row, " of '", options.labels, "' is ", highest.label,
+            ", which is not a label: expected less than ", options.first_label + most, " for ", images, " images"),
+        "labels count from 0; --class-list names the classes, --rows can leave out rows");
+  ClassList classes;
+  for (std::int64_t label = 0; label <= classes_but_one; ++label)
+    classes.add(std::to_string(label), std::to_string(label));
+  return classes;
+}
+
+// Throws Error if a label is outside the classes.
+std::vector<ImageItem> items_of(const ImportOptions& options, const SplitRows& split, std::int64_t classes,
+                                const Splits& splits) {
   std::vector<ImageItem> items;
-  std::int64_t outside = 0, example = 0;
+  std::int64_t outside = 0;
+  RowLabel example;
   for (std::size_t i = 0; i < split.labels.size(); ++i) {
-    const std::int64_t label = split.labels[i], row = split.rows.first + static_cast<std::int64_t>(i);
-    if (label < 0 || label >= classes) {
-      if (outside++ == 0) example = row;
+    const RowLabel stored{split.labels[i], split.rows.first + static_cast<std::int64_t>(i)};
+    if (stored.label < options.first_label || stored.label - options.first_label >= classes) {
+      if (outside++ == 0) example = stored;
       continue;
     }
-    items.push_back(
-        {cat(options.images, "[", row, "]"), static_cast<std::int32_t>(label), -1, static_cast<std::uint64_t>(row), 0});
+    items.push_back({cat(options.images, "[", stored.row, "]"),
+                     static_cast<std::int32_t>(stored.label - options.first_label), -1,
+                     static_cast<std::uint64_t>(stored.row), 0});
   }
   if (outside > 0) {
-    throw Error(cat(options.input, ": row ", example, " of '", options.labels, "' is ",
-                    split.labels[static_cast<std::size_t>(example - split.rows.first)], ", expected 0 to ", classes - 1,
+    throw Error(cat(options.input, ": row ", example.row, " of '", options.labels, "' is ", example.label,
+                    ", expected ", options.first_label, " to ", options.first_label + classes - 1,
                     outside > 1 ? cat("; ", outside - 1, " other rows are outside, too") : ""),
-                "labels count from 0; --rows can leave out images without a class");
+                options.first_label == 0 && count_from_1(splits, classes)
+                    ? cat("the labels run from 1 to ", classes, ": --first-label 1 subtracts 1 from each")
+                    : "labels count from 0, or from --first-label; --rows can leave out images without a class");
   }
   return items;
+}
+
+// Warns of masks and other pictures whose brightest pixel is 1. What cannot be read is found later.
+void warn_of_dark_pictures(const ImportOptions& options, const SplitRows& split, const ArraySource& source,
+                           std::vector<std::string>& warnings) try {
+  const std::int64_t end = std::min(split.rows.end, split.rows.first + rows_looked_at);
+  if (source.encoded() || !source.has_only_0_and_1(split.rows.first, end)) return;
+  warnings.push_back(cat("no pixel of the first ", end - split.rows.first, " images in '", options.images,
+                         "' is above 1, expected 0 to 255: if its values are 0 and 1, multiply them by 255"));
+} catch (const Error&) {
 }
 
 ImageListing list_arrays(const ImportOptions& options, const ArraySource& source, const ArrayLabels& labels,
@@ -100,7 +159,7 @@ ImageListing list_arrays(const ImportOptions& options, const ArraySource& source
       throw Error("--validation-rows leaves two pieces", "give --rows FIRST:END too");
     training = held.first > 0 ? ImportRows{0, held.first} : ImportRows{held.end, rows};
   }
-  std::array<SplitRows, 2> splits;
+  Splits splits;
   const SplitIndex first = options.split == "validation" ? validation_split : train_split;
   splits[first] = read_split(options, checked_rows(options, training, rows), source, labels, log);
   if (options.validation_rows) {
@@ -110,23 +169,28 @@ ImageListing list_arrays(const ImportOptions& options, const ArraySource& source
   const std::size_t used = splits[0].labels.size() + splits[1].labels.size();
   if (const auto others = static_cast<std::uint64_t>(rows) - used; others > 0)
     leave_out(listing.left_out, "row(s) outside --rows and --validation-rows", "", others);
-  if (!options.class_list.empty()) {
-    listing.classes = read_class_list(options.class_list);
-  } else {
-    std::int64_t highest = 0;
-    for (const SplitRows& split : splits)
-      for (const std::int64_t label : split.labels) highest = std::max(highest, label);
-    if (highest >= most_labels)
-      throw Error(cat(options.input, ": '", options.labels, "' holds ", highest, ", which is not a label"),
-                  "labels count from 0");
-    for (std::int64_t label = 0; label <= highest; ++label)
-      listing.classes.add(std::to_string(label), std::to_string(label));
-  }
+  listing.classes =
+      options.class_list.empty() ? numbered_classes(options, splits) : read_class_list(options.class_list);
   const auto classes = static_cast<std::int64_t>(listing.classes.ids.size());
   for (const SplitIndex split : {train_split, validation_split})
-    listing.splits[split] = items_of(options, splits[split], classes);
+    listing.splits[split] = items_of(options, splits[split], classes, splits);
+  if (log != nullptr) warn_of_dark_pictures(options, splits[first], source, listing.warnings);
   if (options.validation.value_or(0) > 0) hold_out_images(listing, options.seed, *options.validation);
   return listing;
+}
+
+// Says how the file was understood, so that a user can see what is wrong.
+void print_reading(const ImportOptions& options, const ArraySource& source, const ClassList& classes,
+                   std::ostream& log) {
+  log << "import      " << options.input << ", '" << options.images << "': " << source.describe() << "\n";
+  if (const std::string doubt = source.doubt(); !doubt.empty()) log << "note        " << doubt << "\n";
+  if (options.class_list.empty()) return;
+  constexpr std::size_t most_shown = 3;
+  log << "classes     ";
+  for (std::size_t k = 0; k < std::min(most_shown, classes.names.size()); ++k)
+    log << (k == 0 ? "" : ", ") << k + static_cast<std::size_t>(options.first_label) << " is "
+        << shown(classes.names[k]);
+  log << (classes.names.size() > most_shown ? ", ...\n" : "\n");
 }
 
 }  // namespace
@@ -134,6 +198,7 @@ ImageListing list_arrays(const ImportOptions& options, const ArraySource& source
 ImagesReport import_arrays(const ImportOptions& given, const Ranks& ranks, std::ostream& log) {
   ImportOptions options = given;
   check(options);
+  expect_no_writer(options.input);
   const ArrayLabels labels(options.input, options.labels);
   const ArraySource source(options.input, options.images, options.layout, labels.count());
   if (options.encoding.empty()) options.encoding = source.encoded() ? "jpeg" : "raw";
@@ -144,8 +209,7 @@ ImagesReport import_arrays(const ImportOptions& given, const Ranks& ranks, std::
   const ImageListing listing = list_arrays(options, source, labels, ranks.first() ? &log : nullptr);
   RecordOptions records = record_options(options);
   records.grey_pixels = !source.encoded() && source.channels() == 1;
-  if (ranks.first())
-    log << "import      " << options.input << ", '" << options.images << "': " << source.describe() << "\n";
+  if (ranks.first()) print_reading(options, source, listing.classes, log);
   return convert_listing(options, records, listing, source, std::filesystem::path(options.input).filename().string(),
                          files.get(), ranks, log);
 }

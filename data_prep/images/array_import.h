@@ -20,13 +20,15 @@ struct ImportOptions : ImageOptions {
   std::string images, labels;                       // names of the HDF5 data sets
   std::string layout;                               // "NHWC", "HWCN", ...; "": from the shape
   std::string class_list;                           // path of a file; "": each class is named by its label
+  std::int64_t first_label = 0;                     // is subtracted from every label; 0 or more
   std::string split;                                // "": train, and what is held out in validation
   std::optional<double> validation;                 // share of each class held out
   std::optional<ImportRows> rows, validation_rows;  // unset: all, none
 };
 
 // Takes pixels u8 with C = 1 or 3 channels, or variable-length u8 that holds whole JPEG or PNG files (Fuel's
-// encoded_images). Labels are whole numbers (N), (N, 1) or (1, N). All ranks must call it.
+// encoded_images). Labels are whole numbers (N), (N, 1) or (1, N). All ranks must call it. Call it before anything else
+// that reads HDF5 (see expect_no_writer()).
 ImagesReport import_arrays(const ImportOptions& options, const Ranks& ranks, std::ostream& log);
 
 }  // namespace ringtrain

@@ -9,9 +9,6 @@
 
 namespace ringtrain {
 
-// Opens the file and throws Error if it has no such data set. `option` names it for messages: "--labels".
-h5::File open_with_dataset(const std::string& path, const std::string& dataset, const std::string& option);
-
 // Whole numbers of any type: integers, floating-point numbers as MATLAB stores them, bool or enum. The shape is (N),
 // (N, 1) or (1, N).
 class ArrayLabels {
@@ -20,7 +17,8 @@ class ArrayLabels {
   ArrayLabels(const std::string& path, const std::string& dataset);
 
   std::int64_t count() const { return count_; }
-  // Reads the labels of rows [first, end). Throws Error if one is not in the file, or is no whole number.
+  // Reads the labels of rows [first, end). Throws Error if one is not in the file, is no whole number, or is 2^63 or
+  // more.
   std::vector<std::int64_t> read(std::int64_t first, std::int64_t end) const;
 
  private:

@@ -4,7 +4,8 @@
 
 #include "base/error.h"
 #include "data/hdf5_storage.h"
-#include "data_prep/images/array_labels.h"
+#include "data_prep/images/array_file.h"
+#include "data_prep/images/array_range.h"
 #include "data_prep/images/array_shape.h"
 
 namespace ringtrain {
@@ -13,24 +14,22 @@ namespace {
 constexpr std::size_t blocks_kept = 8;
 constexpr std::int64_t virtual_block_bytes = 1 << 20, strided_block_bytes = 64 << 20;
 
-// What to do with pixels of another type than u8.
-std::string advice_for_pixels(const std::string& type) {
-  if (type[0] == 'f')
-    return "values from 0 to 1 have to be turned into whole ones first: numpy.rint(x * 255).astype('u1')";
-  if (type == "bool") return "write the data set again as u8: x.astype('u1') * 255";
-  if (type[0] == 'i' || type[0] == 'u') return "if its values are 0 to 255, write it again as u8: x.astype('u1')";
-  return expected_images;
+// Returns the axis that is as long as the list of labels, or the first one.
+int likely_axis_of_images(const h5::Shape& shape, std::int64_t labels) {
+  const auto same = std::ranges::find(shape, labels);
+  return same == shape.end() ? 0 : static_cast<int>(same - shape.begin());
 }
 
 }  // namespace
 
 ArraySource::ArraySource(const std::string& path, const std::string& dataset, const std::string& layout,
                          std::int64_t labels)
-    : file_(open_with_dataset(path, dataset, "--images")),
+    : file_(open_with_dataset(path, dataset, ArrayUse::images)),
       name_(dataset),
       dataset_(file_.open_dataset(dataset)),
       shape_(file_.shape(dataset)),
-      is_matlab_(file_.has_attribute(dataset, "MATLAB_class")) {
+      origin_(origin_of(file_, dataset)),
+      layout_was_asked_(!layout.empty()) {
   const h5::Guard guard;
   const h5::Handle type(H5Dget_type(dataset_.get()), H5Tclose);
   const auto is_u8 = [](hid_t id) {
@@ -43,10 +42,12 @@ ArraySource::ArraySource(const std::string& path, const std::string& dataset, co
     if (!encoded_) throw Error(cat(found, " of variable-length values"), expected_images);
     return;
   }
-  if (const std::string stored = file_.type(dataset); !is_u8(type.get()))
-    throw Error(cat(path, ": '", dataset, "' holds ", stored, ", not u8"), advice_for_pixels(stored));
+  if (!is_u8(type.get())) refuse_pixels(file_, dataset, likely_axis_of_images(shape_, labels), origin_);
+  if (origin_.matlab_class == "logical")
+    throw Error(cat(path, ": '", dataset, "' holds MATLAB's logical values, 0 and 1, expected pixels from 0 to 255"),
+                in_matlab(cat(variable_name(dataset), " = uint8(", variable_name(dataset), ") * 255")));
   if (shape_.size() != 3 && shape_.size() != 4) throw Error(found, expected_images);
-  layout_ = layout_of(shape_, is_matlab_, labels, layout, found);
+  layout_ = layout_of(shape_, origin_, labels, layout, found);
   axis_ = layout_.find('N');
   height_ = shape_.at(layout_.find('H'));
   width_ = shape_.at(layout_.find('W'));
@@ -73,8 +74,26 @@ void ArraySource::set_block_rows() {
 
 std::string ArraySource::describe() const {
   if (encoded_) return "encoded images";
-  return cat("pixels ", height_, " x ", width_, " x ", channels_,
-             layout_ == "NHW" ? "" : cat(", stored ", layout_, is_matlab_ ? " as MATLAB does" : ""));
+  const std::string why = layout_was_asked_       ? " as --layout says"
+                          : origin_.is_reversed() ? cat(" as ", origin_.program, " does")
+                                                  : "";
+  return cat("pixels ", height_, " x ", width_, " x ", channels_, ", stored ", layout_, why);
+}
+
+std::string ArraySource::doubt() const {
+  if (layout_was_asked_ || origin_.is_reversed() || (layout_ != "NCHW" && layout_ != "NHW")) return "";
+  const std::string other = layout_ == "NHW" ? "NWH" : "NCWH";
+  return cat("read as ", layout_, "; arrays of h5create (MATLAB), R and Julia are usually ", other, ": --layout ",
+             other, ". results/contact_sheet.py shows the pictures");
+}
+
+bool ArraySource::has_only_0_and_1(std::int64_t first, std::int64_t end) const {
+  int largest = 0;
+  for (std::int64_t row = first; row < end && largest < 2; ++row) {
+    const FoundImage found = read({"", 0, -1, static_cast<std::uint64_t>(row), 0});
+    largest = std::max<int>(largest, std::ranges::max(found.image.pixels));
+  }
+  return largest == 1;
 }
 
 std::int64_t ArraySource::expect_rows(std::int64_t first, std::int64_t end) const {

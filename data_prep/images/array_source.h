@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/hdf5.h"
+#include "data_prep/images/array_origin.h"
 #include "data_prep/images/source.h"
 
 namespace ringtrain {
@@ -16,13 +17,17 @@ namespace ringtrain {
 class ArraySource : public ListedImageSource {
  public:
   // `layout` is any order of the letters NHWC (NHW for grey images), or "" to find it from the shape, from the number
-  // of labels and from MATLAB's mark. Throws Error if import_arrays() does not take such a data set.
+  // of labels and from the program that wrote the file. Throws Error if import_arrays() does not take such a data set.
   ArraySource(const std::string& path, const std::string& dataset, const std::string& layout, std::int64_t labels);
 
   std::int64_t rows() const { return shape_[axis_]; }
   bool encoded() const { return encoded_; }
   std::int64_t channels() const { return channels_; }
   std::string describe() const;  // "pixels 32 x 32 x 3, stored NCHW"
+  // Returns what to look at if the order of the axes was guessed and another one is usual, too. "": nothing.
+  std::string doubt() const;
+  // Returns whether the largest pixel of rows [first, end) is 1. Throws what read() throws.
+  bool has_only_0_and_1(std::int64_t first, std::int64_t end) const;
 
   // Throws Error if a pixel of rows [first, end) is not in the file. Returns the number of rows of which parts were
   // never written and are the file's own fill value.
@@ -44,7 +49,8 @@ class ArraySource : public ListedImageSource {
   std::string name_;
   h5::Handle dataset_;
   h5::Shape shape_;
-  bool encoded_ = false, is_matlab_ = false;
+  ArrayOrigin origin_;
+  bool encoded_ = false, layout_was_asked_ = false;
   std::string layout_ = "N";  // a letter for each axis
   std::size_t axis_ = 0;      // the axis that counts the images
   std::int64_t height_ = 0, width_ = 0, channels_ = 0;

@@ -52,8 +52,9 @@ void ClassList::add(const std::string& id, const std::string& name) {
 ClassList read_class_list(const std::string& path) {
   ClassList classes;
   for_each_line(path, [&](const std::string& line, std::int64_t number) {
-    const std::size_t gap = line.find_first_of(white);
-    const std::string id = line.substr(0, gap);
+    const std::size_t tab = line.find('\t'), gap = tab == std::string::npos ? line.find_first_of(white) : tab;
+    std::string id = line.substr(0, gap);
+    id.erase(id.find_last_not_of(white) + 1);
     const std::string name = gap == std::string::npos ? id : line.substr(line.find_first_not_of(white, gap));
     if (classes.labels.contains(id)) {
       throw Error(cat(path, ", line ", number, ": the class ", shown(id), " occurs a second time"),
@@ -65,6 +66,10 @@ ClassList read_class_list(const std::string& path) {
   if (classes.ids.size() > most_classes)
     throw Error(cat(path, ": ", classes.ids.size(), " classes, expected at most ", most_classes));
   return classes;
+}
+
+std::int64_t most_numbered_classes(std::int64_t images) {
+  return std::min<std::int64_t>(most_classes, few_classes + 16 * images);
 }
 
 std::vector<ListedImage> read_image_list(const std::string& path) {
@@ -111,9 +116,8 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
       ids.insert(entry.label);
     }
     if (all_numbers) {
-      // Every number up to the highest becomes a class. A list of one line must not make a million of them.
       const auto images = static_cast<std::int64_t>(entries.size());
-      if (highest >= std::min<std::int64_t>(most_classes, few_classes + 16 * images))
+      if (highest >= most_numbered_classes(images))
         throw Error(cat(path, ": the label ", highest, " is too large for ", images, " images"),
                     "labels count from 0; --class-list names the classes");
       for (std::int32_t label = 0; label <= highest; ++label) classes.add(std::to_string(label), std::to_string(label));

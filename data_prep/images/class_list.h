@@ -17,8 +17,13 @@ struct ClassList {
   void add(const std::string& id, const std::string& name);
 };
 
-// Reads lines like "n01440764 tench": id, white space, name (may hold blanks; if it is missing, the id is the name).
+// Reads lines like "n01440764 tench": id, white space, name (may hold blanks; if it is missing, the id is the name). In
+// a line with a tab, the tab ends the id, which may hold blanks then.
 ClassList read_class_list(const std::string& path);
+
+// Returns how many classes the labels of so many images may make if every number up to the highest becomes a class. One
+// mistyped label must not make a million of them.
+std::int64_t most_numbered_classes(std::int64_t images);
 
 struct ListedImage {
   std::string path, label;

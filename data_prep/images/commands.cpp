@@ -16,7 +16,8 @@ namespace {
 template <class Options>
 void add_image_options(CLI::App& c, Options& o, const std::string& encoding_help) {
   add_file_options(c, o, "512 MiB each");
-  c.add_option("--class-list", o.class_list, "lines \"n01440764 tench\": class id and name; label 0 is the first line")
+  c.add_option("--class-list", o.class_list,
+               "lines \"n01440764 tench\": class id and name (a tab may part them); label 0 is the first line")
       ->type_name("FILE");
   c.add_option("--split", o.split, "INPUT is one split")->type_name("train|validation");
   add_validation(c, o.validation, "share of each class held out for validation [0]");
@@ -102,18 +103,22 @@ DataCommand declare_import(CommandLine& program) {
       "import",
       "Turns other people's HDF5 arrays of images into a data set. The images are u8 pixels (N, H, W, C), (N, C, H, W) "
       "or (N, H, W), arrays of MATLAB (save -v7.3), or encoded images of variable length (Fuel's encoded_images and "
-      "targets). Labels are whole numbers (N), (N, 1) or (1, N) that count from 0.");
+      "targets). Labels are whole numbers (N), (N, 1) or (1, N) that count from 0, or from --first-label.");
   struct Typed : ImportOptions {
     std::vector<std::string> words;
   };
   const auto o = std::make_shared<Typed>();
   o->encoding.clear();
   add_operands(c, o->words, "FILE.h5");
-  c.add_option("--images", o->images, "data set of the images")->type_name("KEY");
-  c.add_option("--labels", o->labels, "data set of the labels")->type_name("KEY");
+  show_as_required(*c.add_option("--images", o->images, "data set of the images")->type_name("KEY"));
+  show_as_required(*c.add_option("--labels", o->labels, "data set of the labels")->type_name("KEY"));
   c.add_option("--layout", o->layout,
-               "order of the axes: N images, H height, W width, C channels, such as HWCN [from the shape]")
+               "order of the axes as h5py and h5dump show them: N images, H height, W width, C channels, such as HWCN "
+               "[from the shape]")
       ->type_name("LETTERS");
+  c.add_option("--first-label", o->first_label, "is subtracted from every label [0]")
+      ->type_name("N")
+      ->check(whole_number(0));
   add_rows(c, "--rows", o->rows, "uses these rows only");
   add_rows(c, "--validation-rows", o->validation_rows, "rows of the validation split");
   add_image_options(c, *o, "[raw for pixels, jpeg for encoded images]");

@@ -45,8 +45,9 @@ void warn_of_empty_classes(const ImageListing& listing, const std::vector<SplitP
     if (empty == 1 && !present[0] && classes > 2 && listing.classes.ids[0] == "0") {
       warnings.push_back(
           cat("class 0 has no pictures in the ", plan.description.split,
-              " split: do the labels count from 1? They must count from 0. Subtract 1 and convert again, "
-              "or the model has a class too many"));
+              " split: do the labels count from 1? They must count from 0. ",
+              listing.unit == std::string_view("rows") ? "Give --first-label 1" : "Subtract 1 and convert again",
+              ", or the model has a class too many"));
       continue;
     }
     std::vector<std::string> names;

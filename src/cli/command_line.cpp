@@ -14,6 +14,7 @@ namespace ringtrain {
 namespace {
 
 constexpr const char* operands_name = "words";
+constexpr const char* required_group = "required";
 constexpr std::size_t help_width = 100;
 
 bool is_flag(const CLI::Option& option) {
@@ -141,6 +142,10 @@ void add_operands(CLI::App& command, std::vector<std::string>& words, const std:
   command.add_option(operands_name, words)->type_name(form);
 }
 
+void show_as_required(CLI::Option& option) {
+  option.group(required_group);
+}
+
 void add_list(CLI::App& command, const std::string& name, std::vector<std::string>& values, const std::string& form,
               const std::string& help) {
   const auto split = [&values, name, are_paths = form.starts_with("FILE")](const std::string& text) {
@@ -209,8 +214,10 @@ std::string operands_of(const CLI::App& command) {
 std::string synopsis(const CLI::App& command) {
   std::string text = command.get_name();
   if (const std::string operands = operands_of(command); !operands.empty()) text += " " + operands;
-  for (const CLI::Option* option : options_of(command))
-    text += option->get_required() ? cat(" ", shown(*option)) : cat(" [", shown(*option), "]");
+  for (const CLI::Option* option : options_of(command)) {
+    const bool is_required = option->get_required() || option->get_group() == required_group;
+    text += is_required ? cat(" ", shown(*option)) : cat(" [", shown(*option), "]");
+  }
   return text;
 }
 

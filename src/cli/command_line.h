@@ -63,6 +63,9 @@ class CommandLine {
 
 // Adds the operands of a command. `form` is how they are shown: "INPUT" or "FILE.h5 [key.path=value ...]".
 void add_operands(CLI::App& command, std::vector<std::string>& words, const std::string& form);
+// Shows an option without brackets in the synopsis. The command itself checks that it was given, because it can say
+// more about what is missing than the parser.
+void show_as_required(CLI::Option& option);
 // Adds an option whose value is a list: "--name a,b".
 void add_list(CLI::App& command, const std::string& name, std::vector<std::string>& values, const std::string& form,
               const std::string& help);

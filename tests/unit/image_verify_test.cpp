@@ -238,7 +238,7 @@ TEST_F(ArrayImport, ArraysThatAreNoImagesAreRefused) {
     return message_of([&] { import(changed); });
   };
   expect_contains(error_with([](auto& o) { o.images = "nothing"; }),
-                  "has no data set 'nothing' [at its root there are: encoded_images, few,");
+                  "has no data set 'nothing' [its data sets: encoded_images values of variable length (23), few i");
   expect_contains(error_with([](auto& o) { o.images = "y"; }), "'y' holds i64, not u8");
   expect_contains(error_with([](auto& o) { o.images = "group"; }), "'group' is not a data set");
   expect_contains(error_with([](auto& o) { o.labels = "few"; }), "'hwc' has 23 rows, but 'few' has 3");

@@ -1,0 +1,244 @@
+"""Tests HDF5 arrays of MATLAB, Octave, R and Julia: in which order they are read, and what is said of arrays that are no
+pictures or labels yet."""
+import fcntl
+import re
+import subprocess
+
+import h5py
+import numpy
+import pytest
+import yaml
+
+from conftest import CONVERTER, LAUNCHER, PROGRAM, environment
+
+COUNT, SHAPE = 60, (60, 8, 6, 3)
+PIXELS = numpy.random.default_rng(1).integers(2, 255, SHAPE, dtype="u1")
+GREY = PIXELS[..., 0]
+MASKS = (PIXELS > 128).astype("u1")
+LABELS = numpy.arange(COUNT) % 4
+REVERSED, REVERSED_GREY = PIXELS.transpose(0, 3, 2, 1), GREY.transpose(0, 2, 1)
+FLOATS = PIXELS / 255
+MATLAB_7 = b"MATLAB 7.3 MAT-file, Platform: GLNXA64, Created on: Mon Jan  5 10:00:00 2026 HDF5 schema 1.00 ."
+
+
+def matlab(kind, **more):
+    return {"MATLAB_class": numpy.bytes_(kind), **more}
+
+
+class Arrays:
+    """A file with pictures x and labels y, as another program writes it. x and y may be functions that write them."""
+
+    def __init__(self, x=PIXELS, y=LABELS, of_x=(), of_y=(), start=b"", group="", of_group=()):
+        self.parts, self.start, self.group, self.of_group = {"x": (x, of_x), "y": (y, of_y)}, start, group, of_group
+
+    def write(self, path):
+        with h5py.File(path, "w", userblock_size=512 if self.start else 0) as file:
+            for name, (values, attributes) in self.parts.items():
+                values(file, self.group + name) if callable(values) else file.create_dataset(self.group + name, data=values)
+                if attributes:
+                    file[self.group + name].attrs.update(attributes)
+            if self.group:
+                file[self.group].attrs.update(self.of_group)
+        with open(path, "r+b") as file:
+            file.write(self.start)
+
+
+def references(file, name):
+    file.create_dataset(name, data=[file.create_dataset(f"#refs#/{name}", data=[1]).ref] * COUNT, dtype=h5py.ref_dtype)
+
+
+def group(file, name):
+    file[f"{name}/ir"] = [0, 1]
+    file[f"{name}/data"] = [1.0, 2.0]
+
+
+def one_label(value, dtype="i8", row=5):
+    labels = LABELS.astype(dtype)
+    labels[row] = value
+    return labels
+
+
+UINT8 = matlab("uint8")
+NOTE = "note        read as {0}; arrays of h5create (MATLAB), R and Julia are usually {1}: --layout {1}. results/contact_sheet.py shows the pictures"
+
+# The file, the options, and what is printed. The pictures that come out are always PIXELS or GREY, the labels LABELS.
+READ = {
+    "MATLAB's mark": (Arrays(REVERSED, of_x=UINT8), [], ["pixels 8 x 6 x 3, stored NCWH as MATLAB does\n"]),
+    "MATLAB's first bytes": (Arrays(REVERSED, start=MATLAB_7), [], ["stored NCWH as MATLAB does\n"]),
+    "R": (Arrays(REVERSED, of_x={"rhdf5-NA.OK": 1}), [], ["stored NCWH as R does\n"]),
+    "Octave": (Arrays(REVERSED, group="s/", of_group={"OCTAVE_NEW_FORMAT": 1}), [], ["stored NCWH as Octave does\n"]),
+    "JLD2": (Arrays(REVERSED, start=b"HDF5-based Julia Data Format, version 0.1.1\0"), [], ["stored NCWH as Julia does\n"]),
+    "JLD": (Arrays(REVERSED_GREY, start=b"Julia data file (HDF5), version 0.1.3\0"), [], ["stored NWH as Julia does\n"]),
+    "unmarked NHWC": (Arrays(), [], ["stored NHWC\n", "!note"]),
+    "unmarked NCHW": (Arrays(PIXELS.transpose(0, 3, 1, 2)), [], ["stored NCHW\n", NOTE.format("NCHW", "NCWH")]),
+    "unmarked grey": (Arrays(GREY), [], ["pixels 8 x 6 x 1, stored NHW\n", NOTE.format("NHW", "NWH")]),
+    "unmarked, with --layout": (Arrays(REVERSED), ["--layout", "NCWH"], ["stored NCWH as --layout says\n", "!note"]),
+    "labels from 1": (Arrays(y=LABELS + 1), ["--first-label", "1"], ["classes     4, 15 to 15 images each", "!warning"]),
+    "labels from 1, as big numbers": (Arrays(y=(LABELS + 2**20).astype("u8")), ["--first-label", str(2**20)], ["classes     4,"]),
+}
+
+# What is only said: the file, the options, what is printed.
+SAID = {
+    "masks": (Arrays(MASKS), [], ["no pixel of the first 60 images in 'x' is above 1, expected 0 to 255: if its values are 0 and 1, multiply them by 255"]),
+    "masks among the rows": (Arrays(numpy.where(numpy.arange(COUNT)[:, None, None, None] < 9, PIXELS, MASKS)), ["--rows", "9:30"],
+                             ["no pixel of the first 21 images"]),
+    "black pictures": (Arrays(PIXELS * 0), [], ["!no pixel"]),
+    "labels from 1": (Arrays(y=LABELS + 1), [], ["do the labels count from 1? They must count from 0. Give --first-label 1"]),
+    "names of several words": (Arrays(), ["--class-list", "0 polar bear\n1 lion\n2 frog\n3 newt\n"],
+                               ["classes     0 is 'polar bear', 1 is 'lion', 2 is 'frog', ...\n"]),
+    "names without numbers": (Arrays(), ["--class-list", "polar bear\nlion\nfrog\nnewt"], ["classes     0 is 'bear', 1 is 'lion'"]),
+    "a tab": (Arrays(), ["--class-list", "ice bear\tpolar bear\nlion\t  big cat\nfrog\nnewt"], ["0 is 'polar bear', 1 is 'big cat', 2 is 'frog'"]),
+    "two classes from 1": (Arrays(y=LABELS % 2 + 1), ["--first-label", "1", "--class-list", "a\nb"], ["classes     1 is 'a', 2 is 'b'\n"]),
+}
+
+# What is refused: the file, the options, the error, the advice.
+REFUSED = {
+    "logical pictures": (Arrays(REVERSED, of_x=matlab("logical")), [], "'x' holds MATLAB's logical values, 0 and 1, expected pixels from 0 to 255",
+                         "in MATLAB: x = uint8(x) * 255;"),
+    "text of MATLAB": (Arrays(y=numpy.full((5, COUNT), 97, "u2"), of_y=matlab("char")), [], "'y' holds text, expected numbers from 0",
+                       "in MATLAB: [~, ~, y] = unique(cellstr(y)); y = y - 1;"),
+    "empty labels": (Arrays(y=numpy.array([0, 0], "u8"), of_y=matlab("double", MATLAB_empty=numpy.uint8(1))), [], "'y' is empty in MATLAB", "filled"),
+    "a cell of labels": (Arrays(y=references, of_y=matlab("cell")), [], "'y' is a cell array of MATLAB", "y = grp2idx(y) - 1;"),
+    "a cell of pictures": (Arrays(references, of_x=matlab("cell")), [], "'x' is a cell array of MATLAB", "x = cat(4, x{:});"),
+    "a sparse matrix": (Arrays(y=group, of_y=matlab("double", MATLAB_sparse=numpy.uint64(60))), [], "'y' is a sparse matrix of MATLAB", "y = full(y);"),
+    "a categorical": (Arrays(y=numpy.zeros((1, 6), "u4"), of_y=matlab("categorical", MATLAB_object_decode=numpy.int32(3))), [],
+                      "'y' is an object of MATLAB, such as a categorical or a table", "y = double(y) - 1;"),
+    "a mistyped label": (Arrays(y=one_label(1000000)), [], "row 5 of 'y' is 1000000, which is not a label: expected less than 10960", "--class-list"),
+    "a label of 64 bits": (Arrays(y=one_label(2**64 - 3, "u8")), [], "row 5 of 'y' is 18446744073709551613, which is not a label", "--rows"),
+    "labels from 1 and a list": (Arrays(y=LABELS + 1), ["--class-list", "a\nb\nc\nd"], "row 3 of 'y' is 4, expected 0 to 3",
+                                 "the labels run from 1 to 4: --first-label 1"),
+    "a label below the first": (Arrays(), ["--first-label", "1"], "row 0 of 'y' is 0, expected 1 to 3", "--first-label"),
+    "0 to 1": (Arrays(FLOATS), [], "'x' holds f64, not u8: the first 60 images have 0.00784314 to 0.996078", "numpy.rint(x * 255).astype('u1')"),
+    "-1 to 1": (Arrays(FLOATS * 2 - 1), [], "have -0.984314 to 0.992157", "numpy.rint((x + 1) * 127.5).astype('u1')"),
+    "0 to 255": (Arrays(PIXELS.astype("f4")), [], "'x' holds f32, not u8: the first 60 images have 2 to 254", "numpy.rint(x).astype('u1')"),
+    "16 bits": (Arrays(PIXELS.astype("u2") * 257), [], "have 514 to 65278", "(x // 257).astype('u1')"),
+    "another range": (Arrays(FLOATS - 4), [], "have -3.99216 to", "scale them to 0 to 255 first"),
+    "0 to 1 in MATLAB": (Arrays(REVERSED / 255, of_x=matlab("double")), [], "'x' holds f64, not u8", "in MATLAB: x = uint8(round(x * 255));"),
+    "16 bits in MATLAB": (Arrays(REVERSED.astype("u2") * 257, of_x=matlab("uint16")), [], "'x' holds u16", "x = uint8(x / 257);"),
+    "alpha": (Arrays(numpy.concatenate([PIXELS, PIXELS[..., :1]], 3)), [], "as NHWC: 4 channels, expected 1 or 3", "x[..., :3]"),
+    "alpha, NCHW": (Arrays(PIXELS.transpose(0, 3, 1, 2)[:, [0, 1, 2, 0]]), [], "as NCHW: 4 channels, expected 1 or 3", "x[:, :3]"),
+    "two channels": (Arrays(PIXELS[..., :2]), [], "as NHWC: 2 channels, expected 1 or 3", "x[..., :1]"),
+    "alpha in MATLAB": (Arrays(REVERSED[:, [0, 1, 2, 0]], of_x=UINT8), [], "as NCWH: 4 channels, expected 1 or 3", "X = X(:,:,1:3,:);"),
+    "--layout": (Arrays(REVERSED), ["--layout", "HWCN"], r"does not fit --layout HWCN: 6 channels, expected 1 or 3",
+                 "the letters follow the axes as h5py and h5dump show them; MATLAB's HWCN is NCWH here"),
+    "--layout of grey pictures": (Arrays(REVERSED_GREY), ["--layout", "HWN"], "does not fit --layout HWN: 8 images, but 60 labels",
+                                  "MATLAB's HWN is NWH here"),
+    "one-hot": (Arrays(y=numpy.eye(4)[LABELS]), [], "the shape (60, 4), expected (N)", "labels.argmax(axis=1)"),
+    "one-hot, reversed": (Arrays(y=numpy.eye(4)[LABELS].T), [], "the shape (4, 60), expected (N)", "labels.argmax(axis=0)"),
+    "one-hot in MATLAB": (Arrays(y=numpy.eye(4)[LABELS].T, of_y=matlab("double")), [], "expected (N)", "[~, y] = max(y, [], 2); y = y - 1;"),
+    "swapped": (Arrays(LABELS, PIXELS), [], "'y' has the shape (60, 8, 6, 3), expected (N)", "are --images and --labels swapped?"),
+    "MATLAB 5": (b"MATLAB 5.0 MAT-file, Platform: GLNXA64" + bytes(500), [], "is a .mat file of MATLAB's formats v5 to v7, not an HDF5 file", "'-v7.3')"),
+    "MATLAB 7.3, cut off": (MATLAB_7 + bytes(500), [], "is a .mat file of MATLAB 7.3 that is cut off", "copy or make it again"),
+    "a missing name": (Arrays(), ["--labels", "labels"], "has no data set 'labels'", "its data sets: x u8 (60, 8, 6, 3), y i64 (60)"),
+    "a group": (Arrays(group="data/"), ["--labels", "data"], "'data' is not a data set", "its data sets: data/x u8 (60, 8, 6, 3), data/y i64 (60)"),
+    "no name": (Arrays(), ["--labels", ""], "--labels KEY is missing", "its data sets: x u8"),
+    "an external link": (Arrays(y=lambda file, name: file.__setitem__(name, h5py.ExternalLink("other.h5", "/z"))), [],
+                         "'y' is a link to '/z' in the file 'other.h5', which has no '/z'", "copy what the link names"),
+}
+
+
+def import_arrays(folder, arrays, options=(), **how):
+    path = folder / "arrays.mat"
+    if isinstance(arrays, bytes):
+        path.write_bytes(arrays)
+    else:
+        arrays.write(path)
+    words = list(options)
+    if "--class-list" in words:
+        (folder / "classes.txt").write_text(words[words.index("--class-list") + 1])
+        words[words.index("--class-list") + 1] = folder / "classes.txt"
+    keys = [word for name in "xy" for word in (f"--{'images' if name == 'x' else 'labels'}", getattr(arrays, "group", "") + name)]
+    if "--labels" in words:
+        keys = keys[:2]
+    return subprocess.run([CONVERTER, "import", path, *keys, "--out", folder / "out", "--force", *words], text=True, capture_output=True,
+                          timeout=60, env=environment(), **how)
+
+
+def expect_words(result, words):
+    """Words that begin with ! must not be printed."""
+    for word in words:
+        assert (word.lstrip("!") in result.stdout) != word.startswith("!"), (word, result)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_order_of_the_axes_is_known(tmp_path, name):
+    arrays, options, words = READ[name]
+    result = import_arrays(tmp_path, arrays, options)
+    assert result.returncode == 0, result
+    expect_words(result, words)
+    with h5py.File(tmp_path / "out-train-00000-of-00001.h5") as file:
+        rows = [int(key.decode().split("[")[1][:-1]) for key in file["keys"]]
+        wanted = GREY[..., None] if "x 1, stored" in result.stdout else PIXELS
+        assert numpy.array_equal(file["images"], wanted[rows]) and numpy.array_equal(file["labels"], LABELS[rows])
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_odd_is_said(tmp_path, name):
+    arrays, options, words = SAID[name]
+    result = import_arrays(tmp_path, arrays, options)
+    assert result.returncode == 0, result
+    expect_words(result, words)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_advice_fits_the_program_that_wrote_the_array(tmp_path, name):
+    arrays, options, error, advice = REFUSED[name]
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = 1
+    result = import_arrays(tmp_path, arrays, options)
+    assert result.returncode == 1 and error in result.stderr and advice in result.stderr.split("\n")[1], result
+    assert result.stderr.count("\n") == 2 and not list(tmp_path.glob("out*.h5")), result
+
+
+def test_a_file_that_is_being_written_is_refused(tmp_path):
+    Arrays().write(tmp_path / "arrays.mat")
+    words = ["import", tmp_path / "arrays.mat", "--images", "x", "--labels", "y", "--out", tmp_path / "out", "--force"]
+    with open(tmp_path / "arrays.mat", "r+b") as file:
+        for lock, more, code in (fcntl.LOCK_EX, {}, 1), (fcntl.LOCK_EX, {"HDF5_USE_FILE_LOCKING": "FALSE"}, 0), (fcntl.LOCK_SH, {}, 0):
+            fcntl.flock(file, lock)
+            result = subprocess.run([CONVERTER, *words], text=True, capture_output=True, timeout=60, env=environment(more))
+            assert result.returncode == code, result
+            if code == 1:
+                assert "arrays.mat: is open for writing in another process\n  wait until it is closed" in result.stderr, result
+    result = subprocess.run([LAUNCHER, "2", CONVERTER, *words], text=True, capture_output=True, timeout=60, env=environment())
+    assert result.returncode == 0, result
+
+
+def test_a_file_whose_writer_was_killed_is_called_so(tmp_path):
+    path = tmp_path / "killed.h5"
+    code = f"import h5py, os; file = h5py.File({str(path)!r}, 'w', libver='latest'); file['x'] = [1]; file.flush(); os._exit(0)"
+    subprocess.run(["/usr/bin/python3", "-c", code], timeout=60, check=True)
+    result = subprocess.run([CONVERTER, "import", path, "--images", "x", "--labels", "y", "--out", tmp_path / "out"], text=True, capture_output=True,
+                            timeout=60)
+    assert re.search(rf"killed.h5: is open for writing, or its writer was killed\n  close it there; .*h5clear -s {path}", result.stderr), result
+
+
+def test_the_synopsis_shows_what_is_required():
+    page = subprocess.run([CONVERTER, "import", "--help"], text=True, capture_output=True, timeout=60).stdout
+    assert "import FILE.h5 --images KEY --labels KEY [--layout LETTERS]" in " ".join(page.split()), page
+
+
+def test_other_files_given_to_verify_and_plan_are_called_so(tmp_path):
+    for name in "set.mat", "set.h5":
+        Arrays().write(tmp_path / name)
+    experiment = {"name": "toy", "model": {"kind": "cnn"}, "batch": {"global": 20, "worker": 20}, "data": {"train": str(tmp_path / "set.mat")},
+                  "optimizer": {"kind": "sgd"}, "learning_rate": {"base": 0.05}, "stop": {"steps": 3}}
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(experiment))
+    for name, *words in (("set.mat", CONVERTER, "verify", tmp_path / "set.mat"), ("set.mat", PROGRAM, "plan", tmp_path / "toy.yaml"),
+                         ("set.h5", CONVERTER, "verify", tmp_path / "set.h5")):
+        result = subprocess.run(words, text=True, capture_output=True, timeout=60, env=environment())
+        assert result.returncode != 0, result
+        assert (f"{name}: is an HDF5 file, but not a data set of ringtrain: convert it with ringtrain-data import {tmp_path / name} --images KEY "
+                f"--labels KEY --out {tmp_path}/set\n") in result.stderr, result
+
+
+def test_plan_warns_of_pictures_that_are_enlarged(tmp_path):
+    assert import_arrays(tmp_path, Arrays()).returncode == 0
+    experiment = {"name": "toy", "model": {"kind": "cnn"}, "batch": {"global": 20, "worker": 20}, "optimizer": {"kind": "sgd"},
+                  "data": {"train": str(tmp_path / "out-train")}, "learning_rate": {"base": 0.05}, "stop": {"steps": 3}}
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(experiment))
+    for size, warns in (16, False), (32, True):
+        result = subprocess.run([PROGRAM, "plan", tmp_path / "toy.yaml", f"data.image_size={size}", "data.resize=0"], text=True, capture_output=True,
+                                timeout=60, env=environment())
+        text = " ".join((result.stdout + result.stderr).split())
+        assert result.returncode == 0 and ("have 8 x 6 pixels, and data.image_size is 32" in text) == warns, result
