@@ -90,9 +90,19 @@ std::size_t choose_column(const std::vector<std::string>& first_record, const st
         none ? "the first line must be the header (--no-header: it is a record); --separator sets the separator"
              : "choose one by its number, such as --column 2");
   }
-  throw Error(
-      cat(file_name, ": ", none ? "no column" : "more than one column", " is called 'name'; the columns are ", columns),
-      cat("choose one with --column NAME or its number", none ? "; if this is no header, add --no-header" : ""));
+  if (none)
+    throw Error(cat(file_name, ": no column is called 'name'; the columns are ", columns),
+                "choose one with --column NAME or its number; if this is no header, add --no-header");
+  std::string possible;
+  for (const std::size_t column : found.columns)
+    possible += cat(possible.empty() ? "" : ", ", label(first_record[column]), " (number ", column + 1, ")");
+  throw Error(cat(file_name, ": more than one column ", found.quality == 2 ? "is called 'name': " : "contains 'name': ",
+                  possible, "; the columns are ", columns),
+              cat("choose one by its number, such as --column ", found.columns[0] + 1));
+}
+
+bool is_column_name(const std::string& header, const std::string& asked) {
+  return header_key(header) == header_key(asked.empty() ? "name" : asked);
 }
 
 bool is_blank(const std::vector<std::string>& fields) {
@@ -101,6 +111,11 @@ bool is_blank(const std::vector<std::string>& fields) {
 
 bool is_comment(const std::vector<std::string>& fields, std::size_t width) {
   return !fields.empty() && fields[0].starts_with('#') && (width == 0 || fields.size() < width);
+}
+
+std::size_t count_not_empty(const std::vector<std::string>& fields) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      fields, [](const std::string& field) { return field.find_first_not_of(" \t") != std::string::npos; }));
 }
 
 std::size_t count_filled(const std::vector<std::string>& fields, std::size_t width) {

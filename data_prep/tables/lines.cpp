@@ -17,8 +17,8 @@ constexpr char end_of_file_mark = '\x1A';
 
 }  // namespace
 
-LineReader::LineReader(std::istream& in, std::string file_name, std::size_t longest)
-    : in_(in), file_name_(std::move(file_name)), longest_(longest) {}
+LineReader::LineReader(std::istream& in, std::string file_name, std::size_t longest, std::vector<std::string> rerun)
+    : in_(in), file_name_(std::move(file_name)), rerun_(std::move(rerun)), longest_(longest) {}
 
 bool LineReader::fill() {
   buffer_.resize(piece_bytes);
@@ -27,7 +27,7 @@ bool LineReader::fill() {
   if (in_.bad()) throw Error(cat(file_name_, ": cannot read: ", std::strerror(errno)));
   rest_ = buffer_;
   if (first_) {
-    check_is_utf8_text(rest_, file_name_);
+    check_is_utf8_text(rest_, file_name_, rerun_);
     while (rest_.starts_with(byte_order_mark)) rest_.remove_prefix(byte_order_mark.size());
   }
   first_ = false;

@@ -6,6 +6,7 @@
 #include <istream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ringtrain {
 
@@ -13,8 +14,8 @@ namespace ringtrain {
 class LineReader {
  public:
   // Longer lines are cut after `longest` bytes, between two symbols, so that a file without line ends cannot fill the
-  // memory. Throws Error if the file is no UTF-8 text (data_prep/text/encoding.h) or cannot be read.
-  LineReader(std::istream& in, std::string file_name, std::size_t longest);
+  // memory. Throws Error if the file is no UTF-8 text (data_prep/text/encoding.h, also for `rerun`) or cannot be read.
+  LineReader(std::istream& in, std::string file_name, std::size_t longest, std::vector<std::string> rerun = {});
 
   struct Line {
     std::string text;  // without its end
@@ -33,6 +34,7 @@ class LineReader {
 
   std::istream& in_;
   std::string file_name_, buffer_;
+  std::vector<std::string> rerun_;
   std::string_view rest_;
   std::size_t longest_;
   std::int64_t number_ = 0;

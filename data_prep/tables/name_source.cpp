@@ -32,16 +32,27 @@ NameTableInfo read_lines(LineReader& lines, bool check, const NameUser& user) {
   return info;
 }
 
-// Returns the separator, and reads the line with which Excel names it.
-char find_separator(LineReader& lines, const NameSource& source, bool tabs_first) {
+// Returns the separator, and reads the line with which Excel names it, and the lines above the header.
+char find_separator(LineReader& lines, const NameSource& source, const TableQuestion& question, const NameUser& user) {
   char separator = '\0';
   LineReader::Line line;
   const LineReader::Line* first = lines.peek(0);
   const bool named = first != nullptr && is_separator_line(first->text, separator);
   if (named) lines.next(line);
+  while (lines.number() + 1 < source.header_line && lines.next(line))
+    user.drop("line above the header (--header-line)", lines.number());
   if (!source.separator.empty()) return separator_of(source.separator);
-  if (named) return separator;
-  return guess_separator(lines, {source.column, source.has_header, source.has_quotes, tabs_first});
+  return named ? separator : guess_separator(lines, question);
+}
+
+void check_first_line(LineReader& lines, char separator, const TableQuestion& question) {
+  const std::int64_t header = header_below_title(lines, separator, question);
+  if (header == 0) return;
+  const std::int64_t title = lines.number() + 1;
+  throw Error(cat(lines.file_name(), ": line ", title, " looks like a title; the header seems to be line ", header,
+                  ", expected the header first"),
+              cat("delete the lines above it, or skip them with --header-line ", header, " (--header-line ", title,
+                  ": line ", title, " is the header)"));
 }
 
 void check_widths(const std::string& file_name, std::int64_t long_rows, std::int64_t first, std::int64_t rows,
@@ -55,12 +66,15 @@ void check_widths(const std::string& file_name, std::int64_t long_rows, std::int
 
 NameTableInfo read_table(LineReader& lines, const NameSource& source, bool tabs_first, const NameUser& user) {
   NameTableInfo info;
-  info.separator = find_separator(lines, source, tabs_first);
+  const TableQuestion question = {source.column, source.has_header, source.has_quotes, tabs_first,
+                                  source.header_line > 0};
+  info.separator = find_separator(lines, source, question, user);
+  check_first_line(lines, info.separator, question);
   CsvReader reader(lines, {info.separator, source.has_quotes});
   std::vector<std::string> fields;
   std::size_t column = 0, width = 0;
   std::int64_t rows = 0, long_rows = 0, first_long_row = 0;
-  info.header_lines = lines.number();
+  info.header_lines = source.header_line > 0 ? 0 : lines.number();
   while (reader.next(fields)) {
     if (is_blank_or_comment(fields, width)) {
       user.drop(is_blank(fields) ? "blank line" : comment_reason, reader.line());
@@ -113,9 +127,10 @@ NameTableInfo for_each_name(const NameSource& source, const NameUser& user) {
   const bool named_as_table = tabs || lower.ends_with(".csv") || lower.ends_with(".psv");
   const bool one_name_a_line = source.separator == "none";
   const bool is_table =
-      named_as_table || !source.column.empty() || !source.has_header || (!source.separator.empty() && !one_name_a_line);
+      named_as_table || !source.column.empty() || !source.has_header || source.header_line > 0 ||
+      (!source.separator.empty() && !one_name_a_line);
   LineReader lines(source.path == "-" ? std::cin : file, shown_path(source.path),
-                   is_table ? longest_table_line : longest_line);
+                   is_table ? longest_table_line : longest_line, source.rerun);
   return is_table ? read_table(lines, source, tabs, user) : read_lines(lines, !one_name_a_line, user);
 }
 

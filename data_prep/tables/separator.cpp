@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <sstream>
 
@@ -14,6 +15,7 @@ namespace {
 constexpr std::array candidates = {',', ';', '\t', '|'};
 constexpr std::size_t most_lines = 200;
 constexpr std::size_t most_bytes = 1 << 20;
+constexpr std::int64_t most_title_lines = 10;
 
 // What the first lines say about one candidate.
 struct Fit {
@@ -41,21 +43,48 @@ Sample first_lines(LineReader& lines) {
   return sample;
 }
 
-// Returns nothing if no reader of this format gets through the sample.
-std::optional<Fit> fit_of(char separator, const Sample& sample, const TableQuestion& question,
-                          const std::string& others) {
+struct Record {
+  std::vector<std::string> fields;
+  std::int64_t line = 0;
+};
+
+// Reads the records of the sample. Returns nothing if no reader of this format gets through it.
+std::vector<Record> records_of(const Sample& sample, CsvFormat format) {
   std::istringstream in(sample.text);
   LineReader lines(in, "", longest_table_line);
-  CsvReader reader(lines, {separator, question.quotes});
-  std::vector<std::vector<std::string>> records;
+  CsvReader reader(lines, format);
+  std::vector<Record> records;
   try {
     for (std::vector<std::string> fields; reader.next(fields);) {
-      if (!is_blank_or_comment(fields, records.empty() ? 0 : records[0].size())) records.push_back(fields);
+      if (!is_blank_or_comment(fields, records.empty() ? 0 : records[0].fields.size()))
+        records.push_back({fields, reader.line()});
     }
   } catch (const Error&) {  // the last field of a part of a table may go on after it
-    if (sample.is_all || records.empty()) return std::nullopt;
+    if (sample.is_all) records.clear();
   }
-  if (records.empty()) return std::nullopt;
+  return records;
+}
+
+// Returns the place of the header in the records: 0, or a later one if the first record is a title.
+std::size_t header_of(const std::vector<Record>& records, const TableQuestion& question) {
+  const std::vector<std::string>& first = records[0].fields;
+  const auto is_wide = [](const Record& record) { return count_not_empty(record.fields) > 1; };
+  if (!question.has_header || question.header_is_known || count_not_empty(first) != 1 ||
+      count_not_empty({first[0]}) == 0 || is_column_name(first[0], question.column))
+    return 0;
+  const auto header = std::ranges::find_if(records, is_wide);
+  if (header == records.end() || header->line - records[0].line >= most_title_lines) return 0;
+  if (2 * std::count_if(header, records.end(), is_wide) <= records.end() - header) return 0;
+  return static_cast<std::size_t>(header - records.begin());
+}
+
+// Returns nothing if the sample is no table with this separator.
+std::optional<Fit> fit_of(char separator, const Sample& sample, const TableQuestion& question,
+                          const std::string& others) {
+  const std::vector<Record> all = records_of(sample, {separator, question.quotes});
+  if (all.empty()) return std::nullopt;
+  std::vector<std::vector<std::string>> records;
+  for (std::size_t i = header_of(all, question); i < all.size(); ++i) records.push_back(all[i].fields);
   Fit fit{.separator = separator, .width = records[0].size()};
   const auto even = std::count_if(records.begin(), records.end(),
                                   [&](const auto& fields) { return count_filled(fields, fit.width) == fit.width; });
@@ -68,6 +97,11 @@ std::optional<Fit> fit_of(char separator, const Sample& sample, const TableQuest
       fit.is_whole = false;
   }
   return fit;
+}
+
+// Returns whether most records have the same number of fields.
+bool is_even(const std::map<std::size_t, std::size_t>& widths, std::size_t records) {
+  return std::ranges::any_of(widths, [&](const auto& each) { return each.first > 1 && 2 * each.second > records; });
 }
 
 // Leaves out what `is_worse` says, unless nothing else is left.
@@ -138,28 +172,35 @@ char guess_separator(LineReader& lines, const TableQuestion& question) {
               "say which with --separator (a character, or tab)");
 }
 
+std::int64_t header_below_title(LineReader& lines, char separator, const TableQuestion& question) {
+  const std::vector<Record> records = records_of(first_lines(lines), {separator, question.quotes});
+  const std::size_t header = records.empty() ? 0 : header_of(records, question);
+  return header == 0 ? 0 : lines.number() + records[header].line;
+}
+
+void refuse_table(const std::string& file_name, char separator) {
+  throw Error(cat(file_name, ": its lines look like records of a table that are separated by ",
+                  separator_name(separator), ", expected one name a line"),
+              "name the column with --column, or use --separator none if each line is one name");
+}
+
 void check_is_no_table(LineReader& lines) {
   const Sample sample = first_lines(lines);
   for (const char candidate : candidates) {
-    std::istringstream in(sample.text);
-    std::int64_t all = 0, even = 0, first = 0;
+    std::vector<Record> records = records_of(sample, {candidate, true});
+    if (records.empty()) records = records_of(sample, {candidate, false});  // its quotation marks are letters
+    std::map<std::size_t, std::size_t> widths;                              // number of records by their fields
     bool has_name = false;
-    for (std::string line; std::getline(in, line);) {
-      if (line.empty() || line[0] == '#') continue;
-      const auto count = std::count(line.begin(), line.end(), candidate);
-      if (all++ == 0) {
-        first = count;
-        std::istringstream cells(line);
-        for (std::string cell; std::getline(cells, cell, candidate);)
-          has_name = has_name || match_column({cell}, "", true).quality == 2;
-      }
-      even += count == first;
+    for (const Record& record : records) {
+      ++widths[record.fields.size()];
+      has_name = has_name || std::ranges::any_of(record.fields, [](const std::string& field) {
+                   return is_column_name(field, "");
+                 });
     }
-    if (first == 0 || all < 2 || 10 * even < 9 * all) continue;
-    if (candidate == ',' && !has_name) continue;  // "last name, first name" may be one name
-    throw Error(cat(lines.file_name(), ": its lines look like records of a table that are separated by ",
-                    separator_name(candidate), ", expected one name a line"),
-                "name the column with --column, or use --separator none if each line is one name");
+    const std::size_t several = records.size() - widths[1];
+    if (records.size() < 2 || 2 * several <= records.size()) continue;
+    if (candidate == ',' && !(has_name && is_even(widths, records.size()))) continue;  // "last name, first name"
+    refuse_table(lines.file_name(), candidate);
   }
 }
 

@@ -1,9 +1,11 @@
 // The rules for cleaning: which names are kept, in which form, and why the others are dropped.
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "base/unicode.h"
 #include "base/utf8.h"
+#include "data_prep/tables/separator.h"
 #include "data_prep/text/encoding.h"
 #include "data_prep/text/names.h"
 #include "data_prep/text/plain_form.h"
@@ -12,6 +14,7 @@ namespace ringtrain {
 namespace {
 
 constexpr std::size_t examples_kept = 3;
+constexpr std::size_t most_other_bytes = 1 << 16;
 constexpr double share_for_study31 = 0.95;
 
 std::string shortened(std::string_view name) {
@@ -58,22 +61,52 @@ std::size_t symbols_in(std::string_view name) {
       std::count_if(name.begin(), name.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));
 }
 
+// What Excel writes for a cell whose formula has no value, in English and in German.
+bool is_spreadsheet_error(std::string_view name) {
+  constexpr std::array words = {"#NV",     "#N/A",   "#WERT!", "#VALUE!", "#REF!",  "#BEZUG!",
+                                "#NAME?", "#DIV/0!", "#NUM!",  "#ZAHL!",  "#NULL!"};
+  return std::ranges::find(words, name) != words.end();
+}
+
+// Returns the words of a command that reads another file with the same options.
+std::vector<std::string> words_that_read_again(const NamesOptions& options) {
+  const NameSource& input = options.input;
+  std::vector<std::string> words = {"ringtrain-data", "names"};
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) words.insert(words.end(), {option, value});
+  };
+  add("--column", input.column);
+  add("--separator", input.separator);
+  if (!input.has_header) words.emplace_back("--no-header");
+  if (!input.has_quotes) words.emplace_back("--no-quotes");
+  add("--header-line", input.header_line > 0 ? std::to_string(input.header_line) : "");
+  add("--alphabet", options.alphabet);
+  add("--out", options.out);
+  return words;
+}
+
 // Every alphabet requires that a name is valid UTF-8, not empty, not too long, and without control characters. Names
 // are counted in their plain form.
 NameTable read_raw_names(const NamesOptions& options, CleanNames& result) {
   NameTable raw;
-  std::uint64_t invalid = 0, beyond_ascii = 0;
+  std::uint64_t invalid = 0, beyond_ascii = 0, with_tabs = 0;
+  std::string other_bytes;  // names that are not UTF-8, to find out their encoding
   const auto use = [&](std::string_view text) {
     ++result.read;
     if (find_invalid_utf8(text) != std::string_view::npos) {
       ++invalid;
+      if (other_bytes.size() < most_other_bytes) other_bytes += cat(text, "\n");
       return drop(result, "not valid UTF-8", 1, text);
     }
     beyond_ascii += has_symbol(text, is_beyond_ascii);
     FormChanges changes;
     const std::string name = plain_form(text, changes);
     if (name.empty()) return drop(result, "empty", 1, {});
-    if (has_symbol(name, is_control)) return drop(result, "control character", 1, name);
+    if (has_symbol(name, is_control)) {
+      with_tabs += name.find('\t') != std::string::npos;
+      return drop(result, "control character", 1, name);
+    }
+    if (is_spreadsheet_error(name)) return drop(result, "error value of a spreadsheet", 1, name);
     if (has_symbol(name, is_replacement)) return drop(result, "symbol U+FFFD, a letter that was lost before", 1, name);
     if (symbols_in(name) > static_cast<std::size_t>(options.longest)) {
       return drop(result, cat("longer than ", options.longest, " symbols"), 1, name);
@@ -81,6 +114,7 @@ NameTable read_raw_names(const NamesOptions& options, CleanNames& result) {
     result.composed += changes.composed;
     result.without_invisible += changes.invisible;
     result.with_plain_spaces += changes.spaces;
+    result.trimmed += changes.trimmed;
     raw.add(name);
   };
   const auto drop_row = [&](const std::string& reason, std::int64_t line) {
@@ -88,9 +122,14 @@ NameTable read_raw_names(const NamesOptions& options, CleanNames& result) {
     Dropped& dropped = result.dropped[reason];
     if (dropped.count++ < examples_kept) dropped.examples.push_back(cat("line ", line));
   };
-  result.source = for_each_name(options.input, {use, drop_row});
-  const std::string file_name = shown_path(options.input.path);
-  const std::string convert = cat("convert it from its encoding, such as: ", iconv_command("WINDOWS-1252", file_name));
+  NameSource input = options.input;
+  input.rerun = words_that_read_again(options);
+  result.source = for_each_name(input, {use, drop_row});
+  const std::string file_name = shown_path(input.path);
+  if (result.source.column.empty() && input.separator.empty() && 2 * with_tabs > result.read)
+    refuse_table(file_name, '\t');
+  const std::string convert = cat("convert it from its encoding, such as: ",
+                                  iconv_command(likely_encoding(other_bytes), file_name, input.rerun));
   if (invalid > 1 && invalid > beyond_ascii) {
     throw Error(cat(file_name, ": ", invalid, " names, such as ", result.dropped["not valid UTF-8"].examples[0],
                     ", are not valid UTF-8, and only ", beyond_ascii, " names with symbols beyond ASCII are"),

@@ -31,6 +31,10 @@ DataCommand declare_names(CommandLine& program) {
                "is one name) [guessed from the first lines]")
       ->type_name("CHARACTER");
   c.add_flag("!--no-header", o->input.has_header, "the table's first line is a record; --column is a number then");
+  c.add_option("--header-line", o->input.header_line,
+               "the line of the table's header, counted from 1; the lines above it are left out")
+      ->type_name("N")
+      ->check(whole_number(1));
   c.add_flag("!--no-quotes", o->input.has_quotes, "quotation marks are letters, as in some tables with tabs");
   c.add_option("--alphabet", o->alphabet,
                "study31 (* + a-z - . space; other names are dropped) or auto (every symbol that occurs, at most 252) "

@@ -1,7 +1,9 @@
 #include "data_prep/text/encoding.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/shell_words.h"
@@ -18,7 +20,8 @@ constexpr std::string_view save_as_csv = "open it in a spreadsheet program and s
 constexpr std::string_view save_as_text = "write it as UTF-8 text first";
 constexpr std::array formats = {
     Format{"PK\x03\x04"sv, "a ZIP archive, such as .xlsx, .ods, .docx or .epub",
-           "open it in the program that made it, and save it as CSV (UTF-8) or as plain text"},
+           "open it in the program that made it, and save it as CSV (UTF-8) or as plain text; if its name ends in .zip: "
+           "unzip FILE -d FOLDER"},
     Format{"\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1"sv, "an old Excel or Word file", save_as_csv},
     Format{"\x1F\x8B"sv, "compressed (gzip)", "unpack it first: gzip -d"},
     Format{"BZh"sv, "compressed (bzip2)", "unpack it first: bzip2 -d"},
@@ -32,9 +35,12 @@ constexpr std::array formats = {
     Format{"PAR1"sv, "a Parquet file", "write it as CSV first"},
 };
 
-[[noreturn]] void refuse(const std::string& file_name, const std::string& encoding, const char* mark) {
-  throw Error(cat(file_name, ": is ", encoding, " text", mark, ", expected UTF-8"),
-              cat("convert it: ", iconv_command(encoding, file_name)));
+// Letters with accents that words of western Europe have inside.
+constexpr std::string_view dos_letters = "\x81\x82\x83\x84\x85\x87\x88\x89\x8A\x93\x94\xA0\xA1\xA2\xA3\xA4\xE1"sv;
+constexpr std::string_view mac_letters = "\x87\x88\x89\x8A\x8D\x8E\x8F\x90\x96\x97\x99\x9A\x9C\x9F\xA7"sv;
+
+bool is_letter(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || static_cast<unsigned char>(c) >= 0x80;
 }
 
 // Two bytes each, of which one is zero in all letters, digits, spaces and line ends of ASCII. Line ends tell such a
@@ -67,23 +73,51 @@ bool is_utf32(std::string_view text, std::size_t highest, std::size_t next) {
 
 }  // namespace
 
-std::string iconv_command(const std::string& encoding, const std::string& file_name) {
-  if (file_name == standard_input_name) return cat("... | iconv -f ", encoding, " -t UTF-8 | ...");
-  return cat(shell_command({"iconv", "-f", encoding, "-t", "UTF-8", file_name}), " > utf8.txt");
+std::string iconv_command(const std::string& encoding, const std::string& file_name,
+                          const std::vector<std::string>& rerun, bool has_tabs) {
+  if (file_name == standard_input_name)
+    return cat("... | iconv -f ", encoding, " -t UTF-8 | ", shell_command(rerun), " -");
+  const std::filesystem::path path = file_name;
+  std::string ending = path.extension().string();
+  if (has_tabs && (ending.empty() || ending == ".txt")) ending = ".tsv";
+  const std::string converted = (path.parent_path() / cat(path.stem().string(), "-utf8", ending)).string();
+  std::vector<std::string> next = rerun;
+  next.push_back(converted);
+  return cat(shell_command({"iconv", "-f", encoding, "-t", "UTF-8", file_name}), " > ", shell_command({converted}),
+             " && ", shell_command(next));
 }
 
-void check_is_utf8_text(std::string_view start, const std::string& file_name) {
-  if (start.starts_with("\xFF\xFE\0\0"sv) || start.starts_with("\0\0\xFE\xFF"sv)) refuse(file_name, "UTF-32", "");
-  if (start.starts_with("\xFF\xFE"sv) || start.starts_with("\xFE\xFF"sv)) refuse(file_name, "UTF-16", "");
+std::string likely_encoding(std::string_view text) {
+  std::int64_t windows = 0, dos = 0, mac = 0;
+  for (std::size_t i = 1; i < text.size(); ++i) {
+    // Windows-1252 has quotation marks and dashes where the others have letters, but hardly ever between letters.
+    const bool inside = is_letter(text[i - 1]) && i + 1 < text.size() && is_letter(text[i + 1]);
+    const bool high = static_cast<unsigned char>(text[i]) >= 0xC0;
+    windows += high;
+    if (!inside && !high) continue;
+    dos += dos_letters.find(text[i]) != std::string_view::npos;
+    mac += mac_letters.find(text[i]) != std::string_view::npos;
+  }
+  if (windows >= std::max(dos, mac)) return "WINDOWS-1252";
+  return dos >= mac ? "CP850" : "MACINTOSH";
+}
+
+void check_is_utf8_text(std::string_view start, const std::string& file_name, const std::vector<std::string>& rerun) {
+  const auto refuse = [&](const std::string& encoding, const char* mark) {
+    throw Error(cat(file_name, ": is ", encoding, " text", mark, ", expected UTF-8"),
+                cat("convert it: ", iconv_command(encoding, file_name, rerun, start.find('\t') != start.npos)));
+  };
+  if (start.starts_with("\xFF\xFE\0\0"sv) || start.starts_with("\0\0\xFE\xFF"sv)) refuse("UTF-32", "");
+  if (start.starts_with("\xFF\xFE"sv) || start.starts_with("\xFE\xFF"sv)) refuse("UTF-16", "");
   for (const Format& format : formats) {
     if (start.starts_with(format.begins))
       throw Error(cat(file_name, ": is ", format.name, ", expected UTF-8 text"), std::string(format.hint));
   }
   constexpr const char* no_mark = " without a byte-order mark";
-  if (is_utf32(start, 3, 2)) refuse(file_name, "UTF-32LE", no_mark);
-  if (is_utf32(start, 0, 1)) refuse(file_name, "UTF-32BE", no_mark);
-  if (is_utf16(start, 1)) refuse(file_name, "UTF-16LE", no_mark);
-  if (is_utf16(start, 0)) refuse(file_name, "UTF-16BE", no_mark);
+  if (is_utf32(start, 3, 2)) refuse("UTF-32LE", no_mark);
+  if (is_utf32(start, 0, 1)) refuse("UTF-32BE", no_mark);
+  if (is_utf16(start, 1)) refuse("UTF-16LE", no_mark);
+  if (is_utf16(start, 0)) refuse("UTF-16BE", no_mark);
 }
 
 }  // namespace ringtrain

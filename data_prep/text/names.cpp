@@ -177,6 +177,7 @@ void print_changes(const CleanNames& clean, std::ostream& log) {
   line(clean.composed, "names to Unicode's composed form (NFC)");
   line(clean.without_invisible, "names: invisible symbols, such as zero-width spaces and soft hyphens, were removed");
   line(clean.with_plain_spaces, "names: no-break and other unusual spaces became plain ones");
+  line(clean.trimmed, "names: spaces at the ends were removed");
 }
 
 void print(const NamesReport& report, const NamesOptions& options, std::ostream& log) {

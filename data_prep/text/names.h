@@ -46,7 +46,7 @@ struct CleanNames {
   bool lowercase = true;
   std::uint64_t read = 0, kept = 0;  // rows; read is kept and all that were dropped
   std::map<std::string, Dropped> dropped;
-  std::uint64_t composed = 0, without_invisible = 0, with_plain_spaces = 0;  // names whose form was changed
+  std::uint64_t composed = 0, without_invisible = 0, with_plain_spaces = 0, trimmed = 0;  // names that were changed
   NameTableInfo source;
   std::string advice;  // for the user, if there is any
 };

@@ -62,13 +62,16 @@ bool is_control(std::uint32_t code) {
 
 std::string plain_form(std::string_view text, FormChanges& changes) {
   changes = {};
-  if (std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }))
-    return std::string(trim(text));
+  if (std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; })) {
+    const std::string_view trimmed = trim(text);
+    changes.trimmed = trimmed != text;
+    return std::string(trimmed);
+  }
   const std::string visible = without_invisible(text);
   const std::string_view trimmed = trim(visible);
   const std::string spaced = with_plain_spaces(trimmed);
   const std::string result = composed(spaced);
-  changes = {.composed = result != spaced, .invisible = visible != text, .spaces = spaced != trimmed};
+  changes = {.composed = result != spaced, .invisible = visible != text, .spaces = spaced != trimmed, .trimmed = trimmed != visible};
   return result;
 }
 

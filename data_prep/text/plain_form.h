@@ -13,6 +13,7 @@ struct FormChanges {
   bool composed = false;   // letters to Unicode's composed form (NFC)
   bool invisible = false;  // soft hyphens, zero-width spaces, marks of direction and byte-order marks were removed
   bool spaces = false;     // no-break and other wide or narrow spaces became plain ones
+  bool trimmed = false;    // white space at the ends was removed
 };
 
 // Returns the text in its plain form, without white space at its ends. The text must be valid UTF-8.

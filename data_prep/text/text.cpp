@@ -80,7 +80,7 @@ std::int64_t remove_marks(std::string& text) {
 }
 
 // Throws Error that says where the text is not valid UTF-8 and how often.
-void check_utf8(const std::string& text, const std::string& name) {
+void check_utf8(const std::string& text, const std::string& name, const std::vector<std::string>& rerun) {
   const std::size_t first = find_invalid_utf8(text);
   if (first == std::string::npos) return;
   std::int64_t invalid = 0, beyond_ascii = 0;
@@ -94,14 +94,14 @@ void check_utf8(const std::string& text, const std::string& name) {
   throw Error(cat(name, ": byte ", first, " (line ", line, ") is not valid UTF-8; so are ", invalid, " in all, and ",
                   beyond_ascii, " symbols beyond ASCII are valid"),
               invalid > beyond_ascii
-                  ? cat("convert the text from its encoding, such as: ", iconv_command("WINDOWS-1252", name),
-                        "; or use --alphabet bytes")
+                  ? cat("use --alphabet bytes, or convert the text from its encoding, such as: ",
+                        iconv_command(likely_encoding(text), name, rerun))
                   : cat("repair them, or leave them out: iconv -c -f UTF-8 -t UTF-8; or use --alphabet bytes"));
 }
 
-TextChanges make_plain(std::string& text, const std::string& name) {
-  check_is_utf8_text(std::string_view(text).substr(0, 1 << 20), name);
-  check_utf8(text, name);
+TextChanges make_plain(std::string& text, const std::string& name, const std::vector<std::string>& rerun) {
+  check_is_utf8_text(std::string_view(text).substr(0, 1 << 20), name, rerun);
+  check_utf8(text, name, rerun);
   if (const std::size_t zero = text.find('\0'); zero != std::string::npos) {
     throw Error(cat(name, ": has ", std::count(text.begin(), text.end(), '\0'), " zero bytes, the first at byte ", zero,
                     ", expected text"),
@@ -199,7 +199,7 @@ TextReport convert_text(const TextOptions& options, std::ostream& log) {
   OutputFiles files({options.out + "-train", options.out + "-validation"}, options.force);
   std::string text = read_all(options.input);
   TextChanges changes;
-  if (options.alphabet == "auto") changes = make_plain(text, shown_path(options.input));
+  if (options.alphabet == "auto") changes = make_plain(text, shown_path(options.input), {"ringtrain-data", "text", "--out", options.out});
   const Alphabet alphabet = alphabet_of(text, options.alphabet, options.input);
   std::vector<std::uint8_t> ids;
   ids.reserve(text.size());

@@ -61,6 +61,10 @@ BM = ["bella", "max"]
     ("comment.csv", "# from a shelter\nname,x\nBella,1\n# the end\nMax,2\n\n", BM),
     ("trailing.csv", "name,x\nBella,1,\nMax,2,,\n", BM),
     ("comment.txt", "# names\nBella\nMax\n", BM),
+    ("pandas.csv", ",pet name\n0,Bella\n1,Max\n", BM),
+    ("unnamed.csv", "name,\nBella,1\nMax,2\n", BM),
+    ("one.csv", "name\n\"Bella, the dog\"\nMax\n", ["bella, the dog", "max"]),
+    ("hashtag.csv", "name,x\n#Hashtag,1\n#over\nMax,2\n", ["#hashtag", "max"]),
 ])
 def test_all_names_of_a_table(tmp_path, name, content, expected):
     assert names_of(tmp_path, name, content)[0] == expected
@@ -77,6 +81,9 @@ def test_all_names_of_a_table(tmp_path, name, content, expected):
     ("a.csv", 'name,x\n"Bella,1\nMax,2\n', ["--no-quotes"], ['"bella', "max"]),
     ("a.txt", "Smith, Bella\nMiller, Max\n", [], ["miller, max", "smith, bella"]),
     ("a.txt", "a|b\nc|d\n", ["--separator", "none"], ["a|b", "c|d"]),
+    ("a.csv", "Names 2024;;\n\nName;x;y\nBella;1;2\nMax;1;2\n", ["--header-line", "3"], BM),
+    ("a.csv", "sep=;\nNames 2024;;\nName;x;y\nBella;1;2\nMax;1;2\n", ["--header-line", "3"], BM),
+    ("a.csv", "pet name,\nBella,1\nMax,2\n", ["--header-line", "1"], BM),
 ])
 def test_options_of_tables(tmp_path, name, content, options, expected):
     assert names_of(tmp_path, name, content, *options)[0] == expected
@@ -89,10 +96,17 @@ def test_options_of_tables(tmp_path, name, content, options, expected):
     ("name,x\nMax,1\nA\0B,1\nRex,2\n", "1 control character"),
     ("name,x\nMax,1\n\ufffd,1\nRex,2\n", "1 symbol U+FFFD"),
     (b"name,x\nMax,1\nM\xfcller,1\nRex,2\n", "1 not valid UTF-8, such as 'M?ller'"),
+    ("name,x\nMax,1\n#NV,1\n#DIV/0!,2\n", "2 error value of a spreadsheet, such as '#NV', '#DIV/0!'"),
     ("name,x\nMax,1\n" + "\u00e9" * 101 + ",1\nRex,2\n", "1 longer than 100 symbols"),
 ])
 def test_what_is_dropped_is_counted(tmp_path, content, reason):
     assert reason in names_of(tmp_path, "a.csv", content)[1]
+
+
+def test_lines_above_the_header_are_counted(tmp_path):
+    said = names_of(tmp_path, "a.csv", "Names;;\n\nName;x;y\nBella;1;2\n Max ;1;2\n", "--header-line", "3")[1]
+    assert "2 line above the header (--header-line), such as line 1, line 2" in said
+    assert "lines       5: 4 rows, 1 of the header" in said and "changed     1 names: spaces at the ends were removed" in said
 
 
 def test_a_short_row_is_said(tmp_path):
@@ -110,13 +124,28 @@ def test_a_long_line_is_cut_between_symbols(tmp_path):
     ("a.csv", 'id,name\n1,Rex\n2,"Big Mac\n5,O"Neil\n', "followed by 'Neil'"),
     ("a.csv", "name,price\nBella,3,50\nMax,2,00\n", "2 of 2 rows have more fields than the header"),
     ("a.csv", "Bella,1\nMax,2\n", "--no-header"),
-    ("a.csv", "name,name\nRex,Bella\n", "more than one column is called 'name'"),
+    ("a.csv", "name,name\nRex,Bella\n", "more than one column is called 'name': 'name' (number 1), 'name' (number 2)"),
+    ("a.csv", "Nr,Owner name,Pet name\n1,Rex,Bella\n",
+     "more than one column contains 'name': 'Owner name' (number 2), 'Pet name' (number 3)"),
+    ("a.csv", "Names 2024;;\n\nName;x;y\nBella;1;2\nMax;1;2\n", "line 1 looks like a title; the header seems to be line 3"),
+    ("a.csv", "Names 2024\n\nName;x;y\nBella;1,5;2\nMax;1;2\n", "line 1 looks like a title; the header seems to be line 3"),
+    ("a.csv", "sep=;\nNames 2024\nName;x;y\nBella;1;2\n", "line 2 looks like a title; the header seems to be line 3"),
     ("a.txt", "id\tname\n1\tBella\n2\tMax\n", "--column"),
     ("a.txt", "Bella;1\nMax;2\n", "--column"),
+    ("a.txt", 'Name;Kind;Note\nBella;dog;"two\nlines"\nMax;cat;x\nRex;dog;"three\nmore\nlines"\n', "separated by ';'"),
+    ("a.txt", 'Name\tKind\tNote\nBella\tdog\t"two\nlines"\nMax\tcat\tx\nRex\tdog\t"three\nmore\nlines"\n', "separated by tabs"),
+    ("a.txt", "Pets 2024;;\nName;Kind;Note\nBella;dog;x\nMax;cat;x\n", "separated by ';'"),
+    ("a.txt", "Pets 2024\nName,Kind,Note\nBella,dog,x\nMax,cat,x\n", "separated by ','"),
+    ("a.txt", "Pets\n" * 200 + "Bella\tdog\n" * 300, "separated by tabs"),
     ("a.csv", "", "is empty"),
     ("a.txt", "", "no names are left"),
     ("a.txt", "M\u00fcller\nJos\u00e9\nAnna\n".encode("latin-1"), "iconv -f WINDOWS-1252"),
     ("a.csv", "name;x\nM\u00fcller;1\nJos\u00e9;2\nAnna;3\n".encode("cp1252"), "iconv -f WINDOWS-1252"),
+    ("a b.csv", "name;x\nM\u00fcller;1\nJos\u00e9;2\n".encode("cp1252"), "a b-utf8.csv' && ringtrain-data names"),
+    ("a.txt", "M\u00fcller\nK\u00e4the\nJ\u00f6rg\n".encode("cp850"), "iconv -f CP850"),
+    ("a.txt", "M\u00fcller\nK\u00e4the\nJ\u00f6rg\n".encode("mac-roman"), "iconv -f MACINTOSH"),
+    ("a.txt", "\u201eAnna\u201c\n\u201eM\u00fcller\u201c\n".encode("cp1252"), "iconv -f WINDOWS-1252"),
+    ("a.txt", "Name\tx\nM\u00fcller\t1\n".encode("utf-16"), "a-utf8.tsv && ringtrain-data names"),
     ("a.csv", "name;x\nM\u00fcller;1\nAnna;3\n".encode("utf-16"), "UTF-16"),
     ("a.csv", "name;x\nM\u00fcller;1\nAnna;3\n".encode("utf-16-le"), "iconv -f UTF-16LE"),
     ("a.csv", "name;x\nM\u00fcller;1\nAnna;3\n".encode("utf-16-be"), "iconv -f UTF-16BE"),
@@ -125,6 +154,7 @@ def test_a_long_line_is_cut_between_symbols(tmp_path):
     ("a.txt", "Bella\nMax\n".encode("utf-32-le"), "iconv -f UTF-32LE"),
     ("a.txt", "Bella\nMax\n".encode("utf-32-be"), "iconv -f UTF-32BE"),
     ("a.csv", b"PK\x03\x04" + bytes(60), ".xlsx"),
+    ("a.zip", b"PK\x03\x04" + bytes(60), "unzip"),
     ("a.csv", b"\x1f\x8b\x08" + bytes(60), "gzip"),
 ])
 def test_what_cannot_be_read_is_one_error(tmp_path, name, content, says):
@@ -133,6 +163,12 @@ def test_what_cannot_be_read_is_one_error(tmp_path, name, content, says):
     done = convert("names", source)
     assert done.returncode == 1 and says in done.stderr and done.stderr.count("error:") == 1, done
     assert not list(tmp_path.glob("made*"))
+
+
+def test_the_advice_for_an_encoding_repeats_the_options(tmp_path):
+    (tmp_path / "a.csv").write_bytes("pet;x\nM\u00fcller;1\nJos\u00e9;2\n".encode("cp1252"))
+    done = convert("names", tmp_path / "a.csv", "--column", "pet", "--separator", ";")
+    assert f"names --column pet --separator ';' --out {tmp_path}/made {tmp_path}/a-utf8.csv" in done.stderr, done
 
 
 def test_one_name_has_one_form(tmp_path):

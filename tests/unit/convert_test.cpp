@@ -215,7 +215,7 @@ TEST_F(Convert, CsvFollowsRfc4180) {
 TEST_F(Convert, CsvColumnsAreGuessedOrListed) {
   const Strings pets = {"Owner Name", "Pet Name", "Age"};
   expect_contains(message_of([&] { choose_column(pets, "", "a.csv"); }),
-                  "a.csv: more than one column is called 'name'; the columns are 'Owner Name', 'Pet Name', 'Age'");
+                  "a.csv: more than one column contains 'name': 'Owner Name' (number 1), 'Pet Name' (number 2)");
   expect_contains(message_of([&] { choose_column({"a", "b"}, "", "a.csv"); }), "no column is called 'name'");
   expect_contains(message_of([&] { choose_column(pets, "Pets", "a.csv"); }), "no column 'Pets'; the columns are");
   EXPECT_EQ(choose_column(pets, "pet name", "a.csv"), 1u);
