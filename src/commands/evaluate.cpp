@@ -34,6 +34,18 @@ struct Source {
   std::int64_t step = 0, micro_batch = 0;
 };
 
+// A data set that is made again divides its samples anew. Samples that the run was trained on may then be evaluated.
+void warn_of_changed_data(const Source& source, const DatasetIndex& train) {
+  if (!source.checkpoint) return;
+  const Checkpoint& checkpoint = *source.checkpoint;
+  const DataConfig before = parse_stored_experiment(checkpoint.text("experiment"), source.path, {}).data;
+  const DataConfig& now = source.experiment.data;
+  const std::string uuid = checkpoint.text("train_uuid");
+  if (now.train != before.train || now.validation != before.validation || uuid == train.dataset_uuid) return;
+  log_warning(train.prefix, " has changed since this run was made (uuid ", uuid, ", now ", train.dataset_uuid,
+              "): the validation samples may have been training samples");
+}
+
 // An evaluation needs the classes (or symbols) of the training set, and its mean and deviation if neither the
 // experiment nor the weights state them. Users often have the weights without the training set. The validation set then
 // gives these values.
@@ -176,6 +188,7 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   Backend* const backend = machine.backend.get();
   const DatasetIndex train_index = shared_index(experiment.data.train, *communicator);
   const DatasetIndex validation_index = shared_index(experiment.data.validation, *communicator);
+  if (root) warn_of_changed_data(source, train_index);
   const RunPlan plan =
       make_evaluation_plan(experiment, train_index, &validation_index, session.size(), *backend, source.micro_batch);
 

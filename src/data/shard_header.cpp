@@ -77,6 +77,28 @@ ShardHeader read_checked(const std::string& path) {
   return header;
 }
 
+// Returns whether a folder has any shard of a prefix.
+bool has_shards(const std::string& prefix) {
+  const fs::path folder = fs::path(prefix).parent_path();
+  std::int64_t index = 0, count = 0;
+  std::error_code failed;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder.empty() ? "." : folder, failed))
+    if (parse_shard_name(prefix, entry.path().string(), index, count)) return true;
+  return false;
+}
+
+// Throws Error if a prefix without shards is a converter's --out, or the validation part of a data set that has none.
+void expect_other_part(const std::string& prefix) {
+  const std::string both = converter_prefix(prefix);
+  if (both == prefix && has_shards(prefix + "-train"))
+    throw Error(cat("no data set at '", prefix, "': there is ", prefix, "-train"),
+                cat("set data.train=", prefix, "-train",
+                    has_shards(prefix + "-validation") ? cat(" and data.validation=", prefix, "-validation") : ""));
+  if (prefix == both + "-validation" && has_shards(both + "-train"))
+    throw Error(cat("no data set at '", prefix, "': ", both, " has no validation part"),
+                "convert it again with a larger --validation, or set data.validation=''");
+}
+
 }  // namespace
 
 std::uint64_t byte_address(const h5::File& file, const std::string& dataset, hid_t memory_type) {
@@ -151,6 +173,7 @@ std::vector<std::string> find_shards(const std::string& prefix) {
     throw Error(cat(prefix, ": cannot list the folder '", folder.string(), "': ", failed.message()), make_it());
   if (found.empty()) {
     expect_no_array_file(prefix);
+    expect_other_part(prefix);
     throw Error(cat("no data set at '", prefix, "': there is no ", shard_path(prefix, 0, 1),
                     unfinished ? ", only an unfinished conversion (*.tmp)" : " nor any other number of shards"),
                 make_it());

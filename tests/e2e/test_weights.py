@@ -9,7 +9,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from conftest import CONVERTER, arrays, assert_same_bits, checkpoints, evaluations, last_step
+from conftest import CONVERTER, arrays, assert_same_bits, checkpoints, convert, evaluations, last_step, make_names, some_names
 
 TYPES = {"F32": numpy.float32, "F16": numpy.float16, "I64": numpy.int64, "U8": numpy.uint8}
 
@@ -89,6 +89,27 @@ def test_evaluate_says_to_the_bit_what_training_said(workshop, weights, ranks):
             assert result[key] == said[key]
         assert result["step"] == said["step"] and f"{said['validation_loss']:.6f}" in text
     assert sorted(run.rglob("*")) == before, "evaluate writes nothing into the run"
+
+
+def test_evaluate_says_that_the_data_set_was_made_again(workshop, weights, tmp_path):
+    workshop.data = make_names(tmp_path / "own")
+    run = workshop.train("run", stop__steps=1)
+    assert "has changed" not in weights.evaluate(run)[1]
+    convert("names", some_names(150, 3), tmp_path / "own", "--force")
+    result = workshop.run("evaluate", run, ranks=0)
+    assert result.code == 0 and re.search(r"own-train has changed since this run was made \(uuid \S+, now \S+\): the validation samples may", result.text), result
+
+
+@pytest.mark.parametrize("part, says", [
+    ("", "no data set at '{0}': there is {0}-train  set data.train={0}-train and data.validation={0}-validation"),
+    ("-validation", "{0} has no validation part  convert it again with a larger --validation, or set data.validation=''")])
+def test_a_part_of_a_data_set_that_is_missing_is_named(workshop, tmp_path, part, says):
+    prefix = make_names(tmp_path / "own")
+    if part:
+        for file in tmp_path.glob("own-validation*"):
+            file.unlink()
+    result = workshop.run("plan", workshop.experiment(data__train=f"{prefix}{'-train' if part else ''}", data__validation=f"{prefix}-validation"), ranks=0)
+    assert result.code == 1 and says.format(prefix) in result.err.replace("\n", ""), result
 
 
 def test_evaluate_is_the_same_on_any_number_of_ranks_and_any_batch(workshop, weights, text):
