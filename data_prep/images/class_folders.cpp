@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/shell_words.h"
 #include "data_prep/common/parallel.h"
 
 namespace ringtrain {
@@ -80,8 +81,12 @@ std::string without_ending(const std::string& tar) {
                                                 const FolderContent& content) {
   const auto packed = std::ranges::find_if(content.others, called_like_a_packed_file);
   if (packed != content.others.end()) {
+    const std::string path = cat(folder, "/", *packed);
+    if (path.ends_with(".zip") || path.ends_with(".ZIP"))
+      throw Error(cat(path, ": is a ZIP archive, expected a folder or a tar file per class"),
+                  cat("unpack it: ", shell_command({"unzip", path, "-d"}), " FOLDER"));
     const bool tar = packed->find(".tar") != std::string::npos || packed->find(".t") != std::string::npos;
-    throw Error(cat(folder, "/", *packed, ": is a compressed ", tar ? "tar file" : "file"),
+    throw Error(cat(path, ": is a compressed ", tar ? "tar file" : "file"),
                 tar ? "uncompress it first (gzip -d, xz -d, zstd -d): its members are read in place"
                     : "unpack it first: INPUT has a folder or a tar file per class");
   }

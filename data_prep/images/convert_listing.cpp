@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <ostream>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/table.h"
 #include "data/shard_header.h"
 #include "data_prep/common/parallel.h"
@@ -111,6 +115,18 @@ std::int64_t take_over(const std::vector<SplitPlan>& plans, bool force, const Ou
   return bytes;
 }
 
+// Returns " (list.txt, line 7)" for an image that a list names, or "".
+std::string listed_in(const ImageListing& listing, const ImageNote& note) {
+  const std::int64_t line = listing.splits[note.split][note.index].line;
+  return line == 0 ? "" : cat(" (", listing.lists[note.split], ", line ", line, ")");
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  if (!file) throw Error(cat(path, ": cannot write: ", std::strerror(errno)), advice_for_writing(errno, path));
+}
+
 void check_space(const std::string& out, std::uint64_t needed) {
   fs::path folder = fs::path(out).parent_path();
   std::error_code failed;
@@ -174,18 +190,18 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
   Examination examination = examine_images(options, records, listing, source, threads, ranks);
   report.examine_seconds = now_seconds() - start;
 
-  for (const ImageNote& note : examination.broken) report.broken.push_back(note.text);
-  for (const ImageNote& note : examination.converted) report.converted.push_back(note.text);
-  for (const ImageNote& note : examination.doubtful) report.doubtful.push_back(note.text);
+  for (const ImageNote& note : examination.broken) report.broken.push_back(note.text + listed_in(listing, note));
   if (ranks.first()) {
-    print_notes(report, cat(options.out, "-notes.txt"), log);
     if (!report.broken.empty() && options.broken == "fail") {
+      print_notes(report, "--broken skip lists all of them", log);
       throw Error(cat(report.broken.size(), " of ", listing.splits[0].size() + listing.splits[1].size(),
                       " images cannot be used (see the list above); nothing was written: ",
                       counted_reasons(examination.broken)),
-                  cat(advice_on(report.broken), "repair or remove them, or leave them out with --broken skip"));
+                  cat(advice_on(examination.broken), "repair or remove them, or leave them out with --broken skip"));
     }
   }
+  for (const ImageNote& note : examination.converted) report.converted.push_back(note.text);
+  for (const ImageNote& note : examination.doubtful) report.doubtful.push_back(note.text);
   ranks.barrier();  // the other ranks wait here if rank 0 stops with an error
 
   ImageSetDescription set;
@@ -225,6 +241,7 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
       split.bytes += item.bytes;
       report.resized += item.change == Change::resized;
       report.turned += item.turned;
+      report.with_alpha += item.with_alpha;
     }
     needed += split.bytes;
   }
@@ -240,13 +257,16 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
       for (std::int64_t shard = 0; shard < plan.description.num_shards; ++shard)
         files->add(shard_path(plan.description.prefix, shard, plan.description.num_shards));
     }
+    const std::string notes = all_notes(report), path = cat(options.out, "-notes.txt");
+    if (!notes.empty()) write_text(files->add(path), notes);
     files->commit();
+    print_notes(report, path + " lists all of them", log);
   }
   ranks.barrier();
   report.write_seconds = now_seconds() - start - report.examine_seconds;
   if (ranks.first()) {
     report.warnings = listing.warnings;
-    warn_of_empty_classes(listing, plans, report.warnings);
+    warn_of_empty_classes(listing, examination, plans, report.warnings);
     warn_of_same_images(listing, examination, report.warnings);
   }
   const int worked = threads_granted(threads);

@@ -134,6 +134,7 @@ Examination examine_images(const ImageOptions& options, const RecordOptions& rec
       examined.channels = static_cast<std::int32_t>(record.channels);
       examined.change = record.change;
       examined.turned = record.turned;
+      examined.with_alpha = record.with_alpha;
     } catch (const Error& error) {
       if (!advice_on_limits(error.what()).empty()) throw;  // no picture is at fault
       if (options.broken == "fail" && dynamic_cast<const SourceError*>(&error) != nullptr) throw;  // said once

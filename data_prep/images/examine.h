@@ -16,7 +16,7 @@ struct Examined {
   std::int32_t height = 0, width = 0, channels = 0;
   Change change = Change::none;
   bool broken = false;
-  bool turned = false;  // see ImageRecord
+  bool turned = false, with_alpha = false;  // see ImageRecord
 };
 
 struct ImageNote {

@@ -1,14 +1,17 @@
 #include "data_prep/images/listing.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
 
 #include "base/error.h"
 #include "base/first_names.h"
+#include "base/shell_words.h"
 #include "base/unicode.h"
 #include "base/utf8.h"
 #include "data_prep/common/keyed_draw.h"
@@ -33,8 +36,43 @@ std::vector<ImageItem> listed_items(const std::vector<ListedImage>& entries, con
     ImageItem& item = items.emplace_back();
     item.key = entries[i].path;
     item.label = labels[i];
+    item.line = entries[i].line;
   }
   return items;
+}
+
+// Throws Error if the label of a list's line seems to hold blanks: the path with the words before it is no file, but
+// the path without them is one.
+void check_blanks(const std::vector<ListedImage>& entries, const std::string& list, const std::string& root) {
+  std::error_code failed;
+  for (const ListedImage& entry : entries) {
+    if (entry.path.find(' ') == std::string::npos || fs::exists(root + entry.path, failed)) continue;
+    for (std::size_t gap = entry.path.rfind(' '); gap != std::string::npos && gap > 0;
+         gap = entry.path.rfind(' ', gap - 1)) {
+      const std::string path = entry.path.substr(0, gap);
+      if (!fs::is_regular_file(root + path, failed)) continue;
+      const std::string label = cat(entry.path.substr(gap + 1), " ", entry.label);
+      throw Error(cat(list, ", line ", entry.line, ": the label is ", shown(entry.label), " and there is no file ",
+                      shown(entry.path), ", but there is ", shown(path), ": the label seems to be ", shown(label)),
+                  "labels that hold blanks need a tab between path and label, in all lines");
+    }
+  }
+}
+
+// Reads a list of images, and finds their labels.
+std::vector<ImageItem> read_list(const FileTree& tree, const std::string& list, ClassList& classes) {
+  const std::vector<ListedImage> entries = read_image_list(list);
+  if (tree.archive().empty()) check_blanks(entries, list, tree.root());
+  return listed_items(entries, labels_of(entries, list, classes));
+}
+
+// Counts the images that no list names.
+void leave_out_unlisted(const FileTree& tree, ImageListing& listing) {
+  std::set<std::string> listed;
+  for (const std::vector<ImageItem>& items : listing.splits)
+    for (const ImageItem& item : items) listed.insert(fs::path(item.key).lexically_normal().string());
+  for (const ImageItem& item : all_items(tree))
+    if (!listed.contains(item.key)) leave_out(listing.left_out, "image(s) that no list names", item.key);
 }
 
 std::string some_of(const std::vector<std::string>& names) {
@@ -43,12 +81,18 @@ std::string some_of(const std::vector<std::string>& names) {
   return first_names(quoted, 5);
 }
 
-// Two names that look alike give the same text. Names that are not UTF-8 stay as they are.
-std::string folded_name(const std::string& name) {
-  return find_invalid_utf8(name) == std::string::npos ? lower_case(composed(name)) : name;
+// Systems write the same letters in two Unicode forms: macOS often decomposed ones, others composed ones. Names that
+// are not UTF-8 stay as they are.
+std::string composed_name(const std::string& name) {
+  return find_invalid_utf8(name) == std::string::npos ? composed(name) : name;
 }
 
-// Returns a class that differs from `id` only in case or in its Unicode form, or "".
+// Two names that look alike give the same text.
+std::string folded_name(const std::string& name) {
+  return find_invalid_utf8(name) == std::string::npos ? lower_case(composed(trim(name))) : name;
+}
+
+// Returns a class that differs from `id` only in case, in blanks at its ends or in its Unicode form, or "".
 std::string lookalike(const std::string& id, const std::vector<std::string>& ids) {
   const std::string folded = folded_name(id);
   for (const std::string& other : ids)
@@ -63,8 +107,8 @@ void warn_of_lookalikes(ImageListing& listing) {
     const auto [first, is_new] = seen.emplace(folded_name(id), id);
     if (!is_new)
       listing.warnings.push_back(cat("the classes '", first->second, "' and '", id,
-                                     "' differ only in upper and lower case or in their Unicode form; they are two "
-                                     "classes here"));
+                                     "' differ only in upper and lower case, in blanks at their ends or in their "
+                                     "Unicode form; they are two classes here"));
   }
 }
 
@@ -84,8 +128,43 @@ void warn_of_nested(const ClassFolders& found, ImageListing& listing) {
         cat(nested, " image(s) lie in folders below the folder of their class, such as ", example));
 }
 
+// Returns the class of each folder: the one of the same name, or else of the same name in another Unicode form. Such
+// folders are added to `other_forms`. A folder without a class has its own name. Throws Error if two folders are one
+// class.
+std::vector<std::string> classes_of(const ClassFolders& found, const ClassList& classes,
+                                    std::vector<std::string>& other_forms) {
+  std::map<std::string, std::string> by_form, folders;  // composed name -> class; class -> folder
+  for (const std::string& id : classes.ids) by_form.emplace(composed_name(id), id);
+  std::vector<std::string> ids;
+  for (const std::string& name : found.ids) {
+    const std::string form = composed_name(name);
+    const auto other = by_form.find(form);
+    const bool is_other = !classes.labels.contains(name) && other != by_form.end();
+    if (is_other) other_forms.push_back(cat(found.folder, "/", name));
+    ids.push_back(is_other ? other->second : name);
+    const auto [first, is_new] = folders.emplace(classes.labels.contains(ids.back()) ? ids.back() : form, name);
+    if (!is_new)
+      throw Error(cat(found.folder, ": has two folders '", first->second, "' and '", name,
+                      "', whose names are the same letters in two Unicode forms (NFC and NFD)"),
+                  "move their files into one folder; if they are two classes, give --class-list FILE with both");
+  }
+  return ids;
+}
+
+// Throws Error if a class list seems to have ids with blanks, whose first words were taken for the ids.
+void expect_whole_ids(const std::vector<std::string>& unknown, const std::vector<std::string>& missing) {
+  for (const std::string& id : missing)
+    for (const std::string& folder : unknown)
+      if (folder.starts_with(id + " "))
+        throw Error(
+            cat("the class list has the id '", id, "', which has no folder, but there is a folder '", folder, "'"),
+            "ids that hold blanks need a tab between id and name");
+}
+
 // Adds images, labelled by folder. Without a class list, the first split sets the classes, and the second must agree.
-void add_class_folders(const ClassFolders& found, bool fixed_classes, SplitIndex split, ImageListing& listing) {
+void add_class_folders(ClassFolders found, bool fixed_classes, bool only_split, SplitIndex split, ImageListing& listing,
+                       std::vector<std::string>& other_forms) {
+  found.ids = classes_of(found, listing.classes, other_forms);
   if (!fixed_classes && listing.classes.empty()) {
     for (const std::string& id : found.ids) listing.classes.add(id, id);
     warn_of_lookalikes(listing);
@@ -99,14 +178,16 @@ void add_class_folders(const ClassFolders& found, bool fixed_classes, SplitIndex
   if (!unknown.empty() || (!missing.empty() && !fixed_classes)) {
     const bool is_unknown = !unknown.empty();
     const std::string other = is_unknown ? lookalike(unknown[0], listing.classes.ids) : "";
+    if (fixed_classes) expect_whole_ids(unknown, missing);
     throw Error(
         cat(found.folder, ": ", is_unknown ? "has a folder of the class(es) " : "has no folder of the class(es) ",
             some_of(is_unknown ? unknown : missing),
             fixed_classes ? ", which are not in the class list"
             : is_unknown  ? ", which are not in the training split"
                           : "",
-            other.empty() ? ""
-                          : cat(" ('", other, "' there differs only in upper and lower case or in its Unicode form)")),
+            other.empty()
+                ? ""
+                : cat(" ('", other, "' there differs only in upper and lower case or in blanks at its ends)")),
         fixed_classes ? "add them to the file of --class-list, or remove the folders"
                       : "both splits need the same classes, or --class-list FILE with all of them");
   }
@@ -117,7 +198,8 @@ void add_class_folders(const ClassFolders& found, bool fixed_classes, SplitIndex
       for (const auto& [reason, each] : found.left_out[c])
         files += cat(files.empty() ? " (" : "; ", describe(reason, each));
       throw Error(cat(found.folder, "/", found.ids[c], ": holds no images", files.empty() ? "" : files + ")"),
-                  "remove the empty class from both splits, or keep it with --class-list FILE");
+                  cat(only_split ? "remove the folder" : "remove the empty class from both splits",
+                      ", or keep the class with --class-list FILE"));
     }
     for (ImageItem item : found.items[c]) {
       item.label = listing.classes.labels.at(found.ids[c]);
@@ -150,12 +232,22 @@ void find_in_tar(const FileTree& tree, ImageListing& listing) {
   listing.archives = {tree.archive()};
 }
 
+bool is_zip(const std::string& path) {
+  constexpr std::string_view mark = "PK\x03\x04";
+  std::array<char, mark.size()> start{};
+  std::ifstream(path, std::ios::binary).read(start.data(), start.size());
+  return std::string_view(start.data(), start.size()) == mark;
+}
+
 std::unique_ptr<FileTree> open_input(const std::string& input) {
   std::error_code failed;
   if (!fs::exists(input, failed)) {
     throw Error(cat(input, ": ", failed ? failed.message() : "does not exist"), "INPUT is a folder of images");
   }
   if (is_folder(input)) return open_folder(input);
+  if (is_zip(input))
+    throw Error(cat(input, ": is a ZIP archive, expected a folder or a tar file"),
+                cat("unpack it: ", shell_command({"unzip", input, "-d"}), " FOLDER"));
   if (called_like_a_tar(input)) return open_tar(input);
   const bool packed = called_like_a_packed_file(input);
   throw Error(cat(input, ": is a ", packed ? "compressed " : "", "file, expected a folder or a tar file"),
@@ -194,11 +286,11 @@ ImageListing list_images(const ImagesOptions& options, int threads) {
   if (!listed && options.validation_list.empty()) skip_wrappers(*tree, listing.classes);
   listing.root = tree->root();
   if (listed) {
-    const std::vector<ListedImage> entries = read_image_list(options.list);
-    listing.splits[first] = listed_items(entries, labels_of(entries, options.list, listing.classes));
+    listing.splits[first] = read_list(*tree, options.list, listing.classes);
+    listing.lists = {options.list, options.list};
   } else {
     SplitFolders splits;
-    if (!one_split) splits = find_split_folders(*tree, listing.classes);
+    if (!one_split) splits = find_split_folders(*tree, listing.classes, options.out);
     if (!options.validation_list.empty()) {  // the other folders hold the images of the list
       splits.validation.clear();
       splits.left_out.clear();
@@ -206,18 +298,24 @@ ImageListing list_images(const ImagesOptions& options, int threads) {
     join(listing.left_out, splits.left_out);
     const ClassFolders training = list_class_folders(*tree, splits.train, threads);
     if (!fixed_classes && !one_split) check_classes(training, splits.train.empty());
-    add_class_folders(training, fixed_classes, first, listing);
+    std::vector<std::string> other_forms;
+    add_class_folders(training, fixed_classes, splits.validation.empty(), first, listing, other_forms);
     if (!splits.validation.empty())
-      add_class_folders(list_class_folders(*tree, splits.validation, threads), fixed_classes, validation_split,
-                        listing);
+      add_class_folders(list_class_folders(*tree, splits.validation, threads), fixed_classes, false, validation_split,
+                        listing, other_forms);
+    if (!other_forms.empty())
+      listing.warnings.push_back(cat(other_forms.size(),
+                                     " folder(s) have the name of a class in another Unicode form, and are taken for "
+                                     "that class: ",
+                                     some_of(other_forms)));
     if (!splits.train.empty()) leave_out_beside(*tree, "", listing.left_out);
   }
   if (!options.validation_list.empty()) {
-    const std::vector<ListedImage> entries = read_image_list(options.validation_list);
-    listing.splits[validation_split] =
-        listed_items(entries, labels_of(entries, options.validation_list, listing.classes));
+    listing.splits[validation_split] = read_list(*tree, options.validation_list, listing.classes);
+    listing.lists[validation_split] = options.validation_list;
     check_disjoint(listing);
   }
+  if (listed) leave_out_unlisted(*tree, listing);
   if (!tree->archive().empty() && (listed || !options.validation_list.empty())) find_in_tar(*tree, listing);
   if (listing.splits[first].empty()) throw Error(cat(options.input, ": holds no images"));
   if (options.validation.value_or(0) > 0) {
@@ -225,6 +323,9 @@ ImageListing list_images(const ImagesOptions& options, int threads) {
       throw Error("--validation holds images out, but there is a validation split already", "leave --validation out");
     }
     hold_out_images(listing, options.seed, *options.validation);
+    if (listing.splits[validation_split].empty())
+      listing.warnings.push_back(cat("--validation ", *options.validation,
+                                     " held out no image, because no class has two: there is no validation split"));
   }
   return listing;
 }

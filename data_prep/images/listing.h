@@ -19,6 +19,7 @@ struct ImageItem {
   std::int32_t archive = -1;            // index in ImageListing::archives; -1: a file of its own
   std::uint64_t offset = 0, bytes = 0;  // in the archive; arrays: offset is the row
   std::string problem = {};             // why it cannot be read, if that is known already
+  std::int64_t line = 0;                // of the list that names it, on rank 0; 0: no list
 };
 
 enum SplitIndex : std::size_t { train_split, validation_split };
@@ -29,7 +30,8 @@ struct ImageListing {
   std::vector<std::string> archives;  // paths of tar files
   ClassList classes;
   std::array<std::vector<ImageItem>, 2> splits;
-  // On rank 0 only: what is left out, and what is odd about the images that are used.
+  // On rank 0 only: the lists that name the images, what is left out, and what is odd about the images that are used.
+  std::array<std::string, 2> lists;
   LeftOuts left_out;
   std::vector<std::string> warnings;
   const char* unit = "files";  // what is counted: files, or the rows of an array

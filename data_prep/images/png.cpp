@@ -6,6 +6,7 @@
 #include <csetjmp>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -76,6 +77,19 @@ bool decode(png_structp png, png_infop info, Transfer& transfer) {
 
 bool is_png(std::span<const std::uint8_t> bytes) {
   return bytes.size() >= 8 && png_sig_cmp(bytes.data(), 0, 8) == 0;
+}
+
+bool png_has_alpha(std::span<const std::uint8_t> bytes) {
+  constexpr std::size_t signature = 8, colour_type = 25, frame = 12;  // bytes; a chunk's frame: length, type, checksum
+  if (bytes.size() <= colour_type) return false;
+  if ((bytes[colour_type] & PNG_COLOR_MASK_ALPHA) != 0) return true;
+  for (std::size_t at = signature; at + frame <= bytes.size();) {
+    const std::string_view type(reinterpret_cast<const char*>(bytes.data()) + at + 4, 4);
+    if (type == "tRNS") return true;
+    if (type == "IDAT") return false;
+    at += frame + png_get_uint_32(bytes.data() + at);
+  }
+  return false;
 }
 
 Image decode_png(std::span<const std::uint8_t> bytes) {

@@ -116,7 +116,8 @@ ImageRecord make_record(FoundImage found, const RecordOptions& options, bool dec
   } else if (is_png(found.bytes)) {
     image = decode_png(found.bytes);
     orientation = png_orientation(found.bytes);
-    convert("PNG");
+    record.with_alpha = png_has_alpha(found.bytes);
+    convert(record.with_alpha ? "PNG with alpha" : "PNG");
   } else if (is_jpeg(found.bytes)) {
     const JpegHeader header = read_jpeg_header(found.bytes);
     record.height = header.height;

@@ -34,9 +34,10 @@ struct ImageRecord {
   std::vector<std::uint8_t> bytes;  // JPEG, or pixels u8 [height, width, channels]
   std::int64_t height = 0, width = 0, channels = 0;
   Change change = Change::none;
-  std::string why;      // the format that was converted: "PNG", "CMYK JPEG"
-  std::string warning;  // what libjpeg says about a file that it decodes nevertheless; empty without decoding
-  bool turned = false;  // EXIF says that the pixels are stored turned or mirrored
+  std::string why;          // the format that was converted: "PNG", "CMYK JPEG"
+  std::string warning;      // what libjpeg says about a file that it decodes nevertheless; empty without decoding
+  bool with_alpha = false;  // the alpha channel was dropped
+  bool turned = false;      // EXIF says that the pixels are stored turned or mirrored
 };
 
 // Makes the record of an image. If `decode` is true, the whole image is decoded, even if its header would be enough. If

@@ -6,7 +6,6 @@
 #include <ostream>
 
 #include "base/error.h"
-#include "base/files.h"
 #include "base/table.h"
 
 namespace ringtrain {
@@ -31,26 +30,32 @@ std::string labelled(const std::string& word) {
   return word + std::string(12 - word.size(), ' ');
 }
 
+struct Kind {
+  const char* name;
+  const std::vector<std::string>& lines;
+};
+
+std::array<Kind, 3> kinds_of(const ImagesReport& report) {
+  return {Kind{"broken", report.broken}, {"doubtful", report.doubtful}, {"re-encoded", report.converted}};
+}
+
 }  // namespace
 
-void print_notes(const ImagesReport& report, const std::string& notes_path, std::ostream& log) {
-  struct Kind {
-    const char* name;
-    const std::vector<std::string>& lines;
-  };
-  const Kind kinds[] = {{"re-encoded", report.converted}, {"doubtful", report.doubtful}, {"broken", report.broken}};
-  if (std::ranges::any_of(kinds, [](const Kind& kind) { return kind.lines.size() > shown_of_a_kind; })) {
-    std::string all;
-    for (const Kind& kind : kinds)
-      for (const std::string& line : kind.lines) all += cat(labelled(kind.name), line, "\n");
-    write_file_atomically(notes_path, all);
-  }
-  for (const Kind& kind : kinds) {
+std::string all_notes(const ImagesReport& report) {
+  std::string all;
+  const auto kinds = kinds_of(report);
+  if (std::ranges::none_of(kinds, [](const Kind& kind) { return kind.lines.size() > shown_of_a_kind; })) return all;
+  for (const Kind& kind : kinds)
+    for (const std::string& line : kind.lines) all += cat(labelled(kind.name), line, "\n");
+  return all;
+}
+
+void print_notes(const ImagesReport& report, const std::string& all_of_them, std::ostream& log) {
+  for (const Kind& kind : kinds_of(report)) {
     const std::size_t shown = std::min(kind.lines.size(), shown_of_a_kind);
     for (std::size_t i = 0; i < shown; ++i) log << labelled(kind.name) << kind.lines[i] << "\n";
     if (shown < kind.lines.size())
-      log << labelled(kind.name) << "... and " << kind.lines.size() - shown << " more: " << notes_path
-          << " lists all of them\n";
+      log << labelled(kind.name) << "... and " << kind.lines.size() - shown << " more: " << all_of_them << "\n";
   }
   log << std::flush;
 }
@@ -94,6 +99,10 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
         << (options.orientation == "apply" ? "and were turned upright and encoded again"
                                            : "which was not applied; --orientation apply turns them upright")
         << "\n";
+  if (report.with_alpha > 0)
+    log << "alpha       " << report.with_alpha
+        << " image(s) have an alpha channel. It is dropped: transparent parts show the colour that is stored there, "
+           "which is often black\n";
   if (report.resized > 0) log << "resized     " << with_thousands(report.resized) << "\n";
   if (!report.broken.empty()) log << "broken      " << report.broken.size() << ", left out (see the list above)\n";
   log << "mean, std   " << joined(report.mean) << "; " << joined(report.std)

@@ -1,11 +1,13 @@
 #include "data_prep/images/set_warnings.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "base/first_names.h"
+#include "base/shell_words.h"
 
 namespace ringtrain {
 
@@ -21,19 +23,33 @@ std::string counted_reasons(const std::vector<ImageNote>& notes) {
   return sorted.size() > most ? cat(text, ", and ", sorted.size() - most, " other reasons") : text;
 }
 
-std::string advice_on(const std::vector<std::string>& broken) {
-  const auto has = [&](const char* words) {
-    return std::ranges::any_of(broken, [&](const std::string& line) { return line.find(words) != std::string::npos; });
+std::string advice_on(const std::vector<ImageNote>& broken) {
+  const auto first_with = [&](std::initializer_list<const char*> words) -> std::string {
+    const auto note = std::ranges::find_if(broken, [&](const ImageNote& each) {
+      return std::ranges::any_of(words, [&](const char* word) { return each.reason.starts_with(word); });
+    });
+    return note == broken.end() ? "" : note->text.substr(0, note->text.find(": " + note->reason));
   };
-  if (has("neither a JPEG nor a PNG file"))
-    return "convert other formats to PNG or JPEG first (for example with ImageMagick: magick mogrify -format png "
-           "FILES); ";
-  if (has("No such file")) return "a list has paths below INPUT; ";
+  std::string commands;
+  const std::string phone = first_with({"is HEIC", "is AVIF"});
+  const std::string other =
+      first_with({"is GIF", "is BMP", "is WebP", "is TIFF", "is PNM", "is JPEG 2000", "is JPEG XL"});
+  if (!phone.empty())
+    commands = cat(shell_command({"heif-convert", phone, phone.substr(0, phone.rfind('.')) + ".png"}),
+                   " (package libheif-examples)");
+  if (!other.empty())
+    commands += cat(commands.empty() ? "" : ", ", shell_command({"mogrify", "-format", "png", other}),
+                    " (ImageMagick; from version 7 on: magick mogrify)");
+  if (!commands.empty())
+    return cat("convert other formats to PNG or JPEG: ", commands, "; then delete the originals; ");
+  if (std::ranges::any_of(broken,
+                          [](const ImageNote& note) { return note.reason.find("No such file") != std::string::npos; }))
+    return "a list has paths below INPUT; ";
   return "";
 }
 
-void warn_of_empty_classes(const ImageListing& listing, const std::vector<SplitPlan>& plans,
-                           std::vector<std::string>& warnings) {
+void warn_of_empty_classes(const ImageListing& listing, const Examination& examination,
+                           const std::vector<SplitPlan>& plans, std::vector<std::string>& warnings) {
   const std::size_t classes = listing.classes.ids.size();
   if (classes == 1) warnings.push_back("there is only one class, so there is nothing to tell apart");
   for (const SplitPlan& plan : plans) {
@@ -53,8 +69,16 @@ void warn_of_empty_classes(const ImageListing& listing, const std::vector<SplitP
     std::vector<std::string> names;
     for (std::size_t k = 0; k < classes; ++k)
       if (!present[k]) names.push_back(cat("'", listing.classes.ids[k], "'"));
+    const auto lost = std::ranges::count_if(examination.broken, [&](const ImageNote& note) {
+      return note.split == plan.index &&
+             !present[static_cast<std::size_t>(listing.splits[note.split][note.index].label)];
+    });
     warnings.push_back(cat(empty, " of ", classes, " classes have no image in the ", plan.description.split,
-                           " split: ", first_names(names)));
+                           " split: ", first_names(names),
+                           lost == 0 ? ""
+                                     : cat("; ", lost,
+                                           " of theirs are broken. --validation counts broken images: "
+                                           "repair or remove them, and convert again")));
   }
 }
 

@@ -10,12 +10,12 @@ namespace ringtrain {
 
 // Returns "3 (is HEIC, neither a JPEG nor a PNG file), 1 (is empty (0 bytes))", the most frequent ones first.
 std::string counted_reasons(const std::vector<ImageNote>& notes);
-// Returns what helps against the reasons, with "; " at its end, or "".
-std::string advice_on(const std::vector<std::string>& broken);
+// Returns what helps against the reasons, with "; " at its end, or "". Commands name the first file of their kind.
+std::string advice_on(const std::vector<ImageNote>& broken);
 
-// Names the classes that have no image in a split that has images.
-void warn_of_empty_classes(const ImageListing& listing, const std::vector<SplitPlan>& plans,
-                           std::vector<std::string>& warnings);
+// Names the classes that have no image in a split that has images, and says whether they lost them as broken ones.
+void warn_of_empty_classes(const ImageListing& listing, const Examination& examination,
+                           const std::vector<SplitPlan>& plans, std::vector<std::string>& warnings);
 
 // Counts images that are stored with the same bytes under another label or in the other split.
 void warn_of_same_images(const ImageListing& listing, const Examination& examination,

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/shell_words.h"
 
 namespace ringtrain {
 namespace {
@@ -46,7 +47,7 @@ void skip_wrappers(FileTree& tree, const ClassList& classes) {
   }
 }
 
-SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes) {
+SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes, const std::string& out) {
   const FolderContent top = content_of(tree, "");
   std::vector<std::string> named[3], others;
   for (const std::string& name : top.folders) {
@@ -72,7 +73,8 @@ SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes) 
                   cat("if '", name, "' is a class, give --split train, or --class-list FILE with all classes; if it ",
                       "is not, move it away"));
     throw Error(cat(tree.root(), ": has ", name, "/ but no train/"),
-                cat("give both, or convert it alone: images ", tree.root(), name, " --split validation"));
+                cat("give both, or convert it alone: ", shell_command({"ringtrain-data", "images", tree.root() + name,
+                                                                       "--split", "validation", "--out", out})));
   }
   for (const std::string& name : testing) {
     const std::uint64_t count = count_files(tree, name);
@@ -80,14 +82,22 @@ SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes) 
       leave_out(found.left_out,
                 cat("file(s) in ", name, "/, which is neither training nor validation data",
                     holds_classes(content_of(tree, name))
-                        ? cat(" (to validate on it: images ", tree.root(), name, " --split validation)")
+                        ? cat(" (to validate on it: ",
+                              shell_command({"ringtrain-data", "images", tree.root() + name, "--split", "validation",
+                                             "--out", out + "-test"}),
+                              "; --class-list FILE, given to both conversions, keeps the labels the same)")
                         : " (it has no folder per class)"),
                 "", count);
   }
   for (const std::string& name : others) {
     const std::uint64_t count = count_files(tree, name);
     if (count > 0)
-      leave_out(found.left_out, cat("file(s) in ", name, "/, which lies beside ", found.train, "/"), "", count);
+      leave_out(found.left_out,
+                cat("file(s) in ", name, "/, which lies beside ", found.train, "/",
+                    found.validation.empty() && holds_classes(content_of(tree, name))
+                        ? " (if this is the validation split, rename it to val)"
+                        : ""),
+                "", count);
   }
   return found;
 }

@@ -18,8 +18,9 @@ struct SplitFolders {
 void skip_wrappers(FileTree& tree, const ClassList& classes);
 
 // Folders that are called like classes of the list are classes. Throws Error if the names contradict each other: two
-// training splits, a validation split without a training split, a split in the same folder as classes.
-SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes);
+// training splits, a validation split without a training split, a split in the same folder as classes. `out` is the
+// prefix of the data set, for the advice.
+SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes, const std::string& out);
 
 // Throws Error if the classes look like splits or parts of a data set: all of them hold the same folders, or there is
 // only one and it holds folders, or the splits lie in the classes.

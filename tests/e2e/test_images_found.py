@@ -63,6 +63,7 @@ def test_names_of_splits_are_known_in_any_case(tmp_path, train, validation, test
     assert len(stored(tmp_path / "set-train")) == 4 and "classes     2, 2 to 2" in said
     assert f"validation  {'4 images' if validation else 'none'}" in said
     if test:
+        assert f"ringtrain-data images {tmp_path}/in/{test} --split validation --out {tmp_path}/set-test; --class-list" in said
         assert f"left out    4 file(s) in {test}/, which is neither training nor validation data" in said
         assert f"files       {12 if validation else 8} found = {8 if validation else 4} used + 0 broken + 4 left out" in said
 
@@ -173,7 +174,9 @@ def test_all_endings_of_jpeg_are_read_and_other_formats_are_counted(tmp_path):
         (tmp_path / "in/a" / name).write_bytes(b"\0\0\0\x18ftypheic" + bytes(20))
     picture(tmp_path / "in/b/z.bmp")
     said = bad(tmp_path / "in", "--out", tmp_path / "set", "--force")
-    assert "3 of 11 images cannot be used" in said and "magick mogrify -format png" in said
+    assert "3 of 11 images cannot be used" in said
+    assert f"heif-convert {tmp_path}/in/a/x.heic {tmp_path}/in/a/x.png (package libheif-examples)" in said
+    assert f"mogrify -format png {tmp_path}/in/b/z.bmp (ImageMagick" in said and "then delete the originals" in said
     assert "2 (is HEIC, neither a JPEG nor a PNG file), 1 (is BMP, neither a JPEG nor a PNG file)" in said
     said = good(tmp_path / "in", "--out", tmp_path / "set", "--force", "--broken", "skip")
     assert "files       11 found = 8 used + 3 broken + 0 left out" in said
@@ -270,6 +273,7 @@ def test_classes_without_images_and_equal_images_are_named(tmp_path):
         tmp_path / "in", "--out", tmp_path / "same", "--broken", "skip")
     (tmp_path / "list.txt").write_text("a/0.jpg 1\r\na/1.jpg 3\r\n")
     said = good(tmp_path / "in", "--list", tmp_path / "list.txt", "--out", tmp_path / "list")
+    assert "left out    6 image(s) that no list names, such as a/2.jpg" in said and "files       8 found = 2 used" in said
     assert "warning     2 of 4 classes have no image in the train split: '0', '2'" in said
     picture(tmp_path / "cases/Cat/0.jpg")
     picture(tmp_path / "cases/cat/1.jpg")
@@ -277,27 +281,104 @@ def test_classes_without_images_and_equal_images_are_named(tmp_path):
         tmp_path / "cases", "--out", tmp_path / "cases-set")
 
 
+def test_labels_with_blanks_in_a_list_need_tabs(tmp_path):
+    for name in "0.jpg", "1.jpg":
+        picture(tmp_path / "in" / name)
+    (tmp_path / "list.txt").write_text("0.jpg Birnen reif\n1.jpg Birnen\n")
+    said = bad(tmp_path / "in", "--list", tmp_path / "list.txt", "--out", tmp_path / "set")
+    assert "list.txt, line 1: " in said and "the label seems to be 'Birnen reif'" in said and "a tab between path and label" in said
+    (tmp_path / "classes.txt").write_text("Birnen reif\n\u00c4pfel\n")
+    picture(tmp_path / "folders/Birnen reif/0.jpg")
+    said = bad(tmp_path / "folders", "--class-list", tmp_path / "classes.txt", "--out", tmp_path / "set")
+    assert "the id 'Birnen', which has no folder, but there is a folder 'Birnen reif'" in said and "a tab between id and name" in said
+
+
+def test_a_listed_file_that_is_missing_is_named_with_its_line(tmp_path):
+    picture(tmp_path / "in/0.jpg")
+    (tmp_path / "list.txt").write_text("0.jpg 0\n9.jpg 1\n")
+    done = data("images", tmp_path / "in", "--list", tmp_path / "list.txt", "--out", tmp_path / "set")
+    assert done.returncode == 1 and re.search(r"9.jpg: cannot open: .*\(.*list.txt, line 2\)", done.stdout), done
+
+
+@pytest.mark.parametrize("folders, options, says", [
+    (["Training/cat", "Training/dog", "Validierung/cat", "Validierung/dog"], [], "rename it to val"),
+    (["cat", "dog"], ["--validation", "0.2"], "warning     --validation 0.2 held out no image, because no class has two"),
+])
+def test_a_validation_split_that_is_missing_is_said(tmp_path, folders, options, says):
+    for folder in folders:
+        picture(tmp_path / "in" / folder / "0.jpg")
+    assert says in good(tmp_path / "in", "--out", tmp_path / "set", *options)
+
+
+def test_a_class_that_loses_its_validation_images_as_broken_ones_is_explained(tmp_path):
+    for name in "cat", "dog":
+        for number in range(4):
+            picture(tmp_path / "in" / name / f"{number}.jpg")
+    good(tmp_path / "in", "--out", tmp_path / "whole", "--validation", "0.25")
+    for key in stored(tmp_path / "whole-validation"):
+        if key.startswith("cat"):
+            (tmp_path / "in" / key).write_bytes(b"")
+    said = good(tmp_path / "in", "--out", tmp_path / "set", "--validation", "0.25", "--broken", "skip")
+    assert "have no image in the validation split: 'cat'; 1 of theirs are broken. --validation counts broken images" in said
+
+
+def test_zip_archives_are_named(tmp_path):
+    for path in tmp_path / "pets.zip", tmp_path / "in/pets.zip", tmp_path / "pets":
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"PK\x03\x04" + bytes(60))
+        said = bad(path if path.parent == tmp_path else path.parent, "--out", tmp_path / "set")
+        assert f"{path}: is a ZIP archive" in said and f"unzip {path} -d FOLDER" in said
+
+
+@pytest.mark.parametrize("splits, says", [([""], "remove the folder, or"), (["train/", "val/"], "from both splits")])
+def test_an_empty_class_folder_is_to_be_removed(tmp_path, splits, says):
+    for split in splits:
+        picture(tmp_path / "in" / split / "cat/0.jpg")
+        (tmp_path / "in" / split / "dog").mkdir()
+    assert says in bad(tmp_path / "in", "--out", tmp_path / "new/set") and not (tmp_path / "new").exists()
+
+
+def test_pictures_with_alpha_are_counted(tmp_path):
+    for name, mode in ("a", "RGBA"), ("b", "LA"), ("c", "RGB"), ("d", "P"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        Image.new(mode, (8, 8)).save(tmp_path / "in" / name / "0.png", **({"transparency": 0} if mode == "P" else {}))
+    said = good(tmp_path / "in", "--out", tmp_path / "set")
+    assert "alpha       3 image(s) have an alpha channel" in said and said.count(": PNG with alpha") == 3
+
+
 COMPOSED, DECOMPOSED = "caf\u00e9", unicodedata.normalize("NFD", "caf\u00e9")
 
 
-def test_class_folders_in_two_unicode_forms_are_two_classes_with_a_warning(tmp_path):
-    """They may come from a Mac and from Linux. They stay two classes, in the same order everywhere."""
+def test_class_folders_in_two_unicode_forms_are_two_classes_if_it_is_said(tmp_path):
+    """They may come from a Mac and from Linux."""
     for name in COMPOSED, DECOMPOSED, "tea":
         for number in range(4):
             picture(tmp_path / "in" / name / f"{number}.png")
-    said = good(tmp_path / "in", "--validation", "0.25", "--out", tmp_path / "set")
-    assert said.count("only in upper and lower case or in") + said.count("Unicode form") >= 1 and "3, 3 to 3 images each" in said, said
+    assert f"has two folders '{DECOMPOSED}' and '{COMPOSED}'" in bad(tmp_path / "in", "--out", tmp_path / "set")
+    (tmp_path / "classes.txt").write_text("\n".join(sorted([COMPOSED, DECOMPOSED, "tea"], key=str.encode)))
+    said = good(tmp_path / "in", "--validation", "0.25", "--out", tmp_path / "set", "--class-list", tmp_path / "classes.txt")
+    assert "3, 3 to 3 images each" in said, said
     with h5py.File(tmp_path / "set-train-00000-of-00001.h5") as file:
         assert [n.decode() for n in file["class_ids"][:]] == sorted([COMPOSED, DECOMPOSED, "tea"], key=str.encode)
     verified = data("verify", tmp_path / "set")
     assert verified.returncode == 0 and verified.stdout.count("(NFC) and once decomposed (NFD)") == 2, verified  # once for each split
 
 
-def test_the_other_split_may_not_use_the_other_unicode_form(tmp_path):
+def test_the_other_split_may_use_the_other_unicode_form(tmp_path):
     for split, name in ("train", COMPOSED), ("val", DECOMPOSED):
         for label in name, "tea":
             picture(tmp_path / "in" / split / label / "0.png")
-    assert "differs only in upper and lower case or in its Unicode form" in bad(tmp_path / "in", "--out", tmp_path / "set")
+    said = good(tmp_path / "in", "--out", tmp_path / "set")
+    assert f"warning     1 folder(s) have the name of a class in another Unicode form, and are taken for that class: '{tmp_path}/in/val/" in said
+    labels = [{unicodedata.normalize("NFC", key.split("/")[1]): label for key, (label, _) in stored(tmp_path / f"set-{split}").items()}
+              for split in ("train", "validation")]
+    assert labels[0] == labels[1] and len(labels[0]) == 2
+
+
+def test_classes_that_differ_in_blanks_only_are_named(tmp_path):
+    for name in "cat", "cat ":
+        picture(tmp_path / "in" / name / "0.jpg")
+    assert "the classes 'cat' and 'cat ' differ only in" in good(tmp_path / "in", "--out", tmp_path / "set")
 
 
 def test_verify_warns_of_letters_in_two_forms(tmp_path):
