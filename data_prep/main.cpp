@@ -17,6 +17,7 @@
 #include "cluster/launcher_check.h"
 #include "cluster/on_rank_0.h"
 #include "data_prep/common/ranks.h"
+#include "data_prep/common/stop_cleanup.h"
 #include "data_prep/images/commands.h"
 #include "data_prep/text/commands.h"
 
@@ -82,6 +83,7 @@ void report(const std::exception& error) {
 }  // namespace ringtrain
 
 int main(int count, char** words) {
+  ringtrain::clean_up_when_stopped();
   ringtrain::report_file_limits();
   try {
     return ringtrain::run({words + 1, words + count});

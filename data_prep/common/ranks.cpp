@@ -11,6 +11,7 @@
 #include "cluster/launcher_check.h"
 #include "cluster/mpi_check.h"
 #include "cluster/slurm_job.h"
+#include "data_prep/common/stop_cleanup.h"
 
 namespace ringtrain {
 namespace {
@@ -70,6 +71,7 @@ Ranks::Ranks() {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  if (rank_ > 0) leave_stop_message_to_first();
   check_ranks(size_, launched_tasks());
   threads_ = threads_beside_others();
 }

@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "base/random.h"
 #include "data/shard_header.h"
+#include "data_prep/common/stop_cleanup.h"
 
 namespace ringtrain {
 namespace {
@@ -60,6 +61,26 @@ ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t sha
   return {first, first + each + (shard < longer)};
 }
 
+MadeFolders::~MadeFolders() {
+  std::error_code not_empty;
+  while (!made_.empty()) {
+    fs::remove(made_.back(), not_empty);
+    made_.pop_back();
+  }
+}
+
+void MadeFolders::make(const std::string& path) {
+  std::error_code failed;
+  std::vector<std::string> missing;
+  for (fs::path folder = path; !folder.empty() && !fs::exists(folder, failed); folder = folder.parent_path())
+    missing.insert(missing.begin(), folder.string());
+  made_.insert(made_.end(), missing.begin(), missing.end());
+  for (const std::string& folder : missing) remove_if_stopped(folder);
+  if (!path.empty()) fs::create_directories(path, failed);
+  if (failed)
+    throw Error(cat(path, ": cannot make the folder: ", failed.message()), advice_for_writing(failed.value(), path));
+}
+
 OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool resume) : prefixes_(std::move(prefixes)) {
   for (const std::string& prefix : prefixes_) {
     const fs::path folder = fs::path(prefix).parent_path();
@@ -67,12 +88,7 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool res
     if (name.starts_with("-") || name.starts_with(".-") || name.starts_with("..-"))
       throw Error(cat("--out ends in a folder, expected the beginning of the files' names after it"),
                   "for example --out data_prep/data/names");
-    if (folder.empty()) continue;
-    std::error_code failed;
-    fs::create_directories(folder, failed);
-    if (failed)
-      throw Error(cat(folder.string(), ": cannot make the folder: ", failed.message()),
-                  advice_for_writing(failed.value(), folder.string()));
+    folders_.make(folder.string());
   }
   if (const std::vector<std::string> existing = matching(false); !existing.empty() && !force && !resume) {
     throw Error(cat(existing.front(), ": exists already"), "choose another --out, or overwrite it with --force");
@@ -90,6 +106,7 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool res
       unlock(false);
       throw Error(cat(prefix, ": another conversion is writing here"), "wait for it, or choose another --out");
     }
+    remove_if_stopped(prefix + ".lock");
   }
   if (resume) return;
   for (const std::string& left_over : matching(true)) fs::remove(left_over);
@@ -100,6 +117,7 @@ void OutputFiles::unlock(bool held) {
   for (std::size_t i = 0; i < locks_.size(); ++i) {
     if (locks_[i] < 0) continue;
     if (held) ::unlink((prefixes_[i] + ".lock").c_str());
+    keep_if_stopped(prefixes_[i] + ".lock");
     ::close(locks_[i]);
   }
   locks_.clear();
@@ -131,6 +149,7 @@ std::vector<std::string> OutputFiles::matching(bool temporary) const {
 
 std::string OutputFiles::add(const std::string& final_path) {
   finals_.push_back(final_path);
+  remove_if_stopped(final_path + temporary_suffix);
   return final_path + temporary_suffix;
 }
 

@@ -41,9 +41,22 @@ struct ShardRange {
 };
 ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t shard);
 
+// Folders that a conversion made. The destructor removes those that are empty.
+class MadeFolders {
+ public:
+  MadeFolders() = default;
+  ~MadeFolders();
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+  void make(const std::string& path);  // with the folders above it; throws Error
+
+ private:
+  std::vector<std::string> made_;  // a folder comes after the folders above it
+};
+
 // The files of a conversion. Until commit() they have temporary names. Without commit() the destructor removes the
-// files that were given to add(). A conversion of images gives its shards to add() only just before commit(). After an
-// error, its finished shards therefore stay for --resume.
+// files that were given to add(), and so does a signal that stops the program. A conversion of images gives its shards
+// to add() only just before commit(). After an error, its finished shards therefore stay for --resume.
 class OutputFiles {
  public:
   // Removes the files that an interrupted conversion left. With `resume` all files stay, so that the caller can use
@@ -61,6 +74,7 @@ class OutputFiles {
 
  private:
   void unlock(bool held);
+  MadeFolders folders_;  // is destroyed after the locks in the folders are removed
   std::vector<std::string> prefixes_, finals_;
   std::vector<int> locks_;  // lock files <prefix>.lock, which keep a second conversion out
   bool committed_ = false;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "data/shard_header.h"
 #include "data_prep/common/parallel.h"
+#include "data_prep/common/stop_cleanup.h"
 
 namespace ringtrain {
 namespace {
@@ -46,6 +47,26 @@ std::vector<ShardRange> runs_of(const std::vector<std::uint64_t>& offsets) {
   }
   return runs;
 }
+
+// Removes a file that was not finished, after an error or a signal.
+class UnfinishedFile {
+ public:
+  explicit UnfinishedFile(std::string path) : path_(std::move(path)) { remove_if_stopped(path_); }
+  ~UnfinishedFile() {
+    std::error_code ignored;
+    if (!is_finished_) std::filesystem::remove(path_, ignored);
+  }
+  UnfinishedFile(const UnfinishedFile&) = delete;
+  UnfinishedFile& operator=(const UnfinishedFile&) = delete;
+  void keep() {
+    keep_if_stopped(path_);
+    is_finished_ = true;
+  }
+
+ private:
+  std::string path_;
+  bool is_finished_ = false;
+};
 
 class RecordReader {
  public:
@@ -130,6 +151,7 @@ void write_shards(const SplitPlan& plan, const ImageSetDescription& set, const R
       continue;
     }
     std::filesystem::remove(path);
+    UnfinishedFile unfinished(path);
     const ImageColumns columns = columns_of(plan, range, listing, examination);
     ImageShardWriter writer(split, set, shard, path, columns);
     const std::vector<ShardRange> runs = runs_of(columns.offsets);
@@ -147,6 +169,7 @@ void write_shards(const SplitPlan& plan, const ImageSetDescription& set, const R
       progress.add(run.last - run.first);
     });
     writer.finish();
+    unfinished.keep();
   }
 }
 

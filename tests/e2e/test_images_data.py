@@ -97,11 +97,38 @@ def test_broken_images_end_all_ranks_and_nothing_is_written(images, tmp_path):
     assert result.returncode != 0
     assert "2 of 87 images cannot be used" in result.stderr
     assert "ant 3.png: PNG: " in result.stdout and "wasp 0.png: is empty (0 bytes)" in result.stdout
-    assert not list((tmp_path / "out").glob("*.h5*"))
+    assert "re-encoded" not in result.stdout and not (tmp_path / "out").exists()
     result = data("images", source, "--out", tmp_path / "out" / "set", "--broken", "skip", ranks=3)
     assert result.returncode == 0, result
     assert "train       71 images" in result.stdout and "broken      2, left out" in result.stdout
     assert data("verify", tmp_path / "out" / "set").returncode == 0
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_no_unfinished_file_and_says_so(images, tmp_path, stop):
+    process = subprocess.Popen([str(w) for w in [CONVERTER, "images", images, "--shards", 72, "--threads", 1, "--out", tmp_path / "out" / "set"]],
+                               env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/*.tmp")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(stop)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + stop and f"ringtrain-data: stopped by {stop.name}" in said, (process.returncode, said)
+    assert not list(tmp_path.glob("out/*.lock"))
+    for path in tmp_path.glob("out/*.tmp"):  # finished ones stay for --resume
+        with h5py.File(path) as file:
+            assert file.attrs["complete"] == 1
+
+
+@pytest.mark.parametrize("kind", ["images", "names"])
+def test_a_file_that_may_not_grow_leaves_nothing(images, tmp_path, kind):
+    (tmp_path / "names.txt").write_text("\n".join(f"{a}{b}" for a in "bcdfghklmn" for b in ("ella", "ax", "una", "ex", "ine", "oris")))
+    source = images if kind == "images" else tmp_path / "names.txt"
+    done = subprocess.run(["bash", "-c", 'ulimit -f 8; exec "$0" "$@"', CONVERTER, kind, source, "--out", tmp_path / "out" / "set"],
+                          env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.count("error:") == 1 and "ulimit -f" in done.stderr, done
+    assert not (tmp_path / "out").exists(), list((tmp_path / "out").iterdir())
 
 
 def test_ten_of_a_kind_are_listed_and_all_are_in_a_file(images, tmp_path):
@@ -120,7 +147,7 @@ def test_ten_of_a_kind_are_listed_and_all_are_in_a_file(images, tmp_path):
     assert [line.split(":")[0].split("/", 1)[-1] for line in listed if line.startswith("broken")] == \
         [str(path).split("/", 1)[-1] for path in broken]
     kinds = [line.split()[0] for line in listed]
-    assert kinds == sorted(kinds, reverse=True)  # the broken ones come last
+    assert kinds == sorted(kinds)  # the broken ones come first
 
 
 def test_real_tar_files_give_the_records_of_the_folders(images, tmp_path):
