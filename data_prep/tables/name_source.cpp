@@ -126,9 +126,8 @@ NameTableInfo for_each_name(const NameSource& source, const NameUser& user) {
   const bool tabs = lower.ends_with(".tsv") || lower.ends_with(".tab");
   const bool named_as_table = tabs || lower.ends_with(".csv") || lower.ends_with(".psv");
   const bool one_name_a_line = source.separator == "none";
-  const bool is_table =
-      named_as_table || !source.column.empty() || !source.has_header || source.header_line > 0 ||
-      (!source.separator.empty() && !one_name_a_line);
+  const bool is_table = named_as_table || !source.column.empty() || !source.has_header || source.header_line > 0 ||
+                        (!source.separator.empty() && !one_name_a_line);
   LineReader lines(source.path == "-" ? std::cin : file, shown_path(source.path),
                    is_table ? longest_table_line : longest_line, source.rerun);
   return is_table ? read_table(lines, source, tabs, user) : read_lines(lines, !one_name_a_line, user);

@@ -16,11 +16,11 @@
 namespace ringtrain {
 
 struct NameSource {
-  std::string path;        // "-": standard input
-  std::string column;      // not empty: a table; empty: a table when the path ends in .csv, .tsv, .tab or .psv
-  std::string separator;   // as in separator_of(); not empty: a table; empty: it is guessed
-  bool has_header = true;  // false: a table whose first line is a record
-  bool has_quotes = true;  // false: quotation marks are letters
+  std::string path;              // "-": standard input
+  std::string column;            // not empty: a table; empty: a table when the path ends in .csv, .tsv, .tab or .psv
+  std::string separator;         // as in separator_of(); not empty: a table; empty: it is guessed
+  bool has_header = true;        // false: a table whose first line is a record
+  bool has_quotes = true;        // false: quotation marks are letters
   std::int64_t header_line = 0;  // the lines above it are skipped; 0: the first line, unless it looks like a title
   std::vector<std::string> rerun = {};  // the words of a command that reads another file in the same way
 };

@@ -193,9 +193,8 @@ void check_is_no_table(LineReader& lines) {
     bool has_name = false;
     for (const Record& record : records) {
       ++widths[record.fields.size()];
-      has_name = has_name || std::ranges::any_of(record.fields, [](const std::string& field) {
-                   return is_column_name(field, "");
-                 });
+      has_name = has_name ||
+                 std::ranges::any_of(record.fields, [](const std::string& field) { return is_column_name(field, ""); });
     }
     const std::size_t several = records.size() - widths[1];
     if (records.size() < 2 || 2 * several <= records.size()) continue;

@@ -63,7 +63,7 @@ std::size_t symbols_in(std::string_view name) {
 
 // What Excel writes for a cell whose formula has no value, in English and in German.
 bool is_spreadsheet_error(std::string_view name) {
-  constexpr std::array words = {"#NV",     "#N/A",   "#WERT!", "#VALUE!", "#REF!",  "#BEZUG!",
+  constexpr std::array words = {"#NV",    "#N/A",    "#WERT!", "#VALUE!", "#REF!", "#BEZUG!",
                                 "#NAME?", "#DIV/0!", "#NUM!",  "#ZAHL!",  "#NULL!"};
   return std::ranges::find(words, name) != words.end();
 }

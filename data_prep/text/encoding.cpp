@@ -19,9 +19,10 @@ struct Format {
 constexpr std::string_view save_as_csv = "open it in a spreadsheet program and save it as CSV (UTF-8)";
 constexpr std::string_view save_as_text = "write it as UTF-8 text first";
 constexpr std::array formats = {
-    Format{"PK\x03\x04"sv, "a ZIP archive, such as .xlsx, .ods, .docx or .epub",
-           "open it in the program that made it, and save it as CSV (UTF-8) or as plain text; if its name ends in .zip: "
-           "unzip FILE -d FOLDER"},
+    Format{
+        "PK\x03\x04"sv, "a ZIP archive, such as .xlsx, .ods, .docx or .epub",
+        "open it in the program that made it, and save it as CSV (UTF-8) or as plain text; if its name ends in .zip: "
+        "unzip FILE -d FOLDER"},
     Format{"\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1"sv, "an old Excel or Word file", save_as_csv},
     Format{"\x1F\x8B"sv, "compressed (gzip)", "unpack it first: gzip -d"},
     Format{"BZh"sv, "compressed (bzip2)", "unpack it first: bzip2 -d"},

@@ -71,7 +71,10 @@ std::string plain_form(std::string_view text, FormChanges& changes) {
   const std::string_view trimmed = trim(visible);
   const std::string spaced = with_plain_spaces(trimmed);
   const std::string result = composed(spaced);
-  changes = {.composed = result != spaced, .invisible = visible != text, .spaces = spaced != trimmed, .trimmed = trimmed != visible};
+  changes = {.composed = result != spaced,
+             .invisible = visible != text,
+             .spaces = spaced != trimmed,
+             .trimmed = trimmed != visible};
   return result;
 }
 

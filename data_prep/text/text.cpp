@@ -199,7 +199,8 @@ TextReport convert_text(const TextOptions& options, std::ostream& log) {
   OutputFiles files({options.out + "-train", options.out + "-validation"}, options.force);
   std::string text = read_all(options.input);
   TextChanges changes;
-  if (options.alphabet == "auto") changes = make_plain(text, shown_path(options.input), {"ringtrain-data", "text", "--out", options.out});
+  if (options.alphabet == "auto")
+    changes = make_plain(text, shown_path(options.input), {"ringtrain-data", "text", "--out", options.out});
   const Alphabet alphabet = alphabet_of(text, options.alphabet, options.input);
   std::vector<std::uint8_t> ids;
   ids.reserve(text.size());
