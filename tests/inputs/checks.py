@@ -91,7 +91,7 @@ def content_of(prefix):
 
 
 def left_behind(prefix):
-    return [path.name for path in prefix.parent.glob(f"{prefix.name}*") if not path.name.endswith("-notes.txt")] if prefix.parent.exists() else []
+    return [path.name for path in prefix.parent.glob(f"{prefix.name}*")] if prefix.parent.exists() else []
 
 
 def of_the_training(prefix, place, draw, what):

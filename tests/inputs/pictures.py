@@ -276,7 +276,7 @@ def lists(f):
         packed = f.folder / "listed.tar"
         with tarfile.open(packed, "w") as tar:
             tar.add(f.root, ".")
-        return Made(words, wanted=Pictures(records, [str(i) for i in range(len(labels))], 6), found=len(used),
+        return Made(words, wanted=Pictures(records, [str(i) for i in range(len(labels))], 6), found=len(paths),
                     twin=["images", str(packed), "--list", str(listed)]), kind
     return Made(words, REFUSED, says=says, named="no/such.jpg" if kind == "missing" else "list.txt"), kind
 
