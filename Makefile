@@ -114,7 +114,7 @@ CUDA_OBJECTS := $(call single_objects,$(CUDA_SOURCES)) $(CUDA_KERNELS:src/%=buil
 LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(CUDA_PATTERNS),$(call sources,src))
 DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% $(SHARED_SOURCES),$(LIBRARY_SOURCES))
 
-INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(UTF8PROC_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
+INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(ZLIB_CFLAGS) $(UTF8PROC_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
 # Code that computes no tensors is compiled with -O1, which takes less time.
 COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% build/unity/src_$(f)-%) \
   data_prep/% build/unity/data_prep% $(foreach f,unit mpi gpu fuzz,tests/$(f)/% build/unity/tests_$(f)-%)
@@ -126,7 +126,7 @@ LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o,$^)
 # bin/libringtrain-cuda.so calls functions of the program that opens it. So the program has all of the library's, and
 # exports them.
 LINK_FOR_CUDA = $(LINK) $(filter-out build/libringtrain.a,$(filter %.a,$^)) -rdynamic -Wl,--whole-archive build/libringtrain.a -Wl,--no-whole-archive
-DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(UTF8PROC_LIBS) $(MPI_LIBS) -lpthread
+DATA_LIBRARIES = $(HDF5_LIBS) $(JPEG_LIBS) $(PNG_LIBS) $(ZLIB_LIBS) $(UTF8PROC_LIBS) $(MPI_LIBS) -lpthread
 LIBRARIES = $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES) -ldl -lrt
 
 .PHONY: programs cuda

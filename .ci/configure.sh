@@ -94,6 +94,10 @@ find_library PNG_HOME png.h png libpng-dev libpng libpng
 png_cflags=$cflags png_libs=$libs
 png_version=$(macro PNG_LIBPNG_VER_STRING png.h $cflags)
 
+find_library ZLIB_HOME zlib.h z zlib1g-dev zlib-ng zlib zlib
+zlib_cflags=$cflags zlib_libs=$libs
+zlib_version=$(macro ZLIB_VERSION zlib.h $cflags)
+
 find_library UTF8PROC_HOME utf8proc.h utf8proc libutf8proc-dev utf8proc libutf8proc
 utf8proc_cflags=$cflags utf8proc_libs=$libs
 utf8proc_version=$(macro UTF8PROC_VERSION_MAJOR.UTF8PROC_VERSION_MINOR.UTF8PROC_VERSION_PATCH utf8proc.h $cflags)
@@ -140,6 +144,8 @@ JPEG_CFLAGS := $jpeg_cflags
 JPEG_LIBS := $jpeg_libs
 PNG_CFLAGS := $png_cflags
 PNG_LIBS := $png_libs
+ZLIB_CFLAGS := $zlib_cflags
+ZLIB_LIBS := $zlib_libs
 UTF8PROC_CFLAGS := $utf8proc_cflags
 UTF8PROC_LIBS := $utf8proc_libs
 JSON_CFLAGS := $json_cflags
@@ -158,6 +164,7 @@ cat << END
   oneDNN     $dnnl_version
   libjpeg    turbo $jpeg_version
   libpng     $png_version
+  zlib       $zlib_version
   utf8proc   $utf8proc_version
   JSON       nlohmann $json_version
   CLI11      $cli11_version

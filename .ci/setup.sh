@@ -4,7 +4,7 @@
 #   .ci/setup.sh study    also the reports of studies
 #   .ci/setup.sh [all]    also the tests, and the build of the library for GPUs where CUDA is
 set -u
-packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml-cpp-dev libdnnl-dev libjpeg-dev libpng-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev
+packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml-cpp-dev libdnnl-dev libjpeg-dev libpng-dev zlib1g-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev
   wamerican python3 python3-numpy python3-matplotlib"
 for_studies="python3-scipy python3-h5py python3-yaml"
 for_tests="libgtest-dev hdf5-tools python3-pytest lmod" # with Lmod a test loads the installed module
@@ -57,9 +57,9 @@ fi
 echo "These Debian packages are not installed, and there is no apt-get with root or sudo here:"
 echo "  $(echo $missing)"
 echo "Install them (sudo apt-get install ...), or use what your site has:"
-echo "  modules  module load gcc openmpi hdf5 yaml-cpp onednn libjpeg-turbo libpng utf8proc nlohmann-json cli11 googletest python"
-echo "  spack    spack load gcc openmpi hdf5 yaml-cpp onednn libjpeg-turbo libpng utf8proc nlohmann-json cli11 googletest py-matplotlib py-h5py py-pyyaml py-pytest"
-echo "  or set MPI_HOME, HDF5_HOME, YAML_CPP_HOME, DNNL_HOME, JPEG_HOME, PNG_HOME, UTF8PROC_HOME, JSON_HOME, CLI11_HOME, GTEST_HOME to their folders."
+echo "  modules  module load gcc openmpi hdf5 yaml-cpp onednn libjpeg-turbo libpng zlib utf8proc nlohmann-json cli11 googletest python"
+echo "  spack    spack load gcc openmpi hdf5 yaml-cpp onednn libjpeg-turbo libpng zlib utf8proc nlohmann-json cli11 googletest py-matplotlib py-h5py py-pyyaml py-pytest"
+echo "  or set MPI_HOME, HDF5_HOME, YAML_CPP_HOME, DNNL_HOME, JPEG_HOME, PNG_HOME, ZLIB_HOME, UTF8PROC_HOME, JSON_HOME, CLI11_HOME, GTEST_HOME to their folders."
 echo "Looking for the libraries themselves:"
 probe=$(mktemp)
 trap 'rm -f "$probe"' EXIT

@@ -25,7 +25,7 @@ namespace ringtrain {
 namespace {
 
 constexpr const char* ranks_text =
-    R"(images and import share their work among the ranks of a job. For the other commands, rank 0 does all the work. With --verbose, which any command takes, an error also says where in the code it was thrown.)";
+    R"(images, import and idx share their work among the ranks of a job. For the other commands, rank 0 does all the work. With --verbose, which any command takes, an error also says where in the code it was thrown.)";
 constexpr const char* files_text =
     R"(A data set is PREFIX-train-00000-of-00002.h5 and so on, and PREFIX-validation-00000-of-00002.h5 and so on. data_prep/README.md describes the files.)";
 
@@ -38,7 +38,7 @@ int run(std::vector<std::string> words) {
   CommandLine program("ringtrain-data", "makes and checks data sets for ringtrain");
   program.add_section("Files", files_text);
   program.add_section("Ranks", ranks_text);
-  const std::vector<DataCommand> commands = {declare_images(program), declare_import(program), declare_names(program),
+  const std::vector<DataCommand> commands = {declare_images(program), declare_import(program), declare_idx(program), declare_names(program),
                                              declare_text(program), declare_verify(program)};
   if (words.empty()) {
     std::cerr << program.help();

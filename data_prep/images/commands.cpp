@@ -8,6 +8,7 @@
 #include "data_prep/common/ranks.h"
 #include "data_prep/images/array_import.h"
 #include "data_prep/images/convert.h"
+#include "data_prep/images/idx_import.h"
 
 namespace ringtrain {
 namespace {
@@ -126,6 +127,30 @@ DataCommand declare_import(CommandLine& program) {
             o->input = one_input(c, o->words);
             const Ranks ranks;
             import_arrays(*o, ranks, std::cout);
+            return 0;
+          }};
+}
+
+DataCommand declare_idx(CommandLine& program) {
+  CLI::App& c = program.add(
+      "idx",
+      "Turns a pair of IDX files, such as MNIST's and Fashion-MNIST's, into a data set. IMAGES holds u8 pixels (N, H, W) "
+      "or (N, H, W, C), LABELS whole numbers (N) from 0. Both may be compressed by gzip. The files of the test split are "
+      "converted with the same --out and --split validation.");
+  struct Typed : IdxOptions {
+    std::vector<std::string> words;
+  };
+  const auto o = std::make_shared<Typed>();
+  o->encoding = "raw";
+  add_operands(c, o->words, "IMAGES LABELS");
+  add_image_options(c, *o, "raw or jpeg [raw]");
+  return {&c, true, [o, &c] {
+            if (o->words.size() != 2)
+              throw Error(cat("ringtrain-data idx: expected IMAGES LABELS, found ", o->words.size(), " file(s)"),
+                          "ringtrain-data idx --help");
+            o->images = o->words[0], o->labels = o->words[1];
+            const Ranks ranks;
+            import_idx(*o, ranks, std::cout);
             return 0;
           }};
 }

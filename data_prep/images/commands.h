@@ -7,5 +7,6 @@ namespace ringtrain {
 
 DataCommand declare_images(CommandLine& program);
 DataCommand declare_import(CommandLine& program);
+DataCommand declare_idx(CommandLine& program);
 
 }  // namespace ringtrain

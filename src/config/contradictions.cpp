@@ -298,6 +298,14 @@ std::optional<Contradiction> model_contradiction(const Experiment& e) {
     return {{{"model.stride_in", "model.depth"},
              cat(statement("model.stride_in", e), " but ", statement("model.depth", e),
                  "; 1x1 may be set only with bottlenecks: model.depth 50, 101 or 152")}};
+  if (model.kind == "cnn" && model.kernel % 2 == 0)
+    return {{{"model.kernel"}, cat(statement("model.kernel", e), ", expected an odd number")}};
+  if (model.kind == "cnn" && model.channels.empty())
+    return {{{"model.channels"}, cat(statement("model.channels", e), ", expected at least one convolution")}};
+  if (model.kind == "mlp" && model.widths.empty())
+    return {{{"model.widths"},
+             cat(statement("model.kind", e), " but ", statement("model.widths", e),
+                 ", expected at least one hidden layer, such as [800]")}};
   if (model.initial == "truncated_normal" && model.kind == "char_lstm")
     return {{{"model.initial", "model.kind"},
              cat(statement("model.initial", e), " but ", statement("model.kind", e), ", expected he or uniform")}};

@@ -26,12 +26,15 @@ struct RunPoint {
 };
 
 struct ModelConfig {
-  std::string kind = "char_lstm";  // char_lstm | resnet | alexnet | cnn
+  std::string kind = "char_lstm";  // char_lstm | resnet | alexnet | cnn | mlp
   std::int64_t hidden = 128;       // char_lstm: units per layer
   std::int64_t layers = 4;         // char_lstm
   double dropout = 0.1;           // char_lstm: between layers; alexnet: before its dense layers; probability of zeroing
   std::int64_t depth = 50;        // resnet: 18 | 34 | 50 | 101 | 152
   std::int64_t width = 64;        // resnet: channels of the first stage
+  std::vector<std::int64_t> channels = {32, 64, 128};  // cnn: output channels of each convolution
+  std::int64_t kernel = 3;                             // cnn: pixels per side of every kernel; odd
+  std::vector<std::int64_t> widths;                    // cnn, mlp: units of each hidden dense layer
   std::string stem = "imagenet";  // resnet: imagenet (7 x 7 / 2 and max pooling) | small (3 x 3 / 1)
   bool zero_gamma = true;         // resnet: the last norm of every block starts at 0 (Goyal et al. 2017, section 5.1)
   std::string stride_in = "3x3";  // resnet: the convolution of a bottleneck that has the stride, 3x3 | 1x1

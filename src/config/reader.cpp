@@ -121,6 +121,18 @@ void assign(const Field& field, const Value& value, Experiment& experiment) {
     }
     return;
   }
+  if (auto* list = std::get_if<std::vector<std::int64_t>*>(&member)) {
+    if (value.kind != Value::Kind::list) refuse(value, "");
+    (*list)->clear();
+    for (const Value& item : value.items) {
+      std::int64_t number = 0;
+      if (item.kind != Value::Kind::scalar || item.quoted || !parse_integer(item.text, number) ||
+          !field.range_.holds(static_cast<double>(number)))
+        refuse(item, cat("item ", (*list)->size() + 1, " "));
+      (*list)->push_back(number);
+    }
+    return;
+  }
   if (auto* pairs = std::get_if<std::vector<EpochFactor>*>(&member)) {
     if (value.kind != Value::Kind::list) refuse(value, "");
     (*pairs)->clear();

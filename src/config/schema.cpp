@@ -26,20 +26,28 @@ std::vector<Field> make_schema() {
       .means("Number type of the matrix products. bf16 needs a processor that supports it. tf32 and fp16 need a GPU. Weights and "
              "optimizer state are always fp32."),
 
-    FIELD(model.kind).words({"char_lstm", "resnet", "alexnet", "cnn"}).also({"arch", "architecture"})
-      .means("char_lstm predicts the next character. resnet: He et al. 2015. alexnet: Krizhevsky 2014. cnn: three convolutions, for small images."),
+    FIELD(model.kind).words({"char_lstm", "resnet", "alexnet", "cnn", "mlp"}).also({"arch", "architecture"})
+      .means("char_lstm predicts the next character. resnet: He et al. 2015. alexnet: Krizhevsky 2014. cnn: convolutions with "
+             "pooling, for small images. mlp: dense layers on the pixels."),
     FIELD(model.hidden).unit("units").from(1, 65536).only_with("model.kind", {"char_lstm"})
       .also({"hidden_size", "rnn_size", "units"}).means("Width of every LSTM layer."),
     FIELD(model.layers).unit("layers").from(1, 64).only_with("model.kind", {"char_lstm"}).also({"num_layers"})
       .means("LSTM layers on top of each other."),
-    FIELD(model.dropout).fraction().only_with("model.kind", {"char_lstm", "alexnet"}).also({"drop"})
-      .means("Probability that a value is set to zero in training. Dropout acts between LSTM layers, and before AlexNet's hidden "
-             "dense layers (0.5 in the paper). With one LSTM layer it has no effect."),
+    FIELD(model.dropout).fraction().only_with("model.kind", {"char_lstm", "alexnet", "cnn", "mlp"}).also({"drop"})
+      .means("Probability that a value is set to zero in training. Dropout acts between LSTM layers, before AlexNet's hidden "
+             "dense layers (0.5 in the paper), and after each hidden dense layer of a cnn or an mlp. With one LSTM layer, or "
+             "without hidden dense layers, it has no effect."),
     FIELD(model.depth).unit("layers").from(18, 152).only_with("model.kind", {"resnet"})
       .means("The number of layers: 18, 34, 50, 101 or 152."),
     FIELD(model.width).unit("channels").from(16, 4096).only_with("model.kind", {"resnet"})
       .means("Channels of the first stage, a multiple of 16. Every later stage has twice as many as the one before. The paper has "
              "64."),
+    FIELD(model.channels).unit("channels").from(1, 65536).only_with("model.kind", {"cnn"}).also({"filters"})
+      .means("Output channels of each convolution. Each convolution keeps height and width, and 2 x 2 max pooling follows it."),
+    FIELD(model.kernel).unit("pixels").from(1, 31).only_with("model.kind", {"cnn"}).also({"kernel_size"})
+      .means("Height and width of the kernel of every convolution, an odd number."),
+    FIELD(model.widths).unit("units").from(1, 1048576).only_with("model.kind", {"cnn", "mlp"}).also({"hidden_sizes"})
+      .means("Units of each hidden dense layer before the classifier. An mlp has at least one."),
     FIELD(model.stem).words({"imagenet", "small"}).only_with("model.kind", {"resnet"})
       .means("imagenet: 7 x 7 convolution with stride 2, then max pooling. small: 3 x 3 with stride 1, for images of 32 "
              "to 64 pixels."),
@@ -518,6 +526,7 @@ bool is_list(const Field& field) {
   Experiment experiment;
   const Member member = field.member(experiment);
   return std::holds_alternative<std::vector<double>*>(member) ||
+         std::holds_alternative<std::vector<std::int64_t>*>(member) ||
          std::holds_alternative<std::vector<std::string>*>(member) ||
          std::holds_alternative<std::vector<EpochFactor>*>(member) ||
          std::holds_alternative<std::vector<RunPoint>*>(member);

@@ -108,6 +108,7 @@ std::string_view type_text(const Field& field) {
   if (std::holds_alternative<bool*>(member)) return "true or false";
   if (std::holds_alternative<double*>(member)) return "number";
   if (std::holds_alternative<std::vector<double>*>(member)) return "list of numbers";
+  if (std::holds_alternative<std::vector<std::int64_t>*>(member)) return "list of integers";
   if (std::holds_alternative<std::vector<EpochFactor>*>(member)) return "list of pairs";
   if (std::holds_alternative<std::vector<RunPoint>*>(member)) return "list of points (epochs or steps)";
   return "integer";
@@ -136,6 +137,8 @@ std::string expected(const Field& field) {
                range_text(field.range_, false));
   if (std::holds_alternative<std::vector<RunPoint>*>(member))
     return cat("a list such as [0.5, 2, 500 steps], each ", expected_run_point);
+  if (std::holds_alternative<std::vector<std::int64_t>*>(member))
+    return cat("a list of integers such as [32, 64], each", range_text(field.range_, true));
   return cat("a list of numbers such as ", field.range_.high <= 1 ? "[0.5, 1]" : "[30, 60, 80]", ", each",
              range_text(field.range_, false));
 }
@@ -151,6 +154,11 @@ std::string value_text(const Field& field, const Experiment& experiment) {
     std::string operator()(const std::vector<double>* values) const {
       std::vector<std::string> texts;
       for (const double value : *values) texts.push_back(number_text(value));
+      return "[" + join(texts, ", ") + "]";
+    }
+    std::string operator()(const std::vector<std::int64_t>* values) const {
+      std::vector<std::string> texts;
+      for (const std::int64_t value : *values) texts.push_back(std::to_string(value));
       return "[" + join(texts, ", ") + "]";
     }
     std::string operator()(const std::vector<EpochFactor>* pairs) const {

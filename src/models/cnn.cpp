@@ -1,19 +1,48 @@
+#include "base/error.h"
 #include "models/models.h"
 
 namespace ringtrain {
+namespace {
 
-Graph cnn(const ModelConfig& /*config*/, const SampleShape& sample, const LossConfig& loss) {
+std::string name_of_dense(std::size_t layer) {
+  return cat("fc", layer + 1);
+}
+
+// Adds the hidden dense layers from `first` on, with ReLU and dropout, and the classifier with the loss.
+void classify(Graph& g, int x, std::size_t first, const ModelConfig& config, std::int64_t classes,
+              const LossConfig& loss) {
+  for (std::size_t i = first; i < config.widths.size(); ++i) {
+    const std::string name = name_of_dense(i);
+    g.begin_block(name);
+    x = g.relu(g.dense(i == 0 ? g.flatten(x) : x, config.widths[i], name));
+    x = g.dropout(x, config.dropout, static_cast<std::int64_t>(i));
+  }
+  g.begin_block("");
+  if (config.widths.empty()) x = g.flatten(x);
+  g.cross_entropy(g.dense(x, classes, "fc"), loss.label_smoothing);
+}
+
+}  // namespace
+
+Graph cnn(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
   Graph g;
   int x = g.image(sample.image_size, sample.image_size, sample.mean, sample.std);
-  const auto layer = [&](std::int64_t channels, const char* name) {
+  for (std::size_t i = 0; i < config.channels.size(); ++i) {
+    const std::string name = cat("conv", i + 1);
     g.begin_block(name);
-    x = g.max_pool(g.relu(g.convolution(x, channels, 3, 1, 1, name, true)), 2, 2, 0);
-  };
-  layer(32, "conv1");
-  layer(64, "conv2");
-  layer(128, "conv3");
-  g.begin_block("");
-  g.cross_entropy(g.dense(g.flatten(x), sample.classes, "fc"), loss.label_smoothing);
+    x = g.relu(g.convolution(x, config.channels[i], config.kernel, 1, config.kernel / 2, name, true));
+    x = g.max_pool(x, 2, 2, 0);
+  }
+  classify(g, x, 0, config, sample.classes, loss);
+  return g;
+}
+
+Graph mlp(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
+  Graph g;
+  const int pixels = g.image(sample.image_size, sample.image_size, sample.mean, sample.std);
+  g.begin_block(name_of_dense(0));
+  const int units = g.flatten(g.relu(g.dense_on_image(pixels, config.widths.at(0), name_of_dense(0))));
+  classify(g, g.dropout(units, config.dropout, 0), 1, config, sample.classes, loss);
   return g;
 }
 

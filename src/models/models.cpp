@@ -12,7 +12,7 @@ void check_model_fits(const ModelConfig& config, bool images) {
   if (takes_images(config) != images)
     throw Error(
         cat("model.kind ", config.kind, " does not fit the data: data.train holds ", images ? "images" : "text"),
-        images ? "use resnet, alexnet or cnn" : "use char_lstm");
+        images ? "use resnet, alexnet, cnn or mlp" : "use char_lstm");
 }
 
 static Graph describe(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
@@ -20,7 +20,8 @@ static Graph describe(const ModelConfig& config, const SampleShape& sample, cons
   if (config.kind == "resnet") return resnet(config, sample, loss);
   if (config.kind == "alexnet") return alexnet(config, sample, loss);
   if (config.kind == "cnn") return cnn(config, sample, loss);
-  throw Error(cat("model.kind '", config.kind, "' is unknown"), "known models: char_lstm, resnet, alexnet, cnn");
+  if (config.kind == "mlp") return mlp(config, sample, loss);
+  throw Error(cat("model.kind '", config.kind, "' is unknown"), "known models: char_lstm, resnet, alexnet, cnn, mlp");
 }
 
 Graph build_model(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {

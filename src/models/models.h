@@ -45,7 +45,13 @@ Graph resnet(const ModelConfig& config, const SampleShape& sample, const LossCon
 // nvcaffe, models/alexnet_bn). Its tensors follow torchvision's names for vgg16_bn.
 Graph alexnet(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
-// Three 3 x 3 convolutions with max pooling after each, and a dense layer: a small network for images of CIFAR's size.
+// Convolutions (model.channels, model.kernel) that keep height and width, with ReLU and 2 x 2 max pooling after each,
+// then hidden dense layers (model.widths) with ReLU and dropout, and the classifier: a small network for images of
+// CIFAR's size. The Simple CNN of Shallue et al. 2019 has channels [32, 64], kernel 5, widths [1024] and dropout 0.4.
 Graph cnn(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
+
+// Hidden dense layers (model.widths) with ReLU and dropout on all pixels, and the classifier. Smith and Le 2018 have
+// widths [800].
+Graph mlp(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
 }  // namespace ringtrain

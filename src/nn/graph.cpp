@@ -72,6 +72,15 @@ int Graph::dense(int input, std::int64_t output, const std::string& name, double
                 {output}, sequence_ * 2 * width * output);
 }
 
+int Graph::dense_on_image(int image, std::int64_t output, const std::string& name) {
+  const int node = convolution(image, output, shape(image).height, 1, 0, name, true);
+  for (Parameter& p : node_parameters_[static_cast<std::size_t>(node)]) {
+    p.initial = InitialValues::uniform;
+    p.scale = 1 / std::sqrt(static_cast<double>(shape(image).size()));
+  }
+  return node;
+}
+
 int Graph::image(std::int64_t height, std::int64_t width, std::vector<double> mean, std::vector<double> std) {
   const auto channels = static_cast<std::int64_t>(mean.size());
   sequence_ = 1;

@@ -115,6 +115,10 @@ class Graph {
   // Weight and bias start uniform in +-1/sqrt(fan in), as in torch.nn.Linear. If `deviation` is above 0, the weight
   // starts as N(0, deviation^2) and the bias as 0.
   int dense(int input, std::int64_t output, const std::string& name, double deviation = 0);
+  // A dense layer on all pixels of a square image, with dense()'s initial values. It is a convolution with a single
+  // window, so that images have one way into a network: the weight is [output, channels, height, width], in
+  // flatten()'s order.
+  int dense_on_image(int image, std::int64_t output, const std::string& name);
   int image(std::int64_t height, std::int64_t width, std::vector<double> mean, std::vector<double> std);
   // The weights start with He initialisation: N(0, 2 / (output x kernel^2)), "fan_out" in torchvision (He et al. 2015).
   int convolution(int input, std::int64_t output, std::int64_t kernel, std::int64_t stride, std::int64_t padding,

@@ -41,6 +41,7 @@ class Ringtrain(MakefilePackage, CudaPackage):
     depends_on("onednn")
     depends_on("libjpeg-turbo")
     depends_on("libpng")
+    depends_on("zlib-api")
     depends_on("utf8proc")
     depends_on("nlohmann-json")
     depends_on("cli11")
@@ -67,6 +68,7 @@ class Ringtrain(MakefilePackage, CudaPackage):
             "DNNL_HOME": "onednn",
             "JPEG_HOME": "libjpeg-turbo",
             "PNG_HOME": "libpng",
+            "ZLIB_HOME": "zlib-api",
             "UTF8PROC_HOME": "utf8proc",
             "JSON_HOME": "nlohmann-json",
             "CLI11_HOME": "cli11",

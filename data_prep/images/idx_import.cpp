@@ -1,0 +1,221 @@
+#include "data_prep/images/idx_import.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <ostream>
+
+#include "base/error.h"
+
+namespace ringtrain {
+namespace {
+
+constexpr std::size_t magic_bytes = 4, size_bytes = 4;
+constexpr std::size_t read_bytes = 1 << 24;
+constexpr std::int64_t most_labels = 1 << 20;
+constexpr const char* expected_form =
+    "an IDX file begins with two zero bytes, the type of its values and the number of its axes";
+
+// An array as an IDX file has it: values in row-major order, the highest byte first.
+struct IdxArray {
+  std::string path;
+  std::uint8_t type = 0;  // 0x08: u8, 0x09: i8, 0x0b: i16, 0x0c: i32, 0x0d: f32, 0x0e: f64
+  std::vector<std::int64_t> shape;
+  std::vector<std::uint8_t> bytes;  // the values
+};
+
+int bytes_of_value(std::uint8_t type) {
+  switch (type) {
+    case 0x08:
+    case 0x09:
+      return 1;
+    case 0x0b:
+      return 2;
+    case 0x0c:
+    case 0x0d:
+      return 4;
+    case 0x0e:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+std::int64_t big_endian(const std::uint8_t* bytes, std::size_t count, bool is_signed) {
+  std::int64_t value = is_signed && (bytes[0] & 0x80) != 0 ? -1 : 0;
+  for (std::size_t i = 0; i < count; ++i) value = value * 256 + bytes[i];
+  return value;
+}
+
+// Reads files with and without gzip. zlib hands on the bytes of a file that is not compressed.
+class GzipFile {
+ public:
+  explicit GzipFile(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb")) {
+    if (file_ == nullptr) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
+  }
+  ~GzipFile() { gzclose(file_); }
+  GzipFile(const GzipFile&) = delete;
+  GzipFile& operator=(const GzipFile&) = delete;
+
+  // Returns at most `most` bytes, and fewer at the end of the file.
+  std::vector<std::uint8_t> read(std::size_t most) {
+    std::vector<std::uint8_t> bytes;
+    while (bytes.size() < most) {
+      const std::size_t had = bytes.size(), wanted = std::min(most - had, read_bytes);
+      bytes.resize(had + wanted);
+      const int got = gzread(file_, bytes.data() + had, static_cast<unsigned>(wanted));
+      int status = Z_OK;
+      const char* reason = gzerror(file_, &status);
+      if (got < 0 || (status != Z_OK && status != Z_STREAM_END))
+        throw Error(cat(path_, ": gzip's data are cut off or damaged (", status == Z_ERRNO ? std::strerror(errno) : reason,
+                        ")"),
+                    "copy or download it again");
+      bytes.resize(had + static_cast<std::size_t>(got));
+      if (got == 0) break;
+    }
+    return bytes;
+  }
+
+ private:
+  std::string path_;
+  gzFile file_;
+};
+
+IdxArray read_idx(const std::string& path) {
+  if (std::filesystem::is_directory(path)) throw Error(cat(path, ": is a directory, not an IDX file"));
+  GzipFile file(path);
+  IdxArray array;
+  array.path = path;
+  const std::vector<std::uint8_t> magic = file.read(magic_bytes);
+  if (magic.size() < magic_bytes || magic[0] != 0 || magic[1] != 0 || bytes_of_value(magic[2]) == 0 || magic[3] == 0)
+    throw Error(cat(path, ": is not an IDX file"), expected_form);
+  array.type = magic[2];
+  const std::vector<std::uint8_t> sizes = file.read(size_bytes * magic[3]);
+  if (sizes.size() < size_bytes * magic[3]) throw Error(cat(path, ": ends within its header"), "copy it again");
+  std::int64_t bytes = bytes_of_value(array.type);
+  for (std::size_t axis = 0; axis < magic[3]; ++axis) {
+    array.shape.push_back(big_endian(sizes.data() + size_bytes * axis, size_bytes, false));
+    if (__builtin_mul_overflow(bytes, array.shape.back(), &bytes))
+      throw Error(cat(path, ": its header says more bytes than any file has"), "copy it again");
+  }
+  // One byte more than expected shows that the file is too long.
+  array.bytes = file.read(static_cast<std::size_t>(bytes) + 1);
+  const auto found = static_cast<std::int64_t>(array.bytes.size());
+  if (found != bytes)
+    throw Error(cat(path, ": has ", found < bytes ? std::to_string(found) : "more", " bytes after its header, expected ",
+                    bytes),
+                "copy or download it again");
+  return array;
+}
+
+std::string shape_text(const IdxArray& array) {
+  std::string text;
+  for (const std::int64_t extent : array.shape) text += cat(text.empty() ? "(" : ", ", extent);
+  return text + ")";
+}
+
+std::vector<std::int64_t> labels_of(const IdxArray& array) {
+  if (array.shape.size() != 1 || array.type > 0x0c)
+    throw Error(cat(array.path, ": holds ", array.type > 0x0c ? "floating-point" : "whole", " numbers of the shape ",
+                    shape_text(array), ", expected integer labels (N)"),
+                "the file of the pictures comes first: idx IMAGES LABELS");
+  const auto width = static_cast<std::size_t>(bytes_of_value(array.type));
+  std::vector<std::int64_t> labels(static_cast<std::size_t>(array.shape[0]));
+  for (std::size_t row = 0; row < labels.size(); ++row) {
+    labels[row] = big_endian(array.bytes.data() + row * width, width, array.type != 0x08);
+    if (labels[row] < 0 || labels[row] >= most_labels)
+      throw Error(cat(array.path, ": the label of row ", row, " is ", labels[row]), "labels count from 0");
+  }
+  return labels;
+}
+
+class IdxSource : public ListedImageSource {
+ public:
+  explicit IdxSource(const std::string& path) : array_(read_idx(path)) {
+    const std::vector<std::int64_t>& shape = array_.shape;
+    channels_ = shape.size() == 4 ? shape[3] : 1;
+    if (array_.type != 0x08 || shape.size() < 3 || shape.size() > 4 || (channels_ != 1 && channels_ != 3))
+      throw Error(cat(path, ": holds values of type 0x0", "0123456789abcdef"[array_.type], " and the shape ",
+                      shape_text(array_), ", expected u8 pixels (0x08) (N, H, W), or (N, H, W, C) with 1 or 3 channels"),
+                  shape.size() == 1 ? "the file of the pictures comes first: idx IMAGES LABELS" : "");
+    if (shape[0] == 0) throw Error(cat(path, ": holds no pictures"));
+    if (std::min(shape[1], shape[2]) < 1 || std::max(shape[1], shape[2]) > 65500)
+      throw Error(cat(path, ": has pictures of ", shape[1], " x ", shape[2],
+                      " pixels, expected height and width from 1 to 65500"));
+  }
+
+  std::int64_t rows() const { return array_.shape[0]; }
+  std::int64_t channels() const { return channels_; }
+  std::string describe() const {
+    return cat(rows(), " pictures of ", array_.shape[1], " x ", array_.shape[2], " x ", channels_);
+  }
+
+  FoundImage read(const ImageItem& item) const override {
+    const std::int64_t bytes = array_.shape[1] * array_.shape[2] * channels_;
+    const std::uint8_t* first = array_.bytes.data() + static_cast<std::int64_t>(item.offset) * bytes;
+    FoundImage found;
+    found.image = {array_.shape[1], array_.shape[2], channels_, std::vector<std::uint8_t>(first, first + bytes)};
+    return found;
+  }
+
+ private:
+  IdxArray array_;
+  std::int64_t channels_ = 1;
+};
+
+ImageListing list_rows(const IdxOptions& options, const std::vector<std::int64_t>& labels) {
+  ImageListing listing;
+  listing.root = options.images + ":";
+  listing.unit = "rows";
+  if (!options.class_list.empty()) {
+    listing.classes = read_class_list(options.class_list);
+  } else {
+    for (std::int64_t label = 0; label <= *std::ranges::max_element(labels); ++label)
+      listing.classes.add(std::to_string(label), std::to_string(label));
+  }
+  const auto classes = static_cast<std::int64_t>(listing.classes.ids.size());
+  std::vector<ImageItem>& items = listing.splits[options.split == "validation" ? validation_split : train_split];
+  for (std::size_t row = 0; row < labels.size(); ++row) {
+    if (labels[row] >= classes)
+      throw Error(cat(options.labels, ": the label of row ", row, " is ", labels[row], ", expected 0 to ", classes - 1),
+                  cat(options.class_list, " has ", classes, " classes"));
+    items.push_back({cat("[", row, "]"), static_cast<std::int32_t>(labels[row]), -1, row, 0});
+  }
+  if (options.validation.value_or(0) > 0) hold_out_images(listing, options.seed, *options.validation);
+  return listing;
+}
+
+void check(const IdxOptions& options) {
+  const double share = options.validation.value_or(0);
+  if (!(share >= 0 && share < 1)) throw Error(cat("--validation ", share, ": expected at least 0 and less than 1"));
+  if (!options.split.empty() && options.split != "train" && options.split != "validation")
+    throw Error(cat("--split ", options.split, ": expected train or validation"));
+  if (!options.split.empty() && share > 0) throw Error("--split makes one split; it does not go with --validation");
+  check_image_options(options);
+}
+
+}  // namespace
+
+ImagesReport import_idx(const IdxOptions& options, const Ranks& ranks, std::ostream& log) {
+  check(options);
+  const IdxSource source(options.images);
+  const std::vector<std::int64_t> labels = labels_of(read_idx(options.labels));
+  if (static_cast<std::int64_t>(labels.size()) != source.rows())
+    throw Error(cat(options.images, ": has ", source.rows(), " pictures, but ", options.labels, " has ", labels.size(),
+                    " labels"),
+                "take both files of one split");
+  const std::vector<std::string> splits =
+      options.split.empty() ? std::vector<std::string>{"train", "validation"} : std::vector{options.split};
+  const std::unique_ptr<OutputFiles> files = make_output_files(options, splits, ranks);
+  const ImageListing listing = list_rows(options, labels);
+  RecordOptions records = record_options(options);
+  records.grey_pixels = source.channels() == 1;
+  if (ranks.first()) log << "idx         " << options.images << ": " << source.describe() << "\n";
+  return convert_listing(options, records, listing, source, std::filesystem::path(options.images).filename().string(),
+                         files.get(), ranks, log);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,26 @@
+// Converts IDX files, the form of MNIST and Fashion-MNIST (http://yann.lecun.com/exdb/mnist), into a data set of kind
+// "image".
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+
+#include "data_prep/images/convert_listing.h"
+
+namespace ringtrain {
+
+struct IdxOptions : ImageOptions {
+  std::string images, labels;        // paths; each file may be compressed by gzip
+  std::string class_list;            // path of a file; "": each class is named by its label
+  std::string split;                 // "": train, and what is held out in validation
+  std::optional<double> validation;  // share of each class held out
+};
+
+// Takes pictures u8 (N, H, W) or (N, H, W, C) with C = 1 or 3 channels, and labels (N) of any integer type from 0. All
+// ranks must call it. Throws Error that names the file if the magic number, the type, the number of axes or the size is
+// wrong, if gzip's data are cut off or damaged, or if there are not as many labels as pictures.
+ImagesReport import_idx(const IdxOptions& options, const Ranks& ranks, std::ostream& log);
+
+}  // namespace ringtrain
