@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes plain.json: how PyTorch evaluates and trains AlexNet and the small CNN in float64. image_case.py says which
+"""Writes plain.json: how PyTorch evaluates and trains AlexNet, small CNNs and a multilayer perceptron in float64. image_case.py says which
 values are kept.
 
 One AlexNet is torchvision's without its adaptive pooling, which does nothing to pictures of 224 pixels. The other one
@@ -37,18 +37,35 @@ class AlexNet(nn.Module):
         return self.classifier(self.features(x).flatten(1))
 
 
-class SmallCnn(nn.Module):
-    def __init__(self, size):
+class Perceptron(nn.Module):
+    """Hidden layers fc1, fc2, ... with ReLU, and the classifier fc. Without `inputs`, fc1 reads the pixels of a square
+    image, as a convolution with a single window."""
+
+    def __init__(self, widths, inputs=None, size=None):
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 32, 3, padding=1)
-        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
-        self.conv3 = nn.Conv2d(64, 128, 3, padding=1)
-        self.fc = nn.Linear(128 * (size // 8) ** 2, CLASSES)
+        self.hidden = [f"fc{i + 1}" for i in range(len(widths))]
+        for name, width in zip(self.hidden, widths):
+            setattr(self, name, nn.Linear(inputs, width) if inputs else nn.Conv2d(3, width, size))
+            inputs = width
+        self.fc = nn.Linear(inputs, CLASSES)
 
     def forward(self, x):
-        for convolution in self.conv1, self.conv2, self.conv3:
-            x = nn.functional.max_pool2d(convolution(x).relu(), 2)
-        return self.fc(x.flatten(1))
+        for name in self.hidden:
+            x = getattr(self, name)(x).relu().flatten(1)
+        return self.fc(x)
+
+
+class SmallCnn(Perceptron):
+    def __init__(self, size, channels, kernel, widths=()):
+        super().__init__(widths, channels[-1] * (size // 2 ** len(channels)) ** 2)
+        self.convolutions = [f"conv{i + 1}" for i in range(len(channels))]
+        for name, inputs, outputs in zip(self.convolutions, (3, *channels), channels):
+            setattr(self, name, nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2))
+
+    def forward(self, x):
+        for name in self.convolutions:
+            x = nn.functional.max_pool2d(getattr(self, name)(x).relu(), 2)
+        return super().forward(x.flatten(1))
 
 
 def alexnet(name, group, rate, norm):
@@ -58,7 +75,10 @@ def alexnet(name, group, rate, norm):
 
 if __name__ == "__main__":
     write(Path(__file__).parent / "plain.json", {"torch": torch.__version__, "cases": [
-        case("cnn", SmallCnn(28), {"model": "cnn"}, 8, 28, 8, 0.005, updated_steps=(1, 2, 5)),
+        case("cnn", SmallCnn(28, (32, 64, 128), 3), {"model": "cnn"}, 8, 28, 8, 0.005, updated_steps=(1, 2, 5)),
+        case("described_cnn", SmallCnn(20, (16, 24), 5, (40, 30)), {"model": "cnn", "channels": [16, 24], "kernel": 5, "widths": [40, 30]},
+             8, 20, 8, 0.005, updated_steps=(1, 2, 5)),
+        case("mlp", Perceptron((40, 30), size=14), {"model": "mlp", "widths": [40, 30]}, 8, 14, 8, 0.005, updated_steps=(1, 2, 5)),
         alexnet("alexnet", 4, 0.005, norm=False),
         alexnet("alexnet_norm", 2, 0.001, norm=True),
     ]})

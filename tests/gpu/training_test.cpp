@@ -150,6 +150,7 @@ std::vector<Case> families() {
   };
   return {{"ResNet", [] { return image_task(small_resnet(18, 8, "small", 8), 4, 4, 2); }, 0, 0},
           {"Cnn", cnn, 0, 0},
+          {"Mlp", [] { return image_task(described_mlp(0.3), 4, 4, 0); }, 0, 0},
           {"AlexNet", [] { return image_task(small_alexnet(0.5), 4, 2, 0); }, 0, 0},
           {"Lstm", [] { return lstm(32, 2, 0.1, 8, 8, true); }, 0, 0}};
 }

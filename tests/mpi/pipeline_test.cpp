@@ -34,6 +34,10 @@ TEST_F(PipelineTest, ResNetWithBatchNormByWorker) {
 TEST_F(PipelineTest, SmallCnn) {
   expect_same_run(images("{kind: cnn}", {}), 8, 1e-4);
 }
+TEST_F(PipelineTest, DescribedNetworksWithDropout) {
+  expect_same_run(images("{kind: cnn, channels: [8, 24], kernel: 5, widths: [40, 24], dropout: 0.4}", {}), 5, 1e-4);
+  expect_same_run(images("{kind: mlp, widths: [40, 32, 24], dropout: 0.2}", {}), 5, 1e-4);
+}
 TEST_F(PipelineTest, AlexNetWithDropout) {
   if (session().size() != 2) GTEST_SKIP() << "two ranks are enough for 20 million weights";
   expect_same_run(images("{kind: alexnet, dropout: 0.5}", {}), 1, 1e-4, 1e-5, {"1f1b"});

@@ -41,6 +41,8 @@ std::vector<Case> cases() {
       {"ResNet50OddEverything", small_resnet(50, 12, "imagenet", 67, 0, 3), 9, 3},
       {"ResNet50StrideInTheFirst", small_resnet(50, 16, "imagenet", 64, 0, 11, "1x1"), 6, 3},
       {"Cnn", cnn({}, image_shape(19, 10), {0.1}), 5, 5},
+      {"DescribedCnn", described_cnn(0.4), 5, 5},
+      {"DescribedMlp", described_mlp(0.3), 7, 7},
       {"AlexNetLikeWithDropout", small_alexnet(0.5), 7, 7},
       {"AlexNetLikeWithNorms", small_alexnet(0.5, true), 8, 4},
       {"OneRow", small_resnet(18, 16, "small", 33), 1, 1},

@@ -1,4 +1,4 @@
-// Compares ResNets, AlexNet and the small CNN with PyTorch in float64 (tests/golden/resnet.json, plain.json). The fp64
+// Compares ResNets, AlexNet, small CNNs and a perceptron with PyTorch in float64 (tests/golden/resnet.json, plain.json). The fp64
 // reference must agree closely (gradients within 1e-7), and the engine within fp32's rounding. Five steps of training
 // go through the optimizer.
 #include <algorithm>
@@ -99,6 +99,9 @@ struct GoldenCase {
     config.stem = c.value("stem", config.stem);
     config.stride_in = c.value("stride_in", config.stride_in);
     config.norm = c.value("norm", config.norm);
+    config.channels = c.value("channels", config.channels);
+    config.kernel = c.value("kernel", config.kernel);
+    config.widths = c.value("widths", config.widths);
     config.dropout = 0;
     return build_model(config, image_shape(c.at("image_size"), c.at("classes")), {c.at("label_smoothing")});
   }
@@ -149,7 +152,7 @@ const json& golden_cases() {
   }();
   return all;
 }
-constexpr std::size_t kGoldenCases = 7;  // a constant, because the files are not read before main()
+constexpr std::size_t kGoldenCases = 9;  // a constant, because the files are not read before main()
 TEST(ImageGoldenCases, AreAllTested) {
   EXPECT_EQ(golden_cases().size(), kGoldenCases);
 }

@@ -64,6 +64,24 @@ inline Graph small_alexnet(double dropout, bool norm = false) {
   return g;
 }
 
+// A cnn and a perceptron as an experiment describes them, with label smoothing.
+inline Graph described_cnn(double dropout) {
+  ModelConfig config;
+  config.kind = "cnn";
+  config.channels = {12, 24};
+  config.kernel = 5;
+  config.widths = {40, 20};
+  config.dropout = dropout;
+  return build_model(config, image_shape(18, 10), {0.1});
+}
+inline Graph described_mlp(double dropout) {
+  ModelConfig config;
+  config.kind = "mlp";
+  config.widths = {44, 20};
+  config.dropout = dropout;
+  return build_model(config, image_shape(13, 10), {0.1});
+}
+
 struct Images {
   Graph graph;
   ParameterTable table = graph.parameters();
