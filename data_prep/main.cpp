@@ -38,8 +38,8 @@ int run(std::vector<std::string> words) {
   CommandLine program("ringtrain-data", "makes and checks data sets for ringtrain");
   program.add_section("Files", files_text);
   program.add_section("Ranks", ranks_text);
-  const std::vector<DataCommand> commands = {declare_images(program), declare_import(program), declare_idx(program), declare_names(program),
-                                             declare_text(program), declare_verify(program)};
+  const std::vector<DataCommand> commands = {declare_images(program), declare_import(program), declare_idx(program),
+                                             declare_names(program),  declare_text(program),   declare_verify(program)};
   if (words.empty()) {
     std::cerr << program.help();
     return 2;

@@ -14,7 +14,7 @@ namespace ringtrain {
 namespace {
 
 constexpr std::size_t magic_bytes = 4, size_bytes = 4;
-constexpr std::size_t read_bytes = 1 << 24;
+constexpr std::size_t bytes_per_read = 1 << 24;
 constexpr std::int64_t most_labels = 1 << 20;
 constexpr const char* expected_form =
     "an IDX file begins with two zero bytes, the type of its values and the number of its axes";
@@ -64,14 +64,14 @@ class GzipFile {
   std::vector<std::uint8_t> read(std::size_t most) {
     std::vector<std::uint8_t> bytes;
     while (bytes.size() < most) {
-      const std::size_t had = bytes.size(), wanted = std::min(most - had, read_bytes);
+      const std::size_t had = bytes.size(), wanted = std::min(most - had, bytes_per_read);
       bytes.resize(had + wanted);
       const int got = gzread(file_, bytes.data() + had, static_cast<unsigned>(wanted));
       int status = Z_OK;
       const char* reason = gzerror(file_, &status);
       if (got < 0 || (status != Z_OK && status != Z_STREAM_END))
-        throw Error(cat(path_, ": gzip's data are cut off or damaged (", status == Z_ERRNO ? std::strerror(errno) : reason,
-                        ")"),
+        throw Error(cat(path_, ": gzip's data are cut off or damaged (",
+                        status == Z_ERRNO ? std::strerror(errno) : reason, ")"),
                     "copy or download it again");
       bytes.resize(had + static_cast<std::size_t>(got));
       if (got == 0) break;
@@ -105,8 +105,8 @@ IdxArray read_idx(const std::string& path) {
   array.bytes = file.read(static_cast<std::size_t>(bytes) + 1);
   const auto found = static_cast<std::int64_t>(array.bytes.size());
   if (found != bytes)
-    throw Error(cat(path, ": has ", found < bytes ? std::to_string(found) : "more", " bytes after its header, expected ",
-                    bytes),
+    throw Error(cat(path, ": has ", found < bytes ? std::to_string(found) : "more",
+                    " bytes after its header, expected ", bytes),
                 "copy or download it again");
   return array;
 }
@@ -138,9 +138,10 @@ class IdxSource : public ListedImageSource {
     const std::vector<std::int64_t>& shape = array_.shape;
     channels_ = shape.size() == 4 ? shape[3] : 1;
     if (array_.type != 0x08 || shape.size() < 3 || shape.size() > 4 || (channels_ != 1 && channels_ != 3))
-      throw Error(cat(path, ": holds values of type 0x0", "0123456789abcdef"[array_.type], " and the shape ",
-                      shape_text(array_), ", expected u8 pixels (0x08) (N, H, W), or (N, H, W, C) with 1 or 3 channels"),
-                  shape.size() == 1 ? "the file of the pictures comes first: idx IMAGES LABELS" : "");
+      throw Error(
+          cat(path, ": holds values of type 0x0", "0123456789abcdef"[array_.type], " and the shape ",
+              shape_text(array_), ", expected u8 pixels (0x08) (N, H, W), or (N, H, W, C) with 1 or 3 channels"),
+          shape.size() == 1 ? "the file of the pictures comes first: idx IMAGES LABELS" : "");
     if (shape[0] == 0) throw Error(cat(path, ": holds no pictures"));
     if (std::min(shape[1], shape[2]) < 1 || std::max(shape[1], shape[2]) > 65500)
       throw Error(cat(path, ": has pictures of ", shape[1], " x ", shape[2],

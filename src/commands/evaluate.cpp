@@ -38,7 +38,7 @@ struct Source {
 void warn_of_changed_data(const Source& source, const DatasetIndex& train) {
   if (!source.checkpoint) return;
   const Checkpoint& checkpoint = *source.checkpoint;
-  const DataConfig before = parse_stored_experiment(checkpoint.text("experiment"), source.path, {}).data;
+  const DataConfig before = parse_experiment(checkpoint.text("experiment"), source.path, {}).data;
   const DataConfig& now = source.experiment.data;
   const std::string uuid = checkpoint.text("train_uuid");
   if (now.train != before.train || now.validation != before.validation || uuid == train.dataset_uuid) return;

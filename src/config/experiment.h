@@ -34,7 +34,7 @@ struct ModelConfig {
   std::int64_t width = 64;        // resnet: channels of the first stage
   std::vector<std::int64_t> channels = {32, 64, 128};  // cnn: output channels of each convolution
   std::int64_t kernel = 3;                             // cnn: pixels per side of every kernel; odd
-  std::vector<std::int64_t> widths;                    // cnn, mlp: units of each hidden dense layer
+  std::vector<std::int64_t> widths = {};               // cnn, mlp: units of each hidden dense layer
   std::string stem = "imagenet";  // resnet: imagenet (7 x 7 / 2 and max pooling) | small (3 x 3 / 1)
   bool zero_gamma = true;         // resnet: the last norm of every block starts at 0 (Goyal et al. 2017, section 5.1)
   std::string stride_in = "3x3";  // resnet: the convolution of a bottleneck that has the stride, 3x3 | 1x1

@@ -14,7 +14,8 @@ namespace ringtrain {
 
 // The place of a field in an Experiment. The type of the pointer is the type of the field.
 using Member = std::variant<std::string*, bool*, std::int64_t*, std::uint64_t*, double*, std::vector<double>*,
-                            std::vector<std::int64_t>*, std::vector<std::string>*, std::vector<EpochFactor>*, std::vector<RunPoint>*>;
+                            std::vector<std::int64_t>*, std::vector<std::string>*, std::vector<EpochFactor>*,
+                            std::vector<RunPoint>*>;
 
 struct Range {
   double low = std::numeric_limits<double>::lowest(), high = std::numeric_limits<double>::max();

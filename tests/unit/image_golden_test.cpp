@@ -1,4 +1,4 @@
-// Compares ResNets, AlexNet, small CNNs and a perceptron with PyTorch in float64 (tests/golden/resnet.json, plain.json). The fp64
+// Compares ResNets, AlexNet, small CNNs and a perceptron with PyTorch in float64 (tests/golden/resnet.json, plain.json).
 // reference must agree closely (gradients within 1e-7), and the engine within fp32's rounding. Five steps of training
 // go through the optimizer.
 #include <algorithm>

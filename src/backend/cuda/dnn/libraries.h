@@ -11,14 +11,14 @@ struct LibraryRequest {
   std::string file;                    // "libcudnn.so.9"
   std::vector<std::string> variables;  // such as CUDNN_HOME: lib64 and lib below it are searched
   std::string advice;                  // the hint of the error when the library is not found
-  bool pip_has_it = true;              // false: it comes with NVIDIA's driver, and no Python environment is searched
+  bool pip_has_it = true;              // false: NVIDIA's driver brings it, and no Python environment is searched
 };
 
 // Returns the folders in which a library is searched, in this order. RINGTRAIN_CUDA_LIBRARIES comes first (folders
 // separated by ':'). The request's variables follow. Then comes "", which means the loader's own search: it covers
 // LD_LIBRARY_PATH and the system's folders. CUDA's folder at build time follows for a request that names CUDA_HOME. The
-// usual folders of drivers and toolkits come last. python_library_folders() is searched after all of these if pip has the
-// library.
+// usual folders of drivers and toolkits come last. python_library_folders() is searched after all of these, if pip has
+// the library.
 std::vector<std::string> library_folders(const LibraryRequest& request);
 // Returns the folders nvidia/*/lib of the Python environments that VIRTUAL_ENV and CONDA_PREFIX name. If they have no
 // such folder, python3 is asked for its own.
