@@ -12,6 +12,7 @@ bool leaves_the_ring(const ParallelConfig& parallel) {
 }  // namespace
 
 bool decides_what_is_learned(const Field& field, const Experiment& e) {
+  if (!has_effect(field, e)) return false;  // so that a new kind of model leaves the ids of the others as they are
   if (section_of(field.key) == "branch" && e.branch.from.empty())
     return false;  // if the run is not a branch, its id does not depend on these keys
   if (section_of(field.key) == "parallel" && !leaves_the_ring(e.parallel))

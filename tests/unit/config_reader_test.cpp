@@ -153,7 +153,7 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
       {good + "optimizer: {kind: ADAM}\n", {}, "exp.yaml:8:19: optimizer.kind is 'ADAM', expected " + kinds},
       {good + "model: {kind: resnet50}\n",
        {},
-       "exp.yaml:8:15: model.kind is 'resnet50', expected one of char_lstm, resnet, alexnet, cnn"},
+       "exp.yaml:8:15: model.kind is 'resnet50', expected one of char_lstm, resnet, alexnet, cnn, mlp"},
       {good + "precision: 16\n", {}, "exp.yaml:8:12: precision is '16', expected one of fp32, tf32, bf16, fp16"},
       {good + "run: {dir: }\n", {}, "exp.yaml:8:7: run.dir has no value, expected text (\"\" for none)"},
       {good + "run: {dir: \"a\\nb\"}\n",

