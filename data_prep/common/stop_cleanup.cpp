@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/signals.h"
+
 namespace ringtrain {
 namespace {
 
@@ -29,7 +31,7 @@ void stop(int signal_number) {
     if (file->is_temporary && ::unlink(file->path.c_str()) != 0) ::rmdir(file->path.c_str());
   if (prints) {
     write_words("\nringtrain-data: stopped by ");
-    write_words(signal_number == SIGINT ? "SIGINT (Ctrl-C)" : signal_number == SIGTERM ? "SIGTERM" : "SIGHUP");
+    write_words(signal_name(signal_number).c_str());  // so short that it takes no memory
     write_words("; unfinished files were removed\n");
   }
   ::_exit(128 + signal_number);
@@ -38,7 +40,7 @@ void stop(int signal_number) {
 }  // namespace
 
 void clean_up_when_stopped() {
-  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
     struct sigaction action {};
     if (sigaction(signal_number, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
     action.sa_handler = stop;

@@ -1,4 +1,5 @@
-// Removes temporary files and locks when a signal (SIGINT, SIGTERM, SIGHUP) stops the program.
+// Removes temporary files and locks when a signal stops the program: SIGINT (Ctrl-C), SIGTERM, SIGHUP, and SIGUSR1 and
+// SIGUSR2, which launchers and Slurm send.
 #pragma once
 
 #include <string>

@@ -104,7 +104,7 @@ def test_broken_images_end_all_ranks_and_nothing_is_written(images, tmp_path):
     assert data("verify", tmp_path / "out" / "set").returncode == 0
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_leaves_no_unfinished_file_and_says_so(images, tmp_path, stop):
     process = subprocess.Popen([str(w) for w in [CONVERTER, "images", images, "--shards", 72, "--threads", 1, "--out", tmp_path / "out" / "set"]],
                                env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
