@@ -13,6 +13,7 @@ def table(file):
         return list(csv.DictReader(lines))
 
 
+@pytest.mark.thorough
 @pytest.mark.fast_cases("2")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_utilisation_goes_up_to_the_batch_that_does_not_fit(workshop, ranks):

@@ -57,6 +57,7 @@ def test_a_library_that_is_missing_where_it_was_asked_for_is_an_error_that_names
     assert not (tmp_path / "config.mk").exists()
 
 
+@pytest.mark.fast_cases("1.10.5-False")
 @pytest.mark.parametrize("version, is_new_enough", [("1.10.5", False), ("1.8.23", False), ("1.10.6", True), ("1.10.11", True), ("2.0.0", True)])
 def test_an_older_hdf5_is_refused_by_its_version(version, is_new_enough, tmp_path):
     for folder in "include", "lib":

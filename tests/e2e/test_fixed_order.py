@@ -86,6 +86,7 @@ def test_the_smaller_batch_at_an_epochs_end_and_a_batch_that_grows(workshop):
         [1, 2]]}, "stop": {"epochs": 2}})
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_with_other_ranks(workshop, pictures):
     workshop.data = pictures
     whole = workshop.train("whole", **IMAGES)

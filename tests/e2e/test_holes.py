@@ -94,6 +94,7 @@ def test_a_launcher_whose_mpirun_is_stopped_waits_without_work(workshop):
 
 # ---- A limit on the size of files ----------------------------------------------------------------------------------
 
+@pytest.mark.thorough
 def test_a_file_that_may_not_grow_is_an_error_and_not_a_signal(workshop, tmp_path):
     """SIGXFSZ would kill a rank without a word. Memory that ranks share counts as a file, too."""
     path = workshop.experiment(run__dir=str(workshop.folder / "run"), model__hidden=512)

@@ -364,6 +364,7 @@ def test_different_numbers_have_different_short_texts():
     assert len({style.short(n) for n in numbers}) == len(numbers)
 
 
+@pytest.mark.thorough
 def test_a_report_says_what_is_stored_of_it(tmp_path):
     """tests/golden/make_report.py writes the stored report. Numbers may differ by the rounding of another SciPy."""
     stored, now = json.loads(make_report.STORED.read_text()), make_report.report_of(tmp_path)

@@ -57,6 +57,7 @@ def bar(report, family, whose):
                 for row in table(report / "step_parts.csv") if family in row["family"] and row["whose"] == whose)
 
 
+@pytest.mark.thorough
 def test_the_parts_of_a_step_are_those_of_one_rank_and_add_up(report):
     parts = bar(report, "pipeline", "rank 0")
     assert parts["bubble"] == pytest.approx(0.03) and parts["boundary"] == pytest.approx(0.004)

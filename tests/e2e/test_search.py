@@ -80,6 +80,7 @@ def test_a_search_promotes_the_best_and_leaves_the_others_behind(workshop):
                                                                        for r in steps(folder / best)]
 
 
+@pytest.mark.thorough
 def test_a_killed_search_goes_on_with_the_same_promotions(workshop):
     run_study(workshop, HALVING, stop__steps=0, test={"slow_rank": 0, "slow_seconds": 0.03})  # time for a kill
     folder = workshop.folder / "results" / "search"

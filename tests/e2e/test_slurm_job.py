@@ -148,6 +148,7 @@ def test_signals_in_the_middle_of_matrix_products_leave_the_heap_whole(workshop)
     assert checkpoints(run)[-1].name == f"step-{last_step(run):09d}.h5"
 
 
+@pytest.mark.thorough
 def test_a_signal_ends_an_evaluation_half_way_and_the_resumed_run_makes_up_for_it(workshop):
     # An evaluation takes some seconds, in many passes.
     workshop.data = make_names(workshop.folder / "many", count=3000)

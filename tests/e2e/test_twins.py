@@ -192,6 +192,7 @@ def test_a_smaller_figure_shows_the_same():
     assert points[0] > 150 and 2 < points[1] < 80, points
 
 
+@pytest.mark.thorough
 def test_a_study_is_run_reported_and_kept(shop):
     shop.write()
     code, out, err = shop.run()
@@ -208,6 +209,7 @@ def test_a_study_is_run_reported_and_kept(shop):
     assert code == 0 and before == {p: p.stat().st_mtime_ns for p in shop.results.glob("*/metrics.jsonl")}, out + err
 
 
+@pytest.mark.thorough
 def test_a_failed_trial_is_told_at_the_end(shop):
     shop.write(vary={"data.train": [f"{shop.data}/names-train", f"{shop.data}/broken-train"]})
     shop.data.mkdir()
@@ -223,6 +225,7 @@ def test_a_failed_trial_is_told_at_the_end(shop):
     assert (shop.report / "report.html").exists()
 
 
+@pytest.mark.thorough
 def test_after_a_signal_it_goes_on(shop):
     shop.write(experiment={"stop": {"steps": 1500}})
     process = shop.start()

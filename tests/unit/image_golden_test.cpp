@@ -1,6 +1,6 @@
-// Compares ResNets, AlexNet, small CNNs and a perceptron with PyTorch in float64 (tests/golden/resnet.json, plain.json).
-// reference must agree closely (gradients within 1e-7), and the engine within fp32's rounding. Five steps of training
-// go through the optimizer.
+// Compares ResNets, AlexNet, small CNNs and a perceptron with PyTorch in float64 (tests/golden/resnet.json and
+// plain.json). The fp64 reference must agree closely (gradients within 1e-7), and the engine within fp32's rounding.
+// Five steps of training go through the optimizer.
 #include <algorithm>
 #include <cmath>
 
