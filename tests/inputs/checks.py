@@ -4,6 +4,8 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy
+
 import stored
 from jobs import CONVERTER, e2e
 from made import EITHER, REFUSED, Made
@@ -190,7 +192,7 @@ def of_the_twin(made, done, prefix, place):
         return wrong
 
     def strip(records):
-        return sorted((split, key.replace(".tar/", "/"), label, content) for split, key, label, content in records)
+        return sorted((split, key.replace(".tar/", "/"), label, numpy.shape(content), bytes(content)) for split, key, label, content in records)
     if strip(stored.records_of(twin)) != strip(stored.records_of(prefix)):
         wrong.append(f"other data from the tar file than from its folder: {again.out[-300:]}")
     # The counts are the same, apart from the path of an example.
