@@ -47,6 +47,7 @@ CheckedJpeg check_jpeg(std::span<const std::uint8_t> bytes) {
   std::vector<JSAMPLE> row;
   std::size_t row_bytes = 0;
   bool zeros_are_damage = false;
+  std::size_t rest = 0;  // bytes after the end of the picture, which are nobody's
   guarded(decoder.errors, [&] {
     jpeg_create_decompress(&info);
     limit_scans(info, decoder.errors);
@@ -66,11 +67,12 @@ CheckedJpeg check_jpeg(std::span<const std::uint8_t> bytes) {
     while (info.output_scanline < info.output_height) jpeg_read_scanlines(&info, rows, 1);
     zeros_are_damage = !zeros_are_usual(info);
     jpeg_finish_decompress(&info);
+    rest = info.src->bytes_in_buffer;
   });
   if (decoder.errors.num_warnings > 0) checked.warning = decoder.errors.warning.data();
   // Disks and transfers leave zeros where a block got lost. libjpeg decodes them without a word.
   constexpr std::size_t many_zeros = 32;
-  if (const std::size_t zeros = zeros_are_damage ? longest_run_of_zeros(bytes) : 0;
+  if (const std::size_t zeros = zeros_are_damage ? longest_run_of_zeros(bytes.first(bytes.size() - rest)) : 0;
       checked.warning.empty() && zeros >= many_zeros)
     checked.warning = cat(zeros, " zero bytes in a row within the picture's data");
   return checked;

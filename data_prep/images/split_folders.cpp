@@ -1,6 +1,7 @@
 #include "data_prep/images/split_folders.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <set>
 
@@ -26,6 +27,14 @@ std::string only_one(const FileTree& tree, const std::vector<std::string>& names
   if (names.size() > 1)
     throw Error(cat(tree.root(), ": has both ", names[0], "/ and ", names[1], "/"), "keep one of them");
   return names.empty() ? "" : names[0];
+}
+
+// Returns the command that converts one folder of the input as the validation split.
+std::string command_for_part(const FileTree& tree, const std::string& name, const std::string& out) {
+  const bool is_folder = std::filesystem::is_directory(tree.root() + name);
+  return cat(is_folder ? "" : "unpack the tar file, then ",
+             shell_command({"ringtrain-data", "images", is_folder ? tree.root() + name : name, "--split", "validation",
+                            "--out", out}));
 }
 
 }  // namespace
@@ -73,8 +82,7 @@ SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes, 
                   cat("if '", name, "' is a class, give --split train, or --class-list FILE with all classes; if it ",
                       "is not, move it away"));
     throw Error(cat(tree.root(), ": has ", name, "/ but no train/"),
-                cat("give both, or convert it alone: ", shell_command({"ringtrain-data", "images", tree.root() + name,
-                                                                       "--split", "validation", "--out", out})));
+                cat("give both, or convert it alone: ", command_for_part(tree, name, out)));
   }
   for (const std::string& name : testing) {
     const std::uint64_t count = count_files(tree, name);
@@ -82,9 +90,7 @@ SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes, 
       leave_out(found.left_out,
                 cat("file(s) in ", name, "/, which is neither training nor validation data",
                     holds_classes(content_of(tree, name))
-                        ? cat(" (to validate on it: ",
-                              shell_command({"ringtrain-data", "images", tree.root() + name, "--split", "validation",
-                                             "--out", out + "-test"}),
+                        ? cat(" (to validate on it: ", command_for_part(tree, name, out + "-test"),
                               "; --class-list FILE, given to both conversions, keeps the labels the same)")
                         : " (it has no folder per class)"),
                 "", count);

@@ -45,10 +45,13 @@ bool is_letter(char c) {
 }
 
 // Two bytes each, of which one is zero in all letters, digits, spaces and line ends of ASCII. Line ends tell such a
-// text from UTF-8 that holds a few zero bytes.
+// text from UTF-8 that holds a few zero bytes. In Chinese, zeros are rare, but other bytes are control characters.
 bool is_utf16(std::string_view text, std::size_t zero_at) {
-  std::size_t zeros = 0, zeros_elsewhere = 0, line_ends = 0, line_end_bytes = 0;
+  constexpr std::size_t many_zeros = 8;
+  std::size_t zeros = 0, zeros_elsewhere = 0, line_ends = 0, line_end_bytes = 0, controls = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
+    controls += text[i] != '\0' && static_cast<unsigned char>(text[i]) < '\t';
+    controls += text[i] > '\r' && text[i] < '\x1a';
     if (text[i] == '\0') ++(i % 2 == zero_at ? zeros : zeros_elsewhere);
     if (text[i] != '\n' && text[i] != '\r') continue;
     ++line_end_bytes;
@@ -56,6 +59,7 @@ bool is_utf16(std::string_view text, std::size_t zero_at) {
     line_ends += i % 2 != zero_at && other < text.size() && text[other] == '\0';
   }
   if (zeros < 2 || zeros * 200 < text.size() || zeros < 20 * zeros_elsewhere) return false;
+  if (zeros >= many_zeros && zeros_elsewhere == 0 && controls > 0) return true;
   return line_end_bytes > 0 ? 4 * line_ends >= line_end_bytes : 4 * zeros >= text.size();
 }
 

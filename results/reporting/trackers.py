@@ -72,7 +72,8 @@ def is_compared(name, evaluation):
     does not say which of a step's two records a number belongs to, so the names of the other kind are left out."""
     is_time = name.endswith("seconds") or name in ("samples_per_second", "share_of_bound")
     of_evaluation = name.startswith(("validation", "evaluation"))
-    return of_evaluation == evaluation and not is_time and name not in ("step", "epoch", "samples", "targets")
+    is_trackers_own = name.startswith("_")  # wandb's _step, _timestamp and _runtime
+    return of_evaluation == evaluation and not is_time and not is_trackers_own and name not in ("step", "epoch", "samples", "targets")
 
 
 def mark_of(record):

@@ -93,9 +93,11 @@ constexpr const char* other_framework =
 void refuse_other_formats(const std::string& path, const std::string& start, const std::string& end) {
   if (start.starts_with("\x89HDF")) {
     const std::string all = start + end;
-    if (has(all, "keras_version") || has(all, "layer_names")) refuse(path, "an HDF5 file of Keras", other_framework);
+    const bool is_keras3 = path.ends_with(".weights.h5") || (has(all, "layers") && has(all, "vars"));
+    if (is_keras3 || has(all, "keras_version") || has(all, "layer_names"))
+      refuse(path, "an HDF5 file of Keras", other_framework);
     refuse(path, "an HDF5 file",
-           "a checkpoint becomes one with: ringtrain export CHECKPOINT.h5 --out FILE.safetensors");
+           "only a checkpoint of ringtrain becomes one: ringtrain export CHECKPOINT.h5 --out FILE.safetensors");
   }
   if (start.starts_with("PK\x03\x04")) refuse_zip(path, end);
   const bool is_pickle = start.size() > 2 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5;

@@ -130,7 +130,13 @@ std::string describe_epoch(const RunPlan& plan) {
                " targets are not read in an epoch (", rest, " samples of each epoch's order, and the text's ends)");
   }
   if (!plan.course.keeps_rest) return cat(steps, rest, " samples of each epoch's order are dropped");
-  return steps + (last ? cat("the last one has the ", rest, " samples that are left") : "all samples count");
+  const std::int64_t targets = plan.train.total - 1;
+  const std::int64_t ends =
+      plan.train.text.running_text ? targets - plan.samples_per_epoch * plan.train_loader.sequence : 0;
+  return cat(steps, last ? cat("the last one has the ", rest, " samples that are left") : "all samples count",
+             ends > 0 ? cat("; ", with_thousands(ends), " of the text's ", with_thousands(targets),
+                            " targets are not read in an epoch (the text's ends)")
+                      : "");
 }
 
 bool data_is_here(const RunPlan& plan) {

@@ -339,6 +339,8 @@ def test_a_step_with_another_rate_differs_and_one_with_other_times_does_not():
     record = {"step": 3, "loss": 1.5, "lr": 0.1, "seconds": 0.2, "samples_per_second": 10.0}
     written.add(record)
     assert not written.differs({**record, "seconds": 0.3, "samples_per_second": 11.0})
+    written.add({**record, "_step": 2, "_timestamp": 1.0, "_runtime": 5})  # as wandb's files give it back
+    assert not written.differs(record)
     assert written.differs({**record, "lr": 0.05})
     assert written.differs({**record, "grad_norm": 1.0}), "a number that was not there"
 

@@ -254,6 +254,8 @@ def test_doubtful_jpegs_are_listed_and_counted(tmp_path):
     whole = bytearray(path.read_bytes())
     whole[len(whole) // 2:len(whole) // 2 + 60] = bytes(60)
     path.write_bytes(whole)
+    with open(tmp_path / "in/b/3.jpg", "ab") as file:  # bytes after the picture's end are nobody's
+        file.write(bytes(500))
     said = good(tmp_path / "in", "--out", tmp_path / "set")
     assert re.search(r"a/0.jpg: Corrupt JPEG data: \d\d extraneous bytes before marker 0xd9", said), said
     assert "b/2.jpg: " in said and "doubtful    2 of 4 images (50.0 %)" in said

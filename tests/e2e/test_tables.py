@@ -206,6 +206,7 @@ def test_running_text_has_one_form(tmp_path):
     (("to be or not\n" * 500).encode("utf-16-le"), "iconv -f UTF-16LE"),
     (("to be or not\n" * 500).encode("utf-16-be"), "iconv -f UTF-16BE"),
     (("\u0418\u0432\u0430\u043d \u0438 \u041e\u043b\u044c\u0433\u0430\n" * 50).encode("utf-16-le"), "iconv -f UTF-16LE"),
+    (("\u4f60\u597d\u4e16\u754c " * 300).encode("utf-16-le"), "iconv -f UTF-16LE"),
     (("to be or not\n" * 500).encode("utf-32-le"), "iconv -f UTF-32LE"),
     ("caf\u00e9, na\u00efve\n".encode("latin-1"), "iconv -f WINDOWS-1252"),
     ("caf\u00e9, na\u00efve\n".encode() + b"\xff", "byte 14 (line 2) is not valid UTF-8; so are 1 in all"),
@@ -242,10 +243,11 @@ def test_the_advice_for_a_short_text_works(tmp_path):
         assert good.returncode == 0, good
 
 
-@pytest.mark.parametrize("order, says", [
-    ("streams", "170 of the text's 570 targets are never read"), ("windows", "170 of the text's 570 targets are not read in an epoch")])
-def test_characters_that_are_never_read_are_counted(tmp_path, order, says):
-    done = plan_of_text(tmp_path, 571, f"data.order={order}", "data.sequence=100", "batch.global=4")
+@pytest.mark.parametrize("order, last_batch, says", [
+    ("streams", "drop", "170 of the text's 570 targets are never read"), ("windows", "drop", "170 of the text's 570 targets are not read in an epoch"),
+    ("windows", "smaller", "70 of the text's 570 targets are not read in an epoch")])
+def test_characters_that_are_never_read_are_counted(tmp_path, order, last_batch, says):
+    done = plan_of_text(tmp_path, 571, f"data.order={order}", f"data.last_batch={last_batch}", "data.sequence=100", "batch.global=4")
     assert done.returncode == 0 and says in " ".join(done.stdout.split()), done
 
 
