@@ -306,6 +306,8 @@ std::optional<Contradiction> model_contradiction(const Experiment& e) {
     return {{{"model.widths"},
              cat(statement("model.kind", e), " but ", statement("model.widths", e),
                  ", expected at least one hidden layer, such as [800]")}};
+  if (model.kind == "mlp" && model.widths[0] % 16 != 0)
+    return {{{"model.widths"}, cat(statement("model.widths", e), ", expected a first layer of a multiple of 16")}};
   if (model.initial == "truncated_normal" && model.kind == "char_lstm")
     return {{{"model.initial", "model.kind"},
              cat(statement("model.initial", e), " but ", statement("model.kind", e), ", expected he or uniform")}};

@@ -47,7 +47,7 @@ std::vector<Field> make_schema() {
     FIELD(model.kernel).unit("pixels").from(1, 31).only_with("model.kind", {"cnn"}).also({"kernel_size"})
       .means("Height and width of the kernel of every convolution, an odd number."),
     FIELD(model.widths).unit("units").from(1, 1048576).only_with("model.kind", {"cnn", "mlp"}).also({"hidden_sizes"})
-      .means("Units of each hidden dense layer before the classifier. An mlp has at least one."),
+      .means("Units of each hidden dense layer before the classifier. An mlp has at least one, and its first one is a multiple of 16."),
     FIELD(model.stem).words({"imagenet", "small"}).only_with("model.kind", {"resnet"})
       .means("imagenet: 7 x 7 convolution with stride 2, then max pooling. small: 3 x 3 with stride 1, for images of 32 "
              "to 64 pixels."),

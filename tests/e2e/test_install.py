@@ -113,7 +113,7 @@ def test_the_checkout_is_no_prefix_and_a_tilde_is_the_home_folder(tmp_path):
 def test_man_shows_the_page_without_warnings(prefix, program, words):
     page = prefix / "share" / "man" / "man1" / f"{program}.1.gz"
     done = subprocess.run(["man", "--warnings", "-l", page], text=True, capture_output=True,
-                          env={**VARIABLES, "MANWIDTH": "200", "LC_ALL": "C.UTF-8"})
+                          env={**VARIABLES, "MANWIDTH": "1000", "LC_ALL": "C.UTF-8"})
     assert done.returncode == 0 and done.stderr == "", done.stderr
     text = re.sub(".\b", "", done.stdout)
     for word in words:

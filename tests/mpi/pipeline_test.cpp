@@ -36,7 +36,7 @@ TEST_F(PipelineTest, SmallCnn) {
 }
 TEST_F(PipelineTest, DescribedNetworksWithDropout) {
   expect_same_run(images("{kind: cnn, channels: [8, 24], kernel: 5, widths: [40, 24], dropout: 0.4}", {}), 5, 1e-4);
-  expect_same_run(images("{kind: mlp, widths: [40, 32, 24], dropout: 0.2}", {}), 5, 1e-4);
+  expect_same_run(images("{kind: mlp, widths: [48, 32, 24], dropout: 0.2}", {}), 5, 1e-4);
 }
 TEST_F(PipelineTest, AlexNetWithDropout) {
   if (session().size() != 2) GTEST_SKIP() << "two ranks are enough for 20 million weights";

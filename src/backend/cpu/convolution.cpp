@@ -120,7 +120,12 @@ dnnl::convolution_backward_weights::primitive_desc ConvolutionPrimitives::descri
   const memory::desc weights(memory::dims{s.output, s.input, s.kernel, s.kernel}, memory::data_type::f32,
                              memory::format_tag::any);
   const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
-  const memory::desc from = map(s, images, false), to = map(s, images, true);
+  const memory::desc from = map(s, images, false);
+  memory::desc to = map(s, images, true);
+  // A dense layer on pixels has one window. The plain form of its output has the same bytes, and oneDNN then takes a
+  // matrix product instead of its slow reference.
+  if (s.pixels && s.out_height == 1 && s.out_width == 1 && s.output % s.lanes == 0)
+    to = {to.dims(), type_, memory::format_tag::nchw};
   const auto hint = describe_forward(s, images, algorithm);
 #if DNNL_VERSION_MAJOR >= 3
   auto& engine = onednn_engine();
