@@ -18,18 +18,16 @@ namespace {
 constexpr std::int64_t rows_looked_at = 64;
 
 void check(const ImportOptions& options) {
-  const double share = options.validation.value_or(0);
-  if (!(share >= 0 && share < 1)) throw Error(cat("--validation ", share, ": expected at least 0 and less than 1"));
+  check_split_options(options);
+  const bool holds_out = options.validation.value_or(0) > 0;
   std::string letters = options.layout;
   std::sort(letters.begin(), letters.end());
   if (!letters.empty() && letters != "CHNW" && letters != "HNW")
     throw Error(cat("--layout ", options.layout, ": expected the letters N, H, W and C in the order of the axes"),
                 "N counts the images; grey images may have no C; such as NHWC, NCHW or HWCN");
-  if (!options.split.empty() && options.split != "train" && options.split != "validation")
-    throw Error(cat("--split ", options.split, ": expected train or validation"));
-  if (!options.split.empty() && (share > 0 || options.validation_rows))
+  if (!options.split.empty() && (holds_out || options.validation_rows))
     throw Error("--split makes one split; it goes with neither --validation nor --validation-rows");
-  if (share > 0 && options.validation_rows) throw Error("--validation and --validation-rows contradict each other");
+  if (holds_out && options.validation_rows) throw Error("--validation and --validation-rows contradict each other");
   if (options.rows && options.validation_rows && options.rows->first < options.validation_rows->end &&
       options.validation_rows->first < options.rows->end)
     throw Error("--rows and --validation-rows overlap", "END is the row after the last one");
@@ -88,7 +86,7 @@ SplitRows read_split(const ImportOptions& options, ImportRows rows, const ArrayS
 }
 
 // Makes a class of every number from 0 to the highest label.
-ClassList numbered_classes(const ImportOptions& options, const Splits& splits) {
+ClassList classes_of(const ImportOptions& options, const Splits& splits) {
   const RowLabel highest = highest_label(splits, options.first_label);
   const auto images = static_cast<std::int64_t>(splits[0].labels.size() + splits[1].labels.size());
   const std::int64_t classes_but_one = highest.label - options.first_label;
@@ -97,10 +95,7 @@ ClassList numbered_classes(const ImportOptions& options, const Splits& splits) {
         cat(options.input, ": row ", highest.row, " of '", options.labels, "' is ", highest.label,
             ", which is not a label: expected less than ", options.first_label + most, " for ", images, " images"),
         "labels count from 0; --class-list names the classes, --rows can leave out rows");
-  ClassList classes;
-  for (std::int64_t label = 0; label <= classes_but_one; ++label)
-    classes.add(std::to_string(label), std::to_string(label));
-  return classes;
+  return numbered_classes(classes_but_one + 1);
 }
 
 // Throws Error if a label is outside the classes.
@@ -169,8 +164,7 @@ ImageListing list_arrays(const ImportOptions& options, const ArraySource& source
   const std::size_t used = splits[0].labels.size() + splits[1].labels.size();
   if (const auto others = static_cast<std::uint64_t>(rows) - used; others > 0)
     leave_out(listing.left_out, "row(s) outside --rows and --validation-rows", "", others);
-  listing.classes =
-      options.class_list.empty() ? numbered_classes(options, splits) : read_class_list(options.class_list);
+  listing.classes = options.class_list.empty() ? classes_of(options, splits) : read_class_list(options.class_list);
   const auto classes = static_cast<std::int64_t>(listing.classes.ids.size());
   for (const SplitIndex split : {train_split, validation_split})
     listing.splits[split] = items_of(options, splits[split], classes, splits);
@@ -203,9 +197,7 @@ ImagesReport import_arrays(const ImportOptions& given, const Ranks& ranks, std::
   const ArraySource source(options.input, options.images, options.layout, labels.count());
   if (options.encoding.empty()) options.encoding = source.encoded() ? "jpeg" : "raw";
   check_image_options(options);
-  const std::vector<std::string> splits =
-      options.split.empty() ? std::vector<std::string>{"train", "validation"} : std::vector{options.split};
-  const std::unique_ptr<OutputFiles> files = make_output_files(options, splits, ranks);
+  const std::unique_ptr<OutputFiles> files = make_output_files(options, ranks);
   const ImageListing listing = list_arrays(options, source, labels, ranks.first() ? &log : nullptr);
   RecordOptions records = record_options(options);
   records.grey_pixels = !source.encoded() && source.channels() == 1;

@@ -14,15 +14,13 @@ struct ImportRows {
   std::int64_t first = 0, end = 0;
 };
 
-// An empty `encoding` means raw for pixels and jpeg for encoded images.
+// An empty `encoding` means raw for pixels and jpeg for encoded images. Without a class list, each class is named by
+// its label.
 struct ImportOptions : ImageOptions {
   std::string input;
   std::string images, labels;                       // names of the HDF5 data sets
   std::string layout;                               // "NHWC", "HWCN", ...; "": from the shape
-  std::string class_list;                           // path of a file; "": each class is named by its label
   std::int64_t first_label = 0;                     // is subtracted from every label; 0 or more
-  std::string split;                                // "": train, and what is held out in validation
-  std::optional<double> validation;                 // share of each class held out
   std::optional<ImportRows> rows, validation_rows;  // unset: all, none
 };
 

@@ -72,6 +72,12 @@ std::int64_t most_numbered_classes(std::int64_t images) {
   return std::min<std::int64_t>(most_classes, few_classes + 16 * images);
 }
 
+ClassList numbered_classes(std::int64_t count) {
+  ClassList classes;
+  for (std::int64_t label = 0; label < count; ++label) classes.add(std::to_string(label), std::to_string(label));
+  return classes;
+}
+
 std::vector<ListedImage> read_image_list(const std::string& path) {
   std::vector<ListedImage> entries;
   for_each_line(path, [&](const std::string& line, std::int64_t number) {
@@ -120,7 +126,7 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
       if (highest >= most_numbered_classes(images))
         throw Error(cat(path, ": the label ", highest, " is too large for ", images, " images"),
                     "labels count from 0; --class-list names the classes");
-      for (std::int32_t label = 0; label <= highest; ++label) classes.add(std::to_string(label), std::to_string(label));
+      classes = numbered_classes(highest + 1);
     } else {
       for (const std::string& id : ids) classes.add(id, id);
     }

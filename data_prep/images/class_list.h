@@ -24,6 +24,8 @@ ClassList read_class_list(const std::string& path);
 // Returns how many classes the labels of so many images may make if every number up to the highest becomes a class. One
 // mistyped label must not make a million of them.
 std::int64_t most_numbered_classes(std::int64_t images);
+// Returns the classes 0 to count - 1, each named by its label.
+ClassList numbered_classes(std::int64_t count);
 
 struct ListedImage {
   std::string path, label;

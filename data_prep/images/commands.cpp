@@ -132,12 +132,11 @@ DataCommand declare_import(CommandLine& program) {
 }
 
 DataCommand declare_idx(CommandLine& program) {
-  CLI::App& c = program.add("idx",
-                            "Turns a pair of IDX files, such as MNIST's and Fashion-MNIST's, into a data set. IMAGES "
-                            "holds u8 pixels (N, H, W) "
-                            "or (N, H, W, C), LABELS whole numbers (N) from 0. Both may be compressed by gzip. The "
-                            "files of the test split are "
-                            "converted with the same --out and --split validation.");
+  CLI::App& c = program.add(
+      "idx",
+      "Turns a pair of IDX files, such as MNIST's and Fashion-MNIST's, into a data set. IMAGES holds u8 pixels "
+      "(N, H, W) or (N, H, W, C), LABELS whole numbers (N) from 0. Both may be compressed by gzip. The files of the "
+      "test split are converted with the same --out and --split validation.");
   struct Typed : IdxOptions {
     std::vector<std::string> words;
   };

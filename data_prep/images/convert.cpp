@@ -10,11 +10,8 @@ namespace {
 
 void check(const ImagesOptions& options) {
   check_image_options(options);
-  const double share = options.validation.value_or(0);
-  if (!(share >= 0 && share < 1)) throw Error(cat("--validation ", share, ": expected at least 0 and less than 1"));
-  if (!options.split.empty() && options.split != "train" && options.split != "validation")
-    throw Error(cat("--split ", options.split, ": expected train or validation"));
-  if (!options.split.empty() && (share > 0 || !options.validation_list.empty()))
+  check_split_options(options);
+  if (!options.split.empty() && (options.validation.value_or(0) > 0 || !options.validation_list.empty()))
     throw Error("--split makes one split; it goes with neither --validation nor --validation-list");
 }
 
@@ -27,9 +24,7 @@ std::string name_of(const std::string& folder) {
 
 ImagesReport convert_images(const ImagesOptions& options, const Ranks& ranks, std::ostream& log) {
   check(options);
-  const std::vector<std::string> splits =
-      options.split.empty() ? std::vector<std::string>{"train", "validation"} : std::vector{options.split};
-  const std::unique_ptr<OutputFiles> files = make_output_files(options, splits, ranks);
+  const std::unique_ptr<OutputFiles> files = make_output_files(options, ranks);
   ImageListing listing;
   const int threads = options.threads > 0 ? static_cast<int>(options.threads) : ranks.threads();
   std::string message;

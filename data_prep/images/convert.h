@@ -8,19 +8,17 @@
 
 #include <cstdint>
 #include <iosfwd>
-#include <optional>
 #include <string>
 
 #include "data_prep/images/convert_listing.h"
 
 namespace ringtrain {
 
+// Without a class list, class ids are the sorted folder names. Without a split, train/ and val/ below the input are
+// used if they are there.
 struct ImagesOptions : ImageOptions {
   std::string input;
-  std::string class_list;             // path of a file; "": class ids are the sorted folder names
   std::string list, validation_list;  // paths of files
-  std::string split;                  // "": train/ and val/ below input if they are there
-  std::optional<double> validation;   // share of each class held out
 };
 
 // Runs the whole conversion. All ranks must call it. On rank 0, `log` gets the messages for the user.

@@ -173,11 +173,18 @@ RecordOptions record_options(const ImageOptions& options) {
   return records;
 }
 
-std::unique_ptr<OutputFiles> make_output_files(const ImageOptions& options, const std::vector<std::string>& splits,
-                                               const Ranks& ranks) {
+void check_split_options(const ImageOptions& options) {
+  const double share = options.validation.value_or(0);
+  if (!(share >= 0 && share < 1)) throw Error(cat("--validation ", share, ": expected at least 0 and less than 1"));
+  if (!options.split.empty() && std::ranges::count(split_names, options.split) == 0)
+    throw Error(cat("--split ", options.split, ": expected train or validation"));
+}
+
+std::unique_ptr<OutputFiles> make_output_files(const ImageOptions& options, const Ranks& ranks) {
   if (!ranks.first()) return nullptr;
   std::vector<std::string> prefixes;
-  for (const std::string& split : splits) prefixes.push_back(cat(options.out, "-", split));
+  for (const std::string split : split_names)
+    if (options.split.empty() || options.split == split) prefixes.push_back(cat(options.out, "-", split));
   return std::make_unique<OutputFiles>(prefixes, options.force, options.resume);
 }
 

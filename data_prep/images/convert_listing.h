@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ struct ImageOptions {
   bool force = false;
   bool resume = false;  // keep the shards that a killed conversion had finished
   std::string license = "unknown";
+  std::string class_list;            // path of a file; "": the classes are those of the input
+  std::string split;                 // the only split, "train" or "validation"; "": both
+  std::optional<double> validation;  // share of each class held out
 };
 
 struct ImagesReport {
@@ -57,10 +61,12 @@ struct ImagesReport {
 // Throws Error when options contradict each other.
 void check_image_options(const ImageOptions& options);
 
-// On rank 0, checks and locks the names of the output files of the splits ("train", "validation"), before any long
-// work. It makes no data file yet. Other ranks get null.
-std::unique_ptr<OutputFiles> make_output_files(const ImageOptions& options, const std::vector<std::string>& splits,
-                                               const Ranks& ranks);
+// Throws Error when options.validation is no share or options.split no split.
+void check_split_options(const ImageOptions& options);
+
+// On rank 0, checks and locks the names of the output files of the splits, before any long work. It makes no data file
+// yet. Other ranks get null.
+std::unique_ptr<OutputFiles> make_output_files(const ImageOptions& options, const Ranks& ranks);
 
 // Converts the listing. All ranks must call it with the same listing. `source_name` is stored in the files.
 ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& records, const ImageListing& listing,

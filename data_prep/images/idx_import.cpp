@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::size_t magic_bytes = 4, size_bytes = 4;
 constexpr std::size_t bytes_per_read = 1 << 24;
-constexpr std::int64_t most_labels = 1 << 20;
 constexpr const char* expected_form =
     "an IDX file begins with two zero bytes, the type of its values and the number of its axes";
 
@@ -126,7 +125,7 @@ std::vector<std::int64_t> labels_of(const IdxArray& array) {
   std::vector<std::int64_t> labels(static_cast<std::size_t>(array.shape[0]));
   for (std::size_t row = 0; row < labels.size(); ++row) {
     labels[row] = big_endian(array.bytes.data() + row * width, width, array.type != 0x08);
-    if (labels[row] < 0 || labels[row] >= most_labels)
+    if (labels[row] < 0)
       throw Error(cat(array.path, ": the label of row ", row, " is ", labels[row]), "labels count from 0");
   }
   return labels;
@@ -174,8 +173,12 @@ ImageListing list_rows(const IdxOptions& options, const std::vector<std::int64_t
   if (!options.class_list.empty()) {
     listing.classes = read_class_list(options.class_list);
   } else {
-    for (std::int64_t label = 0; label <= *std::ranges::max_element(labels); ++label)
-      listing.classes.add(std::to_string(label), std::to_string(label));
+    const auto highest = std::ranges::max_element(labels);
+    if (const std::int64_t most = most_numbered_classes(std::ssize(labels)); *highest >= most)
+      throw Error(cat(options.labels, ": the label of row ", highest - labels.begin(), " is ", *highest,
+                      ", expected less than ", most, " for ", labels.size(), " images"),
+                  "labels count from 0; --class-list names the classes");
+    listing.classes = numbered_classes(*highest + 1);
   }
   const auto classes = static_cast<std::int64_t>(listing.classes.ids.size());
   std::vector<ImageItem>& items = listing.splits[options.split == "validation" ? validation_split : train_split];
@@ -190,11 +193,9 @@ ImageListing list_rows(const IdxOptions& options, const std::vector<std::int64_t
 }
 
 void check(const IdxOptions& options) {
-  const double share = options.validation.value_or(0);
-  if (!(share >= 0 && share < 1)) throw Error(cat("--validation ", share, ": expected at least 0 and less than 1"));
-  if (!options.split.empty() && options.split != "train" && options.split != "validation")
-    throw Error(cat("--split ", options.split, ": expected train or validation"));
-  if (!options.split.empty() && share > 0) throw Error("--split makes one split; it does not go with --validation");
+  check_split_options(options);
+  if (!options.split.empty() && options.validation.value_or(0) > 0)
+    throw Error("--split makes one split; it does not go with --validation");
   check_image_options(options);
 }
 
@@ -208,9 +209,7 @@ ImagesReport import_idx(const IdxOptions& options, const Ranks& ranks, std::ostr
     throw Error(cat(options.images, ": has ", source.rows(), " pictures, but ", options.labels, " has ", labels.size(),
                     " labels"),
                 "take both files of one split");
-  const std::vector<std::string> splits =
-      options.split.empty() ? std::vector<std::string>{"train", "validation"} : std::vector{options.split};
-  const std::unique_ptr<OutputFiles> files = make_output_files(options, splits, ranks);
+  const std::unique_ptr<OutputFiles> files = make_output_files(options, ranks);
   const ImageListing listing = list_rows(options, labels);
   RecordOptions records = record_options(options);
   records.grey_pixels = source.channels() == 1;

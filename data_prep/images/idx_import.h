@@ -2,20 +2,16 @@
 // "image".
 #pragma once
 
-#include <cstdint>
 #include <iosfwd>
-#include <optional>
 #include <string>
 
 #include "data_prep/images/convert_listing.h"
 
 namespace ringtrain {
 
+// Without a class list, each class is named by its label.
 struct IdxOptions : ImageOptions {
-  std::string images, labels;        // paths; each file may be compressed by gzip
-  std::string class_list;            // path of a file; "": each class is named by its label
-  std::string split;                 // "": train, and what is held out in validation
-  std::optional<double> validation;  // share of each class held out
+  std::string images, labels;  // paths; each file may be compressed by gzip
 };
 
 // Takes pictures u8 (N, H, W) or (N, H, W, C) with C = 1 or 3 channels, and labels (N) of any integer type from 0. All

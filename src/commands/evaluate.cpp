@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/resume_rules.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
@@ -38,7 +39,7 @@ struct Source {
 void warn_of_changed_data(const Source& source, const DatasetIndex& train) {
   if (!source.checkpoint) return;
   const Checkpoint& checkpoint = *source.checkpoint;
-  const DataConfig before = parse_experiment(checkpoint.text("experiment"), source.path, {}).data;
+  const DataConfig before = experiment_of(checkpoint, source.path).data;
   const DataConfig& now = source.experiment.data;
   const std::string uuid = checkpoint.text("train_uuid");
   if (now.train != before.train || now.validation != before.validation || uuid == train.dataset_uuid) return;

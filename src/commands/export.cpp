@@ -6,17 +6,17 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/resume_rules.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
 #include "commands/commands.h"
-#include "config/reader.h"
 
 namespace ringtrain {
 namespace {
 
 std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, const std::string& path) {
-  const Experiment experiment = parse_experiment(checkpoint.text("experiment"), path, {});
+  const Experiment experiment = experiment_of(checkpoint, path);
   std::map<std::string, std::string> metadata = {{"format", "pt"},
                                                  {"model", experiment.model.kind},
                                                  {"step", std::to_string(checkpoint.step)},

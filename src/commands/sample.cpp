@@ -12,10 +12,10 @@
 #include "base/unicode.h"
 #include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/resume_rules.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
 #include "commands/commands.h"
-#include "config/reader.h"
 #include "data/loader.h"
 #include "models/models.h"
 
@@ -119,7 +119,7 @@ struct Model {
   std::int64_t state_size = 0;
 
   explicit Model(const std::string& path) : checkpoint(read_checkpoint(path)) {
-    experiment = parse_experiment(checkpoint.text("experiment"), path, {});
+    experiment = experiment_of(checkpoint, path);
     if (takes_images(experiment.model))
       throw Error(cat(path, ": model.kind is ", experiment.model.kind, ", which sees images; sample writes text"),
                   "give a run of char_lstm; ringtrain evaluate judges models of images");

@@ -110,51 +110,36 @@ void assign(const Field& field, const Value& value, Experiment& experiment) {
     throw Error(cat(at.place.prefix, field.key, " ", item, found(at), ", expected ", expected(field)));
   };
   const Member member = field.member(experiment);
-  if (auto* list = std::get_if<std::vector<double>*>(&member)) {
+  // Reads a list whose items `read` turns into elements. `read` returns false for a wrong item.
+  const auto assign_list = [&]<class T>(std::vector<T>& list, const auto& read) {
     if (value.kind != Value::Kind::list) refuse(value, "");
-    (*list)->clear();
+    list.clear();
     for (const Value& item : value.items) {
-      double number = 0;
-      if (!assign_number(item, number) || !field.range_.holds(number))
-        refuse(item, cat("item ", (*list)->size() + 1, " "));
-      (*list)->push_back(number);
+      T element{};
+      if (!read(item, element)) refuse(item, cat("item ", list.size() + 1, " "));
+      list.push_back(element);
     }
-    return;
-  }
-  if (auto* list = std::get_if<std::vector<std::int64_t>*>(&member)) {
-    if (value.kind != Value::Kind::list) refuse(value, "");
-    (*list)->clear();
-    for (const Value& item : value.items) {
-      std::int64_t number = 0;
-      if (item.kind != Value::Kind::scalar || item.quoted || !parse_integer(item.text, number) ||
-          !field.range_.holds(static_cast<double>(number)))
-        refuse(item, cat("item ", (*list)->size() + 1, " "));
-      (*list)->push_back(number);
-    }
-    return;
-  }
-  if (auto* pairs = std::get_if<std::vector<EpochFactor>*>(&member)) {
-    if (value.kind != Value::Kind::list) refuse(value, "");
-    (*pairs)->clear();
-    for (const Value& item : value.items) {
-      EpochFactor pair;
-      if (item.kind != Value::Kind::list || item.items.size() != 2 || !assign_number(item.items[0], pair.epoch) ||
-          !assign_number(item.items[1], pair.factor) || pair.epoch < 0 || !field.range_.holds(pair.factor))
-        refuse(item, cat("item ", (*pairs)->size() + 1, " "));
-      (*pairs)->push_back(pair);
-    }
-    return;
-  }
-  if (auto* points = std::get_if<std::vector<RunPoint>*>(&member)) {
-    if (value.kind != Value::Kind::list) refuse(value, "");
-    (*points)->clear();
-    for (const Value& item : value.items) {
-      const auto point = item.kind == Value::Kind::scalar && !item.quoted ? parse_run_point(item.text) : std::nullopt;
-      if (!point) refuse(item, cat("item ", (*points)->size() + 1, " "));
-      (*points)->push_back(*point);
-    }
-    return;
-  }
+  };
+  if (auto* list = std::get_if<std::vector<double>*>(&member))
+    return assign_list(**list, [&](const Value& item, double& number) {
+      return assign_number(item, number) && field.range_.holds(number);
+    });
+  if (auto* list = std::get_if<std::vector<std::int64_t>*>(&member))
+    return assign_list(**list, [&](const Value& item, std::int64_t& number) {
+      return item.kind == Value::Kind::scalar && !item.quoted && parse_integer(item.text, number) &&
+             field.range_.holds(static_cast<double>(number));
+    });
+  if (auto* list = std::get_if<std::vector<EpochFactor>*>(&member))
+    return assign_list(**list, [&](const Value& item, EpochFactor& pair) {
+      return item.kind == Value::Kind::list && item.items.size() == 2 && assign_number(item.items[0], pair.epoch) &&
+             assign_number(item.items[1], pair.factor) && pair.epoch >= 0 && field.range_.holds(pair.factor);
+    });
+  if (auto* list = std::get_if<std::vector<RunPoint>*>(&member))
+    return assign_list(**list, [](const Value& item, RunPoint& point) {
+      const auto read = item.kind == Value::Kind::scalar && !item.quoted ? parse_run_point(item.text) : std::nullopt;
+      if (read) point = *read;
+      return read.has_value();
+    });
   if (auto* words = std::get_if<std::vector<std::string>*>(&member)) {
     const bool alone = value.kind == Value::Kind::scalar && field.words_.empty();  // the word auto is read as [auto]
     if (value.kind != Value::Kind::list && !alone) refuse(value, "");

@@ -99,6 +99,14 @@ std::string join(const List& items, std::string_view between) {
   return out;
 }
 
+// Returns "[a, b]". `text_of` makes the text of an item.
+template <class T, class TextOf>
+std::string list_text(const std::vector<T>& items, const TextOf& text_of) {
+  std::vector<std::string> texts;
+  for (const T& item : items) texts.push_back(text_of(item));
+  return "[" + join(texts, ", ") + "]";
+}
+
 std::string_view type_text(const Field& field) {
   Experiment experiment;
   const Member member = field.member(experiment);
@@ -151,32 +159,19 @@ std::string value_text(const Field& field, const Experiment& experiment) {
     std::string operator()(const std::int64_t* value) const { return std::to_string(*value); }
     std::string operator()(const std::uint64_t* value) const { return std::to_string(*value); }
     std::string operator()(const double* value) const { return number_text(*value); }
-    std::string operator()(const std::vector<double>* values) const {
-      std::vector<std::string> texts;
-      for (const double value : *values) texts.push_back(number_text(value));
-      return "[" + join(texts, ", ") + "]";
-    }
+    std::string operator()(const std::vector<double>* values) const { return list_text(*values, number_text); }
     std::string operator()(const std::vector<std::int64_t>* values) const {
-      std::vector<std::string> texts;
-      for (const std::int64_t value : *values) texts.push_back(std::to_string(value));
-      return "[" + join(texts, ", ") + "]";
+      return list_text(*values, [](std::int64_t value) { return std::to_string(value); });
     }
     std::string operator()(const std::vector<EpochFactor>* pairs) const {
-      std::vector<std::string> texts;
-      for (const auto& [epoch, factor] : *pairs)
-        texts.push_back(cat("[", number_text(epoch), ", ", number_text(factor), "]"));
-      return "[" + join(texts, ", ") + "]";
+      return list_text(*pairs, [](const EpochFactor& pair) {
+        return cat("[", number_text(pair.epoch), ", ", number_text(pair.factor), "]");
+      });
     }
     std::string operator()(const std::vector<RunPoint>* points) const {
-      std::vector<std::string> texts;
-      for (const RunPoint& point : *points) texts.push_back(to_string(point));
-      return "[" + join(texts, ", ") + "]";
+      return list_text(*points, [](const RunPoint& point) { return to_string(point); });
     }
-    std::string operator()(const std::vector<std::string>* words) const {
-      std::vector<std::string> texts;
-      for (const std::string& word : *words) texts.push_back(text_text(word));
-      return "[" + join(texts, ", ") + "]";
-    }
+    std::string operator()(const std::vector<std::string>* words) const { return list_text(*words, text_text); }
   };
   return std::visit(Visitor(), field.member(copy));
 }

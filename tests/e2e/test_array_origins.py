@@ -160,12 +160,17 @@ def expect_words(result, words):
         assert (word.lstrip("!") in result.stdout) != word.startswith("!"), (word, result)
 
 
-@pytest.mark.parametrize("name", READ)
-def test_the_order_of_the_axes_is_known(tmp_path, name):
-    arrays, options, words = READ[name]
-    result = import_arrays(tmp_path, arrays, options)
+def expect_imported(folder, arrays, options, words):
+    """The arrays must be imported, and the words be printed. Returns the result."""
+    result = import_arrays(folder, arrays, options)
     assert result.returncode == 0, result
     expect_words(result, words)
+    return result
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_order_of_the_axes_is_known(tmp_path, name):
+    result = expect_imported(tmp_path, *READ[name])
     with h5py.File(tmp_path / "out-train-00000-of-00001.h5") as file:
         rows = [int(key.decode().split("[")[1][:-1]) for key in file["keys"]]
         wanted = GREY[..., None] if "x 1, stored" in result.stdout else PIXELS
@@ -174,10 +179,7 @@ def test_the_order_of_the_axes_is_known(tmp_path, name):
 
 @pytest.mark.parametrize("name", SAID)
 def test_what_is_odd_is_said(tmp_path, name):
-    arrays, options, words = SAID[name]
-    result = import_arrays(tmp_path, arrays, options)
-    assert result.returncode == 0, result
-    expect_words(result, words)
+    expect_imported(tmp_path, *SAID[name])
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -416,7 +416,7 @@ def test_a_start_that_fails_leaves_no_folder_and_latest_as_it_was(workshop):
     try:
         result = workshop.run("train", workshop.experiment(stop__steps=2), "run.id=good", cwd=workshop.folder)
         assert result.code == 0 and os.readlink(runs / "latest") == "good", result
-        (runs / "filler").write_bytes(bytes(1 << 20))  # the probe of the folder does not fit beside it
+        (runs / "filler").write_bytes(bytes(1 << 20))  # leaves no room on the disk for the probe file of the run's folder
         result = workshop.run("train", workshop.experiment(stop__steps=2), "run.id=late", cwd=workshop.folder)
         assert result.code == 1 and "No space left on device" in result.err, result
         assert os.readlink(runs / "latest") == "good"

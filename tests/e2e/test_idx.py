@@ -73,7 +73,8 @@ WHOLE = idx(PIXELS), idx(LABELS)
     (WHOLE[1], WHOLE[0], "the file of the pictures comes first"),
     (WHOLE[0], idx(LABELS - 1, "i1"), "labels: the label of row 0 is -1"),
     (WHOLE[0], idx(LABELS / 2, "f4"), "labels: holds floating-point numbers"),
-], ids=["short", "magic", "header", "cut-off", "long", "gzip-cut-off", "gzip-damaged", "float", "counts", "swapped", "negative", "fractions"])
+    (WHOLE[0], idx(numpy.where(numpy.arange(COUNT) == 7, 1_000_000, LABELS), "i4"), "labels: the label of row 7 is 1000000"),
+], ids=["short", "magic", "header", "cut-off", "long", "gzip-cut-off", "gzip-damaged", "float", "counts", "swapped", "negative", "fractions", "mistyped"])
 def test_a_wrong_file_is_one_error_that_names_it(tmp_path, images, labels, words):
     done = convert(tmp_path, images, labels)
     assert done.returncode == 1 and words in done.stderr, done.stderr

@@ -125,7 +125,7 @@ dnnl::convolution_backward_weights::primitive_desc ConvolutionPrimitives::descri
   // A dense layer on pixels has one window. The plain form of its output has the same bytes, and oneDNN then takes a
   // matrix product instead of its slow reference.
   if (s.pixels && s.out_height == 1 && s.out_width == 1 && s.output % s.lanes == 0)
-    to = {to.dims(), type_, memory::format_tag::nchw};
+    to = {memory::dims{images, s.output, 1, 1}, type_, memory::format_tag::nchw};
   const auto hint = describe_forward(s, images, algorithm);
 #if DNNL_VERSION_MAJOR >= 3
   auto& engine = onednn_engine();

@@ -199,7 +199,8 @@ void* cudnn_library() {
 }
 
 void* nccl_library() {
-  try_library({"libnvidia-ml.so.1", {}, "", false});  // NCCL opens this library by name; it may be only in the driver's folder
+  // NCCL opens this library by name, and it may be only in the driver's folder.
+  try_library({"libnvidia-ml.so.1", {}, "", false});
   return open_library(
       {"libnccl.so.2",
        {"NCCL_HOME", "CUDA_HOME"},
