@@ -59,8 +59,9 @@ FIRST_SPARE = [
     spare("operations fp16", 30, gtest("*GpuOperations*fp16", share=0.7)),
     spare(SEARCH_HALF, 60, search("fp16", candidates=1, deadline=55)),
     spare("kernel table fp16", 22, kernel_table("fp16"), (SEARCH_HALF,)),
+    spare("ResNet-50 fp16 raw, its choices", 16, images_per_second("fp16", "raw", "resnet_fp16_raw_choices"), (SEARCH_HALF,)),
     spare("PyTorch, ResNet-50 in CUDA graphs, fp16", 50, pytorch_resnet("fp16", "pytorch_resnet_fp16")),
-    spare("graphs = single commands, all", 40, gtest("*GpuGraphs*", share=0.1)),
+    spare("graphs = single commands, all", 70, gtest("*GpuGraphs*", share=0.1)),
 ]
 
 SECOND_CALL = [
@@ -77,19 +78,22 @@ SECOND_SPARE = [
     spare("three starts, LSTM", 25, resume(names), (ALGORITHMS,)),
     spare("memcheck of CUTLASS's kernels", 45, sanitizer("memcheck", "*GpuHopper.*"), ("CUTLASS's kernels",)),
     spare("memcheck of three own kernels", 30, sanitizer("memcheck", THREE_KERNELS)),
-    # From here on: for whoever has more time (--seconds).
+]
+
+# For whoever has more time (--seconds). They come after what call 1 had no time for.
+LONG = [
+    spare("NCCL, 4 ranks on a GPU", 30, ranks(4, "*GpuRanks*", dry_name="*GpuRanks.Buckets*"), (NCCL,)),
     spare("ranks that share a GPU", 35, shared_gpu),
     spare("training: CPU's curve", 45, gtest("*GpuTraining.TwentySteps*", share=0.1, dry_name="*GpuTraining.TwentySteps*/LstmDropout")),
-    spare("training: each precision", 90, gtest("*GpuTraining.OneStep*", share=0.1, dry_name="*GpuTraining.OneStep*/LstmDropout")),
+    spare("training: each precision", 280, gtest("*GpuTraining.OneStep*", share=0.1, dry_name="*GpuTraining.OneStep*/LstmDropout")),
     spare("same bits each time", 60, gtest("*GpuTraining.HasTheSameBits*", share=0.1, dry_name="*GpuTraining.HasTheSameBits*/LstmDropout")),
     spare("racecheck of three own kernels", 45, sanitizer("racecheck", THREE_KERNELS)),
-    spare("operations fp32", 15, gtest("*GpuOperations*fp32", share=0.8)),
-    spare("operations tf32", 10, gtest("*GpuOperations*tf32", share=0.8)),
+    spare("operations fp32", 20, gtest("*GpuOperations*fp32", share=0.8)),
+    spare("operations tf32", 20, gtest("*GpuOperations*tf32", share=0.8)),
     spare("LSTM beside PyTorch", 40, comparison("lstm_bench.py", "Lstm", "beside_lstm", *LSTM, "--precision", "bf16", "--precision", "fp16",
                                                "--only", "4x512", "--ways", "eager,graphs"), (ALGORITHMS,)),
     spare("ResNet-50 beside PyTorch", 90, comparison("resnet_bench.py", "ResNet", "beside_resnet", *RESNET, "--precision", "bf16", "--precision", "fp16",
                                                      "--input", "raw", "--ways", "eager,graphs")),
-    spare("NCCL, 4 ranks on a GPU", 30, ranks(4, "*GpuRanks*", dry_name="*GpuRanks.Buckets*"), (NCCL,)),
 ]
 
 
@@ -102,7 +106,7 @@ def checks_of(call, before=()):
         return open_(FIRST_CALL + FIRST_SPARE)
     again = [check._replace(part=RESUMED) for check in open_(FIRST_CALL[1:])] if before else []
     rest = open_(FIRST_SPARE) if before else []
-    return [FIRST_CALL[0]._replace(seconds=10), *again, *open_(SECOND_CALL + SECOND_SPARE), *rest]
+    return [FIRST_CALL[0]._replace(seconds=10), *again, *open_(SECOND_CALL + SECOND_SPARE), *rest, *open_(LONG)]
 
 
 def limit_seconds(call):
