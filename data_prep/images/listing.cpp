@@ -248,7 +248,12 @@ std::unique_ptr<FileTree> open_input(const std::string& input) {
   if (is_zip(input))
     throw Error(cat(input, ": is a ZIP archive, expected a folder or a tar file"),
                 cat("unpack it: ", shell_command({"unzip", input, "-d"}), " FOLDER"));
-  if (called_like_a_tar(input)) return open_tar(input);
+  if (called_like_a_tar(input)) {
+    std::unique_ptr<FileTree> tar = open_tar(input);
+    if (tar->entries("").empty())
+      throw Error(cat(input, ": is an empty tar file, which has no members"), "pack the folder again, or name another");
+    return tar;
+  }
   const bool packed = called_like_a_packed_file(input);
   throw Error(cat(input, ": is a ", packed ? "compressed " : "", "file, expected a folder or a tar file"),
               packed ? "unpack it once, or uncompress the tar file (gzip -d, xz -d, zstd -d)"

@@ -110,7 +110,8 @@ Entries entries_of(const SafetensorsFile& file) {
   Entries entries;
   for (const SafetensorsEntry& entry : file.entries()) {
     const std::string name = plain_name(entry.name);
-    if (name.ends_with(".num_batches_tracked")) continue;
+    // PyTorch's AveragedModel counts its averages beside the tensors.
+    if (name.ends_with(".num_batches_tracked") || name == "n_averaged") continue;
     if (!entries.emplace(name, &entry).second)
       throw Error(cat(file.path(), ": tensor '", name, "' is there twice, with and without a prefix"),
                   "remove one of them");

@@ -13,10 +13,10 @@
 namespace ringtrain {
 
 // Reads F32, F16, BF16 or F64 tensors with PyTorch's names into the flat vector [plan.parameters.size()]. The prefixes
-// "module." (DDP) and "_orig_mod." (torch.compile) are removed, and so is a word that all names begin with, and
-// num_batches_tracked is ignored. Throws Error that names every tensor that is missing, unknown or of another shape, or
-// the first tensor with a value that is not finite. Throws Error also if the file has other symbols or classes than the
-// data set, or a negative running_var.
+// "module." (DDP) and "_orig_mod." (torch.compile) are removed, and so is a word that all names begin with.
+// num_batches_tracked and n_averaged (of AveragedModel) are ignored. Throws Error that names every tensor that is
+// missing, unknown or of another shape, or the first tensor with a value that is not finite. Throws Error also if the
+// file has other symbols or classes than the data set, or a negative running_var.
 void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat);
 
 // Works as load_safetensors(), but for fine-tuning on other classes. The tensors of the last layer are not read, but

@@ -42,7 +42,8 @@ int thread_count(const Experiment& experiment, const Session& session) {
     if (session.cpu_quota() && session.rank() == 0)
       log_info("a quota (cgroup) gives a rank ", *session.cpu_quota(), *session.cpu_quota() == 1 ? " CPU" : " CPUs",
                " of those in its affinity mask, so it computes with ", available,
-               available == 1 ? " thread" : " threads");
+               available == 1 ? " thread" : " threads",
+               *session.cpu_quota() < 1 ? ", which waits for the rest of the time: fewer ranks would wait less" : "");
     return available;
   }
   const int wanted = static_cast<int>(experiment.run.threads);

@@ -146,6 +146,8 @@ def test_a_tar_file_per_class_holds_out_the_same_images(tmp_path):
 
 
 def test_damaged_tar_files_are_named(tmp_path):
+    (tmp_path / "zeros.tar").write_bytes(bytes(10240))
+    assert "zeros.tar: is an empty tar file, which has no members" in bad(tmp_path / "zeros.tar", "--out", tmp_path / "set")
     picture(tmp_path / "in/cat/0.jpg")
     picture(tmp_path / "in/dog/1.jpg")
     tars = tmp_path / "tars"

@@ -14,9 +14,9 @@ sys.path[:0] = [str(ROOT / "tests" / "inputs"), str(ROOT / "tests" / "faults")]
 import checks  # noqa: E402
 import stored  # noqa: E402
 from campaign import strike  # noqa: E402
-from draw import FAMILIES, draw, make  # noqa: E402
+from input_families import FAMILIES, draw, make  # noqa: E402
 from made import REFUSED, Draw, Made, Names, Pictures, Shard, Text  # noqa: E402
-from running import Done, convert  # noqa: E402
+from input_programs import Done, convert  # noqa: E402
 
 SEED = 7
 SOME = [1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 17, 18, 21]

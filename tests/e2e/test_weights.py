@@ -112,6 +112,7 @@ def test_a_part_of_a_data_set_that_is_missing_is_named(workshop, tmp_path, part,
     assert result.code == 1 and says.format(prefix) in result.err.replace("\n", ""), result
 
 
+@pytest.mark.thorough
 def test_evaluate_is_the_same_on_any_number_of_ranks_and_any_batch(workshop, weights, text):
     workshop.data = text
     run = workshop.train("run", data__sequence=12)
@@ -189,8 +190,8 @@ def test_train_export_import_evaluate_comes_back_to_the_same_bits(workshop, weig
         assert result["validation_accuracy"] == said["validation_accuracy"]
 
 
-@pytest.mark.fast_cases("adam", "rmsprop_to_sgd")
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "lars", "lamb", "rmsprop", "rmsprop_to_sgd"])
+@pytest.mark.thorough
 def test_training_goes_on_from_imported_weights_as_a_new_run(workshop, weights, optimizer):
     # A momentum of 0.9 makes RMSprop's steps ten times as long.
     common = dict(optimizer={"kind": optimizer}, learning_rate={"base": 0.001 if optimizer == "rmsprop_to_sgd" else 0.01})
@@ -232,11 +233,11 @@ def test_the_commands_that_import_prints_work(workshop, weights):
     assert last_step(workshop.folder / "results" / "e2e" / "imported") == 20
 
 
-def test_prefixes_of_ddp_and_compile_are_dropped(workshop, weights):
+def test_prefixes_and_counters_of_pytorchs_wrappers_are_dropped(workshop, weights):
     run = workshop.train("run")
     tensors, _ = read_safetensors(weights.export(run))
     wrapped = {f"_orig_mod.module.{name}": values for name, values in tensors.items()}
-    wrapped["module.some.num_batches_tracked"] = numpy.array(7)
+    wrapped["module.some.num_batches_tracked"] = wrapped["n_averaged"] = numpy.array(7)
     imported = weights.bring_in(write_safetensors(weights.folder / "wrapped.safetensors", wrapped), "imported")
     assert weights.evaluate(imported)[0]["validation_loss"] == evaluations(run)[-1]["validation_loss"]
     both = {**tensors, "module.linear.bias": tensors["linear.bias"]}
@@ -308,6 +309,7 @@ def test_import_writes_a_single_checkpoint_when_asked_and_never_into_another_run
     assert result.code == 1 and "is not empty" in result.err and checkpoints(run) == before, result
 
 
+@pytest.mark.thorough
 def test_evaluate_takes_another_validation_set(workshop, weights):
     run = workshop.train("run")
     result, _ = weights.evaluate(run, f"data.validation={workshop.data}-train")
@@ -317,6 +319,7 @@ def test_evaluate_takes_another_validation_set(workshop, weights):
     assert result.code == 1 and "names no validation set" in result.err, result
 
 
+@pytest.mark.thorough
 def test_evaluate_needs_no_training_set_and_no_samples_for_a_step(workshop, weights):
     run = workshop.train("run")
     said = evaluations(run)[-1]["validation_loss"]
@@ -330,6 +333,7 @@ def test_evaluate_needs_no_training_set_and_no_samples_for_a_step(workshop, weig
     assert result.code == 1 and "not-here" in result.err, result
 
 
+@pytest.mark.thorough
 def test_logits_of_the_first_samples_add_up_to_the_loss(workshop, weights):
     run = workshop.train("run")
     out = weights.folder / "logits.safetensors"
@@ -453,6 +457,7 @@ def test_a_resnet_is_evaluated_on_any_number_of_ranks(workshop, weights, images)
         assert other["validation_loss"] == pytest.approx(one["validation_loss"], rel=1e-6), (ranks, override)
 
 
+@pytest.mark.thorough
 def test_weights_of_pictures_carry_mean_deviation_and_size(workshop, weights, images):
     """An evaluation takes mean, deviation and size from the weights, also on data whose own mean differs."""
     workshop.data = images
@@ -473,6 +478,7 @@ def test_weights_of_pictures_carry_mean_deviation_and_size(workshop, weights, im
     assert other["validation_loss"] != said
 
 
+@pytest.mark.thorough
 def test_fine_tuning_begins_with_a_new_last_layer(workshop, weights, images, tmp_path):
     """The last layer has the initial values of a run with the same seed. All other layers come from the file."""
     workshop.data = images
@@ -500,6 +506,7 @@ def test_fine_tuning_begins_with_a_new_last_layer(workshop, weights, images, tmp
     workshop.train("tuned", resume=True, **RESNET)
 
 
+@pytest.mark.thorough
 def test_what_a_resnet_saw_and_said_of_images_adds_up_to_top_1_and_top_5(workshop, weights, images):
     workshop.data = images
     run = workshop.train("run", **RESNET)
@@ -550,6 +557,7 @@ def test_classes_called_by_bytes_that_are_no_utf8_are_trained_exported_and_impor
     assert weights.evaluate(imported)[0]["validation_loss"] == evaluations(run)[-1]["validation_loss"]
 
 
+@pytest.mark.thorough
 def test_a_validation_loss_that_is_not_finite_is_never_the_best(workshop, weights, images):
     """Training uses the batch's own statistics. Evaluation uses the running ones, which are as large as floats can be
     here."""

@@ -16,9 +16,9 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "faults")]
 import record  # noqa: E402
 from checks import Trial, clear, of_a_shard, of_an_input  # noqa: E402
-from draw import FAMILIES, draw, make  # noqa: E402
+from input_families import FAMILIES, draw, make  # noqa: E402
 from made import Draw, Shard  # noqa: E402
-from running import ROOT  # noqa: E402
+from input_programs import ROOT  # noqa: E402
 
 RECORD = ROOT / "tests" / "inputs" / "record.csv"
 

@@ -9,7 +9,7 @@ import numpy
 import stored
 from jobs import CONVERTER, e2e
 from made import EITHER, REFUSED, Made
-from running import convert, run, train
+from input_programs import convert, run, train
 
 # What must never be on the screen: a library's own words, a crash, a sanitizer.
 FORBIDDEN = re.compile(r"HDF5-DIAG|Traceback|terminate called|[Ss]egmentation fault|Aborted|Assertion|std::|basic_string|vector::|map::at|stoi|bad_alloc|"
