@@ -13,6 +13,7 @@ def sizes(run_dir):
     return [record["global_batch"] for record in steps(run_dir)]
 
 
+@pytest.mark.thorough
 def test_a_schedule_takes_the_same_course_on_any_number_of_ranks_and_over_a_resume(workshop):
     common = dict(batch=SCHEDULE, stop__epochs=2, learning_rate={"warmup_steps": 0, "warmup_from": "base"})
     whole = workshop.train("whole", ranks=2, stop__steps=0, **common)
@@ -57,6 +58,7 @@ def test_a_batch_that_follows_the_noise_is_the_same_on_any_number_of_ranks_and_o
         assert_same_bits(whole, workshop.train(f"parts-{cut}", ranks=2, resume=True, **common))
 
 
+@pytest.mark.thorough
 def test_a_smaller_last_batch_takes_every_sample_once_an_epoch(workshop):
     common = dict(data__last_batch="smaller", stop__epochs=2, stop__steps=0)
     run = workshop.train("run", ranks=2, **common)

@@ -80,6 +80,7 @@ PIPELINE = {"kind": "pipeline", "stages": 2}
     ({"kind": "server"}, 2, "whose gradients go to parameter servers", "parallel.kind=ring"),
     ({**PIPELINE, "stages": 3}, 3, "whose ranks compute some of the layers", "parallel.kind=ring parallel.stages=2"),
 ])
+@pytest.mark.thorough
 def test_step_and_components_refuse_what_is_no_ring_and_say_how_to_make_one(workshop, parallel, ranks, why, ring):
     experiment = workshop.experiment(parallel=parallel, batch={"global": 24, "worker": 4})
     for kind in ("step", "components"):
@@ -97,6 +98,7 @@ def test_input_is_measured_whatever_the_ranks_do_with_it(workshop, parallel, loa
     assert (f"{loading} of {ranks} ranks load" in result.out) == (loading < ranks), result
 
 
+@pytest.mark.thorough
 def test_sharded_state_is_measured(workshop, data_sets):  # noqa: F811
     sharded = {"parallel": {"shard_state": True}}
     result = workshop.run("bench", "step", workshop.experiment(**sharded), "--seconds", "0.5", ranks=2)
@@ -128,12 +130,12 @@ def test_utilisation_finds_the_batch_that_is_above_the_experiments_limit(worksho
     assert [r["fits"] for r in table(file)][-2:] == ["yes", "no"]
 
 
-@pytest.mark.fast_cases("changes2")
 @pytest.mark.parametrize("changes", [
     {"noise": {"small_batch": 8}},
     {"model": RESNET["model"], "evaluate": {"norm_statistics": "recomputed", "norm_samples": 16}},
     {"optimizer": {**CNN["optimizer"], "adascale": True}, "noise": {"small_batch": 8},
      "learning_rate": {"base": 0.05, "base_batch": 8}}])
+@pytest.mark.thorough
 def test_keys_that_do_not_change_a_steps_work_are_no_obstacle(workshop, data_sets, changes):  # noqa: F811
     workshop.data = data_sets["raw"]
     file = workshop.folder / "utilisation.csv"
@@ -157,6 +159,7 @@ def test_utilisation_ends_where_recomputation_does_not_help_any_more(workshop, d
     assert result.code == 1 and "a larger --limit-gib" in result.err, result
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_measured_is_told(workshop, names):
     workshop.data = names
     experiment = workshop.experiment()
@@ -171,6 +174,7 @@ def test_what_cannot_be_measured_is_told(workshop, names):
 
 
 @pytest.mark.parametrize("kind, changes", [("step", {}), ("split", {"parallel": {"kind": "pipeline", "stages": 2}}), ("components", SMALL)])
+@pytest.mark.thorough
 def test_the_ranks_of_a_node_share_the_data_sets_tables(workshop, data_sets, preload, kind, changes):  # noqa: F811
     """Rank 1 cannot open the memory of rank 0, and a warning says so. Without sharing, it would not try to open it."""
     if kind == "components":

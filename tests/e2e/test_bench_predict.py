@@ -63,6 +63,7 @@ def test_predict_refuses_what_is_no_ring_and_says_what_it_takes_sharded_state_fo
         assert result.code == 0 and ("a reduce-scatter and an all-gather" in result.out) == sharded, result
 
 
+@pytest.mark.thorough
 def test_all_kinds_are_measured_into_one_file(workshop):
     file = workshop.folder / "preflight.json"
     experiment = workshop.experiment()
@@ -112,6 +113,7 @@ def test_a_sum_that_was_too_slow_to_measure_has_no_time(workshop):
     assert all(time == "-" or float(time) > 0 for line in times for time in line), table
 
 
+@pytest.mark.thorough
 def test_what_bench_writes_predict_reads(workshop):
     file, other, experiment = workshop.folder / "preflight.json", workshop.folder / "other.json", workshop.experiment()
     bench(workshop, file, "comm", "input", "step", experiment, ranks=2)

@@ -27,8 +27,8 @@ def of(run_dir, step):
 POINTS = {"keep": 1, "keep_at": [0, 0.3, 1, "20 steps", 40], "every_epochs": 0, "every_steps": 7}
 
 
-@pytest.mark.fast_cases("2")
 @pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.thorough
 def test_kept_checkpoints_lie_at_the_same_steps_on_any_ranks_and_over_a_resume(workshop, ranks):
     common = dict(checkpoint=POINTS, ranks=ranks)
     whole = workshop.train("whole", stop__steps=30, **common)
@@ -158,6 +158,7 @@ BAD = {
 }
 
 
+@pytest.mark.thorough
 def test_what_a_branch_cannot_be_is_one_clear_error(workshop, parent):
     for what, (changes, words) in BAD.items():
         changes = {**PARENT, **changes}
@@ -168,6 +169,7 @@ def test_what_a_branch_cannot_be_is_one_clear_error(workshop, parent):
             assert word in result.err, (what, word, result)
 
 
+@pytest.mark.thorough
 def test_the_branch_stays_as_it_is_over_a_resume(workshop, parent):
     keys = {"batch_factor": 2, "samples": 320}
     branch(workshop, "run", parent, "20steps", branch=keys)

@@ -58,6 +58,7 @@ def test_a_bad_experiment_is_named_with_its_place(workshop, what):
         assert word in result.err, result
 
 
+@pytest.mark.thorough
 def test_the_program_has_the_last_word(workshop):
     """Banners of mpirun and MPI_Abort must not hide an error. Messages that only mpirun can give must still appear."""
     path = workshop.folder / "good.yaml"
@@ -315,6 +316,7 @@ def test_a_run_describes_itself(workshop):
         "checkpoints", "experiment-until-step-3.yaml", "experiment.yaml", "metrics.jsonl", "run.json"]
 
 
+@pytest.mark.thorough
 def test_log_and_record_say_why_a_run_ended(workshop):
     target = ["stop.target_metric=validation_loss", "evaluate.every_steps=5"]
     cases = {
@@ -388,6 +390,7 @@ def test_a_batch_log_has_a_table_then_plain_lines_of_rank_0_only(workshop):
     assert "samples/s" in result.out and "ETA" in result.out
 
 
+@pytest.mark.thorough
 def test_runs_without_a_folder_of_their_own_go_to_results(workshop):
     path = workshop.experiment(stop__steps=2)
     for _ in range(2):
@@ -402,6 +405,7 @@ def test_runs_without_a_folder_of_their_own_go_to_results(workshop):
     assert [r["step"] for r in steps(latest)] == [1, 2, 3, 4]
 
 
+@pytest.mark.thorough
 def test_a_start_that_fails_leaves_no_folder_and_latest_as_it_was(workshop):
     runs = workshop.folder / "results" / "e2e"
     mistaken = workshop.experiment(stop__steps=2, data__order="streams")
@@ -521,6 +525,7 @@ def test_a_prompt_of_bytes_is_written_as_it_was_given(workshop):
     assert text.startswith("w\u00f6r\u00e9".encode())
 
 
+@pytest.mark.thorough
 def test_a_sample_of_bytes_does_not_end_inside_a_letter(workshop):
     run = of_bytes(workshop)
     ends = [sample_bytes(workshop, run, "--length", str(length))[:-1] for length in range(1, 30)]

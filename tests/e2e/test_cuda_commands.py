@@ -51,6 +51,7 @@ def test_the_gaps_are_the_graphs_time_less_the_commands(tmp_path):
     assert float(re.search(r"^sum of gaps between graph nodes: (-?[\d.]+) us", said, re.M)[1]) == pytest.approx(gaps, abs=0.2)
 
 
+@pytest.mark.thorough
 def test_the_kernel_table_keeps_commands_of_several_precisions_and_shows_the_gaps(tmp_path):
     for precision in ("bf16", "fp16"):
         done = subprocess.run([sys.executable, ROOT / "tests/gpu/kernel_table.py", "--precision", precision, "--batch", "2", "--search-seconds", "0",

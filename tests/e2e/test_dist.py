@@ -30,6 +30,7 @@ def tracked_files():
 
 
 @needs_git
+@pytest.mark.thorough
 def test_the_archive_has_the_files_of_the_commit_and_make_works_there(tmp_path):
     commit = output_of("git", "describe", "--always").strip()
     archive = ROOT / output_of("make", "--no-print-directory", "dist").strip()

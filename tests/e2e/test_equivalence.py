@@ -30,7 +30,7 @@ def has(instructions):
     return platform.machine() == "x86_64" and cpu.exists() and flag in cpu.read_text()
 
 
-@pytest.mark.fast_cases("sgd, dropout, clipping, decay", "masked blanks", "muon", "lamb")
+@pytest.mark.fast_cases("sgd, dropout, clipping, decay", "muon")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_rank_is_two_ranks_is_four_ranks(workshop, variant):
     one, two, four = (workshop.train(f"ranks-{n}", ranks=n, **VARIANTS[variant]) for n in (1, 2, 4))

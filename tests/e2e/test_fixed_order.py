@@ -50,11 +50,13 @@ def test_a_pass_on_each_of_8_ranks(workshop):
     assert_same_on_all(workshop, [8], **NAMES)
 
 
+@pytest.mark.thorough
 def test_running_text_that_carries_its_state(workshop, text):
     workshop.data = text
     assert_same_on_all(workshop, [4], **{**NAMES, "data__order": "streams", "data__sequence": 8})
 
 
+@pytest.mark.fast_cases("cnn")
 @pytest.mark.parametrize("experiment", [IMAGES, {**CNN, **FIXED, "optimizer": {"kind": "muon"}}], ids=["resnet", "cnn"])
 def test_images(workshop, pictures, experiment):
     workshop.data = pictures
@@ -68,6 +70,7 @@ def test_16_bit_activations(workshop, pictures):
     assert_same_on_all(workshop, [4], precision="bf16", **IMAGES)
 
 
+@pytest.mark.thorough
 def test_adascale_and_a_batch_that_follows_the_noise(workshop):
     """In these runs, measured values decide the rate and the batch."""
     adascale = {"optimizer": {"kind": "sgd", "momentum": 0.9, "adascale": True}, "learning_rate": {"base": 0.1, "base_batch": 8},
@@ -81,6 +84,7 @@ def test_adascale_and_a_batch_that_follows_the_noise(workshop):
     assert steps(alone)[-1]["samples"] > 20 * 16, "the batch has not grown"
 
 
+@pytest.mark.thorough
 def test_the_smaller_batch_at_an_epochs_end_and_a_batch_that_grows(workshop):
     assert_same_on_all(workshop, [4], **{**NAMES, "data__last_batch": "smaller", "batch": {"global": 32, "worker": 4, "schedule": [
         [1, 2]]}, "stop": {"epochs": 2}})

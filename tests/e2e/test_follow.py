@@ -183,6 +183,7 @@ def test_tensorboard_reads_every_number_of_a_run_once(packages, run, tmp_path):
     assert sorted((tmp_path / "events" / "a").glob("events*")) == files
 
 
+@pytest.mark.thorough
 def test_restarts_write_no_step_twice_and_a_half_line_waits(packages, run, tmp_path):
     records = records_of(run)
     say(run, "not ended")
@@ -194,6 +195,7 @@ def test_restarts_write_no_step_twice_and_a_half_line_waits(packages, run, tmp_p
         assert_events_are(tmp_path / "events" / "a", records[:end])
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_replaces_the_steps_that_it_computes_again(packages, run, tmp_path):
     """Tests it once while follow.py runs, and once between two calls of follow.py."""
     records = records_of(run)

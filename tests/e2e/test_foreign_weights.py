@@ -61,6 +61,7 @@ STATE = {"exp_avg": numpy.zeros(3, numpy.float32), "exp_avg_sq": numpy.zeros(3, 
 
 
 @pytest.mark.parametrize("form", ["plain", "model", "net", "state_dict", "deep", "prefixed"])
+@pytest.mark.thorough
 def test_the_printed_python_finds_the_weights(workshop, weights, trained, form):
     prefix = {"model": "module.", "deep": "_orig_mod.module.", "prefixed": "model.", "state_dict": "backbone.net."}.get(form, "")
     named = {prefix + k: v for k, v in trained.items()}

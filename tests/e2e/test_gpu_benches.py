@@ -60,6 +60,7 @@ def run_fake(tmp_path, monkeypatch, script, **more):
     return bench_gpu.run_ringtrain(lambda seconds: "experiment.yaml", options, 0.1)
 
 
+@pytest.mark.thorough
 def test_a_run_that_hangs_ends_at_the_deadline_with_its_last_line(tmp_path, monkeypatch):
     begin = time.monotonic()
     rates, failed, _ = run_fake(tmp_path, monkeypatch, "echo searching; exec sleep 300", deadline=time.monotonic() + 1)

@@ -211,6 +211,7 @@ def gone(mark):
     return not running(mark)
 
 
+@pytest.mark.thorough
 def test_processes_are_ended_with_all_that_they_started(tmp_path):
     mark = f"300.{os.getpid()}{time.time_ns()}"
     begin = time.monotonic()
@@ -309,6 +310,7 @@ def test_a_kernel_that_hangs_costs_its_limit_and_the_others_run(tmp_path, monkey
     assert check_schedule.exit_code(results) == 1
 
 
+@pytest.mark.thorough
 def test_a_lost_device_ends_the_call(tmp_path, monkeypatch):
     results, _ = run_with_faults(tmp_path, monkeypatch, f"GpuGate.*Kernel*|CudaKernels*) {HANG}", {"own kernels": 4})
     assert [r["status"] for r in results] == ["passed", "out of time", "not run", "not run"] and check_schedule.exit_code(results) == 3
@@ -328,12 +330,14 @@ def test_a_plan_that_does_not_load_is_told_and_ends_nothing(tmp_path, monkeypatc
     assert any("another version" in line for line in results[0]["said"]) and check_schedule.exit_code(results) == 1
 
 
+@pytest.mark.thorough
 def test_a_cutlass_kernel_that_hangs_is_left_out_afterwards(tmp_path, monkeypatch):
     results, log = run_with_faults(tmp_path, monkeypatch, f"*GpuHopper*) {HANG}", {"CUTLASS's kernels": 4})
     assert [r["status"] for r in results] == ["passed", "passed", "out of time", "passed"]
     assert results[3]["switched_off"] == ["CUTLASS"] and "without: none" in log.split("GpuOperations")[1]
 
 
+@pytest.mark.thorough
 def test_a_search_that_is_killed_leaves_what_it_has_found(tmp_path, monkeypatch):
     fault = "*GpuFusions*) mkdir -p $RINGTRAIN_PLAN_CACHE; printf 'site\\tway\\t0.1\\n' > $RINGTRAIN_PLAN_CACHE/fusions; " + HANG
     results, _ = run_with_faults(tmp_path, monkeypatch, fault, {"search bf16": 4}, ("gate", "search bf16"))

@@ -33,6 +33,7 @@ def with_rules(preload, rules, **more):
 # ---- Hung ranks ----------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.thorough
 def test_a_rank_that_stands_still_before_mpi_is_up_ends_the_job(workshop, preload, victim):
     env = with_rules(preload, f"call=open,rank={victim},from=1,do=signal:{int(signal.SIGSTOP)}", RINGTRAIN_START_SECONDS="3")
     _, job = workshop.start_training("run", ranks=3, batch={"global": 24, "worker": 8}, env=env)
@@ -63,6 +64,7 @@ def test_a_wrong_limit_of_the_start_is_told(workshop):
 # ---- Memory --------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.thorough
 def test_memory_that_runs_out_is_told_in_words_by_the_rank_that_has_none(workshop, preload, ranks):
     # The second rank runs out of memory, if there are two. The tables of the network are its first large allocations.
     rank = ranks - 1 if ranks > 1 else -1
@@ -138,6 +140,7 @@ def test_files_that_were_removed_while_open_do_not_stand_in_the_way(workshop, pr
      "call=read,path=*names-validation-*,rank=1,from=1,count=0,do=EIO", 1, "names-validation-0000"),
     ("call=rename,path=*/run.json,from=1,count=0,do=ESTALE", 1, "run.json"),
 ])
+@pytest.mark.thorough
 def test_text_shards_locks_and_renames_on_a_file_server_that_forgets(workshop, preload, rules, code, says):
     run, job = workshop.start_training("run", ranks=2, stop__steps=5, env=with_rules(preload, rules))
     begin = time.monotonic()
@@ -148,6 +151,7 @@ def test_text_shards_locks_and_renames_on_a_file_server_that_forgets(workshop, p
     workshop.train("run" if code == 0 else "again", ranks=2, stop__steps=6, resume=code == 0)
 
 
+@pytest.mark.thorough
 def test_a_second_job_is_refused_while_the_lock_is_there_and_the_first_ends_where_it_has_lost_it(workshop):
     keys = dict(ranks=2, stop__steps=10**6, checkpoint={"every_steps": 40, "keep": 3}, test={"slow_rank": 0, "slow_seconds": 0.01})
     run, first = workshop.start_training("run", **keys)

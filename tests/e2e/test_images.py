@@ -67,8 +67,8 @@ def same(run_a, run_b):
     return statistics
 
 
-@pytest.mark.fast_cases("jpeg")
 @pytest.mark.parametrize("encoding, experiment", [("raw", RESNET), ("jpeg", CROPPED)], ids=["raw", "jpeg"])
+@pytest.mark.thorough
 def test_one_rank_is_two_ranks_is_four_ranks_with_batch_norm(workshop, data_sets, encoding, experiment):
     workshop.data = data_sets[encoding]
     one, two, four = (workshop.train(f"ranks-{n}", ranks=n, **experiment) for n in (1, 2, 4))
@@ -102,8 +102,8 @@ def test_plan_takes_more_ranks_than_workers(workshop):
     assert result.code == 1 and "2560 ranks neither divide the 160 virtual workers" in result.err, result
 
 
-@pytest.mark.fast_cases("cnn")
 @pytest.mark.parametrize("experiment", [RESNET, CNN], ids=["resnet", "cnn"])
+@pytest.mark.thorough
 def test_accumulation_does_not_change_the_result(images, experiment):
     whole, halves, pieces = (images.train(f"micro-{n}", batch={"global": 16, "worker": 4, "micro": n},
                                             **{k: v for k, v in experiment.items() if k != "batch"}) for n in (16, 8, 4))
@@ -117,13 +117,14 @@ def test_the_size_of_virtual_workers_is_part_of_the_experiment(images):
     assert steps(fours)[0]["loss"] != pytest.approx(steps(eights)[0]["loss"], rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_loader_threads_do_not_change_a_bit(images):
     assert_same_bits(images.train("few", data__loader_threads=1, data__prefetch=1, **RESNET),
                      images.train("many", data__loader_threads=4, data__reads=9, data__prefetch=3, **RESNET))
 
 
-@pytest.mark.fast_cases("inside an epoch")
 @pytest.mark.parametrize("cut", [6, 9], ids=["at an epoch's end", "inside an epoch"])
+@pytest.mark.thorough
 def test_resuming_continues_bit_for_bit(images, cut):
     common = {**RESNET, "stop": {"steps": 14}, "ranks": 2}
     whole = images.train("whole", **common)
@@ -143,6 +144,7 @@ def test_resuming_on_another_number_of_ranks_continues_within_rounding(images):
     same(whole, images.train("parts", ranks=2, resume=True, **RESNET))
 
 
+@pytest.mark.thorough
 def test_running_statistics_take_one_exponential_average_per_step_over_all_workers(images):
     """With a share of 1, the running statistics are those of each step. No weight depends on them."""
     def statistics(share):
@@ -159,10 +161,10 @@ def test_running_statistics_take_one_exponential_average_per_step_over_all_worke
             numpy.testing.assert_allclose(now[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.fast_cases("a schedule")
 @pytest.mark.parametrize("batch", [{"batch": {"global": 16, "worker": 4, "schedule": [[1, 2]]}},
                                    {"batch": {"global": 40, "worker": 4}, "data__last_batch": "smaller"}],
                          ids=["a schedule", "a smaller last batch"])
+@pytest.mark.thorough
 def test_a_batch_that_changes_is_the_same_on_any_number_of_ranks_with_batch_norm(images, batch):
     """A smaller batch fills its virtual workers with images that count in the statistics only."""
     one, two = (images.train(f"ranks-{n}", ranks=n, **{**RESNET, **batch, "stop": {"epochs": 2}}) for n in (1, 2))
@@ -171,6 +173,7 @@ def test_a_batch_that_changes_is_the_same_on_any_number_of_ranks_with_batch_norm
     assert [s["global_batch"] for s in steps(one)] == expected and steps(one)[-1]["samples"] == 2 * 96
 
 
+@pytest.mark.thorough
 def test_statistics_are_means_over_the_workers_of_their_own_steps_batch(images):
     """No weight changes, so batches of 16 and then 32 images give the statistics of 48."""
     def statistics(name, **batch):
@@ -191,11 +194,13 @@ def test_when_checkpoints_are_written_does_not_change_the_statistics(images):
     assert_same_bits(images.train("seldom", **RESNET), often)
 
 
+@pytest.mark.thorough
 def test_a_small_resnet_learns_four_classes(images):
     run = images.train("run", ranks=2, **{**RESNET, "stop": {"steps": 40}})
     assert evaluations(run)[-1]["validation_accuracy"] > 0.7
 
 
+@pytest.mark.thorough
 def test_a_model_that_does_not_fit_the_data_is_told_before_any_key(workshop, images, names):
     text_model = {"model": {"kind": "char_lstm"}, "data__order": "streams", "data__image_size": 32}
     for command in "plan", "train":
@@ -215,6 +220,7 @@ def test_sample_of_a_run_of_images_says_what_it_needs(images):
     assert "char_lstm" in result.err and "data.train" not in result.err, result
 
 
+@pytest.mark.thorough
 def test_bench_input_says_which_input_a_node_needs_and_how_many_threads(workshop, data_sets):
     def advice(encoding, wanted, *more):
         workshop.data = data_sets[encoding]

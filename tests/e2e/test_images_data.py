@@ -54,6 +54,7 @@ def digests(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
+@pytest.mark.thorough
 def test_the_number_of_ranks_does_not_change_a_byte(images, tmp_path):
     expected = None
     for ranks in None, 1, 2, 3:
@@ -239,6 +240,7 @@ def sheet_of(*words):
 
 
 @pytest.mark.parametrize("options", [[], ["--encoding", "raw", "--size", "12"]])
+@pytest.mark.thorough
 def test_a_contact_sheet_shows_its_images_and_depends_on_the_seed_alone(images, tmp_path, options):
     assert data("images", images, "--out", tmp_path / "set", "--shards", 3, *options).returncode == 0
     sheets = []
@@ -263,6 +265,7 @@ def test_a_contact_sheet_of_something_else_is_refused(images, tmp_path):
     assert result.returncode == 1 and "is a data set of kind 'text'" in result.stderr, result
 
 
+@pytest.mark.thorough
 def test_eurosat_converts_and_verifies(tmp_path):
     eurosat = ROOT.parent / "shared" / "data" / "eurosat"
     if not eurosat.is_dir():

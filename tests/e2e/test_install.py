@@ -33,6 +33,7 @@ def run(prefix, *words, cwd):
                           env={**VARIABLES, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"})
 
 
+@pytest.mark.thorough
 def test_an_installed_program_trains_and_is_plotted(prefix, workshop):
     run_dir = workshop.folder / "run"
     experiment = workshop.experiment(stop__steps=3)
@@ -80,6 +81,7 @@ def test_every_page_is_installed_and_its_links_and_scripts_exist(prefix):
     assert len(named) > 10 and [item for item in sorted(named) if not (folder / item[1]).exists()] == []
 
 
+@pytest.mark.thorough
 def test_settings_of_the_site_outlive_a_second_installation(tmp_path):
     prefix = tmp_path / "prefix"
     install("/opt/elsewhere", DESTDIR=str(tmp_path / "package"))

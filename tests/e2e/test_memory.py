@@ -22,6 +22,7 @@ def test_recomputed_layers_of_a_text_model_change_no_bit(workshop, ranks):
     assert sum(memory_of(again).values()) < sum(memory_of(plain).values())
 
 
+@pytest.mark.thorough
 def test_recomputed_blocks_of_a_resnet_change_no_bit(images):
     small = {**RESNET, "batch": {"global": 16, "worker": 4, "micro": 8}, "stop": {"steps": 6}}
     plain = images.train("plain", ranks=2, **small)
@@ -31,6 +32,7 @@ def test_recomputed_blocks_of_a_resnet_change_no_bit(images):
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.thorough
 def test_recomputed_blocks_of_stages_change_no_bit(images, schedule):
     small = {**RESNET, "batch": {"global": 32, "worker": 4, "micro": 8}, "stop": {"steps": 4},
              "parallel": {"kind": "pipeline", "stages": 2, "schedule": schedule}}
@@ -57,6 +59,7 @@ def test_a_limit_is_for_the_fullest_stage(images):
     assert result.code != 0 and "no batch.micro fits" in result.err, result
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_with_other_blocks(images):
     small = {**RESNET, "stop": {"steps": 6}}
     whole = images.train("whole", **small)

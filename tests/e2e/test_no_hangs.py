@@ -21,6 +21,7 @@ def assert_gone(job):
     assert not [pid for pid in job.pids.values() if is_alive(pid)], "ranks are left behind"
 
 
+@pytest.mark.fast_cases("2")
 @pytest.mark.parametrize("victim", [0, 2])
 def test_killing_one_of_four_ranks_ends_the_job_and_names_the_rank(workshop, victim):
     run, job = workshop.start_training("run", ranks=4, stop__steps=ENDLESS)
@@ -49,6 +50,7 @@ def test_a_rank_that_stands_still_is_found_by_the_watchdog(workshop):
     assert_gone(job)
 
 
+@pytest.mark.thorough
 def test_the_watchdog_shows_which_stage_the_others_wait_for(workshop):
     run, job = workshop.start_training("run", ranks=3, stop__steps=ENDLESS, communication__timeout_seconds=3, model__layers=3,
                                        parallel={"kind": "pipeline", "stages": 3}, batch__micro=4,
@@ -90,6 +92,7 @@ def test_a_signal_writes_a_checkpoint_and_ends_with_85(workshop, target):
     assert_same_bits(workshop.train("whole", ranks=2, stop__steps=last + 5, checkpoint={"every_epochs": 0}), resumed)
 
 
+@pytest.mark.thorough
 def test_what_the_last_words_say_continues_the_run_with_its_overrides(workshop):
     run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, learning_rate__base=0.002)
     job.wait_for_step(run, 3)
@@ -154,6 +157,7 @@ def test_a_slow_checkpoint_is_no_hang(workshop):
     assert cost["checkpoint_seconds"] > 1.5 * timeout, "the disk was not slow enough for this test"
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_whose_writing_stands_still_ends_the_job(workshop):
     env = preloaded(workshop.folder, SLOW_DISK, "-DREAD_MICROSECONDS=0", "-DHANGS=1")
     _, job = workshop.start_training("run", ranks=2, stop__steps=5, communication__timeout_seconds=2, env=env)

@@ -85,6 +85,7 @@ ADASCALE = {"optimizer": {"kind": "sgd", "adascale": True}, "noise": {"small_bat
             "learning_rate": {"base": 0.5, "base_batch": 8}, "stop": {"epochs": 2}}
 
 
+@pytest.mark.thorough
 def test_adascale_ends_by_scale_invariant_epochs_and_resumes_uninterrupted(workshop):
     whole = workshop.train("whole", ranks=2, **ADASCALE)
     records = steps(whole)

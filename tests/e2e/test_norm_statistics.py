@@ -28,6 +28,7 @@ def evaluated(workshop, run, *words):
     return json.loads(out.read_text())
 
 
+@pytest.mark.thorough
 def test_recomputed_statistics_leave_the_training_curve_as_it_is(images):
     plain = images.train("running", checkpoint={"every_steps": 4}, **RESNET)
     other = images.train("recomputed", checkpoint={"every_steps": 4}, evaluate={**RECOMPUTED, "every_steps": 3}, **RESNET)
@@ -59,6 +60,7 @@ def assert_they_are_those_of_the_whole_training_set(run, data_sets):
     numpy.testing.assert_allclose(stored["weights/bn1.running_var"], y.var((0, 1, 2)), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_they_are_those_of_the_whole_training_set(images, data_sets):
     run = images.train("run", ranks=2, evaluate=RECOMPUTED, **PLAIN)
     assert_they_are_those_of_the_whole_training_set(run, data_sets)
@@ -76,6 +78,7 @@ def test_one_rank_is_four_ranks(images):
 @pytest.mark.parametrize("experiment, evaluate",
                          [(RESNET, RECOMPUTED), (RESNET, {"norm_statistics": "last"}), (AVERAGED, RECOMPUTED)],
                          ids=["recomputed", "last", "recomputed for averaged weights"])
+@pytest.mark.thorough
 def test_evaluate_says_from_the_checkpoint_alone_what_the_run_said(images, experiment, evaluate):
     run = images.train("run", evaluate={**evaluate, "every_steps": 5}, checkpoint={"every_steps": 5, "keep": 3}, **experiment)
     said = {e["step"]: e for e in evaluations(run)}
@@ -96,6 +99,7 @@ def test_evaluate_says_from_the_checkpoint_alone_what_the_run_said(images, exper
             assert values.tobytes() == stored[f"weights/{name}"].tobytes(), name
 
 
+@pytest.mark.thorough
 def test_checkpoints_between_evaluations_have_them_too(images):
     common = {**RESNET, "checkpoint": {"every_steps": 4, "every_epochs": 0, "keep": 9, "best": False}}
     run = images.train("run", evaluate={**RECOMPUTED, "every_epochs": 0}, **common)
@@ -108,6 +112,7 @@ def test_checkpoints_between_evaluations_have_them_too(images):
 
 
 @pytest.mark.parametrize("experiment", [RESNET, AVERAGED], ids=["trained weights", "averaged weights"])
+@pytest.mark.thorough
 def test_resuming_continues_bit_for_bit(images, experiment):
     common = {**experiment, "stop": {"steps": 10}, "ranks": 2, "evaluate": {**RECOMPUTED, "every_steps": 3}}
     whole = images.train("whole", **common)
@@ -118,6 +123,7 @@ def test_resuming_continues_bit_for_bit(images, experiment):
     assert all(a[step] == b[step] for step in a)
 
 
+@pytest.mark.thorough
 def test_a_signal_leaves_no_time_for_them_and_the_resumed_run_makes_up_for_it(images):
     common = {**RESNET, "evaluate": {**RECOMPUTED, "every_epochs": 0}, "checkpoint": {"every_epochs": 0}}
     run, job = images.start_training("run", **{**common, "stop": {"steps": 10**6}})
@@ -135,6 +141,7 @@ def test_a_signal_leaves_no_time_for_them_and_the_resumed_run_makes_up_for_it(im
     assert evaluated(images, checkpoints(run)[-1])["step"] == last
 
 
+@pytest.mark.thorough
 def test_first_evaluation_after_the_offset(images):
     run = images.train("run", **{**RESNET, "stop": {"epochs": 3}}, evaluate={"every_epochs": 2, "offset_epochs": 0.5})
     assert [e["step"] for e in evaluations(run)] == [3, 15, 18]  # 6 steps an epoch, and the end

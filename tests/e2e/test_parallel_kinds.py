@@ -28,6 +28,7 @@ def arrivals(run_dir):
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.skipif(
     not has("avx512_bf16"), reason="this processor has no AVX-512 BF16"))])
+@pytest.mark.thorough
 def test_a_resnet_with_one_worker_is_the_ring_of_one_rank_bit_for_bit(images, precision):
     """Trains with batch norm's running statistics, augmentation and evaluations."""
     common = {**RESNET, "precision": precision}
@@ -96,6 +97,7 @@ def test_a_run_goes_on_from_the_ring_to_servers_and_back(workshop):
     assert_same_bits(ring, run)
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_from_a_pipeline_to_servers_and_back(workshop):
     common = dict(optimizer={"kind": "adam", "clip_norm": 0.5}, model__layers=3, batch__micro=4)
     ring = workshop.train("ring", stop__steps=24, **common)
@@ -150,7 +152,6 @@ def test_a_pipeline_of_a_resnet_goes_on_with_servers(images):
 
 # --- A rank dies ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.fast_cases("parallel1-3", "parallel4-0")
 @pytest.mark.parametrize("parallel, victim", [
     ({**ASYNC, "servers": 2}, 0),  # the server that decides
     ({**ASYNC, "servers": 2, "max_staleness": 0}, 3),
@@ -159,6 +160,7 @@ def test_a_pipeline_of_a_resnet_goes_on_with_servers(images):
     ({**PIPELINE, "schedule": "gpipe"}, 0),
     ({**PIPELINE, "schedule": "1f1b"}, 3),  # the last stage of the second replica
 ])
+@pytest.mark.thorough
 def test_a_killed_rank_ends_the_job_and_the_run_goes_on_from_its_checkpoint(workshop, parallel, victim):
     common = dict(ranks=4, parallel=parallel, batch={"global": 24, "worker": 4, "micro": 4}, checkpoint__every_steps=5,
                   evaluate__every_epochs=0)

@@ -18,6 +18,7 @@ def pipeline(stages, **more):
     return {**PIPELINE, "parallel__stages": stages, **more}
 
 
+@pytest.mark.thorough
 def test_any_stages_and_replicas_are_the_run_of_one_rank(workshop):
     one = workshop.train("one", model__layers=3, batch__micro=4)
     for name, ranks, changes in [("two", 2, pipeline(2)), ("replicas", 4, pipeline(2, parallel__schedule="gpipe")),
@@ -29,6 +30,7 @@ def test_any_stages_and_replicas_are_the_run_of_one_rank(workshop):
             assert step["bubble_seconds"] > 0 and step["boundary_seconds"] > 0
 
 
+@pytest.mark.thorough
 def test_replicas_of_a_pipeline_are_the_ring_of_as_many_ranks_bit_for_bit(workshop):
     for replicas in 1, 2:
         ring = workshop.train(f"ring{replicas}", ranks=replicas, model__layers=3, batch__micro=4)
@@ -38,6 +40,7 @@ def test_replicas_of_a_pipeline_are_the_ring_of_as_many_ranks_bit_for_bit(worksh
             assert [e["validation_loss"] for e in evaluations(run)] == [e["validation_loss"] for e in evaluations(ring)]
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_with_other_stages_or_none(workshop):
     whole = workshop.train("whole", model__layers=3, batch__micro=4, stop__steps=24)
     parts = [(4, pipeline(4)), (1, {"model__layers": 3, "batch__micro": 4}), (2, pipeline(2)),
@@ -66,6 +69,7 @@ def test_the_split_size_is_measured_once_and_kept(workshop):
     assert re.search(rf"micro-steps? x {chosen[1]}\b", second.text), second
 
 
+@pytest.mark.thorough
 def test_the_measured_split_sizes_leave_room_for_evaluations(workshop):
     """The limit is between the memory of a run without evaluations and that of a run with them."""
     def planned(size, **more):
@@ -121,6 +125,7 @@ def test_killing_a_stage_ends_the_job_and_names_the_rank(workshop, victim):
     assert result.code != 0 and re.search(rf"\brank {victim}\b", result.text), result
 
 
+@pytest.mark.thorough
 def test_bench_split_names_the_fastest_of_what_it_tried(workshop):
     table = workshop.folder / "split.csv"
     result = workshop.run("bench", "split", workshop.experiment(**pipeline(2)), "--seconds", "1", "--csv", table,

@@ -8,6 +8,7 @@ from conftest import built_with_cuda
 pytestmark = pytest.mark.skipif(not built_with_cuda(), reason="this build is without CUDA")
 
 
+@pytest.mark.thorough
 def test_plan_says_what_a_step_moves_through_a_described_gpus_memory(workshop):
     cache = {"XDG_CACHE_HOME": str(workshop.folder / "cache")}
     result = workshop.run("plan", workshop.experiment(), "--device", "h200", "precision=bf16", ranks=0, env=cache)

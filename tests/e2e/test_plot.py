@@ -53,6 +53,7 @@ def test_runs_are_named_by_the_shortest_end_that_tells_them_apart(plot, tmp_path
     assert [plot.label(path, paths) for path in paths] == ["names/first", "text/first"]
 
 
+@pytest.mark.thorough
 def test_two_runs_are_drawn_into_one_picture(tmp_path):
     pytest.importorskip("matplotlib")
     runs = [write_run(tmp_path / name, [5.0, 4.0, 3.0]) for name in "ab"]
@@ -159,6 +160,7 @@ def test_a_format_that_bench_tables_cannot_have_is_one_sentence(tmp_path):
     assert len(done.stderr.splitlines()) == 1, done
 
 
+@pytest.mark.thorough
 def test_a_small_png_keeps_the_colours_of_thin_lines(tmp_path):
     numpy, pyplot = pytest.importorskip("numpy"), pytest.importorskip("matplotlib.pyplot")
     from matplotlib import image

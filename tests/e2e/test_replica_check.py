@@ -15,6 +15,7 @@ def flip(step, tensor, rank=1):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("tensor", ["weights/lstm.weight_hh_l0", "optimizer/exp_avg/linear.bias"])
+@pytest.mark.thorough
 def test_a_flipped_bit_ends_the_job_before_the_next_checkpoint(workshop, ranks, tensor):
     common = dict(ranks=ranks, stop={"epochs": 0, "steps": 20}, evaluate__every_epochs=0, checkpoint={"every_steps": 5, "every_epochs": 0, "keep": 10})
     whole = workshop.train("whole", **common)
@@ -42,6 +43,7 @@ def test_every_so_many_steps_it_is_found_in_the_next_comparison_and_without_it_n
 
 
 @pytest.mark.parametrize("first", [dict(ranks=1), dict(ranks=2, communication__check_every_steps=0)])
+@pytest.mark.thorough
 def test_a_checkpoint_that_was_written_without_a_comparison_is_not_called_good(workshop, first):
     common = dict(evaluate__every_epochs=0, checkpoint={"every_steps": 5, "every_epochs": 0, "keep": 2})
     run = workshop.train("run", **first, **common, stop={"epochs": 0, "steps": 10})
@@ -68,6 +70,7 @@ def test_ranks_that_seldom_meet_refuse_a_number_of_steps(workshop, way):
     ({"kind": "pipeline", "stages": 2, "cuts": ["lstm.l1"]}, 4,
      "ranks 1 on {host} and 3 on {host} have different copies of the model of stage 1", "linear.weight"),
 ])
+@pytest.mark.thorough
 def test_it_is_found_whichever_way_ranks_work_together(workshop, way, ranks, who, tensor):
     result = workshop.train_badly("run", ranks=ranks, parallel=way, stop={"epochs": 0, "steps": 20}, evaluate__every_epochs=0,
                                   model={"layers": 2}, checkpoint={"every_epochs": 0}, communication__check_every_steps=4,

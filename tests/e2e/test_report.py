@@ -65,6 +65,7 @@ def report(study, tmp_path_factory):
 # ---- The page ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_report_has_every_figure_and_table(report):
     for name in FIGURES:
         for kind in ("svg", "png", "csv"):
@@ -341,6 +342,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path):
     assert result.code == 0 and "99999" not in result.out and "not JSON" in result.err
 
 
+@pytest.mark.thorough
 def test_the_table_sorts_and_names_a_column_that_is_not_there(study):
     result = run_tool("table.py", study, "--csv", "--keys", "validation_loss", "--sort", "validation_loss")
     values = [float(v) for v in result.out.split()[1:]]

@@ -76,6 +76,7 @@ def test_the_parts_of_a_step_are_those_of_one_rank_and_add_up(report):
     assert parts["rest"] == parts["waiting for workers"] == 0
 
 
+@pytest.mark.thorough
 def test_each_rank_of_a_pipeline_has_a_bar(report):
     rows = table(report / "rank_parts.csv")
     assert [float(row["bubble"]) for row in rows] == [4, 5, 6, 7]

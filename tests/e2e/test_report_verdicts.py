@@ -26,6 +26,7 @@ def test_the_fit_recovers_known_minima_exactly_without_noise():
     assert (at[0] / found.steps - 1) * (at[1] / found.samples - 1) == pytest.approx(1)
 
 
+@pytest.mark.thorough
 def test_the_intervals_cover_the_truth_and_not_much_more(monkeypatch):
     monkeypatch.setattr(fit, "DRAWS", 100)
     random, covered, width = numpy.random.default_rng(7), 0, []

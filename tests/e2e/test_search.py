@@ -136,6 +136,7 @@ def test_a_study_of_branches(workshop, ranks):
     assert record["branch"]["rate_factor"] == 2 and record["branch"]["run"] == str(parent)
 
 
+@pytest.mark.thorough
 def test_a_study_of_branches_needs_its_run(workshop):
     result = run_study(workshop, BRANCHES, ranks=1, code=1)
     assert result.err.count("ringtrain: error") == 1 and "study.yaml:2:16: there is no run in parent" in result.err, result

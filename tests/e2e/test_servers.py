@@ -70,6 +70,7 @@ def test_staleness_is_bounded_and_reported(workshop):
         {row["staleness"] for row in rows}}
 
 
+@pytest.mark.thorough
 def test_backup_workers_stand_in_for_late_ones(workshop):
     """One of three workers sleeps longer in a step than the whole run takes with the two others."""
     run = workshop.train("run", ranks=4, stop__steps=25, batch={"global": 24, "worker": 4}, evaluate__every_epochs=0,
@@ -94,6 +95,7 @@ def test_dropped_gradients_count_over_all_starts(workshop):
     assert record["dropped_gradients"] == sum(dropped)
 
 
+@pytest.mark.thorough
 def test_a_signal_to_a_worker_drains_the_run_into_a_checkpoint_and_it_goes_on(workshop):
     common = dict(ranks=3, parallel=ASYNC, stop={"epochs": 0, "steps": 1000000}, evaluate__every_epochs=0)
     run, job = workshop.start_training("run", **common)
@@ -107,8 +109,8 @@ def test_a_signal_to_a_worker_drains_the_run_into_a_checkpoint_and_it_goes_on(wo
     assert len(assert_each_update_once(run)) == stopped + 10
 
 
-@pytest.mark.fast_cases("3")
 @pytest.mark.parametrize("victim", [1, 3])  # a server, a worker
+@pytest.mark.thorough
 def test_a_killed_rank_ends_the_job_and_the_restart_says_what_was_lost(workshop, victim):
     common = dict(ranks=4, parallel={**ASYNC, "servers": 2}, evaluate__every_epochs=0)
     run, job = workshop.start_training("run", stop={"epochs": 0, "steps": 1000000}, checkpoint={"every_epochs": 0, "keep_at": ["30 steps"]}, **common)

@@ -33,6 +33,7 @@ def test_each_step_has_the_share_that_run_json_explains(workshop, ranks, replica
         assert line["share_of_bound"] == pytest.approx(expected) and line["share_of_bound"] > 0, (line, bound)
 
 
+@pytest.mark.thorough
 def test_the_counted_work_does_not_depend_on_the_ranks(workshop):
     alone = workshop.train("alone", stop__steps=1)
     others = [workshop.train("two", ranks=2, stop__steps=1), workshop.train("stages", ranks=2, stop__steps=1, parallel=PIPELINE),

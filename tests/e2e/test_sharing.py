@@ -21,6 +21,7 @@ def state_bytes(run_dir):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.thorough
 def test_shares_are_the_run_of_one_rank(workshop, optimizer):
     common = dict(optimizer={"kind": optimizer, "weight_decay": 0.01, "clip_norm": 0.5}, batch={"global": 24, "worker": 2})
     one = workshop.train("one", **common)
@@ -33,6 +34,7 @@ def test_shares_are_the_run_of_one_rank(workshop, optimizer):
         assert all((step.get("server_wait_seconds", 0) > 0) == ("kind" in parallel) for step in steps(run))
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_in_another_way(workshop):
     common = dict(model__layers=3, batch={"global": 24, "worker": 2, "micro": 2}, optimizer__kind="adamw")
     whole = workshop.train("whole", stop__steps=25, **common)
@@ -45,6 +47,7 @@ def test_a_run_goes_on_in_another_way(workshop):
 
 @pytest.mark.parametrize("victim", [0, 1])  # the server, which also works, and a rank that only works
 @pytest.mark.parametrize("parallel", [SERVER, SHARDED], ids=["server", "sharded"])
+@pytest.mark.thorough
 def test_killing_a_rank_ends_the_job_and_names_it(workshop, parallel, victim):
     run, job = workshop.start_training("run", ranks=2, parallel=parallel, stop__steps=10**9)
     job.wait_for_step(run, 3)

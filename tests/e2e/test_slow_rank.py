@@ -41,6 +41,7 @@ def assert_parts_add_up(run):
     assert max(total / line["seconds"] for total, line in zip(sums, lines)) >= 0.8, (sums, lines)
 
 
+@pytest.mark.thorough
 def test_a_stage_waits_for_the_slow_one_and_its_bubble_says_so(workshop):
     pipeline = {"kind": "pipeline", "stages": 2}
     run = workshop.train("run", ranks=4, parallel=pipeline, batch__micro=4, test=slow(3), **RUN)
@@ -63,6 +64,7 @@ def test_ranks_wait_for_the_slow_one_of_a_ring(workshop):
     assert not any("bubble_seconds" in line or "server_wait_seconds" in line for line in steps(run))
 
 
+@pytest.mark.thorough
 def test_workers_wait_for_a_slow_synchronous_server(workshop):
     server = {"kind": "server", "mode": "sync"}
     run = workshop.train("server", ranks=2, parallel=server, test=slow(0), **RUN)
@@ -107,6 +109,7 @@ def test_a_server_waits_for_its_slow_worker(workshop):
     assert_parts_add_up(run)
 
 
+@pytest.mark.thorough
 def test_the_bytes_of_a_step_are_known_in_every_way(workshop):
     """Each of N ranks in a ring gives 2 (N - 1) / N times the gradients to others. With two ranks, this is each
     gradient once. Ranks of a node read gradients in place."""
@@ -127,6 +130,7 @@ def test_the_bytes_of_a_step_are_known_in_every_way(workshop):
     assert "rank_bytes" not in start_of(workshop.folder / "one")
 
 
+@pytest.mark.thorough
 def test_every_field_of_an_update_is_documented(workshop):
     page = (ROOT / "results" / "README.md").read_text()
     section = page[page.index("## metrics.jsonl"):page.index("## study.json")]

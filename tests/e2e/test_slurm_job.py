@@ -112,6 +112,7 @@ def slow_disk(tmp_path_factory):
     return library
 
 
+@pytest.mark.fast_cases("TERM to every rank")
 @pytest.mark.parametrize("more", ["TERM to every rank", "INT to every rank", "INT to the job", "USR1 to the job"])
 def test_another_signal_while_the_checkpoint_is_being_written_loses_nothing(workshop, slow_disk, more):
     name, _, whom = more.partition(" to ")
@@ -135,6 +136,7 @@ def test_another_signal_while_the_checkpoint_is_being_written_loses_nothing(work
     assert_same_bits(workshop.train("whole", stop__steps=last + 3, **common), resumed)
 
 
+@pytest.mark.thorough
 def test_signals_in_the_middle_of_matrix_products_leave_the_heap_whole(workshop):
     # The model is wide enough for the kernels of oneDNN that put their stack pointer into the heap.
     run, job = workshop.start_training("run", ranks=0, stop__steps=ENDLESS, model__hidden=512,

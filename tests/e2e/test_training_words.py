@@ -139,6 +139,7 @@ def test_a_study_with_a_path_of_two_lines_is_refused_at_the_start(toy, what):
 
 
 @pytest.mark.parametrize("name", [b"two\nlines", b"caf\xe9"])
+@pytest.mark.thorough
 def test_a_study_works_in_a_folder_of_any_name(toy, name):
     """The study file, the experiment beside it and the study's own results are in the folder."""
     folder = os.path.join(os.fsencode(toy), name)
@@ -157,6 +158,7 @@ def test_a_study_works_in_a_folder_of_any_name(toy, name):
     assert table.returncode == 0 and table.stdout.count(b"finished") >= 2, table
 
 
+@pytest.mark.thorough
 def test_a_run_in_a_folder_that_is_not_utf8_is_shown_in_a_table(toy):
     call(toy, PROGRAM, "train", "toy.yaml", "run.id=moved", "stop.epochs=0", "stop.steps=2")
     target = os.path.join(os.fsencode(toy), b"moved-\xe9")
