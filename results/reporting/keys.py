@@ -142,5 +142,5 @@ def peak_rate(config):
     base, reference = config.get("learning_rate.base", math.nan), config.get("learning_rate.base_batch", 0)
     batch = config.get("batch.global", 0) / config.get("branch.batch_factor", 1)
     times = batch / reference if reference else 1.0
-    scaling = {"linear": times, "sqrt": times**0.5, "legw": times**0.5}
+    scaling = {"linear": times, "sqrt": times**0.5, "legw": times**0.5, "adam_sde": times**0.5}
     return base * scaling.get(config.get("learning_rate.scaling", "none"), 1.0) * config.get("branch.rate_factor", 1)

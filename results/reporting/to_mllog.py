@@ -85,12 +85,18 @@ def settings(config, start):
     return [(key, value) for key, value in found.items() if value is not None and value != ""]
 
 
+def momentum_of(config):
+    """Returns the momentum of a step. A half-life in samples takes its place (src/optim/batch_rules.h)."""
+    half_life = config.get("optimizer.half_life.momentum", 0)
+    return 2 ** (-config["batch.global"] / half_life) if half_life else config.get("optimizer.momentum")
+
+
 def of_optimizer(config, start, optimizer):
     if optimizer not in OF_OPTIMIZER:
         return {"opt_weight_decay": config.get("optimizer.weight_decay")}
     found = {
         f"{optimizer}_opt_base_learning_rate": keys.peak_rate(config),
-        f"{optimizer}_opt_momentum": config.get("optimizer.momentum"),
+        f"{optimizer}_opt_momentum": momentum_of(config),
         f"{optimizer}_opt_weight_decay": config.get("optimizer.weight_decay"),
     }
     if optimizer == "lars":

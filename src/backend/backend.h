@@ -175,8 +175,8 @@ struct PassDemand {
   bool measures_norms = false;    // a statistics program is in memory too
 };
 
-// The work of the optimizer in one step. Its `state` consists of the vectors of Optimizer::state_names(), in that
-// order.
+// The work of the optimizer in one step. Its `state` consists of the vectors of the optimizer's kind, in the order of
+// Optimizer::state_names().
 struct Update {
   UpdateRule rule;                      // the update sets gradient_scale, weight_decay and trust ratios itself
   std::span<const UpdateRange> ranges;  // the trained tensors, in ascending order
@@ -189,6 +189,7 @@ struct Update {
   Program* program = nullptr;  // training program whose copies of the weights are renewed; null: none
   bool reports_trust = false;  // whether the result has the trust ratios
   std::optional<AdaScaleStep> adascale;  // AdaScale: the rate is multiplied by its gain
+  Vector* average = nullptr;             // exponential average of the weights, with the places of `state`; null: none
   Vector* directions = nullptr;  // directions of Muon's matrices (UpdateRange::direction); null: another optimizer
   Orthogonalizer* orthogonalizer = nullptr;  // Muon: orthogonalises this rank's share of the directions
   std::function<void()> gather = {};         // Muon: gathers the shares of all ranks; collective. Empty: one rank

@@ -38,7 +38,8 @@ enum class RandomPurpose : std::uint32_t {
   phase = 4,
   sampling = 5,
   shards = 6,
-  augmentation = 7
+  augmentation = 7,
+  share = 8
 };
 
 RINGTRAIN_HD std::uint64_t random_key(std::uint64_t seed, RandomPurpose purpose) {

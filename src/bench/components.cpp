@@ -18,6 +18,7 @@
 #include "base/version.h"
 #include "bench/only_ring.h"
 #include "bench/reduced_source.h"
+#include "optim/batch_rules.h"
 #include "optim/optimizer.h"
 #include "parallel/synchronizer.h"
 #include "run/norm_plan.h"
@@ -70,7 +71,8 @@ class Pipeline {
             {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, plan.parameters.trained(),
             bucket_elements(plan.experiment.communication, backend_.on_device(), plan.batch.ranks),
             backend_.on_device())),
-        optimizer_(plan.experiment.optimizer, plan.parameters, backend_, {}, synchronizer_->update_share()),
+        optimizer_(optimizer_of(plan.experiment, plan.schedule), plan.parameters, backend_, {},
+                   synchronizer_->update_share(), plan.experiment.average),
         group_ranks_(plan.batch.span > 1 ? machine.communicator().share_groups(static_cast<int>(plan.batch.span))
                                          : nullptr),
         program_(
@@ -124,7 +126,8 @@ class Pipeline {
     if (variant.sums && !variant.computes) synchronizer_->ready(gradients_->size());
     if (variant.sums) synchronizer_->finish();
     if (variant.computes)
-      optimizer_.start(*weights_, *gradients_, {.rate = 1e-30}, 1, norm_momentum(plan_.experiment), program_.get());
+      optimizer_.start(*weights_, *gradients_, {.rate = 1e-30, .samples = static_cast<double>(plan_.batch.global)}, 1,
+                       norm_momentum(plan_.experiment), program_.get());
     if (variant.computes) program_->take_sums();
     double counters[7] = {};
     if (variant.sums) synchronizer_->agree(counters);

@@ -6,6 +6,7 @@
 #include "data/image_dataset.h"
 #include "data/jpeg.h"
 #include "data/row_plan.h"
+#include "data/share.h"
 
 namespace ringtrain {
 namespace {
@@ -21,8 +22,9 @@ class ReducedSource : public BatchSource {
  public:
   ReducedSource(std::shared_ptr<const ImageDataset> dataset, const LoaderPlan& plan, InputPart removed)
       : dataset_(std::move(dataset)), plan_(plan), removed_(removed) {
+    choose_images(*dataset_, plan_);
     const StepRows rows(dataset_->index(), plan_, 0, 0);
-    pool_.resize(static_cast<std::size_t>(std::min(pool_pictures, dataset_->index().total)));
+    pool_.resize(static_cast<std::size_t>(std::min(pool_pictures, samples_per_epoch(dataset_->index(), plan_))));
     for (std::size_t i = 0; i < pool_.size(); ++i) {
       dataset_->read(rows(static_cast<std::int64_t>(i)).first, pool_[i].record);
       if (removed_ == InputPart::decode) pool_[i].decoded = decode_jpeg(pool_[i].record);

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "optim/batch_rules.h"
 #include "run/norm_plan.h"
 
 namespace ringtrain {
@@ -69,7 +70,8 @@ SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
           {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, plan.parameters.trained(),
           bucket_elements(plan.experiment.communication, backend_.on_device(), plan.batch.ranks),
           backend_.on_device())),
-      optimizer_(plan.experiment.optimizer, plan.parameters, backend_, {}, synchronizer_->update_share()) {
+      optimizer_(optimizer_of(plan.experiment, plan.schedule), plan.parameters, backend_, {},
+                 synchronizer_->update_share(), plan.experiment.average) {
   if (plan.batch.span > 1) group_ranks_ = machine.communicator().share_groups(static_cast<int>(plan.batch.span));
   machine.communicator().set_rounding(
       gradient_rounding(plan.parameters.trained(), plan.batch.global * plan.graph.sequence(), 1));
@@ -78,7 +80,8 @@ SyntheticStep::SyntheticStep(const RunPlan& plan, const Machine& machine)
 // The learning rate is so small that the weights practically stay the same. The work is that of any other update.
 void SyntheticStep::start_update() {
   const auto momentum = norm_momentum(plan_.experiment);
-  optimizer_.start(*weights_, *gradients_, {.rate = 1e-30}, 1, momentum, program_.get());
+  optimizer_.start(*weights_, *gradients_, {.rate = 1e-30, .samples = static_cast<double>(plan_.batch.global)}, 1,
+                   momentum, program_.get());
 }
 
 void SyntheticStep::update() {

@@ -20,13 +20,15 @@ constexpr std::string_view fixed_keys[] = {
     // These keys decide the random numbers, the samples of each step and their order, the groups of batch norm, and
     // which targets count.
     "seed", "batch.global", "batch.worker", "data.order", "data.sequence", "data.blanks", "data.augmentation",
+    "data.share",
     // These keys decide the shapes of the weights.
     "model.kind", "model.hidden", "model.layers", "model.depth", "model.width", "model.stem", "model.stride_in",
     "model.norm",
     // These keys decide the optimizer's state: which vectors exist, whether the momentum holds gradients or gradients
-    // times the rate, and Adam's corrections 1 - beta^t, which need the same beta in all t steps.
-    "optimizer.kind", "optimizer.rate_in_momentum", "optimizer.beta1", "optimizer.beta2", "optimizer.schedule_free",
-    "optimizer.other_kind",
+    // times the rate, and Adam's corrections 1 - beta^t, which need the same beta in all t steps, or the product of all
+    // betas from the first step on.
+    "optimizer.kind", "optimizer.rate_in_momentum", "optimizer.beta1", "optimizer.beta2", "optimizer.half_life.beta1",
+    "optimizer.half_life.beta2", "optimizer.schedule_free", "optimizer.other_kind", "average.evaluate",
     // These keys decide the unit in which the run counts its steps.
     "optimizer.adascale", "branch.batch_factor"};
 
@@ -106,11 +108,16 @@ static void check_same(const Checkpoint& checkpoint, const std::string& path, co
   for (const KeyChange& c : changes) {
     const bool scale = c.key == "data.mean" || c.key == "data.std";
     const bool place_of_average = c.key == "optimizer.momentum" && now.optimizer.schedule_free;
+    const bool begins_average =
+        c.key == "average.half_life" && (before.average.half_life > 0) != (now.average.half_life > 0);
+    const bool betas = (c.key == "learning_rate.scaling" || c.key == "learning_rate.base_batch") &&
+                       (before.learning_rate.scaling == "adam_sde" || now.learning_rate.scaling == "adam_sde");
     const bool unit_of_steps = c.key == "learning_rate.base_batch" && now.optimizer.adascale;
     const bool is_scale = scale && !same_input_scale(before.data, now.data, plan.train.image);
     const bool is_beginning = c.key == "branch.from" && is_branch(before) != is_branch(now);
     const bool course = of_branch && c.key == "batch.schedule";
-    if (is_fixed(c.key) || place_of_average || unit_of_steps || is_scale || is_beginning || course)
+    if (is_fixed(c.key) || place_of_average || begins_average || betas || unit_of_steps || is_scale || is_beginning ||
+        course)
       refused.push_back(c);
   }
   const char* what_to_do = of_branch ? hint_of_branch : hint_of_resume;

@@ -96,14 +96,17 @@ void restore_running_norms(const Checkpoint& checkpoint, const ParameterTable& p
 std::string weight_name(const Parameter& p) {
   return std::string(weights_prefix) + p.name;
 }
+bool evaluates_average(const Experiment& experiment) {
+  return Optimizer::averages(experiment.optimizer, experiment.average);
+}
 // If the evaluated weights are an average, this is the name of the weights that are trained.
 std::string trained_name(const Parameter& p) {
   return p.kind == ParameterKind::statistic ? "" : "optimizer/y/" + p.name;
 }
 // Returns the names for the optimizer's vector number `index`.
-NameOf state_name(const OptimizerConfig& config, std::size_t index) {
-  return [&config, index](const Parameter& p) {
-    const std::string name = Optimizer::state_names(config, p)[index];
+NameOf state_name(const Experiment& experiment, std::size_t index) {
+  return [&experiment, index](const Parameter& p) {
+    const std::string name = Optimizer::state_names(experiment.optimizer, p, experiment.average)[index];
     return p.kind == ParameterKind::statistic || name.empty() ? "" : cat("optimizer/", name, "/", p.name);
   };
 }
@@ -112,7 +115,7 @@ NameOf state_name(const OptimizerConfig& config, std::size_t index) {
 std::vector<std::pair<NameOf, Vector*>> states_of(Trainer& trainer, const RunPlan& plan) {
   std::vector<std::pair<NameOf, Vector*>> all;
   for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i)
-    all.emplace_back(state_name(plan.experiment.optimizer, i), trainer.optimizer().state()[i].get());
+    all.emplace_back(state_name(plan.experiment, i), trainer.optimizer().state()[i].get());
   return all;
 }
 
@@ -124,7 +127,7 @@ using OfArray = std::function<std::span<float>(const std::string& name, const Pa
 void for_state_pieces(Trainer& trainer, const RunPlan& plan, const OfArray& array_of, const OfPiece& action) {
   std::vector<float> own;
   for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i) {
-    const NameOf name_of = state_name(plan.experiment.optimizer, i);
+    const NameOf name_of = state_name(plan.experiment, i);
     for (const Parameter& p : plan.parameters.all()) {
       const std::string name = name_of(p);
       if (name.empty()) continue;
@@ -169,7 +172,7 @@ std::vector<float> weights_of(const Checkpoint& checkpoint, const RunPlan& plan)
   std::vector<float> flat(static_cast<std::size_t>(plan.parameters.size()));
   load_weights(checkpoint, plan.parameters, flat);
   restore_running_norms(checkpoint, plan.parameters, flat);
-  if (Optimizer::averages(plan.experiment.optimizer)) restore_vector(checkpoint, trained_name, plan.parameters, flat);
+  if (evaluates_average(plan.experiment)) restore_vector(checkpoint, trained_name, plan.parameters, flat);
   return flat;
 }
 
@@ -236,6 +239,16 @@ void resume_noise_groups(NoiseGroups& groups, const std::vector<double>& all) {
     from += static_cast<std::ptrdiff_t>(state.size());
     groups.scale(i).resume(state);
   }
+}
+
+// With half-lives, Adam's bias corrections need the products of the betas of all updates.
+bool multiplies_betas(const Experiment& experiment) {
+  return experiment.optimizer.half_life.beta1 > 0 || experiment.optimizer.half_life.beta2 > 0;
+}
+
+void store_betas(Checkpoint& checkpoint, const Optimizer::Applied& applied) {
+  checkpoint.numbers["beta1_product"] = applied.beta1_product;
+  checkpoint.numbers["beta2_product"] = applied.beta2_product;
 }
 
 void store_adascale(Checkpoint& checkpoint, const AdaScale::State& state) {
@@ -309,6 +322,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, const RunProgress& progress) {
   if (plan.graph.has_images()) c.texts["image_input"] = image_input_of(plan);
   store_noise(c, {});
   if (plan.experiment.optimizer.adascale) store_adascale(c, {});
+  if (multiplies_betas(plan.experiment)) store_betas(c, {});
   if (is_branch(plan.experiment)) store_branch_point(c, plan.branch);
   return c;
 }
@@ -370,7 +384,7 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
     for (const auto& [name_of, vector] : states_of(trainer, plan)) store(name_of, *vector, Elements::trained);
   else
     store_states(root ? &c : nullptr, trainer, plan);
-  if (Optimizer::averages(plan.experiment.optimizer)) store(trained_name, trainer.weights(), Elements::all);
+  if (evaluates_average(plan.experiment)) store(trained_name, trainer.weights(), Elements::all);
   if (!root) return {};
   if (!evaluated_norms.empty()) set_evaluated_norms(c, plan.parameters, evaluated_norms);
   c.numbers["loss_scale"] = trainer.loss_scale().value();
@@ -380,6 +394,7 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
   c.numbers["applied_rate"] = applied.rate;
   c.numbers["largest_rate"] = applied.largest_rate;
   c.numbers["average_weight"] = applied.average_weight;
+  if (multiplies_betas(plan.experiment)) store_betas(c, applied);
   store_noise(c, trainer.noise_scale().state());
   if (trainer.noise_groups()) store_noise_groups(c, *trainer.noise_groups());
   if (trainer.adascale()) store_adascale(c, trainer.adascale()->state());
@@ -393,7 +408,7 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
 
 Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights) {
   Checkpoint c = make_checkpoint(plan, RunProgress{});
-  const bool averages = Optimizer::averages(plan.experiment.optimizer);
+  const bool averages = evaluates_average(plan.experiment);
   const auto values = [&](const Parameter& p) {
     return std::vector<float>(weights.begin() + p.offset, weights.begin() + p.offset + p.count);
   };
@@ -401,10 +416,10 @@ Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights)
   for (const Parameter& p : plan.parameters.all()) {
     if (p.kind == ParameterKind::statistic) continue;
     const std::vector<float> zeros(static_cast<std::size_t>(p.count), 0.0f);
-    for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, p))
+    for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, p, plan.experiment.average))
       if (!name.empty())
         c.arrays.push_back(
-            {cat("optimizer/", name, "/", p.name), p.shape, averages && name == "z" ? values(p) : zeros});
+            {cat("optimizer/", name, "/", p.name), p.shape, name == "z" || name == "average" ? values(p) : zeros});
     if (averages) c.arrays.push_back({trained_name(p), p.shape, values(p)});
   }
   return c;
@@ -519,6 +534,10 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
                .rate = checkpoint->number("applied_rate"),
                .largest_rate = checkpoint->number("largest_rate"),
                .average_weight = checkpoint->number("average_weight")};
+    if (multiplies_betas(plan.experiment)) {
+      applied.beta1_product = checkpoint->number("beta1_product");
+      applied.beta2_product = checkpoint->number("beta2_product");
+    }
     if (scales_loss(*checkpoint)) numbers = {checkpoint->number("loss_scale"), checkpoint->number("loss_scale_steps")};
   }
   communicator.broadcast(std::as_writable_bytes(std::span(numbers)), 0);

@@ -40,7 +40,8 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, const RunProgres
 void expect_evaluated_norms(const Checkpoint& checkpoint, const std::string& path);
 
 // Returns a checkpoint at step 0 with `weights` [parameters.size()]. The optimizer state is zero, but schedule_free's z
-// is a copy of the weights. It records no ranks or threads, so a run that resumes from it chooses its micro-batch.
+// and the average of the weights are copies of the weights. It records no ranks or threads, so a run that resumes from
+// it chooses its micro-batch.
 Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights);
 
 // Returns the meaning of the rows of the first and last layer, as JSON: "vocabulary" for text, "class_ids" for images.

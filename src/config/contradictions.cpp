@@ -215,6 +215,10 @@ std::optional<Contradiction> schedule_free_contradiction(const Experiment& e) {
   for (const std::string_view key : {"optimizer.nesterov", "optimizer.rate_in_momentum", "optimizer.adascale"})
     if (value_text(*find_field(key), e) == "true") return against(key, "only one of them");
   const bool sgd = e.optimizer.kind == "sgd";
+  const std::string_view half_life = sgd ? "optimizer.half_life.momentum" : "optimizer.half_life.beta1";
+  if (!is_default(*find_field(half_life), e))
+    return against(half_life, "0: this factor is the weight of the average, not a memory that fades");
+  if (e.average.half_life > 0) return against("average.half_life", "0: the weights are averaged already");
   if ((sgd ? e.optimizer.momentum : e.optimizer.beta1) == 0)
     return against(sgd ? "optimizer.momentum" : "optimizer.beta1", "a value above 0: it is the weight of the average");
   if (e.learning_rate.schedule != "constant")
@@ -254,11 +258,69 @@ std::optional<Contradiction> adascale_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
+// Checks the average of the weights. Its keys have an effect with average.half_life only.
+std::optional<Contradiction> average_contradiction(const Experiment& e) {
+  if (e.average.half_life == 0) {
+    for (const std::string_view key : {"average.from_epoch", "average.evaluate"})
+      if (!is_default(*find_field(key), e))
+        return {{{key, "average.half_life"},
+                 cat(statement(key, e), " but average.half_life is 0, expected a half-life in samples")}};
+    return std::nullopt;
+  }
+  if (e.stop.epochs > 0 && e.average.from_epoch >= e.stop.epochs)
+    return {{{"average.from_epoch", "stop.epochs"},
+             cat(statement("average.from_epoch", e), " but ", statement("stop.epochs", e),
+                 ", expected an epoch before the end")}};
+  if (e.average.evaluate && has_batch_norm(e.model) && e.evaluate.norm_statistics != "recomputed")
+    return {{{"average.half_life", "average.evaluate", "model.kind", "evaluate.norm_statistics"},
+             cat("average.evaluate evaluates averaged weights, whose batch norm has seen no sample, but ",
+                 statement("evaluate.norm_statistics", e),
+                 ", expected evaluate.norm_statistics: recomputed, or average.evaluate: false")}};
+  return std::nullopt;
+}
+
+// Malladi et al. 2022, arXiv:2205.10287. The rule is one for Adam and RMSprop, and 1 - k (1 - beta) must be above 0.
+std::optional<Contradiction> adam_sde_contradiction(const Experiment& e) {
+  const OptimizerConfig& o = e.optimizer;
+  if (e.learning_rate.scaling != "adam_sde") return std::nullopt;
+  const auto against = [&](std::string_view key, std::string_view expected) {
+    return Contradiction{{"learning_rate.scaling", key},
+                         cat("learning_rate.scaling is adam_sde but ", statement(key, e), ", expected ", expected)};
+  };
+  if (o.kind != "adam" && o.kind != "adamw" && o.kind != "rmsprop")
+    return against("optimizer.kind", "adam, adamw or rmsprop");
+  if (o.schedule_free) return against("optimizer.schedule_free", "false: its beta1 is the weight of an average");
+  for (const std::string_view key : {"optimizer.half_life.beta1", "optimizer.half_life.beta2"})
+    if (!is_default(*find_field(key), e)) return against(key, "only one of them: both change the beta with the batch");
+  if (e.learning_rate.base_batch == 0) return std::nullopt;  // learning_rate_contradiction() says so
+  const auto base = static_cast<double>(e.learning_rate.base_batch);
+  const double k = static_cast<double>(e.batch.global) / base;
+  for (const auto& [key, beta] :
+       {std::pair<std::string_view, double>{"optimizer.beta1", o.beta1}, {"optimizer.beta2", o.beta2}}) {
+    if (!has_effect(*find_field(key), e) || k * (1 - beta) < 1 - 1e-12) continue;
+    const double largest = std::ceil(base / (1 - beta) * (1 - 1e-12)) - 1;
+    return {{{"learning_rate.scaling", "batch.global", key},
+             cat("learning_rate.scaling is adam_sde with k = batch.global / base_batch = ", with_digits(k), ", but ",
+                 statement(key, e), ", and k (1 - beta) is ", with_digits(k * (1 - beta)), ", expected less than 1"),
+             cat("The largest batch.global is ", with_digits(largest, 15), "; or take a beta nearer to 1.")}};
+  }
+  return std::nullopt;
+}
+
+std::optional<Contradiction> decay_contradiction(const Experiment& e) {
+  const OptimizerConfig& o = e.optimizer;
+  if (o.weight_decay_by != "sample" || o.kind != "muon" || o.other_kind == "adamw") return std::nullopt;
+  return {{{"optimizer.weight_decay_by", "optimizer.other_kind"},
+           cat("optimizer.weight_decay_by is sample but ", statement("optimizer.other_kind", e),
+               ", expected adamw: sgd adds the decay to the gradient")}};
+}
+
 // AdamW's keys have no effect if Muon uses SGD for the other parameters.
 std::optional<Contradiction> muon_contradiction(const Experiment& e) {
   if (e.optimizer.kind != "muon" || e.optimizer.other_kind == "adamw") return std::nullopt;
   const Experiment defaults;
-  for (const std::string_view key : {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"})
+  for (const std::string_view key : {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon",
+                                     "optimizer.half_life.beta1", "optimizer.half_life.beta2"})
     if (value_text(*find_field(key), e) != value_text(*find_field(key), defaults))
       return {{{"optimizer.other_kind", key},
                cat(statement(key, e), " but ", statement("optimizer.other_kind", e), "; ", key,
@@ -380,6 +442,9 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
   const Experiment defaults;
   for (const Field& field : schema()) {
     if (has_effect(field, e) || value_text(field, e) == value_text(field, defaults)) continue;
+    if (const Field* other = replacement_of(field, e))
+      return {{{field.key, other->key},
+               cat(statement(field.key, e), " and ", statement(other->key, e), ", expected only one of them")}};
     const std::string other = value_text(*find_field(field.only_with_), e);
     std::string words;
     for (const std::string_view word : field.only_words_) words += cat(words.empty() ? "" : " or ", word);
@@ -406,9 +471,11 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
   if (auto contradiction = schedule_free_contradiction(e)) return contradiction;
   if (auto contradiction = adascale_contradiction(e)) return contradiction;
   if (auto contradiction = muon_contradiction(e)) return contradiction;
+  if (auto contradiction = decay_contradiction(e)) return contradiction;
+  if (auto contradiction = average_contradiction(e)) return contradiction;
   if (auto contradiction = batch_course_contradiction(e)) return contradiction;
   if (auto contradiction = branch_contradiction(e)) return contradiction;
-  if (e.optimizer.nesterov && e.optimizer.momentum == 0)
+  if (e.optimizer.nesterov && e.optimizer.momentum == 0 && e.optimizer.half_life.momentum == 0)
     return {{{"optimizer.nesterov", "optimizer.momentum"},
              "optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"}};
   if (e.optimizer.momentum_correction && !e.optimizer.rate_in_momentum)
@@ -426,6 +493,7 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     return {{{"run.dir", "run.id"},
              cat(statement("run.dir", e), " and ", statement("run.id", e), ", expected only one of them")}};
   if (auto contradiction = learning_rate_contradiction(source_experiment(e))) return contradiction;
+  if (auto contradiction = adam_sde_contradiction(source_experiment(e))) return contradiction;
   if ((e.test.slow_rank >= 0) != (e.test.slow_seconds > 0))
     return {{{"test.slow_rank", "test.slow_seconds"},
              cat(statement("test.slow_rank", e), " and ", statement("test.slow_seconds", e),

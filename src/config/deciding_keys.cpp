@@ -17,6 +17,8 @@ bool decides_what_is_learned(const Field& field, const Experiment& e) {
     return false;  // if the run is not a branch, its id does not depend on these keys
   if (section_of(field.key) == "parallel" && !leaves_the_ring(e.parallel))
     return false;  // all other kinds make the same updates, up to rounding
+  if (field.off_by_default_ && is_default(field, e)) return false;  // so that a new key leaves ids as they are
+  if (field.key.starts_with("average.") && e.average.half_life == 0) return false;
   if (!field.how_it_runs_) return true;
   const bool follows = e.batch.follow_noise > 0;
   if (field.key == "noise.small_batch") return follows || e.optimizer.adascale;

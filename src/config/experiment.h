@@ -29,9 +29,9 @@ struct ModelConfig {
   std::string kind = "char_lstm";  // char_lstm | resnet | alexnet | cnn | mlp
   std::int64_t hidden = 128;       // char_lstm: units per layer
   std::int64_t layers = 4;         // char_lstm
-  double dropout = 0.1;           // char_lstm: between layers; alexnet: before its dense layers; probability of zeroing
-  std::int64_t depth = 50;        // resnet: 18 | 34 | 50 | 101 | 152
-  std::int64_t width = 64;        // resnet: channels of the first stage
+  double dropout = 0.1;     // char_lstm: between layers; alexnet: before its dense layers; probability of zeroing
+  std::int64_t depth = 50;  // resnet: 18 | 34 | 50 | 101 | 152
+  std::int64_t width = 64;  // resnet: channels of the first stage
   std::vector<std::int64_t> channels = {32, 64, 128};  // cnn: output channels of each convolution
   std::int64_t kernel = 3;                             // cnn: pixels per side of every kernel; odd
   std::vector<std::int64_t> widths = {};               // cnn, mlp: units of each hidden dense layer
@@ -66,6 +66,7 @@ struct DataConfig {
   bool flip = true;                                     // images: random horizontal flips, half of the time
   std::vector<double> mean, std;  // images, per channel of pixels / 255; empty: the data set's own
   std::int64_t train_samples = 0, validation_samples = 0, classes = 0;  // sizes the data sets must have; 0: any
+  double share = 1;                                                     // the part of the training set that is used
   std::string last_batch = "drop";  // the samples at an epoch's end that fill no batch: drop | smaller
   std::int64_t loader_threads = 1;
   std::int64_t reads = 8;     // images: number of records that are read at the same time
@@ -95,6 +96,13 @@ struct LossScaleConfig {
   bool operator==(const LossScaleConfig&) const = default;
 };
 
+// Each is the half-life of an average of the optimizer, in samples: it replaces the factor of the same name. 0: not
+// given.
+struct HalfLifeConfig {
+  double momentum = 0, beta1 = 0, beta2 = 0;
+  bool operator==(const HalfLifeConfig&) const = default;
+};
+
 struct OptimizerConfig {
   std::string kind = "adam";  // sgd | lars | adam | adamw | lamb | rmsprop | rmsprop_to_sgd | muon
   double momentum = 0.9;
@@ -103,6 +111,7 @@ struct OptimizerConfig {
   bool momentum_correction = false;  // rate_in_momentum: v is scaled by lr(t) / lr(t - 1) first
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0;
+  std::string weight_decay_by = "step";                  // adamw, muon: step | sample
   std::vector<std::string> no_decay = {"norm", "bias"};  // kinds of parameters without weight decay
   double trust_coefficient = 0.001;                      // lars
   std::string lars_form = "paper";                       // paper | mlperf
@@ -118,13 +127,21 @@ struct OptimizerConfig {
   double clip_norm = 0;                       // 0 = off
   double clip_value = 0;                      // limit of each element; 0 = off
   std::int64_t record_trust_every_steps = 0;  // 0 = off
+  HalfLifeConfig half_life = {};
   bool operator==(const OptimizerConfig&) const = default;
+};
+
+struct AverageConfig {
+  double half_life = 0;   // samples; 0: no average of the weights
+  double from_epoch = 0;  // before this epoch the average is the weights themselves
+  bool evaluate = true;   // whether the average is evaluated, exported and saved as the weights
+  bool operator==(const AverageConfig&) const = default;
 };
 
 struct LearningRateConfig {
   double base = 0.001;           // learning rate at base_batch
   std::int64_t base_batch = 0;   // 0 = batch.global, so that no scaling happens
-  std::string scaling = "none";  // none | linear | sqrt | legw
+  std::string scaling = "none";  // none | linear | sqrt | legw | adam_sde
   double warmup_epochs = 0;
   std::int64_t warmup_steps = 0;      // instead of warmup_epochs
   std::string warmup_from = "base";   // base | zero
@@ -255,6 +272,7 @@ struct Experiment {
   LossConfig loss;
   LossScaleConfig loss_scale;
   OptimizerConfig optimizer;
+  AverageConfig average;
   LearningRateConfig learning_rate;
   NoiseConfig noise;
   BranchConfig branch;

@@ -15,12 +15,17 @@ std::string nearest_key(std::string_view key, bool is_map) {
     if (cost < best_cost) best = candidate, best_cost = cost;
   };
   const std::string_view section = section_of(key), leaf = leaf_of(key);
-  if (is_map) {
+  if (is_map)
     for (const std::string_view known : sections()) consider(known, edit_distance(key, known));
-  } else {
+  if (!is_map || (best.empty() && !section.empty())) {
+    const std::string within = is_section(key) ? cat(key, ".") : "";
     for (const Field& field : schema()) {
-      // A key in another section counts as one more edit, so that a near key of the same section wins.
-      const std::size_t apart = section_of(field.key) == section ? 0 : 1;
+      if (!field.key.starts_with(within)) continue;
+      // A key in another section counts as one more edit, so that a near key of the same section wins. The end of a
+      // section's name, as in half_life.beta1, is enough.
+      const std::string_view its = section_of(field.key);
+      const bool same = its == section || (!section.empty() && its.ends_with(cat(".", section)));
+      const std::size_t apart = same ? 0 : 1;
       consider(field.key, std::min(edit_distance(key, field.key), edit_distance(leaf, leaf_of(field.key)) + apart));
       for (const std::string_view name : field.also_) consider(field.key, leaf == name ? apart : best_cost);
     }

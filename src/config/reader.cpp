@@ -57,10 +57,11 @@ std::string found(const Value& value) {
 [[noreturn]] void unknown_key(const Place& place, const std::string& key, bool is_map) {
   std::string hint = "Known here: ";
   const std::string_view section = section_of(key);
-  const auto& known = sections();
-  const bool inside = std::find(known.begin(), known.end(), section) != known.end();
+  const bool inside = is_section(section);
   for (const Field& field : schema())
     if (inside && section_of(field.key) == section) hint += cat(leaf_of(field.key), " ");
+  for (const std::string_view inner : sections())
+    if (inside && section_of(inner) == section) hint += cat(leaf_of(inner), " ");
   throw Error(cat(place.prefix, "unknown key ", shown(key), nearest_key(key, is_map)),
               inside ? hint : "configs/README.md lists every key.");
 }
@@ -268,20 +269,18 @@ class FileReader {
         throw Error(cat(where.prefix, "the key ", shown(key), " is given twice, first at line ",
                         std::get<1>(first->second.order), ", expected once"));
       const Value value = to_value(entry.second, entry.first.Mark());
-      const bool is_section =
-          section.empty() && std::find(sections().begin(), sections().end(), leaf) != sections().end();
       const Field* field = find_field(key);
-      if (is_section) {
+      if (is_section(key) && section_of(key) == section) {
         const bool below = std::get<1>(value.place.order) > std::get<1>(where.order);
         if (value.kind == Value::Kind::scalar && below) {
           const std::string mistake = missing_separator(line_at(yaml_, std::get<1>(value.place.order) - 1));
           if (!mistake.empty()) throw Error(value.place.prefix + mistake);
         }
         if (value.kind != Value::Kind::map)
-          throw Error(cat(value.place.prefix, leaf, " ", found(value), ", expected keys of this section below it",
-                          value.kind == Value::Kind::scalar ? nearest_key(leaf, false) : ""));
-        sections_.emplace(leaf, where);
-        read_map(entry.second, leaf);
+          throw Error(cat(value.place.prefix, key, " ", found(value), ", expected keys of this section below it",
+                          value.kind == Value::Kind::scalar ? nearest_key(key, false) : ""));
+        sections_.emplace(key, where);
+        read_map(entry.second, key);
       } else if (field != nullptr && section_of(key) == section) {
         assign(*field, value, experiment_);
         given_[field->key] = where;
@@ -291,7 +290,7 @@ class FileReader {
       } else {
         const std::string mistake = value.kind == Value::Kind::nothing ? missing_separator(leaf) : "";
         if (leaf.find_first_of(" :") != std::string::npos && !mistake.empty()) throw Error(where.prefix + mistake);
-        unknown_key(where, key, section.empty() && value.kind == Value::Kind::map);
+        unknown_key(where, key, value.kind == Value::Kind::map);
       }
     }
   }
@@ -307,7 +306,7 @@ void set_key(const std::string& key, const std::string& text, const Place& where
              GivenKeys& given) {
   const Field* field = find_field(key);
   if (field == nullptr) {
-    if (std::find(sections().begin(), sections().end(), key) != sections().end())
+    if (is_section(key))
       throw Error(cat(where.prefix, key, " is a section, expected one of its keys", nearest_key(key, false)));
     unknown_key(where, key, false);
   }
@@ -378,6 +377,14 @@ const Experiment& ExperimentDraft::finish() const {
     if (field.required_ && !given.contains(field.key))
       throw Error(cat(state_->section_place(section_of(field.key)).prefix, field.key, " is missing, expected ",
                       expected(field)));
+  for (const Field& field : schema()) {
+    const Field* other = replacement_of(field, state_->experiment);
+    if (other == nullptr || !given.contains(field.key) || !given.contains(other->key)) continue;
+    const Place &a = given.at(field.key), &b = given.at(other->key);
+    throw Error(cat((a.order > b.order ? a : b).prefix, statement(other->key, state_->experiment), " and ",
+                    statement(field.key, state_->experiment), ", expected only one of them"),
+                cat("Leave out ", field.key, ", or set ", other->key, "=0."));
+  }
 
   if (const auto contradiction = find_contradiction(state_->experiment)) {
     // The error is reported at the key that was set last, because that key caused the contradiction.

@@ -21,7 +21,8 @@ Experiment read_experiment(const std::string& path, const std::vector<std::strin
 Experiment parse_experiment(const std::string& yaml, const std::string& path,
                             const std::vector<std::string>& overrides);
 
-// Returns the resolved experiment as YAML with every key. Reading the text gives the same experiment again.
+// Returns the resolved experiment as YAML with every key, except keys whose place another one takes. Reading the text
+// gives the same experiment again.
 std::string to_yaml(const Experiment& experiment);
 
 // Returns the text of configs/README.md: every key with type, unit, default, allowed values and meaning.

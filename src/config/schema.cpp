@@ -116,6 +116,12 @@ std::vector<Field> make_schema() {
              "0: not stated."),
     FIELD(data.classes).only_for("images").unit("classes").from(0, 1e6).also({"num_classes"}).means("Images only: classes that the data sets must "
              "have. 0: not stated."),
+    FIELD(data.share).off_by_default().above(0, 1).also({"subset", "fraction", "data_fraction"})
+      .means("The part of the training set that is used, to study how results depend on the amount of data. The seed draws it, "
+             "and it is nested: all samples of a share of 0.25 are in the share of 0.5. Images: the samples of each class "
+             "are drawn in proportion, to within one of each. Names: records are drawn. Running text: one contiguous window of the "
+             "text, whose place is drawn. An epoch is one pass over the part, and everything that counts epochs or samples of an "
+             "epoch counts those of the part. Validation data stay whole. 1: the whole training set."),
     FIELD(data.last_batch).words({"drop", "smaller"}).also({"drop_last"})
       .means("What happens to the last samples of an epoch when they do not fill a batch. drop: they are left out. smaller: they "
              "become a smaller batch (MLPerf, JAX). Every sample then counts once per epoch, and the number of steps is "
@@ -190,6 +196,13 @@ std::vector<Field> make_schema() {
       .means("Added to the root of the mean square."),
     FIELD(optimizer.weight_decay).from(0, 1000).also({"wd", "l2"})
       .means("The strength of weight decay. optimizer.kind says how it acts. 0: off."),
+    FIELD(optimizer.weight_decay_by).off_by_default().words({"step", "sample"}).only_with("optimizer.kind", {"adamw", "muon"})
+      .means("What weight_decay stays the same for when the batch changes. step: each step decays the weights by rate x "
+             "weight_decay. sample: weight_decay is the one of a batch of learning_rate.base_batch (0: batch.global) at the rate "
+             "learning_rate.base, and a step of B samples uses weight_decay x (B / base_batch) x (base / peak rate). The decay's "
+             "time scale B / (rate x decay), in samples, then does not depend on the batch (Wang and Aitchison 2024; Bergsma et al. 2025). "
+             "batch.schedule, batch.follow_noise and branches change B. branch.rate_factor, and a batch.largest that divides the "
+             "rate, count in the peak rate."),
     FIELD(optimizer.no_decay).words({"norm", "bias"}).also({"exclude_from_weight_decay"})
       .means("Parameters that weight decay leaves alone. norm: gamma and beta of batch norm (Goyal et al. 2017). bias: of "
              "dense, convolution and LSTM layers. []: it acts on everything, as in torchvision."),
@@ -243,15 +256,36 @@ std::vector<Field> make_schema() {
     FIELD(optimizer.record_trust_every_steps).how_it_runs().unit("steps").from(0, step_limit)
       .only_with("optimizer.kind", {"lars", "lamb"})
       .means("How often metrics.jsonl gets trust_ratios, the trust ratio of every tensor that has one. 0: off."),
+    FIELD(optimizer.half_life.momentum).off_by_default().instead_of("optimizer.momentum").unit("samples").from(0, 1e15)
+      .only_with("optimizer.kind", {"sgd", "lars", "rmsprop_to_sgd", "muon"})
+      .means("Takes the place of optimizer.momentum. 0: not given."),
+    FIELD(optimizer.half_life.beta1).off_by_default().instead_of("optimizer.beta1").unit("samples").from(0, 1e15)
+      .only_with("optimizer.kind", {"adam", "adamw", "lamb", "muon"})
+      .means("Takes the place of optimizer.beta1. 0: not given."),
+    FIELD(optimizer.half_life.beta2).off_by_default().instead_of("optimizer.beta2").unit("samples").from(0, 1e15)
+      .only_with("optimizer.kind", {"adam", "adamw", "lamb", "rmsprop", "rmsprop_to_sgd", "muon"})
+      .means("Takes the place of optimizer.beta2. 0: not given."),
+
+    FIELD(average.half_life).off_by_default().unit("samples").from(0, 1e15).also({"ema", "ema_decay", "model_ema"})
+      .means("After this many samples, the weight of a step in the average of the weights is halved. A step of B samples moves "
+             "the average by 1 - rho towards the weights, with rho = 2^(-B / half_life). 0: no average."),
+    FIELD(average.from_epoch).off_by_default().unit("epochs").from(0, epoch_limit).also({"ema_start"})
+      .means("The epoch at which averaging begins. Until then the average is the weights. It needs average.half_life."),
+    FIELD(average.evaluate).off_by_default()
+      .means("true: the average is evaluated, exported, and saved as the weights, also in best.h5. With batch norm, this needs "
+             "evaluate.norm_statistics: recomputed. false: checkpoints have the average as optimizer/average. The weights are "
+             "evaluated. The key has an effect with average.half_life only."),
 
     FIELD(learning_rate.base).above(0, 1e6).also({"lr", "learning_rate", "base_lr"})
       .means("The rate at a batch of base_batch samples."),
     FIELD(learning_rate.base_batch).unit("samples").from(0, int32_limit).also({"reference_batch"})
       .means("The batch for which base was chosen. Scaling uses k = batch.global / base_batch. Every scaling except none needs "
              "this key. 0: not stated."),
-    FIELD(learning_rate.scaling).words({"none", "linear", "sqrt", "legw"})
+    FIELD(learning_rate.scaling).words({"none", "linear", "sqrt", "legw", "adam_sde"})
       .means("The peak rate. none: base. linear: base x k (Goyal et al. 2017). sqrt: base x sqrt k (Krizhevsky 2014). "
-             "legw: base x sqrt k, and warmup_epochs x k (You et al. 2019)."),
+             "legw: base x sqrt k, and warmup_epochs x k (You et al. 2019). adam_sde: base x sqrt k, and the optimizer has "
+             "1 - k (1 - beta1), 1 - k (1 - beta2) and epsilon / sqrt k in place of beta1, beta2 and epsilon (Malladi et al. 2022). It "
+             "is for adam, adamw and rmsprop, and needs k (1 - beta) < 1."),
     FIELD(learning_rate.warmup_epochs).unit("epochs").from(0, epoch_limit).also({"warmup"})
       .means("The rate grows with the samples seen, so by the same amount at every step of the same batch: warmup_from + "
              "(peak - warmup_from) t / T at the steps t = 0 ... T - 1, the peak at step T. 0: off."),
@@ -513,12 +547,12 @@ const Field* find_field(std::string_view key) {
 }
 
 std::string_view section_of(std::string_view key) {
-  const auto dot = key.find('.');
+  const auto dot = key.rfind('.');
   return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);
 }
 
 std::string_view leaf_of(std::string_view key) {
-  const auto dot = key.find('.');
+  const auto dot = key.rfind('.');
   return dot == std::string_view::npos ? key : key.substr(dot + 1);
 }
 
@@ -535,13 +569,19 @@ bool is_list(const Field& field) {
 const std::vector<std::string_view>& sections() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> list;
-    for (const Field& field : schema()) {
-      const std::string_view section = section_of(field.key);
-      if (!section.empty() && (list.empty() || list.back() != section)) list.push_back(section);
-    }
+    const auto add = [&list](const auto& self, std::string_view section) -> void {
+      if (section.empty() || std::ranges::count(list, section) > 0) return;
+      self(self, section_of(section));
+      list.push_back(section);
+    };
+    for (const Field& field : schema()) add(add, section_of(field.key));
     return list;
   }();
   return names;
+}
+
+bool is_section(std::string_view key) {
+  return std::ranges::count(sections(), key) > 0;
 }
 
 bool is_folder_name(std::string_view text) {

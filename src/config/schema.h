@@ -39,7 +39,9 @@ struct Field {
   std::vector<std::string_view> only_words_;  // the values of only_with_ with which this field has an effect
   std::string_view only_for_;                 // the data with which this field has an effect; empty: any
   std::vector<std::string_view> also_;        // the key's names in other programs, from which nearest_key() guesses
-  bool how_it_runs_ = false;  // the key decides speed, folders or logs; for exceptions see deciding_keys.h
+  bool how_it_runs_ = false;     // the key decides speed, folders or logs; for exceptions see deciding_keys.h
+  bool off_by_default_ = false;  // with the default, the key changes nothing, and an experiment's id leaves it out
+  std::string_view instead_of_;  // the key whose place this one takes if it is not its default; empty: none
   std::string_view meaning_;
 
   Field(std::string_view key_path, Member (*place)(Experiment&)) : key(key_path), member(place) {}
@@ -58,6 +60,8 @@ struct Field {
   }
   Field& only_for(std::string_view data) { return only_for_ = data, *this; }
   Field& how_it_runs() { return how_it_runs_ = true, *this; }
+  Field& off_by_default() { return off_by_default_ = true, *this; }
+  Field& instead_of(std::string_view other) { return instead_of_ = other, *this; }
   Field& also(std::vector<std::string_view> names) { return also_ = std::move(names), *this; }
   Field& means(std::string_view text) { return meaning_ = text, *this; }
 };
@@ -68,15 +72,18 @@ const std::vector<Field>& schema();
 // Returns the field of a key, or null if there is no such key.
 const Field* find_field(std::string_view key);
 
-// section_of() gives "batch" for "batch.global" and "" for "seed". leaf_of() gives the part after the section.
+// section_of() gives "batch" for "batch.global", "optimizer.half_life" for "optimizer.half_life.beta1", and "" for
+// "seed". leaf_of() gives the part after the section.
 std::string_view section_of(std::string_view key);
 std::string_view leaf_of(std::string_view key);
 
-// Returns the sections in the order of the file.
+// Returns the sections in the order of the file. A section within another one follows it: "optimizer", then
+// "optimizer.half_life".
 const std::vector<std::string_view>& sections();
+bool is_section(std::string_view key);
 
 // Returns "; did you mean 'learning_rate.base'?" for an unknown key, and "" if no known key is near. `is_map` says that
-// the unknown key has keys below it. Then only a section can be meant.
+// the unknown key has keys below it. Outside of all sections, only a section can then be meant.
 std::string nearest_key(std::string_view key, bool is_map);
 
 bool is_list(const Field& field);
@@ -89,8 +96,14 @@ std::string value_text(const Field& field, const Experiment& experiment);
 // Returns, for example, "optimizer.kind is sgd".
 std::string statement(std::string_view key, const Experiment& experiment);
 
+// Returns whether the field has its default value.
+bool is_default(const Field& field, const Experiment& experiment);
+
+// Returns the field that takes the place of `field` in this experiment (Field::instead_of()); null: none.
+const Field* replacement_of(const Field& field, const Experiment& experiment);
+
 // Returns whether the field has an effect. It has none if it belongs to a certain value of another key, and that key
-// has a different value here.
+// has a different value here. It has none either if another field takes its place.
 bool has_effect(const Field& field, const Experiment& experiment);
 
 // Returns whether the field has an effect with this kind of data: "images", "names" or "running text".

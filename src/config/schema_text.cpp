@@ -22,6 +22,15 @@ constexpr SectionText section_texts[] = {
     {"loss", "The loss that training minimises is the cross-entropy."},
     {"loss_scale", "Loss scaling keeps small gradients of fp16 from becoming zero."},
     {"optimizer", "How a gradient becomes an update."},
+    {"optimizer.half_life",
+     "Half-lives of the optimizer's averages, in samples. A step of B samples multiplies the memory by 2^(-B / "
+     "half_life). That is the factor momentum, beta1 or beta2 of this step (Marek et al. 2025, arXiv:2507.07101). The "
+     "memory of an optimizer, counted in samples, thus stays the same when the batch changes. A half-life and the "
+     "factor "
+     "that it replaces cannot both be given. `ringtrain plan` prints both forms."},
+    {"average",
+     "An exponential average of the weights (EMA). Its half-life is in samples, so it is the same average at every "
+     "batch (Busbridge et al. 2023, arXiv:2307.13813)."},
     {"learning_rate",
      "The learning rate depends on the position in the run. optimizer.adascale and parallel.staleness_rate: inverse "
      "change it further."},
@@ -180,7 +189,18 @@ std::string statement(std::string_view key, const Experiment& experiment) {
   return cat(key, " is ", value_text(*find_field(key), experiment));
 }
 
+bool is_default(const Field& field, const Experiment& experiment) {
+  static const Experiment defaults;
+  return value_text(field, experiment) == value_text(field, defaults);
+}
+
+const Field* replacement_of(const Field& field, const Experiment& experiment) {
+  const auto found = std::ranges::find(schema(), field.key, &Field::instead_of_);
+  return found == schema().end() || is_default(*found, experiment) ? nullptr : &*found;
+}
+
 bool has_effect(const Field& field, const Experiment& experiment) {
+  if (replacement_of(field, experiment) != nullptr) return false;
   if (field.only_with_.empty()) return true;
   return std::ranges::count(field.only_words_, value_text(*find_field(field.only_with_), experiment)) > 0;
 }
@@ -191,25 +211,34 @@ bool has_effect_on(const Field& field, std::string_view data) {
 
 namespace {
 
+std::string indent_of(std::string_view key) {
+  return std::string(2 * static_cast<std::size_t>(std::ranges::count(key, '.')), ' ');
+}
+
+// Returns the lines that open `section`, and the sections around it, after a line within `last`.
+std::string section_lines(std::string_view section, std::string_view last) {
+  if (section.empty() || last == section || last.starts_with(cat(section, "."))) return "";
+  return cat(section_lines(section_of(section), last), indent_of(section), leaf_of(section), ":\n");
+}
+
 template <class Wanted>
 std::string yaml_of(const Experiment& experiment, const Wanted& wanted) {
   std::string out;
   std::string_view section;
   for (const Field& field : schema()) {
     if (!wanted(field)) continue;
-    if (section_of(field.key) != section) {
-      section = section_of(field.key);
-      out += cat(section, ":\n");
-    }
-    out += cat(section.empty() ? "" : "  ", leaf_of(field.key), ": ", value_text(field, experiment), "\n");
+    out += section_lines(section_of(field.key), section);
+    section = section_of(field.key);
+    out += cat(indent_of(field.key), leaf_of(field.key), ": ", value_text(field, experiment), "\n");
   }
   return out;
 }
 
 }  // namespace
 
+// A key whose place another one takes is left out, because a file may not give both.
 std::string to_yaml(const Experiment& experiment) {
-  return yaml_of(experiment, [](const Field&) { return true; });
+  return yaml_of(experiment, [&](const Field& field) { return replacement_of(field, experiment) == nullptr; });
 }
 
 std::string effective_yaml(const Experiment& experiment, std::string_view data) {

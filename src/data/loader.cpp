@@ -22,6 +22,7 @@
 #include "base/start_thread.h"
 #include "data/batch_source.h"
 #include "data/row_plan.h"
+#include "data/share.h"
 
 namespace ringtrain {
 namespace {
@@ -54,9 +55,14 @@ struct Loader::State {
     bool operator==(const Place&) const = default;
   };
 
+  static LoaderPlan with_images(const Dataset& dataset, LoaderPlan plan) {
+    choose_images(dataset, plan);
+    return plan;
+  }
+
   State(std::shared_ptr<const Dataset> given, const LoaderPlan& given_plan, std::unique_ptr<BatchSource> given_source)
       : dataset(std::move(given)),
-        plan(given_plan),
+        plan(with_images(*dataset, given_plan)),
         samples(samples_per_epoch(dataset->index(), plan)),
         steps(steps_per_epoch(dataset->index(), plan)),
         course(plan.evaluation || plan.course.stages.empty()

@@ -37,7 +37,11 @@ struct LoaderPlan {
   std::int64_t rows = 0;
   std::int64_t micro_batch = 0;  // divides rows
   std::int64_t span = 1, member = 0;
-  BatchCourse course;        // for training; an empty course means global_batch for the whole run
+  BatchCourse course;  // for training; an empty course means global_batch for the whole run
+  // Training: the part of the data set that is used (data.share), and for images the samples of it (share.h). The
+  // Loader finds the samples if they are null.
+  double share = 1;
+  std::shared_ptr<const std::vector<std::uint32_t>> used_images = nullptr;
   bool evaluation = false;   // natural order; every sample or character exactly once; the last batch is padded
   std::int64_t threads = 1;  // threads that fill batches, or decode images
   std::int64_t prefetch = 4;
@@ -57,7 +61,7 @@ struct MicroBatch {
   std::span<const std::int32_t> targets;  // [micro_batch, sequence]; ignored_target: does not count
 };
 
-// The samples of a step, for N samples or T characters, a batch of B and sequences of L:
+// The samples of a step, for N samples or T characters (of the share that is used), a batch of B and sequences of L:
 // - Training with rows or windows: the step at offset o of epoch e takes the positions [o, o + B) of
 //   EpochOrder(seed, e, N).
 //   A rest that does not fill a batch is dropped. For another B on the run's course, each rank has the same share,

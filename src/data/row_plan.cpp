@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "data/share.h"
 
 namespace ringtrain {
 namespace {
@@ -33,13 +34,15 @@ std::int64_t window_phase(const LoaderPlan& plan, std::int64_t epoch) {
   }
   const bool streams = plan.order == TextOrder::streams;
   // A step needs B streams of L targets, or B windows of L characters and as many that the random phase may skip.
-  const std::int64_t batch = streams ? (index.total - 1) / plan.sequence : index.total / plan.sequence - 1;
-  const std::int64_t sequence = streams ? (index.total - 1) / plan.global_batch : index.total / (plan.global_batch + 1);
+  const std::int64_t used = used_of(index, plan);
+  const std::int64_t batch = streams ? (used - 1) / plan.sequence : used / plan.sequence - 1;
+  const std::int64_t sequence = streams ? (used - 1) / plan.global_batch : used / (plan.global_batch + 1);
   std::string hint;
   if (sequence >= 1) hint += cat("use a data.sequence of at most ", sequence, ", ");
   if (batch >= 1) hint += cat(hint.empty() ? "use " : "", "a batch.global of at most ", batch, ", ");
-  throw Error(cat(index.prefix, ": has ", index.total, " characters, too few for one step of batch.global ",
-                  plan.global_batch, streams ? " streams" : " windows", " and data.sequence ", plan.sequence),
+  throw Error(cat(index.prefix, ": has ", used, " characters", used < index.total ? " in the data.share" : "",
+                  ", too few for one step of batch.global ", plan.global_batch, streams ? " streams" : " windows",
+                  " and data.sequence ", plan.sequence),
               cat(hint, hint.empty() ? "use more text" : "or more text"));
 }
 
@@ -79,22 +82,23 @@ void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
                       " of the course does not fit the global batch ", plan.global_batch, ", rows [", plan.first_row,
                       ", ", plan.first_row + plan.rows, "), micro-batch ", plan.micro_batch));
   }
-  if (index.text.running_text && index.total < 2) {
-    throw Error(cat(index.prefix, " has ", index.total, " character(s), which leaves nothing to predict"));
+  if (index.text.running_text && used_of(index, plan) < 2) {
+    throw Error(cat(index.prefix, " has ", used_of(index, plan), " character(s), which leaves nothing to predict"));
   }
 }
 
 std::int64_t samples_per_epoch(const DatasetIndex& index, const LoaderPlan& plan) {
+  const std::int64_t used = used_of(index, plan);
   switch (plan.order) {
     case TextOrder::rows:
-      return index.total;
+      return used;
     case TextOrder::windows:
-      if (plan.evaluation) return divide_up(index.total - 1, plan.sequence);
-      return std::max<std::int64_t>(0, (index.total - plan.sequence) / plan.sequence);
+      if (plan.evaluation) return divide_up(used - 1, plan.sequence);
+      return std::max<std::int64_t>(0, (used - plan.sequence) / plan.sequence);
     case TextOrder::streams:
       break;
   }
-  const std::int64_t piece = stream_piece(index.total, plan);
+  const std::int64_t piece = stream_piece(used, plan);
   return plan.global_batch * (plan.evaluation ? divide_up(piece, plan.sequence) : piece / plan.sequence);
 }
 
@@ -108,17 +112,30 @@ std::int64_t steps_per_epoch(const DatasetIndex& index, const LoaderPlan& plan) 
 
 std::int64_t targets_not_read(const DatasetIndex& index, const LoaderPlan& plan) {
   if (plan.order == TextOrder::rows) return 0;
-  return index.total - 1 - samples_per_epoch(index, plan) / plan.global_batch * plan.global_batch * plan.sequence;
+  return used_of(index, plan) - 1 -
+         samples_per_epoch(index, plan) / plan.global_batch * plan.global_batch * plan.sequence;
 }
 
 StepRows::StepRows(const DatasetIndex& index, const LoaderPlan& plan, std::int64_t epoch, std::int64_t offset)
     : plan_(plan),
       offset_(offset),
-      characters_(index.total),
+      total_(index.total),
+      characters_(used_of(index, plan)),
       samples_(samples_per_epoch(index, plan)),
       is_image_(index.is_image()),
       order_(plan.seed, epoch, std::max<std::int64_t>(1, samples_)) {
   if (plan.order == TextOrder::windows && !plan.evaluation) phase_ = window_phase(plan, epoch);
+  if (characters_ == total_) return;
+  if (plan.order != TextOrder::rows) first_character_ = first_used(plan.seed, total_, characters_);
+  if (is_image_ && !plan.used_images)
+    throw Error("a plan of a share of the images lacks its samples (choose_images())");
+}
+
+// Returns the record at a position of the natural order of the records that are used.
+std::int64_t StepRows::record_at(std::int64_t position) const {
+  if (characters_ == total_) return position;
+  if (is_image_) return (*plan_.used_images)[static_cast<std::size_t>(position)];
+  return used_record(plan_.seed, total_, position);
 }
 
 StepRows::Row StepRows::operator()(std::int64_t global_row) const {
@@ -128,15 +145,16 @@ StepRows::Row StepRows::operator()(std::int64_t global_row) const {
     const std::int64_t piece = stream_piece(characters_, plan_);
     const std::int64_t begin = global_row * piece + offset_ / plan_.global_batch * length;
     const std::int64_t end = std::min({(global_row + 1) * piece, targets, begin + length});
-    return {begin, std::max<std::int64_t>(0, end - begin)};
+    return {first_character_ + begin, std::max<std::int64_t>(0, end - begin)};
   }
   const std::int64_t position = offset_ + global_row;
-  if (position >= samples_ && is_image_ && !plan_.evaluation) return {order_(position - samples_), length, false};
+  if (position >= samples_ && is_image_ && !plan_.evaluation)
+    return {record_at(order_(position - samples_)), length, false};
   if (position >= samples_) return {};
   const std::int64_t sample = plan_.evaluation ? position : order_(position);
-  if (plan_.order == TextOrder::rows) return {sample, length};
+  if (plan_.order == TextOrder::rows) return {record_at(sample), length};
   const std::int64_t begin = phase_ + sample * length;
-  return {begin, std::min(length, characters_ - 1 - begin)};
+  return {first_character_ + begin, std::min(length, characters_ - 1 - begin)};
 }
 
 }  // namespace ringtrain

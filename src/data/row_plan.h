@@ -44,8 +44,10 @@ class StepRows {
   bool resets_state() const { return plan_.order == TextOrder::streams && offset_ == 0; }
 
  private:
+  std::int64_t record_at(std::int64_t position) const;
+
   const LoaderPlan& plan_;
-  std::int64_t offset_, characters_, samples_, phase_ = 0;
+  std::int64_t offset_, total_, characters_, samples_, first_character_ = 0, phase_ = 0;
   bool is_image_;
   EpochOrder order_;
 };

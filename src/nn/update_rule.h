@@ -42,11 +42,13 @@ struct UpdateRule {
   // g += decay w. adamw and muon: w *= 1 - lr decay instead (Loshchilov and Hutter 2019; muon: lr is matrix_rate). lamb
   // and schedule_free_adamw: decay w is added to the direction.
   float weight_decay = 0;
+  float decay_factor = 1;       // multiplies the weight decay of every tensor (optimizer.weight_decay_by)
   float trust_coefficient = 0;  // lars
   bool mlperf = false;          // lars: MLPerf's rule for a gradient of zero
   float sgd_share = 0;          // rmsprop_to_sgd: from 0 (RMSprop) to 1 (SGD)
   float average_share = 0;      // schedule_free: the weight of z in the new average, the paper's c
   float matrix_rate = 0;        // muon: the rate of its matrices, before each matrix's factor
+  float new_share = 0;          // average.half_life: the weight of the new weights in their average, 1 - rho
 };
 
 // The elements [begin, end) of the flat vector that belong to a trained tensor, or the part of them that this rank
@@ -198,6 +200,12 @@ RINGTRAIN_HD float updated_weight(const UpdateRule& r, float w, float g, float& 
       return muon_update(r, w, g);
   }
   return w;
+}
+
+// Returns the new exponential average of one weight (average.half_life). With a share of 1 it is the weight itself, bit
+// for bit.
+RINGTRAIN_HD float averaged_weight(const UpdateRule& r, float average, float w) {
+  return r.new_share >= 1 ? w : average + r.new_share * (w - average);
 }
 
 // Returns the factor of a tensor's learning rate. `weights` is the squared norm of the tensor. `other` is the squared

@@ -15,14 +15,6 @@ double batch_ratio(const LearningRateConfig& config, const ScheduleContext& cont
   return static_cast<double>(context.global_batch) / static_cast<double>(config.base_batch);
 }
 
-double peak_rate(const LearningRateConfig& config, const ScheduleContext& context) {
-  if (config.scaling == "none") return config.base;
-  if (config.scaling == "linear") return config.base * batch_ratio(config, context);
-  if (config.scaling == "sqrt" || config.scaling == "legw")
-    return config.base * std::sqrt(batch_ratio(config, context));
-  throw Error(cat("learning_rate.scaling '", config.scaling, "' is not known"));
-}
-
 std::int64_t epochs_to_steps(double epochs, const ScheduleContext& context) {
   if (context.steps_per_epoch < 1)
     throw Error(cat("the learning rate needs at least 1 step per epoch, got ", context.steps_per_epoch));
@@ -72,6 +64,14 @@ std::int64_t from_step(const LearningRateConfig& config, const ScheduleContext& 
 }
 
 }  // namespace
+
+double peak_rate(const LearningRateConfig& config, const ScheduleContext& context) {
+  if (config.scaling == "none") return config.base;
+  if (config.scaling == "linear") return config.base * batch_ratio(config, context);
+  if (config.scaling == "sqrt" || config.scaling == "legw" || config.scaling == "adam_sde")
+    return config.base * std::sqrt(batch_ratio(config, context));
+  throw Error(cat("learning_rate.scaling '", config.scaling, "' is not known"));
+}
 
 bool decays_to_end(const LearningRateConfig& config) {
   return config.schedule == "polynomial" || config.schedule == "cosine";

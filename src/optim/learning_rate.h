@@ -38,7 +38,8 @@ struct ScheduleContext {
 // E = steps_per_epoch:
 //
 //   peak      none: base; linear: base k (Goyal et al. 2017); sqrt: base sqrt k (Krizhevsky 2014);
-//             legw: base sqrt k, with a warm-up of k times the epochs (You et al. 2019)
+//             legw: base sqrt k, with a warm-up of k times the epochs (You et al. 2019);
+//             adam_sde: base sqrt k; optimizer_of() changes the optimizer's betas and epsilon (Malladi et al. 2022)
 //   step < T_w    from + (peak - from) step / T_w, from = base or 0 (Goyal et al. 2017, section 2.2)
 //   step >= T_w   constant      peak
 //                 step          peak factor^m, m = milestones with round(milestone E) <= step, counted from step 0
@@ -58,6 +59,9 @@ struct ScheduleContext {
 // Throws Error if the schedule or the warm-up needs the length of an epoch or the end of the run and the context does
 // not have it, if the schedule needs points but there are none, or if `step` is below 0.
 double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, double step);
+
+// Returns the peak of learning_rate(). Throws Error if the scaling is not known.
+double peak_rate(const LearningRateConfig& config, const ScheduleContext& context);
 
 // Returns whether the schedule is a decay that reaches `end` at step T.
 bool decays_to_end(const LearningRateConfig& config);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <string_view>
 
 #include "base/error.h"
+#include "optim/batch_rules.h"
 
 namespace ringtrain {
 
@@ -84,22 +86,27 @@ double sgd_share(double e, double center, double length) {
   return std::min(1.0, 0.5 + (e - center) / length);
 }
 
-std::vector<std::string> Optimizer::state_names(const OptimizerConfig& config) {
-  return known(other_than_muon(config)).state;
+std::vector<std::string> Optimizer::state_names(const OptimizerConfig& config, const AverageConfig& average) {
+  std::vector<std::string> names = known(other_than_muon(config)).state;
+  if (average.half_life > 0) names.emplace_back("average");
+  return names;
 }
 
-std::vector<std::string> Optimizer::state_names(const OptimizerConfig& config, const Parameter& parameter) {
+std::vector<std::string> Optimizer::state_names(const OptimizerConfig& config, const Parameter& parameter,
+                                                const AverageConfig& average) {
   std::vector<std::string> names = state_names(config);
   if (config.kind == "muon" && is_muons(parameter)) {
     std::ranges::fill(names, "");
     names[0] = "momentum";
   }
+  if (average.half_life > 0) names.emplace_back("average");
   return names;
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend,
-                     UpdateRanks ranks, UpdateShare share)
+                     UpdateRanks ranks, UpdateShare share, const AverageConfig& average)
     : config_(config),
+      mean_(average),
       backend_(backend),
       share_(std::move(share)),
       trained_(parameters.trained()),
@@ -109,8 +116,8 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& parame
   std::vector<ElementRange> parts;
   for (const UpdateRange& part : parts_) parts.push_back({part.begin, part.end});
   if (!parts.empty()) gradient_norms_ = backend.make_range_norms(parts);
-  for (std::size_t i = 0; i < state_names(config).size(); ++i) state_.push_back(backend.make_vector(elements));
-  if (averages(config)) average_ = backend.make_vector(parameters.size());
+  for (std::size_t i = 0; i < state_names(config, average).size(); ++i) state_.push_back(backend.make_vector(elements));
+  if (averages(config, average)) average_ = backend.make_vector(parameters.size());
   if (config.kind == "muon") make_muon(parameters);
 }
 
@@ -235,14 +242,14 @@ void Optimizer::gather_directions() {
   }
 }
 
-// Copies the weights to z in pieces, so that the host needs little memory.
+// Copies the weights to z or to their average in pieces, so that the host needs little memory.
 void Optimizer::begin(const Vector& weights) {
-  if (!average_) return;
+  if (!config_.schedule_free && !has_mean()) return;
   std::vector<float> piece;
   for (std::int64_t at = 0; at < trained_; at += std::ssize(piece)) {
     piece.resize(static_cast<std::size_t>(std::min(piece_elements, trained_ - at)));
     backend_.copy_to_host(weights, at, piece);
-    write_state(0, at, piece);
+    write_state(has_mean() ? state_.size() - 1 : 0, at, piece);
   }
 }
 
@@ -255,7 +262,9 @@ Vector& Optimizer::evaluated(Vector& weights) {
     const std::int64_t end = at < trained_ ? trained_ : weights.size();  // statistics have no average
     piece.resize(static_cast<std::size_t>(std::min(piece_elements, end - at)));
     backend_.copy_to_host(weights, at, piece);
-    if (at < trained_) {
+    if (at < trained_ && has_mean()) {
+      read_state(state_.size() - 1, at, piece);
+    } else if (at < trained_) {
       z.resize(piece.size());
       read_state(0, at, z);
       for (std::size_t i = 0; i < piece.size(); ++i) piece[i] = schedule_free_average(momentum, piece[i], z[i]);
@@ -275,6 +284,24 @@ void Optimizer::set_schedule_free(UpdateRule& rule, double rate) {
   rule.average_share = weight > 0 ? static_cast<float>(weight / started_.average_weight) : 0.0f;
 }
 
+// Sets the memory of momentum and moments. With a constant beta, the product of the betas so far is a power.
+void Optimizer::set_factors(UpdateRule& rule, double samples) {
+  const HalfLifeConfig& half = config_.half_life;
+  const auto t = static_cast<double>(started_.updates);
+  const auto beta = [&](double plain, double half_life, double& product, double& all) {
+    const double factor = step_factor(plain, half_life, samples);
+    if (half_life > 0) product *= factor;
+    all = half_life > 0 ? product : std::pow(plain, t);
+    return static_cast<float>(factor);
+  };
+  double all1 = 1, all2 = 1;
+  rule.momentum = static_cast<float>(step_factor(config_.momentum, half.momentum, samples));
+  rule.beta1 = beta(config_.beta1, half.beta1, started_.beta1_product, all1);
+  rule.beta2 = beta(config_.beta2, half.beta2, started_.beta2_product, all2);
+  rule.bias_correction1 = static_cast<float>(1 - all1);
+  rule.bias_correction2 = static_cast<float>(std::sqrt(1 - all2));
+}
+
 void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale,
                       float norm_momentum, Program* program) {
   tensor_norms_.clear();
@@ -287,20 +314,21 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
   rule.learning_rate = static_cast<float>(step.rate * (config_.kind == "muon" ? config_.other_rate : 1));
   rule.matrix_rate = static_cast<float>(step.rate);
   rule.clip_value = static_cast<float>(config_.clip_value);
-  rule.momentum = static_cast<float>(config_.momentum);
   rule.rate_inside = config_.rate_in_momentum || rule.kind == OptimizerKind::lars;
   if (config_.momentum_correction && applied_.rate > 0) rule.correction = static_cast<float>(step.rate / applied_.rate);
   rule.nesterov = config_.nesterov;
-  rule.beta1 = static_cast<float>(config_.beta1);
-  rule.beta2 = static_cast<float>(config_.beta2);
+  set_factors(rule, step.samples);
   rule.epsilon = static_cast<float>(config_.epsilon);
-  const auto t = static_cast<double>(applied_.updates + 1);
-  rule.bias_correction1 = static_cast<float>(1 - std::pow(config_.beta1, t));
-  rule.bias_correction2 = static_cast<float>(std::sqrt(1 - std::pow(config_.beta2, t)));
+  rule.decay_factor = static_cast<float>(step.decay_factor);
   rule.trust_coefficient = static_cast<float>(config_.trust_coefficient);
   rule.mlperf = config_.lars_form == "mlperf";
   rule.sgd_share = static_cast<float>(sgd_share(step.epochs, config_.transition_center, config_.transition_length));
-  if (average_) set_schedule_free(rule, step.rate);
+  if (config_.schedule_free) set_schedule_free(rule, step.rate);
+  if (has_mean())  // rho = 2^(-samples / half_life); before from_epoch, the average is the weights
+    rule.new_share = step.epochs < mean_.from_epoch
+                         ? 1.0f
+                         : static_cast<float>(-std::expm1(-std::numbers::ln2 * step.samples / mean_.half_life));
+  const std::span<const std::unique_ptr<Vector>> own_state(state_.data(), state_.size() - (has_mean() ? 1 : 0));
   std::function<double(std::span<double>)> completes;
   if (share_.sum) completes = [this](std::span<double> norms) { return complete_norms(norms); };
   backend_.start_update({.rule = rule,
@@ -313,11 +341,12 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
                          .program = program,
                          .reports_trust = step.reports_trust,
                          .adascale = step.adascale,
+                         .average = has_mean() ? state_.back().get() : nullptr,
                          .directions = directions_.get(),
                          .orthogonalizer = orthogonalizer_.get(),
                          .gather = ranks_.size > 1 ? std::function<void()>([this] { gather_directions(); }) : nullptr,
                          .complete_norms = completes},
-                        weights, gradients, state_);
+                        weights, gradients, own_state);
 }
 
 UpdateResult Optimizer::finish() {

@@ -24,7 +24,9 @@ namespace ringtrain {
 // The inputs of an update, apart from the gradient. They depend only on the run's position, except AdaScale's averages.
 struct UpdateStep {
   double rate = 0;                                      // the learning rate
-  double epochs = 0;                                    // epochs so far, with a fraction; for rmsprop_to_sgd
+  double epochs = 0;                                    // epochs so far, with a fraction
+  double samples = 0;                                   // the step's samples; for half-lives
+  double decay_factor = 1;                              // see decay_factor() in batch_rules.h
   bool reports_trust = false;                           // whether UpdateResult must contain the trust ratios
   std::optional<AdaScaleStep> adascale = std::nullopt;  // the inputs of AdaScale's gain, which multiplies the rate
 };
@@ -43,7 +45,7 @@ class Optimizer {
   // `ranks` are the ranks that share Muon's work. All of them must make the same calls. `share` is the part of the
   // elements of `parameters` that this rank updates.
   Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend, UpdateRanks ranks = {},
-            UpdateShare share = {});
+            UpdateShare share = {}, const AverageConfig& average = {});
 
   // Does one update. The gradient is `loss_scale` x the mean over the global batch. The elements after the trained ones
   // hold this step's batch norm statistics. `norm_momentum` is their weight in the running statistics. If the gradient
@@ -61,24 +63,27 @@ class Optimizer {
   UpdateResult finish();
 
   // The numbers that later updates need in addition to state(). Adam's bias correction needs the number of applied
-  // updates. Momentum correction needs the rate of the last update. Schedule-free averaging needs the last two members.
+  // updates, or with half-lives the product of the betas of these updates. Momentum correction needs the rate of the
+  // last update. Schedule-free averaging needs largest_rate and average_weight.
   // Skipped updates do not count.
   struct Applied {
     std::int64_t updates = 0;
-    double rate = 0;            // rate of the last update; 0: none yet
-    double largest_rate = 0;    // largest rate of all updates
-    double average_weight = 0;  // sum over the updates of largest_rate^2
+    double rate = 0;                              // rate of the last update; 0: none yet
+    double largest_rate = 0;                      // largest rate of all updates
+    double average_weight = 0;                    // sum over the updates of largest_rate^2
+    double beta1_product = 1, beta2_product = 1;  // 1: the beta has no half-life
     bool operator==(const Applied&) const = default;
   };
   const Applied& applied() const { return applied_; }
   void resume(const Applied& applied) { applied_ = applied; }
 
   // Returns the names of the state() vectors in checkpoints. They are torch.optim's names if torch.optim has that
-  // optimizer.
-  static std::vector<std::string> state_names(const OptimizerConfig& config);
+  // optimizer. The last one is "average" if there is an average of the weights.
+  static std::vector<std::string> state_names(const OptimizerConfig& config, const AverageConfig& average = {});
   // Returns the names of one tensor's state. With Muon, its matrices and the other tensors have different state in the
   // same vectors. "": the tensor has no state in that vector.
-  static std::vector<std::string> state_names(const OptimizerConfig& config, const Parameter& parameter);
+  static std::vector<std::string> state_names(const OptimizerConfig& config, const Parameter& parameter,
+                                              const AverageConfig& average = {});
   // Returns the state of the elements that this rank updates. For a whole model each vector has [parameters.trained()]
   // elements.
   std::vector<std::unique_ptr<Vector>>& state() { return state_; }
@@ -93,14 +98,17 @@ class Optimizer {
   // Returns the length of a state vector on a rank that updates the elements `own`.
   static std::int64_t state_elements(const ParameterTable& parameters,
                                      const std::optional<std::vector<ElementRange>>& own);
-  // Returns whether the evaluated weights are an average (optimizer.schedule_free). update() then gets y, the point at
-  // which the gradient is computed. The state "z" starts as a copy of the weights.
-  static bool averages(const OptimizerConfig& config) { return config.schedule_free; }
+  // Returns whether the evaluated weights are an average (optimizer.schedule_free or average.evaluate). update() then
+  // gets the weights that are trained: with schedule_free y, the point at which the gradient is computed. The states
+  // "z" and "average" start as copies of the weights.
+  static bool averages(const OptimizerConfig& config, const AverageConfig& average = {}) {
+    return config.schedule_free || (average.half_life > 0 && average.evaluate);
+  }
   // Call this before the first update. It sets the state that does not start at zero.
   void begin(const Vector& weights);
-  // Returns the weights that are evaluated, exported and compared. They are `weights` itself or, with schedule_free,
-  // the average x that belongs to `weights`. Each call computes the average again and copies the statistics of
-  // `weights`. Waits for a device. Collective if ranks share the elements.
+  // Returns the weights that are evaluated, exported and compared. They are `weights` itself or, if averages(), the
+  // average that belongs to `weights`. Each call computes the average again and copies the statistics of `weights`.
+  // Waits for a device. Collective if ranks share the elements.
   Vector& evaluated(Vector& weights);
   // Returns the trained tensors in the order of the parameter table.
   std::span<const UpdateRange> ranges() const { return tensors_; }
@@ -114,6 +122,8 @@ class Optimizer {
 
  private:
   void set_schedule_free(UpdateRule& rule, double rate);
+  void set_factors(UpdateRule& rule, double samples);
+  bool has_mean() const { return mean_.half_life > 0; }
   void make_ranges(const ParameterTable& parameters);
   template <class Action>
   void for_own_parts(std::int64_t begin, std::int64_t end, const Action& action) const;
@@ -123,6 +133,7 @@ class Optimizer {
   void gather_directions();
 
   OptimizerConfig config_;
+  AverageConfig mean_;
   Backend& backend_;
   UpdateShare share_;
   std::vector<UpdateRange> tensors_;            // the trained tensors, in the order of the parameter table
@@ -136,7 +147,7 @@ class Optimizer {
   MuonLayout layout_;
   std::unique_ptr<Vector> directions_;  // null: Muon has no matrix
   std::unique_ptr<Orthogonalizer> orthogonalizer_;
-  std::unique_ptr<Vector> average_;  // [parameters.size()]; null: schedule_free is off
+  std::unique_ptr<Vector> average_;  // [parameters.size()]; null: the weights themselves are evaluated
   bool reports_trust_ = false;       // whether the newest start() asked for the trust ratios
   Applied applied_, started_;        // started_ becomes applied_ if the newest update is applied
 };

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "config/branch.h"
+#include "optim/batch_rules.h"
 #include "run/adascale_plan.h"
 #include "run/points.h"
 
@@ -152,6 +153,11 @@ double rate_at(const RunPlan& plan, const Position& position, double scale_invar
   return learning_rate(plan.experiment.learning_rate, rate_schedule(plan),
                        schedule_steps(plan, position, scale_invariant_steps)) *
          plan.course.stage_at(position).rate_factor;
+}
+
+double decay_factor_at(const RunPlan& plan, const Position& position, std::int64_t samples) {
+  return decay_factor(plan.experiment, rate_schedule(plan), static_cast<double>(samples),
+                      plan.course.stage_at(position).rate_factor);
 }
 
 bool has_step(const RunPlan& plan, std::int64_t step) {

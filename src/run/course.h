@@ -18,6 +18,9 @@ void plan_course(RunPlan& plan);
 // `scale_invariant_steps`.
 double rate_at(const RunPlan& plan, const Position& position, double scale_invariant_steps = 0);
 
+// Returns decay_factor() of the update of `samples` samples that begins at `position` (optim/batch_rules.h).
+double decay_factor_at(const RunPlan& plan, const Position& position, std::int64_t samples);
+
 // An update at which the schedule of the learning rate changes.
 struct RateChange {
   std::int64_t step = 0;  // the steps before the first update with this rate. In metrics.jsonl, that update is step + 1

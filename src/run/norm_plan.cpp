@@ -64,10 +64,10 @@ std::string small_norm(const RunPlan& plan) {
 void plan_norms(RunPlan& p) {
   p.norm_samples = p.experiment.evaluate.norm_samples;
   if (p.norm_samples == 0) return;
-  if (p.norm_samples > p.train.total)
-    throw Error(
-        cat("evaluate.norm_samples is ", p.norm_samples, ", but ", p.train.prefix, " has ", p.train.total, " samples"),
-        cat("expected at most ", p.train.total / p.norm_group * p.norm_group));
+  if (const std::int64_t samples = p.samples_per_epoch; p.norm_samples > samples)
+    throw Error(cat("evaluate.norm_samples is ", p.norm_samples, ", but ", p.train.prefix, " has ", samples, " samples",
+                    samples < p.train.total ? cat(" in data.share ", p.experiment.data.share) : ""),
+                cat("expected at most ", samples / p.norm_group * p.norm_group));
   const std::int64_t groups = p.norm_samples / p.norm_group;
   std::int64_t groups_of_pass = std::clamp<std::int64_t>(p.batch.micro_batch / p.norm_group, 1, groups);
   while (groups % groups_of_pass != 0) --groups_of_pass;

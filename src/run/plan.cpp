@@ -63,6 +63,7 @@ LoaderPlan loader_plan(const RunPlan& plan, const DatasetIndex& index, bool eval
   l.rows = plan.batch.rows_per_rank;
   l.micro_batch = plan.batch.micro_batch;
   l.evaluation = evaluation;
+  l.share = evaluation ? 1 : e.data.share;
   l.threads = e.data.loader_threads;
   l.prefetch = e.data.prefetch;
   return l;
@@ -103,8 +104,9 @@ void check_stated(const char* key, std::int64_t stated, std::int64_t found, cons
 // Returns the bytes of weights, averaged weights, gradients, optimizer state and Muon's vectors, and of the vector that
 // the noise scale needs when passes are accumulated.
 std::int64_t vector_bytes(const ParameterTable& parameters, const Experiment& e) {
-  const std::int64_t states = std::ssize(Optimizer::state_names(e.optimizer)) + (e.noise.every_steps > 0 ? 1 : 0);
-  const std::int64_t full = Optimizer::averages(e.optimizer) ? 3 : 2;
+  const std::int64_t states =
+      std::ssize(Optimizer::state_names(e.optimizer, e.average)) + (e.noise.every_steps > 0 ? 1 : 0);
+  const std::int64_t full = Optimizer::averages(e.optimizer, e.average) ? 3 : 2;
   const std::int64_t muons = e.optimizer.kind == "muon" ? 2 * muon_layout(parameters, 1).size : 0;  // the largest size
   const std::int64_t elements = full * parameters.size() + states * parameters.trained() + muons;
   return elements * static_cast<std::int64_t>(sizeof(float));
@@ -309,14 +311,14 @@ std::string model_fingerprint(const RunPlan& plan) {
 }
 
 std::int64_t checkpoint_bytes(const RunPlan& plan) {
-  const bool averages = Optimizer::averages(plan.experiment.optimizer);
+  const bool averages = Optimizer::averages(plan.experiment.optimizer, plan.experiment.average);
   std::int64_t values = 0;
   for (const Parameter& p : plan.parameters.all()) {
     values += p.count;
     if (p.kind == ParameterKind::statistic && plan.norm_samples > 0) values += p.count;
     if (p.kind == ParameterKind::statistic) continue;
     if (averages) values += p.count;
-    for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, p))
+    for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, p, plan.experiment.average))
       if (!name.empty()) values += p.count;
   }
   if (plan.carries_state) values += plan.batch.global * plan.graph.state_size();
@@ -336,12 +338,12 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
                             static_cast<int>(plan.batch.ranks)));
   const std::int64_t own_bytes =
       Optimizer::state_elements(part.parameters, own) * static_cast<std::int64_t>(sizeof(float));
-  for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer))
+  for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, plan.experiment.average))
     items.push_back({"optimizer state " + name, own_bytes});
   if (plan.servers && !plan.servers->async && rank < plan.servers->servers)
     items.push_back({"gradients of one worker, before they are added up",
                      gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))});
-  const bool averages = Optimizer::averages(plan.experiment.optimizer);
+  const bool averages = Optimizer::averages(plan.experiment.optimizer, plan.experiment.average);
   if (averages) items.push_back({"averaged weights", flat_bytes});
   if (plan.experiment.optimizer.kind == "muon") {
     const MuonLayout layout = muon_layout(plan.parameters, 1);
@@ -380,6 +382,11 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   }
   items.push_back({"loader, training", Loader::memory_bytes(plan.train, for_rank(plan, plan.train_loader, rank))});
   items.push_back({"data set, training (one copy for the ranks of a node)", dataset_bytes(plan.train)});
+  if (plan.train.is_image() && plan.samples_per_epoch < plan.train.total) {
+    const std::int64_t loaders = plan.norm_samples > 0 ? 2 : 1,
+                       bytes = static_cast<std::int64_t>(sizeof(std::uint32_t));
+    items.push_back({"samples of data.share", loaders * plan.samples_per_epoch * bytes});
+  }
   if (plan.has_validation) {
     items.push_back(
         {"loader, evaluation", Loader::memory_bytes(plan.validation, for_rank(plan, plan.validation_loader, rank))});

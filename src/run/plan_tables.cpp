@@ -8,6 +8,8 @@
 #include "config/branch.h"
 #include "config/schema.h"
 #include "data/row_plan.h"
+#include "data/share.h"
+#include "optim/batch_rules.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"
 #include "run/memory_plan.h"
@@ -26,6 +28,14 @@ std::string describe_data(const DatasetIndex& index, std::int64_t samples) {
       index.prefix, ": ", with_thousands(samples), " samples in ", index.shards.size(),
       index.shards.size() == 1 ? " shard, " : " shards, ",
       index.is_image() ? cat(index.image.class_ids.size(), " classes") : cat(index.text.vocabulary.size(), " symbols"));
+}
+
+// A share of running text is counted in characters, because its windows are not those of the whole text.
+std::string describe_share(const RunPlan& plan) {
+  const std::int64_t used = used_of(plan.train, plan.train_loader);
+  if (used == plan.train.total) return "";
+  return cat(", share ", with_digits(plan.experiment.data.share), " of ", with_thousands(plan.train.total),
+             plan.train.text.running_text ? " characters" : " samples");
 }
 
 // The percentage reveals a forgotten data.resize: its default 256 leaves only 2 % of an image to a model of 32 x 32.
@@ -64,8 +74,14 @@ std::string but_not_on(const std::vector<std::string>& kinds) {
   return text;
 }
 
-std::string describe_optimizer(const Experiment& e) {
-  const OptimizerConfig& o = e.optimizer;
+// The factors are those of a step with the first batch.
+std::string describe_optimizer(const RunPlan& plan) {
+  const Experiment& e = plan.experiment;
+  OptimizerConfig o = optimizer_of(e, plan.schedule);
+  const auto samples = static_cast<double>(plan.batch.global);
+  o.momentum = step_factor(o.momentum, o.half_life.momentum, samples);
+  o.beta1 = step_factor(o.beta1, o.half_life.beta1, samples);
+  o.beta2 = step_factor(o.beta2, o.half_life.beta2, samples);
   std::string text = cat(o.schedule_free ? "schedule-free " : "", o.kind);
   const bool adam = o.kind == "adam" || o.kind == "adamw" || o.kind == "lamb";
   if (o.kind == "lars")
@@ -96,6 +112,75 @@ std::string describe_optimizer(const Experiment& e) {
   return text;
 }
 
+// Returns the first batch and the last one, if the batch changes.
+std::vector<std::int64_t> first_and_last(const RunPlan& plan) {
+  if (plan.batches.size() == 1) return {plan.batch.global};
+  return {plan.batches.front(), plan.batches.back()};
+}
+
+// Returns a factor in both forms, such as "momentum 0.9, half-life 1,684 samples in steps of 256 samples".
+std::string describe_memory_of(const RunPlan& plan, std::string_view name, double plain, double half_life) {
+  std::string text = cat(name, half_life > 0 ? " half-life " : " ",
+                         half_life > 0 ? with_thousands(std::llround(half_life)) : with_digits(plain));
+  if (half_life > 0) text += " samples";
+  if (half_life == 0 && (plain <= 0 || plain >= 1)) return cat(text, " (no memory)");
+  for (const std::int64_t batch : first_and_last(plan)) {
+    const auto samples = static_cast<double>(batch);
+    text += half_life > 0 ? cat(", ", with_digits(step_factor(plain, half_life, samples)))
+                          : cat(", half-life ", with_thousands(std::llround(half_life_of(plain, samples))), " samples");
+    text += cat(" in steps of ", with_thousands(batch));
+  }
+  return text;
+}
+
+// Describes the memory of the optimizer's averages, by step and by sample. In a schedule-free optimizer, momentum or
+// beta1 is no memory.
+std::string describe_half_lives(const RunPlan& plan) {
+  const OptimizerConfig o = optimizer_of(plan.experiment, plan.schedule);
+  const bool adam = o.kind == "adam" || o.kind == "adamw" || o.kind == "lamb";
+  const bool adam_beside_muon = o.kind == "muon" && o.other_kind == "adamw";
+  std::string text;
+  const auto add = [&](bool has, std::string_view name, double plain, double half_life) {
+    if (has) text += cat(text.empty() ? "" : "; ", describe_memory_of(plan, name, plain, half_life));
+  };
+  const bool momentum =
+      (o.kind == "sgd" && !o.schedule_free) || o.kind == "lars" || o.kind == "rmsprop_to_sgd" || o.kind == "muon";
+  add(momentum, "momentum", o.momentum, o.half_life.momentum);
+  add((adam && !o.schedule_free) || adam_beside_muon, "beta1", o.beta1, o.half_life.beta1);
+  add(adam || adam_beside_muon || o.kind == "rmsprop" || o.kind == "rmsprop_to_sgd", "beta2", o.beta2,
+      o.half_life.beta2);
+  return text;
+}
+
+// Describes how long decoupled weight decay remembers updates: 1 / (rate x decay) steps, at the peak rate (Wang and
+// Aitchison 2024).
+std::string describe_decay(const RunPlan& plan) {
+  const Experiment& e = plan.experiment;
+  const double peak = peak_rate(e.learning_rate, plan.schedule);
+  std::vector<BatchStage> stages = {plan.course.stages.front()};
+  if (plan.course.stages.size() > 1) stages.push_back(plan.course.stages.back());
+  if (e.batch.follow_noise > 0) {
+    stages.push_back(stages.front());
+    stages.back().batch = plan.batches.back();
+  }
+  std::string text;
+  for (const BatchStage& stage : stages) {
+    const auto samples = static_cast<double>(stage.batch);
+    const double decay = e.optimizer.weight_decay * decay_factor(e, plan.schedule, samples, stage.rate_factor);
+    const double steps = 1 / (peak * stage.rate_factor * decay);
+    text += cat(text.empty() ? "" : "; ", with_digits(steps * samples / static_cast<double>(plan.samples_per_epoch), 4),
+                " epochs, ", with_digits(steps, 4), " steps of ", with_thousands(stage.batch), " samples");
+  }
+  return cat(text, ", at the peak rate", e.optimizer.weight_decay_by == "sample" ? " (the same at every batch)" : "");
+}
+
+std::string describe_average(const RunPlan& plan) {
+  const AverageConfig& average = plan.experiment.average;
+  return cat(describe_memory_of(plan, "weights,", 0, average.half_life),
+             average.from_epoch > 0 ? cat(", from epoch ", with_digits(average.from_epoch)) : "",
+             average.evaluate ? ", evaluated" : ", not evaluated");
+}
+
 std::string describe_noise(const RunPlan& plan) {
   const std::int64_t every = plan.experiment.noise.every_steps;
   if (plan.servers) return "not measured: parameter servers do not see the small batches of a step";
@@ -119,18 +204,19 @@ std::string describe_precision(const Experiment& e) {
 // Describes the steps of an epoch in which the batch still has its first size, batch.global.
 std::string describe_epoch(const RunPlan& plan) {
   const std::int64_t rest = plan.samples_per_epoch % plan.batch.global;
+  const std::int64_t characters = used_of(plan.train, plan.train_loader);
   const bool last = plan.course.keeps_rest && rest > 0;
   const std::string steps = with_thousands(plan.samples_per_epoch / plan.batch.global + (last ? 1 : 0)) + " steps; ";
   const std::int64_t unread = plan.train.text.running_text ? targets_not_read(plan.train, plan.train_loader) : 0;
   if (plan.train.text.running_text && !plan.course.keeps_rest) {
     if (plan.train_loader.order == TextOrder::streams)
-      return cat(steps, with_thousands(unread), " of the text's ", with_thousands(plan.train.total - 1),
+      return cat(steps, with_thousands(unread), " of the text's ", with_thousands(characters - 1),
                  " targets are never read, at the ends of the ", plan.batch.global, " streams");
-    return cat(steps, with_thousands(unread), " of the text's ", with_thousands(plan.train.total - 1),
+    return cat(steps, with_thousands(unread), " of the text's ", with_thousands(characters - 1),
                " targets are not read in an epoch (", rest, " samples of each epoch's order, and the text's ends)");
   }
   if (!plan.course.keeps_rest) return cat(steps, rest, " samples of each epoch's order are dropped");
-  const std::int64_t targets = plan.train.total - 1;
+  const std::int64_t targets = characters - 1;
   const std::int64_t ends =
       plan.train.text.running_text ? targets - plan.samples_per_epoch * plan.train_loader.sequence : 0;
   return cat(steps, last ? cat("the last one has the ", rest, " samples that are left") : "all samples count",
@@ -182,7 +268,7 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
                                                                   : " (without the data sets, which are not here: a "
                                                                     "run has another)"));
   t.row("model", describe_model(plan));
-  t.row("data", describe_data(plan.train, plan.samples_per_epoch));
+  t.row("data", cat(describe_data(plan.train, plan.samples_per_epoch), describe_share(plan)));
   if (plan.has_validation)
     t.row("validation", describe_data(plan.validation, samples_per_epoch(plan.validation, plan.validation_loader)));
   if (plan.train.is_image()) t.row("images", describe_images(e.data));
@@ -192,7 +278,10 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
     t.row(e.parallel.shard_state ? "shards" : "servers", owners);
   t.row("epoch", describe_epoch(plan));
   if (is_branch(e)) t.row("branch", describe_branch(plan));
-  t.row("optimizer", describe_optimizer(e));
+  t.row("optimizer", describe_optimizer(plan));
+  t.row("memory of a step", describe_half_lives(plan));
+  if (decouples_decay(e.optimizer) && e.optimizer.weight_decay > 0) t.row("decay's time scale", describe_decay(plan));
+  if (e.average.half_life > 0) t.row("average", describe_average(plan));
   t.row("noise scale", describe_noise(plan));
   if (e.evaluate.norm_statistics != "running") t.row("batch norm", describe_norm_statistics(e));
   t.row("stop", describe_stop(plan));

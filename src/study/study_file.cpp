@@ -73,7 +73,7 @@ void StudyReader::check_key(const Entry& entry, std::string_view what) const {
     throw Error(cat(entry.key_place, key, " cannot be ", what, ": the study sets it itself"),
                 "A trial is results/<study>/<trial>/.");
   if (find_field(key) != nullptr) return;
-  if (std::ranges::count(sections(), std::string_view(key)) > 0)
+  if (is_section(key))
     throw Error(
         cat(entry.key_place, key, " is a section, expected its keys with a dot"),
         cat(key, ".", leaf_of(std::ranges::find(schema(), key, [](const Field& f) { return section_of(f.key); })->key),
@@ -217,7 +217,7 @@ void StudyReader::read_values(const Entry& entry) {
 
 // Reads a group. Each of its cases has a name and keys that change together.
 void StudyReader::read_group(const Entry& entry) {
-  if (find_field(entry.key) != nullptr || std::ranges::count(sections(), std::string_view(entry.key)) > 0)
+  if (find_field(entry.key) != nullptr || is_section(entry.key))
     throw Error(cat(entry.place, entry.key, " has cases below it, but is a ", find_field(entry.key) ? "key" : "section",
                     " of the experiment, expected another name for the group"));
   if (!is_folder_name(entry.key) || entry.key.find('.') != std::string::npos)

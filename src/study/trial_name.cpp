@@ -39,7 +39,9 @@ std::string folder_text(const std::string& value) {
 
 std::string short_name(const Field& field) {
   const std::string_view leaf = leaf_of(field.key);
-  const auto same = std::ranges::count_if(schema(), [leaf](const Field& f) { return leaf_of(f.key) == leaf; });
+  const auto same = std::ranges::count_if(schema(), [&](const Field& f) {
+    return leaf_of(f.key) == leaf && (&f == &field || !f.off_by_default_);  // a new key leaves other names as they are
+  });
   return std::string(same == 1 ? leaf : field.key);
 }
 

@@ -96,7 +96,7 @@ bool is_time_to_compare(double seconds, double cost) {
 }
 
 std::vector<ReplicatedTensor> replicated_tensors(const ParameterTable& parameters, Vector& weights,
-                                                 Optimizer& optimizer, const OptimizerConfig& config) {
+                                                 Optimizer& optimizer, const Experiment& experiment) {
   std::vector<ReplicatedTensor> tensors;
   const std::vector<Parameter>& all = parameters.all();
   const auto add = [&](const auto& name_of, Vector& vector, std::int64_t size) {
@@ -110,8 +110,10 @@ std::vector<ReplicatedTensor> replicated_tensors(const ParameterTable& parameter
     if (optimizer.is_shared() || state.size() != parameters.trained()) continue;
     add(
         [&](const Parameter& p) {
-          const std::string own = Optimizer::state_names(config, p)[i];
-          return cat("optimizer/", own.empty() ? Optimizer::state_names(config)[i] : own, "/", p.name);
+          const std::string own = Optimizer::state_names(experiment.optimizer, p, experiment.average)[i];
+          return cat("optimizer/",
+                     own.empty() ? Optimizer::state_names(experiment.optimizer, experiment.average)[i] : own, "/",
+                     p.name);
         },
         state, parameters.trained());
   }

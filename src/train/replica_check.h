@@ -29,7 +29,7 @@ struct ReplicatedTensor {
 // Returns the tensors of a rank that holds `parameters`: all weights, and the optimizer's state if the rank has the
 // whole state.
 std::vector<ReplicatedTensor> replicated_tensors(const ParameterTable& parameters, Vector& weights,
-                                                 Optimizer& optimizer, const OptimizerConfig& config);
+                                                 Optimizer& optimizer, const Experiment& experiment);
 
 // Ranks are compared within groups. `index` is the group of this rank. `what` names a group in errors, for example
 // "stage" for a pipeline. It is empty if there is one group.

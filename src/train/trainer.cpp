@@ -11,6 +11,7 @@
 #include "base/diverged.h"
 #include "base/pages.h"
 #include "base/random.h"
+#include "optim/batch_rules.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"
 #include "run/norm_plan.h"
@@ -130,8 +131,8 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
           plan.experiment.parallel, communicator, stages,
           {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, part_.parameters.trained(),
           bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks), backend.on_device())),
-      optimizer_(plan.experiment.optimizer, part_.parameters, backend, ranks_of(communicator),
-                 share ? std::move(*share) : synchronizer_->update_share()),
+      optimizer_(optimizer_of(plan.experiment, plan.schedule), part_.parameters, backend, ranks_of(communicator),
+                 share ? std::move(*share) : synchronizer_->update_share(), plan.experiment.average),
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
       group_ranks_(plan.batch.span > 1 ? communicator.share_groups(static_cast<int>(plan.batch.span)) : nullptr),
       program_(compile_part(plan, part_, backend, PassMode::training, plan.batch.micro_batch)),
@@ -433,6 +434,8 @@ void Trainer::start_update(StepReport& report) {
   const std::int64_t every = plan_.experiment.optimizer.record_trust_every_steps;
   const UpdateStep step{.rate = rate,
                         .epochs = plan_.schedule.epochs(position_),
+                        .samples = static_cast<double>(report.samples),
+                        .decay_factor = decay_factor_at(plan_, position_, report.samples),
                         .reports_trust = every > 0 && (position_.step + 1) % every == 0,
                         .adascale = adascale_ ? adascale_->next(part_.parameters.size()) : std::nullopt};
   const bool measures_groups = noise_groups_ && measures_noise(next_position());

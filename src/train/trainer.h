@@ -134,7 +134,7 @@ class Trainer {
   NoiseFollower& noise_follower() { return noise_follower_; }
   // Returns the named tensors that other ranks may hold with the same bits.
   std::vector<ReplicatedTensor> replicated() {
-    return replicated_tensors(part_.parameters, *weights_, optimizer_, plan_.experiment.optimizer);
+    return replicated_tensors(part_.parameters, *weights_, optimizer_, plan_.experiment);
   }
   // Call this before the first step. Ranks then compare their copies (communication.check_every_steps). See
   // ReplicaCheck for `known_good`.

@@ -19,6 +19,7 @@ RECOMPUTED = {"norm_statistics": "recomputed", "norm_samples": 96}
 
 # With this optimizer, the evaluated weights are not those that train.
 AVERAGED = {**RESNET, "optimizer": {"kind": "sgd", "schedule_free": True, "weight_decay": 0.0005}}
+MEAN = {**RESNET, "average": {"half_life": 100}}
 
 
 def evaluated(workshop, run, *words):
@@ -76,8 +77,9 @@ def test_one_rank_is_four_ranks(images):
 
 
 @pytest.mark.parametrize("experiment, evaluate",
-                         [(RESNET, RECOMPUTED), (RESNET, {"norm_statistics": "last"}), (AVERAGED, RECOMPUTED)],
-                         ids=["recomputed", "last", "recomputed for averaged weights"])
+                         [(RESNET, RECOMPUTED), (RESNET, {"norm_statistics": "last"}), (AVERAGED, RECOMPUTED),
+                          (MEAN, RECOMPUTED)],
+                         ids=["recomputed", "last", "recomputed for averaged weights", "recomputed for their mean"])
 @pytest.mark.thorough
 def test_evaluate_says_from_the_checkpoint_alone_what_the_run_said(images, experiment, evaluate):
     run = images.train("run", evaluate={**evaluate, "every_steps": 5}, checkpoint={"every_steps": 5, "keep": 3}, **experiment)
@@ -111,7 +113,8 @@ def test_checkpoints_between_evaluations_have_them_too(images):
         assert a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
 
 
-@pytest.mark.parametrize("experiment", [RESNET, AVERAGED], ids=["trained weights", "averaged weights"])
+@pytest.mark.parametrize("experiment", [RESNET, AVERAGED, MEAN],
+                         ids=["trained weights", "averaged weights", "mean of the weights"])
 @pytest.mark.thorough
 def test_resuming_continues_bit_for_bit(images, experiment):
     common = {**experiment, "stop": {"steps": 10}, "ranks": 2, "evaluate": {**RECOMPUTED, "every_steps": 3}}

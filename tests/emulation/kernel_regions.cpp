@@ -293,6 +293,7 @@ void list(const UpdateArguments& a, Regions& r, Kernel) {
     r.read_own((place.matrix_factor > 0 ? a.directions + place.direction_shift : a.gradients) + p.flat_offset, flat);
     for (const float* state : a.state)
       if (state != nullptr) r.write_own(state + p.flat_offset + place.state_shift, flat);
+    if (a.average != nullptr) r.write_own(a.average + p.flat_offset + place.state_shift, flat);
     const std::int64_t each = place.own_is_fp32 ? 4 : r.element_bytes();
     if (place.own != nullptr) r.add(static_cast<char*>(place.own) + p.own_offset * each, own * each, true);
   }

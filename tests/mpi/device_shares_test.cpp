@@ -70,7 +70,8 @@ void DeviceShares::expect_curve_of_ring(const std::string& library) const {
       {"optimizer.kind=lars", "optimizer.weight_decay=0.001", "optimizer.trust_coefficient=0.02",
        "optimizer.record_trust_every_steps=1"},
       {"optimizer.kind=lamb", "optimizer.weight_decay=0.01", "optimizer.record_trust_every_steps=1"},
-      {"optimizer.kind=adamw", "optimizer.schedule_free=true", "optimizer.clip_norm=0"}};
+      {"optimizer.kind=adamw", "optimizer.schedule_free=true", "optimizer.clip_norm=0"},
+      {"average.half_life=200", "optimizer.half_life.beta1=300", "optimizer.clip_norm=0"}};
   for (const Settings& optimizer : optimizers) {
     const Settings common = joined(optimizer, {"communication.bucket_mib=0.002", "communication.library=" + library});
     TrainingRank ring(experiment("names", common), true);

@@ -182,7 +182,8 @@ TEST_F(Shares, GiveTheCurveOfTheRing) {
       {"optimizer.kind=lars", "optimizer.weight_decay=0.001", "optimizer.trust_coefficient=0.02",
        "optimizer.record_trust_every_steps=1"},
       {"optimizer.kind=lamb", "optimizer.weight_decay=0.01", "optimizer.record_trust_every_steps=1"},
-      {"optimizer.kind=adamw", "optimizer.schedule_free=true"}};
+      {"optimizer.kind=adamw", "optimizer.schedule_free=true"},
+      {"optimizer.half_life.beta1=300", "average.half_life=200"}};
   for (const Settings& optimizer : optimizers) {
     const Settings common = joined(optimizer, {"communication.bucket_mib=0.002"});
     TrainingRank ring(experiment("names", common), false);

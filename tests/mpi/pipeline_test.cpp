@@ -27,6 +27,7 @@ TEST_F(PipelineTest, AveragedWeightsAreTheSame) {
   expect_same_run(text("names", {"optimizer.kind=sgd", "optimizer.schedule_free=true", "optimizer.clip_norm=0",
                                  "learning_rate.base=0.5"}),
                   5, 1e-4);
+  expect_same_run(text("names", {"average.half_life=200", "optimizer.half_life.beta2=2000"}), 5, 1e-4);
 }
 TEST_F(PipelineTest, ResNetWithBatchNormByWorker) {
   expect_same_run(images("{kind: resnet, depth: 18, width: 16, stem: small}", {"learning_rate.base=0.001"}), 8, 2e-3);

@@ -14,6 +14,13 @@ const Settings lamb = {"optimizer.kind=lamb", "optimizer.weight_decay=0.01", "op
 
 const Settings muon = {"optimizer.kind=muon", "optimizer.weight_decay=0.01"};
 const Settings schedule_free = {"optimizer.kind=sgd", "optimizer.schedule_free=true", "learning_rate.base=1"};
+const Settings averaged = {"average.half_life=100", "average.from_epoch=0.05"};
+// Every step has its own betas, because the last batch of the short epochs is smaller.
+const Settings half_lives = {
+    "optimizer.kind=adamw",       "optimizer.half_life.beta1=200",    "optimizer.half_life.beta2=3000",
+    "optimizer.weight_decay=0.1", "optimizer.weight_decay_by=sample", "batch.schedule=[[0.03, 2]]",
+    "average.half_life=100",      "average.evaluate=false",           "data.share=0.5",
+    "data.last_batch=smaller"};
 
 TEST_F(TrainerOnDevices, EveryStepReportsWhatTheCpuReports) {
   for (const auto& [data, settings] : {std::pair<std::string, Settings>{"names", {}},
@@ -22,7 +29,9 @@ TEST_F(TrainerOnDevices, EveryStepReportsWhatTheCpuReports) {
                                        {"names", lars},
                                        {"names", lamb},
                                        {"names", muon},
-                                       {"names", schedule_free}}) {
+                                       {"names", schedule_free},
+                                       {"names", averaged},
+                                       {"names", half_lives}}) {
     SCOPED_TRACE(data + (settings.empty() ? "" : settings.front()));
     const Experiment e = experiment(data, settings);
     TrainingRank cpu(e, false), gpu(e, true);
@@ -81,6 +90,8 @@ TEST_F(TrainerOnDevices, ResumedIsUninterruptedBitForBit) {
         {"names", lamb},
         {"names", muon},
         {"names", schedule_free},
+        {"names", averaged},
+        {"names", half_lives},
         {"names", {"optimizer.kind=rmsprop_to_sgd", "optimizer.transition_center=0.1"}}}) {
     SCOPED_TRACE(data + (settings.empty() ? "" : settings.front()));
     const Experiment e = experiment(data, settings);
@@ -96,6 +107,12 @@ TEST_F(TrainerOnDevices, ResumedIsUninterruptedBitForBit) {
       EXPECT_EQ(reports[i].gradient_norm, expected[i].gradient_norm);
     }
     EXPECT_EQ(resumed.weights(), first.weights());
+    const Checkpoint a = resumed.snapshot(), b = first.snapshot();
+    for (std::size_t i = 0; i < b.arrays.size(); ++i) {
+      EXPECT_EQ(a.arrays[i].name, b.arrays[i].name);
+      EXPECT_EQ(a.arrays[i].values, b.arrays[i].values) << b.arrays[i].name;
+    }
+    EXPECT_TRUE(resumed.trainer->optimizer().applied() == first.trainer->optimizer().applied());
   }
 }
 

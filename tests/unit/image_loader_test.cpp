@@ -100,6 +100,36 @@ std::vector<Step> global_steps(const std::shared_ptr<const Dataset>& dataset, co
   return result;
 }
 
+// Labels are classes of ten samples here. The validation order stays whole.
+TEST_F(ImageLoaderTest, AShareHasTheSameSamplesOnAnyNumberOfRanks) {
+  TestImages images = raw_images(400, side, side);
+  images.classes = 40;
+  write_image_shards(prefix(), images, 3);
+  LoaderPlan plan = plan_of(8);
+  plan.share = 0.5;
+  const auto dataset = open();
+  ASSERT_EQ(samples_per_epoch(dataset->index(), plan), 200);
+  const std::vector<Step> one = global_steps(dataset, plan, 1, 1, 25), four = global_steps(dataset, plan, 4, 2, 25);
+  EXPECT_TRUE(one == four);
+  std::set<Bytes> distinct;
+  std::map<std::int32_t, int> counts;
+  for (const Step& step : one)
+    for (std::size_t row = 0; row < 8; ++row) {
+      distinct.insert(step.image(row));
+      ++counts[step.targets[row]];
+    }
+  EXPECT_EQ(distinct.size(), 200u) << "every sample of the share once";
+  ASSERT_EQ(counts.size(), 40u);
+  for (const auto& [label, count] : counts) EXPECT_NEAR(count, 5, 1) << label;
+  LoaderPlan half = plan;
+  half.share = 0.25;
+  for (const Step& step : global_steps(dataset, half, 2, 1, 12))
+    for (std::size_t row = 0; row < 8; ++row) EXPECT_TRUE(distinct.contains(step.image(row))) << "nested";
+  LoaderPlan evaluation = plan;
+  evaluation.evaluation = true;
+  EXPECT_EQ(samples_per_epoch(dataset->index(), evaluation), 400);
+}
+
 TEST_F(ImageLoaderTest, RanksMicroBatchesThreadsReadsAndShardsDoNotChangeTheGlobalBatches) {
   const LoaderPlan plan = plan_of(12, Augmentation::pad_crop);
   std::vector<Step> expected;

@@ -35,8 +35,9 @@ struct Training {
   std::unique_ptr<Vector> weights = backend.make_vector(table.size()), gradients = backend.make_vector(table.size());
   Optimizer optimizer;
 
-  Training(Backend& on, const ParameterTable& parameters, const OptimizerConfig& config, UpdateRanks ranks = {})
-      : backend(on), table(parameters), optimizer(config, parameters, on, std::move(ranks)) {}
+  Training(Backend& on, const ParameterTable& parameters, const OptimizerConfig& config, UpdateRanks ranks = {},
+           const AverageConfig& average = {})
+      : backend(on), table(parameters), optimizer(config, parameters, on, std::move(ranks), {}, average) {}
   // `values` holds the elements of all tensors one after another, without padding.
   void set(Vector& to, std::span<const double> values, double factor = 1) {
     for (const Parameter& p : table.all()) {

@@ -52,6 +52,24 @@ TEST_F(StudyTrials, ListsMultiplyAndSeedsAreLast) {
   EXPECT_EQ(two.list[3].overrides, Names{"batch.global=128"});
 }
 
+TEST_F(StudyTrials, KeysOfASectionWithinASectionAreVaried) {
+  const Trials all = trials(
+      "vary: {data.share: [0.25, 1], optimizer.half_life.beta2: [0, 5000]}\n"
+      "rules: {average.half_life: 2 * optimizer.half_life.beta2}\n");
+  Names list;
+  for (const Trial& trial : all.list) {
+    list.push_back(trial.name);
+    EXPECT_EQ(trial.experiment.average.half_life, 2 * trial.experiment.optimizer.half_life.beta2);
+    EXPECT_EQ(read_experiment(path("exp.yaml"), trial.overrides), trial.experiment) << trial.name;
+  }
+  EXPECT_EQ(list, (Names{"share-0.25", "share-0.25_optimizer.half_life.beta2-5000", "unchanged",
+                         "optimizer.half_life.beta2-5000"}));
+  EXPECT_EQ(names("vary: {optimizer.beta2: [0.99]}\n"), Names{"beta2-0.99"});  // the new key has not made it longer
+  expect_contains(refusal("vary: {optimizer.half_life: [1]}\n"),
+                  "s.yaml:3:8: optimizer.half_life is a section, expected its keys with a dot "
+                  "[optimizer.half_life.momentum: [...]]");
+}
+
 TEST_F(StudyTrials, OverridesMakeTheTrialFromTheExperiment) {
   const Trials all = trials(
       "vary:\n"

@@ -325,6 +325,11 @@ double lamb_moments(const UpdateRule& rule, std::int64_t n, const float* __restr
   return sum;
 }
 
+void average_weights(const UpdateRule& rule, std::int64_t n, const float* __restrict w, float* __restrict average) {
+  const UpdateRule r = rule;
+  for (std::int64_t i = 0; i < n; ++i) average[i] = averaged_weight(r, average[i], w[i]);
+}
+
 void muon_directions(const UpdateRule& rule, std::int64_t n, const float* __restrict g, float* __restrict momentum,
                      float* __restrict directions) {
   const UpdateRule r = rule;
@@ -352,6 +357,7 @@ const Kernels& RINGTRAIN_PASTE(kernels_, RINGTRAIN_ISA)() {
                                  &squared_change,
                                  &update,
                                  &lamb_moments,
+                                 &average_weights,
                                  &muon_directions};
   return table;
 }

@@ -92,6 +92,8 @@ struct Kernels {
   void (*update)(const UpdateRule&, std::int64_t n, float* w, const float* g, float* first, float* second);
   // The first pass of LAMB. Updates the moments and returns the squared norm of the directions.
   double (*lamb_moments)(const UpdateRule&, std::int64_t n, const float* w, const float* g, float* m, float* v);
+  // Applies averaged_weight() to n elements.
+  void (*average_weights)(const UpdateRule&, std::int64_t n, const float* w, float* average);
   // Applies muon_direction() to n elements of one matrix.
   void (*muon_directions)(const UpdateRule&, std::int64_t n, const float* g, float* momentum, float* directions);
 

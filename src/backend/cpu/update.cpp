@@ -18,6 +18,7 @@ struct Work {
   float* weights;
   const float* gradients;
   float *first, *second;  // state of the optimizer; null second: the optimizer has one vector
+  float* average;         // of the weights; null: there is none
   const std::function<double(std::span<double>)>& complete_norms;
   float* directions;  // directions of Muon's matrices; null: there are none
 };
@@ -39,7 +40,7 @@ float* state_of(const Work& work, float* state, const RangePiece& piece) {
 }
 
 UpdateRule with_decay(UpdateRule rule, const UpdateRange& range) {
-  rule.weight_decay = range.weight_decay;
+  rule.weight_decay = range.weight_decay * rule.decay_factor;
   return rule;
 }
 
@@ -95,6 +96,8 @@ void update_weights(const UpdateRule& rule, const Work& work, const std::vector<
     work.kernels.update(own, n, work.weights + begin,
                         muons ? directions_of(work, work.pieces[i]) : work.gradients + begin,
                         state_of(work, work.first, work.pieces[i]), state_of(work, work.second, work.pieces[i]));
+    if (work.average != nullptr)
+      work.kernels.average_weights(own, n, work.weights + begin, state_of(work, work.average, work.pieces[i]));
   }
 }
 
@@ -132,6 +135,7 @@ UpdateResult run_update(int threads, const Kernels& kernels, const Update& updat
                   .gradients = gradients.data(),
                   .first = state[0]->data(),
                   .second = state.size() > 1 ? state[1]->data() : nullptr,
+                  .average = update.average == nullptr ? nullptr : update.average->data(),
                   .complete_norms = update.complete_norms,
                   .directions = update.directions == nullptr ? nullptr : update.directions->data()};
   std::vector<float> ratios;

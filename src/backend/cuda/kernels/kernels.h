@@ -494,6 +494,7 @@ struct UpdateArguments {
   float* state[2];                      // state[1] is null when the optimizer has one state vector
   const float* trust_ratios = nullptr;  // one per range, in device memory; may be null
   const float* directions = nullptr;    // directions of Muon's matrices
+  float* average = nullptr;             // average of the weights, with the places of the state; may be null
 };
 // Updates running statistics: weights = (1 - momentum) weights + momentum means. When the update is skipped, the kernel
 // does nothing.

@@ -62,7 +62,7 @@ template <bool whole>
 __device__ __forceinline__ Four update_four(const UpdateArguments& a, const OwnRule& own, std::int64_t at, int count) {
   UpdateRule rule = *a.rule;
   rule.gradient_scale = own.gradient_scale;
-  rule.weight_decay = own.weight_decay;
+  rule.weight_decay = own.weight_decay * rule.decay_factor;
   if (own.is_muons)
     make_muons(rule, own.rate_factor);
   else
@@ -75,13 +75,20 @@ __device__ __forceinline__ Four update_four(const UpdateArguments& a, const OwnR
   RINGTRAIN_UNROLL
   for (int i = 0; i < 4; ++i) w.v[i] = updated_weight(rule, w.v[i], g.v[i], first.v[i], second.v[i]);
   store_four<whole>(a.weights + at, count, w);
+  if (a.average != nullptr) {
+    Four average = load_four<whole>(a.average + state, count);
+    RINGTRAIN_UNROLL
+    for (int i = 0; i < 4; ++i) average.v[i] = averaged_weight(rule, average.v[i], w.v[i]);
+    store_four<whole>(a.average + state, count, average);
+  }
   if (moved_before) return w;
   store_four<whole>(a.state[0] + state, count, first);
   if (has_second) store_four<whole>(a.state[1] + state, count, second);
   return w;
 }
 __device__ __forceinline__ bool may_be_whole(const UpdateArguments& a, const OwnRule& own, std::int64_t at) {
-  return at % 4 == 0 && own.state_shift % 4 == 0 && aligned(a.weights, own.gradients, a.state[0], a.state[1]);
+  return at % 4 == 0 && own.state_shift % 4 == 0 &&
+         aligned(a.weights, own.gradients, a.state[0], a.state[1], a.average);
 }
 
 // Updates a tensor whose copy has the flat vector's order. The copy may have padding after each row; the padding stays

@@ -103,7 +103,8 @@ void Updater::start(const Update& update, const ProgramBase* program, Vector& we
                             .gradients = gradients.data(),
                             .state = {},
                             .trust_ratios = trust_ratios,
-                            .directions = update.directions == nullptr ? nullptr : update.directions->data()};
+                            .directions = update.directions == nullptr ? nullptr : update.directions->data(),
+                            .average = update.average == nullptr ? nullptr : update.average->data()};
   for (std::size_t i = 0; i < state.size(); ++i) arguments.state[i] = state[i]->data();
   if (place_count_ > 0)
     device_.launch(launch_of(program == nullptr ? Type::fp32 : program->type(), arguments, place_blocks_), stream);
