@@ -20,6 +20,8 @@ usable=$(nproc)
 [ "$cores" -le 16 ] || cores=16
 [ "$cores" -ge 2 ] || cores=2
 ranks=${RANKS:-$cores}
+# The study starts its trials with the mpirun of the MPI that the program was built with.
+[ -n "${MPI_HOME:-}" ] || export MPIRUN=${MPIRUN:-$(sed -n 's/^MPIRUN := //p' build/config.mk)}
 
 # Studies of other pictures get other names, so that nobody mistakes their results for those of the digits.
 report=${REPORT:-results/twins} pictures_name="" pictures_data=""
@@ -39,7 +41,7 @@ fi
 
 # Runs a study. A signal, such as that of Ctrl-C, makes it write a checkpoint and end with exit code 85.
 run_study() {
-  tests/mpirun.sh "$ranks" bin/ringtrain study "$@" &
+  bin/ringtrain study "$@" --ranks "$ranks" &
   local job=$! code=0
   trap 'kill -TERM $job 2> /dev/null || true' INT TERM HUP
   wait $job || code=$?
@@ -77,7 +79,7 @@ for file in $studies; do
   started=$SECONDS code=0
   run_study "$file" ${overrides[@]+"${overrides[@]}"} ${resume[@]+"${resume[@]}"} || code=$?
   printf '%s\t%s\t%s\t%s\n' "$name" "$((SECONDS - started))" "$code" \
-    "tests/mpirun.sh $ranks bin/ringtrain study $file${overrides[*]+ ${overrides[*]}}" >> "$report/log.tsv"
+    "bin/ringtrain study $file${overrides[*]+ ${overrides[*]}} --ranks $ranks" >> "$report/log.tsv"
   if [ $code = 85 ]; then
     printf '\nStopped. The same command goes on where it was.\n' >&2
     exit 85

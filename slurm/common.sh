@@ -62,7 +62,8 @@ per_node=(srun --mpi=none --nodes="$node_count" --ntasks="$node_count" --ntasks-
 # Returns success if every node of the job starts a process within a minute.
 nodes_answer() { timeout -k 5 60 "${per_node[@]}" --overlap true > /dev/null 2>&1; }
 
-# Sets two commands. `launch` starts the program's ranks on all nodes. `launch_one` starts one rank.
+# Sets three commands. `launch` starts the program's ranks on all nodes. `launch_one` starts one rank. `launcher` is the
+# beginning of a command to which a study adds the number and the places of a trial's ranks.
 choose_launcher() {
   local offered mpi=$SRUN_MPI
   if [ "$LAUNCHER" = srun ] && [ "$mpi" = auto ]; then
@@ -87,13 +88,15 @@ choose_launcher() {
       # Since Slurm 22.05, sbatch's --cpus-per-task no longer reaches srun. This variable passes it on. mpirun must not
       # have it: mpirun starts its daemons with srun, and a daemon would get the CPUs of one rank for all of its ranks.
       if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
-      launch=(srun ${mpi:+--mpi="$mpi"} --kill-on-bad-exit=0 ${SRUN_OPTIONS[@]+"${SRUN_OPTIONS[@]}"})
+      launcher=(srun ${mpi:+--mpi="$mpi"} ${SRUN_OPTIONS[@]+"${SRUN_OPTIONS[@]}"})
+      launch=("${launcher[@]}" --kill-on-bad-exit=0)
       # --gpus=8 counts the GPUs of all nodes, and one node has fewer.
       launch_one=(srun ${mpi:+--mpi="$mpi"} --nodes=1 --ntasks=1 --ntasks-per-node=1 ${SLURM_GPUS:+--gpus=1})
       ;;
     mpirun)
       unset SRUN_CPUS_PER_TASK
-      launch=(mpirun -n "$rank_count" ${MPIRUN_OPTIONS[@]+"${MPIRUN_OPTIONS[@]}"})
+      launcher=(mpirun ${MPIRUN_OPTIONS[@]+"${MPIRUN_OPTIONS[@]}"})
+      launch=("${launcher[@]}" -n "$rank_count")
       launch_one=(mpirun -n 1 ${MPIRUN_OPTIONS[@]+"${MPIRUN_OPTIONS[@]}"})
       ;;
     *) fail "$site: LAUNCHER is '$LAUNCHER', expected srun or mpirun" ;;

@@ -31,7 +31,7 @@ namespace {
 constexpr const char* files_text =
     R"(An experiment is a YAML file; configs/README.md lists every key. key.path=value replaces one of them. A run has a folder of its own, results/NAME/TIME or run.dir.)";
 constexpr const char* ranks_text =
-    R"(train, evaluate, bench and study work on all ranks of a job. The other commands, and study --plan, are for one process: in a job of several ranks, rank 0 does their work. With --verbose, which any command takes, an error also says where in the code it was thrown; a run's run.json always does.)";
+    R"(train, evaluate and bench work on all ranks of a job. The other commands are for one process: in a job of several ranks, rank 0 does their work. study starts the ranks of its trials itself. With --verbose, which any command takes, an error also says where in the code it was thrown; a run's run.json always does.)";
 std::string codes_text() {
   std::string text;
   for (const ExitCode& code : exit_codes) {

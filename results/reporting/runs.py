@@ -87,10 +87,11 @@ class Run:
 
     @property
     def is_dead(self):
-        """Whether the run was killed: run.json says that the run has not ended, but no process holds the lock of its folder.
-        For a trial that was killed before it had a run.json, trial.json says so."""
+        """Whether the run was killed: run.json says that the run has not ended, but no process holds a lock of its folder.
+        For a trial that was killed before it had a run.json, trial.json says so. A trial's study has a lock, too."""
         goes_on = self.record.get("outcome") == NOT_ENDED if self.record else self.trial.get("state") == "running"
-        return goes_on and not may_be_locked(self.path / ".lock")
+        locks = [self.path / ".lock", *self.path.glob(".trial.lock")]
+        return goes_on and not any(map(may_be_locked, locks))
 
     @property
     def ran_away(self):

@@ -8,7 +8,7 @@ inline constexpr int exit_failed = 1;
 inline constexpr int exit_usage = 2;
 // A run was asked to stop (SIGTERM, SIGUSR1, Ctrl-C) and wrote a checkpoint first.
 inline constexpr int exit_checkpointed = 85;
-// The watchdog ended a job that made no progress, or the start of MPI took too long, or a rank of a study has died.
+// The watchdog ended a job that made no progress, or the start of MPI took too long.
 inline constexpr int exit_hung = 86;
 
 struct ExitCode {
@@ -21,7 +21,7 @@ inline constexpr ExitCode exit_codes[] = {
     {exit_failed, "an error, which was printed; or a trial of a study failed"},
     {exit_usage, "no command was given"},
     {exit_checkpointed, "a run was asked to stop and wrote a checkpoint first: train --resume goes on"},
-    {exit_hung, "the watchdog ended a job that did not move or whose start took too long; or a rank of a trial has died"},
+    {exit_hung, "the watchdog ended a job that did not move or whose start took too long"},
 };
 
 }  // namespace ringtrain

@@ -16,6 +16,9 @@ void set_log_rank(int rank, const std::string& host = "");
 void write_info_line(const std::string& line);     // stdout, rank 0 only
 void write_warning_line(const std::string& line);  // stderr, "warning: ..." or "warning (rank 2 on node17): ..."
 
+// Writes text to stdout at once, on any rank. A progress bar, for example, draws with it.
+void write_out(const std::string& text);
+
 // The hook is called before every line of this process, in the thread that writes the line. A progress bar uses it to
 // clear the terminal's line. Empty: no hook.
 void set_before_line(std::function<void()> hook);

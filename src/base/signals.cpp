@@ -92,6 +92,14 @@ std::string signal_name(int signal_number) {
       return "SIGINT";
     case SIGHUP:
       return "SIGHUP";
+    case SIGKILL:
+      return "SIGKILL";
+    case SIGSEGV:
+      return "SIGSEGV";
+    case SIGABRT:
+      return "SIGABRT";
+    case SIGBUS:
+      return "SIGBUS";
     default:
       return cat("signal ", signal_number);
   }

@@ -38,7 +38,7 @@ int requested_signal();
 // Returns the seconds since the first signal; 0 if there was none.
 double seconds_since_signal();
 
-// Returns the name of a signal: "SIGTERM", or "signal 9" for a signal that is not listed above.
+// Returns the name of a signal: "SIGTERM", or "signal 30" for one that rarely ends a run.
 std::string signal_name(int signal_number);
 
 }  // namespace ringtrain

@@ -20,7 +20,7 @@ constexpr int sums_together = 16;
 class Sums {
  public:
   Sums(const BenchContext& context, int colour, const std::string& algorithm) : device_(context.machine.device.get()) {
-    const std::optional<RankGroup> group = context.session.job().part(colour);
+    const std::optional<RankGroup> group = context.session.job().split(colour);
     if (!group) return;
     host_ = make_mpi_communicator(*group, static_cast<std::size_t>(context.experiment.communication.chunk_kib) << 10,
                                   0x7fffffff, {.algorithm = algorithm});

@@ -27,13 +27,10 @@ class RankGroup;
 class Pending {
  public:
   virtual ~Pending() = default;
-  // Makes progress and never blocks. With MPI it does not notice the failure of another rank. With NCCL it throws what
-  // Communicator::poll() throws.
+  // Makes progress and never blocks. With NCCL it throws what Communicator::poll() throws.
   virtual bool done() = 0;
   // Returns when the result may be used. A result in host memory is complete then. A sum on a device may still run: the
-  // host does not wait for it, but work that is given to the device's compute stream after this call does. Throws
-  // GroupFailed (rank_group.h) when a rank cannot take part any more; the caller then calls abort() of the
-  // communicator.
+  // host does not wait for it, but work that is given to the device's compute stream after this call does.
   virtual void finish();
 };
 
@@ -106,13 +103,11 @@ class Communicator {
   // Throws Error if ranks cannot share groups.
   virtual std::unique_ptr<GroupRanks> share_groups(int span);
 
-  // Throws an error that has occurred outside the calls above, on this rank or on another rank of the group. The host
-  // calls it while it waits for a device or a disk.
+  // Throws an error that has occurred outside the calls above. The host calls it while it waits for a device or a disk.
   virtual void poll() {}
-  // Ends all collectives under way after an error, so that memory can be freed. No collective may be started
-  // afterwards. If only this group fails (RankGroup::ends_job() is false), abort() tells the other ranks `why` and
-  // returns when no rank uses this rank's memory any more. Otherwise MPI's abort() does nothing, because the caller
-  // ends the job. It throws nothing. If it would hang, it prints `why` and ends this process (MPI) or the job (NCCL).
+  // Ends all collectives under way on a device after an error, so that memory can be freed before the caller ends the
+  // job. No collective may be started afterwards. With MPI it does nothing. It throws nothing. If it would hang, it
+  // prints `why` and ends the job.
   virtual void abort(const std::string& why) { static_cast<void>(why); }
   // Returns the settings on which the bits of a sum depend, apart from ranks, devices and topology. They are stored
   // with a run. A resumed run whose settings differ continues with other rounding errors.
@@ -141,8 +136,7 @@ std::string broadcast_string(Communicator& communicator, std::string text, int r
 // memory of allocate() in place. `choice` selects one of the sum algorithms that sum_schedule.h describes, or the MPI
 // library's own all-reduce. A reduce-scatter or all-gather alone always uses the ring. `chunk_bytes` is the size of the
 // messages of a pipelined transfer. A message has at most `max_count` elements (INT_MAX; tests use smaller values).
-// Collective over the group. Throws Error for an invalid choice (check_sum_choice), and for the library's all-reduce if
-// the group fails alone (RankGroup::ends_job() is false).
+// Collective over the group. Throws Error for an invalid choice (check_sum_choice).
 std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& group, std::size_t chunk_bytes,
                                                     std::size_t max_count = 0x7fffffff, const SumChoice& choice = {});
 

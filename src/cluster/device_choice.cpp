@@ -69,26 +69,17 @@ int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& grou
   return choose_device(ranks, group.node_rank(), group.host(), may_share);
 }
 
-int choose_device(const NodeDevices& node, bool may_share) {
-  choose_device(node.ranks, static_cast<int>(node.ranks.size()) - 1, node.host, may_share);  // as in choose_together()
-  return choose_device(node.ranks, node.node_rank, node.host, may_share);
-}
-
 int choose_device(const RankGroup& group, const std::vector<std::string>& visible_uuids, bool may_share) {
-  return choose_device(gather_devices(group, visible_uuids), may_share);
-}
-
-NodeDevices gather_devices(const RankGroup& group, const std::vector<std::string>& visible_uuids) {
   std::string mine;
   for (const std::string& uuid : visible_uuids) mine += uuid + '\n';
   const std::vector<std::string> lists = group.gather_on_node(cat(group.rank(), '\n', mine));
-  NodeDevices node{std::vector<RankDevices>(lists.size()), group.node_rank(), group.host()};
-  for (std::size_t r = 0; r < node.ranks.size(); ++r) {
+  std::vector<RankDevices> ranks(lists.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
     std::istringstream list(lists[r]);
-    list >> node.ranks[r].rank >> std::ws;
-    for (std::string uuid; std::getline(list, uuid);) node.ranks[r].uuids.push_back(uuid);
+    list >> ranks[r].rank >> std::ws;
+    for (std::string uuid; std::getline(list, uuid);) ranks[r].uuids.push_back(uuid);
   }
-  return node;
+  return choose_together(ranks, group, may_share);
 }
 
 bool nccl_may_share_devices() {

@@ -28,17 +28,6 @@ int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& grou
 // Does the same for this rank, after it has gathered what all ranks of the node see. Collective over the group.
 int choose_device(const RankGroup& group, const std::vector<std::string>& visible_uuids, bool may_share);
 
-// The devices that the ranks of this node see. Processes that join other groups later keep this list and thereby their
-// device.
-struct NodeDevices {
-  std::vector<RankDevices> ranks;  // indexed by node rank
-  int node_rank = 0;
-  std::string host;
-};
-NodeDevices gather_devices(const RankGroup& group, const std::vector<std::string>& visible_uuids);  // collective
-// Chooses from these devices, as the functions above do. All ranks of the node throw the same error.
-int choose_device(const NodeDevices& node, bool may_share);
-
 // Returns whether NCCL accepts two ranks on one device. It does if the environment says that the ranks are on different
 // hosts (NCCL_HOSTID, for tests) or that sharing is intended (NCCL_MULTI_RANK_GPU_ENABLE, since NCCL 2.30).
 bool nccl_may_share_devices();

@@ -16,7 +16,6 @@ constexpr std::size_t kLongest = std::size_t{1} << 30;  // bytes per MPI message
 
 class MpiMessage : public Message {
  public:
-  explicit MpiMessage(const RankGroup& group) : group_(group) {}
   std::vector<MPI_Request>& requests() { return requests_; }
 
   bool done() override {
@@ -26,22 +25,17 @@ class MpiMessage : public Message {
     return all != 0;
   }
   void finish() override {
-    for (Waiter waiter; !done(); waiter.pause()) look_out();
-  }
-  void look_out() override {
-    group_.check();
-    group_.look_out();
+    for (Waiter waiter; !done();) waiter.pause();
   }
 
  private:
-  const RankGroup& group_;
   std::vector<MPI_Request> requests_;
 };
 
 class MpiLinks : public Links {
  public:
-  explicit MpiLinks(const RankGroup& group) : group_(group), comm_(duplicate(group)) {}
-  // After a failure, a late message may still arrive. MPI then keeps the communicator, and the memory is not freed.
+  explicit MpiLinks(const RankGroup& group) : comm_(duplicate(group)) {}
+  // After an error, a late message may still arrive. MPI then keeps the communicator, and the memory is not freed.
   ~MpiLinks() override {
     if (!has_failed()) MPI_Comm_free(&comm_);
   }
@@ -66,17 +60,16 @@ class MpiLinks : public Links {
   }
 
  private:
-  bool has_failed() const { return std::uncaught_exceptions() > 0 || group_.failed(); }
+  static bool has_failed() { return std::uncaught_exceptions() > 0; }
 
   template <class Post>
   std::unique_ptr<Message> start(std::size_t bytes, const Post& post) {
-    auto message = std::make_unique<MpiMessage>(group_);
+    auto message = std::make_unique<MpiMessage>();
     for (std::size_t at = 0; at < bytes; at += kLongest)
       post(at, static_cast<int>(std::min(kLongest, bytes - at)), &message->requests().emplace_back(MPI_REQUEST_NULL));
     return message;
   }
 
-  const RankGroup group_;
   MPI_Comm comm_;
 };
 

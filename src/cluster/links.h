@@ -16,9 +16,8 @@ namespace ringtrain {
 class Message {
  public:
   virtual ~Message() = default;
-  virtual bool done() = 0;    // never blocks
-  virtual void finish() = 0;  // throws GroupFailed when a rank of the group has failed
-  virtual void look_out() {}  // called repeatedly while waiting for done(); throws as finish() does
+  virtual bool done() = 0;  // never blocks
+  virtual void finish() = 0;
 };
 
 // Names all messages with one tag from one rank to another.

@@ -18,8 +18,7 @@ class Mailbox {
   virtual ~Mailbox() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Returns when the receiver has the message or MPI has copied it; the caller may then change `bytes`. This and the
-  // functions below throw GroupFailed (rank_group.h) if a rank cannot take part any more.
+  // Returns when the receiver has the message or MPI has copied it; the caller may then change `bytes`.
   virtual void send(int to, int tag, std::span<const std::byte> bytes) = 0;
   // Returns at once. `bytes` must not change until finish_sending() has returned.
   virtual void start_sending(int to, int tag, std::span<const std::byte> bytes) = 0;

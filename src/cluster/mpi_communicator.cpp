@@ -1,12 +1,9 @@
 // Collectives on host memory. A sum follows a schedule (sum_schedule.h), which is chosen by the number of bytes
 // (sum_choice.h). Lanes (mpi_lanes.h) carry it out by MPI messages or through the node exchange.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "cluster/communicator.h"
 #include "cluster/mpi_counter_sums.h"
@@ -16,7 +13,6 @@
 #include "cluster/node_exchange.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/sent_bytes.h"
-#include "cluster/session.h"
 #include "cluster/span_ranks.h"
 #include "cluster/sum_choice.h"
 #include "cluster/waiting.h"
@@ -26,15 +22,12 @@ namespace {
 
 constexpr std::size_t kCacheLine = 16;  // in floats
 constexpr int kCounterTag = MpiLanes::slots, kGatherTag = kCounterTag + 1, kScatterTag = kCounterTag + 2,
-              kSilentTag = kCounterTag + 3, kRootSumTag = kCounterTag + 4, kRootBroadcastTag = kCounterTag + 5;
+              kRootSumTag = kCounterTag + 3, kRootBroadcastTag = kCounterTag + 4;
 
 // The most chunks of a lane that is summed by halving or by the hierarchical sum. With fewer ranks, a lane has one
 // chunk per rank. The chunks of halving are enough to make its last halves worth a message, and few enough to let
 // several lanes of a bucket travel at the same time.
 constexpr std::size_t kHalvedChunks = 16, kHierarchicalChunks = 64;
-
-// After an error, the ranks of the group have this time to stop what they compute and notice the failure.
-constexpr double kQuietSeconds = 600;
 
 class MpiCommunicator final : public Communicator {
  public:
@@ -58,14 +51,8 @@ class MpiCommunicator final : public Communicator {
   void scatter(std::span<const float> all, std::span<float> mine, int root) override;
   void barrier() override;
   std::unique_ptr<GroupRanks> share_groups(int span) override { return make_span_ranks(group_, span); }
-  void poll() override {
-    if (!aborted_) group_.check();
-  }
-  void abort(const std::string& why) override;
 
   void progress();
-  void check() const { group_.check(); }
-  bool aborted() const { return aborted_; }
 
  private:
   SumAlgorithm algorithm_for(std::size_t bytes) const;
@@ -77,12 +64,9 @@ class MpiCommunicator final : public Communicator {
   MpiRootSums& root_sums();
   void complete(std::vector<MPI_Request>& requests);
   void check_root(int root) const;
-  void check_not_aborted() const;
-  void fall_silent();
 
   RankGroup group_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  bool aborted_ = false;
   int rank_ = 0, size_ = 1;
   std::size_t chunk_ = 0, max_count_ = 0, align_ = 1;  // in elements
   SumChoice choice_;
@@ -98,26 +82,16 @@ class PendingSum final : public Pending {
  public:
   PendingSum(MpiCommunicator& communicator, PartsLeft left) : communicator_(communicator), left_(std::move(left)) {}
   // MPI still uses the buffer, so an abandoned sum is finished first. After an error it is not finished, because the
-  // other ranks may never answer.
+  // other ranks may never answer, and the job ends.
   ~PendingSum() override {
-    if (*left_ == 0 || communicator_.aborted()) return;
-    if (std::uncaught_exceptions() > 0) {
-      communicator_.abort("an error ended this rank's run");
-      return;
-    }
-    try {
-      finish();
-    } catch (const std::exception& e) {
-      communicator_.abort(e.what());
-      if (!communicator_.aborted()) std::abort();  // MPI failed, and it still uses memory that is about to be freed
-    }
+    if (*left_ > 0 && std::uncaught_exceptions() == 0) finish();
   }
   bool done() override {
     if (*left_ != 0) communicator_.progress();
     return *left_ == 0;
   }
   void finish() override {
-    for (Waiter waiter; !done(); waiter.pause()) communicator_.check();
+    for (Waiter waiter; !done();) waiter.pause();
   }
 
  private:
@@ -145,7 +119,7 @@ MpiCommunicator::MpiCommunicator(const RankGroup& group, std::size_t chunk_bytes
 }
 
 MpiCommunicator::~MpiCommunicator() {
-  if (std::uncaught_exceptions() == 0 && !group_.failed()) MPI_Comm_free(&comm_);
+  if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
 }
 
 std::string MpiCommunicator::describe() const {
@@ -196,7 +170,6 @@ SumSchedule MpiCommunicator::schedule(SumAlgorithm algorithm, std::size_t length
 }
 
 void* MpiCommunicator::allocate(std::int64_t bytes) {
-  check_not_aborted();
   if (!node_exchange_) {
     node_exchange_ = std::make_unique<NodeExchange>(group_, layout_.node_of(rank_), MpiLanes::slots);
     lanes_.use(*node_exchange_);
@@ -209,7 +182,6 @@ void MpiCommunicator::release(void* memory) {
 }
 
 std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
-  check_not_aborted();
   if (before) before(0);
   auto left = std::make_shared<std::size_t>(0);
   if (size_ > 1 && !values.empty()) {
@@ -228,13 +200,11 @@ std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<float> values, con
 
 std::unique_ptr<Pending> MpiCommunicator::start_reduce_scatter(std::span<float> values, std::int64_t piece,
                                                                const BeforeSum& before) {
-  check_not_aborted();
   if (before) before(0);
   return start_half(ring_reduce_scatter, values, piece);
 }
 
 std::unique_ptr<Pending> MpiCommunicator::start_all_gather(std::span<float> values, std::int64_t piece) {
-  check_not_aborted();
   return start_half(ring_all_gather, values, piece);
 }
 
@@ -250,7 +220,6 @@ std::unique_ptr<Pending> MpiCommunicator::start_half(RingHalf& half, std::span<f
 }
 
 MpiRootSums& MpiCommunicator::root_sums() {
-  check_not_aborted();
   if (!root_sums_) root_sums_ = std::make_unique<MpiRootSums>(comm_, kRootSumTag, kRootBroadcastTag, chunk_);
   return *root_sums_;
 }
@@ -278,7 +247,6 @@ void MpiCommunicator::progress() {
 }
 
 std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<double> values) {
-  check_not_aborted();
   auto left = std::make_shared<std::size_t>(0);
   if (size_ > 1)
     for (std::size_t offset = 0; offset < values.size(); offset += max_count_)
@@ -360,7 +328,6 @@ void MpiCommunicator::exchange_with_root(std::span<float> mine, std::span<float>
 }
 
 void MpiCommunicator::barrier() {
-  check_not_aborted();
   if (size_ == 1) return;
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
@@ -369,62 +336,7 @@ void MpiCommunicator::barrier() {
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done) return;
     progress();
-    check();
   }
-}
-
-void MpiCommunicator::check_not_aborted() const {
-  if (aborted_) throw Error("a collective was started after its communicator had been ended by an error");
-}
-
-void MpiCommunicator::abort(const std::string& why) {
-  if (group_.ends_job() || std::exchange(aborted_, true)) return;
-  try {
-    group_.fail(why);
-    fall_silent();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "ringtrain: error (%s): %s\n  its group of %d ranks cannot be ended: %s; leaving the job\n",
-                 rank_label().c_str(), why.c_str(), size_, e.what());
-    leave_job(1);
-  }
-}
-
-// Other ranks may still write to this rank's memory or read from it. An open receive is cancelled, unless its message
-// is on its way and arrives. When no rank has an open receive, nobody will ask for what this rank has sent.
-void MpiCommunicator::fall_silent() {
-  std::vector<MPI_Request> receives, sends;
-  counter_sums_.take_requests(receives, sends);
-  lanes_.take_requests(receives, sends);
-  const double begin = now_seconds();
-  const auto all_done = [&](std::vector<MPI_Request>& requests) {
-    for (Waiter waiter;; waiter.pause()) {
-      int done = 0;
-      check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
-                "MPI_Testall");
-      if (done) return;
-      group_.look_out();
-      if (now_seconds() - begin > kQuietSeconds)
-        throw Error(cat("other ranks of the group did not answer within ", kQuietSeconds, " s"));
-    }
-  };
-  if (root_sums_) root_sums_->take_requests(receives, sends);
-  for (MPI_Request& request : receives)
-    if (request != MPI_REQUEST_NULL) check_mpi(MPI_Cancel(&request), "MPI_Cancel");
-  all_done(receives);
-  std::vector<MPI_Request> words;  // not MPI_Ibarrier: it would match a barrier() in which another rank waits
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, r, kSilentTag, comm_, &words.emplace_back(MPI_REQUEST_NULL)),
-              "MPI_Irecv");
-    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, r, kSilentTag, comm_, &words.emplace_back(MPI_REQUEST_NULL)),
-              "MPI_Isend");
-  }
-  all_done(words);
-  for (MPI_Request& request : sends)
-    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
-  lanes_.forget();
-  counter_sums_.forget();
-  if (root_sums_) root_sums_->forget();
 }
 
 }  // namespace

@@ -63,14 +63,4 @@ void MpiCounterSums::progress() {
   }
 }
 
-void MpiCounterSums::take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const {
-  receives.push_back(requests_[0]);
-  sends.push_back(requests_[1]);
-}
-
-void MpiCounterSums::forget() {
-  std::fill(std::begin(requests_), std::end(requests_), MPI_REQUEST_NULL);
-  sums_.clear();
-}
-
 }  // namespace ringtrain

@@ -25,10 +25,6 @@ class MpiCounterSums {
   void start(std::span<double> values, const PartsLeft& left);  // adds 1 to *left; progress() subtracts it again
   void progress();
 
-  // Adds the open requests to the two lists after an error. The caller ends these requests and then calls forget().
-  void take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const;
-  void forget();
-
  private:
   struct Sum {
     std::span<double> values;

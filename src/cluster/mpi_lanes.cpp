@@ -145,14 +145,10 @@ void MpiLanes::progress() {
   }
 }
 
-void MpiLanes::take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const {
-  for (std::size_t i = 0; i < requests_.size(); ++i) (i % 2 == 0 ? receives : sends).push_back(requests_[i]);
-}
-
-void MpiLanes::forget() {
-  std::ranges::fill(requests_, MPI_REQUEST_NULL);
-  slots_.assign(slots, {});
-  busy_slots_ = open_requests_ = 0;
+int MpiLanes::open_receives() const {
+  int open = 0;
+  for (std::size_t i = 0; i < requests_.size(); i += 2) open += requests_[i] != MPI_REQUEST_NULL ? 1 : 0;
+  return open;
 }
 
 }  // namespace ringtrain

@@ -36,10 +36,7 @@ class MpiLanes {
   // the lane is done. `values` is memory of the node exchange on all ranks or on none.
   void start(float* values, SumSchedule schedule, const PartsLeft& left);
   void progress();
-
-  // Adds the open requests to the two lists after an error. The caller ends these requests and then calls forget().
-  void take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const;
-  void forget();
+  int open_receives() const;  // number of messages that this rank waits for
 
  private:
   struct Lane {

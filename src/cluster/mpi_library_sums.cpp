@@ -2,21 +2,17 @@
 
 #include <exception>
 
-#include "base/error.h"
 #include "cluster/sent_bytes.h"
 
 namespace ringtrain {
 
 MpiLibrarySums::MpiLibrarySums(const RankGroup& group) : group_(group) {
-  if (!group.ends_job())
-    throw Error("communication.algorithm is 'mpi', whose sums cannot be ended when one of several trials fails",
-                "choose auto, ring, halving or hierarchical for trials that run side by side");
   comm_ = duplicate(group);
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }
 
 MpiLibrarySums::~MpiLibrarySums() {
-  if (std::uncaught_exceptions() == 0 && !group_.failed()) MPI_Comm_free(&comm_);
+  if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
 }
 
 void MpiLibrarySums::start(std::span<float> values, const PartsLeft& left) {

@@ -10,11 +10,9 @@
 
 namespace ringtrain {
 
-// MPI's collectives cannot be cancelled. A group that fails alone (RankGroup::ends_job() is false) therefore cannot use
-// them.
 class MpiLibrarySums {
  public:
-  // Collective over the group. Throws Error if the group fails alone.
+  // Collective over the group.
   explicit MpiLibrarySums(const RankGroup& group);
   ~MpiLibrarySums();
   MpiLibrarySums(const MpiLibrarySums&) = delete;

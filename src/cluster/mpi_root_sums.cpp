@@ -109,15 +109,4 @@ void MpiRootSums::progress() {
   }
 }
 
-void MpiRootSums::take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const {
-  for (const std::deque<Part>* parts : {&sums_, &transfers_})
-    for (const Part& part : *parts)
-      for (const MPI_Request request : part.requests) (part.receives ? receives : sends).push_back(request);
-}
-
-void MpiRootSums::forget() {
-  sums_.clear();
-  transfers_.clear();
-}
-
 }  // namespace ringtrain

@@ -25,10 +25,6 @@ class MpiRootSums {
   void start_broadcast(std::span<float> values, int root, const PartsLeft& left);
   void progress();
 
-  // Adds the open requests to the two lists after an error. The caller ends these requests and then calls forget().
-  void take_requests(std::vector<MPI_Request>& receives, std::vector<MPI_Request>& sends) const;
-  void forget();
-
  private:
   struct Part {
     std::span<float> values;

@@ -121,9 +121,7 @@ NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Com
                         .size = size(),
                         .who = cat("rank ", rank(), " of ", size()),
                         .max_ctas = options.max_ctas,
-                        .timeout_seconds = options.timeout_seconds,
-                        .poll = [&host] { host.poll(); },
-                        .abort_rest = [&host](const std::string& why) { host.abort(why); }}) {
+                        .timeout_seconds = options.timeout_seconds}) {
   api_.get_version(&version_);
   take_kept_variables(options.algorithm, options.kept, rank() == 0);
   choose_algorithm(options.algorithm, version_);

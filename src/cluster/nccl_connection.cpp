@@ -65,7 +65,6 @@ void NcclConnection::settle(const std::string& what) {
     check(api_.async_error(comm_, &state), what);
     check(state, what);
     if (state == NcclResult::success) return;
-    poll();
     if (now_seconds() - begin > end_.timeout_seconds)
       fail(cat(what, " took more than ", end_.timeout_seconds, " s: not all ranks took part"),
            "look for a rank that is late or has ended; NCCL_DEBUG=INFO shows what NCCL waits for");
@@ -76,18 +75,6 @@ void NcclConnection::look(const std::string& what) {
   NcclResult state = NcclResult::success;
   check(api_.async_error(comm_, &state), what);
   check(state, what);
-  poll();
-}
-
-// NCCL would wait for a failed rank for ever, so NCCL is ended.
-void NcclConnection::poll() {
-  if (!end_.poll) return;
-  try {
-    end_.poll();
-  } catch (const std::exception& e) {
-    abort(e.what());
-    throw;
-  }
 }
 
 void NcclConnection::abort(const std::string& why) {

@@ -16,8 +16,6 @@ struct NcclEnd {
   int max_ctas = 0;        // 0: NCCL's choice
   // The limit for the start, and for a call until NCCL has accepted it.
   double timeout_seconds = 480;
-  // Called while this rank waits. It throws if a rank cannot take part any more.
-  std::function<void()> poll = {};
   // Called by abort() after NCCL has ended.
   std::function<void(const std::string& why)> abort_rest = {};
 };
@@ -42,7 +40,7 @@ class NcclConnection {
   // Waits until NCCL has accepted the call. Before that, the communicator must not be used, and the stream must get no
   // other work.
   void settle(const std::string& what);
-  // Throws an error of NCCL that came after the last call, and what poll() throws.
+  // Throws an error of NCCL that came after the last call.
   void look(const std::string& what);
   // Throws an Error that says which rank failed and how. Before that, it ends NCCL: its kernels would keep the device
   // busy, and freeing memory would wait for them.
@@ -52,7 +50,6 @@ class NcclConnection {
   void abort(const std::string& why);  // throws nothing
 
  private:
-  void poll();
   std::string library_says(NcclResult result);
 
   const NcclApi& api_;

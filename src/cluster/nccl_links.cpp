@@ -37,7 +37,6 @@ class NcclLane {
                           .who = cat("rank ", options.rank),
                           .max_ctas = kBlocks,
                           .timeout_seconds = options.timeout_seconds,
-                          .poll = options.poll,
                           .abort_rest = std::move(abort_rest)}),
         stream_(device.make_stream(true)),
         timeout_seconds_(options.timeout_seconds) {
@@ -50,7 +49,7 @@ class NcclLane {
       host.receive(std::as_writable_bytes(one), lane.from, kIdTag)->finish();
     }
     connection_.start(id, cat("the start of NCCL from rank ", lane.from, " to rank ", lane.to));
-    connect(options.poll);
+    connect();
   }
 
   bool is(bool sends, int peer, int tag) const {
@@ -99,10 +98,10 @@ class NcclLane {
  private:
   // NCCL connects two ranks at their first message, and each rank waits for the other one. The first message is
   // therefore sent here, because both ranks make their lanes at the same time.
-  void connect(const std::function<void()>& poll) {
+  void connect() {
     const cuda::DeviceMemory byte(device_, 1, "the first message of a link");
     const auto passage = start(byte.data(), 1);
-    device_.synchronize(passage->end, poll);
+    device_.synchronize(passage->end, {});
   }
   cuda::Event event() {
     if (free_events_.empty()) return device_.make_event();

@@ -28,8 +28,7 @@ struct NcclLinkOptions {
   // All lanes of this rank. They are made in this order, and each needs both of its ranks. A chain of ranks does not
   // deadlock if each rank begins with the lane to the rank before it.
   std::vector<Lane> lanes = {};
-  double timeout_seconds = 480;     // for a start, and for a message after this rank's part is ready
-  std::function<void()> poll = {};  // throws if a rank of the group has failed
+  double timeout_seconds = 480;  // for a start, and for a message after this rank's part is ready
 };
 
 // Collective over the ranks of the lanes. `api` is called for each lane and returns NCCL's functions. `device`, `host`

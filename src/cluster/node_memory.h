@@ -11,8 +11,7 @@ namespace ringtrain {
 
 // Returns `bytes` bytes of zeros. The first rank of each node makes them, and the group's other ranks on that node map
 // them. The size is limited by the node's memory, not by /dev/shm. A rank that cannot map them gets memory of its own,
-// and the node's first rank warns. Collective over the group. Throws GroupFailed, and Error if the system refuses the
-// memory.
+// and the node's first rank warns. Collective over the group. Throws Error if the system refuses the memory.
 std::shared_ptr<SharedMemory> node_memory(const RankGroup& group, std::size_t bytes);
 
 }  // namespace ringtrain

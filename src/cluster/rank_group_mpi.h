@@ -1,10 +1,6 @@
 // The data of a group of ranks that MPI needs, for the files of this folder.
 #pragma once
 
-#include <atomic>
-#include <functional>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -33,29 +29,19 @@ class NodeCommunicator {
 };
 
 struct RankGroup::State {
-  State(MPI_Comm taken, bool whole_job);
+  explicit State(MPI_Comm taken);
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  MPI_Comm comm;  // for failures, meet() and texts; sums have communicators of their own
+  MPI_Comm comm;  // for meet() and texts; sums have communicators of their own
   NodeCommunicator node;
-  bool ends_job;
   int rank = 0, size = 1, node_rank = 0, node_size = 1;
   std::string host;
   std::vector<std::string> hosts;
-
-  std::unique_ptr<const std::string> failure;  // the failure that the others are told of; null: none
-  std::vector<MPI_Request> telling;
-  unsigned looks = 0;
-  std::function<void()> lookout;
-  double looked_out = 0;  // time by now_seconds()
-  std::atomic<bool> demanded{false};
-  std::mutex mutex;
-  std::string demand;  // guarded by `mutex`
 };
 
-// Makes a communicator of the group's ranks, which the caller frees. Collective. Throws GroupFailed.
+// Makes a communicator of the group's ranks, which the caller frees. Collective.
 MPI_Comm duplicate(const RankGroup& group);
 
 }  // namespace ringtrain

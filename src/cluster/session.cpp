@@ -55,6 +55,12 @@ void use_own_pmix_tables() {
   setenv("PMIX_MCA_gds", "hash", 0);
 }
 
+// A study with more ranks than cores sets this variable for its trials, which do not see each other.
+bool shares_cores_with_other_jobs() {
+  const char* yields = std::getenv("OMPI_MCA_mpi_yield_when_idle");
+  return yields != nullptr && std::strcmp(yields, "1") == 0;
+}
+
 // When a process ends with an exit code other than 0, Open MPI 4's mpirun prints up to 12 lines of its own, which bury
 // the program's last message. It prints none for MPI_Abort in a process with mpirun's switch --quiet. The switch hides
 // other messages too, such as those of MPI_Init, so it is set only just before MPI_Abort. Returns whether this MPI has
@@ -72,8 +78,7 @@ bool is_started_by_mpirun() {
 // Ends a job of Open MPI 4's mpirun with the exit code, after all work has been done. Returns if the job cannot be
 // ended in this way, for example because another launcher has started it. Collective.
 void end_quietly(int exit_code) {
-  const char* recovers = std::getenv("OMPI_MCA_orte_enable_recovery");  // then MPI_Abort does not end the others
-  if (!is_started_by_mpirun() || recovers != nullptr || !make_abort_quiet()) return;
+  if (!is_started_by_mpirun() || !make_abort_quiet()) return;
   std::signal(SIGTERM, SIG_DFL);  // mpirun ends the other processes with this signal
   MPI_Barrier(MPI_COMM_WORLD);    // all ranks have printed their messages
   if (is_rank_0) MPI_Abort(MPI_COMM_WORLD, exit_code);
@@ -130,7 +135,7 @@ Session::Session(int* argc, char*** argv) {
   for (const std::string& text : job_->gather_on_node(to_text(cpu_quotas()))) quotas.push_back(parse_quotas(text));
   const double of_mask = share_of_cpus(cpus, me) + 1e-6, of_quota = quota_share(quotas, me);
   available_threads_ = whole_cpus(std::max(1, static_cast<int>(of_mask)), of_quota);
-  oversubscribed_ = std::min(of_mask, of_quota + 1e-6) < 1;
+  oversubscribed_ = std::min(of_mask, of_quota + 1e-6) < 1 || shares_cores_with_other_jobs();
   if (of_quota < of_mask) cpu_quota_ = of_quota;
   node_is_oversubscribed.store(oversubscribed_, std::memory_order_relaxed);
 }
@@ -185,11 +190,6 @@ void abort_job(int exit_code) {
     make_abort_quiet();
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
-  _exit(exit_code);
-}
-
-void leave_job(int exit_code) {
-  std::fflush(nullptr);
   _exit(exit_code);
 }
 

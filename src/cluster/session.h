@@ -51,10 +51,6 @@ class Session {
 // tolerance, the process exits by itself.
 [[noreturn]] void abort_job(int exit_code);
 
-// Ends only this process, at once. A rank calls it when it cannot go on but other ranks of the job can. The launcher
-// decides what happens to the other ranks (mpirun --enable-recovery, srun --kill-on-bad-exit=0).
-[[noreturn]] void leave_job(int exit_code);
-
 // Returns "rank 2 on node17", or "" before MPI has started, for error messages from any thread.
 std::string rank_label();
 const char* rank_label_text();  // the same, but allocates no memory

@@ -24,10 +24,10 @@ class SpanRanks final : public GroupRanks {
       : group_(group), comm_(duplicate(group)), first_(group.rank() / span * span), size_(span) {
     check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
-  // After a failure, a late message may still arrive. The buffer is then not freed, because MPI may write to it.
+  // After an error, a late message may still arrive. The buffer is then not freed, because MPI may write to it.
   ~SpanRanks() override {
     if (open_) static_cast<void>(buffer_.release());
-    if (!open_ && std::uncaught_exceptions() == 0 && !group_.failed()) MPI_Comm_free(&comm_);
+    if (!open_ && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
   }
   SpanRanks(const SpanRanks&) = delete;
   SpanRanks& operator=(const SpanRanks&) = delete;
@@ -61,7 +61,6 @@ class SpanRanks final : public GroupRanks {
       int done = 0;
       check_mpi(MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
       if (done) break;
-      group_.check();
       if (poll) poll();
     }
     open_ = false;

@@ -12,8 +12,8 @@
 namespace ringtrain {
 
 // Returns the `span` ranks that share a virtual worker with this rank: [span t, span (t + 1)) for t = rank / span,
-// rounded down. `span` is a power of two that divides the group's size. Collective over the group. Throws GroupFailed,
-// Error for another span, and the errors of check_spans().
+// rounded down. `span` is a power of two that divides the group's size. Collective over the group. Throws Error
+// for another span, and the errors of check_spans().
 std::unique_ptr<GroupRanks> make_span_ranks(const RankGroup& group, int span);
 
 // Throws Error if ranks that would share a worker are on different nodes. Such ranks exchange numbers twice in every

@@ -59,14 +59,9 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   void* allocate(std::int64_t bytes) override;
   void release(void* memory) override;
   void poll() override {
-    if (aborted_) return;
-    progress();
-    host_.poll();
+    if (!aborted_) progress();
   }
-  void abort(const std::string& why) override {
-    aborted_ = true;
-    host_.abort(why);
-  }
+  void abort(const std::string&) override { aborted_ = true; }
 
   bool done(std::int64_t number) override;
   void finish(std::int64_t number) override;
@@ -223,7 +218,7 @@ void StagedCommunicator::finish(std::int64_t number) {
     progress();
     return ended(number) || running(number).returning;
   };
-  for (Waiter waiter; !returning(); waiter.pause()) host_.poll();
+  for (Waiter waiter; !returning();) waiter.pause();
   if (!ended(number)) device_.wait(device_.compute_stream(), running(number).back);
 }
 

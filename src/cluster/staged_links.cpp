@@ -145,10 +145,7 @@ class StagedLinks final : public Links {
   }
   void finish(Journey& journey) {
     poll();
-    for (Waiter waiter; journey.at != Journey::At::arrived; waiter.pause()) {
-      if (journey.at == Journey::At::travels) journey.message->look_out();
-      poll();
-    }
+    for (Waiter waiter; journey.at != Journey::At::arrived; waiter.pause()) poll();
     if (!journey.sends) device_.wait(device_.compute_stream(), journey.done);
   }
   void end(const Journey& journey) {

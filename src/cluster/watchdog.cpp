@@ -30,7 +30,6 @@
 namespace ringtrain {
 namespace {
 
-constexpr int kRunFails = 1, kJobEnds = 2, kRankDied = 4;  // events
 constexpr double kDeadSeconds = 3;        // after a rank's death, a working launcher ends the job sooner than this
 constexpr double kOtherNodesSeconds = 2;  // time for other nodes to print tables before the abort
 
@@ -38,7 +37,7 @@ constexpr double kOtherNodesSeconds = 2;  // time for other nodes to print table
 struct alignas(64) Entry {
   std::atomic<std::int64_t> step_and_phase;  // (step << 8) | phase
   std::atomic<double> changed;               // time by now_seconds()
-  std::atomic<std::int32_t> reported;        // in entry 0 only: events for which a rank of the node prints the table
+  std::atomic<std::int32_t> reported;        // in entry 0 only: 1 if a rank of the node prints the table
   std::int32_t rank, pid;
 };
 static_assert(std::atomic<double>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
@@ -128,15 +127,13 @@ struct Watchdog::State {
   void beat() { beats.fetch_add(1, std::memory_order_relaxed); }
   void watch();
   const Entry* dead_peer() const;
-  bool report(int event, const std::string& reason, const std::string& consequence);
+  bool report(const std::string& reason);
   [[noreturn]] void end_job(const std::string& reason);
-  void lose(const Entry& lost);
-  [[noreturn]] void leave();
 };
 
 Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
   std::optional<StartGuard> guard;
-  if (group.ends_job() && timeout_seconds > 0) guard.emplace("the ranks did not meet", timeout_seconds);
+  if (timeout_seconds > 0) guard.emplace("the ranks did not meet", timeout_seconds);
   group.meet();
   state_ = std::make_unique<State>(group, timeout_seconds);
   State& s = *state_;
@@ -169,7 +166,7 @@ Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
 
 Watchdog::~Watchdog() {
   State& s = *state_;
-  bool together = std::uncaught_exceptions() == 0 && !s.group.failed();  // whether all ranks come here
+  const bool together = std::uncaught_exceptions() == 0;  // whether all ranks come here
   s.beat();
   s.write(s.own->step_and_phase.load(std::memory_order_relaxed) >> 8, Phase::finished);
   if (together) {
@@ -177,12 +174,7 @@ Watchdog::~Watchdog() {
     int done = 0;
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Ibarrier(s.group.state().comm, &request);
-    try {
-      for (Waiter waiter; MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done; waiter.pause())
-        s.group.check();
-    } catch (const GroupFailed&) {
-      together = false;
-    }
+    for (Waiter waiter; MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;) waiter.pause();
   }
   {
     const std::lock_guard lock(s.mutex);
@@ -215,7 +207,6 @@ void Watchdog::step_finished(std::int64_t step) {
 void Watchdog::State::watch() {
   const double tick = std::clamp(timeout / 20, 0.01, 0.5);
   double idle = 0, dead = 0, last = now_seconds();
-  bool has_failed = false;
   std::uint64_t last_beats = beats.load();
   std::unique_lock lock(mutex);
   while (!stop_signal.wait_for(lock, std::chrono::duration<double>(tick), [this] { return stop; })) {
@@ -226,19 +217,8 @@ void Watchdog::State::watch() {
     last_beats = beats_now;
     const Entry* lost = dead_peer();
     dead = lost != nullptr ? dead + passed : 0;
-    if (dead > kDeadSeconds) lose(*lost);
-    if ((board[0]->reported.load() & kRankDied) != 0) leave();
-    if (idle <= timeout) continue;
-    const std::string reason = cat("no step was finished for ", timeout, " s");
-    if (group.ends_job()) end_job(reason);
-    if (has_failed) {
-      report(kRankDied, cat(reason, " after the run had failed"), "the ranks of this run leave the job");
-      leave();
-    }
-    report(kRunFails, reason, cat("ending the run of its ", group.size(), " ranks"));
-    group.demand_failure(reason);
-    has_failed = true;
-    idle = 0;
+    if (dead > kDeadSeconds) end_job(cat("rank ", lost->rank, " (pid ", lost->pid, ") has died"));
+    if (idle > timeout) end_job(cat("no step was finished for ", timeout, " s"));
   }
 }
 
@@ -250,31 +230,18 @@ const Entry* Watchdog::State::dead_peer() const {
 }
 
 void Watchdog::State::end_job(const std::string& reason) {
-  if (!report(kJobEnds, reason, "ending the job"))
+  if (!report(reason))
     std::this_thread::sleep_for(std::chrono::seconds(5));  // gives the rank that prints time to abort first
   else if (several_nodes)
     std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
   abort_job(exit_hung);
 }
 
-void Watchdog::State::lose(const Entry& lost) {
-  const std::string reason = cat("rank ", lost.rank, " (pid ", lost.pid, ") has died");
-  if (group.ends_job()) end_job(reason);
-  report(kRankDied, reason, cat("the ranks of its run (", group.size(), ") leave the job"));
-}
-
-// Only ranks of this rank's own group use its memory, and they end as well.
-void Watchdog::State::leave() {
-  group.demand_failure("one of its ranks has died");
-  if (several_nodes) std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
-  leave_job(exit_hung);
-}
-
-// Prints the table of this node, once for each event. Returns false if another rank prints it.
-bool Watchdog::State::report(int event, const std::string& reason, const std::string& consequence) {
-  if ((board[0]->reported.fetch_or(event) & event) != 0) return false;
+// Prints the table of this node. Returns false if another rank prints it.
+bool Watchdog::State::report(const std::string& reason) {
+  if (board[0]->reported.exchange(1) != 0) return false;
   const double now = now_seconds();
-  std::string text = cat("\nringtrain: ", reason, " (seen by ", rank_label(), "); ", consequence, ". On this node:\n");
+  std::string text = cat("\nringtrain: ", reason, " (seen by ", rank_label(), "); ending the job. On this node:\n");
   char line[200];
   std::snprintf(line, sizeof line, "%6s %9s %10s  %-14s %12s  %s\n", "rank", "pid", "step", "phase", "unchanged",
                 "process");

@@ -1,9 +1,6 @@
 // Ends a job that hangs. Every rank of a group writes its step and phase to a board in the node's shared memory. A
 // thread of each rank notices if its rank has not finished a step in time. It prints the phase of every rank of the
-// node and ends the job. The death of a rank's process ends the job, too. If the group may fail alone
-// (RankGroup::ends_job() is false), the watchdog first lets only the group's run fail. If the run has not ended after
-// the same time again, or if a rank has died, the processes of the group end (leave_job()). The launcher then decides
-// about the other processes.
+// node and ends the job. The death of a rank's process ends the job, too.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +27,11 @@ const char* phase_name(Phase phase);
 
 class Watchdog {
  public:
-  // Collective over the group. With timeout_seconds <= 0 the watchdog never fires. Otherwise, in the group of the whole
-  // job, the job also ends if not all ranks come here within this time. The time-out covers everything between two
-  // calls of step_finished(). Evaluations and checkpoints call alive() while they run.
+  // Collective over the group. With timeout_seconds <= 0 the watchdog never fires. Otherwise the job also ends if not
+  // all ranks come here within this time. The time-out covers everything between two calls of step_finished().
+  // Evaluations and checkpoints call alive() while they run.
   Watchdog(const RankGroup& group, double timeout_seconds);
-  // Collective. Waits for the other ranks, unless an exception is in flight or the group has failed.
+  // Collective. Waits for the other ranks, unless an exception is in flight.
   ~Watchdog();
   void enter(std::int64_t step, Phase phase);  // writes two words; makes no system call
   void alive();                                // restarts the clock

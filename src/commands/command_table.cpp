@@ -83,6 +83,12 @@ Command declare_train(CommandLine& program, const std::vector<std::string>& comm
       "--resume", a->resume,
       "continues the run in RUN_FOLDER. With EXPERIMENT.yaml, continues the run that run.dir or run.id names, or the "
       "newest run of the experiment's name");
+  c.add_option("--pause-after", a->pause_after, "pauses the run after this number of samples, with a checkpoint")
+      ->type_name("SAMPLES")
+      ->check(whole_number(1));
+  c.add_option("--report", a->report, "writes how the run has ended to this file, for the study that it is a trial of")
+      ->type_name("FILE.json");
+  c.add_flag("--shares-node", a->shares_node, "other runs use the node at the same time: its energy is not measured");
   return {&c, all_ranks, true, [a, &c, command_line](Session* session) {
             a->experiment = experiment_of(c, a->words, "an experiment file or, with --resume, a run's folder");
             a->command_line = command_line;
@@ -327,8 +333,9 @@ void read_share(const std::string& text, StudyArguments& arguments) {
 Command declare_study(CommandLine& program, const std::vector<std::string>& command_line) {
   CLI::App& c = program.add(
       "study",
-      "Runs the trials of a study on groups of the ranks that mpirun or srun starts. Each trial is a run in "
-      "results/STUDY/TRIAL (configs/studies/README.md). Signals end it as they end train.");
+      "Runs the trials of a study, as many side by side as fit. Starts the ranks of each trial itself, with srun in a "
+      "Slurm job and with mpirun elsewhere. Each trial is a run in results/STUDY/TRIAL (configs/studies/README.md). "
+      "Signals end it as they end train.");
   const auto a = typed<StudyArguments>();
   add_operands(c, a->words, "STUDY.yaml [key.path=value ...]");
   CLI::Option* resume =
@@ -338,6 +345,14 @@ Command declare_study(CommandLine& program, const std::vector<std::string>& comm
        "--index", [a](const std::string& text) { read_share(text, *a); },
        "runs share K of N of the trials, as one job of an array")
       ->type_name("K/N");
+  c.add_option(
+       "--ranks", a->ranks,
+       "number of ranks that work at the same time [one for each task of the Slurm job, or for each GPU or core]")
+      ->type_name("N")
+      ->check(whole_number(1));
+  c.add_option("--launcher", a->launcher,
+               "how to start ranks: srun, mpirun or mpiexec and options of it, such as 'srun --mpi=pmix'")
+      ->type_name("COMMAND");
   add_list(c, "--preflight", a->preflight, "FILE,...", "measurements that say how long a step takes");
   c.add_flag(
        "--plan", a->plan_only,
@@ -346,12 +361,11 @@ Command declare_study(CommandLine& program, const std::vector<std::string>& comm
       ->excludes(resume);
   c.add_option("--device", a->device, "with --plan: plans for this GPU, which need not be here (ringtrain plan --help)")
       ->type_name("GPU");
-  return {&c, [a] { return a->plan_only; }, true,
-          [a, &c, command_line](Session* session) {
+  return {&c, one_process, false, [a, &c, command_line](Session* session) {
             a->command_line = command_line;
             a->threads = own_threads(session);
             a->study = experiment_of(c, a->words, "a study file");
-            return a->plan_only ? plan_study(*a) : study(*a, *session);
+            return a->plan_only ? plan_study(*a) : study(*a);
           }};
 }
 

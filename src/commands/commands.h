@@ -19,6 +19,9 @@ struct TrainArguments {
   ExperimentArguments experiment;
   bool resume = false;
   std::vector<std::string> command_line;  // for the records of the run
+  std::int64_t pause_after = 0;           // samples after which the run pauses, with a checkpoint; 0: it does not pause
+  std::string report;                     // file that gets how the run has ended (study/trial_report.h); empty: none
+  bool shares_node = false;  // other runs share the node, so the energy of the node is not that of this run
 };
 // Trains a model. All ranks of the job call it together.
 int train(const TrainArguments& arguments, Session& session);
@@ -112,12 +115,14 @@ struct StudyArguments {
   std::vector<std::string> command_line;  // for the records of the runs
   std::int64_t share = 0, shares = 0;     // the K and N of --index K/N; shares = 0: all trials
   std::vector<std::string> preflight;     // files of `bench step --json`, which say how long a step takes
-  int threads = 1;                        // per rank, if run.threads is 0
+  int threads = 1;                        // for the plan: per rank, if run.threads is 0
   std::string device;                     // as in PlanArguments
+  std::int64_t ranks = 0;                 // ranks that work at the same time; 0: all that there are
+  std::string launcher;                   // see TrialLauncher
 };
 // Checks every trial of a study and prints its plan. It runs in one process.
 int plan_study(const StudyArguments& arguments);
-// Runs the trials. All ranks of the job call it together.
-int study(const StudyArguments& arguments, Session& session);
+// Starts the trials and waits for their ends. It runs in one process.
+int study(const StudyArguments& arguments);
 
 }  // namespace ringtrain

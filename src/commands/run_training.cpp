@@ -62,7 +62,7 @@ PlannedRun agree_on_plan(const TrainingRequest& request, const TrainingData& dat
   PlannedRun planned;
   machine.agree_on_fusions([&] {
     planned.plan = make_run_plan(experiment, data.train, data.validation ? &*data.validation : nullptr,
-                                 request.group.size(), *machine.backend, from.micro_batch, from.branch);
+                                 request.session.size(), *machine.backend, from.micro_batch, from.branch);
     // Rank 0 makes the choices for the other stages of a pipeline, too.
     for (int stage = 1; machine.host->rank() == 0 && stage < planned.plan.stages(); ++stage)
       rank_memory(planned.plan, *machine.backend, stage);
@@ -110,9 +110,9 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
   r.build_flags = build_flags();
   r.command_line = start.request.command_line;
   r.versions = library_versions();
-  r.hosts = start.request.group.hosts();
+  r.hosts = start.request.session.hosts();
   r.launcher = start.request.session.launcher();
-  r.ranks = start.request.group.size();
+  r.ranks = start.request.session.size();
   r.threads = start.threads;
   r.cpu = processor_model();
   r.instruction_set = build_instruction_sets();
@@ -139,7 +139,7 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
 }
 
 bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start) {
-  const bool same_ranks = checkpoint.number("ranks") == start.request.group.size();
+  const bool same_ranks = checkpoint.number("ranks") == start.request.session.size();
   return (same_ranks || has_fixed_order(start.planned.plan.experiment)) &&
          checkpoint.number("threads") == start.threads && checkpoint.text("machine") == start.machine.identity();
 }
@@ -313,8 +313,7 @@ void log_summary(const TrainingRun& run) {
 }
 
 // Returns the command that continues a stopped run.
-std::string continuation(const TrainingRequest& request, const std::string& run_dir) {
-  if (request.folder != nullptr) return "the study that it is a trial of, with --resume";
+std::string continuation(const std::string& run_dir) {
   return shell_command({"ringtrain", "train", run_dir, "--resume"});
 }
 
@@ -337,8 +336,7 @@ void record_outcome(TrainingRun& run, int code, const std::string& run_dir, cons
 
 // Prints how the run ended. `why` says why the run ended by itself. It is "" if the run did not end by itself, if it
 // has simply done all its steps, or if an earlier start has already recorded the end.
-void say_outcome(TrainingRun& run, int code, const std::string& why, const std::string& run_dir,
-                 const TrainingRequest& request) {
+void say_outcome(TrainingRun& run, int code, const std::string& why, const std::string& run_dir) {
   const RunProgress& p = run.progress();
   if (requested_signal() != 0 && code == exit_checkpointed)
     log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
@@ -352,7 +350,7 @@ void say_outcome(TrainingRun& run, int code, const std::string& why, const std::
   if (p.dropped > 0) log_info(p.dropped, " gradients came too late and were dropped");
   if (const auto noise = run.noise_summary()) write_info_line(describe(*noise));
   log_info("run folder: ", run_dir);
-  if (code == exit_checkpointed) log_info("continue with: ", continuation(request, run_dir));
+  if (code == exit_checkpointed) log_info("continue with: ", continuation(run_dir));
 }
 
 // Removes the files of a start that failed before the run began, so that the next try finds no folder.
@@ -376,14 +374,14 @@ std::int64_t measured_split(const Experiment& experiment, const TrainingData& da
 
 // ---- The phases ----------------------------------------------------------------------------------------------------
 
-class GroupTraining {
+class JobTraining {
  public:
-  explicit GroupTraining(const TrainingRequest& request)
+  explicit JobTraining(const TrainingRequest& request)
       : request_(request),
-        root_(request.group.rank() == 0),
+        root_(request.session.rank() == 0),
         threads_(thread_count(request.experiment, request.session)),
-        watchdog_(request.group, request.experiment.communication.timeout_seconds) {
-    machine_.host = make_host_communicator(request.experiment, request.group);
+        watchdog_(request.session.job(), request.experiment.communication.timeout_seconds) {
+    machine_.host = make_host_communicator(request.experiment, request.session.job());
   }
 
   void prepare();
@@ -393,14 +391,13 @@ class GroupTraining {
 
  private:
   EnergyMeter* energy() { return energy_ ? &*energy_ : nullptr; }
-  const std::string& run_dir() const { return folder_ != nullptr ? folder_->path() : no_folder_; }
+  const std::string& run_dir() const { return folder_ ? folder_->path() : no_folder_; }
 
   const TrainingRequest& request_;
   const bool root_;
   const int threads_;
   const std::string no_folder_;
-  std::optional<RunFolder> own_folder_;
-  const RunFolder* folder_ = nullptr;  // on rank 0
+  std::optional<RunFolder> folder_;  // on rank 0
   Watchdog watchdog_;
   Machine machine_;
   ResumePoint from_;
@@ -413,64 +410,62 @@ class GroupTraining {
 
 // Reads everything and makes the plan. Rank 0 locks the folder of an earlier run before it reads anything there,
 // because a job that has not ended yet may still write.
-void GroupTraining::prepare() {
+void JobTraining::prepare() {
   const Experiment& experiment = request_.experiment;
-  const TrainingData data = request_.data(*machine_.host);
-  folder_ = request_.folder;
-  if (root_ && request_.resume && folder_ == nullptr)
-    folder_ = &own_folder_.emplace(
-        request_.resumed_folder.empty() ? run_folder_path(experiment, true) : request_.resumed_folder, true);
+  const TrainingData data = shared_data(experiment, *machine_.host);
+  if (root_ && request_.resume)
+    folder_.emplace(request_.resumed_folder.empty() ? run_folder_path(experiment, true) : request_.resumed_folder,
+                    true);
   from_ = shared_resume_point(experiment, request_.resume, run_dir(), *machine_.host, watchdog_);
 
-  complete_machine(machine_, experiment, request_.group, threads_, from_.choices, request_.devices);
+  complete_machine(machine_, experiment, request_.session.job(), threads_, from_.choices);
   machine_.take_choices(from_.checkpoint ? from_.checkpoint->text("fusions") : "", from_.choices);
   if (experiment.batch.micro == 0 && from_.micro_batch == 0 && machine_.stages)
-    from_.micro_batch = measured_split(experiment, data, machine_, request_.group);
+    from_.micro_batch = measured_split(experiment, data, machine_, request_.session.job());
   planned_ = agree_on_plan(request_, data, machine_, from_);
   progress_ = from_.progress;
-  log_job(request_.group, request_.session.launcher(), machine_.gpu);
+  log_job(request_.session.job(), request_.session.launcher(), machine_.gpu);
 }
 
-void GroupTraining::open() {
-  if (root_ && folder_ == nullptr) folder_ = &own_folder_.emplace(run_folder_path(request_.experiment, false), false);
-  // The energy counters belong to the whole node. They would include the energy of other trials on the node.
-  if (root_ && request_.group.node_size() == request_.session.node_size()) energy_.emplace();
+void JobTraining::open() {
+  if (root_ && !folder_) folder_.emplace(run_folder_path(request_.experiment, false), false);
+  // The energy counters belong to the whole node. They would include the energy of other runs.
+  if (root_ && !request_.shares_node) energy_.emplace();
   LaterRecords later = LaterRecords::drop;
   const bool recorded = root_ && !is_done(planned_, progress_, run_dir());
   if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_, recorded);
   is_recorded_ = recorded;
   run_ = std::make_unique<TrainingRun>(planned_.plan, std::move(from_), run_dir(), machine_, threads_, later, watchdog_,
-                                       request_.group);
+                                       request_.session.job());
   machine_.host->barrier();  // the run has started when every rank has its memory and weights
   if (!root_) return;
   if (recorded) write_experiment(run_dir(), planned_.plan.experiment, progress_.position.step);
-  if (own_folder_) own_folder_->become_latest();
+  folder_->become_latest();
 }
 
-int GroupTraining::train() {
+int JobTraining::train() {
   run_->pause_after(request_.pause_samples);
   if (planned_.replay_end) {
     if (root_)
       log_info("the recorded order of arrival ends after step ", *planned_.replay_end, ": the run stops there");
     run_->stop_after(*planned_.replay_end);
   }
-  if (folder_ != nullptr) run_->before_saving([this] { folder_->keep_lock(); });
+  if (folder_) run_->before_saving([this] { folder_->keep_lock(); });
   int code = run_->run();
   if (code == 0 && run_->paused()) code = training_paused;
   const RankFigures figures{run_->rank_times(), run_->rank_bytes()};
   const StopConfig& stop = request_.experiment.stop;
   if (is_recorded_) record_outcome(*run_, code, run_dir(), stop, energy(), figures);
-  if (root_)
-    say_outcome(*run_, code, code == 0 && is_recorded_ ? describe_end(run_->end(), stop) : "", run_dir(), request_);
+  if (root_) say_outcome(*run_, code, code == 0 && is_recorded_ ? describe_end(run_->end(), stop) : "", run_dir());
   machine_.host->barrier();
   return code;
 }
 
-void GroupTraining::fail(const std::exception& error) {
+void JobTraining::fail(const std::exception& error) {
   machine_.communicator().abort(error.what());
   if (machine_.stages) machine_.stages->abort(error.what());
   if (run_) progress_ = run_->progress();
-  if (own_folder_ && !run_ && !request_.resume)
+  if (folder_ && !run_ && !request_.resume)
     remove_folder(run_dir());
   else if (is_recorded_)
     record_failure(run_dir(), error, progress_, energy());
@@ -479,7 +474,7 @@ void GroupTraining::fail(const std::exception& error) {
 }  // namespace
 
 int run_training(const TrainingRequest& request) {
-  GroupTraining training(request);
+  JobTraining training(request);
   try {
     training.prepare();
     training.open();

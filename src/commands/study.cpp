@@ -1,4 +1,4 @@
-// `ringtrain study` begins a job that works on a study. Rank 0 reads and checks everything and sends it to the others.
+// `ringtrain study` begins a job that works on a study: it reads and checks everything, and then starts the trials.
 #include <time.h>
 #include <unistd.h>
 
@@ -6,33 +6,43 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
-#include <numeric>
 #include <optional>
 
 #include "base/error.h"
-#include "base/files.h"
-#include "base/fnv.h"
 #include "base/log.h"
+#include "base/signals.h"
+#include "base/table.h"
 #include "base/version.h"
 #include "checkpoint/kept.h"
+#include "cluster/slurm_job.h"
 #include "commands/planned_trials.h"
 #include "commands/study_job.h"
 #include "config/branch.h"
 #include "config/yaml_document.h"
-#include "run/start.h"
 #include "study/search.h"
 
 namespace ringtrain {
 namespace {
 
-void check_ranks(const std::vector<PlannedTrial>& planned, const StudyWork& work, const Session& session) {
+void check_ranks(const std::vector<PlannedTrial>& planned, const StudyWork& work, int ranks) {
   for (std::size_t i = 0; i < planned.size(); ++i) {
     const Trial& trial = *planned[i].trial;
-    if (trial.ranks <= session.size() || work.trials[work.queue[i].place].is_over()) continue;
-    throw Error(cat("trial ", trial.name, " needs ", trial.ranks, " ranks, and this job has ", session.size()),
-                cat("start the study on ", trial.ranks, " ranks or more (mpirun -n ", trial.ranks,
-                    "), or change ranks_per_trial"));
+    if (trial.ranks <= ranks || work.trials[work.queue[i].place].is_over()) continue;
+    throw Error(
+        cat("trial ", trial.name, " needs ", trial.ranks, " ranks, and this study has ", ranks),
+        cat("give it more: ", slurm_job().in_slurm() ? "ask Slurm for more tasks" : cat("--ranks ", trial.ranks),
+            ", or change ranks_per_trial"));
   }
+}
+
+// The ranks of a trial are an MPI job of their own, which a rank of another job cannot start.
+void check_single_process() {
+  const std::string launcher = launcher_name();
+  if (launcher == "none") return;
+  throw Error(cat("this study was started by ", launcher, ", but it starts the ranks of its trials itself"),
+              launcher.starts_with("srun")
+                  ? "start it as one process in the job's script: ringtrain study FILE uses the tasks of the job"
+                  : cat("start it as one process: ringtrain study FILE --ranks ", launched_tasks()));
 }
 
 // Returns the expected seconds of each trial. Unknown times are estimated in proportion to samples x parameters /
@@ -91,15 +101,21 @@ std::vector<PlannedTrial> plan_ready(const Study& study, const Trials& trials, c
   return all;
 }
 
-void name_job(StudyWork& work, const Session& session) {
+std::string name_of_job() {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
-  work.job = cat(session.host(), "-", ::getpid(), "-", now.tv_sec, "-", now.tv_nsec / 1000);
-  work.number = static_cast<std::uint32_t>(fnv1a(work.job));
+  return cat(host, "-", ::getpid(), "-", now.tv_sec, "-", now.tv_nsec / 1000);
 }
 
-// Prepares the work of the job, on rank 0.
-StudyWork prepare(const StudyArguments& arguments, const Session& session) {
+struct Prepared {
+  StudyWork work;
+  TrialLauncher launcher;
+};
+
+// Prepares the work of the job, and the ranks that do it.
+Prepared prepare(const StudyArguments& arguments) {
   const Study study = read_study(arguments.study.path, arguments.study.overrides);
   std::vector<Preflight> preflight;
   for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
@@ -108,6 +124,7 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
 
   StudyWork work;
   work.folder = study_folder(study);
+  work.job = name_of_job();
   work.facts = {study.name, study.experiment, study.path, read_yaml_text(study.path, "study"), build_commit()};
   for (const Trial& trial : trials.list) work.points.push_back(trial.point);
   if (study.search == Search::halving) {
@@ -124,13 +141,16 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
     if (is_branch(e) && !work.trials[place].is_over()) source_checkpoint(e.branch.from);  // throws if it is missing
   }
 
-  TrialPlanner planner = make_planner(trials, session.available_threads(), arguments.device);
+  const bool uses_gpus = std::ranges::any_of(
+      taken, [&](std::size_t place) { return trials.list[place].experiment.machine.device != "cpu"; });
+  TrialLauncher launcher(arguments.launcher, arguments.ranks, uses_gpus);
+  TrialPlanner planner = make_planner(trials, launcher.threads(), arguments.device);
   // Finished trials need no data. Trials whose data cannot be read fail, but do not disturb the others.
   std::vector<std::size_t> unfinished;
   std::ranges::copy_if(taken, std::back_inserter(unfinished),
                        [&](std::size_t place) { return !work.trials[place].is_over(); });
   const auto read = [&](const Experiment&, const std::string& prefix, std::int64_t) {
-    planner.give(work.indices.emplace(prefix, read_dataset_index(prefix)).first->second);
+    planner.give(read_dataset_index(prefix));
   };
   const std::vector<std::size_t> ready = places_with_data(study, trials, unfinished, read);
   std::vector<PlannedTrial> planned = plan_ready(study, trials, taken, ready, planner);
@@ -140,30 +160,28 @@ StudyWork prepare(const StudyArguments& arguments, const Session& session) {
   const std::vector<double> expected = expected_seconds(planned, work.knows_seconds);
   for (std::size_t i = 0; i < taken.size(); ++i)
     work.queue.push_back({taken[i], to_yaml(experiment_in(work.folder, *planned[i].trial)), expected[i]});
-  work.asks_for_gpus =
-      std::ranges::any_of(planned, [](const PlannedTrial& p) { return p.trial->experiment.machine.device != "cpu"; });
-  check_ranks(planned, work, session);
-  std::ranges::stable_sort(work.queue, std::ranges::greater(), &QueuedTrial::seconds);
-  name_job(work, session);
+  check_ranks(planned, work, launcher.slots().count());
+  std::ranges::stable_sort(work.queue, std::ranges::greater(),
+                           [&](const QueuedTrial& q) { return std::pair(work.trials[q.place].ranks, q.seconds); });
   std::error_code code;
   std::filesystem::create_directories(work.folder, code);
   if (code)
     throw Error(
         cat(work.folder, ": cannot make the study's folder: ", code.message()),
         "results/ is made in the working directory: start the study where a folder of that name can be written to");
-  return work;
+  return {std::move(work), std::move(launcher)};
 }
 
 }  // namespace
 
-int study(const StudyArguments& arguments, Session& session) {
-  const std::unique_ptr<Communicator> start = make_mpi_communicator(session.job(), 1 << 16);
-  std::string text;
-  if (session.rank() == 0) text = prepare(arguments, session).serialize();
-  StudyWork work = StudyWork::deserialize(broadcast_string(*start, std::move(text), 0));
-  log_job(session.job(), session.launcher(), "");
-  log_info("study ", work.facts.name, ": ", work.queue.size(), " of ", work.trials.size(), " trials, ", work.folder);
-  return StudyJob(session, std::move(work), arguments.command_line).run();
+int study(const StudyArguments& arguments) {
+  check_single_process();
+  catch_signals();
+  Prepared prepared = prepare(arguments);
+  if (const SlurmJob job = slurm_job(); job.in_slurm()) log_info(describe(job, "none"));
+  log_info("study ", prepared.work.facts.name, ": ", prepared.work.queue.size(), " of ", prepared.work.trials.size(),
+           " trials on ", counted(prepared.launcher.slots().count(), "rank"), ", ", prepared.work.folder);
+  return StudyJob(std::move(prepared.work), std::move(prepared.launcher), arguments.command_line).run();
 }
 
 }  // namespace ringtrain

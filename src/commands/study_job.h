@@ -1,4 +1,5 @@
-// A job that works on a study. Its ranks form groups, and each group runs one trial after the other.
+// A job that works on a study. It starts each trial as `ringtrain train` on ranks of its own, as many side by side as
+// fit.
 #pragma once
 
 #include <memory>
@@ -6,29 +7,25 @@
 #include <string>
 #include <vector>
 
-#include "cluster/device_choice.h"
-#include "cluster/roster.h"
-#include "cluster/session.h"
+#include "commands/study_progress.h"
 #include "run/folder.h"
 #include "study/search_course.h"
 #include "study/study_work.h"
+#include "study/trial_launcher.h"
+#include "study/trial_report.h"
 
 namespace ringtrain {
 
-// The job splits its ranks into groups of the largest number of ranks that a trial needs. Ranks that are left over are
-// split into groups of the next smaller number, and so are groups that find no more trials of their size. Rank 0 of a
-// group takes the first trial in the queue whose folder it can lock. No process assigns trials. Therefore several jobs
-// can work on one study, and no group depends on ranks of other groups.
+// Whenever slots become free, the job takes the first trial of its queue that fits and whose folder it can lock. The
+// lock lets several jobs work on one study. A trial that crashes or is killed ends alone, because no process of another
+// trial belongs to its MPI job.
 class StudyJob {
  public:
-  // Collective over the job. `work` is the same on all ranks.
-  StudyJob(const Session& session, StudyWork work, std::vector<std::string> command_line);
-
+  StudyJob(StudyWork work, TrialLauncher launcher, std::vector<std::string> command_line);
   ~StudyJob();
 
-  // Runs the trials. Returns the exit code: 85 if the job was asked to stop before all trials had ended, otherwise 1 if
-  // a trial of the queue has failed or could not be run, otherwise 0. Collective over the job. If a rank of the job has
-  // died, the function ends the process instead of returning.
+  // Runs the trials. Returns the exit code: 85 if the job or a trial was asked to stop before all trials had ended,
+  // otherwise 1 if a trial of the queue has failed or could not be run, otherwise 0.
   int run();
 
  private:
@@ -36,41 +33,38 @@ class StudyJob {
     std::size_t queued = 0;  // place in the queue
     std::int64_t pause = 0;  // samples after which the trial pauses, at the end of a rung; 0: it does not pause
     TrialRecord record;
-    std::unique_ptr<RunFolder> folder;
-    bool resume = false;
+    std::vector<std::size_t> slots;
+    std::unique_ptr<RunFolder> folder;  // the lock
+    std::unique_ptr<ChildProcess> process;
+    double told_to_stop = 0;  // time of the last signal to it, by now_seconds(); 0: none
   };
 
-  void work_in_groups(const RankGroup& ranks, std::size_t size);
-  bool work_off(const RankGroup& group);
   bool is_over(const TrialRecord& record, std::size_t place) const;
-  bool is_running_here(const TrialRecord& record) const;
-  std::optional<Taken> take(std::int64_t ranks);
+  std::optional<Taken> take();
+  bool claim(Taken& taken);
   TrialStanding standing(const TrialRecord& record, std::size_t place) const;
   void follow_search();
   void leave_behind();
+  void start_trials();
   void begin(Taken& taken);
-  std::string train(const RankGroup& ranks, const QueuedTrial& trial, const std::string& folder, bool resume,
-                    const RunFolder* locked, std::int64_t pause);
-  void conclude(Taken& taken, const std::vector<std::string>& said);
+  bool conclude_ended();
+  TrialReport report_of_run(const Taken& taken, int code) const;
+  void conclude(Taken& taken, const TrialReport& report);
+  void pass_signal_on();
   void give_up(std::size_t queued, const std::exception& error);
-  void bury_dead();
   void write_study();
-  void watch_ranks_of(const RankGroup& group) const;
-  int exit_code(bool stopped) const;
+  int exit_code() const;
   void say_how_it_ended(int code);
-  bool wait_for_all();
-  [[noreturn]] void leave_without_the_dead();
 
-  const Session& session_;
   const StudyWork work_;
+  TrialLauncher launcher_;
   const std::vector<std::string> command_line_;
   StudyRecord record_;
-  Roster roster_;
-  std::optional<NodeDevices> devices_;
   std::optional<SearchCourse> search_;  // the course of search: halving; nothing with search: all
-  std::vector<char> over_;              // by place in the queue: whether the trial is over, as far as this rank knows
-  std::vector<std::string> troubles_;   // reasons why this rank could not work on a trial
-  std::unique_ptr<class StudyPulse> pulse_;
+  std::vector<char> over_;              // by place in the queue: whether the trial is over, as far as this job knows
+  std::vector<std::string> troubles_;   // reasons why this job could not work on a trial
+  StudyProgress progress_;
+  std::vector<Taken> running_;
 };
 
 }  // namespace ringtrain

@@ -11,8 +11,8 @@ StageRanks::StageRanks(const RankGroup& group, int stages, std::size_t chunk_byt
       stages_(stages),
       replica_(group.rank() / stages),
       replicas_(group.size() / stages),
-      over_replicas_(make_mpi_communicator(*group.part(stage_), chunk_bytes, 0x7fffffff, choice)),
-      over_stages_(make_mpi_communicator(*group.part(replica_), chunk_bytes, 0x7fffffff, choice)),
+      over_replicas_(make_mpi_communicator(*group.split(stage_), chunk_bytes, 0x7fffffff, choice)),
+      over_stages_(make_mpi_communicator(*group.split(replica_), chunk_bytes, 0x7fffffff, choice)),
       links_(make_links(group)) {
   if (devices.sums && replicas_ > 1) device_sums_ = devices.sums(*over_replicas_);
   if (!devices.links) return;
@@ -22,19 +22,17 @@ StageRanks::StageRanks(const RankGroup& group, int stages, std::size_t chunk_byt
     lanes.push_back({before, after, activations});
     lanes.push_back({after, before, gradients});
   }
-  crossings_ = devices.links(*links_, group.rank(), std::move(lanes), [this] { over_stages_->poll(); });
+  crossings_ = devices.links(*links_, group.rank(), std::move(lanes));
 }
 
 void StageRanks::poll() {
   crossings().poll();
   over_replicas().poll();
-  over_stages_->poll();
 }
 
 void StageRanks::abort(const std::string& why) {
   if (crossings_) crossings_->abort(why);
   over_replicas().abort(why);
-  over_stages_->abort(why);
 }
 
 UpdateShare StageRanks::share() {

@@ -19,9 +19,8 @@ struct StageDevices {
   // Makes the communicator that sums a device's vectors over the ranks of `host`. Collective over those ranks.
   std::function<std::unique_ptr<DeviceCommunicator>(Communicator& host)> sums;
   // Makes links between devices. `rank` is this rank's number in the group of `host`. `lanes` are all its lanes; those
-  // with the previous stage come first. `poll` throws if a rank of the pipeline has failed. Collective.
-  std::function<std::unique_ptr<Links>(Links& host, int rank, std::vector<Lane> lanes, std::function<void()> poll)>
-      links;
+  // with the previous stage come first. Collective.
+  std::function<std::unique_ptr<Links>(Links& host, int rank, std::vector<Lane> lanes)> links;
 };
 
 class StageRanks {
@@ -48,7 +47,7 @@ class StageRanks {
   Links& links() { return *links_; }                                // between all ranks of the group, in host memory
   // Links for activations and gradients that cross the cuts. They connect devices if the ranks compute on devices.
   Links& crossings() { return crossings_ ? *crossings_ : *links_; }
-  void poll();  // call it while the host waits for a device; throws the error of a failed rank
+  void poll();  // call it while the host waits for a device; throws the error of NCCL
   void abort(const std::string& why);
   // Every rank updates all weights of its stage. Norms are taken over the whole model.
   UpdateShare share();

@@ -25,7 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* lock_name = ".lock";
+constexpr const char* run_lock = ".lock";
+constexpr const char* trial_lock = ".trial.lock";  // of the study that works on a trial
 constexpr const char* probe_name = ".probe";
 // Lustre and NFS release the locks of a lost node after about one and a half minutes.
 constexpr int kLockWaitSeconds = 150;
@@ -49,14 +50,15 @@ std::string read_lock_text(int lock) {
   return result;
 }
 
-// Returns whether the folder contains nothing but the lock file, the probe file of a killed process, and files of NFS.
-// NFS keeps a removed file under another name while a process has it open.
+// Returns whether the folder contains nothing but lock files, the probe file of a killed process, the files of a study
+// about its trial, and files of NFS. NFS keeps a removed file under another name while a process has it open.
 bool is_empty(const std::string& path) {
+  const std::string_view known[] = {
+      run_lock, trial_lock, probe_name, trial_file_name, trial_experiment_name, trial_log_name, trial_report_name};
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    const std::string name = entry.path().filename().string();
-    if (name != lock_name && name != probe_name && name != probe_name + std::string(".tmp") &&
-        !name.starts_with(".nfs"))
-      return false;
+    std::string name = entry.path().filename().string();
+    if (name.ends_with(".tmp")) name.resize(name.size() - 4);
+    if (std::ranges::count(known, name) == 0 && !name.starts_with(".nfs")) return false;
   }
   return true;
 }
@@ -104,9 +106,9 @@ class FolderInUse : public Error {
   using Error::Error;
 };
 
-[[noreturn]] void refuse(const std::string& path, const std::string& owner) {
+[[noreturn]] void refuse(const std::string& path, const std::string& owner, const char* name) {
   throw FolderInUse(cat(path, ": another job works in this run folder (", owner.empty() ? "unknown" : owner, ")"),
-                    cat("wait for its end or stop it; if it is surely gone, remove ", path, "/", lock_name));
+                    cat("wait for its end or stop it; if it is surely gone, remove ", path, "/", name));
 }
 
 // Returns whether an earlier start of this Slurm job wrote the lock. That start has ended, because Slurm starts a
@@ -131,8 +133,8 @@ int lock_file(int lock, const std::string& owner) {
   }
 }
 
-int take_lock(const std::string& path) {
-  const std::string file = cat(path, "/", lock_name);
+int take_lock(const std::string& path, const char* name) {
+  const std::string file = cat(path, "/", name);
   const int lock = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock < 0) fail(path, "cannot write in the run folder", errno);
   const std::string owner = read_lock_text(lock);
@@ -140,7 +142,7 @@ int take_lock(const std::string& path) {
   // File systems without locks (some Lustre and NFS mounts) return ENOSYS, ENOLCK or EOPNOTSUPP. Then the text decides.
   if (lacking != 0 && (lacking == EWOULDBLOCK || !lock_owner_is_gone(owner))) {
     ::close(lock);
-    refuse(path, owner);
+    refuse(path, owner, name);
   }
   const SlurmJob job = slurm_job();
   const std::string text = cat(this_host(), " pid ", ::getpid(),
@@ -151,6 +153,13 @@ int take_lock(const std::string& path) {
     fail(path, "cannot write in the run folder", reason);
   }
   return lock;
+}
+
+// The lock file is not removed. Otherwise a third process could lock a new file while a second process waits for the
+// old one.
+void release_lock(int lock) {
+  [[maybe_unused]] const int truncated = ::ftruncate(lock, 0);
+  ::close(lock);
 }
 
 // Writes a test file. Thus the user learns before step 0, and not at the first checkpoint, that the folder cannot be
@@ -173,7 +182,7 @@ std::string stated_folder(const Experiment& experiment) {
 void remove_unless_used(const std::string& path) {
   std::error_code ignored;
   if (!is_empty(path)) return;
-  fs::remove(fs::path(path) / lock_name, ignored);
+  fs::remove(fs::path(path) / run_lock, ignored);
   fs::remove(path, ignored);
 }
 
@@ -272,7 +281,9 @@ RunFolder::RunFolder(const std::string& path, bool resume)
 
 std::unique_ptr<RunFolder> RunFolder::claim(const std::string& path) {
   try {
-    return std::unique_ptr<RunFolder>(new RunFolder(path, Contents::of_either));
+    std::unique_ptr<RunFolder> folder(new RunFolder(path, Contents::of_a_trial));
+    release_lock(take_lock(path, run_lock));  // ranks of a study that was killed may still write a checkpoint
+    return folder;
   } catch (const FolderInUse&) {
     return nullptr;
   }
@@ -284,19 +295,20 @@ std::unique_ptr<RunFolder> RunFolder::claim_where(const std::string& path, const
   return folder && look() ? std::move(folder) : nullptr;
 }
 
-RunFolder::RunFolder(const std::string& path, Contents contents) : path_(path) {
+RunFolder::RunFolder(const std::string& path, Contents contents)
+    : path_(path), lock_name_(contents == Contents::of_a_trial ? trial_lock : run_lock) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   const bool resume = contents != Contents::of_a_new_run;
   // Nothing is checked for a trial, because another process of the study may be writing its first files.
   const auto check = [&] {
-    if (contents != Contents::of_either) check_contents(path_, resume);
+    if (contents != Contents::of_a_trial) check_contents(path_, resume);
   };
   check();
   make_folder(path_);
-  lock_ = take_lock(path_);
+  lock_ = take_lock(path_, lock_name_);
   try {
     check();  // checked again: another job may have used the folder before this one got the lock
-    probe(path_);
+    if (contents != Contents::of_a_trial) probe(path_);  // the trial's run does it
   } catch (...) {
     if (!resume) remove_unless_used(path_);
     ::close(lock_);
@@ -308,17 +320,18 @@ void RunFolder::keep_lock() const {
   struct stat now {
   }, own{};
   if (::fstat(lock_, &own) != 0) return;  // the file system cannot say which file the lock is on
-  if (::stat(cat(path_, "/", lock_name).c_str(), &now) == 0) {
+  if (::stat(cat(path_, "/", lock_name_).c_str(), &now) == 0) {
     if (now.st_ino == own.st_ino && now.st_dev == own.st_dev) return;
   } else if (errno != ENOENT) {
     return;
   }
-  const int again = take_lock(path_);
+  const int again = take_lock(path_, lock_name_);
   ::close(std::exchange(lock_, again));
-  log_warning(path_, "/", lock_name, ": the lock was removed while this run works in the folder; it is locked again");
+  log_warning(path_, "/", lock_name_, ": the lock was removed while this run works in the folder; it is locked again");
 }
 
 void RunFolder::become_latest() const {
+  if (fs::exists(fs::path(path_) / trial_file_name)) return;
   const fs::path folder = fs::path(path_).lexically_normal();
   const fs::path name_folder = folder.parent_path();
   if (folder.is_absolute() || name_folder.parent_path() != "results") return;
@@ -333,10 +346,7 @@ void RunFolder::become_latest() const {
 }
 
 RunFolder::~RunFolder() {
-  // The lock file is not removed. Otherwise a third process could lock a new file while a second process waits for the
-  // old one.
-  [[maybe_unused]] const int truncated = ::ftruncate(lock_, 0);
-  ::close(lock_);
+  release_lock(lock_);
 }
 
 bool lock_owner_is_gone(const std::string& text) {

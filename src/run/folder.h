@@ -47,8 +47,9 @@ RunSource source_of_run(ExperimentArguments source, bool resume);
 class RunFolder {
  public:
   RunFolder(const std::string& path, bool resume);
-  // Returns the folder of a study's trial. It is made if it is missing, and an earlier start may have used it. Null if
-  // another process has the lock.
+  // Returns the folder of a study's trial, for the study. It is made if it is missing, and an earlier start may have
+  // used it. The study has a lock of its own, <folder>/.trial.lock; the trial's run locks the folder as any run does.
+  // Null if another study works on the trial, or a run in its folder.
   static std::unique_ptr<RunFolder> claim(const std::string& path);
   // Claims the folder as claim() does, but only if `look` returns true both before and after the lock is taken. Another
   // process may have used the folder in between. Returns null if `look` returns false.
@@ -60,19 +61,26 @@ class RunFolder {
   // Call this before writing anything that could destroy another job's work. If the lock file was removed, it is made
   // and locked again, with a warning. Throws Error if another process has taken the folder since.
   void keep_lock() const;
-  // Points the relative link results/<name>/latest to this folder, if the folder's path is results/<name>/<id>. Call it
-  // only after the run has really started. If a start fails, the link must still point to the previous run.
+  // Points the relative link results/<name>/latest to this folder, if the folder's path is results/<name>/<id> and it
+  // is no trial's folder. Call it only after the run has really started. If a start fails, the link must still point to
+  // the previous run.
   void become_latest() const;
 
  private:
-  enum class Contents { of_a_new_run, of_a_run, of_either };
+  enum class Contents { of_a_new_run, of_a_run, of_a_trial };
   RunFolder(const std::string& path, Contents contents);
   std::string path_;
+  const char* lock_name_;
   mutable int lock_ = -1;  // keep_lock() may have to open it again
 };
 
-// The file in a trial's folder with the state of the trial (study/trial_record.h), in addition to the files of a run.
+// A study's files in a trial's folder, in addition to the files of a run: the state of the trial
+// (study/trial_record.h), the experiment that the run gets, what its ranks have printed, and how the run has ended
+// (study/trial_report.h).
 inline constexpr const char* trial_file_name = "trial.json";
+inline constexpr const char* trial_experiment_name = "trial.yaml";
+inline constexpr const char* trial_log_name = "log.txt";
+inline constexpr const char* trial_report_name = ".report.json";
 
 // Returns whether the process that wrote the text of a lock file has ended. The text is "host pid 1234", with "job 4711
 // restart 0" under Slurm. The process must be on this host, or belong to an earlier start of this requeued job.

@@ -155,14 +155,11 @@ std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const
   StageDevices devices;
   if (device != nullptr) {
     devices.sums = [&](Communicator& host) { return make_sums(experiment, *device, host, kept); };
-    devices.links = [&](Links& host, int rank, std::vector<Lane> lanes, std::function<void()> poll) {
+    devices.links = [&](Links& host, int rank, std::vector<Lane> lanes) {
       const CommunicationConfig& c = experiment.communication;
       if (c.library == "mpi") return make_staged_links(*device, host);
       return make_nccl_links([]() -> const NcclApi& { return nccl_api(); }, *device, host,
-                             {.rank = rank,
-                              .lanes = std::move(lanes),
-                              .timeout_seconds = 0.8 * c.timeout_seconds,
-                              .poll = std::move(poll)});
+                             {.rank = rank, .lanes = std::move(lanes), .timeout_seconds = 0.8 * c.timeout_seconds});
     };
   }
   return std::make_unique<StageRanks>(group, static_cast<int>(stages),
@@ -197,7 +194,7 @@ std::unique_ptr<Backend> make_host_backend(const Experiment& experiment, int thr
 }
 
 void complete_machine(Machine& m, const Experiment& experiment, const RankGroup& group, int threads,
-                      const RunChoices& kept, const NodeDevices* node) {
+                      const RunChoices& kept) {
   const CommunicationConfig& c = experiment.communication;
   const std::vector<std::string> visible =
       experiment.machine.device == "cpu" ? std::vector<std::string>() : cuda::visible_uuids();
@@ -218,7 +215,7 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
     return;
   }
 
-  const int ordinal = node != nullptr ? choose_device(*node, may_share) : choose_device(group, visible, may_share);
+  const int ordinal = choose_device(group, visible, may_share);
   m.gpu = visible[static_cast<std::size_t>(ordinal)].substr(0, kUuidShown);
   m.plan_cache = experiment.machine.plan_cache.empty() ? default_plan_cache() : experiment.machine.plan_cache;
   m.device = cuda::make_runtime_device(ordinal, m.plan_cache);

@@ -57,13 +57,11 @@ struct Machine {
 // Collective over the group. Throws Error with a hint if the experiment needs a GPU and there is none, or if there are
 // more ranks than GPUs.
 Machine make_machine(const Experiment& experiment, const RankGroup& group, int threads);
-// make_host_communicator() and complete_machine() are the two parts of make_machine(), for a group that may fail alone.
-// If the second part fails, the communicator of the first part can still tell the other ranks. `kept` are the choices
-// of the run that is resumed. If the group has only some of the job's ranks on this node, `node` lists the GPUs that
-// each rank of the node sees. If `node` is null, the group's ranks divide the GPUs among themselves.
+// make_host_communicator() and complete_machine() are the two parts of make_machine(), for a run that is resumed: its
+// choices, `kept`, are read between them. The group's ranks divide the GPUs of their node among themselves.
 std::unique_ptr<Communicator> make_host_communicator(const Experiment& experiment, const RankGroup& group);
 void complete_machine(Machine& machine, const Experiment& experiment, const RankGroup& group, int threads,
-                      const RunChoices& kept = {}, const NodeDevices* node = nullptr);
+                      const RunChoices& kept = {});
 // Collective. Returns the stages of the experiment's pipeline. Returns null if it has none, or if its stages do not
 // divide the group (make_run_plan() then throws Error). `device` is this rank's device; null: the CPU computes.
 std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group,

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/log_file.h"
+#include "base/log.h"
 #include "base/table.h"
 
 namespace ringtrain {
@@ -100,7 +100,7 @@ std::string progress_line(const StepRecord& record, std::int64_t total_steps, co
 }
 
 int terminal_width() {
-  if (has_log_file() || ::isatty(STDOUT_FILENO) == 0) return 0;
+  if (::isatty(STDOUT_FILENO) == 0) return 0;
   const char* kind = std::getenv("TERM");
   if (kind != nullptr && std::strcmp(kind, "dumb") == 0) return 0;
   winsize size{};
@@ -118,13 +118,13 @@ ProgressDisplay::~ProgressDisplay() {
 
 void ProgressDisplay::finish() {
   if (bar_shown_ || !last_shown_) draw(last_);
-  if (bar_shown_) write_log_text("\n");
+  if (bar_shown_) write_out("\n");
   bar_shown_ = false;
 }
 
 void ProgressDisplay::make_room() {
   if (!bar_shown_) return;
-  write_log_text("\r\033[K");
+  write_out("\r\033[K");
   bar_shown_ = false;
   last_shown_ = false;
   drawn_at_ = 0;
@@ -147,24 +147,24 @@ void ProgressDisplay::step(const StepRecord& record, std::int64_t new_samples) {
 
 void ProgressDisplay::line(const std::string& text) {
   if (!bar_shown_) {
-    write_log_text(text + "\n");
+    write_out(text + "\n");
     return;
   }
-  write_log_text("\r\033[K" + text + "\n");
+  write_out("\r\033[K" + text + "\n");
   draw(last_);
 }
 
 void ProgressDisplay::draw(const StepRecord& record) {
   const int width = terminal_width();
   if (width > 0) {
-    write_log_text("\r\033[K" + progress_bar(record, total_steps_, rate_, width));
+    write_out("\r\033[K" + progress_bar(record, total_steps_, rate_, width));
     bar_shown_ = true;
     drawn_at_ = now_seconds();
   } else {
     const double seconds = interval_seconds_;
     const double rate = seconds > 0 ? interval_samples_ / seconds : 0;
     const double share = seconds > 0 ? interval_bound_seconds_ / seconds : 0;
-    write_log_text(progress_line(record, total_steps_, rate_, rate, share) + "\n");
+    write_out(progress_line(record, total_steps_, rate_, rate, share) + "\n");
     interval_samples_ = interval_seconds_ = interval_bound_seconds_ = 0;
   }
   last_shown_ = true;

@@ -35,9 +35,8 @@ std::string progress_bar(const StepRecord& record, std::int64_t total_steps, con
 std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate,
                           double samples_per_second, double share_of_bound);
 
-// Returns the columns of the terminal at stdout. Returns 0 if stdout is not a terminal, if TERM is "dumb", or if lines
-// go to a file (set_log_file()). A terminal without a size counts as a file or a pipe, because mpirun always gives its
-// ranks pseudo-terminals.
+// Returns the columns of the terminal at stdout. Returns 0 if stdout is not a terminal or if TERM is "dumb". A terminal
+// without a size counts as a file or a pipe, because mpirun always gives its ranks pseudo-terminals.
 int terminal_width();
 
 class ProgressDisplay {

@@ -1,12 +1,10 @@
-// The work of a job's ranks for a study: the queue of its trials, in the order in which the ranks take them.
+// The work of a job for a study: the queue of its trials, in the order in which they begin.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
 #include "study/halving.h"
 #include "study/study_file.h"
 #include "study/study_record.h"
@@ -21,22 +19,15 @@ struct QueuedTrial {
   double seconds = 0;      // expected time; without StudyWork::knows_seconds only proportional to it
 };
 
-// All ranks have the same StudyWork. Rank 0 makes it from the files and sends it to the other ranks.
 struct StudyWork {
   std::string folder;  // results/<study>
   StudyFacts facts;
-  std::vector<TrialRecord> trials;  // all trials of the study; of their progress, only `starts` is sent
-  std::vector<QueuedTrial> queue;   // longest first, so that the last trials are short and no rank waits long
+  std::vector<TrialRecord> trials;  // all trials of the study, as they were when the job began
+  std::vector<QueuedTrial> queue;   // most ranks first, and of those the longest first, so that no rank waits long
   bool knows_seconds = false;
-  bool asks_for_gpus = false;                   // some trial of the queue may run on GPUs
-  std::string job;                              // unique name of the job
-  std::uint32_t number = 0;                     // number of this job in the roster's file
-  std::map<std::string, DatasetIndex> indices;  // the index of each data set, by its prefix
-  std::vector<Rung> rungs;                      // the rungs of search: halving; empty with search: all
-  std::vector<std::string> points;              // the point of each trial, for the rungs
-
-  std::string serialize() const;
-  static StudyWork deserialize(const std::string& text);
+  std::string job;                  // unique name of the job
+  std::vector<Rung> rungs;          // the rungs of search: halving; empty with search: all
+  std::vector<std::string> points;  // the point of each trial, for the rungs
 };
 
 // Throws Error if trials have begun and `resume` is false.

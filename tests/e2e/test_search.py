@@ -20,7 +20,8 @@ def run_study(workshop, text, *words, ranks=2, code=0, **changes):
     path = workshop.folder / "study.yaml"
     if not path.exists():
         path.write_text(text.format(experiment=workshop.experiment(**changes)))
-    result = workshop.run("study", path, *words, ranks=ranks, cwd=workshop.folder, timeout=120)
+    given = [] if "--plan" in words else ["--ranks", ranks]
+    result = workshop.run("study", path, *words, *given, ranks=0, cwd=workshop.folder, timeout=120)
     assert result.code == code, result
     return result
 
@@ -90,13 +91,13 @@ def test_a_killed_search_goes_on_with_the_same_promotions(workshop):
     # The three kills hit the first rung, the second one, and the third one.
     words = []
     for finished_rungs in range(3):
-        job = workshop.start("study", path, *words, ranks=2, cwd=workshop.folder,
-                             env={"OMPI_MCA_orte_tmpdir_base": str(workshop.folder)})
+        job = workshop.start("study", path, "--ranks", 2, *words, ranks=0, cwd=workshop.folder)
         before, deadline = computed_steps(folder), time.monotonic() + 60
         while len(decisions(folder)) < finished_rungs or computed_steps(folder) < before + 2:
             assert job.process.poll() is None and time.monotonic() < deadline, job.result(job.process.returncode)
             time.sleep(0.005)
-        job.kill()
+        job.process.kill()
+        job.process.wait()
         assert computed_steps(folder) < computed_steps(whole), "the kill came after the end"
         words = ["--resume"]
     run_study(workshop, HALVING, "--resume")
@@ -144,7 +145,7 @@ def test_a_study_of_branches_needs_its_run(workshop):
     path.write_text(path.read_text() + f"experiment: {workshop.experiment(stop__epochs=9)}\n")
     result = workshop.run("study", path, "--plan", ranks=0, cwd=workshop.folder)
     assert result.code == 0 and "at-20steps_x2" in result.out, result
-    result = workshop.run("study", path, ranks=2, cwd=workshop.folder)
+    result = workshop.run("study", path, ranks=0, cwd=workshop.folder)
     assert result.code == 1 and result.err.count("ringtrain: error") == 1 and "there is no run parent" in result.err, result
     shutil.rmtree(workshop.folder / "results", ignore_errors=True)
     workshop.train("parent", stop__steps=22)

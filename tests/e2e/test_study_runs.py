@@ -1,16 +1,18 @@
-"""`ringtrain study` runs trials on groups of a job's ranks. Each runs once, none is lost, and each equals `ringtrain
-train`."""
+"""`ringtrain study` starts trials side by side. Each runs once, none is lost, and each equals `ringtrain train`. A trial
+that crashes or is killed ends alone."""
 import json
 import os
 import re
 import shlex
 import signal
 import time
+from pathlib import Path
 
 import h5py
 import pytest
 
-from conftest import ROOT, assert_same_bits, checkpoints, evaluations, last_step, steps
+from conftest import (ROOT, assert_same_bits, checkpoints, children_of, evaluations, is_alive, last_step, parent_of,
+                      steps)
 
 ENDLESS = 10**9
 STATES = ("waiting", "running", "finished", "failed", "diverged")
@@ -28,7 +30,9 @@ class Study:
         self.folder = workshop.folder / "results" / name
 
     def start(self, *words, ranks=1, env=None):
-        return self.workshop.start("study", self.path.name, *words, ranks=ranks, env=env, cwd=self.workshop.folder)
+        """Starts the study, which uses this number of ranks at the same time."""
+        given = [] if "--plan" in words else ["--ranks", ranks]
+        return self.workshop.start("study", self.path.name, *words, *given, ranks=0, env=env, cwd=self.workshop.folder)
 
     def run(self, *words, ranks=1, code=0, timeout=60, env=None):
         result = self.start(*words, ranks=ranks, env=env).wait(timeout)
@@ -69,6 +73,23 @@ class Study:
         # A run in parts may also have evaluations at the ends of its parts.
         parts, whole = ({e["step"]: e["validation_loss"] for e in evaluations(run)} for run in (self.folder / name, place))
         assert whole and whole == {step: parts.get(step) for step in whole}
+
+
+    def wait_for_trial(self, job, name, step):
+        """Waits for a step of a trial and returns the process id of its rank 0."""
+        job.wait_for_step(self.folder / name, step)
+        return json.loads((self.folder / name / "run.json").read_text())["starts"][-1]["process_id"]
+
+    def processes(self):
+        """The process ids of all programs that work in the workshop's folder."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and os.readlink(entry / "cwd") == str(self.workshop.folder) and is_alive(entry.name):
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # no process, or one that has ended meanwhile
+        return found
 
 
 MIXED = "ranks_per_trial: [1, 2]\nvary: {batch.global: [32, 64]}\nrepeat: 2\n"
@@ -168,19 +189,7 @@ def test_a_trial_without_data_fails_and_leaves_the_others_alone(workshop):
     assert result.err.count("ringtrain: error") == 1 and "no data set at" in result.err and not lost.folder.exists(), result
 
 
-def kill_rank_of(job, study, name, victim):
-    """Kills the rank that leads the trial (0) or works with it (1) with SIGKILL, once there is a checkpoint."""
-    job.wait_for_step(study.folder / name, 12)
-    while not checkpoints(study.folder / name):
-        time.sleep(0.05)
-    leader = json.loads((study.folder / name / "run.json").read_text())["starts"][-1]["process_id"]
-    ranks = {pid: rank for rank, pid in job.ranks().items()}
-    rank = ranks[leader] + victim
-    os.kill(job.ranks()[rank], signal.SIGKILL)
-    return rank
-
-
-TWO_GROUPS = """ranks_per_trial: 2
+SIDE_BY_SIDE = """ranks_per_trial: 2
 vary:
   case:
     long: {seed: 1, stop.steps: 1000000000}
@@ -191,34 +200,75 @@ vary:
 LONG = "ranks-2_case-long"
 
 
-@pytest.mark.fast_cases("1")
+def children_of_mpirun(pid):
+    """The ranks that the mpirun of this rank has started."""
+    return children_of(parent_of(pid))
+
+
+@pytest.mark.fast_cases("SIGKILL-0", "SIGSEGV-1")
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_ends_its_group_where_the_launcher_allows_it(workshop, victim):
-    study = Study(workshop, TWO_GROUPS, stop__steps=200, checkpoint__every_steps=10)
-    job = study.start(ranks=4, env={"OMPI_MCA_orte_enable_recovery": "1"})
-    kill_rank_of(job, study, LONG, victim)
-    result = job.wait(40)
-    assert result.code != 0, result
-    states = study.states()
-    assert states.pop(LONG) == "failed" and set(states.values()) == {"finished"}, (states, result)
-    assert f"{LONG}: failed" in result.out and "has died" in result.text, result
-    for name in states:
-        study.assert_same_as_alone(name)
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
+def test_a_trial_that_crashes_ends_alone(workshop, name, victim):
+    study = Study(workshop, SIDE_BY_SIDE, stop__steps=200, checkpoint__every_steps=10)
+    job = study.start(ranks=4)
+    leader = study.wait_for_trial(job, LONG, 12)
+    while not checkpoints(study.folder / LONG):
+        time.sleep(0.05)
+    ranks = children_of_mpirun(leader)
+    os.kill(leader if victim == 0 else next(pid for pid in ranks if pid != leader), getattr(signal, name))
+    result = job.wait(60)
+    assert result.code == 1, result
+    trials = study.listed()
+    assert trials[LONG]["state"] == "failed" and name in trials[LONG]["error"] and "log.txt" in trials[LONG]["hint"], trials[LONG]
+    assert f"{LONG}: failed, error: a rank was ended by {name}" in result.out, result
+    others = [other for other in trials if other != LONG]
+    assert {trials[other]["state"] for other in others} == {"finished"}, trials
+    study.assert_same_as_alone(others[0])
     # The trial continues from its last checkpoint.
     again = study.start("--resume", ranks=2)
     before = last_step(study.folder / LONG)
-    again.wait_for_step(study.folder / LONG, before + 3)
+    study.wait_for_trial(again, LONG, before + 3)
     assert "resuming after step" in (study.folder / LONG / "log.txt").read_text()
     again.kill()
 
 
-def test_a_killed_rank_ends_the_job_elsewhere(workshop):
-    study = Study(workshop, TWO_GROUPS, stop__steps=10**8, checkpoint__every_steps=10)
+def test_no_process_stays_when_the_study_is_killed(workshop):
+    study = Study(workshop, SIDE_BY_SIDE, stop__steps=ENDLESS // 2)
     job = study.start(ranks=4)
-    start = time.monotonic()
-    kill_rank_of(job, study, LONG, 1)
-    result = job.wait(30)
-    assert result.code != 0 and time.monotonic() - start < 25, result
+    study.wait_for_trial(job, LONG, 3)
+    assert len(study.processes()) >= 1 + 2 * 3, "a study, and two trials with mpirun and two ranks each"
+    os.kill(job.process.pid, signal.SIGKILL)
+    job.process.wait()
+    deadline = time.monotonic() + 20
+    while study.processes() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not study.processes()
+    again = study.start("--resume", ranks=4)
+    study.wait_for_trial(again, LONG, last_step(study.folder / LONG) + 2)
+    again.kill()
+
+
+def test_trials_side_by_side_have_cores_of_their_own(workshop):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    study = Study(workshop, "repeat: 2\n", stop__steps=ENDLESS)
+    job = study.start(ranks=2)
+    cpus = [os.sched_getaffinity(study.wait_for_trial(job, name, 2)) for name in ("unchanged", "seed-2")]
+    assert cpus[0] and cpus[1] and not cpus[0] & cpus[1]
+    job.process.terminate()
+    assert job.wait(30).code == 85
+
+
+def test_a_study_under_a_launcher_says_how_to_start_it(workshop):
+    study = Study(workshop, "repeat: 2\n", stop__steps=3)
+    result = workshop.run("study", study.path.name, ranks=2, cwd=workshop.folder)
+    assert result.code == 1 and result.err.count("ringtrain: error") == 1, result
+    assert "started by mpirun" in result.err and "ringtrain study FILE --ranks 2" in result.err, result
+    assert not study.folder.exists()
+    result = study.run("--launcher", "ssh", code=1)
+    assert "--launcher is 'ssh', expected srun, mpirun or mpiexec" in result.err, result
+    result = study.run("--launcher", str(workshop.folder / "mpirun"), code=1)
+    assert "mpirun was not found" in result.out and set(study.states().values()) == {"failed"}, result
 
 
 @pytest.mark.thorough
@@ -231,7 +281,8 @@ def test_a_job_that_is_killed_twice_loses_nothing(workshop):
             finished = sum(json.loads(path.read_text())["state"] == "finished"
                            for path in study.folder.glob("*/trial.json"))
             time.sleep(0.02)
-        job.kill()
+        job.process.kill()
+        job.process.wait()
         assert finished > start and "running" in {json.loads(p.read_text())["state"] for p in study.folder.glob("*/trial.json")}
     # A job that is killed between two writes leaves a study.json that is older than a trial's own file.
     own = {path.parent.name: json.loads(path.read_text()) for path in study.folder.glob("*/trial.json")}
@@ -247,38 +298,49 @@ def test_a_job_that_is_killed_twice_loses_nothing(workshop):
     assert study.listed() == trials, "there was nothing left to do"
 
 
-@pytest.mark.parametrize("target", ["every rank", "one rank"])
-def test_a_signal_ends_every_trial_with_a_checkpoint_and_resume_goes_on(workshop, target):
+@pytest.mark.parametrize("target", ["the study", "a trial"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
+@pytest.mark.fast_cases("SIGTERM-the study", "SIGUSR1-a trial")
+def test_a_signal_ends_every_trial_with_a_checkpoint_and_resume_goes_on(workshop, name, target):
     study = Study(workshop, "repeat: 4\n", stop__steps=ENDLESS, checkpoint__every_epochs=0)
     job = study.start(ranks=2)
     names = ["unchanged", "seed-2"]
-    for name in names:
-        job.wait_for_step(study.folder / name, 3)
-    for rank in (0, 1) if target == "every rank" else (1,):
-        os.kill(job.ranks()[rank], signal.SIGTERM)
+    pids = [study.wait_for_trial(job, trial, 3) for trial in names]
+    os.kill(job.process.pid if target == "the study" else pids[1], getattr(signal, name))
     result = job.wait(30)
     assert result.code == 85 and "--resume" in result.out, result
     assert set(study.states().values()) == {"waiting"}
-    for name in names:
-        assert checkpoints(study.folder / name)[-1].name == f"step-{last_step(study.folder / name):09d}.h5"
+    for trial in names:
+        assert checkpoints(study.folder / trial)[-1].name == f"step-{last_step(study.folder / trial):09d}.h5"
     assert not (study.folder / "seed-3").exists(), "no trial begins after the signal"
     again = study.start("--resume", ranks=2)
-    for name in names:
-        again.wait_for_step(study.folder / name, last_step(study.folder / name) + 2)
-        assert "resuming after step" in (study.folder / name / "log.txt").read_text()
+    for trial in names:
+        again.wait_for_step(study.folder / trial, last_step(study.folder / trial) + 2)
+        assert "resuming after step" in (study.folder / trial / "log.txt").read_text()
     again.kill()
+
+
+def test_a_signal_at_the_start_of_a_trial_stops_it_too(workshop):
+    study = Study(workshop, "repeat: 2\n", stop__steps=ENDLESS)
+    job = study.start(ranks=2)
+    while not (study.folder / "unchanged" / "log.txt").exists():
+        time.sleep(0.005)
+    job.process.terminate()
+    result = job.wait(30)
+    assert result.code == 85 and set(study.states().values()) == {"waiting"}, result
+    assert not study.processes()
 
 
 def test_what_the_last_words_of_a_study_say_continues_it_with_its_overrides(workshop):
     study = Study(workshop, "repeat: 2\n", stop__steps=ENDLESS, checkpoint__every_epochs=0)
     job = study.start("learning_rate.base=0.002", "checkpoint.keep_at=[2 steps]", ranks=1)
     job.wait_for_step(study.folder / "unchanged", 3)
-    os.kill(job.ranks()[0], signal.SIGTERM)
+    job.process.terminate()
     result = job.wait(30)
     assert result.code == 85, result
     words = shlex.split(re.search(r"continue with: ringtrain (.*)", result.out)[1])
     before = last_step(study.folder / "unchanged")
-    again = workshop.start(*words, ranks=1, cwd=workshop.folder)
+    again = workshop.start(*words, ranks=0, cwd=workshop.folder)
     again.wait_for_step(study.folder / "unchanged", before + 2)
     again.kill()
     assert "resuming after step" in (study.folder / "unchanged" / "log.txt").read_text()
@@ -330,7 +392,7 @@ def test_what_has_begun_is_not_begun_again_without_being_asked(workshop):
 def test_a_study_that_cannot_run_here_begins_nothing(workshop):
     study = Study(workshop, "ranks_per_trial: [1, 4]\n")
     result = study.run(ranks=2, code=1)
-    assert "trial ranks-4 needs 4 ranks, and this job has 2" in result.err and "mpirun -n 4" in result.err, result
+    assert "trial ranks-4 needs 4 ranks, and this study has 2" in result.err and "--ranks 4" in result.err, result
     assert result.err.count("ringtrain: error") == 1 and not study.folder.exists(), result
     kept = re.findall(r"^!/results/(\w+)/$", (ROOT / ".gitignore").read_text(), re.MULTILINE)
     assert len(kept) >= 4

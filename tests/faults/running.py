@@ -55,7 +55,7 @@ class Place:
             return Batch(self, kind, folder, env, words, output, restart)
         if kind.command == "study":
             (folder / "small.yaml").write_text(STUDY)
-            return e2e.Job([LAUNCHER, kind.ranks, PROGRAM, "study", "small.yaml", *words], output, env, folder)
+            return e2e.Job([PROGRAM, "study", "small.yaml", "--ranks", kind.ranks, *words], output, env, folder)
         shell = ["bash", "-c", f'{enter}\nexec "$0" "$@"'] if enter else []
         return e2e.Job([LAUNCHER, kind.ranks, *shell, PROGRAM, "train", experiment, *words], output, env)
 

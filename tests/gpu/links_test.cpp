@@ -98,17 +98,15 @@ class GpuRanksLinks : public testing::TestWithParam<std::string> {
     // In this order of the host device, its other streams go on while one of them waits for another rank.
     if (on_host_device())
       host_device_ = std::make_unique<HostDevice>(HostDeviceOptions{.order = {RunOrder::Kind::latest, 0}});
-    const StageDevices devices{
-        .sums = {}, .links = [this](Links& host, int rank, std::vector<Lane> lanes, std::function<void()> poll) {
-          return make_links_of_test(host, rank, std::move(lanes), std::move(poll));
-        }};
+    const StageDevices devices{.sums = {}, .links = [this](Links& host, int rank, std::vector<Lane> lanes) {
+                                 return make_links_of_test(host, rank, std::move(lanes));
+                               }};
     ranks_ = std::make_unique<StageRanks>(session().job(), session().size(), 1 << 17, SumChoice{}, devices);
   }
   void TearDown() override { ranks_.reset(); }
   Device& device() { return host_device_ ? static_cast<Device&>(*host_device_) : gpu(); }
 
-  std::unique_ptr<Links> make_links_of_test(Links& host, int rank, std::vector<Lane> lanes,
-                                            std::function<void()> poll) {
+  std::unique_ptr<Links> make_links_of_test(Links& host, int rank, std::vector<Lane> lanes) {
     if (GetParam() != "nccl") return make_staged_links(device(), host);
     auto lane = lanes.begin();
     const auto api = [&]() -> const NcclApi& {
@@ -117,8 +115,7 @@ class GpuRanksLinks : public testing::TestWithParam<std::string> {
       ++lane;
       return fakes_.emplace_back(std::make_unique<FakeNccl>(*host_device_, std::move(peer)))->api();
     };
-    return make_nccl_links(api, device(), host,
-                           {.rank = rank, .lanes = lanes, .timeout_seconds = 30, .poll = std::move(poll)});
+    return make_nccl_links(api, device(), host, {.rank = rank, .lanes = lanes, .timeout_seconds = 30});
   }
 
   std::unique_ptr<HostDevice> host_device_;

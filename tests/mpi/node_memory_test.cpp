@@ -70,7 +70,7 @@ TEST_F(NodeMemory, EachTableIsReadOnceForAllRanksOfANode) {
 }
 
 TEST_F(NodeMemory, EachNodeReadsForItself) {
-  const RankGroup node = *session().job().part(session().rank() % 2);
+  const RankGroup node = *session().job().split(session().rank() % 2);
   const auto dataset = shared_dataset(index_, node);
   EXPECT_EQ(bytes_of_all(*dataset, node), one_reading + start_bytes_);
 }

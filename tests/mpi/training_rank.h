@@ -148,7 +148,7 @@ struct TrainingRank {
       nccls.push_back(std::make_unique<FakeNccl>(*device, sum_over(over)));
       return make_nccl_communicator(nccls.back()->api(), *device, over, {.timeout_seconds = 60});
     };
-    devices.links = [this](Links& links, int rank, std::vector<Lane> lanes, std::function<void()> poll) {
+    devices.links = [this](Links& links, int rank, std::vector<Lane> lanes) {
       auto lane = lanes.begin();
       const auto next = [&]() -> const NcclApi& {
         auto peer = std::make_unique<MpiPeer>(lane->from == rank ? lane->to : lane->from, lane->tag);
@@ -156,8 +156,7 @@ struct TrainingRank {
         nccls.push_back(std::make_unique<FakeNccl>(*device, std::move(peer)));
         return nccls.back()->api();
       };
-      return make_nccl_links(next, *device, links,
-                             {.rank = rank, .lanes = lanes, .timeout_seconds = 60, .poll = std::move(poll)});
+      return make_nccl_links(next, *device, links, {.rank = rank, .lanes = lanes, .timeout_seconds = 60});
     };
     return std::make_unique<StageRanks>(group, static_cast<int>(experiment.parallel.stages), 1 << 12, SumChoice{},
                                         devices);

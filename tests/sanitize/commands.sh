@@ -56,7 +56,7 @@ experiment: names.yaml
 ranks_per_trial: 1
 repeat: 3
 END
-ranks 2 study small.yaml
+alone study small.yaml --ranks 2
 # The signal leads to a checkpoint and exit code 85.
 said "a run that SIGUSR1 stops"
 "$program" train names.yaml run.dir=stopped stop.steps=100000 test.slow_rank=0 test.slow_seconds=0.02 > last.out 2> last.err &

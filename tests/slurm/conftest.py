@@ -77,3 +77,9 @@ def running(request, tmp_path_factory, cluster, names, whole):
 @pytest.fixture
 def shop(tmp_path, cluster, names):
     return Shop(cluster, tmp_path / "shop", names)
+
+
+@pytest.fixture
+def alone(running):
+    for scenario in running.values():
+        scenario.exception()  # waits for its end

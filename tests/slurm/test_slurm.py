@@ -435,12 +435,6 @@ def test_a_job_of_an_installed_program_needs_no_checkout(shop, whole):
 
 # ---- Tests that run alone, since they take nodes from the others ---------------------------------------------------
 
-@pytest.fixture
-def alone(running):
-    for scenario in running.values():
-        scenario.exception()  # waits for its end
-
-
 @pytest.mark.parametrize("partition", ["idle", "idle_grace"])
 def test_a_preempted_job_makes_room_with_a_checkpoint_is_queued_again_and_has_the_same_curve(alone, shop, whole, partition):
     job = shop.train("run", options=["--nodes=2", "--exclusive", f"--partition={partition}"])

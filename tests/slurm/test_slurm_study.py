@@ -1,9 +1,11 @@
-"""Tests study.sbatch on a real Slurm: one allocation or an array, signals, and a rank that dies."""
+"""Tests study.sbatch on a real Slurm: steps side by side, an array, signals, a trial that is killed, and a node that fails."""
 import json
 import os
 import signal
 
-from cluster import SCRIPTS, Job, e2e
+import pytest
+
+from cluster import SCRIPTS, Job, e2e, until
 from conftest import together
 
 EXPERIMENT = {**e2e.EXPERIMENT, "stop": {"steps": 100}, "checkpoint": {"every_epochs": 0}}
@@ -53,17 +55,38 @@ def test_the_tasks_of_an_array_share_a_study(shop, whole):
 
 
 @together
-def test_after_a_rank_has_died_another_job_goes_on(shop, whole):
-    # Slurm's PMIx ends the step when a process is lost, in spite of --kill-on-bad-exit=0.
+def test_trials_are_steps_side_by_side_with_cpus_of_their_own(shop, whole):
+    path = write_study(shop, "ranks_per_trial: [1, 3]\nrepeat: 2\n", batch={"global": 48, "worker": 8}, **SLOW)
+    job = shop.submit(SCRIPTS / "study.sbatch", path, options=["--nodes=2", "--ntasks-per-node=4"])
+    runs = [shop.folder / "results" / "small" / name for name in ("unchanged", "seed-2", "ranks-3", "ranks-3_seed-2")]
+    for run in runs:
+        job.wait_for_step(run, 3)
+    assert states(shop) == ["running"] * 4, job.told()
+    steps = shop.cluster.run("squeue", "--steps", "--noheader", "--job", job.number()).stdout.splitlines()
+    assert len(steps) >= 4, steps
+    if shop.cluster.has_namespaces:
+        hosts = [json.loads((run / "run.json").read_text())["starts"][-1]["hosts"] for run in runs]
+        assert [len(h) for h in hosts] == [1] * 4 and len({name for h in hosts for name in h}) == 2, hosts
+    job.wait()
+    assert states(shop) == ["finished"] * 4, job.told()
+    lines = [next(line for line in (run / "log.txt").read_text().splitlines() if "CPUs" in line) for run in runs]
+    assert len(set(lines)) == 4, "two trials have the same CPUs of a node"
+
+
+@together
+def test_a_trial_that_is_killed_ends_alone_and_is_tried_again(shop, whole):
     path = write_study(shop, "ranks_per_trial: 2\nrepeat: 3\n", **SLOW)
     job = shop.submit(SCRIPTS / "study.sbatch", path, options=["--nodes=1", "--ntasks-per-node=4"])
     victim = shop.folder / "results" / "small" / "ranks-2"
     job.wait_for_step(victim, 3)
     os.kill(json.loads((victim / "run.json").read_text())["starts"][-1]["process_id"], signal.SIGKILL)
     job.wait("FAILED")
-    assert job.restarts() == 0 and "ended with exit code" in job.output(), job.told()
+    assert job.restarts() == 0 and "ended with exit code 1" in job.output(), job.told()
+    listed = trials(shop)
+    assert listed.pop("ranks-2")["state"] == "failed" and [t["state"] for t in listed.values()] == ["finished"] * 2, job.told()
     other = shop.submit(SCRIPTS / "study.sbatch", path, "--resume", options=["--nodes=1"]).wait()
     assert states(shop) == ["finished"] * 3 and trials(shop)["ranks-2"]["starts"] == 2, other.told()
+    assert all(t["starts"] == 1 for name, t in trials(shop).items() if name != "ranks-2"), other.told()
 
 
 @together
@@ -74,3 +97,24 @@ def test_a_bad_study_is_told_before_anything_starts(shop, whole):
                        options=["--nodes=1", "--array=1,2,7"])
     assert "the array has gaps" in Job(shop.cluster, f"{gaps.id}_7", shop.folder).wait("FAILED").output()
     assert not (shop.folder / "results").exists()
+
+
+def test_a_study_whose_node_fails_is_queued_again_and_loses_nothing(alone, shop, whole):
+    if not shop.cluster.has_namespaces:
+        pytest.skip("the ranks of a virtual node cannot be told from the others")
+    path = write_study(shop, "ranks_per_trial: 2\nrepeat: 2\n", **SLOW)
+    job = shop.submit(SCRIPTS / "study.sbatch", path, options=["--nodes=2"])
+    runs = [shop.folder / "results" / "small" / name for name in ("ranks-2", "ranks-2_seed-2")]
+    for run in runs:
+        job.wait_for_step(run, 3)
+    daemon, victim = shop.cluster.daemon("node2"), shop.cluster.rank("node2")
+    os.kill(daemon, signal.SIGSTOP)  # Slurm checks its nodes only twice a minute
+    try:
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: "not every node of the job answers" in job.output(), job.told)
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+        shop.cluster.run("scontrol", "update", "NodeName=node2", "State=RESUME")
+    job.wait_for_restart()
+    job.wait()
+    assert states(shop) == ["finished"] * 2 and sorted(t["starts"] for t in trials(shop).values()) == [1, 2], job.told()

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "backend/cuda/device/cuda_library.h"
+#include "base/child_process.h"
 #include "tests/unit/cuda_models.h"
 #include "tests/unit/recorded_rows.h"
 #include "tests/unit/repository.h"
@@ -263,8 +264,7 @@ TEST_P(CudaDescribedDevice, AGraphOnWhichCudnnCrashesIsRefusedAndTheNextOneIsPla
   const DeviceDescription description = find_description(GetParam());
   // This planner crashes at the first question and is the real planner afterwards.
   const std::string script = path("ringtrain"), mark = path("mark");
-  std::ofstream(script) << "#!/bin/bash\nif [ -e " << mark << " ]; then exec " << planner_executable()
-                        << " \"$@\"; fi\n"
+  std::ofstream(script) << "#!/bin/bash\nif [ -e " << mark << " ]; then exec " << own_executable() << " \"$@\"; fi\n"
                         << "touch " << mark << "\nread line; echo ready 0; read line; kill -SEGV $$\n";
   std::filesystem::permissions(script, std::filesystem::perms::owner_all);
   for (const char* library : {"libcuda-stand-in.so", cuda_library_file})

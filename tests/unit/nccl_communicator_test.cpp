@@ -399,16 +399,6 @@ TEST_F(NcclCommunicator, AnErrorOfNcclNamesRankAndBucketAndEndsNccl) {
   rank.device.stuck = false;
 }
 
-TEST_F(NcclCommunicator, AnotherRanksFailureEndsNcclAndReachesTheHostsCommunicator) {
-  Rank rank;
-  rank.make_gradients();
-  auto pending = rank.communicator->start_sum(rank.gradients);
-  rank.host.on_poll = [] { throw Error("rank 3 on node1: the disk is full"); };
-  EXPECT_EQ(error_of([&] { rank.communicator->poll(); }), "rank 3 on node1: the disk is full");
-  EXPECT_EQ(rank.nccl.calls.back(), "abort");
-  EXPECT_EQ(rank.host.aborted_for, "rank 3 on node1: the disk is full");
-}
-
 TEST(NcclAbortDeathTest, AnAbortThatHangsPrintsTheReasonAndEndsTheProcess) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   NcclApi api;

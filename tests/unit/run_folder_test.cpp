@@ -142,6 +142,20 @@ TEST_F(RunFolderTest, AClaimLooksAgainWhenItHasTheLock) {
   EXPECT_EQ(RunFolder::claim_where("trial", [] { return true; }), nullptr);
 }
 
+TEST_F(RunFolderTest, AStudyAndTheRunOfItsTrialHaveLocksOfTheirOwn) {
+  auto study = RunFolder::claim("results/study/trial");
+  ASSERT_NE(study, nullptr);
+  for (const char* name : {trial_file_name, trial_experiment_name, trial_log_name, trial_report_name})
+    std::ofstream(fs::path("results/study/trial") / name) << "{}\n";
+  auto run = std::make_unique<RunFolder>("results/study/trial", true);  // a study's files make no run
+  run->become_latest();
+  EXPECT_FALSE(fs::exists("results/study/latest")) << "a trial is not the newest run of the study's name";
+  study.reset();
+  EXPECT_EQ(RunFolder::claim("results/study/trial"), nullptr) << "the study has ended, and the run still writes";
+  run.reset();
+  EXPECT_NE(RunFolder::claim("results/study/trial"), nullptr);
+}
+
 TEST_F(RunFolderTest, ResumeWantsAnEarlierRun) {
   expect_contains(message_of([] { RunFolder("none", true); }), "none: no such run folder to resume");
   EXPECT_FALSE(fs::exists("none"));

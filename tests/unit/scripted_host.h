@@ -18,8 +18,6 @@ class ScriptedHost final : public Communicator {
   std::string text_of_rank_0;            // result of broadcast_string(), unless empty
   std::vector<std::byte> bytes_of_root;  // result of a broadcast of this length
   std::function<void(std::span<float>)> sum_over_ranks;
-  std::function<void()> on_poll;
-  std::string aborted_for;  // the reason of the last abort()
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -49,10 +47,6 @@ class ScriptedHost final : public Communicator {
   void gather(std::span<const float>, std::span<float>, int) override {}
   void scatter(std::span<const float>, std::span<float>, int) override {}
   void barrier() override {}
-  void poll() override {
-    if (on_poll) on_poll();
-  }
-  void abort(const std::string& why) override { aborted_for = why; }
 
  private:
   struct Done final : Pending {

@@ -10,6 +10,7 @@
 #include "backend/cuda/device/planner.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "backend/cuda/dnn/plans.h"
+#include "base/child_process.h"
 #include "base/error.h"
 #include "interface.h"  // written by the Makefile
 
@@ -22,7 +23,7 @@ struct OpenedLibrary {
 };
 
 OpenedLibrary open_cuda_library() {
-  const std::filesystem::path folder = std::filesystem::path(planner_executable()).parent_path();
+  const std::filesystem::path folder = std::filesystem::path(own_executable()).parent_path();
   std::error_code ignored;
   std::filesystem::path path = folder / cuda_library_file;
   if (!std::filesystem::exists(path, ignored)) path = folder / "../../bin" / cuda_library_file;

@@ -16,6 +16,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/child_process.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fnv.h"
@@ -46,13 +47,8 @@ std::string hexadecimal(std::uint64_t number) {
 
 }  // namespace
 
-std::string planner_executable() {
-  if (const char* named = std::getenv("RINGTRAIN_EXECUTABLE"); named != nullptr && *named != '\0') return named;
-  return std::filesystem::read_symlink("/proc/self/exe").string();
-}
-
 std::string stand_in_driver_path() {
-  return (std::filesystem::path(planner_executable()).parent_path() / "libcuda-stand-in.so").string();
+  return (std::filesystem::path(own_executable()).parent_path() / "libcuda-stand-in.so").string();
 }
 
 PlanProcess::PlanProcess(std::string name, std::string description)
@@ -66,7 +62,7 @@ void PlanProcess::start() {
   int in[2], out[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) != 0 || pipe2(out, O_CLOEXEC) != 0)
     throw Error(cat("cannot create a pipe to the planner process: ", std::strerror(errno)));
-  const std::string executable = planner_executable();
+  const std::string executable = own_executable();
   const char* arguments[] = {executable.c_str(), planner_command, nullptr};
   child_ = fork();
   if (child_ < 0) throw_not_started("the process that makes cuDNN's plans");

@@ -15,10 +15,7 @@
 
 namespace ringtrain::cuda {
 
-// Returns the path of the executable that runs as the child. It is this executable unless RINGTRAIN_EXECUTABLE names
-// another. A start script and a test set the variable.
-std::string planner_executable();
-// Returns the path of libcuda-stand-in.so, which lies in the same folder as that executable.
+// Returns the path of libcuda-stand-in.so, which lies in the same folder as own_executable(), which runs as the child.
 std::string stand_in_driver_path();
 
 // Owns one child process, a socket to it and a pipe from it. One thread uses it. When the child dies, the next question

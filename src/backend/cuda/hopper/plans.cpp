@@ -8,6 +8,7 @@
 
 #include "backend/cuda/device/plan_process.h"
 #include "backend/cuda/hopper/tiling.h"
+#include "base/child_process.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda::hopper {
@@ -31,7 +32,7 @@ constexpr const char* no_library = "none";  // this value of RINGTRAIN_HOPPER_LI
 
 std::string library_path() {
   if (const char* named = std::getenv("RINGTRAIN_HOPPER_LIBRARY"); named != nullptr && *named != '\0') return named;
-  return (std::filesystem::path(planner_executable()).parent_path() / library_file).string();
+  return (std::filesystem::path(own_executable()).parent_path() / library_file).string();
 }
 
 }  // namespace

@@ -1,28 +1,13 @@
-#include "commands/study_pulse.h"
+#include "commands/study_progress.h"
 
 #include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <cstdio>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/signals.h"
-#include "base/start_thread.h"
+#include "base/log.h"
 #include "run/progress.h"
 
 namespace ringtrain {
-namespace {
-
-constexpr double kBeatSeconds = 0.25, kSignalSeconds = 1;
-
-void write_out(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
-}  // namespace
-
 std::string describe(const TrialRecord& record) {
   std::string text = cat(record.name, ": ", to_string(record.state));
   if (!record.error.empty()) return cat(text, ", ", record.error);
@@ -34,77 +19,43 @@ std::string describe(const TrialRecord& record) {
   return text;
 }
 
-StudyPulse::StudyPulse(Roster& roster, const StudyWork& work, int ranks, std::optional<StudyRecord> record)
-    : roster_(roster),
-      work_(work),
+StudyProgress::StudyProgress(const StudyWork& work, int ranks)
+    : work_(work),
       ranks_(ranks),
-      record_(std::move(record)),
+      record_(work.folder, work.facts, work.trials),
       since_(work.queue.size(), 0),
       width_(terminal_width()) {
-  if (record_) record_->look();  // results of earlier jobs are not reported
-  thread_ = start_thread("reports the study's progress", [this] { beat(); });
+  record_.look();  // results of earlier jobs are not reported
 }
 
-StudyPulse::~StudyPulse() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  stop_signal_.notify_all();
-  thread_.join();
-  if (record_) show();
+void StudyProgress::end() {
+  show();
   if (bar_shown_) write_out("\n");
 }
 
-void StudyPulse::beat() {
-  double asked = 0;
-  std::unique_lock lock(mutex_);
-  while (!stop_signal_.wait_for(lock, std::chrono::duration<double>(kBeatSeconds), [this] { return stop_; })) {
-    const double begin = now_seconds();
-    if (begin - asked >= kSignalSeconds || requested_signal() != 0) pass_on_signals();
-    if (begin - asked >= kSignalSeconds) asked = begin;
-    if (record_) show();
-    // Reading the records of many trials on a slow file system takes long. The pause then keeps reading to about a
-    // twentieth of the time.
-    const double pause = 20 * (now_seconds() - begin) - kBeatSeconds;
-    if (pause > 0) stop_signal_.wait_for(lock, std::chrono::duration<double>(pause), [this] { return stop_; });
-  }
-}
-
-void StudyPulse::pass_on_signals() {
-  if (announced_) return;
-  if (requested_signal() != 0) {
-    roster_.ask_all_to_stop();
-    announced_ = true;
-  } else if (roster_.asked_to_stop()) {
-    request_stop(SIGUSR1);
-    announced_ = true;
-  }
-}
-
-void StudyPulse::show() {
-  const std::vector<std::size_t> changed = record_->look();
+void StudyProgress::show() {
+  const std::vector<std::size_t> changed = record_.look();
   for (std::size_t q = 0; q < work_.queue.size(); ++q)
-    if (record_->trials()[work_.queue[q].place].state == TrialState::running && since_[q] == 0)
+    if (record_.trials()[work_.queue[q].place].state == TrialState::running && since_[q] == 0)
       since_[q] = now_seconds();
   for (const std::size_t place : changed)
-    if (record_->trials()[place].state != TrialState::running) print(describe(record_->trials()[place]));
+    if (record_.trials()[place].state != TrialState::running) print(describe(record_.trials()[place]));
   if (width_ > 0) {
     write_out("\r\033[K" + progress_text().substr(0, static_cast<std::size_t>(width_ - 1)));
     bar_shown_ = true;
   }
 }
 
-void StudyPulse::print(const std::string& event) {
+void StudyProgress::print(const std::string& event) {
   if (width_ > 0)
     write_out(cat("\r\033[K", event, "\n"));
   else
     write_out(cat(progress_text(), "  ", event, "\n"));
 }
 
-std::string StudyPulse::progress_text() const {
+std::string StudyProgress::progress_text() const {
   std::size_t counts[5] = {};
-  for (const QueuedTrial& q : work_.queue) ++counts[static_cast<int>(record_->trials()[q.place].state)];
+  for (const QueuedTrial& q : work_.queue) ++counts[static_cast<int>(record_.trials()[q.place].state)];
   const auto count = [&](TrialState state) { return counts[static_cast<int>(state)]; };
   const std::size_t failed = count(TrialState::failed), diverged = count(TrialState::diverged);
   std::string text = cat("trials ", count(TrialState::finished) + diverged + failed, "/", work_.queue.size(), " done, ",
@@ -117,10 +68,10 @@ std::string StudyPulse::progress_text() const {
 
 // Estimates the time left. The expected times may be wrong by a common factor. Trials that have finished show this
 // factor.
-std::optional<double> StudyPulse::seconds_left() const {
+std::optional<double> StudyProgress::seconds_left() const {
   double taken = 0, expected = 0;
   for (const QueuedTrial& q : work_.queue) {
-    const TrialRecord& t = record_->trials()[q.place];
+    const TrialRecord& t = record_.trials()[q.place];
     if (t.state != TrialState::finished || !t.outcome) continue;
     taken += t.outcome->elapsed_seconds;
     expected += q.seconds;
@@ -129,7 +80,7 @@ std::optional<double> StudyPulse::seconds_left() const {
   const double unit = expected > 0 ? taken / expected : 1;
   double rank_seconds = 0, longest = 0;
   for (std::size_t i = 0; i < work_.queue.size(); ++i) {
-    const TrialRecord& t = record_->trials()[work_.queue[i].place];
+    const TrialRecord& t = record_.trials()[work_.queue[i].place];
     if (t.state != TrialState::waiting && t.state != TrialState::running) continue;
     double left = unit * work_.queue[i].seconds;
     if (t.state == TrialState::running) left = std::max(0.0, left - (now_seconds() - since_[i]));

@@ -1,0 +1,185 @@
+#include "study/trial_launcher.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+
+#include "backend/cuda/device/device.h"
+#include "base/error.h"
+#include "cluster/binding.h"
+#include "cluster/launcher_check.h"
+#include "cluster/slurm_job.h"
+
+namespace ringtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? text : "";
+}
+
+int number_in(const char* name) {
+  const std::string text = variable(name);
+  int value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+// Returns the mpirun of MPIRUN or MPI_HOME, that beside this program (in a bundle), or the one in PATH.
+std::string own_mpirun() {
+  if (const std::string named = variable("MPIRUN"); !named.empty()) return named;
+  if (const std::string home = variable("MPI_HOME"); !home.empty()) return home + "/bin/mpirun";
+  const fs::path beside = fs::path(own_executable()).parent_path() / "mpirun";
+  std::error_code ignored;
+  return fs::exists(beside, ignored) ? beside.string() : "mpirun";
+}
+
+std::vector<std::string> words_of(const std::string& given) {
+  std::istringstream in(given);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  if (words.empty()) words.push_back(slurm_job().in_slurm() ? "srun" : own_mpirun());
+  const std::string name = fs::path(words[0]).filename();
+  if (name != "srun" && !name.starts_with("mpirun") && !name.starts_with("mpiexec"))
+    throw Error(cat("--launcher is '", given, "', expected srun, mpirun or mpiexec, and options of it"),
+                "leave it out: inside a Slurm job the trials start with srun, elsewhere with mpirun");
+  return words;
+}
+
+// Returns the names of the job's nodes. Only Slurm can expand node[1-3].
+std::vector<std::string> hosts_of_job() {
+  const auto close = [](std::FILE* pipe) { ::pclose(pipe); };
+  const std::unique_ptr<std::FILE, decltype(close)> pipe(::popen("scontrol show hostnames", "r"), close);
+  std::vector<std::string> hosts;
+  char line[300];
+  while (pipe && std::fgets(line, sizeof line, pipe.get()) != nullptr)
+    if (const std::string host(line, std::string_view(line).find_last_not_of("\n") + 1); !host.empty())
+      hosts.push_back(host);
+  if (hosts.empty())
+    throw Error("scontrol does not name the nodes of this Slurm job", "start the study where scontrol and srun are");
+  return hosts;
+}
+
+std::vector<Slot> slots_for(bool is_srun, std::int64_t ranks, std::size_t gpus) {
+  const SlurmJob job = slurm_job();
+  if (is_srun) {
+    if (!job.in_slurm()) throw Error("--launcher is srun, and there is no Slurm job", "start the study inside a job");
+    return slots_of_job(hosts_of_job(), variable("SLURM_TASKS_PER_NODE"), ranks);
+  }
+  if (job.in_slurm() && number_in("SLURM_JOB_NUM_NODES") > 1)
+    throw Error(cat("mpirun starts the trials of a study on one node, and this Slurm job has ",
+                    number_in("SLURM_JOB_NUM_NODES")),
+                "start them with srun, or run the study as an array of jobs of one node each (--index)");
+  if (job.in_slurm() && ranks == 0) ranks = number_in("SLURM_NTASKS");
+  return slots_of_machine(ranks, static_cast<int>(gpus));
+}
+
+// Returns what a task of the first node has.
+TaskShare share_of_task(bool uses_gpus) {
+  TaskShare share;
+  const int tasks = numbers_of_nodes(variable("SLURM_TASKS_PER_NODE")).at(0);
+  const std::string cpus = variable("SLURM_JOB_CPUS_PER_NODE");
+  share.cpus = number_in("SLURM_CPUS_PER_TASK");
+  if (share.cpus == 0 && !cpus.empty()) share.cpus = std::max(1, numbers_of_nodes(cpus).at(0) / tasks);
+  share.cpus = std::max(1, share.cpus);
+  if (const int gpus = number_in("SLURM_GPUS_ON_NODE"); uses_gpus && gpus > 0) share.gpus = std::max(1, gpus / tasks);
+  return share;
+}
+
+}  // namespace
+
+TrialLauncher::TrialLauncher(const std::string& given, std::int64_t ranks, bool uses_gpus)
+    : given_(words_of(given)),
+      is_srun_(fs::path(given_[0]).filename() == "srun"),
+      gpus_(uses_gpus && !is_srun_ ? cuda::visible_uuids() : std::vector<std::string>()),
+      slots_(slots_for(is_srun_, ranks, gpus_.size())) {
+  if (is_srun_) share_ = share_of_task(uses_gpus);
+}
+
+int TrialLauncher::threads() const {
+  return is_srun_ ? share_.cpus : static_cast<int>(slots_[0].cpus.size());
+}
+
+// Each step asks for its own part of the nodes, so that Slurm runs the steps side by side. With --mem=0 they share the
+// memory of the job.
+std::vector<std::string> TrialLauncher::with_srun(const std::vector<std::size_t>& places) const {
+  std::vector<std::string> nodes;
+  std::vector<std::int64_t> counts;
+  for (const std::size_t place : places) {
+    const std::string& node = slots_[place].node;
+    if (nodes.empty() || nodes.back() != node) {
+      nodes.push_back(node);
+      counts.push_back(0);
+    }
+    ++counts.back();
+  }
+  std::string list;
+  for (const std::string& node : nodes) list += cat(list.empty() ? "" : ",", node);
+  const std::int64_t most = std::ranges::max(counts);
+  std::vector<std::string> words = given_;
+  for (const std::string& word :
+       {std::string("--exact"), std::string("--mem=0"), std::string("--input=none"),
+        std::string("--kill-on-bad-exit=1"), cat("--nodes=", nodes.size()), cat("--nodelist=", list),
+        cat("--ntasks=", places.size()), cat("--ntasks-per-node=", most), cat("--cpus-per-task=", share_.cpus),
+        share_.gpus > 0 ? cat("--gres=gpu:", most * share_.gpus) : std::string("--gres=none")})
+    words.push_back(word);
+  return words;
+}
+
+std::unique_ptr<ChildProcess> TrialLauncher::start(const std::vector<std::size_t>& places,
+                                                   const std::vector<std::string>& words,
+                                                   const std::string& output) const {
+  const std::string program = own_executable();
+  std::map<std::string, std::string> environment;
+  std::vector<std::string> command;
+  const auto add_program = [&] {
+    command.push_back(program);
+    command.insert(command.end(), words.begin(), words.end());
+  };
+  if (is_srun_) {
+    command = with_srun(places);
+    add_program();
+    // The job's own numbers of tasks, CPUs and GPUs would count for each step.
+    for (const char* name : {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK",
+                             "SRUN_CPUS_PER_TASK", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK",
+                             "SLURM_CPUS_PER_GPU", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_GPU"})
+      environment[name] = "";
+    return std::make_unique<ChildProcess>(command, output, environment);
+  }
+
+  // Each rank gets its CPUs from taskset. Open MPI itself would bind the ranks of every trial to the first cores, or to
+  // cores that this process may not use.
+  command = given_;
+  bool shares = false;  // whether there are more slots than cores
+  for (std::size_t i = 1; i < static_cast<std::size_t>(slots_.count()); ++i)
+    shares = shares || slots_[i].cpus == slots_[0].cpus;
+  if (mpi_version().starts_with("Open MPI")) {
+    command.insert(command.end(), {"--bind-to", "none"});
+    if (::getuid() == 0) command.push_back("--allow-run-as-root");
+    if (shares) command.push_back("--oversubscribe");
+  }
+  if (shares) environment["OMPI_MCA_mpi_yield_when_idle"] = "1";  // read by this program, too
+  std::vector<std::string> gpus;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const Slot& slot = slots_[places[i]];
+    if (i > 0) command.push_back(":");
+    command.insert(command.end(), {"-n", "1", "taskset", "-c", cpu_list(slot.cpus)});
+    add_program();
+    if (slot.gpu < 0) continue;
+    const std::string& uuid = gpus_[static_cast<std::size_t>(slot.gpu)];
+    if (std::ranges::count(gpus, uuid) == 0) gpus.push_back(uuid);
+  }
+  std::string visible;
+  for (const std::string& uuid : gpus) visible += cat(visible.empty() ? "" : ",", uuid);
+  if (!visible.empty()) environment["CUDA_VISIBLE_DEVICES"] = visible;
+  return std::make_unique<ChildProcess>(command, output, environment);
+}
+
+}  // namespace ringtrain

@@ -1,0 +1,54 @@
+#include "study/trial_report.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/diverged.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json_input.h"
+#include "base/system_limits.h"
+
+namespace ringtrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* end_words[] = {"finished", "paused", "stopped", "diverged", "failed"};
+
+}  // namespace
+
+TrialReport report_of(const std::exception& error) {
+  const bool diverged = dynamic_cast<const Diverged*>(&error) != nullptr;
+  return {diverged ? TrialReport::End::diverged : TrialReport::End::failed, error.what(), hint_of(error),
+          thrown_at(error)};
+}
+
+void write_report(const std::string& path, const TrialReport& report) try {
+  std::error_code ignored;
+  if (!report.error.empty() && std::filesystem::exists(path, ignored)) return;
+  const Json json = {{"end", end_words[static_cast<int>(report.end)]},
+                     {"error", report.error},
+                     {"hint", report.hint},
+                     {"thrown_at", report.thrown_at}};
+  replace_cache_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+} catch (const std::exception&) {
+}
+
+std::optional<TrialReport> read_report(const std::string& path) {
+  std::ifstream in(path);
+  const Json json = parse_json<Json>(in);
+  const auto text = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  if (!json.is_object()) return std::nullopt;
+  const auto end = std::ranges::find(end_words, text("end"));
+  if (end == std::end(end_words)) return std::nullopt;
+  return TrialReport{static_cast<TrialReport::End>(end - std::begin(end_words)), text("error"), text("hint"),
+                     text("thrown_at")};
+}
+
+}  // namespace ringtrain
