@@ -116,6 +116,11 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
       {"test.flip_bit_rank=1", "test.flip_bit_step=3", "test.flip_bit_in=weights/fc.weight",
        "communication.check_every_steps=10"},
       {"optimizer.kind=sgd", "optimizer.adascale=true", "learning_rate.base_batch=16", "noise.small_batch=16"},
+      {"optimizer.kind=adamw", "optimizer.half_life.beta1=200", "optimizer.half_life.beta2=5000.5",
+       "optimizer.weight_decay_by=sample", "average.half_life=1000", "average.from_epoch=1.5", "average.evaluate=false",
+       "data.share=0.25"},
+      {"optimizer.kind=muon", "optimizer.half_life.momentum=128"},
+      {"learning_rate.scaling=adam_sde", "learning_rate.base_batch=32"},
   };
   std::set<std::string_view> changed;
   for (const auto& overrides : variants) {
