@@ -25,7 +25,7 @@ LINK = re.compile(r' · <a href="([^"]+)">(?:PNG|CSV)</a>')
 def is_course(path):
     """Says whether the table has a row for each point along a run."""
     with open(path, encoding="utf-8") as file:
-        return file.readline().startswith("trial,batch,rate,seed,epoch,")
+        return file.readline().startswith(("trial,batch,rate,seed,epoch,", "family,batch,rate,seeds,epoch,"))
 
 
 def shrink_files(folder):

@@ -1,4 +1,4 @@
-"""Figures over the time of training: losses, learning rate, batch, and the gradient noise scale."""
+"""Figures over the time of training: learning rate, batch, and the gradient noise scale."""
 
 import math
 
@@ -27,17 +27,12 @@ def chosen(cells, value_of):
     return best, f" Of {len(cells)} experiments, those at the best rate of each batch."
 
 
-def thinned(x, y, mean):
-    """Returns about POINTS points: means of neighbours if `mean` is true, else every n-th point."""
+def thinned(x, y):
+    """Returns about POINTS points: every n-th, and the last."""
     keep = numpy.isfinite(x) & numpy.isfinite(y)
     x, y = x[keep], y[keep]
     width = max(1, len(x) // POINTS)
-    if width == 1 or not len(x):
-        return x, y
-    if not mean:
-        return numpy.append(x[::width], x[-1]), numpy.append(y[::width], y[-1])
-    count = len(x) // width
-    return x[width - 1 :: width][:count], y[: count * width].reshape(count, width).mean(axis=1)
+    return (x, y) if width == 1 else (numpy.append(x[::width], x[-1]), numpy.append(y[::width], y[-1]))
 
 
 def marks(index, count):
@@ -46,101 +41,30 @@ def marks(index, count):
     return (index * every // 7) % every, every
 
 
-def course_rows(cell, run, x_key, xs, key, ys):
-    return [
-        {"trial": run.name, "batch": cell.batch, "rate": cell.rate, "seed": run.seed, x_key: x, key: y}
-        for x, y in zip(xs, ys)
-    ]
-
-
-def draw_column(axis, cells, key, mean, x_key="epoch", seeds=True):
-    """Draws a line for each run. Returns the rows of the figure's table."""
+def draw_column(axis, cells, key):
+    """Draws a line for the first run of each cell. Returns the rows of the figure's table."""
     rows = []
     for index, cell in enumerate(cells):
-        look = {"color": style.COLOURS[index % 7], "linestyle": style.LINES[index % 4], "linewidth": 1.1}
-        label = grouping.cell_label(cell)
-        for run in cell.runs if seeds else cell.runs[:1]:
-            if key not in run.steps or x_key not in run.steps:
-                continue
-            xs, ys = thinned(run.steps[x_key], run.steps[key], mean)
-            if len(xs):
-                (line,) = axis.plot(
-                    xs,
-                    ys,
-                    label=label,
-                    marker=style.MARKERS[index % 7],
-                    markersize=5,
-                    markevery=marks(index, len(xs)),
-                    **look,
-                )
-                line.fell_apart = run.state == "diverged"
-                rows += course_rows(cell, run, x_key, xs, key, ys)
-                label = None
+        run = cell.runs[0]
+        if key not in run.steps or "epoch" not in run.steps:
+            continue
+        xs, ys = thinned(run.steps["epoch"], run.steps[key])
+        axis.plot(
+            xs,
+            ys,
+            label=grouping.cell_label(cell),
+            color=style.COLOURS[index % 7],
+            linestyle=style.LINES[index % 4],
+            linewidth=1.1,
+            marker=style.MARKERS[index % 7],
+            markersize=5,
+            markevery=marks(index, len(xs)),
+        )
+        rows += [
+            {"trial": run.name, "batch": cell.batch, "rate": cell.rate, "seed": run.seed, "epoch": x, key: y}
+            for x, y in zip(xs, ys)
+        ]
     return rows
-
-
-def losses(cells, value_of):
-    title = "Loss curves"
-    shown, note = chosen(cells, value_of)
-    drawing, axes = style.panels(2, height=2.8)
-    training = draw_column(axes[0], shown, "loss", True)
-    validation = draw_evaluations(axes[1], shown)
-    if not training:
-        return Missing(title, "no run has finished a step")
-    axes[0].set_ylabel("training loss (nats)")
-    axes[1].set_ylabel("validation loss (nats)")
-    axes[1].set_xlabel("epoch")
-    for axis in axes:
-        limit_losses(axis)
-    style.legend(axes[0] if not validation else axes[1], below=0.62)
-    return Figure(
-        "losses",
-        title,
-        drawing,
-        training + validation,
-        "A line for each seed; training: means of neighbouring steps." + note,
-    )
-
-
-def draw_evaluations(axis, cells):
-    rows = []
-    for index, cell in enumerate(cells):
-        label = grouping.cell_label(cell)
-        for run in cell.runs:
-            pairs = [
-                (e.get("epoch"), e["validation_loss"])
-                for e in run.evaluations
-                if isinstance(e.get("validation_loss"), (int, float))
-            ]
-            if pairs:
-                xs, ys = zip(*pairs)
-                (line,) = axis.plot(
-                    xs,
-                    ys,
-                    label=label,
-                    color=style.COLOURS[index % 7],
-                    linestyle=style.LINES[index % 4],
-                    linewidth=1.1,
-                    marker=style.MARKERS[index % 7],
-                    markersize=5,
-                    markevery=marks(index, max(10, len(xs))),
-                )
-                line.fell_apart = run.state == "diverged"
-                rows += course_rows(cell, run, "epoch", xs, "validation_loss", ys)
-                label = None
-    return rows
-
-
-def limit_losses(axis):
-    """Limits the y axis to the lowest 95 % of the points of runs that did not diverge. A run that diverged would make
-    the other lines look flat."""
-    lines = [line for line in axis.get_lines() if not line.fell_apart] or axis.get_lines()
-    values = numpy.concatenate([line.get_ydata() for line in lines] or [numpy.array([])]).astype(float)
-    values = values[numpy.isfinite(values)]
-    if len(values):
-        low, high = values.min(), numpy.percentile(values, 95)
-        room = high - low or 0.05 * abs(high) or 1
-        axis.set_ylim(low - 0.05 * room, high + 0.4 * room)
 
 
 def course(cells, value_of, key, name, title, unit, always):
@@ -150,7 +74,7 @@ def course(cells, value_of, key, name, title, unit, always):
     ):
         return Missing(title, "every run kept it constant")
     drawing, (axis,) = style.panels(height=2.8)
-    rows = draw_column(axis, shown, key, False, seeds=False)
+    rows = draw_column(axis, shown, key)
     if not rows:
         return Missing(title, f"no run recorded {key}")
     axis.set_xlabel("epoch")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from . import cells as grouping
 from . import branches, halving, measures, references, style, tables, verdict
-from . import figures_batch, figures_curves, figures_speed, figures_target
+from . import figures_batch, figures_curves, figures_losses, figures_speed, figures_target
 
 
 @dataclass
@@ -98,7 +98,7 @@ def items_of_task(cells, runs, measure, target, rows):
         figures_speed.rank_parts(cells),
         figures_speed.staleness(cells),
         figures_speed.cost(cells),
-        figures_curves.losses(cells, measure.of),
+        figures_losses.losses(cells, value_of),
         figures_curves.rates(cells, measure.of),
         figures_curves.batches(cells, measure.of),
     ]

@@ -74,6 +74,11 @@ def colour(index, count):
     return COLOURS[index] if count <= len(COLOURS) else colors(count)[index]
 
 
+def shades(count):
+    """Returns `count` colours from dark to light, for lines in an order. They differ in grey, too."""
+    return [matplotlib.colormaps["viridis"](0.85 * i / max(1, count - 1)) for i in range(count)]
+
+
 def line(index, count=0, **more):
     """How a line looks. Without `count`, the number of lines, colours repeat with another style of line."""
     return {
@@ -150,9 +155,13 @@ def wrapped(text, width):
     return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)) or text
 
 
-def legend(axis, columns=3, below=0.5, **more):
-    """Puts the legend `below` inches below the axis. The layout can then shrink the axis to make room for it."""
-    handles, labels = axis.get_legend_handles_labels()
+def legend(axis, columns=3, below=0.5, handles=None, **more):
+    """Puts the legend `below` inches below the axis. The layout can then shrink the axis to make room for it. Without
+    `handles`, it has the axis' own lines."""
+    if handles is None:
+        handles, labels = axis.get_legend_handles_labels()
+    else:
+        labels = [handle.get_label() for handle in handles]
     labels = [wrapped(label, LEGEND_WIDTH) for label in labels]
     if len(labels) > 12:
         handles, labels = handles[:12], labels[:11] + [f"and {len(labels) - 11} more"]

@@ -238,3 +238,43 @@ def test_energy_is_that_of_all_parts_and_nodes_of_every_start():
     assert speed.energy_joules(run({"energy_joules": 3}, {})) is None  # a part of the run was not counted
     assert speed.energy_joules(run({"energy_joules": None})) is None
     assert speed.energy_joules(run()) is None
+
+
+# ---- Loss curves ---------------------------------------------------------------------------------------------------
+
+
+def curve(found, key, **cell):
+    return [r for r in found if r["curve"] == key and all(r[k] == v for k, v in cell.items())]
+
+
+def test_a_loss_curve_is_the_mean_and_the_range_of_the_seeds(tmp_path):
+    """The loss of a made run falls by 0.9 in `need` steps. The seeds need 100, 110 and 140 steps."""
+    for seed, need in {1: 100, 2: 110, 3: 140}.items():
+        made_runs.write(tmp_path / "s" / f"{seed}", 64, seed=seed, need=need, every=5)
+    rows = curve(items(tmp_path / "s")["losses"].rows, "validation_loss")
+    assert {r["seeds"] for r in rows} == {3} and rows[-1]["epoch"] == pytest.approx(120 * 64 / 1000)  # seed 1 ends
+    for row in rows:
+        steps = row["epoch"] * 1000 / 64
+        own = [2.5 - 0.9 * steps / need for need in (100, 110, 140)]
+        assert row["mean"] == pytest.approx(sum(own) / 3, abs=1e-9)
+        assert (row["low"], row["high"]) == pytest.approx((min(own), max(own)), abs=1e-9)
+
+
+def test_a_seed_that_diverged_is_in_no_mean(tmp_path):
+    made_runs.write(tmp_path / "s" / "a", 64, seed=1, need=100)
+    made_runs.write(tmp_path / "s" / "b", 64, seed=2, need=10, outcome="error: step 3: the loss is NaN")
+    rows = curve(items(tmp_path / "s")["losses"].rows, "validation_loss")
+    assert {r["seeds"] for r in rows} == {1} and rows[-1]["epoch"] > 7
+
+
+def test_at_most_eight_lines_have_colours_and_the_legend_names_them(tmp_path):
+    for batch in [2**i for i in range(4, 16)]:
+        for rate in (0.1, 0.2):
+            made_runs.write(tmp_path / "s" / f"{batch}-{rate}", batch, rate, need=30 if rate == 0.1 else 45)
+    figure = items(tmp_path / "s")["losses"]
+    grey = [line for line in figure.drawing.axes[0].get_lines() if line.get_color() == "#999999"]
+    bright = [line for line in figure.drawing.axes[0].get_lines() if line.get_color() != "#999999"]
+    assert (len(bright), len(grey)) == (8, 16) and len({line.get_color() for line in bright}) == 8
+    texts = [text.get_text() for text in figure.drawing.axes[1].get_legend().get_texts()]
+    assert texts[0] == "batch 16, rate 0.1" and texts[7:] == ["batch 32k, rate 0.1", "16 other experiments"]
+    assert len({(r["batch"], r["rate"]) for r in figure.rows}) == 24  # the table has them all
