@@ -17,7 +17,7 @@ FIGURE = re.compile(
     r'<svg role="img" aria-label="([^"]*)".*?</svg>(\s*<figcaption>(?:(?!</figcaption>).)*?href="([^"]+\.svg)")',
     re.DOTALL,
 )
-FOLDED = re.compile(r'<details><summary>(\d+ rows)</summary><div class="scroll"><table>.*?</details>', re.DOTALL)
+FOLDED = re.compile(r'<details><summary>(\d+ rows?)</summary><div class="scroll"><table>.*?</details>', re.DOTALL)
 LONG_NUMBER = re.compile(r"(?<![^,\n])-?\d+\.\d+(?:e[-+]?\d+)?(?![^,\n])")  # a whole cell
 LINK = re.compile(r' · <a href="([^"]+)">(?:PNG|CSV)</a>')
 

@@ -3,7 +3,7 @@
 import numpy
 
 from . import cells as grouping
-from . import measures, style
+from . import measures, rate_rules, style
 from .style import Figure, Missing
 
 PUBLISHED_ERRORS = [
@@ -47,11 +47,14 @@ def draw_points(axis, index, name, points, shift=1.0):
     )
 
 
-def outcome(cells, measure, rows):
+def outcome_points(cells, measure):
+    return {family: grouping.best_points(own, measure.of) for family, own in grouping.families(cells).items()}
+
+
+def outcome(cells, measure, lines, rows):
     """Draws the final value at the best rate of each batch, and the values of all other rates in pale colour. For
-    images, a second panel below has published errors."""
+    images, a second panel below has published errors. `lines` comes from outcome_points()."""
     title = f"{measure.title[0].upper()}{measure.title[1:]}, against the batch"
-    lines = {family: grouping.best_points(own, measure.of) for family, own in grouping.families(cells).items()}
     if not any(lines.values()):
         return Missing(title, "no run has a final value")
     published = published_errors(rows) if measure is measures.ERROR else []
@@ -150,40 +153,86 @@ def draw_published(axis, published):
     style.legend(axis)
 
 
-def best_rates(cells, value_of, by):
-    """Draws the best peak rate of each batch. For comparison, draws the linear and the square-root rule from the
-    smallest batch on."""
+def seeds_best(cells, value_of):
+    """Returns the best rate of each seed of a batch's cells."""
+    values = [(cell.rate, cell.by_seed(value_of)) for cell in cells]
+    seeds = sorted({seed for _, own in values for seed in own})
+    return [min((own[seed], rate) for rate, own in values if seed in own)[1] for seed in seeds]
+
+
+def rules_of(cells, points, value_of):
+    """Returns rate_rules.fit_rules() of the batches whose best rate is not at the edge of the rates that were tried."""
+    tried, inner = grouping.by_batch(cells), [p for p in points if p.rates > 2 and not p.edge]
+    errors = [
+        rate_rules.error_of({c.rate for c in tried[p.batch]}, p.cell.rate, seeds_best(tried[p.batch], value_of))
+        for p in inner
+    ]
+    return rate_rules.fit_rules([p.batch for p in inner], [p.cell.rate for p in inner], errors)
+
+
+def rates_found(cells, value_of):
+    """Maps each family that ran two batches or more to (points, rules). None of them is left if every batch ran at one
+    rate only."""
+    found = {f: (grouping.best_points(own, value_of), own) for f, own in grouping.families(cells).items()}
+    return {f: (points, rules_of(own, points, value_of)) for f, (points, own) in found.items() if len(points) > 1}
+
+
+def best_rates(cells, found, by):
+    """Draws the best peak rate of each batch, and the rules that were fitted to them. `found` comes from
+    rates_found()."""
     title = "Best peak learning rate, against the batch"
-    lines = {f: grouping.best_points(own, value_of) for f, own in grouping.families(cells).items()}
-    lines = {f: p for f, p in lines.items() if len(p) > 1}
-    if not lines:
+    if not found:
         return Missing(title, "no family of runs has two batches")
-    if all(p.rates < 2 for points in lines.values() for p in points):
+    if all(p.rates < 2 for points, _ in found.values() for p in points):
         return Missing(title, "every batch ran at one rate only, so none is the best of several")
     drawing, (axis,) = style.panels()
-    for index, (family, points) in enumerate(lines.items()):
-        x = numpy.array([p.batch for p in points], float)
+    for index, (family, (points, rules)) in enumerate(found.items()):
+        look = style.line(index, len(found), linestyle="")
         for cell in grouping.families(cells)[family]:
             axis.plot(cell.batch, cell.rate, linestyle="", marker="_", color=style.GREY, alpha=0.6)
-        axis.plot(x, [p.cell.rate for p in points], label=grouping.label(family), **style.line(index))
+        axis.plot([p.batch for p in points], [p.cell.rate for p in points], label=grouping.label(family), **look)
         for p in points:
             if p.edge:
                 axis.plot(p.batch, p.cell.rate, marker="o", markersize=13, markerfacecolor="none", color=style.GREY)
-        if index == 0:
-            first = points[0].cell.rate
-            axis.plot(x, first * x / x[0], color=style.GREY, linewidth=1, linestyle=":", label="linear rule")
-            axis.plot(
-                x, first * numpy.sqrt(x / x[0]), color=style.GREY, linewidth=1, linestyle="--", label="square-root rule"
-            )
+        draw_rules(axis, points, rules, look["color"], "" if len(found) == 1 else f", {grouping.label(family)}")
     style.log_y(axis)
+    rates = [cell.rate for cell in cells]
+    axis.set_ylim(min(rates) / 1.6, max(rates) * 1.6)
     axis.set_ylabel("peak learning rate")
-    style.batch_axis(axis, [p.batch for points in lines.values() for p in points])
+    style.batch_axis(axis, [p.batch for points, _ in found.values() for p in points])
     style.legend(axis)
-    rows = [{**columns_of(p), "rates_tried": p.rates, "edge": p.edge} for points in lines.values() for p in points]
+    rows = [
+        {**columns_of(p), "rates_tried": p.rates, "edge": p.edge, **rule_columns(rules, p.batch)}
+        for points, rules in found.values()
+        for p in points
+    ]
     return Figure(
         "best_rate_vs_batch",
         title,
         drawing,
         rows,
-        f"Best by {by}. Short lines: all rates that were tried; a ring: the best one is the edge of what was tried.",
+        f"Best by {by}. Short lines: all rates that were tried; a ring: the best one is the edge of what was tried, and no "
+        "rule is fitted to it. Surge: 2 rate_max / (sqrt(B_noise / B) + sqrt(B / B_noise)) (Li et al. 2024, "
+        "arXiv:2405.14578).",
     )
+
+
+def draw_rules(axis, points, rules, colour, end):
+    """Draws the rules. The one that fits best has a broad line."""
+    x = numpy.geomspace(points[0].batch, points[-1].batch, 60)
+    best, _ = rate_rules.best_of(rules)
+    for rule, dash in zip(rules.values(), (":", "--", "-")):
+        words = f", maximum at {rule.values[1]:,.0f}" if rule.name == "surge" and rule.values[1] < x[-1] else ""
+        width = 2 if best is rule else 1
+        axis.plot(x, rule.at(x), color=colour, linestyle=dash, linewidth=width, label=f"{rule.name}{words}{end}")
+
+
+def rule_columns(rules, batch):
+    return {
+        key: value
+        for name, rule in rules.items()
+        for key, value in (
+            (name.replace(" ", "_"), float(rule.at(batch))),
+            (f"{name.replace(' ', '_')}_misfit", rule.misfit),
+        )
+    }

@@ -8,6 +8,7 @@ from .style import Figure, Missing
 
 POINTS = 80  # points of a line; more could not be seen
 COLOURED = 8
+FAR = 4  # lines whose lengths differ by more get a logarithmic axis
 CURVES = (("loss", "training loss (nats)"), ("validation_loss", "validation loss (nats)"))
 
 
@@ -134,6 +135,18 @@ def limit(axis):
         axis.set_ylim(low - 0.05 * room, high + 0.1 * room)
 
 
+def spread_epochs(axes):
+    """Makes the axis of epochs logarithmic if some lines are many times as long as others. Short ones could not be seen
+    otherwise."""
+    ends = [line.get_xdata()[-1] for axis in axes for line in axis.get_lines() if line.get_zorder() == 3]
+    first = min(line.get_xdata()[0] for line in axes[-1].get_lines())
+    if first > 0 and max(ends) > FAR * min(ends):
+        for axis in axes:
+            axis.set_xscale("log")
+            axis.xaxis.set_major_formatter(style.ticker.FuncFormatter(lambda v, _: style.short(v)))
+        axes[-1].set_xlim(left=first)
+
+
 def legend(axis, shown, look, others):
     """Names the coloured cells, and the grey ones in one entry. Words that all names share are left out."""
     pyplot = style.pyplot
@@ -167,6 +180,7 @@ def losses(cells, value_of, title="Loss curves", name="losses"):
         axis.set_ylabel(words)
         limit(axis)
     axes[-1].set_xlabel("epoch")
+    spread_epochs(axes)
     legend(axes[-1], shown, look, len(others))
     text = (
         "Mean over the seeds of an experiment, up to the end of the seed that ended first; the band goes from the lowest "

@@ -1,10 +1,13 @@
 """Figures of the cost to reach a target, over the batch: steps, samples, epochs, and the fit of the critical batch."""
 
+import math
+
 import numpy
 
 from . import cells as grouping
 from . import fit as fitting
 from . import measures, style
+from . import twenty as criterion
 from .figures_batch import columns_of, draw_points, spread_row, tuning_warnings
 from .style import Figure, Missing
 
@@ -37,26 +40,38 @@ def mean_batch(point, target):
     return sum(c.samples for c in costs) / sum(c.steps for c in costs)
 
 
-def fits(lines, target):
-    """Maps each family to the Fit over its batches, each at its best rate. Leaves out families whose evaluations are
-    too far apart, and families with fewer than three batches."""
+def measured(points, target):
+    """Returns the arguments of fit.fit() and twenty.find(): batches, steps of the seeds, and steps between evaluations."""
 
     def between(run):
         cost = measures.cost_to(run, target)
         return cost.resolution if cost else None
 
+    return (
+        [mean_batch(p, target) for p in points],
+        [list(p.values.values()) for p in points],
+        [list(p.cell.by_seed(between).values()) for p in points],
+    )
+
+
+def of_families(lines, target, find):
+    """Maps each family to what `find` returns for its batches, each at its best rate. Leaves out families whose
+    evaluations are too far apart, and those for which it returns None."""
     found = {}
     for family, points in lines.items():
-        if any(coarseness(p, target) > TOO_COARSE for p in points):
-            continue
-        made = fitting.fit(
-            [mean_batch(p, target) for p in points],
-            [list(p.values.values()) for p in points],
-            [list(p.cell.by_seed(between).values()) for p in points],
-        )
-        if made:
-            found[family] = made
-    return found
+        if points and all(coarseness(p, target) <= TOO_COARSE for p in points):
+            found[family] = find(*measured(points, target))
+    return {family: made for family, made in found.items() if made}
+
+
+def fits(lines, target):
+    """Maps families to the Fit."""
+    return of_families(lines, target, fitting.fit)
+
+
+def twenties(lines, target):
+    """Maps families to the Twenty."""
+    return of_families(lines, target, criterion.find)
 
 
 def target_rows(lines, target):
@@ -80,9 +95,10 @@ def target_rows(lines, target):
     return table
 
 
-def to_target(target, lines, made):
+def to_target(target, lines, made, twenty):
     """Draws steps and samples to the target at the best rate of each batch, perfect scaling, and the fits. If there is
-    only one fit, its regimes are shaded. `lines` comes from steps_points(), `made` from fits()."""
+    only one fit, its regimes are shaded. `lines` comes from steps_points(), `made` from fits(), `twenty` from
+    twenties()."""
     title = "Steps and samples to the target, against the batch"
     if target is None:
         return Missing(title, "nothing was evaluated, so there is no target")
@@ -91,7 +107,8 @@ def to_target(target, lines, made):
     drawing, axes = style.panels(2, shared=True)
     batches = [p.batch for points in lines.values() for p in points]
     for index, (family, points) in enumerate(lines.items()):
-        draw_target(axes, (index, len(lines)), family, points, made.get(family), target)
+        draw_target(axes, (index, len(lines)), family, points, (made.get(family), twenty.get(family)), target)
+        draw_twenty(axes[1], style.colour(index, len(lines)), twenty.get(family), [p.batch for p in points])
     axes[0].set_ylabel("steps to the target")
     axes[1].set_ylabel("samples to the target")
     for axis in axes:
@@ -106,13 +123,38 @@ def to_target(target, lines, made):
         drawing,
         target_rows(lines, target),
         target_note(target, made),
-        warnings(lines, made, target),
+        warnings(lines, made, target) + disagreements(lines, made, twenty),
     )
 
 
-def draw_target(axes, place, family, points, made, target):
-    """Draws one line. `place` holds the number of this line and the number of lines."""
-    index, count = place
+def draw_twenty(axis, colour, found, batches):
+    """Marks the 20 % criterion on the samples: perfect scaling, and 20 % more."""
+    if found is None:
+        return
+    label = f"20 % criterion, {criterion.words(found, batches)}"
+    if not 0 < found.batch < math.inf:
+        axis.plot([], [], marker="*", linestyle="", color=colour, label=label)
+        return
+    level = (1 + criterion.EXTRA) * found.samples
+    axis.plot([found.batch] * 2, [found.samples, level], color=colour, linewidth=1, zorder=4)
+    axis.plot(found.batch, level, marker="*", markersize=12, linestyle="", color=colour, zorder=4, label=label)
+
+
+def disagreements(lines, made, twenty):
+    """Returns a warning for each family in which the two criteria of the critical batch do not agree."""
+    return [
+        f"{grouping.label(family)}: the two criteria disagree: 20 % more steps than perfect scaling are needed at batch "
+        f"{criterion.words(found, [p.batch for p in lines[family]])}, but 0.2 B_crit of the fit is "
+        f"{criterion.EXTRA * made[family].critical:,.0f} ({criterion.EXTRA * made[family].critical_interval.low:,.0f} to "
+        f"{criterion.EXTRA * made[family].critical_interval.high:,.0f}); the points do not follow the hyperbola"
+        for family, found in twenty.items()
+        if family in made and criterion.disagree(found, made[family])
+    ]
+
+
+def draw_target(axes, place, family, points, found, target):
+    """Draws one line. `place` holds the number of this line and the number of lines, `found` its Fit and its Twenty."""
+    (index, count), (made, twenty) = place, found
     if not points:
         return
     x, label = numpy.array([p.batch for p in points]), grouping.label(family)
@@ -129,12 +171,12 @@ def draw_target(axes, place, family, points, made, target):
             label=label,
             **style.line(index, count, linestyle="" if made else "-"),
         )
-    first = points[0]
     ideal = numpy.geomspace(x[0], x[-1], 50)
-    axes[0].plot(ideal, first.mean * x[0] / ideal, color=style.GREY, linewidth=1, linestyle=":")
+    samples = twenty.samples if twenty else points[0].mean * means[0]
+    axes[0].plot(ideal, samples / ideal, color=style.GREY, linewidth=1, linestyle=":")
     axes[1].plot(
         ideal,
-        numpy.full(50, first.mean * means[0]),
+        numpy.full(50, samples),
         color=style.GREY,
         linewidth=1,
         linestyle=":",
@@ -187,17 +229,19 @@ def shade_regimes(axes, critical):
 def target_note(target, made):
     note = (
         f"Target: {target} ({target.chosen}), by the first evaluation that reached it, at the rate that took the fewest "
-        "steps; bars are the smallest and largest of the seeds. Dotted: perfect scaling from the smallest batch. "
+        "steps; bars are the smallest and largest of the seeds. Dotted: perfect scaling from the small batches. "
     )
     if made:
         note += (
             "Curve: (S / Smin - 1) (E / Emin - 1) = 1 in log space (McCandlish et al. 2018, equation 2.11), through the "
-            "middle between that evaluation and the one before, 95 % bootstrap interval. Grey: from B_crit / 4 to 4 B_crit, where the curve's slope lies between -0.8 and -0.2."
+            "middle between that evaluation and the one before, 95 % bootstrap interval. Star: the batch that takes 20 % more "
+            "steps than perfect scaling from the small batches, read off the points (Zhang et al. 2024, arXiv:2410.21676); "
+            "on the hyperbola it is 0.2 B_crit. Grey: from B_crit / 4 to 4 B_crit, where the curve's slope lies between -0.8 and -0.2."
         )
     return note
 
 
-def fit_rows(made, units="samples"):
+def fit_rows(made, twenty):
     return [
         {
             "family": grouping.label(family),
@@ -210,12 +254,20 @@ def fit_rows(made, units="samples"):
             "B_crit": f.critical,
             "B_crit_low": f.critical_interval.low,
             "B_crit_high": f.critical_interval.high,
+            **twenty_columns(twenty.get(family)),
             "deviation_of_log_S": f.deviation,
             "batches": f.points,
-            "unit": f"steps and {units}",
+            "unit": "steps and samples",
         }
         for family, f in made.items()
     ]
+
+
+def twenty_columns(found):
+    """A batch outside of those that ran, or an end of the interval there, is left empty."""
+    values = (found.batch, found.interval.low, found.interval.high) if found else (0, 0, 0)
+    names = ("B_20_percent", "B_20_percent_low", "B_20_percent_high")
+    return {name: value if 0 < value < math.inf else None for name, value in zip(names, values)}
 
 
 def warnings(lines, made, target):

@@ -1,13 +1,18 @@
 """Writes the page: one HTML file that needs no other file. A folder next to it has every figure and table as files."""
 
 import html
+import re
 
-from . import style
+from . import small_svg, style
 
 STYLE = """
-body { font: 16px/1.45 system-ui, sans-serif; color: #111; background: #fff; margin: 0 auto; max-width: 60rem; padding: 0 1rem 3rem; }
+body { font: 16px/1.45 system-ui, sans-serif; color: #111; background: #fff; margin: 0 auto; max-width: 80rem; padding: 0 1rem 3rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.35rem; border-top: 2px solid #111; padding-top: .6rem; margin-top: 2.5rem; } h3 { font-size: 1.08rem; }
-figure { margin: 1rem 0; } figure svg { width: 100%; max-width: 38rem; height: auto; } figcaption, .note { color: #444; font-size: .92rem; }
+p, li, dd { max-width: 50rem; overflow-wrap: break-word; } figure { margin: 1rem 0; } figure svg { width: 100%; max-width: 46rem; height: auto; }
+figcaption, .note { color: #444; font-size: .92rem; } .figures { display: grid; gap: 0 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); }
+.answer { border-top: 1px solid #bbb; padding: .4rem 0 .8rem; } .answer h3 { font-size: 1.2rem; margin: .4rem 0; } .verdict { font-weight: 600; margin: .3rem 0; }
+.answer > * { min-width: 0; } .verdict::before { content: "Verdict: "; font-weight: 400; color: #444; }
+@media (min-width: 60rem) { .answer { display: grid; grid-template-columns: 2fr 3fr; gap: 0 2rem; } }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .2rem .6rem; border-bottom: 1px solid #ccc; vertical-align: top; } th { border-bottom: 2px solid #111; }
 td:first-child { min-width: 6rem; } td.long { min-width: 18rem; } td.number { text-align: right; white-space: nowrap; }
@@ -59,21 +64,55 @@ def table_html(table, folder):
     head = "".join(f"<th>{html.escape(c.replace('_', ' '))}</th>" for c in columns)
     body = "".join("<tr>" + "".join(cell_html(row.get(c)) for c in columns) + "</tr>\n" for row in table.rows)
     inner = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
-    if len(table.rows) > OPEN_ROWS:
-        inner = f"<details><summary>{len(table.rows)} rows</summary>{inner}</details>"
+    if len(table.rows) > OPEN_ROWS or table.is_folded:
+        inner = f"<details><summary>{len(table.rows)} row{'' if len(table.rows) == 1 else 's'}</summary>{inner}</details>"
     note = f'<p class="note">{html.escape(table.note)}</p>' if table.note else ""
     return f'<h3 id="{table.name}">{html.escape(table.title)}</h3>{note}{inner}<p class="note"><a href="{folder}/{table.name}.csv">CSV</a></p>'
 
 
-def figure_html(figure, svg, folder):
-    links = " · ".join(f'<a href="{folder}/{figure.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png", "csv"))
-    warnings = "".join(f"<li>{html.escape(w)}</li>" for w in figure.warnings)
-    warnings = f'<ul class="warnings">{warnings}</ul>' if warnings else ""
+def warnings_html(figure):
+    lines = "".join(f"<li>{html.escape(w)}</li>" for w in figure.warnings)
+    return f'<ul class="warnings">{lines}</ul>' if lines else ""
+
+
+def drawing_html(figure, folder, link):
+    """Writes the files of a figure. Returns the <figure>."""
+    svg = inline(style.save(figure, folder), figure.name)
+    links = " · ".join(f'<a href="{link}/{figure.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png", "csv"))
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(figure.title)}" ', 1)
+    return f"<figure>{svg}<figcaption>{html.escape(figure.note)} {links}</figcaption></figure>"
+
+
+def figure_html(figure, folder, link):
     return (
-        f'<h3 id="{figure.name}">{html.escape(figure.title)}</h3>{warnings}<figure>{svg}'
-        f"<figcaption>{html.escape(figure.note)} {links}</figcaption></figure>"
+        f'<div><h3 id="{figure.name}">{html.escape(figure.title)}</h3>{warnings_html(figure)}'
+        f"{drawing_html(figure, folder, link)}</div>"
     )
+
+
+def item_html(item, folder, link):
+    """Writes the files of a figure or a table. Returns its HTML, which is empty for a table without rows."""
+    if isinstance(item, style.Figure):
+        return figure_html(item, folder, link)
+    if not item.rows:
+        return ""
+    style.write_csv(folder / f"{item.name}.csv", item.rows)
+    return table_html(item, link)
+
+
+def answer_html(answer, folder, link):
+    """The sentence and its verdict stand beside the figure, or above it if the page is narrow."""
+    said = f"<h3>{html.escape(answer.text)}.</h3>"
+    said += f'<p class="verdict">{html.escape(answer.verdict)}</p>' if answer.verdict else ""
+    said += "".join(f"<p>{html.escape(text)}</p>" for text in answer.more)
+    said += "".join(warnings_html(item) for item in answer.items if isinstance(item, style.Figure))
+    shown = "".join(
+        f'<div id="{item.name}">{drawing_html(item, folder, link)}</div>'
+        if isinstance(item, style.Figure)
+        else f"<div>{item_html(item, folder, link)}</div>"
+        for item in answer.items
+    )
+    return f'<article class="answer"><div>{said}</div>{shown}</article>'
 
 
 def missing_html(missing):
@@ -83,13 +122,14 @@ def missing_html(missing):
     return f'<p class="note">Left out, as there are no data:</p><ul class="note">{lines}</ul>'
 
 
-def unique_ids(svg, name):
-    """Adds the figure's name to all ids in the SVG, because two figures on one page must not share ids."""
-    return (
-        svg.replace('id="', f'id="{name}-')
-        .replace('xlink:href="#', f'xlink:href="#{name}-')
-        .replace("url(#", f"url(#{name}-")
-    )
+def inline(svg, name):
+    """Makes the SVG smaller, and adds the figure's name to its ids and styles: two figures on one page must not share
+    them."""
+    svg = small_svg.smaller(svg)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = svg.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+    svg = re.sub(r"(?<=<style>)[^<]*", lambda found: re.sub(r"([^{}]+)\{", rf"#{name}-svg \1{{", found[0]), svg)
+    return svg.replace("<svg ", f'<svg id="{name}-svg" ', 1)
 
 
 def contents_html(sections):
@@ -107,33 +147,51 @@ def words_html():
     return f"<details><summary>Words</summary><dl>{lines}</dl></details>"
 
 
+def answers_html(section, folder, link, number):
+    """The section's answers. A figure or table of an answer stands there alone."""
+    if not section.answers:
+        return ""
+    told = "\n".join(answer_html(answer, folder, link) for answer in section.answers)
+    return f'<h2 id="answers-{number}">{html.escape(section.title)}</h2><p>{html.escape(section.text)}</p>{told}'
+
+
 def section_html(section, folder, link, number):
-    """Writes the files of a section's figures and tables. Returns the section's HTML."""
-    parts = [f'<h2 id="section-{number}">{html.escape(section.title)}</h2><p>{html.escape(section.text)}</p>']
-    for item in section.items:
-        if isinstance(item, style.Figure):
-            svg = style.save(item, folder)
-            parts.append(figure_html(item, unique_ids(svg, item.name), link))
-        elif isinstance(item, style.Table) and item.rows:
-            style.write_csv(folder / f"{item.name}.csv", item.rows)
-            parts.append(table_html(item, link))
-    parts.append(missing_html([i for i in section.items if isinstance(i, style.Missing)]))
-    return "\n".join(parts)
+    """Everything that is in no answer, folded."""
+    shown = [item for answer in section.answers for item in answer.items]
+    rest = [i for i in section.items if not isinstance(i, style.Missing) and not any(i is other for other in shown)]
+    figures = "".join(item_html(i, folder, link) for i in rest if isinstance(i, style.Figure))
+    tables = "".join(item_html(i, folder, link) for i in rest if isinstance(i, style.Table))
+    missing = missing_html([i for i in section.items if isinstance(i, style.Missing)])
+    text = "" if section.answers else f"<p>{html.escape(section.text)}</p>"
+    return (
+        f'<details id="section-{number}"><summary>{html.escape(section.title)}: {kinds_of(rest)}</summary>{text}'
+        f'<div class="figures">{figures}</div>{tables}{missing}</details>'
+    )
+
+
+def kinds_of(items):
+    figures = sum(isinstance(i, style.Figure) for i in items)
+    tables = sum(isinstance(i, style.Table) and bool(i.rows) for i in items)
+    words = [f"{n} {w}{'' if n == 1 else 's'}" for n, w in ((figures, "figure"), (tables, "table")) if n]
+    return " and ".join(words) or "what was left out"
 
 
 def write(path, title, text, sections):
     """Writes the page to `path`. Figures and tables go to a folder with the same name without the suffix."""
     folder = path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [section_html(s, folder, html.escape(folder.name), number) for number, s in enumerate(sections, 1)]
-    body = "\n".join(parts)
+    link = html.escape(folder.name)
+    told = "\n".join(answers_html(s, folder, link, number) for number, s in enumerate(sections, 1))
+    rest = "\n".join(section_html(s, folder, link, number) for number, s in enumerate(sections, 1))
     path.write_text(
         f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><style>{STYLE}</style></head>
 <body><h1>{html.escape(title)}</h1><p>{html.escape(text)}</p>
+{told}
+<h2>Figures and tables</h2>
 {contents_html(sections)}{words_html()}
-{body}
+{rest}
 </body></html>
 """,
         encoding="utf-8",

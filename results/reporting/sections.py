@@ -1,11 +1,11 @@
 """Divides a report into sections, one for each study and task, and chooses their figures and tables."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from . import cells as grouping
-from . import branches, halving, measures, references, style, tables, verdict
-from . import figures_batch, figures_curves, figures_losses, figures_speed, figures_target
+from . import answers, branches, halving, measures, references, style, tables, verdict
+from . import figures_batch, figures_curves, figures_losses, figures_share, figures_speed, figures_target
 
 
 @dataclass
@@ -13,6 +13,7 @@ class Section:
     title: str
     text: str
     items: list
+    answers: list = field(default_factory=list)
 
 
 def tasks(runs):
@@ -36,7 +37,7 @@ def title_of(key, several):
 def task_section(key, runs, several, target, rows):
     cells = grouping.make_cells(runs)
     measure, target = measures.measure_for(runs), target or measures.target_of(cells)
-    items = items_of_task(cells, runs, measure, target, rows)
+    items, told = items_of_task(cells, runs, measure, target, rows)
     if several:
         for item in items:
             if isinstance(item, (style.Figure, style.Table)):
@@ -44,7 +45,7 @@ def task_section(key, runs, several, target, rows):
     states = [run.state for run in runs]
     counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
     return Section(
-        title_of(key, several), f"{counted(len(runs), 'run')} of {counted(len(cells), 'experiment')}: {counts}.", items
+        title_of(key, several), f"{counted(len(runs), 'run')} of {counted(len(cells), 'experiment')}: {counts}.", items, told
     )
 
 
@@ -60,8 +61,9 @@ def slug(key):
 
 
 def items_of_task(cells, runs, measure, target, rows):
+    """Returns (items, answers)."""
     lines = figures_target.steps_points(cells, target) if target else {}
-    made = figures_target.fits(lines, target)
+    made, twenty = figures_target.fits(lines, target), figures_target.twenties(lines, target)
 
     def steps_of(run):
         cost = measures.cost_to(run, target)
@@ -70,55 +72,92 @@ def items_of_task(cells, runs, measure, target, rows):
     reaches = bool(target) and any(lines.values())
     by = f"steps to {target}" if reaches else measure.title
     value_of = steps_of if reaches else measure.of
-    fitted, compared = figures_target.fit_rows(made), verdict.compare_all(cells, rows)
+    compared, ends = verdict.compare_all(cells, rows), figures_batch.outcome_points(cells, measure)
+    found_rates = figures_batch.rates_found(cells, value_of)
+    outcome = figures_batch.outcome(cells, measure, ends, rows)
+    verdicts = (
+        tables.verdicts(compared)
+        if compared
+        else style.Missing("Beside the published numbers", "none is of a text model")
+    )
+    steps = figures_target.to_target(target, lines, made, twenty)
+    rates = figures_batch.best_rates(cells, found_rates, by)
+    shares = figures_share.against_share(cells, made)
+    noise = figures_curves.noise(cells, measure.of, made)
+    ranks = figures_speed.against_ranks(cells)
+    losses = figures_losses.losses(cells, value_of)
     items = [
-        figures_batch.outcome(cells, measure, rows),
+        outcome,
         tables.settings(cells, measure),
-        (
-            tables.verdicts(compared)
-            if compared
-            else style.Missing("Beside the published numbers", "none is of a text model")
-        ),
+        verdicts,
         tables.convergence(cells),
-        figures_target.to_target(target, lines, made),
+        steps,
         style.Table(
             "fit",
             "Fit of steps and samples",
-            fitted,
-            "95 % bootstrap intervals; steps and samples as counted in the runs.",
+            figures_target.fit_rows(made, twenty),
+            "95 % bootstrap intervals; steps and samples as counted in the runs. B_20_percent: the batch that takes 20 % more "
+            "steps than perfect scaling, from the points (Zhang et al. 2024); empty where that is outside of what ran.",
         ),
-        figures_batch.best_rates(cells, value_of, by),
+        shares,
+        rates,
         figures_target.epochs_to_759(cells, target, rows) if measure is measures.ERROR else None,
-        figures_curves.noise(cells, measure.of, made),
+        noise,
         figures_curves.published_noise(cells, made, rows),
         figures_speed.time_to_target(cells, target),
-        figures_speed.against_ranks(cells),
+        ranks,
         figures_speed.against_batch(cells),
         figures_speed.step_parts(cells),
         figures_speed.rank_parts(cells),
         figures_speed.staleness(cells),
         figures_speed.cost(cells),
-        figures_losses.losses(cells, value_of),
+        losses,
         figures_curves.rates(cells, measure.of),
         figures_curves.batches(cells, measure.of),
     ]
-    return [item for item in items if item is not None]
+    told = [
+        *(answers.of_target(steps, lines, made, twenty) if is_drawn(steps) else []),
+        *(answers.of_share(shares, figures_share.laws_of(cells, made)) if is_drawn(shares) else []),
+        *(answers.of_rates(rates, found_rates) if is_drawn(rates) else []),
+        *(answers.of_outcome(outcome, ends, measure) if is_drawn(outcome) and not all_stopped_at(target, cells) else []),
+        *(answers.of_noise(noise, figures_curves.own_scales(cells), made) if is_drawn(noise) else []),
+        *(answers.of_ranks(ranks) if is_drawn(ranks) else []),
+    ]
+    told = told or answers.of_end(losses, cells, measure)
+    if compared:
+        told += answers.of_published(verdicts, compared, verdict.count_of_candidates(cells, rows))
+    return [item for item in items if item is not None], told
+
+
+def is_drawn(item):
+    return isinstance(item, style.Figure)
+
+
+def all_stopped_at(target, cells):
+    """Returns whether runs stopped when they reached the target. Their final values are about equal then, and say
+    nothing about the experiments."""
+    return bool(target) and all(
+        run.config.get("stop.target_metric") == target.metric and run.config.get("stop.target_value") == target.value
+        for cell in cells
+        for run in cell.runs
+    )
 
 
 def make(runs, target=None):
     """Returns all sections. If `target` is given, it replaces the runs' own target."""
     rows, found = references.read(), tasks(runs)
     sections = [task_section(key, own, len(found) > 1, target, rows) for key, own in found.items()]
-    for title, items, text in (
-        ("Search", halving.items(runs), "Which trials went on, and what they had reached when it was decided."),
+    for title, items, told, text in (
+        ("Search", halving.items(runs), [], "Which trials went on, and what they had reached when it was decided."),
         (
             "Branches",
-            branches.items(runs),
+            own := branches.items(runs),
+            answers.of_branches(own[0], branches.points_of(runs)[0]) if own and is_drawn(own[0]) else [],
             "How large a batch the run could have had at each point, at no cost in samples.",
         ),
     ):
         if items:
-            sections.append(Section(title, text, items))
+            sections.append(Section(title, text, items, told))
     waiting = [run for run in runs if run.state == "waiting"]
     text = f"{len(runs)} trials" + (f", {len(waiting)} of them not begun." if waiting else ".")
     everything = [tables.trials(runs, target), tables.failures(runs), tables.origins(runs), tables.references(rows)]

@@ -67,6 +67,7 @@ class Table:
     title: str
     rows: list
     note: str = ""
+    is_folded: bool = False  # the page shows more than a few rows folded in any case
 
 
 def colour(index, count):

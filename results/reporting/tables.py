@@ -135,7 +135,8 @@ def verdicts(comparisons):
         "Beside the published numbers",
         rows,
         "inside: Welch's t-test sees no difference (p >= 0.05); above, below: it does. A single run is compared with "
-        "the interval of one more run. not comparable: recipe, data or model differ, as listed.",
+        "the interval of one more run. not comparable: recipe, data or model differ, as listed for the nearest row.",
+        is_folded=True,
     )
 
 

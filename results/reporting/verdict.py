@@ -117,6 +117,11 @@ def candidates_for(cell, rows):
     return [r for r, made in recipes if made.get("model.kind") == kind] or [r for r, _ in recipes]
 
 
+def count_of_candidates(cells, rows):
+    """Returns the number of published rows that the cells could be compared with."""
+    return len({reference for cell in cells for reference in candidates_for(cell, rows)})
+
+
 def compare_cell(cell, rows):
     """Compares a cell with published rows, metric by metric. If rows have the cell's recipe, it is compared with all of
     them. Otherwise it is "not comparable", with the nearest recipe."""

@@ -86,7 +86,23 @@ def test_the_page_needs_nothing_else_and_no_id_stands_twice(report):
         assert used in ids
 
 
+def test_the_page_begins_with_answers_and_folds_the_rest(report):
+    told, rest = report.page.split("<h2>Figures and tables</h2>")
+    first = re.search(r'<h3>(.*?)</h3><p class="verdict">(.*?)</p>', told)
+    assert re.fullmatch(r"Above 4\d0 samples a step costs more .* needs 0\.\d\d x the steps\.", first[1])
+    assert first[2].startswith("larger batches pay up to B_crit = 4")
+    shown = re.findall(r'<div id="(\w+)">', told)
+    assert shown[:2] == ["to_target_vs_batch", "best_rate_vs_batch"] and told.count("<figure>") == len(shown)
+    assert re.search(r"<h3>\d+ published rows differ in model, data or recipe\.</h3>", told)
+    assert "<details><summary>1 row</summary>" in told  # the differences
+    unfolded = re.sub(r"<details.*</details>", "", rest, flags=re.DOTALL)
+    assert "<svg" not in unfolded and "<table" not in unfolded and 'id="losses"' in rest
+    for rules in re.findall(r"<style>(?!\n)([^<]*)</style>", report.page):
+        assert all(re.match(r"#\w+-svg ", rule) for rule in rules.split("}") if rule)
+
+
 LOOK = """<script>addEventListener("load", () => {
+  document.querySelectorAll("details").forEach(d => d.open = true);
   const drawn = [...document.querySelectorAll("figure svg")].filter(s => s.getBoundingClientRect().height > 100).length;
   const wide = [...document.querySelectorAll("h1, h2, h3, p, li, figure")].filter(e => e.getBoundingClientRect().right > innerWidth + 1);
   document.body.innerHTML = `LOOKED ${innerWidth} ${document.documentElement.scrollWidth} ${drawn} ${wide.length}`;

@@ -1,0 +1,125 @@
+"""B_crit against the share of the data (the key data.share), with a power law B_crit = a share^p.
+
+Zhang et al. 2024 (arXiv:2410.21676) found that the critical batch grows with the data, and hardly with the model."""
+
+import math
+from dataclasses import dataclass
+
+import numpy
+from scipy.stats import t as student
+
+from . import cells as grouping
+from . import style
+from .fit import DRAWS, Interval
+from .style import Figure, Missing
+
+KEY, TITLE = "data.share", "B_crit, against the share of the data"
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """value = factor * share^power, with the 95 % interval of the power."""
+
+    factor: float
+    power: float
+    interval: Interval
+
+    def at(self, share):
+        return self.factor * numpy.asarray(share, float) ** self.power
+
+
+def power_law(shares, values, intervals):
+    """Returns the PowerLaw by least squares in log space, or None with fewer than three different shares. The interval
+    of the power allows for the intervals of the values, and for their scatter around the law if that is larger."""
+    if len(set(shares)) < 3:
+        return None
+    x, y = numpy.log(shares), numpy.log(values)
+    errors = numpy.array([max(math.log(i.high / i.low) / (2 * 1.96), 1e-9) for i in intervals])
+    power, start = numpy.polyfit(x, y, 1)
+    free = len(x) - 2
+    scatter = math.sqrt((((y - start - power * x) / errors) ** 2).sum() / free)
+    widened = errors * (scatter * student.ppf(0.975, free) / 1.96 if scatter > 1 else 1.0)
+    random = numpy.random.default_rng(1)
+    drawn = [numpy.polyfit(x, y + widened * random.standard_normal(len(x)), 1)[0] for _ in range(DRAWS)]
+    low, high = numpy.percentile(drawn, [2.5, 97.5])
+    return PowerLaw(float(math.exp(start)), float(power), Interval(float(low), float(high)))
+
+
+def share_of(cells):
+    """Returns the share of these cells' runs. A run without the key learned from all data."""
+    found = {1.0 if (value := grouping.value_of(run, KEY)) is None else value for cell in cells for run in cell.runs}
+    return found.pop() if len(found) == 1 else None
+
+
+def lines_of(cells, made):
+    """Returns a list of lines. A line maps shares to fits; its families differ in the share, and in keys that follow
+    it."""
+    shares = {family: share_of(own) for family, own in grouping.families(cells).items() if family in made}
+    shares = {family: share for family, share in shares.items() if share}
+    following = set()
+    for place in range(max((len(family) for family in shares), default=0)):
+        pairs = {(share, family[place]) for family, share in shares.items()}
+        if len(pairs) == len(set(shares.values())):
+            following.add(place)
+    found = {}
+    for family, share in shares.items():
+        rest = tuple(pair for place, pair in enumerate(family) if place not in following and pair[0] != KEY)
+        found.setdefault(rest, {})[share] = made[family]
+    return {rest: dict(sorted(line.items())) for rest, line in found.items() if len(line) > 1}
+
+
+def law_of(line):
+    return power_law(list(line), [f.critical for f in line.values()], [f.critical_interval for f in line.values()])
+
+
+def laws_of(cells, made):
+    """Returns the power laws of all lines."""
+    return [law for law in map(law_of, lines_of(cells, made).values()) if law]
+
+
+def against_share(cells, made):
+    """Draws B_crit of the fits (`made`) against the share. Returns None if the runs do not differ in the share."""
+    if len({grouping.value_of(run, KEY) for cell in cells for run in cell.runs}) < 2:
+        return None
+    lines = lines_of(cells, made)
+    if not lines:
+        return Missing(TITLE, "fewer than two shares have a fit of B_crit")
+    drawing, (axis,) = style.panels()
+    rows, warnings = [], []
+    for index, (rest, line) in enumerate(lines.items()):
+        shares, name = numpy.array(list(line)), grouping.label(rest) if rest else "B_crit"
+        values = numpy.array([f.critical for f in line.values()])
+        ends = numpy.array([(f.critical_interval.low, f.critical_interval.high) for f in line.values()]).T
+        spread = numpy.abs(ends - values)
+        look = style.line(index, len(lines), linestyle="")
+        axis.errorbar(shares, values, yerr=spread, capsize=3, label=name, **look)
+        law = law_of(line)
+        if law:
+            label = f"{law.factor:,.0f} share^{law.power:.2f} ({law.interval.low:.2f} to {law.interval.high:.2f})"
+            x = numpy.geomspace(shares[0], shares[-1], 30)
+            axis.plot(x, law.at(x), color=look["color"], linewidth=1.2, label=label)
+        else:
+            warnings.append(f"{name}: two shares are too few for a power law; it needs three")
+        rows += [
+            {
+                "line": name,
+                "share": share,
+                "B_crit": f.critical,
+                "B_crit_low": f.critical_interval.low,
+                "B_crit_high": f.critical_interval.high,
+                "power": law.power if law else None,
+                "power_low": law.interval.low if law else None,
+                "power_high": law.interval.high if law else None,
+            }
+            for share, f in line.items()
+        ]
+    style.powers(axis, [share for line in lines.values() for share in line])
+    style.log_y(axis)
+    axis.set_xlabel("share of the training data")
+    axis.set_ylabel("B_crit (samples)")
+    style.legend(axis)
+    note = (
+        "B_crit of the fit for each share, with 95 % intervals, and a power law by least squares in log space. Zhang et al. "
+        "2024 (arXiv:2410.21676) found that the critical batch grows with the data."
+    )
+    return Figure("critical_vs_share", TITLE, drawing, rows, note, warnings)

@@ -1,0 +1,195 @@
+"""Tests what results/report.py concludes: critical batches by two criteria, rules for the rate, and the sentences and
+verdicts with which a page begins."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy
+import pytest
+
+import made_runs
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "results"))
+from reporting import answers, cells, figures_share, figures_target, fit, measures, rate_rules, runs, twenty  # noqa: E402
+
+BATCHES = [2**i for i in range(3, 13)]
+TARGET = measures.Target("validation_accuracy", made_runs.TARGET)
+
+
+def hyperbola(batch):
+    return 120 + 50000 / batch  # B_crit 416.7
+
+
+def knee(batch):
+    return max(50000 / batch, 50000 / 256)  # perfect scaling up to 256, and then nothing
+
+
+def both(steps):
+    """Returns the Twenty and the Fit, from evaluations that are 2 % of the steps apart."""
+    words = BATCHES, [[steps(b) * 1.01] for b in BATCHES], [[steps(b) * 0.02] for b in BATCHES]
+    return twenty.find(*words), fit.fit(*words)
+
+
+# ---- The 20 % criterion --------------------------------------------------------------------------------------------
+
+
+def test_on_the_hyperbola_the_20_percent_criterion_is_a_fifth_of_the_critical_batch():
+    found, fitted = both(hyperbola)
+    assert found.batch == pytest.approx(0.2 * 50000 / 120, rel=0.01) and found.samples == pytest.approx(50000, rel=0.01)
+    assert not twenty.disagree(found, fitted)
+
+
+def test_at_a_sharp_knee_the_criteria_disagree():
+    found, fitted = both(knee)
+    assert found.batch == pytest.approx(1.2 * 256) and found.samples == pytest.approx(50000)
+    assert twenty.disagree(found, fitted)
+
+
+def test_the_criterion_needs_a_small_batch_branch_and_may_lie_outside_of_the_batches():
+    def find(batches, steps):
+        return twenty.find(batches, [[steps(b)] for b in batches], [[0]] * len(batches))
+
+    assert find([1000, 4000, 16000], hyperbola) is None
+    assert find([8, 16, 32, 64], lambda b: 50000 / b).batch == numpy.inf
+    assert twenty.words(find([8, 16, 32, 64], lambda b: 50000 / b), [8, 64]) == "above 64"
+
+
+def test_the_interval_of_the_criterion_covers_the_truth(monkeypatch):
+    monkeypatch.setattr(fit, "DRAWS", 100)
+    random, covered, width = numpy.random.default_rng(5), 0, []
+    for _ in range(40):
+        steps = [hyperbola(b) * numpy.exp(0.03 * random.standard_normal(3)) for b in BATCHES]
+        found = twenty.find(BATCHES, steps, [numpy.zeros(3)] * len(BATCHES))
+        covered += 250 / 3 in found.interval
+        width.append(found.interval.high / found.interval.low)
+    assert covered >= 34  # 38 are expected; the chance of fewer than 34 is 0.3 %
+    assert numpy.median(width) < 2.5
+
+
+@pytest.mark.parametrize("steps, disagree", [(hyperbola, False), (knee, True)])
+def test_a_figure_warns_where_the_criteria_disagree(tmp_path, monkeypatch, steps, disagree):
+    for batch in (16, 32, 64, 128, 256, 1024):
+        need = steps(batch)
+        made_runs.write(tmp_path / "s" / str(batch), batch, need=need, every=max(1, round(need / 50)))
+    lines, made, found = fitted(tmp_path / "s", monkeypatch)
+    figure = figures_target.to_target(TARGET, lines, made, found)
+    assert any("the two criteria disagree" in w for w in figure.warnings) == disagree
+    (row,) = figures_target.fit_rows(made, found)
+    assert row["B_20_percent"] == pytest.approx(307 if disagree else 83, rel=0.25)
+
+
+def fitted(folder, monkeypatch):
+    """Returns the points of the study in this folder, their fits, and the 20 % criterion."""
+    monkeypatch.setattr(fit, "DRAWS", 60)
+    lines = figures_target.steps_points(cells.make_cells(runs.read_all([folder])), TARGET)
+    return lines, figures_target.fits(lines, TARGET), figures_target.twenties(lines, TARGET)
+
+
+# ---- B_crit against the share of the data --------------------------------------------------------------------------
+
+
+def test_a_power_law_is_recovered_and_needs_three_shares():
+    shares, values = [0.125, 0.25, 0.5, 1.0], [400 * s**0.5 for s in (0.125, 0.25, 0.5, 1.0)]
+    spread = [fit.Interval(v / 1.1, v * 1.1) for v in values]
+    law = figures_share.power_law(shares, values, spread)
+    assert (law.factor, law.power) == pytest.approx((400, 0.5)) and 0.5 in law.interval
+    assert 0.1 < law.interval.high - law.interval.low < 0.3
+    scattered = figures_share.power_law(shares, [v * f for v, f in zip(values, (2, 0.5, 2, 0.5))], spread)
+    assert scattered.interval.high - scattered.interval.low > 2
+    assert figures_share.power_law(shares[:2], values[:2], spread[:2]) is None
+
+
+@pytest.mark.parametrize("power, expected", [(1, "grows with the data"), (0, "open: no change seen")])
+def test_a_study_of_the_share_says_how_the_critical_batch_follows_it(tmp_path, monkeypatch, power, expected):
+    for share in (0.25, 0.5, 1.0):
+        for batch in (32, 128, 512, 2048):
+            need = 100 + 40000 * share**power / batch
+            changes = {"data": {"share": share}, "stop": {"epochs": 8 / share}}  # a key that follows the share
+            made_runs.write(tmp_path / "s" / f"{share}-{batch}", batch, need=need, every=max(1, round(need / 100)), **changes)
+    _, made, _ = fitted(tmp_path / "s", monkeypatch)
+    own = cells.make_cells(runs.read_all([tmp_path / "s"]))
+    figure = figures_share.against_share(own, made)
+    assert [r["share"] for r in figure.rows] == [0.25, 0.5, 1.0]
+    assert figure.rows[0]["power"] == pytest.approx(power, abs=0.1)
+    assert [a.verdict for a in answers.of_share(figure, figures_share.laws_of(own, made))] == [expected]
+
+
+# ---- Rules for the rate --------------------------------------------------------------------------------------------
+
+RATES = {
+    "linear": lambda b: 1e-4 * b,
+    "square root": lambda b: 1e-3 * b**0.5,
+    "surge": lambda b: 0.02 * 2 / ((300 / b) ** 0.5 + (b / 300) ** 0.5),
+}
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_the_rule_that_made_the_rates_is_found(name):
+    best, why = rate_rules.best_of(rate_rules.fit_rules(BATCHES, [RATES[name](b) for b in BATCHES], [0.2] * len(BATCHES)))
+    assert (best.name, why) == (name, None) and best.misfit == pytest.approx(0, abs=1e-6)
+    if name == "surge":
+        assert best.values == pytest.approx((0.02, 300), rel=1e-4)
+
+
+def test_rules_that_the_data_cannot_tell_apart_are_named():
+    few = [64, 128, 256]
+    best, why = rate_rules.best_of(rate_rules.fit_rules(few, [RATES["linear"](b) for b in few], [0.5] * 3))
+    assert best is None and why == "the data cannot tell linear and square root apart"
+    rates = [RATES["linear"](b) * (1 + 9 * (i % 2)) for i, b in enumerate(BATCHES)]
+    assert rate_rules.best_of(rate_rules.fit_rules(BATCHES, rates, [0.1] * len(BATCHES))) == (None, "no rule fits")
+    assert rate_rules.best_of({})[0] is None
+
+
+def test_the_error_of_a_best_rate_is_that_of_the_grid_and_of_the_seeds():
+    assert rate_rules.error_of([1, 2, 4], 2, [2, 2]) == pytest.approx(numpy.log(2) / 12**0.5)
+    seeds = numpy.var(numpy.log([2, 4]), ddof=1) / 2
+    assert rate_rules.error_of([1, 2, 4], 2, [2, 4]) == pytest.approx((numpy.log(2) ** 2 / 12 + seeds) ** 0.5)
+
+
+# ---- Sentences -----------------------------------------------------------------------------------------------------
+
+
+def points(batches, steps, noise=0.0):
+    random = numpy.random.default_rng(2)
+    made = []
+    for b in batches:
+        values = steps(b) * numpy.exp(noise * random.standard_normal(3))
+        made.append(SimpleNamespace(batch=b, mean=float(values.mean()), values=dict(enumerate(values))))
+    return made
+
+
+@pytest.mark.parametrize(
+    "batches, text, expected",
+    [
+        ([64, 256, 1024, 4096], "Above 420 samples a step costs more than it brings", "larger batches pay up to B_crit = 420"),
+        ([4, 8, 16, 32], "Up to 32 samples, the largest batch that ran, a larger batch pays", "larger batches pay"),
+        ([2048, 4096, 8192], "Even at 2,048 samples, the smallest batch that ran", "larger batches do not pay"),
+    ],
+)
+def test_a_sentence_says_up_to_which_batch_steps_are_saved(batches, text, expected):
+    made = points(batches, hyperbola)
+    fitted = fit.fit(batches, [list(p.values.values()) for p in made], [[0] * 3] * len(batches))
+    said, word = answers.pays(made, fitted)
+    assert said.startswith(text) and word.startswith(expected)
+    factor = (hyperbola(4096) / hyperbola(1024)) ** 0.5 if batches[0] == 64 else answers.doubling(made)
+    assert f"twice the batch needs {factor:.2f} x the steps" in said
+    assert answers.pays(made, None)[1] == "open"
+
+
+def test_a_critical_batch_that_may_lie_outside_is_open():
+    made = points([64, 128, 256, 512], hyperbola)
+    wide = fit.Fit(120, 50000, None, None, fit.Interval(200, 900), 0.1, 4)
+    assert answers.pays(made, wide)[1] == "open"
+
+
+@pytest.mark.parametrize("shift, word", [(0.0, "no difference seen"), (0.5, "worse"), (-0.5, "better")])
+def test_the_largest_batch_is_judged_beside_the_smallest(shift, word):
+    def point(batch, values):
+        return SimpleNamespace(batch=batch, mean=float(numpy.mean(values)), values=dict(enumerate(values)))
+
+    lines = {(): [point(64, [1.0, 1.02, 0.98]), point(1024, [1.0 + shift, 1.03 + shift, 0.98 + shift])]}
+    (answer,) = answers.of_outcome(None, lines, measures.LOSS)
+    assert answer.verdict == word and answer.text.startswith("The largest batch, 1,024, ends at ")
+    lone = {(): [point(64, [1.0]), point(1024, [1.5])]}
+    assert answers.of_outcome(None, lone, measures.LOSS)[0].verdict == "open: one seed each"
