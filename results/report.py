@@ -3,6 +3,7 @@
 
   results/report.py results/names_grid -o report.html
   results/report.py results/names/* --target validation_loss 1.9
+  results/report.py --compare results/names_sgd results/names_adam -o compare.html
 
 STUDY is a folder of run folders (with or without a study.json), a run folder, or its metrics.jsonl. The page is one
 file that needs no other file. A folder next to it, with the same name without .html, has every figure as SVG and PNG
@@ -19,7 +20,10 @@ from reporting.interpreter import with_modules
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "studies", nargs="+", metavar="STUDY", help="folders of runs, run folders, or metrics.jsonl files"
+        "studies", nargs="*", metavar="STUDY", help="folders of runs, run folders, or metrics.jsonl files"
+    )
+    parser.add_argument(
+        "--compare", nargs=2, type=Path, metavar=("A", "B"), help="draw two studies in the same axes, in place of a report"
     )
     parser.add_argument("-o", "--output", default="report.html", type=Path, help="the page to write [report.html]")
     parser.add_argument(
@@ -30,8 +34,10 @@ def main():
     )
     parser.add_argument("--title", help="title of the page [the studies' names]")
     arguments = parser.parse_args()
+    if bool(arguments.studies) == bool(arguments.compare):
+        parser.error("give studies, or two studies after --compare (and not both)")
     with_modules("yaml", "numpy", "scipy", "matplotlib")
-    from reporting import errors, measures, page, runs, sections
+    from reporting import compare, errors, measures, page, runs, sections
 
     try:
         if arguments.output.suffix != ".html":
@@ -39,19 +45,20 @@ def main():
                 f"-o {arguments.output}: the page's name must end in .html; its figures go to a folder without it"
             )
         target = measures.parse_target(arguments.target) if arguments.target else None
-        found = runs.read_all(arguments.studies)
-        names = list(dict.fromkeys(run.study for run in found if run.study)) or ["Runs"]
-        page.write(
-            arguments.output,
-            arguments.title or ", ".join(names),
-            "Made by results/report.py; numbers come from the run folders.",
-            sections.make(found, target),
-        )
+        if arguments.compare:
+            title, made = compare.make(arguments.compare, target)
+            told = "2 studies"
+        else:
+            found = runs.read_all(arguments.studies)
+            title = ", ".join(dict.fromkeys(run.study for run in found if run.study)) or "Runs"
+            made, told = sections.make(found, target), f"{len(found)} trials"
+        text = "Made by results/report.py; numbers come from the run folders."
+        page.write(arguments.output, arguments.title or title, text, made)
     except errors.ReportError as error:
         sys.exit(f"report.py: error: {error}")
     except OSError as error:
         sys.exit(f"report.py: error: {error.filename or arguments.output}: {error.strerror}")
-    print(f"wrote {arguments.output} and {arguments.output.with_suffix('')}/ ({len(found)} trials)")
+    print(f"wrote {arguments.output} and {arguments.output.with_suffix('')}/ ({told})")
 
 
 if __name__ == "__main__":

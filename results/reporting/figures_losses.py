@@ -24,9 +24,15 @@ def coloured(cells, value_of):
     are the cells at the best rate of each batch, or some of them."""
     if len(cells) <= COLOURED:
         return list(cells), ""
-    best = [p.cell for own in grouping.families(cells).values() for p in grouping.best_points(own, value_of)]
-    shown = spread_over(best, COLOURED)
-    some = "" if len(shown) == len(best) else f" {len(shown)} of {len(best)} of them, spread over families and batches."
+    best = {f: [p.cell for p in grouping.best_points(own, value_of)] for f, own in grouping.families(cells).items()}
+    best = {f: own for f, own in best.items() if own}
+    common = set.intersection(*({cell.batch for cell in own} for own in best.values())) if best else set()
+    shown = []
+    for own in spread_over(list(best.values()), COLOURED):
+        same = [cell for cell in own if cell.batch in common] or own
+        shown += spread_over(same, max(1, COLOURED // len(best)))
+    left = sum(map(len, best.values())) - len(shown)
+    some = f" {len(shown)} of {len(shown) + left} of them, spread over families and batches." if left else ""
     return shown, f" In colour: the best rate of each batch.{some} Grey: the other experiments."
 
 
@@ -163,7 +169,7 @@ def legend(axis, shown, look, others):
     style.legend(axis, below=0.62, handles=handles)
 
 
-def losses(cells, value_of, title="Loss curves", name="losses"):
+def losses(cells, value_of, title="Loss curves"):
     """Draws training and validation loss against epochs."""
     shown, note = coloured(cells, value_of)
     look = looks(shown)
@@ -186,4 +192,4 @@ def losses(cells, value_of, title="Loss curves", name="losses"):
         "Mean over the seeds of an experiment, up to the end of the seed that ended first; the band goes from the lowest "
         "seed to the highest. Training: means of neighbouring steps. Seeds that failed are left out."
     )
-    return Figure(name, title, drawing, rows, text + note)
+    return Figure("losses", title, drawing, rows, text + note)

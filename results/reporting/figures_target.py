@@ -108,7 +108,10 @@ def to_target(target, lines, made, twenty):
     batches = [p.batch for points in lines.values() for p in points]
     for index, (family, points) in enumerate(lines.items()):
         draw_target(axes, (index, len(lines)), family, points, (made.get(family), twenty.get(family)), target)
-        draw_twenty(axes[1], style.colour(index, len(lines)), twenty.get(family), [p.batch for p in points])
+        if family in twenty:
+            name = f"{grouping.label(family)}: " if len(lines) > 1 else ""
+            words = f"{name}20 % criterion, {criterion.words(twenty[family], [p.batch for p in points])}"
+            draw_twenty(axes[1], style.colour(index, len(lines)), twenty[family], words)
     axes[0].set_ylabel("steps to the target")
     axes[1].set_ylabel("samples to the target")
     for axis in axes:
@@ -127,11 +130,8 @@ def to_target(target, lines, made, twenty):
     )
 
 
-def draw_twenty(axis, colour, found, batches):
+def draw_twenty(axis, colour, found, label):
     """Marks the 20 % criterion on the samples: perfect scaling, and 20 % more."""
-    if found is None:
-        return
-    label = f"20 % criterion, {criterion.words(found, batches)}"
     if not 0 < found.batch < math.inf:
         axis.plot([], [], marker="*", linestyle="", color=colour, label=label)
         return
@@ -190,8 +190,8 @@ def draw_target(axes, place, family, points, found, target):
             made.samples_at(ideal),
             color=colour,
             linewidth=1.2,
-            label="fit, B_crit {:,.0f} ({:,.0f} to {:,.0f})".format(
-                made.critical, made.critical_interval.low, made.critical_interval.high
+            label="{}fit, B_crit {:,.0f} ({:,.0f} to {:,.0f})".format(
+                f"{label}: " if count > 1 else "", made.critical, made.critical_interval.low, made.critical_interval.high
             ),
         )
 

@@ -11,7 +11,8 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
-from reporting import answers, cells, figures_share, figures_target, fit, measures, rate_rules, runs, twenty  # noqa: E402
+from reporting import answers, cells, compare, errors, figures_share, figures_target, fit, measures  # noqa: E402
+from reporting import rate_rules, runs, twenty  # noqa: E402
 
 BATCHES = [2**i for i in range(3, 13)]
 TARGET = measures.Target("validation_accuracy", made_runs.TARGET)
@@ -193,3 +194,45 @@ def test_the_largest_batch_is_judged_beside_the_smallest(shift, word):
     assert answer.verdict == word and answer.text.startswith("The largest batch, 1,024, ends at ")
     lone = {(): [point(64, [1.0]), point(1024, [1.5])]}
     assert answers.of_outcome(None, lone, measures.LOSS)[0].verdict == "open: one seed each"
+
+
+# ---- Two studies in the same axes ----------------------------------------------------------------------------------
+
+
+def two_studies(folder, times):
+    """The second study needs `times` the fewest steps of the first."""
+    for name, s_min in (("a", 100), ("b", 100 * times)):
+        for batch in (64, 256, 1024):
+            for seed in (1, 2):
+                need = made_runs.steps_needed(batch, s_min) * (0.99 + 0.01 * seed)
+                made_runs.write(folder / name / f"{batch}-{seed}", batch, seed=seed, need=need, every=round(need / 40))
+    return [folder / "a", folder / "b"]
+
+
+@pytest.mark.parametrize("times, word", [(0.5, "fewer"), (2, "more"), (1, "no difference seen")])
+def test_two_studies_are_compared_at_the_batches_of_both(tmp_path, monkeypatch, times, word):
+    monkeypatch.setattr(fit, "DRAWS", 60)
+    title, (section,) = compare.make(two_studies(tmp_path, times), TARGET)
+    steps, losses, table, _ = section.items
+    assert title == "a and b" and [r["batch"] for r in table.rows] == [64, 256, 1024]
+    assert table.rows[-1]["ratio"] == pytest.approx((100 * times + 39) / 139, abs=0.03)
+    assert section.answers[0].verdict == table.rows[-1]["verdict"] == word
+    assert section.answers[0].text.startswith("At batch 1,024, b needs ")
+    assert section.answers[0].more[-1].endswith("no difference seen." if times == 1 else "they differ.")
+    for figure in (steps, losses):
+        assert {r["family"] for r in figure.rows} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "others, words",
+    [
+        (lambda d: [d / "a", d / "a"], "the same study"),
+        (lambda d: [d / "a", d / "text"], "no target in common"),
+        (lambda d: [d / "a", d / "nowhere"], "does not exist"),
+    ],
+)
+def test_studies_that_cannot_be_compared_are_an_error(tmp_path, others, words):
+    made_runs.write(tmp_path / "a" / "run", 64, need=30)
+    made_runs.write(tmp_path / "text" / "run", 64, need=30, image=False)
+    with pytest.raises(errors.ReportError, match=words):
+        compare.make(others(tmp_path))
