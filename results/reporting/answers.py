@@ -142,7 +142,11 @@ def of_outcome(figure, lines, measure):
 
 # ---- Rates, noise, share -------------------------------------------------------------------------------------------
 
-GROWTH = {"linear": "grows linearly with the batch", "square root": "grows with the square root of the batch"}
+GROWTH = {
+    "constant": "does not change with the batch",
+    "linear": "grows linearly with the batch",
+    "square root": "grows with the square root of the batch",
+}
 
 
 def of_rates(figure, found):
@@ -156,6 +160,10 @@ def of_rates(figure, found):
             continue
         words = GROWTH.get(best.name) or f"rises up to a batch of about {about(best.values[-1])} and then falls"
         answers.append((several(found, family, f"The best rate {words}"), f"{best.name} rule"))
+    left = {p.batch for points, _ in found.values() for p in points if p.edge}
+    if answers and left:
+        listed = ", ".join(f"{batch:,}" for batch in sorted(left))
+        answers.append((f"Left out, as the best rate is the edge of those that were tried: batch {listed}", ""))
     return joined(answers, [figure])
 
 

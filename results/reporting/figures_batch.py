@@ -195,9 +195,9 @@ def best_rates(cells, found, by):
             if p.edge:
                 axis.plot(p.batch, p.cell.rate, marker="o", markersize=13, markerfacecolor="none", color=style.GREY)
         draw_rules(axis, points, rules, look["color"], "" if len(found) == 1 else f", {grouping.label(family)}")
-    style.log_y(axis)
     rates = [cell.rate for cell in cells]
     axis.set_ylim(min(rates) / 1.6, max(rates) * 1.6)
+    style.log_y(axis)
     axis.set_ylabel("peak learning rate")
     style.batch_axis(axis, [p.batch for points, _ in found.values() for p in points])
     style.legend(axis)
@@ -221,7 +221,7 @@ def draw_rules(axis, points, rules, colour, end):
     """Draws the rules. The one that fits best has a broad line."""
     x = numpy.geomspace(points[0].batch, points[-1].batch, 60)
     best, _ = rate_rules.best_of(rules)
-    for rule, dash in zip(rules.values(), (":", "--", "-")):
+    for rule, dash in zip(rules.values(), ("-.", ":", "--", "-")):
         words = f", maximum at {rule.values[1]:,.0f}" if rule.name == "surge" and rule.values[1] < x[-1] else ""
         width = 2 if best is rule else 1
         axis.plot(x, rule.at(x), color=colour, linestyle=dash, linewidth=width, label=f"{rule.name}{words}{end}")

@@ -75,18 +75,18 @@ def warnings_html(figure):
     return f'<ul class="warnings">{lines}</ul>' if lines else ""
 
 
-def drawing_html(figure, folder, link):
-    """Writes the files of a figure. Returns the <figure>."""
+def drawing_html(figure, folder, link, note=""):
+    """Writes the files of a figure. Returns the <figure> with this note below it."""
     svg = inline(style.save(figure, folder), figure.name)
     links = " · ".join(f'<a href="{link}/{figure.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png", "csv"))
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(figure.title)}" ', 1)
-    return f"<figure>{svg}<figcaption>{html.escape(figure.note)} {links}</figcaption></figure>"
+    return f"<figure>{svg}<figcaption>{html.escape(note)} {links}</figcaption></figure>"
 
 
 def figure_html(figure, folder, link):
     return (
         f'<div><h3 id="{figure.name}">{html.escape(figure.title)}</h3>{warnings_html(figure)}'
-        f"{drawing_html(figure, folder, link)}</div>"
+        f"{drawing_html(figure, folder, link, figure.note)}</div>"
     )
 
 
@@ -101,17 +101,18 @@ def item_html(item, folder, link):
 
 
 def answer_html(answer, folder, link):
-    """The sentence and its verdict stand beside the figure, or above it if the page is narrow."""
+    """The sentence, its verdict and the folded notes stand beside the figure, or above it if the page is narrow."""
     said = f"<h3>{html.escape(answer.text)}.</h3>"
     said += f'<p class="verdict">{html.escape(answer.verdict)}</p>' if answer.verdict else ""
     said += "".join(f"<p>{html.escape(text)}</p>" for text in answer.more)
-    said += "".join(warnings_html(item) for item in answer.items if isinstance(item, style.Figure))
-    shown = "".join(
-        f'<div id="{item.name}">{drawing_html(item, folder, link)}</div>'
-        if isinstance(item, style.Figure)
-        else f"<div>{item_html(item, folder, link)}</div>"
-        for item in answer.items
-    )
+    shown = ""
+    for item in answer.items:
+        if isinstance(item, style.Figure):
+            note = f'<p class="note">{html.escape(item.note)}</p>'
+            said += f"{warnings_html(item)}<details><summary>How to read this figure</summary>{note}</details>"
+            shown += f'<div id="{item.name}">{drawing_html(item, folder, link)}</div>'
+        else:
+            shown += f"<div>{item_html(item, folder, link)}</div>"
     return f'<article class="answer"><div>{said}</div>{shown}</article>'
 
 

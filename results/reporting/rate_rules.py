@@ -1,5 +1,6 @@
 """Rules for the best learning rate at a batch B, fitted to the best of the rates that were tried.
 
+  constant:     rate = c
   linear:       rate = c B                                            (Goyal et al. 2017)
   square root:  rate = c sqrt(B)                                      (Krizhevsky 2014)
   surge:        rate = 2 rate_max / (sqrt(B_noise/B) + sqrt(B/B_noise))  (Li et al. 2024, arXiv:2405.14578, for Adam
@@ -17,7 +18,8 @@ from scipy.stats import chi2
 TELLS_APART = 2 * math.log(20)
 POSSIBLE = 0.01  # a rule whose misfit is less likely than this does not fit
 FAR = 10  # at a tenth of B_noise, the surge is 9 % below the square root
-RULES = ("linear", "square root", "surge")
+SLOPES = {"constant": 0.0, "linear": 1.0, "square root": 0.5}
+RULES = (*SLOPES, "surge")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def log_rate(name, logs, log_batch):
     if name == "surge":
         half = (log_batch - logs[1]) / 2
         return logs[0] - numpy.log(numpy.cosh(half))
-    return logs[0] + {"linear": 1.0, "square root": 0.5}[name] * log_batch
+    return logs[0] + SLOPES[name] * log_batch
 
 
 def error_of(rates, best, best_of_seeds):
@@ -75,7 +77,7 @@ def fit_rules(batches, rates, errors):
     """Returns the rules as name -> Rule. The surge has two numbers, so it needs four batches; the others need three. A
     surge whose maximum is far above all batches is left out, because it is the square root."""
     batches, rates, errors = (numpy.asarray(v, float) for v in (batches, rates, errors))
-    names = RULES if len(batches) > 3 else RULES[:2] if len(batches) > 2 else ()
+    names = RULES if len(batches) > 3 else tuple(SLOPES) if len(batches) > 2 else ()
     rules = {name: fit_rule(name, batches, rates, errors) for name in names}
     if "surge" in rules and rules["surge"].values[1] > FAR * batches.max():
         del rules["surge"]

@@ -119,6 +119,7 @@ def test_a_study_of_the_share_says_how_the_critical_batch_follows_it(tmp_path, m
 # ---- Rules for the rate --------------------------------------------------------------------------------------------
 
 RATES = {
+    "constant": lambda b: 0.01,
     "linear": lambda b: 1e-4 * b,
     "square root": lambda b: 1e-3 * b**0.5,
     "surge": lambda b: 0.02 * 2 / ((300 / b) ** 0.5 + (b / 300) ** 0.5),
@@ -133,9 +134,15 @@ def test_the_rule_that_made_the_rates_is_found(name):
         assert best.values == pytest.approx((0.02, 300), rel=1e-4)
 
 
+def test_a_flat_top_is_no_surge():
+    """The best of rates that are a factor of sqrt(2) apart is the same at all batches but the largest."""
+    rules = rate_rules.fit_rules(BATCHES[2:9], [0.08] * 6 + [0.0566], [0.1] * 7)
+    assert rate_rules.best_of(rules) == (None, "the data cannot tell constant and surge apart")
+
+
 def test_rules_that_the_data_cannot_tell_apart_are_named():
-    few = [64, 128, 256]
-    best, why = rate_rules.best_of(rate_rules.fit_rules(few, [RATES["linear"](b) for b in few], [0.5] * 3))
+    few = [64, 128, 256, 512]
+    best, why = rate_rules.best_of(rate_rules.fit_rules(few, [RATES["linear"](b) for b in few], [0.35] * 4))
     assert best is None and why == "the data cannot tell linear and square root apart"
     rates = [RATES["linear"](b) * (1 + 9 * (i % 2)) for i, b in enumerate(BATCHES)]
     assert rate_rules.best_of(rate_rules.fit_rules(BATCHES, rates, [0.1] * len(BATCHES))) == (None, "no rule fits")
