@@ -89,7 +89,8 @@ def of_target(figure, lines, made, twenty):
         found.append((several(lines, family, text), word))
         if family in twenty:
             batch = criterion.words(twenty[family], [p.batch for p in points])
-            found.append((f"20 % more steps than perfect scaling are needed at batch {batch} (Zhang et al. 2024)", ""))
+            text = f"20 % more steps than perfect scaling are needed at batch {batch} (Zhang et al. 2024)"
+            found.append((several(lines, family, text), ""))
     return joined(found, [figure])
 
 

@@ -109,8 +109,7 @@ def to_target(target, lines, made, twenty):
     for index, (family, points) in enumerate(lines.items()):
         draw_target(axes, (index, len(lines)), family, points, (made.get(family), twenty.get(family)), target)
         if family in twenty:
-            name = f"{grouping.label(family)}: " if len(lines) > 1 else ""
-            words = f"{name}20 % criterion, {criterion.words(twenty[family], [p.batch for p in points])}"
+            words = "" if len(lines) > 1 else twenty_words(twenty[family], points)
             draw_twenty(axes[1], style.colour(index, len(lines)), twenty[family], words)
     axes[0].set_ylabel("steps to the target")
     axes[1].set_ylabel("samples to the target")
@@ -140,6 +139,15 @@ def draw_twenty(axis, colour, found, label):
     axis.plot(found.batch, level, marker="*", markersize=12, linestyle="", color=colour, zorder=4, label=label)
 
 
+def fit_words(made):
+    low, high = made.critical_interval.low, made.critical_interval.high
+    return f"B_crit {made.critical:,.0f} ({low:,.0f} to {high:,.0f})"
+
+
+def twenty_words(found, points):
+    return f"20 % criterion, {criterion.words(found, [p.batch for p in points])}"
+
+
 def disagreements(lines, made, twenty):
     """Returns a warning for each family in which the two criteria of the critical batch do not agree."""
     return [
@@ -158,6 +166,9 @@ def draw_target(axes, place, family, points, found, target):
     if not points:
         return
     x, label = numpy.array([p.batch for p in points]), grouping.label(family)
+    if count > 1:  # one entry of the legend for each family
+        label += f": {fit_words(made)}" if made else ""
+        label += f"; {twenty_words(twenty, points)}" if twenty else ""
     means = numpy.array([mean_batch(p, target) for p in points])
     for axis, factor in zip(axes, (numpy.ones(len(x)), means)):
         spread = (
@@ -190,9 +201,7 @@ def draw_target(axes, place, family, points, found, target):
             made.samples_at(ideal),
             color=colour,
             linewidth=1.2,
-            label="{}fit, B_crit {:,.0f} ({:,.0f} to {:,.0f})".format(
-                f"{label}: " if count > 1 else "", made.critical, made.critical_interval.low, made.critical_interval.high
-            ),
+            label=f"fit, {fit_words(made)}" if count == 1 else None,
         )
 
 
