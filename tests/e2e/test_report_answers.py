@@ -12,7 +12,8 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
 from reporting import answers, cells, compare, errors, figures_share, figures_target, fit, measures  # noqa: E402
-from reporting import rate_rules, runs, twenty  # noqa: E402
+from reporting import rate_rules, references, runs, twenty, verdict  # noqa: E402
+from test_report_verdicts import goyal_run  # noqa: E402
 
 BATCHES = [2**i for i in range(3, 13)]
 TARGET = measures.Target("validation_accuracy", made_runs.TARGET)
@@ -243,3 +244,41 @@ def test_studies_that_cannot_be_compared_are_an_error(tmp_path, others, words):
     made_runs.write(tmp_path / "text" / "run", 64, need=30, image=False)
     with pytest.raises(errors.ReportError, match=words):
         compare.make(others(tmp_path))
+
+
+# ---- Ranks, noise, published numbers, branches ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("efficiency, word", [(0.9, "scales well, efficiency 90%"), (0.5, "scales badly, efficiency 50%")])
+def test_ranks_scale_well_or_badly(efficiency, word):
+    rows = [
+        {"line": "strong, batch 512", "ranks": n, "samples_per_second": s, "efficiency": e}
+        for n, s, e in ((1, 100.0, 1.0), (4, 400.0 * efficiency, efficiency))
+    ]
+    (answer,) = answers.of_ranks(SimpleNamespace(rows=rows))
+    assert answer.text.startswith(f"4 ranks compute {4 * efficiency:.2f} x as many samples") and answer.verdict == word
+
+
+@pytest.mark.parametrize("scale, word", [(700, "it predicts B_crit"), (41, "it does not predict B_crit")])
+def test_the_noise_scale_is_judged_beside_the_critical_batch(scale, word):
+    scales, made = {"this study": {"noise_scale_average": scale}}, {(): SimpleNamespace(critical=416.7)}
+    assert answers.of_noise(None, scales, made)[0].verdict == word
+
+
+@pytest.mark.parametrize("late, word", [(256, "grows"), (128, "does not grow")])
+def test_branches_say_whether_the_batch_may_grow(late, word):
+    at = [SimpleNamespace(epoch=e, largest=b, batch_of=lambda k: k) for e, b in ((32.0, 128), (96.0, late))]
+    (answer,) = answers.of_branches(None, at)
+    assert (answer.verdict, f"goes from 128 at epoch 32 to {late} at epoch 96" in answer.text) == (word, True)
+
+
+@pytest.mark.parametrize("error, word", [(23.74, "inside"), (25.0, "worse"), (22.0, "better")])
+def test_a_published_row_of_the_same_recipe_has_a_verdict_and_all_others_one_sentence(error, word):
+    made = [goyal_run(f"r{i}", i, error + 0.02 * i) for i in range(-2, 3)]
+    own, rows = cells.make_cells(made), references.read()
+    compared, count = verdict.compare_all(own, rows), verdict.count_of_candidates(own, rows)
+    (answer,) = answers.of_published(None, compared, count)
+    (goyal,) = [text for text in (f"{answer.text}: {answer.verdict}.", *answer.more) if "kn 8192" in text]
+    assert goyal.endswith(f": {word}.")
+    good = {c.reference for c in compared if c.verdict.word != "not comparable"}
+    assert f"{count - len(good)} published rows differ in model, data or recipe: not comparable." == answer.more[-1]
