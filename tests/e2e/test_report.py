@@ -95,8 +95,10 @@ def test_the_page_begins_with_answers_and_folds_the_rest(report):
     assert shown[:2] == ["to_target_vs_batch", "best_rate_vs_batch"] and told.count("<figure>") == len(shown)
     assert re.search(r"<h3>\d+ published rows differ in model, data or recipe\.</h3>", told)
     assert "<details><summary>1 row</summary>" in told  # the differences
-    unfolded = re.sub(r"<details.*</details>", "", rest, flags=re.DOTALL)
-    assert "<svg" not in unfolded and "<table" not in unfolded and 'id="losses"' in rest
+    before, *folded = re.split('(?=<details id="section-)', rest)
+    assert "<svg" not in before and "<table" not in before and len(folded) == 2  # the study, and its trials
+    assert all(part.count("<details") == part.count("</details>") for part in folded)
+    assert 'id="losses"' in folded[0] and 'id="trials"' in folded[1] and folded[1].rstrip().endswith("</html>")
     for rules in re.findall(r"<style>(?!\n)([^<]*)</style>", report.page):
         assert all(re.match(r"#\w+-svg ", rule) for rule in rules.split("}") if rule)
 
