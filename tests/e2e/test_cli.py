@@ -243,14 +243,20 @@ def test_plan_counts_the_threads_that_ranks_of_this_machine_get(workshop):
     assert "as if" not in workshop.run("plan", workshop.experiment(), "--ranks", 2, ranks=0).out, "run.threads is given"
 
 
+def keys_of(sections, above=""):
+    """Every key with its dots, and its value, of an experiment with sections within sections."""
+    for name, value in sections.items():
+        yield from keys_of(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, str(value))]
+
+
 def test_plan_prints_the_keys_that_have_an_effect_and_with_all_the_rest(workshop):
     path = workshop.experiment()
     some, every = (yaml.safe_load(workshop.run("plan", path, *words, ranks=0).out.split("\n\n")[0]) for words in ([], ["--all"]))
     assert some["model"]["hidden"] == 16 and "depth" not in some["model"] and "mode" not in some["parallel"]
     assert {"depth", "hidden"} <= every["model"].keys() and every["parallel"]["mode"] == "sync"
-    for section, keys in some.items():
-        assert every[section] == keys if not isinstance(keys, dict) else keys.items() <= every[section].items()
-    left_out = sum(len(keys) - len(some.get(section, {})) for section, keys in every.items() if isinstance(keys, dict))
+    some, every = dict(keys_of(some)), dict(keys_of(every))
+    assert some.items() <= every.items()
+    left_out = len(every) - len(some)
     assert f"\n# {left_out} more keys have no effect here; --all prints them\n" in workshop.run("plan", path, ranks=0).out
     served = workshop.experiment(parallel={"kind": "server"}, batch={"global": 32, "worker": 8})
     assert "  mode: sync\n" in workshop.run("plan", served, "--ranks", 2, ranks=0).out

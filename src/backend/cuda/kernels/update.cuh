@@ -75,15 +75,17 @@ __device__ __forceinline__ Four update_four(const UpdateArguments& a, const OwnR
   RINGTRAIN_UNROLL
   for (int i = 0; i < 4; ++i) w.v[i] = updated_weight(rule, w.v[i], g.v[i], first.v[i], second.v[i]);
   store_four<whole>(a.weights + at, count, w);
-  if (a.average != nullptr) {
-    Four average = load_four<whole>(a.average + state, count);
-    RINGTRAIN_UNROLL
-    for (int i = 0; i < 4; ++i) average.v[i] = averaged_weight(rule, average.v[i], w.v[i]);
-    store_four<whole>(a.average + state, count, average);
+  if (!moved_before) {
+    store_four<whole>(a.state[0] + state, count, first);
+    if (has_second) store_four<whole>(a.state[1] + state, count, second);
   }
-  if (moved_before) return w;
-  store_four<whole>(a.state[0] + state, count, first);
-  if (has_second) store_four<whole>(a.state[1] + state, count, second);
+  if (a.average == nullptr) return w;
+  // Comes last, and reads its share here, so that it needs no registers beside the other state.
+  rule.new_share = *static_cast<const volatile float*>(&a.rule->new_share);
+  Four average = load_four<whole>(a.average + state, count);
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 4; ++i) average.v[i] = averaged_weight(rule, average.v[i], w.v[i]);
+  store_four<whole>(a.average + state, count, average);
   return w;
 }
 __device__ __forceinline__ bool may_be_whole(const UpdateArguments& a, const OwnRule& own, std::int64_t at) {
