@@ -22,6 +22,7 @@ CASES = {
 }
 
 
+@pytest.mark.fast_cases("adamw")
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_continues_bit_for_bit_before_and_after_the_batch_changes(workshop, case):
     common = dict(ranks=2, batch=COURSE, model__dropout=0.3, data__share=0.5, stop__epochs=1.5, **CASES[case])
@@ -36,6 +37,7 @@ def test_a_resumed_run_continues_bit_for_bit_before_and_after_the_batch_changes(
         assert evaluations(whole)[-1]["validation_loss"] == evaluations(parts)[-1]["validation_loss"]
 
 
+@pytest.mark.fast_cases("adamw")
 @pytest.mark.parametrize("case", CASES)
 def test_one_rank_is_two_ranks_is_four_ranks(workshop, case):
     keys = dict(batch=COURSE, data__share=0.5, stop__epochs=1.5, **CASES[case])
@@ -135,6 +137,7 @@ def test_plan_prints_factors_half_lives_and_the_decays_time_scale(workshop):
     assert re.search(r"share 0.25 of [\d,]+ samples", share), share
 
 
+@pytest.mark.thorough
 def test_resuming_with_other_betas_or_another_average_is_an_error(workshop):
     run = dict(optimizer=HALVED, average={"half_life": 200})
     workshop.train("run", stop__steps=3, **run)

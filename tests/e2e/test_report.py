@@ -77,6 +77,7 @@ def test_a_report_has_every_figure_and_table(report):
     assert "Left out" not in report.page
 
 
+@pytest.mark.thorough
 def test_the_page_needs_nothing_else_and_no_id_stands_twice(report):
     assert report.page.count("<svg") == len(FIGURES)
     assert not re.search(r'<(script|link|img|iframe)|src="', report.page)
@@ -86,6 +87,7 @@ def test_the_page_needs_nothing_else_and_no_id_stands_twice(report):
         assert used in ids
 
 
+@pytest.mark.thorough
 def test_the_page_begins_with_answers_and_folds_the_rest(report):
     told, rest = report.page.split("<h2>Figures and tables</h2>")
     first = re.search(r'<h3>(.*?)</h3><p class="verdict">(.*?)</p>', told)
@@ -112,6 +114,7 @@ LOOK = """<script>addEventListener("load", () => {
 
 
 @pytest.mark.parametrize("width", [1280, 500])
+@pytest.mark.thorough
 def test_a_browser_draws_all_figures_within_the_width(report, tmp_path, width):
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
@@ -131,6 +134,7 @@ def test_a_browser_draws_all_figures_within_the_width(report, tmp_path, width):
     assert scroll <= inner <= width and (drawn, wide) == (len(FIGURES), 0)
 
 
+@pytest.mark.thorough
 def test_numbers_in_tables_are_the_runs_own(report, study):
     for row in table(report.folder / "trials.csv"):
         lines = [json.loads(line) for line in (study / row["trial"] / "metrics.jsonl").read_text().splitlines()]
@@ -144,6 +148,7 @@ def test_numbers_in_tables_are_the_runs_own(report, study):
         assert row["steps_to_target"] == (str(reached["step"]) if reached else "")
 
 
+@pytest.mark.thorough
 def test_the_outcome_is_the_mean_and_deviation_over_seeds(report, study):
     row = next(r for r in table(report.folder / "outcome_vs_batch.csv") if r["batch"] == "128")
     finals = []
@@ -156,11 +161,13 @@ def test_the_outcome_is_the_mean_and_deviation_over_seeds(report, study):
     assert row["seeds"] == "3"
 
 
+@pytest.mark.thorough
 def test_runs_of_one_seed_on_other_ranks_are_one_sample(report):
     row = next(r for r in table(report.folder / "experiments.csv") if r["batch"] == "512" and r["peak_rate"] == "0.1")
     assert (row["seeds"], row["finished"]) == ("3", "5")
 
 
+@pytest.mark.thorough
 def test_the_best_rate_of_each_batch_is_found_and_an_edge_is_told(report, tmp_path):
     rows = table(report.folder / "to_target_vs_batch.csv")
     assert [(r["batch"], r["rate"], r["edge"]) for r in rows] == [(b, "0.1", "") for b in ("32", "128", "512", "2048")]
@@ -171,6 +178,7 @@ def test_the_best_rate_of_each_batch_is_found_and_an_edge_is_told(report, tmp_pa
     assert "fewer than three seeds reached the target at batch 32, 128, 512, 2048" in warnings
 
 
+@pytest.mark.thorough
 def test_the_report_fits_what_the_runs_were_made_from(report):
     (row,) = table(report.folder / "fit.csv")
     for name, truth in (("S_min", 100), ("E_min", 40000), ("B_crit", 400)):
@@ -197,6 +205,7 @@ def test_evaluations_that_are_far_apart_are_told_and_too_few_make_no_fit(tmp_pat
     assert words in told and ("evaluate more often" in told) == bool(words)
 
 
+@pytest.mark.thorough
 def test_speed_and_efficiency_against_ranks(report):
     rows = {int(r["ranks"]): r for r in table(report.folder / "speed_vs_ranks.csv") if r["line"] == "strong, batch 512"}
     seconds = {ranks: 0.48 / ranks + 0.002 * (ranks - 1) + 0.005 for ranks in (1, 2, 4)}
@@ -209,6 +218,7 @@ def test_speed_and_efficiency_against_ranks(report):
     assert sorted(rows) == [1, 2, 4]
 
 
+@pytest.mark.thorough
 def test_what_failed_is_listed_with_its_words(report):
     assert [(r["trial"], r["state"]) for r in table(report.folder / "failures.csv")] == [("boom", "diverged")]
     assert "the gradient&#x27;s norm is NaN" in report.page

@@ -83,6 +83,7 @@ def test_each_rank_of_a_pipeline_has_a_bar(report):
     assert {float(row["exposed communication"]) for row in rows} == {0.25}
 
 
+@pytest.mark.thorough
 def test_staleness_is_drawn_in_the_order_of_numbers(report):
     rows = table(report / "staleness.csv")
     assert [int(row["staleness"]) for row in rows] == list(range(11))
@@ -90,6 +91,7 @@ def test_staleness_is_drawn_in_the_order_of_numbers(report):
         (0, 20, 0.5), (2, 10, 0.25), (10, 10, 0.25)]
 
 
+@pytest.mark.thorough
 def test_bytes_are_those_of_all_ranks_per_1000_samples(report):
     rows = {row["trial"]: row for row in table(report / "trials.csv")}
     assert float(rows["pipeline"]["sent_mb_per_1000_samples"]) == pytest.approx(4)

@@ -139,6 +139,7 @@ vary:
 """
 
 
+@pytest.mark.thorough
 def test_an_error_and_a_divergence_end_their_trials_and_nothing_else(workshop):
     study = Study(workshop, CASES.format(damaged=damaged_copy(workshop)))
     result = study.run(ranks=3, code=1)
@@ -164,6 +165,7 @@ def test_an_error_and_a_divergence_end_their_trials_and_nothing_else(workshop):
             study.assert_same_as_alone(name)
 
 
+@pytest.mark.thorough
 def test_a_trial_without_data_fails_and_leaves_the_others_alone(workshop):
     there, missing = workshop.folder / "mine-train", workshop.folder / "later-train"
     for path in workshop.data.parent.glob(f"{workshop.data.name}-train-*.h5"):
