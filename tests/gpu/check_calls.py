@@ -82,10 +82,10 @@ SECOND_SPARE = [
 
 # For whoever has more time (--seconds). They come after what call 1 had no time for.
 LONG = [
-    spare("NCCL, 4 ranks on a GPU", 30, ranks(4, "*GpuRanks*", dry_name="*GpuRanks.Buckets*"), (NCCL,)),
+    spare("NCCL, 4 ranks on a GPU", 60, ranks(4, "*GpuRanks*", dry_name="*GpuRanks.Buckets*"), (NCCL,)),
     spare("ranks that share a GPU", 35, shared_gpu),
     spare("training: CPU's curve", 45, gtest("*GpuTraining.TwentySteps*", share=0.1, dry_name="*GpuTraining.TwentySteps*/LstmDropout")),
-    spare("training: each precision", 280, gtest("*GpuTraining.OneStep*", share=0.1, dry_name="*GpuTraining.OneStep*/LstmDropout")),
+    spare("training: each precision", 150, gtest("*GpuTraining.OneStep*", share=0.1, dry_name="*GpuTraining.OneStep*/LstmDropout")),
     spare("same bits each time", 60, gtest("*GpuTraining.HasTheSameBits*", share=0.1, dry_name="*GpuTraining.HasTheSameBits*/LstmDropout")),
     spare("racecheck of three own kernels", 45, sanitizer("racecheck", THREE_KERNELS)),
     spare("operations fp32", 20, gtest("*GpuOperations*fp32", share=0.8)),
