@@ -1,6 +1,4 @@
 // `ringtrain bench start` measures what the ranks of a job read and keep in memory before they can train.
-#include "run/start.h"
-
 #include <time.h>
 #include <unistd.h>
 
@@ -17,6 +15,7 @@
 #include "base/log.h"
 #include "bench/measure.h"
 #include "data/image_dataset.h"
+#include "run/start.h"
 
 namespace ringtrain {
 namespace {
@@ -57,8 +56,8 @@ void touch_all(const Dataset& dataset) {
   const std::int64_t row = index.text.running_text ? 1 : index.text.context_length + 1;
   std::vector<std::uint8_t> piece(static_cast<std::size_t>(index.text.crc_block_bytes));
   for (std::int64_t at = 0; at < index.total * row; at += std::ssize(piece))
-    text.read_text(at,
-                   std::span(piece).first(std::min(piece.size(), static_cast<std::size_t>(index.total * row - at))));
+    text.read_text(at, std::span(piece).first(
+                           std::min(piece.size(), static_cast<std::size_t>(index.total * row - at))));
 }
 
 // Measures one way to keep the data sets, on all ranks at the same time.
@@ -99,15 +98,13 @@ void bench_start(const BenchContext& context) {
   const std::vector<double> headers = gathered(host, now_seconds() - begin);
   if (context.root()) {
     char line[160];
-    std::snprintf(
-        line, sizeof line,
-        "start: %d ranks on %zu nodes: %.3f s from the first process to here, headers of the data sets %.3f s",
-        host.size(), context.hosts.size(), std::ranges::max(started), std::ranges::max(headers));
+    std::snprintf(line, sizeof line,
+                  "start: %d ranks on %zu nodes: %.3f s from the first process to here, headers of the data sets %.3f s",
+                  host.size(), context.hosts.size(), std::ranges::max(started), std::ranges::max(headers));
     log_info(std::string(line));
   }
-  measure(context, data, "one copy for a node:", [&](const DatasetIndex& index) {
-    return shared_dataset(index, context.session.job());
-  });
+  measure(context, data, "one copy for a node:",
+          [&](const DatasetIndex& index) { return shared_dataset(index, context.session.job()); });
   measure(context, data, "a copy of each rank:", [](const DatasetIndex& index) { return make_dataset(index); });
 }
 

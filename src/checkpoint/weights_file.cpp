@@ -110,7 +110,7 @@ Entries entries_of(const SafetensorsFile& file) {
   Entries entries;
   for (const SafetensorsEntry& entry : file.entries()) {
     const std::string name = plain_name(entry.name);
-    // PyTorch's AveragedModel counts its averages beside the tensors.
+    // PyTorch's AveragedModel stores its number of updates as a tensor.
     if (name.ends_with(".num_batches_tracked") || name == "n_averaged") continue;
     if (!entries.emplace(name, &entry).second)
       throw Error(cat(file.path(), ": tensor '", name, "' is there twice, with and without a prefix"),

@@ -1,9 +1,9 @@
 #include "cluster/slurm_job.h"
 
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/environment.h"
 #include "base/error.h"
 
 namespace ringtrain {
@@ -11,18 +11,6 @@ namespace {
 
 bool is_set(const char* name) {
   return std::getenv(name) != nullptr;
-}
-
-std::string text_of(const char* name) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? text : "";
-}
-
-int count_of(const char* name) {
-  const std::string text = text_of(name);
-  int value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
 }
 
 }  // namespace
@@ -33,11 +21,11 @@ std::string SlurmJob::name() const {
 
 SlurmJob slurm_job() {
   SlurmJob job;
-  job.id = text_of("SLURM_JOB_ID");
-  job.array_job = text_of("SLURM_ARRAY_JOB_ID");
-  job.array_task = text_of("SLURM_ARRAY_TASK_ID");
-  job.restarts = count_of("SLURM_RESTART_COUNT");
-  job.nodes = text_of("SLURM_JOB_NODELIST");
+  job.id = environment_text("SLURM_JOB_ID");
+  job.array_job = environment_text("SLURM_ARRAY_JOB_ID");
+  job.array_task = environment_text("SLURM_ARRAY_TASK_ID");
+  job.restarts = environment_number("SLURM_RESTART_COUNT");
+  job.nodes = environment_text("SLURM_JOB_NODELIST");
   return job;
 }
 
@@ -59,13 +47,13 @@ int launched_tasks() {
   // A launcher of MPI sets the number itself. Slurm's variables in its ranks may be those of its daemon, or of an
   // salloc around a deliberate `mpirun -n 1`. A batch script also has SLURM_NTASKS, but not SLURM_STEP_NUM_TASKS.
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (is_set(name)) return count_of(name);
+    if (is_set(name)) return environment_number(name);
   return 1;
 }
 
 int launched_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (is_set(name)) return count_of(name);
+    if (is_set(name)) return environment_number(name);
   return 0;
 }
 

@@ -26,8 +26,7 @@ constexpr SectionText section_texts[] = {
      "Half-lives of the optimizer's averages, in samples. A step of B samples multiplies the memory by 2^(-B / "
      "half_life). That is the factor momentum, beta1 or beta2 of this step (Marek et al. 2025, arXiv:2507.07101). The "
      "memory of an optimizer, counted in samples, thus stays the same when the batch changes. A half-life and the "
-     "factor "
-     "that it replaces cannot both be given. `ringtrain plan` prints both forms."},
+     "factor that it replaces cannot both be given. `ringtrain plan` prints both forms."},
     {"average",
      "An exponential average of the weights (EMA). Its half-life is in samples, so it is the same average at every "
      "batch (Busbridge et al. 2023, arXiv:2307.13813)."},

@@ -3,13 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <sstream>
 
 #include "backend/cuda/device/device.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "cluster/binding.h"
 #include "cluster/launcher_check.h"
@@ -20,22 +19,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? text : "";
-}
-
-int number_in(const char* name) {
-  const std::string text = variable(name);
-  int value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
-}
-
-// Returns the mpirun of MPIRUN or MPI_HOME, that beside this program (in a bundle), or the one in PATH.
+// Returns the mpirun that MPIRUN names, or that of MPI_HOME, or the one in this program's folder (a bundle has it), or
+// the one in PATH.
 std::string own_mpirun() {
-  if (const std::string named = variable("MPIRUN"); !named.empty()) return named;
-  if (const std::string home = variable("MPI_HOME"); !home.empty()) return home + "/bin/mpirun";
+  if (const std::string named = environment_text("MPIRUN"); !named.empty()) return named;
+  if (const std::string home = environment_text("MPI_HOME"); !home.empty()) return home + "/bin/mpirun";
   const fs::path beside = fs::path(own_executable()).parent_path() / "mpirun";
   std::error_code ignored;
   return fs::exists(beside, ignored) ? beside.string() : "mpirun";
@@ -71,25 +59,26 @@ std::vector<Slot> slots_for(bool is_srun, std::int64_t ranks, std::size_t gpus) 
   const SlurmJob job = slurm_job();
   if (is_srun) {
     if (!job.in_slurm()) throw Error("--launcher is srun, and there is no Slurm job", "start the study inside a job");
-    return slots_of_job(hosts_of_job(), variable("SLURM_TASKS_PER_NODE"), ranks);
+    return slots_of_job(hosts_of_job(), environment_text("SLURM_TASKS_PER_NODE"), ranks);
   }
-  if (job.in_slurm() && number_in("SLURM_JOB_NUM_NODES") > 1)
+  if (job.in_slurm() && environment_number("SLURM_JOB_NUM_NODES") > 1)
     throw Error(cat("mpirun starts the trials of a study on one node, and this Slurm job has ",
-                    number_in("SLURM_JOB_NUM_NODES")),
+                    environment_number("SLURM_JOB_NUM_NODES")),
                 "start them with srun, or run the study as an array of jobs of one node each (--index)");
-  if (job.in_slurm() && ranks == 0) ranks = number_in("SLURM_NTASKS");
+  if (job.in_slurm() && ranks == 0) ranks = environment_number("SLURM_NTASKS");
   return slots_of_machine(ranks, static_cast<int>(gpus));
 }
 
 // Returns what a task of the first node has.
 TaskShare share_of_task(bool uses_gpus) {
   TaskShare share;
-  const int tasks = numbers_of_nodes(variable("SLURM_TASKS_PER_NODE")).at(0);
-  const std::string cpus = variable("SLURM_JOB_CPUS_PER_NODE");
-  share.cpus = number_in("SLURM_CPUS_PER_TASK");
+  const int tasks = numbers_of_nodes(environment_text("SLURM_TASKS_PER_NODE")).at(0);
+  const std::string cpus = environment_text("SLURM_JOB_CPUS_PER_NODE");
+  share.cpus = environment_number("SLURM_CPUS_PER_TASK");
   if (share.cpus == 0 && !cpus.empty()) share.cpus = std::max(1, numbers_of_nodes(cpus).at(0) / tasks);
   share.cpus = std::max(1, share.cpus);
-  if (const int gpus = number_in("SLURM_GPUS_ON_NODE"); uses_gpus && gpus > 0) share.gpus = std::max(1, gpus / tasks);
+  if (const int gpus = environment_number("SLURM_GPUS_ON_NODE"); uses_gpus && gpus > 0)
+    share.gpus = std::max(1, gpus / tasks);
   return share;
 }
 

@@ -14,6 +14,7 @@
 #include <mutex>
 
 #include "backend/cuda/device/cuda_library.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/start_thread.h"
@@ -24,11 +25,6 @@ void* cudnn_dlhandle = nullptr;
 
 namespace ringtrain::cuda {
 namespace {
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -81,7 +77,7 @@ const std::vector<std::string>& python_library_folders() {
   static const std::vector<std::string> folders = [] {  // done once, because starting Python takes a while
     std::vector<std::string> found;
     for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"})
-      if (const std::string home = environment(variable); !home.empty())
+      if (const std::string home = environment_text(variable); !home.empty())
         add_matches(home + "/lib/python3*/site-packages/nvidia/*/lib", found);
     if (!found.empty()) return found;
     std::FILE* python = popen(
@@ -103,9 +99,9 @@ const std::vector<std::string>& python_library_folders() {
 }
 
 std::vector<std::string> library_folders(const LibraryRequest& request) {
-  std::vector<std::string> folders = split(environment("RINGTRAIN_CUDA_LIBRARIES"), ':');
+  std::vector<std::string> folders = split(environment_text("RINGTRAIN_CUDA_LIBRARIES"), ':');
   for (const std::string& variable : request.variables)
-    if (const std::string home = environment(variable.c_str()); !home.empty())
+    if (const std::string home = environment_text(variable.c_str()); !home.empty())
       for (const char* lib : {"/lib64", "/lib"}) folders.push_back(home + lib);
   folders.emplace_back();
   if (std::ranges::count(request.variables, "CUDA_HOME") != 0)

@@ -80,7 +80,7 @@ __device__ __forceinline__ Four update_four(const UpdateArguments& a, const OwnR
     if (has_second) store_four<whole>(a.state[1] + state, count, second);
   }
   if (a.average == nullptr) return w;
-  // Comes last, and reads its share here, so that it needs no registers beside the other state.
+  // The share is read only now, after the other state is stored. Read earlier, it would make sm_100 spill registers.
   rule.new_share = *static_cast<const volatile float*>(&a.rule->new_share);
   Four average = load_four<whole>(a.average + state, count);
   RINGTRAIN_UNROLL
