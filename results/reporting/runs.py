@@ -125,7 +125,7 @@ class Run:
     @property
     def left_by_search(self):
         """Whether a search ended this trial before the last rung."""
-        if self.is_dead or self.trial.get("error"):
+        if self.is_dead or self.trial.get("error") or self.record.get("end") == "target reached":
             return False
         return 0 < (self.trial.get("rung") or 0) < len(self.search.get("rungs", []))
 
@@ -247,6 +247,15 @@ def is_run(path):
     return path.is_dir() and any((path / name).is_file() for name in FILES)
 
 
+def search_of(search, name):
+    """Returns the search in which the trial was compared. A study with budget.within has several."""
+    for part in search.get("searches", []):
+        if name in part.get("names", []):
+            of = {"value": part.get("value"), "rungs": part.get("rungs", [])}
+            return {**{key: value for key, value in search.items() if key != "searches"}, **of}
+    return search
+
+
 def read_study(path):
     """Returns all runs in a folder. If there is a study.json, trials that have not begun are added from it."""
     listed, search = {}, {}
@@ -262,7 +271,7 @@ def read_study(path):
     for name, trial in listed.items():
         runs.append(unresolved(path / name, name, study, trial))
     for run in runs:
-        run.search = search
+        run.search = search_of(search, run.name)
     if not runs:
         raise ReportError(f"{path} holds no run folders; give a study's folder (results/<study>) or run folders")
     return runs

@@ -126,11 +126,10 @@ Prepared prepare(const StudyArguments& arguments) {
   work.folder = study_folder(study);
   work.job = name_of_job();
   work.facts = {study.name, study.experiment, study.path, read_yaml_text(study.path, "study"), build_commit()};
-  for (const Trial& trial : trials.list) work.points.push_back(trial.point);
   if (study.search == Search::halving) {
-    work.rungs = rungs_of(study, trials);
+    work.searches = searches_of(study, trials);
     work.facts.search = search_json(study, trials);
-    SearchCourse(work.rungs, work.points, work.folder);  // throws if the folder has the rungs of another search
+    SearchCourses(work.searches, work.folder);  // throws if the folder has the rungs of another search
   }
   work.trials = records_of(trials);
   check_folder(work.folder, arguments.resume);

@@ -17,6 +17,7 @@
 #include "base/signals.h"
 #include "base/system_limits.h"
 #include "commands/commands.h"
+#include "run/run_end.h"
 
 namespace ringtrain {
 namespace {
@@ -52,7 +53,7 @@ StudyJob::StudyJob(StudyWork work, TrialLauncher launcher, std::vector<std::stri
       record_(work_.folder, work_.facts, work_.trials),
       over_(work_.queue.size(), 0),
       progress_(work_, launcher_.slots().count()) {
-  if (!work_.rungs.empty()) search_.emplace(work_.rungs, work_.points, work_.folder);
+  if (!work_.searches.empty()) search_.emplace(work_.searches, work_.folder);
 }
 
 StudyJob::~StudyJob() = default;
@@ -110,7 +111,10 @@ bool StudyJob::is_over(const TrialRecord& record, std::size_t place) const {
 TrialStanding StudyJob::standing(const TrialRecord& record, std::size_t place) const {
   TrialStanding standing;
   const std::int64_t started = work_.trials[place].starts;  // number of starts when this job began
-  if (record.state == TrialState::finished) standing.state = TrialStanding::State::finished;
+  if (record.state == TrialState::finished) {
+    const bool reached = record.outcome && record.outcome->end == target_reached;
+    standing.state = reached ? TrialStanding::State::reached : TrialStanding::State::finished;
+  }
   if (record.state == TrialState::diverged || (record.state == TrialState::failed && record.starts != started))
     standing.state = TrialStanding::State::ended;
   const bool evaluated = record.outcome && (record.paused || record.state == TrialState::finished);

@@ -86,7 +86,7 @@ void print_sums(const Study& study, const Trials& trials, const std::vector<Plan
     (p.time->from == "preflight" ? from_preflight : from_runs) = true;
   }
   if (study.search == Search::halving && samples > 0) {  // most trials end before the samples of their plan
-    const double searched = samples_of_search(study, trials);
+    const double searched = samples_of_searches(study, trials);
     rank_seconds *= searched / samples;
     samples = searched;
   }
@@ -120,7 +120,7 @@ int plan_study(const StudyArguments& arguments) {
   for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
   const Trials trials = make_trials(study);
   const std::vector<std::size_t> taken = taken_places(study, trials, arguments);
-  if (study.search == Search::halving) rungs_of(study, trials);  // checks the rungs; throws Error
+  if (study.search == Search::halving) searches_of(study, trials);  // checks the rungs; throws Error
   TrialPlanner planner = make_planner(trials, arguments.threads, arguments.device);
   const std::vector<std::size_t> ready = places_with_data(
       study, trials, taken, [&](const Experiment& experiment, const std::string& prefix, std::int64_t samples) {

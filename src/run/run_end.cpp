@@ -17,7 +17,7 @@ std::optional<RunEnd> target_end(const StopConfig& stop, double validation_loss,
 std::string end_word(const RunEnd& end, const StopConfig& stop) {
   switch (end.cause) {
     case RunEnd::Cause::target:
-      return "target reached";
+      return target_reached;
     case RunEnd::Cause::seconds:
       return "stop.seconds";
     case RunEnd::Cause::recorded_order:

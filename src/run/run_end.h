@@ -17,7 +17,9 @@ struct RunEnd {
 // there is none. A value that is NaN reaches no target.
 std::optional<RunEnd> target_end(const StopConfig& stop, double validation_loss, double validation_accuracy);
 
-// Returns the word for run.json: "target reached", "target not reached", "all steps done", "stop.seconds" or "end of
+inline constexpr const char* target_reached = "target reached";
+
+// Returns the word for run.json: target_reached, "target not reached", "all steps done", "stop.seconds" or "end of
 // the recorded order".
 std::string end_word(const RunEnd& end, const StopConfig& stop);
 

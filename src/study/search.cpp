@@ -7,21 +7,20 @@
 
 #include "base/error.h"
 #include "base/table.h"
+#include "config/schema.h"
 
 namespace ringtrain {
-std::vector<std::string> points_of(const Trials& trials) {
-  std::vector<std::string> points;
-  std::set<std::string> seen;
-  for (const Trial& trial : trials.list)
-    if (seen.insert(trial.point).second) points.push_back(trial.point);
-  return points;
+namespace {
+
+std::int64_t seeds_of(const Study& study) {
+  return static_cast<std::int64_t>(std::max<std::size_t>(1, study.seeds.size()));
 }
 
-std::vector<Rung> rungs_of(const Study& study, const Trials& trials) {
-  if (study.budget.samples == 0)
+void check_trials(const Study& study, const Trials& trials) {
+  if (!study.budget)
     throw Error(cat(study.path, ": search: halving without a budget, expected budget: {samples: ...}"),
-                "budget.samples is the length of a trial that stays in the search to its end; factor (3) and first are "
-                "optional.");
+                "budget.samples is the length of a trial that stays in the search to its end; factor (3), first and "
+                "within are optional.");
   for (const Trial& trial : trials.list)
     if (trial.experiment.data.validation.empty())
       throw Error(
@@ -32,44 +31,102 @@ std::vector<Rung> rungs_of(const Study& study, const Trials& trials) {
       throw Error(cat(study.path, ": search: halving over trials of ", trials.list.front().ranks, " and ", trial.ranks,
                       " ranks, expected one number of ranks for all: the number of ranks does not change the loss"),
                   "choose search: all to compare numbers of ranks");
-  return halving_rungs(std::ssize(points_of(trials)), study.budget);
 }
 
-double samples_of_search(const Study& study, const Trials& trials) {
-  return samples_of(rungs_of(study, trials)) * static_cast<double>(std::max<std::size_t>(1, study.seeds.size()));
+std::vector<Rung> rungs_of(const Study& study, const Trials& trials, const TrialSearch& search) {
+  const Trial& first = trials.list[search.places.front()];
+  for (const std::size_t place : search.places)
+    if (const Trial& trial = trials.list[place]; trial.samples != first.samples)
+      throw Error(
+          cat(study.path, ": budget.samples is ", first.samples, " for trial ", first.name, " and ", trial.samples,
+              " for trial ", trial.name, ", expected one number for trials that are compared"),
+          "budget: {within: batch.global} compares only trials of one batch, if the samples depend on the batch");
+  HalvingBudget budget = *study.budget;
+  budget.samples = first.samples;
+  if (budget.first >= budget.samples)
+    throw Error(cat(study.path, ": budget.first is ", budget.first, " and budget.samples ", budget.samples,
+                    ", expected less in the first rung"));
+  const std::set<std::string> points(search.points.begin(), search.points.end());
+  return halving_rungs(std::ssize(points), budget);
+}
+
+nlohmann::ordered_json rungs_json(const TrialSearch& search, std::int64_t seeds) {
+  nlohmann::ordered_json json = nlohmann::json::array();
+  std::size_t number = 0;
+  for (const Rung& rung : search.rungs)
+    json.push_back({{"rung", ++number}, {"samples", rung.samples}, {"trials", rung.points * seeds}});
+  return json;
+}
+
+}  // namespace
+
+std::vector<TrialSearch> searches_of(const Study& study, const Trials& trials) {
+  check_trials(study, trials);
+  const Field* key = study.within.empty() ? nullptr : find_field(study.within);
+  std::vector<TrialSearch> searches;
+  for (std::size_t place = 0; place < trials.list.size(); ++place) {
+    const Trial& trial = trials.list[place];
+    const std::string value = key != nullptr ? value_text(*key, trial.experiment) : "";
+    auto search = std::ranges::find(searches, value, &TrialSearch::value);
+    if (search == searches.end()) {
+      search = searches.emplace(searches.end());
+      search->value = value;
+      if (key != nullptr) search->name = cat(leaf_of(key->key), "-", value);
+    }
+    search->places.push_back(place);
+    search->points.push_back(trial.point);
+  }
+  for (TrialSearch& search : searches) search.rungs = rungs_of(study, trials, search);
+  return searches;
+}
+
+double samples_of_searches(const Study& study, const Trials& trials) {
+  double sum = 0;
+  for (const TrialSearch& search : searches_of(study, trials)) sum += samples_of(search.rungs);
+  return sum * static_cast<double>(seeds_of(study));
 }
 
 std::string search_json(const Study& study, const Trials& trials) {
-  const auto seeds = static_cast<std::int64_t>(std::max<std::size_t>(1, study.seeds.size()));
-  nlohmann::ordered_json search = {
-      {"kind", "halving"}, {"factor", study.budget.factor}, {"rungs", nlohmann::json::array()}};
-  std::size_t number = 0;
-  for (const Rung& rung : rungs_of(study, trials))
-    search["rungs"].push_back({{"rung", ++number}, {"samples", rung.samples}, {"trials", rung.points * seeds}});
-  return search.dump();
+  const std::vector<TrialSearch> searches = searches_of(study, trials);
+  nlohmann::ordered_json json = {{"kind", "halving"}, {"factor", study.budget->factor}};
+  if (study.within.empty()) {
+    json["rungs"] = rungs_json(searches.front(), seeds_of(study));
+    return json.dump();
+  }
+  json["within"] = study.within;
+  json["searches"] = nlohmann::json::array();
+  for (const TrialSearch& search : searches) {
+    std::vector<std::string> names;
+    for (const std::size_t place : search.places) names.push_back(trials.list[place].name);
+    json["searches"].push_back(
+        {{"value", search.value}, {"names", names}, {"rungs", rungs_json(search, seeds_of(study))}});
+  }
+  return json.dump();
 }
 
 std::string describe_rungs(const Study& study, const Trials& trials) {
-  const std::vector<Rung> rungs = rungs_of(study, trials);
-  const auto seeds = static_cast<std::int64_t>(std::max<std::size_t>(1, study.seeds.size()));
+  const std::int64_t seeds = seeds_of(study);
   Table t;
-  t.section("search: halving");
-  std::int64_t before = 0;
-  for (std::size_t i = 0; i < rungs.size(); ++i) {
-    const Rung& rung = rungs[i];
-    t.row(cat("rung ", i + 1), cat(counted(rung.points, "point"), seeds > 1 ? cat(" x ", seeds, " seeds") : "", " to ",
-                                   with_thousands(rung.samples), " samples",
-                                   before > 0 ? cat(", ", with_thousands(rung.samples - before), " more") : "",
-                                   i + 1 < rungs.size() ? cat("; the best ", rungs[i + 1].points,
-                                                              rungs[i + 1].points == 1 ? " goes" : " go", " on")
-                                                        : ""));
-    before = rung.samples;
+  double all = 0;
+  for (const TrialSearch& search : searches_of(study, trials)) {
+    const std::vector<Rung>& rungs = search.rungs;
+    t.section(search.value.empty() ? "search: halving" : cat("search: halving, ", study.within, "=", search.value));
+    std::int64_t before = 0;
+    for (std::size_t i = 0; i < rungs.size(); ++i) {
+      const Rung& rung = rungs[i];
+      t.row(cat("rung ", i + 1), cat(counted(rung.points, "point"), seeds > 1 ? cat(" x ", seeds, " seeds") : "",
+                                     " to ", with_thousands(rung.samples), " samples",
+                                     before > 0 ? cat(", ", with_thousands(rung.samples - before), " more") : "",
+                                     i + 1 < rungs.size() ? cat("; the best ", rungs[i + 1].points,
+                                                                rungs[i + 1].points == 1 ? " goes" : " go", " on")
+                                                          : ""));
+      before = rung.samples;
+    }
+    all += static_cast<double>(rungs.front().points * rungs.back().samples * seeds);
   }
-  const double all = static_cast<double>(rungs.front().points) * static_cast<double>(rungs.back().samples);
-  const double halving = samples_of(rungs), times = static_cast<double>(seeds);
-  t.row("together", cat(with_thousands(std::llround(samples_of_search(study, trials))), " samples, ",
-                        with_digits(100 * halving / all, 3), " % of the ", with_thousands(std::llround(all * times)),
-                        " of all points to their end"));
+  const double halving = samples_of_searches(study, trials);
+  t.row("together", cat(with_thousands(std::llround(halving)), " samples, ", with_digits(100 * halving / all, 3),
+                        " % of the ", with_thousands(std::llround(all)), " of all points to their end"));
   return t.str();
 }
 

@@ -35,14 +35,14 @@ std::map<std::string, double> mean_losses(const std::map<std::string, std::vecto
 
 }  // namespace
 
-SearchCourse::SearchCourse(std::vector<Rung> rungs, std::vector<std::string> points, std::string folder)
-    : rungs_(std::move(rungs)), points_(std::move(points)), folder_(std::move(folder)) {
+SearchCourse::SearchCourse(const TrialSearch& search, std::string folder)
+    : rungs_(search.rungs), points_(search.points), name_(search.name), folder_(std::move(folder)) {
   while (read_decision()) {
   }
 }
 
 std::string SearchCourse::path_of(std::size_t rung) const {
-  return cat(folder_, "/rung-", rung + 1, ".json");
+  return cat(folder_, "/rung-", rung + 1, name_.empty() ? "" : "_", name_, ".json");
 }
 
 std::int64_t SearchCourse::end_of(std::size_t rung) const {
@@ -64,9 +64,10 @@ bool SearchCourse::read_decision() {
     for (const auto& [point, loss] : json.at("losses").items())
       decision.losses[point] = loss.is_number() ? loss.get<double>() : no_loss;
     decision.promoted = json.at("promoted").get<std::vector<std::string>>();
-    if (samples != rungs_[rung].samples || std::ssize(decision.losses) != rungs_[rung].points)
+    const std::int64_t points = rung == 0 ? rungs_[0].points : std::ssize(decided_.back().promoted);
+    if (samples != rungs_[rung].samples || std::ssize(decision.losses) != points)
       throw Error(cat(path, ": ", decision.losses.size(), " points to ", samples,
-                      " samples were compared, but this study has ", rungs_[rung].points, " to ", rungs_[rung].samples),
+                      " samples were compared, but this study has ", points, " to ", rungs_[rung].samples),
                   "the points and the budget of a search stay as they are: give the study another name");
     decided_.push_back(std::move(decision));
   } catch (const SortedJson::exception& error) {
@@ -111,11 +112,14 @@ void SearchCourse::update(const std::vector<TrialStanding>& standings) {
     }
     const std::size_t rung = decided_.size();
     std::map<std::string, std::vector<double>> losses;
+    std::map<std::string, bool> reached;  // of each point: whether all its trials have reached the target
     for (std::size_t i = 0; i < points_.size(); ++i) {
       if (!belongs(i, rung)) continue;
       if (!is_done(i, standings[i])) return;
       const bool ended = standings[i].state == TrialStanding::State::ended;
       losses[points_[i]].push_back(ended ? no_loss : standings[i].loss);
+      bool& all = reached.emplace(points_[i], true).first->second;
+      all = all && standings[i].state == TrialStanding::State::reached;
     }
     if (rung + 1 == rungs_.size() || losses.empty()) {
       over_ = true;
@@ -124,7 +128,8 @@ void SearchCourse::update(const std::vector<TrialStanding>& standings) {
     Decision decision{mean_losses(losses), {}};
     std::vector<RungLoss> list;
     for (const auto& [point, loss] : decision.losses) list.push_back({point, loss});
-    decision.promoted = promoted(std::move(list), rungs_[rung + 1].points);
+    const bool is_found = std::ranges::any_of(reached, [](const auto& point) { return point.second; });
+    if (!is_found) decision.promoted = promoted(std::move(list), rungs_[rung + 1].points);
     write_decision(decision);
   }
 }
@@ -149,6 +154,40 @@ std::vector<double> SearchCourse::losses_of(std::size_t trial) const {
   for (std::size_t rung = 0; rung < decided_.size() && belongs(trial, rung); ++rung)
     losses.push_back(decided_[rung].losses.at(points_[trial]));
   return losses;
+}
+
+SearchCourses::SearchCourses(const std::vector<TrialSearch>& searches, const std::string& folder) {
+  std::size_t trials = 0;
+  for (const TrialSearch& search : searches) trials += search.places.size();
+  members_.resize(trials);
+  for (const TrialSearch& search : searches) {
+    for (std::size_t trial = 0; trial < search.places.size(); ++trial)
+      members_[search.places[trial]] = {courses_.size(), trial};
+    courses_.emplace_back(search, folder);
+  }
+}
+
+void SearchCourses::update(const std::vector<TrialStanding>& standings) {
+  std::vector<std::vector<TrialStanding>> parts(courses_.size());
+  for (std::size_t place = 0; place < members_.size(); ++place)  // the trials of a course are in the study's order
+    parts[members_[place].course].push_back(standings[place]);
+  for (std::size_t i = 0; i < courses_.size(); ++i) courses_[i].update(parts[i]);
+}
+
+std::optional<std::int64_t> SearchCourses::task(std::size_t place, const TrialStanding& standing) const {
+  return courses_[members_[place].course].task(members_[place].trial, standing);
+}
+
+bool SearchCourses::is_over() const {
+  return std::ranges::all_of(courses_, [](const SearchCourse& course) { return course.is_over(); });
+}
+
+std::size_t SearchCourses::rung_of(std::size_t place) const {
+  return courses_[members_[place].course].rung_of(members_[place].trial);
+}
+
+bool SearchCourses::is_left_behind(std::size_t place) const {
+  return courses_[members_[place].course].is_left_behind(members_[place].trial);
 }
 
 }  // namespace ringtrain

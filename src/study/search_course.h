@@ -7,29 +7,37 @@
 #include <string>
 #include <vector>
 
-#include "study/halving.h"
+#include "study/search.h"
 
 namespace ringtrain {
 
 // The progress of a trial, read from its folder.
 struct TrialStanding {
-  enum class State { going, finished, ended } state = State::going;  // ended: failed or diverged
-  std::int64_t samples = 0;                                          // samples at the last pause or the end; 0: neither
-  double loss = 0;  // validation loss after these samples; not finite: not evaluated
+  enum class State {
+    going,
+    finished,
+    reached,
+    ended
+  } state = State::going;    // reached: its target; ended: failed or
+                             // diverged
+  std::int64_t samples = 0;  // samples at the last pause or the end; 0: neither
+  double loss = 0;           // validation loss after these samples; not finite: not evaluated
 };
 
-// The course of search: halving. Its decisions are stored in the study's folder, one file for each rung
-// (<folder>/rung-1.json and so on). Each file is written once. A search that continues after a kill therefore has the
-// same promotions, and so have several jobs that work on one search.
+// The course of one search. Its decisions are stored in the study's folder, one file for each rung
+// (<folder>/rung-1.json and so on, or <folder>/rung-1_global-128.json if the search has a name). Each file is written
+// once. A search that continues after a kill therefore has the same promotions, and so have several jobs that work on
+// one search.
 class SearchCourse {
  public:
-  // `points` has the point of each trial. Throws Error if the folder's rungs belong to another search.
-  SearchCourse(std::vector<Rung> rungs, std::vector<std::string> points, std::string folder);
+  // A trial is given by its place among those of the search. Throws Error if the folder's rungs belong to another
+  // search.
+  SearchCourse(const TrialSearch& search, std::string folder);
 
-  const std::vector<Rung>& rungs() const { return rungs_; }
-
-  // `standings` has the progress of all trials, in their order. When all trials of the current rung have reached its
-  // end, update() promotes the best points. Several jobs may call it at the same time. Throws Error.
+  // `standings` has the progress of all trials of the search, in their order. When all trials of the current rung have
+  // reached its end, update() promotes the best points. If all trials of a point have reached their target, no point
+  // continues, because the others need more samples for it. Several jobs may call update() at the same time. Throws
+  // Error.
   void update(const std::vector<TrialStanding>& standings);
 
   // Returns the task of a trial: the number of samples up to which it trains. 0 means up to the trial's end. Returns
@@ -55,9 +63,28 @@ class SearchCourse {
 
   std::vector<Rung> rungs_;
   std::vector<std::string> points_;
-  std::string folder_;
+  std::string name_, folder_;
   std::vector<Decision> decided_;  // decisions about the rungs before the current one
   bool over_ = false;
+};
+
+// The courses of all searches of a study. A trial is given by its place among all trials of the study.
+class SearchCourses {
+ public:
+  SearchCourses(const std::vector<TrialSearch>& searches, const std::string& folder);
+
+  void update(const std::vector<TrialStanding>& standings);
+  std::optional<std::int64_t> task(std::size_t place, const TrialStanding& standing) const;
+  bool is_over() const;
+  std::size_t rung_of(std::size_t place) const;
+  bool is_left_behind(std::size_t place) const;
+
+ private:
+  struct Member {
+    std::size_t course = 0, trial = 0;
+  };
+  std::vector<SearchCourse> courses_;
+  std::vector<Member> members_;  // by place
 };
 
 }  // namespace ringtrain

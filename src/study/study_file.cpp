@@ -54,7 +54,9 @@ class StudyReader {
   TextPlace text_place(const YAML::Node& node) const;
   void read_limits(const Entry& entry);
   void read_search(const std::map<std::string, Entry>& given);
+  Expression samples_of(const Entry& entry) const;
   void read_budget(const Entry& entry);
+  void read_within(const Entry& entry);
   void imply_rule();
 
   const std::string& yaml_;
@@ -392,8 +394,7 @@ void StudyReader::read_limits(const Entry& entry) {
   Limits& limits = study_->limits;
   for (const Entry& part : entries(entry.node, path_, "limits", "{epochs: 8}")) {
     if (part.key == "samples") {
-      limits.samples = integer_of(part, 1, 1e15);
-      limits.samples_place = part.place;
+      limits.samples = samples_of(part);
     } else if (part.key == "epochs" || part.key == "seconds") {
       if (!part.node.IsScalar()) refuse(part, "a number");
       limits.settings.push_back({"stop." + part.key, part.node.Scalar(), part.place});
@@ -413,7 +414,7 @@ void StudyReader::read_limits(const Entry& entry) {
   for (const Setting& setting : limits.settings) claim(setting.key, setting.place);
   // A limit by count replaces both counts of the experiment.
   if (limits.ends_by_count()) claim("stop.steps", entry.key_place);
-  if (limits.samples > 0 && std::ranges::count(limits.settings, "stop.epochs", &Setting::key) == 0)
+  if (limits.samples && std::ranges::count(limits.settings, "stop.epochs", &Setting::key) == 0)
     claim("stop.epochs", entry.key_place);
 }
 
@@ -423,39 +424,54 @@ void StudyReader::read_search(const std::map<std::string, Entry>& given) {
   if (given.contains("budget")) read_budget(given.at("budget"));
 }
 
-// Reads {samples: 3000000, factor: 3, first: 100000}.
+// Reads the samples of each trial, which are a number or an expression.
+Expression StudyReader::samples_of(const Entry& entry) const {
+  if (!entry.node.IsScalar()) refuse(entry, "a number such as 3000000, or an expression such as 20 * batch.global");
+  Expression samples = Expression::parse(entry.node.Scalar(), text_place(entry.node));
+  check_names(samples);
+  if (samples.names().empty()) integer_of(entry, 1, 1e15);
+  return samples;
+}
+
+// Reads {samples: 3000000, factor: 3, first: 100000, within: batch.global}.
 void StudyReader::read_budget(const Entry& entry) {
-  constexpr std::string_view known[] = {"samples", "factor", "first"};
+  constexpr std::string_view known[] = {"samples", "factor", "first", "within"};
   if (study_->search != Search::halving)
     throw Error(cat(entry.key_place, "budget without search: halving"), "limits: {samples: ...} ends every trial");
   if (branch_)
     throw Error(cat(entry.key_place, "budget together with branch, expected all branches to run to their end"));
-  HalvingBudget& budget = study_->budget;
-  for (const Entry& part : entries(entry.node, path_, "budget", "{samples: 3000000, factor: 3}")) {
-    if (part.key == "samples")
-      budget.samples = integer_of(part, 1, 1e15);
-    else if (part.key == "factor")
-      budget.factor = integer_of(part, 2, 1000);
-    else if (part.key == "first")
-      budget.first = integer_of(part, 1, 1e15);
-    else
-      throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, known)),
-                  "Known here: samples, factor, first");
-  }
-  if (budget.samples == 0)
-    throw Error(
-        cat(entry.place, "budget has no samples, expected the length of a trial that stays in the search to its end"));
-  if (budget.first >= budget.samples)
-    throw Error(cat(entry.place, "budget.first is ", budget.first, " and budget.samples ", budget.samples,
-                    ", expected less in the first rung"));
+  HalvingBudget& budget = study_->budget.emplace();
   Limits& limits = study_->limits;
   if (limits.ends_by_count())
     throw Error(
         cat(entry.key_place, "budget together with limits by epochs or samples, expected budget.samples alone"));
-  limits.samples = budget.samples;
-  limits.samples_place = entry.place;
+  for (const Entry& part : entries(entry.node, path_, "budget", "{samples: 3000000, factor: 3}")) {
+    if (part.key == "samples")
+      limits.samples = samples_of(part);
+    else if (part.key == "factor")
+      budget.factor = integer_of(part, 2, 1000);
+    else if (part.key == "first")
+      budget.first = integer_of(part, 1, 1e15);
+    else if (part.key == "within")
+      read_within(part);
+    else
+      throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, known)),
+                  "Known here: samples, factor, first, within");
+  }
+  if (!limits.samples)
+    throw Error(
+        cat(entry.place, "budget has no samples, expected the length of a trial that stays in the search to its end"));
   claim("stop.steps", entry.key_place);
   claim("stop.epochs", entry.key_place);
+}
+
+// Reads the key whose values have a search each.
+void StudyReader::read_within(const Entry& entry) {
+  const std::string key = entry.node.IsScalar() ? entry.node.Scalar() : "";
+  const Field* field = find_field(key);
+  if (field == nullptr || !is_number(*field) || !study_->sets(key))
+    refuse(entry, "a key of the experiment that is a number and that the study varies, such as batch.global");
+  study_->within = key;
 }
 
 // If the study sets batch_per_rank but not batch.global, adds the rule batch.global: batch_per_rank * ranks.
@@ -467,7 +483,7 @@ void StudyReader::imply_rule() {
 }  // namespace
 
 bool Limits::ends_by_count() const {
-  return samples > 0 || std::ranges::count(settings, "stop.epochs", &Setting::key) > 0;
+  return samples || std::ranges::count(settings, "stop.epochs", &Setting::key) > 0;
 }
 
 bool Study::sets(std::string_view key) const {

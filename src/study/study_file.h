@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,9 +29,8 @@ struct Rule {
 // The end of each trial. Limits by epochs or samples replace both stop.epochs and stop.steps of the experiment. Limits
 // by seconds or target replace only their own keys.
 struct Limits {
-  std::vector<Setting> settings;  // values of stop.epochs, stop.seconds, stop.target_metric, stop.target_value
-  std::int64_t samples = 0;       // rounded up to whole steps; 0: not given
-  std::string samples_place;
+  std::vector<Setting> settings;      // values of stop.epochs, stop.seconds, stop.target_metric, stop.target_value
+  std::optional<Expression> samples;  // the samples of a trial, which are rounded up to whole steps
   bool ends_by_count() const;  // whether epochs or samples end a trial
 };
 
@@ -50,7 +50,8 @@ struct Study {
   std::vector<Rule> rules;
   std::vector<Comparison> conditions;  // trials that do not fulfil all of them are left out
   Search search = Search::all;
-  HalvingBudget budget;  // the budget of search: halving; samples = 0: not given
+  std::optional<HalvingBudget> budget;  // of search: halving; limits.samples has the samples
+  std::string within;  // search: halving compares only trials in which this key has the same value; "": all trials
   Limits limits;
 
   bool sets(std::string_view key) const;  // whether an axis, a draw or a rule sets the key in at least one trial

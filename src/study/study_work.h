@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "study/halving.h"
+#include "study/search.h"
 #include "study/study_file.h"
 #include "study/study_record.h"
 #include "study/trials.h"
@@ -25,9 +25,8 @@ struct StudyWork {
   std::vector<TrialRecord> trials;  // all trials of the study, as they were when the job began
   std::vector<QueuedTrial> queue;   // most ranks first, and of those the longest first, so that no rank waits long
   bool knows_seconds = false;
-  std::string job;                  // unique name of the job
-  std::vector<Rung> rungs;          // the rungs of search: halving; empty with search: all
-  std::vector<std::string> points;  // the point of each trial, for the rungs
+  std::string job;                    // unique name of the job
+  std::vector<TrialSearch> searches;  // empty with search: all
 };
 
 // Throws Error if trials have begun and `resume` is false.

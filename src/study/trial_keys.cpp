@@ -112,21 +112,33 @@ bool TrialKeys::fulfils(const std::vector<Comparison>& conditions) {
   });
 }
 
-void TrialKeys::apply_limits() {
+std::int64_t TrialKeys::limit_of_samples() {
+  if (!study_.limits.samples) return 0;
+  const Expression& samples = *study_.limits.samples;
+  const TextPlace& place = samples.place();
+  const BatchConfig& sizes = draft_.values().batch;
+  if (!sizes.schedule.empty() || sizes.follow_noise > 0)
+    throw Error(cat(place.prefix(), "limits.samples where the batch changes on the way, expected limits.epochs"));
+  const double value = samples.evaluate([&](const Expression::Name& name) { return value_of(name, place); });
+  if (!(value >= 1 && value <= 1e15))
+    throw Error(
+        cat(place.prefix(), samples.text(), " is ", value, ", expected the samples of a trial, from 1 to 1e15"));
+  return std::llround(std::ceil(value));
+}
+
+std::int64_t TrialKeys::apply_limits() {
   const Limits& limits = study_.limits;
+  const std::int64_t samples = limit_of_samples();
   const auto is_limited = [&](const char* key) { return std::ranges::count(limits.settings, key, &Setting::key) > 0; };
   if (limits.ends_by_count()) {
-    const BatchConfig& sizes = draft_.values().batch;
-    if (limits.samples > 0 && (!sizes.schedule.empty() || sizes.follow_noise > 0))
-      throw Error(
-          cat(limits.samples_place, "limits.samples where the batch changes on the way, expected limits.epochs"));
-    const std::int64_t batch = sizes.global;
-    const std::int64_t steps = limits.samples > 0 && batch > 0 ? (limits.samples + batch - 1) / batch : 0;
-    if (!is_limited("stop.epochs")) set({"stop.epochs", "0", limits.samples_place});
-    set({"stop.steps", std::to_string(steps),
-         limits.samples > 0 ? limits.samples_place : limits.settings.front().place});
+    const std::string place = limits.samples ? limits.samples->place().prefix() : limits.settings.front().place;
+    const std::int64_t batch = draft_.values().batch.global;
+    const std::int64_t steps = samples > 0 && batch > 0 ? (samples + batch - 1) / batch : 0;
+    if (!is_limited("stop.epochs")) set({"stop.epochs", "0", place});
+    set({"stop.steps", std::to_string(steps), place});
   }
   for (const Setting& setting : limits.settings) set(setting);
+  return samples;
 }
 
 }  // namespace ringtrain

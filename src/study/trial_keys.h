@@ -23,7 +23,8 @@ class TrialKeys {
   // if a result is not valid for its key, and if batch_per_rank x ranks is not batch.global.
   void apply_rules();
   bool fulfils(const std::vector<Comparison>& conditions);
-  void apply_limits();
+  // Sets the keys of the study's limits. Returns the samples of the trial by limits.samples, or 0 without it.
+  std::int64_t apply_limits();
 
   const ExperimentDraft& draft() const { return draft_; }
   std::int64_t ranks() const { return ranks_; }
@@ -33,6 +34,7 @@ class TrialKeys {
  private:
   double value_of(const Expression::Name& name, const TextPlace& place);
   void apply(const Rule& rule);
+  std::int64_t limit_of_samples();
   void apply_rule_of(std::string_view key);
 
   enum class Progress { waiting, under_way, done };

@@ -46,6 +46,7 @@ Json to_json(const TrialOutcome& o) {
                {"final_step", o.final_step},
                {"samples", o.samples},
                {"elapsed_seconds", o.elapsed_seconds}};
+  if (!o.end.empty()) json["end"] = o.end;
   put(json, "loss", o.loss);
   put(json, "accuracy", o.accuracy);
   put(json, "validation_loss", o.validation_loss);
@@ -60,6 +61,7 @@ Json to_json(const TrialOutcome& o) {
 TrialOutcome outcome_of(const Json& json) {
   TrialOutcome o;
   take(json, "outcome", o.outcome);
+  take(json, "end", o.end);
   take(json, "final_step", o.final_step);
   take(json, "samples", o.samples);
   take(json, "elapsed_seconds", o.elapsed_seconds);
@@ -140,6 +142,7 @@ TrialOutcome read_outcome(const std::string& folder) {
   read_metrics(folder, run.is_object() ? guessing_in(run) : 0, o);
   if (!run.is_object()) return o;
   take(run, "outcome", o.outcome);
+  take(run, "end", o.end);
   take(run, "final_step", o.final_step);
   take(run, "elapsed_seconds", o.elapsed_seconds);
   return o;

@@ -24,6 +24,7 @@ inline const char* to_string(TrialState state) {
 // The end or the progress of the newest start, from the run's own files. Losses are means in nats.
 struct TrialOutcome {
   std::string outcome;  // as in run.json: "finished", "stopped by SIGUSR1", "error: ..."
+  std::string end;      // as in run.json, of a finished run: "target reached", "all steps done", ...; "": not finished
   std::int64_t final_step = 0, samples = 0;
   double elapsed_seconds = 0;                                            // time of the run, including earlier starts
   std::optional<double> loss, accuracy;                                  // values of the last update

@@ -87,7 +87,7 @@ class TrialMaker {
         ++trials_.left_out;
         return;
       }
-      keys.apply_limits();
+      trial.samples = keys.apply_limits();
       trial.experiment = keys.draft().finish();
     } catch (const Error& e) {
       throw Error(cat(e.what(), " (trial ", trial.name, ")"), e.hint(), e.where());

@@ -111,6 +111,29 @@ def test_a_search_shows_its_rungs_and_who_went_on(tmp_path):
     assert len(found["halving"].rows) == 12
 
 
+def test_each_search_of_a_study_has_its_own_rungs(tmp_path):
+    folder = made_runs.halving_study(tmp_path / "search")
+    record = json.loads((folder / "study.json").read_text())
+    rungs = record["search"].pop("rungs")
+    parts = [{"value": "64", "names": ["t0", "t1", "t2"], "rungs": rungs},
+             {"value": "128", "names": ["t3", "t4", "t5", "t6"], "rungs": [{"rung": 1, "samples": 1000, "trials": 4}]}]
+    record["search"].update(within="batch.global", searches=parts)
+    (folder / "study.json").write_text(json.dumps(record))
+    found = items(folder)
+    assert [row["trials_begun"] for row in found["rungs"].rows] == [3, 3, 2]
+    assert [row["trials_begun"] for row in found["rungs_2"].rows] == [4]
+    assert found["halving"].title == "Successive halving, batch.global 64"
+
+
+def test_a_trial_that_reached_its_target_in_an_early_rung_has_finished(tmp_path):
+    folder = made_runs.halving_study(tmp_path / "search")
+    path = folder / "t3" / "run.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "outcome": "finished", "end": "target reached"}))
+    states = {row["trial"]: row["state"] for row in items(folder)["trials"].rows}
+    assert states["t3"] == "finished" and states["t4"] == "stopped"
+
+
 def test_a_trial_that_did_not_go_on_has_no_final_value(tmp_path):
     found = items(made_runs.halving_study(tmp_path / "search"))
     rows = found["experiments"].rows

@@ -55,6 +55,41 @@ def test_the_plan_of_a_search_counts_the_samples_of_its_rungs(workshop):
     assert re.search(r"^ *expected time +25.6 s x ranks", out, re.M), out
 
 
+WITHIN = """name: within
+experiment: {experiment}
+vary: {{batch.global: [32, 64], learning_rate.base: [0.0001, 0.02]}}
+search: halving
+budget: {{samples: 16 * batch.global + 64, factor: 2, within: batch.global}}
+limits: {{target: {{validation_loss: {target}}}}}
+"""
+
+
+def run_within(workshop, target):
+    text = WITHIN.replace("{target}", target)
+    run_study(workshop, text, stop__steps=0, evaluate={"every_epochs": 0, "every_steps": 1}, batch__worker=16)
+    return trials(workshop.folder / "results" / "within")
+
+
+def test_each_batch_has_a_search_of_its_own(workshop):
+    study, by_name = run_within(workshop, "0.001")
+    assert study["search"]["within"] == "batch.global"
+    samples = {part["value"]: [rung["samples"] for rung in part["rungs"]] for part in study["search"]["searches"]}
+    assert samples == {"32": [288, 576], "64": [544, 1088]}
+    for part in study["search"]["searches"]:
+        own = [by_name[name] for name in part["names"]]
+        assert sorted(trial["rung"] for trial in own) == [1, 2]
+        best = min(own, key=lambda trial: trial["rung_losses"][0])
+        assert best["rung"] == 2 and best["outcome"]["samples"] == samples[part["value"]][1]
+    run_study(workshop, "", "--resume")  # every decision is read again
+
+
+def test_a_search_ends_when_a_trial_has_reached_the_target(workshop):
+    study, by_name = run_within(workshop, "3.1")
+    reached = [trial for trial in by_name.values() if trial["outcome"].get("end") == "target reached"]
+    assert len(reached) == 2 and {trial["rung"] for trial in by_name.values()} == {1}
+    assert all(decided["promoted"] == [] for decided in decisions(workshop.folder / "results" / "within"))
+
+
 def test_a_search_promotes_the_best_and_leaves_the_others_behind(workshop):
     run_study(workshop, HALVING, stop__steps=0)
     folder = workshop.folder / "results" / "search"

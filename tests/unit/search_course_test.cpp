@@ -29,11 +29,7 @@ class SearchCourseTest : public WithFolder {
     trials_ = make_trials(*study_);
     standings_.assign(trials_.list.size(), {});
   }
-  SearchCourse course() const {
-    std::vector<std::string> points;
-    for (const Trial& trial : trials_.list) points.push_back(trial.point);
-    return {rungs_of(*study_, trials_), points, folder_.string()};
-  }
+  SearchCourse course() const { return {searches_of(*study_, trials_).at(0), folder_.string()}; }
   static double loss(const Trial& trial) { return std::abs(trial.experiment.learning_rate.base - 0.42); }
 
   // Trains every trial that may run, until there is none. Stops after `most` of them, as a killed job does.
@@ -145,15 +141,87 @@ TEST_F(SearchCourseTest, AnotherSearchOfTheSameNameIsRefused) {
                   "rung-1.json: 9 points to 712 samples were compared, but this study has 4");
 }
 
+TEST_F(SearchCourseTest, ASearchEndsWhenAPointHasReachedItsTarget) {
+  read("vary: {learning_rate.base: [0.1, 0.2, 0.3]}\nrepeat: 2\n");
+  SearchCourse search = course();
+  for (std::size_t i = 0; i < 6; ++i) standings_[i] = {State::going, 2134, 1};
+  standings_[2] = {State::reached, 900, 0.5};
+  SearchCourse with_one_seed = course();
+  with_one_seed.update(standings_);
+  EXPECT_EQ(with_one_seed.task(3, standings_[3]),
+            0);  // its point is the best, and this seed has not reached the target
+  std::filesystem::remove(path("rung-1.json"));
+  standings_[3] = {State::reached, 1200, 2};
+  search.update(standings_);
+  EXPECT_TRUE(search.is_over());
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_FALSE(search.task(i, standings_[i])) << i;
+  EXPECT_TRUE(search.is_left_behind(0));
+}
+
+TEST_F(SearchCourseTest, ALaterRungMayHaveFewerPointsThanPlanned) {
+  SearchCourse search = course();
+  for (std::size_t i = 0; i < standings_.size(); ++i) standings_[i] = {State::ended, 64, 0};
+  standings_[3] = {State::going, 712, 1};
+  standings_[4] = {State::going, 712, 2};
+  search.update(standings_);
+  standings_[3].samples = standings_[4].samples = 2134;
+  search.update(standings_);
+  EXPECT_EQ(course().task(3, standings_[3]), 0);  // another job reads both decisions
+}
+
+TEST_F(SearchCourseTest, EachValueOfWithinHasASearchOfItsOwn) {
+  study_.emplace(
+      parse_study("name: s\nexperiment: exp.yaml\nsearch: halving\n"
+                  "budget: {samples: 640 + 10 * batch.global, factor: 2, within: batch.global}\n"
+                  "vary: {batch.global: [64, 128], learning_rate.base: [0.1, 0.2]}\n",
+                  path("s.yaml"), {"data.validation=some/validation"}));
+  trials_ = make_trials(*study_);
+  standings_.assign(4, {});
+  const std::vector<TrialSearch> searches = searches_of(*study_, trials_);
+  ASSERT_EQ(searches.size(), 2u);
+  EXPECT_EQ(searches[0].places, (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(searches[0].rungs, (std::vector<Rung>{{2, 640}, {1, 1280}}));
+  EXPECT_EQ(searches[1].name, "global-128");
+  EXPECT_EQ(searches[1].rungs, (std::vector<Rung>{{2, 960}, {1, 1920}}));
+  EXPECT_EQ(trials_.list[2].experiment.stop.steps, 15);
+  EXPECT_EQ(samples_of_searches(*study_, trials_), 640 + 1280 + 960 + 1920);
+
+  SearchCourses all(searches, folder_.string());
+  EXPECT_EQ(all.task(0, standings_[0]), 640);
+  EXPECT_EQ(all.task(2, standings_[2]), 960);
+  standings_[0] = {State::going, 640, 3};
+  standings_[1] = {State::going, 640, 2};
+  all.update(standings_);
+  EXPECT_EQ(all.task(1, standings_[1]), 0);
+  EXPECT_TRUE(all.is_left_behind(0));
+  EXPECT_EQ(all.rung_of(1), 2u);
+  EXPECT_EQ(all.task(2, standings_[2]), 960);  // the other search has decided nothing
+  EXPECT_TRUE(std::filesystem::exists(path("rung-1_global-64.json")));
+  EXPECT_FALSE(all.is_over());
+}
+
+TEST_F(SearchCourseTest, TrialsThatAreComparedHaveTheSameSamples) {
+  const Study study = parse_study(
+      "name: s\nexperiment: exp.yaml\nsearch: halving\nbudget: {samples: 10 * batch.global}\n"
+      "vary: {batch.global: [64, 128]}\n",
+      path("s.yaml"), {"data.validation=some/validation"});
+  expect_contains(message_of([&] { searches_of(study, make_trials(study)); }),
+                  "budget.samples is 640 for trial unchanged and 1280 for trial global-128");
+}
+
 TEST_F(SearchCourseTest, NeedsABudgetAndValidationData) {
   const auto refusal = [&](const std::string& text) {
     return message_of([&] {
       const Study study = parse_study("name: s\nexperiment: exp.yaml\nsearch: halving\n" + text, path("s.yaml"), {});
-      rungs_of(study, make_trials(study));
+      searches_of(study, make_trials(study));
     });
   };
   expect_contains(refusal(""), "search: halving without a budget, expected budget: {samples: ...}");
   expect_contains(refusal("budget: {samples: 640}\n"), "trial unchanged has no data.validation");
+  study_.emplace(parse_study("name: s\nexperiment: exp.yaml\nsearch: halving\nbudget: {samples: 9, first: 9}\n",
+                             path("s.yaml"), {"data.validation=some/validation"}));
+  expect_contains(message_of([&] { searches_of(*study_, make_trials(*study_)); }),
+                  "budget.first is 9 and budget.samples 9, expected less in the first rung");
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST_F(StudyFile, AllKeysAreRead) {
   EXPECT_EQ(study.rules[0].expression.place().column, 25);
   ASSERT_EQ(study.conditions.size(), 1u);
   EXPECT_EQ(study.search, Search::halving);
-  EXPECT_EQ(study.limits.samples, 1000);
+  EXPECT_EQ(study.limits.samples->text(), "1000");
   EXPECT_EQ(study.limits.settings.size(), 3u);
   EXPECT_TRUE(study.sets("optimizer.kind"));
   EXPECT_TRUE(study.sets("learning_rate.base"));
@@ -112,10 +112,9 @@ TEST_F(StudyFile, ABranchTakesTheExperimentOfItsRun) {
 
 TEST_F(StudyFile, ABudgetIsTheLengthOfEveryTrial) {
   const Study study = read("search: halving\nbudget: {samples: 6400, factor: 2, first: 640}\n");
-  EXPECT_EQ(study.budget.samples, 6400);
-  EXPECT_EQ(study.budget.factor, 2);
-  EXPECT_EQ(study.budget.first, 640);
-  EXPECT_EQ(study.limits.samples, 6400);
+  EXPECT_EQ(study.budget->factor, 2);
+  EXPECT_EQ(study.budget->first, 640);
+  EXPECT_EQ(study.limits.samples->text(), "6400");
 }
 
 TEST_F(StudyFile, WhatABranchAndABudgetCannotBeIsNamedWithItsPlace) {
@@ -140,7 +139,11 @@ TEST_F(StudyFile, WhatABranchAndABudgetCannotBeIsNamedWithItsPlace) {
       {"budget: {samples: 9}\n", "s.yaml:3:1: budget without search: halving"},
       {"search: halving\nbudget: {factor: 2}\n", "s.yaml:4:9: budget has no samples"},
       {"search: halving\nbudget: {samples: 9, factor: 1}\n", "s.yaml:4:30: factor is '1', expected an integer from 2"},
-      {"search: halving\nbudget: {samples: 9, first: 9}\n", "s.yaml:4:9: budget.first is 9 and budget.samples 9"},
+      {"search: halving\nbudget: {samples: 9, within: model.kind}\n",
+       "s.yaml:4:30: within is 'model.kind', expected a key"},
+      {"search: halving\nbudget: {samples: 9, within: stop.steps}\n",
+       "s.yaml:4:30: within is 'stop.steps', expected a key"},
+      {"search: halving\nbudget: {samples: 9 * bath.global}\n", "s.yaml:4:23: unknown key 'bath.global'"},
       {"search: halving\nbudget: {sample: 9}\n", "s.yaml:4:10: unknown key 'sample'; did you mean 'samples'?"},
       {"search: halving\nbudget: {samples: 9}\nlimits: {samples: 9}\n", "s.yaml:4:1: budget together with limits"},
   };

@@ -57,7 +57,10 @@ void read(std::string_view input) {
     expect(read_trial_record(folder, again), "a trial's record is read again");
   } else if (which == 4) {
     write_input("run/rung-1.json", text);
-    SearchCourse course({{2, 100}, {1, 200}}, {"a", "b"}, folder);
+    TrialSearch search;
+    search.points = {"a", "b"};
+    search.rungs = {{2, 100}, {1, 200}};
+    SearchCourse course(search, folder);
     course.update(std::vector<TrialStanding>(2));
   } else {
     read_options(std::string(text));
