@@ -81,22 +81,16 @@ RecordFaults check_record(const ShardHeader& header, const Columns& columns, std
   content.crc32c = crc32c(bytes);
   content.bytes = bytes.size();
   if (!columns.crc32c.empty() && content.crc32c != columns.crc32c[r]) faults.checksum = "has a wrong CRC-32C";
-  const std::array<std::int64_t, 3> said = {columns.shapes[3 * r], columns.shapes[3 * r + 1],
-                                            columns.shapes[3 * r + 2]};
-  std::array<std::int64_t, 3> found = {header.image.height, header.image.width, header.image.channels};
-  if (!header.image.raw) {
-    try {
-      const JpegHeader jpeg = check_jpeg(bytes);
-      found = {jpeg.height, jpeg.width, jpeg.components};
-      if (jpeg.components == 1 && said[2] == 3) found[2] = 3;  // training decodes grey JPEGs to 3 channels
-    } catch (const Error& error) {
-      faults.image = cat("does not decode: ", error.what());
-      return faults;
-    }
+  const std::span<const std::int32_t, 3> stored(columns.shapes.data() + 3 * r, 3);
+  if (header.image.raw) {
+    const JpegHeader pixels = {header.image.height, header.image.width, header.image.channels};
+    faults.image = shape_fault(pixels, stored);
+    return faults;
   }
-  if (said != found) {
-    faults.image = cat("is ", found[0], " x ", found[1], " x ", found[2],
-                       " (height x width x channels), but 'shapes' says ", said[0], " x ", said[1], " x ", said[2]);
+  try {
+    faults.image = shape_fault(check_jpeg(bytes), stored);
+  } catch (const Error& error) {
+    faults.image = cat("does not decode: ", error.what());
   }
   return faults;
 }

@@ -24,6 +24,7 @@ struct ImageDataset::State {
     std::span<std::uint64_t> offsets;  // offsets of JPEG records; number of records + 1
     std::span<std::uint64_t> sample_ids;
     std::span<std::int32_t> labels;
+    std::span<std::int32_t> shapes;   // of JPEG records: height, width, channels of each
     std::span<std::uint32_t> crc32c;  // empty: the file has none
   };
   struct Place {
@@ -43,6 +44,7 @@ struct ImageDataset::State {
                 .offsets = places.take<std::uint64_t>(index.image.raw ? 0 : entry.count + 1),
                 .sample_ids = places.take<std::uint64_t>(entry.count),
                 .labels = places.take<std::int32_t>(entry.count),
+                .shapes = places.take<std::int32_t>(index.image.raw ? 0 : 3 * entry.count),
                 .crc32c = places.take<std::uint32_t>(entry.arrays.has_crc32c ? entry.count : 0)};
     places.pad(alignof(std::uint64_t));
     return shard;
@@ -59,6 +61,7 @@ struct ImageDataset::State {
     const ImageFormat& format = index.image;
     std::vector<std::int32_t> shapes(static_cast<std::size_t>(3 * entry.count));
     files.read_array(which, "shapes", entry.arrays.shapes, std::span(shapes));
+    if (!format.raw) std::ranges::copy(shapes, shards[which].shapes.begin());
     for (std::size_t i = 0; 3 * i < shapes.size(); ++i) {
       const std::int32_t height = shapes[3 * i], width = shapes[3 * i + 1], channels = shapes[3 * i + 2];
       const bool good = format.raw ? height == format.height && width == format.width && channels == format.channels
@@ -156,7 +159,9 @@ const DatasetIndex& ImageDataset::index() const {
 ImageDataset::Record ImageDataset::record(std::int64_t sample) const {
   const State::Place at = state_->find(sample);
   const State::Shard& shard = state_->loaded(at.shard);
-  return {shard.labels[at.record], shard.sample_ids[at.record], state_->bytes_of(shard, at.record)};
+  Record record{shard.labels[at.record], shard.sample_ids[at.record], state_->bytes_of(shard, at.record), {}};
+  if (!shard.shapes.empty()) std::ranges::copy(shard.shapes.subspan(3 * at.record, 3), record.shape.begin());
+  return record;
 }
 
 void ImageDataset::read(std::int64_t sample, std::vector<std::uint8_t>& out) const {

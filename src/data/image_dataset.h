@@ -1,6 +1,8 @@
 // Random access to the images of a data set of kind "image".
 #pragma once
 
+#include <array>
+
 #include "data/dataset.h"
 #include "data/shard_files.h"
 
@@ -12,7 +14,7 @@ void read_image_record(ShardFiles& files, const DatasetIndex& index, std::size_t
                        std::uint64_t offset, std::span<std::uint8_t> out);
 
 // A shard is opened when it is first needed. Its labels, offsets, ids and checksums are then read and stay in memory
-// (at most 24 bytes per sample). The labels, the offsets and the shapes are checked. Any number of threads may read
+// (at most 36 bytes per sample). The labels, the offsets and the shapes are checked. Any number of threads may read
 // records at the same time, by pread. Records without a byte address are read through HDF5, one at a time.
 class ImageDataset : public Dataset {
  public:
@@ -20,6 +22,7 @@ class ImageDataset : public Dataset {
     std::int32_t label = 0;  // in [0, classes)
     std::uint64_t sample_id = 0;
     std::int64_t bytes = 0;
+    std::array<std::int32_t, 3> shape = {};  // of a JPEG file: height, width, channels, as the data set says
   };
 
   explicit ImageDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr,

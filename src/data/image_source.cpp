@@ -1,5 +1,6 @@
 // Fills micro-batches of images. A part is a row. The record of a row is a JPEG file or pixels.
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "data/batch_source.h"
@@ -47,7 +48,7 @@ class ImageSource : public BatchSource {
       target = row.counts ? facts.label : ignored_target;
       if (!source_.plan_.has_pixels) return;
       try {
-        decode(record, {source_.plan_.seed, part.epoch, facts.sample_id}, pixels);
+        decode(record, facts, {source_.plan_.seed, part.epoch, facts.sample_id}, pixels);
       } catch (const Error& error) {
         throw Error(cat(source_.dataset_->name_of(row.first), ": ", error.what()),
                     error.hint().empty() ? "convert the data again; the converter lists the images that it leaves out"
@@ -57,18 +58,26 @@ class ImageSource : public BatchSource {
     }
 
    private:
-    void decode(std::span<const std::uint8_t> record, const SampleKey& key, std::span<std::uint8_t> pixels) {
+    void decode(std::span<const std::uint8_t> record, const ImageDataset::Record& facts, const SampleKey& key,
+                std::span<std::uint8_t> pixels) {
       const ImageFormat& format = source_.dataset_->index().image;
       const bool training = !source_.plan_.evaluation;
       if (format.raw && training) {
         decoder_.training_raw(record, format.height, format.width, format.channels, key, pixels);
       } else if (format.raw) {
         decoder_.evaluation_raw(record, format.height, format.width, format.channels, pixels);
-      } else if (training) {
-        decoder_.training(record, key, pixels);
       } else {
-        decoder_.evaluation(record, pixels);
+        check_shape(training ? decoder_.training(record, key, pixels) : decoder_.evaluation(record, pixels),
+                    facts.shape);
       }
+    }
+
+    static void check_shape(const JpegHeader& jpeg, const std::array<std::int32_t, 3>& stored) {
+      if (const std::string fault = shape_fault(jpeg, stored); !fault.empty())
+        throw Error(
+            cat("the image ", fault),
+            "the file is damaged; bin/ringtrain-data verify lists all faults, and converting the data again mends "
+            "it");
     }
 
     const ImageSource& source_;

@@ -216,11 +216,13 @@ ImageDecoder::ImageDecoder(const ImageTransform& transform) : state_(std::make_u
 ImageDecoder::~ImageDecoder() = default;
 ImageDecoder::ImageDecoder(ImageDecoder&&) noexcept = default;
 
-void ImageDecoder::training(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out) {
+JpegHeader ImageDecoder::training(std::span<const std::uint8_t> jpeg, const SampleKey& key,
+                                  std::span<std::uint8_t> out) {
   state_->check_output(out);
   JpegReader reader(jpeg);
   const JpegHeader& header = reader.header();
   state_->from_jpeg(reader, training_cut(state_->transform, header.height, header.width, key), out);
+  return header;
 }
 
 void ImageDecoder::decoded_only(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out) {
@@ -230,10 +232,12 @@ void ImageDecoder::decoded_only(std::span<const std::uint8_t> jpeg, const Sample
   state_->from_jpeg_as_it_is(reader, training_cut(state_->transform, header.height, header.width, key), out);
 }
 
-void ImageDecoder::evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out) {
+JpegHeader ImageDecoder::evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out) {
   state_->check_output(out);
   JpegReader reader(jpeg);
-  state_->from_jpeg(reader, evaluation_cut(state_->transform, reader.header().height, reader.header().width), out);
+  const JpegHeader& header = reader.header();
+  state_->from_jpeg(reader, evaluation_cut(state_->transform, header.height, header.width), out);
+  return header;
 }
 
 void ImageDecoder::resized_crop(std::span<const std::uint8_t> jpeg, const CropBox& box, std::span<std::uint8_t> out) {

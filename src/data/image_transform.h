@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 
+#include "data/jpeg.h"
+
 namespace ringtrain {
 
 enum class Augmentation { none, random_resized_crop, pad_crop };
@@ -51,9 +53,10 @@ class ImageDecoder {
   ~ImageDecoder();
   ImageDecoder(ImageDecoder&&) noexcept;
   // Writes u8 [size, size, 3] to `out`. Throws Error that says what is wrong with the image; the caller adds file and
-  // record. Grey is repeated to three channels. Only the necessary rows and columns are decoded.
-  void training(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out);
-  void evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out);
+  // record. Grey is repeated to three channels. Only the necessary rows and columns are decoded. Returns the header of
+  // the JPEG file.
+  JpegHeader training(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out);
+  JpegHeader evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out);
   // Does the part of training() after the choice of the crop: torchvision's resized_crop to size x size, then the flip.
   void resized_crop(std::span<const std::uint8_t> jpeg, const CropBox& box, std::span<std::uint8_t> out);
   // Decodes the crop of random_resized_crop, but does not resize or flip. With another augmentation it decodes the

@@ -20,6 +20,10 @@ struct JpegHeader {
   std::int64_t components = 0;  // in the file: 1 grey, 3 colour, 4 CMYK or YCCK
 };
 
+// Compares a JPEG with its entry [height, width, channels] of a data set's `shapes`. A grey file may have 1 or 3
+// channels there, because training decodes it to 3. Returns what differs, or "" if nothing does.
+std::string shape_fault(const JpegHeader& jpeg, std::span<const std::int32_t, 3> stored);
+
 // All functions throw Error. An error of libjpeg has libjpeg's own reason. JPEGs of more than 2^28 pixels, of more
 // pixels than their bytes can hold, of more than 500 scans, or with other than 1, 3 or 4 components are refused. For
 // decode_jpeg(), a file that ends too early or has corrupt data is an error, although libjpeg only warns and fills the

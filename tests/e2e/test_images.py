@@ -3,6 +3,7 @@ speed, never the result. A resumed run equals an uninterrupted run."""
 import json
 import os
 import re
+import shutil
 import subprocess
 
 import h5py
@@ -201,6 +202,23 @@ def test_a_small_resnet_learns_four_classes(images):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_train_and_verify_find_the_same_wrong_shape(workshop, data_sets, split):
+    folder = workshop.folder / "wrong"
+    shutil.copytree(data_sets["jpeg"].parent, folder)
+    prefix = folder / data_sets["jpeg"].name
+    shard = min(folder.glob(f"{prefix.name}-{split}-*.h5"))
+    with h5py.File(shard, "r+") as file:
+        height, width, channels = file["shapes"][3]
+        file["shapes"][3] = (height, width + 1, channels)
+    fault = f"{height} x {width} x {channels} (height x width x channels), but 'shapes' says {height} x {width + 1} x"
+    verified = subprocess.run([CONVERTER, "verify", prefix], capture_output=True, text=True, timeout=60)
+    assert verified.returncode == 1 and f"record 3 of 'images' is {fault}" in verified.stdout + verified.stderr, verified
+    workshop.data = prefix
+    result = workshop.train_badly("wrong-shape", **CROPPED)
+    assert f"{shard}: record 3: the image is {fault}" in result.err, result
+
+
 def test_a_model_that_does_not_fit_the_data_is_told_before_any_key(workshop, images, names):
     text_model = {"model": {"kind": "char_lstm"}, "data__order": "streams", "data__image_size": 32}
     for command in "plan", "train":

@@ -85,7 +85,8 @@ TEST(StudyPlan, BranchesTakeTheSameSamplesInFewerStepsAtTheLinearRate) {
 TEST(StudyPlan, RungsOfTheSearchAreShown) {
   const Study study = read_study((studies() / "imagenet_lars_halving.yaml").string(), {});
   const Trials trials = make_trials(study);
-  EXPECT_EQ(searches_of(study, trials).at(0).rungs, (std::vector<Rung>{{27, 1896297}, {9, 5688889}, {3, 17066667}, {1, 51200000}}));
+  EXPECT_EQ(searches_of(study, trials).at(0).rungs,
+            (std::vector<Rung>{{27, 1896297}, {9, 5688889}, {3, 17066667}, {1, 51200000}}));
   const std::string text = describe_rungs(study, trials);
   for (const char* part : {"27 points to 1,896,297 samples; the best 9 go on",
                            "3 points to 17,066,667 samples, 11,377,778 more; "
