@@ -10,8 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <sstream>
 #include <string_view>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/start_thread.h"
@@ -107,6 +109,18 @@ std::optional<int> ChildProcess::ended() {
 
 void ChildProcess::send(int signal_number) {
   if (!ended()) ::kill(pid_, signal_number);
+}
+
+bool can_start(const std::string& program) {
+  const auto is_program = [](const std::string& path) {
+    std::error_code ignored;
+    return ::access(path.c_str(), X_OK) == 0 && !std::filesystem::is_directory(path, ignored);
+  };
+  if (program.find('/') != std::string::npos) return is_program(program);
+  std::istringstream folders(environment_text("PATH"));
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (is_program((folder.empty() ? "." : folder) + "/" + program)) return true;
+  return false;
 }
 
 std::string own_executable() {

@@ -34,6 +34,9 @@ class ChildProcess {
   std::optional<int> code_;
 };
 
+// Returns whether a program of this name can be started. It is a path, or a name that is looked for in PATH.
+bool can_start(const std::string& program);
+
 // Returns the path of this program: RINGTRAIN_EXECUTABLE, which the start script of a bundle and a test set, or the
 // running file.
 std::string own_executable();

@@ -38,6 +38,10 @@ std::vector<std::string> words_of(const std::string& given) {
   if (name != "srun" && !name.starts_with("mpirun") && !name.starts_with("mpiexec"))
     throw Error(cat("--launcher is '", given, "', expected srun, mpirun or mpiexec, and options of it"),
                 "leave it out: inside a Slurm job the trials start with srun, elsewhere with mpirun");
+  if (!can_start(words[0]))
+    throw Error(cat("there is no program ", words[0], ", which starts the trials of a study"),
+                name == "srun" ? "start the study where srun is, or choose --launcher mpirun"
+                               : "load the module of your MPI, or name its mpirun in MPIRUN or --launcher");
   return words;
 }
 

@@ -269,8 +269,10 @@ def test_a_study_under_a_launcher_says_how_to_start_it(workshop):
     assert not study.folder.exists()
     result = study.run("--launcher", "ssh", code=1)
     assert "--launcher is 'ssh', expected srun, mpirun or mpiexec" in result.err, result
-    result = study.run("--launcher", str(workshop.folder / "mpirun"), code=1)
-    assert "mpirun was not found" in result.out and set(study.states().values()) == {"failed"}, result
+    for launcher in str(workshop.folder / "mpirun"), "mpirun.nowhere", str(workshop.folder):
+        words = "expected srun" if launcher == str(workshop.folder) else f"there is no program {launcher}, which starts the trials"
+        result = study.run("--launcher", launcher, code=1)
+        assert words in result.err and result.err.count("ringtrain: error") == 1 and not study.folder.exists(), result
 
 
 @pytest.mark.thorough
