@@ -23,7 +23,7 @@ constexpr std::string_view fixed_keys[] = {
     "data.share",
     // These keys decide the shapes of the weights.
     "model.kind", "model.hidden", "model.layers", "model.depth", "model.width", "model.stem", "model.stride_in",
-    "model.norm",
+    "model.norm", "model.normalization", "model.norm_groups",
     // These keys decide the optimizer's state: which vectors exist, whether the momentum holds gradients or gradients
     // times the rate, and Adam's corrections 1 - beta^t, which need the same beta in all t steps, or the product of all
     // betas from the first step on.

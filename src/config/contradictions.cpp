@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -344,9 +345,6 @@ std::optional<Contradiction> image_contradiction(const Experiment& e) {
                  ", expected resize at or above image_size, or 0")}};
   if (e.model.kind == "resnet" && e.model.width % 16 != 0)
     return {{{"model.width"}, cat(statement("model.width", e), ", expected a multiple of 16")}};
-  if (e.model.kind == "resnet" &&
-      std::string(" 18 34 50 101 152 ").find(cat(" ", e.model.depth, " ")) == std::string::npos)
-    return {{{"model.depth"}, cat(statement("model.depth", e), ", expected 18, 34, 50, 101 or 152")}};
   if (e.model.kind == "char_lstm" && e.loss.label_smoothing > 0)
     return {{{"loss.label_smoothing", "model.kind"},
              cat(statement("loss.label_smoothing", e), " but ", statement("model.kind", e),
@@ -354,9 +352,67 @@ std::optional<Contradiction> image_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
+std::optional<Contradiction> resnet_contradiction(const Experiment& e) {
+  const ModelConfig& model = e.model;
+  if (model.kind != "resnet") return std::nullopt;
+  const bool small = is_cifar_depth(model.depth);
+  if (!small && !has_bottlenecks(model.depth) && model.depth != 18 && model.depth != 34)
+    return {{{"model.depth"}, cat(statement("model.depth", e), ", expected ", resnet_depths)}};
+  if (small && model.stem != "small")
+    return {{{"model.depth", "model.stem"},
+             cat(statement("model.depth", e), " but ", statement("model.stem", e),
+                 ", expected small: the ResNets for CIFAR begin with a 3 x 3 convolution"),
+             "Set model.stem=small."}};
+  if (!model.zero_gamma && !has_norms(model))
+    return {{{"model.zero_gamma", "model.normalization"},
+             cat(statement("model.zero_gamma", e), " but ", statement("model.normalization", e),
+                 ", expected model.zero_gamma left out: there is no gamma")}};
+  return std::nullopt;
+}
+
+// The channels of a layer that has a norm.
+struct NormLayerSize {
+  std::string layer;
+  std::int64_t channels;
+};
+// Returns the layers whose norms differ in their number of channels. All channels of a resnet are multiples of its
+// width.
+std::vector<NormLayerSize> layers_with_norms(const ModelConfig& model) {
+  if (model.kind == "resnet") return {{"conv1", model.width}};
+  const bool cnn = model.kind == "cnn";
+  std::vector<NormLayerSize> layers;
+  for (const std::int64_t channels : cnn ? model.channels : model.widths)
+    layers.push_back({cat(cnn ? "conv" : "fc", layers.size() + 1), channels});
+  return layers;
+}
+
+std::optional<Contradiction> norm_contradiction(const Experiment& e) {
+  const ModelConfig& model = e.model;
+  if (model.kind != "alexnet" && model.kind != "char_lstm" && !has_batch_norm(model) &&
+      model.norm_momentum != ModelConfig().norm_momentum)
+    return {{{"model.norm_momentum", "model.normalization", "model.kind"},
+             cat(statement("model.norm_momentum", e), " but ", statement("model.normalization", e),
+                 ", expected model.norm_momentum left out: only batch norm has running statistics")}};
+  if (normalization(model) != "group") return std::nullopt;
+  const std::vector<NormLayerSize> layers = layers_with_norms(model);
+  std::int64_t common = 0;
+  for (const NormLayerSize& l : layers) common = std::gcd(common, l.channels);
+  for (const NormLayerSize& l : layers) {
+    if (l.channels % model.norm_groups == 0) continue;
+    return {{{"model.norm_groups", "model.normalization",
+              model.kind == "resnet" ? "model.width"
+              : model.kind == "cnn"  ? "model.channels"
+                                     : "model.widths"},
+             cat(statement("model.norm_groups", e), " but layer ", l.layer, " has ", l.channels,
+                 " channels, expected a number of groups that divides the channels of every layer with a norm"),
+             cat("Values that do: ", nearest_divisors(common, model.norm_groups), ".")}};
+  }
+  return std::nullopt;
+}
+
 std::optional<Contradiction> model_contradiction(const Experiment& e) {
   const ModelConfig& model = e.model;
-  if (model.stride_in == "1x1" && model.depth < 50)
+  if (model.stride_in == "1x1" && !has_bottlenecks(model.depth))
     return {{{"model.stride_in", "model.depth"},
              cat(statement("model.stride_in", e), " but ", statement("model.depth", e),
                  "; 1x1 may be set only with bottlenecks: model.depth 50, 101 or 152")}};
@@ -388,10 +444,14 @@ std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
                  ", expected every_epochs above 0")}};
   if (evaluate.norm_statistics == "running") return std::nullopt;
   const std::string chosen = statement("evaluate.norm_statistics", e);
-  if (!has_batch_norm(e.model))
-    return {{{"evaluate.norm_statistics", "model.kind", "model.norm"},
-             cat(chosen, " but ", statement("model.kind", e),
-                 ", expected a model with batch norm: resnet, or alexnet with model.norm")}};
+  if (!has_batch_norm(e.model)) {
+    const bool chooses = e.model.kind == "resnet" || e.model.kind == "cnn" || e.model.kind == "mlp";
+    return {
+        {{"evaluate.norm_statistics", "model.kind", "model.norm", "model.normalization"},
+         cat(chosen, " but ", statement("model.kind", e),
+             chooses ? cat(" and ", statement("model.normalization", e)) : "",
+             ", expected a model with batch norm: resnet, alexnet with model.norm, or model.normalization: batch")}};
+  }
   if (evaluate.norm_statistics == "last" && e.model.norm_momentum != ModelConfig().norm_momentum)
     return {{{"evaluate.norm_statistics", "model.norm_momentum"},
              cat(chosen, " but ", statement("model.norm_momentum", e),
@@ -487,6 +547,8 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
              cat(statement("optimizer.clip_norm", e), " and ", statement("optimizer.clip_value", e),
                  ", expected only one of them")}};
   if (auto contradiction = image_contradiction(e)) return contradiction;
+  if (auto contradiction = resnet_contradiction(e)) return contradiction;
+  if (auto contradiction = norm_contradiction(e)) return contradiction;
   if (auto contradiction = model_contradiction(e)) return contradiction;
   if (auto contradiction = evaluation_contradiction(e)) return contradiction;
   if (!e.run.dir.empty() && !e.run.id.empty())

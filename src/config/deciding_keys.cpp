@@ -13,6 +13,8 @@ bool leaves_the_ring(const ParallelConfig& parallel) {
 
 bool decides_what_is_learned(const Field& field, const Experiment& e) {
   if (!has_effect(field, e)) return false;  // so that a new kind of model leaves the ids of the others as they are
+  if (field.key == "model.norm_momentum" && !has_batch_norm(e.model) && e.model.kind != "alexnet")
+    return false;  // so that a cnn or an mlp without norms keeps its id
   if (section_of(field.key) == "branch" && e.branch.from.empty())
     return false;  // if the run is not a branch, its id does not depend on these keys
   if (section_of(field.key) == "parallel" && !leaves_the_ring(e.parallel))

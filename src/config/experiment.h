@@ -30,7 +30,7 @@ struct ModelConfig {
   std::int64_t hidden = 128;       // char_lstm: units per layer
   std::int64_t layers = 4;         // char_lstm
   double dropout = 0.1;     // char_lstm: between layers; alexnet: before its dense layers; probability of zeroing
-  std::int64_t depth = 50;  // resnet: 18 | 34 | 50 | 101 | 152
+  std::int64_t depth = 50;  // resnet: one of resnet_depths
   std::int64_t width = 64;  // resnet: channels of the first stage
   std::vector<std::int64_t> channels = {32, 64, 128};  // cnn: output channels of each convolution
   std::int64_t kernel = 3;                             // cnn: pixels per side of every kernel; odd
@@ -38,17 +38,37 @@ struct ModelConfig {
   std::string stem = "imagenet";  // resnet: imagenet (7 x 7 / 2 and max pooling) | small (3 x 3 / 1)
   bool zero_gamma = true;         // resnet: the last norm of every block starts at 0 (Goyal et al. 2017, section 5.1)
   std::string stride_in = "3x3";  // resnet: the convolution of a bottleneck that has the stride, 3x3 | 1x1
-  double norm_momentum = 0.1;     // batch norm: share of this step's statistics in the running ones
-  bool norm = false;              // alexnet: batch norm after every convolution
-  std::string initial = "he";     // he | truncated_normal | uniform
-  double initial_range = 0;       // uniform: weights lie in +-initial_range; 0: the model's own range
-  double forget_bias = 0;         // char_lstm: initial bias of the forget gates; 0: like the other biases
+  std::string normalization = "auto";  // resnet, cnn, mlp: auto | batch | group | none; see normalization()
+  std::int64_t norm_groups = 32;       // group norm: groups of channels
+  double norm_momentum = 0.1;          // batch norm: share of this step's statistics in the running ones
+  bool norm = false;                   // alexnet: batch norm after every convolution
+  std::string initial = "he";          // he | truncated_normal | uniform
+  double initial_range = 0;            // uniform: weights lie in +-initial_range; 0: the model's own range
+  double forget_bias = 0;              // char_lstm: initial bias of the forget gates; 0: like the other biases
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Returns whether the model normalises by batch statistics.
+// Returns what normalises the model's layers: batch (Ioffe and Szegedy 2015), group (Wu and He 2018) or none.
+inline std::string normalization(const ModelConfig& model) {
+  if (model.kind == "char_lstm") return "none";
+  if (model.kind == "alexnet") return model.norm ? "batch" : "none";
+  if (model.normalization != "auto") return model.normalization;
+  return model.kind == "resnet" ? "batch" : "none";
+}
+inline bool has_norms(const ModelConfig& model) {
+  return normalization(model) != "none";
+}
 inline bool has_batch_norm(const ModelConfig& model) {
-  return model.kind == "resnet" || (model.kind == "alexnet" && model.norm);
+  return normalization(model) == "batch";
+}
+
+inline constexpr const char* resnet_depths = "8, 20, 32, 44, 56 or 110 (for CIFAR), or 18, 34, 50, 101 or 152";
+// Returns whether a ResNet of this depth is one of those for CIFAR (He et al. 2015, section 4.2).
+inline bool is_cifar_depth(std::int64_t depth) {
+  return depth == 8 || depth == 20 || depth == 32 || depth == 44 || depth == 56 || depth == 110;
+}
+inline bool has_bottlenecks(std::int64_t depth) {
+  return depth == 50 || depth == 101 || depth == 152;
 }
 
 struct DataConfig {

@@ -37,8 +37,11 @@ std::vector<Field> make_schema() {
       .means("Probability that a value is set to zero in training. Dropout acts between LSTM layers, before AlexNet's hidden "
              "dense layers (0.5 in the paper), and after each hidden dense layer of a cnn or an mlp. With one LSTM layer, or "
              "without hidden dense layers, it has no effect."),
-    FIELD(model.depth).unit("layers").from(18, 152).only_with("model.kind", {"resnet"})
-      .means("The number of layers: 18, 34, 50, 101 or 152."),
+    FIELD(model.depth).unit("layers").from(8, 152).only_with("model.kind", {"resnet"})
+      .means("The number of layers. 18, 34, 50, 101 or 152: four stages (He et al. 2015, table 1). 8, 20, 32, 44, 56 or 110: the "
+             "ResNets for CIFAR (section 4.2), three stages of 1, 3, 5, 7, 9 or 18 basic blocks. They need stem: small, and have "
+             "width: 16 in the paper. The paper pads the shortcuts to smaller maps (option A). Here they are projections, as in "
+             "the other depths."),
     FIELD(model.width).unit("channels").from(16, 4096).only_with("model.kind", {"resnet"})
       .means("Channels of the first stage, a multiple of 16. Every later stage has twice as many as the one before. The paper has "
              "64."),
@@ -52,12 +55,24 @@ std::vector<Field> make_schema() {
       .means("imagenet: 7 x 7 convolution with stride 2, then max pooling. small: 3 x 3 with stride 1, for images of 32 "
              "to 64 pixels."),
     FIELD(model.zero_gamma).only_with("model.kind", {"resnet"}).also({"zero_init_residual"})
-      .means("Whether the last norm of every block starts with gamma = 0 instead of 1 (Goyal et al. 2017, section 5.1)."),
+      .means("Whether the last norm of every block starts with gamma = 0 instead of 1 (Goyal et al. 2017, section 5.1). Without "
+             "norms there is no gamma."),
     FIELD(model.stride_in).words({"3x3", "1x1"}).only_with("model.kind", {"resnet"})
       .means("Which convolution of a bottleneck has the stride. 3x3: ResNet version 1.5 (fb.resnet.torch, Goyal, "
              "MLPerf, torchvision). 1x1: the first convolution, ResNet version 1 (He et al. 2015, You et al. 2017). "
              "Depths 18 and 34 have no bottlenecks."),
-    FIELD(model.norm_momentum).above(0, 1).only_with("model.kind", {"resnet", "alexnet"}).also({"bn_momentum"})
+    FIELD(model.normalization).off_by_default().words({"auto", "batch", "group", "none"})
+      .only_with("model.kind", {"resnet", "cnn", "mlp"}).also({"norm_layer", "norm_type"})
+      .means("What normalises the result of every convolution of a resnet or a cnn, and of every hidden layer of an mlp, before "
+             "the ReLU. batch: batch norm, over the samples of a virtual worker (Ioffe and Szegedy 2015). group: group norm, over "
+             "norm_groups groups of channels of each sample by itself (Wu and He 2018), in training and evaluation alike. The "
+             "result of a sample then does not depend on the other samples, and a batch may be 1. none: no norm. auto: batch for "
+             "a resnet, none for a cnn or an mlp. Layers that a norm follows have no bias."),
+    FIELD(model.norm_groups).unit("groups").from(1, 65536).only_with("model.normalization", {"group"})
+      .also({"num_groups", "gn_groups"})
+      .means("Group norm: groups of channels, 32 in the paper. It must divide the channels of every layer that has a norm. In a "
+             "resnet, these are the divisors of model.width. 1: all channels together, as in layer norm."),
+    FIELD(model.norm_momentum).above(0, 1).only_with("model.kind", {"resnet", "alexnet", "cnn", "mlp"}).also({"bn_momentum"})
       .means("Weight of a step's statistics in batch norm's running statistics. A step's statistics are the mean over all virtual "
              "workers. 0.1 corresponds to the 0.9 of Goyal et al."),
     FIELD(model.norm).only_with("model.kind", {"alexnet"}).also({"batch_norm", "bn"})
@@ -68,7 +83,7 @@ std::vector<Field> make_schema() {
              "from N(0, 0.01^2). Other dense layers and the LSTM start as in PyTorch. truncated_normal (images only): "
              "weights have the variance 2 / fan in, draws beyond 2 deviations are repeated, and biases are 0. ResNet's last "
              "layer has the deviation 0.01. This is TensorFlow's he_normal and an option of MLPerf. uniform: weights and "
-             "biases lie in +-initial_range. Batch norms start with gamma 1 (see zero_gamma) and beta 0."),
+             "biases lie in +-initial_range. Norms start with gamma 1 (see zero_gamma) and beta 0."),
     FIELD(model.initial_range).from(0, 100).only_with("model.initial", {"uniform"}).also({"init_range"})
       .means("Bound of the initial weights. char-rnn uses 0.08. 0: the default of char_lstm, 1 / sqrt(hidden)."),
     FIELD(model.forget_bias).from(-100, 100).only_with("model.kind", {"char_lstm"})

@@ -7,6 +7,9 @@ namespace {
 std::string name_of_dense(std::size_t layer) {
   return cat("fc", layer + 1);
 }
+std::string name_of_norm(std::size_t layer) {
+  return cat("bn", layer + 1);
+}
 
 // Adds the hidden dense layers from `first` on, with ReLU and dropout, and the classifier with the loss.
 void classify(Graph& g, int x, std::size_t first, const ModelConfig& config, std::int64_t classes,
@@ -30,8 +33,8 @@ Graph cnn(const ModelConfig& config, const SampleShape& sample, const LossConfig
   for (std::size_t i = 0; i < config.channels.size(); ++i) {
     const std::string name = cat("conv", i + 1);
     g.begin_block(name);
-    x = g.relu(g.convolution(x, config.channels[i], config.kernel, 1, config.kernel / 2, name, true));
-    x = g.max_pool(x, 2, 2, 0);
+    x = g.convolution(x, config.channels[i], config.kernel, 1, config.kernel / 2, name, !has_norms(config));
+    x = g.max_pool(g.relu(normalize(g, x, config, name_of_norm(i))), 2, 2, 0);
   }
   classify(g, x, 0, config, sample.classes, loss);
   return g;
@@ -39,10 +42,17 @@ Graph cnn(const ModelConfig& config, const SampleShape& sample, const LossConfig
 
 Graph mlp(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
   Graph g;
-  const int pixels = g.image(sample.image_size, sample.image_size, sample.mean, sample.std);
-  g.begin_block(name_of_dense(0));
-  const int units = g.flatten(g.relu(g.dense_on_image(pixels, config.widths.at(0), name_of_dense(0))));
-  classify(g, g.dropout(units, config.dropout, 0), 1, config, sample.classes, loss);
+  int x = g.image(sample.image_size, sample.image_size, sample.mean, sample.std);
+  // With norms, every hidden layer is on a map, because norms read maps.
+  const std::size_t on_maps = has_norms(config) ? config.widths.size() : 1;
+  for (std::size_t i = 0; i < on_maps; ++i) {
+    g.begin_block(name_of_dense(i));
+    x = g.dense_on_map(x, config.widths.at(i), name_of_dense(i), !has_norms(config));
+    x = g.relu(normalize(g, x, config, name_of_norm(i)));
+    if (i + 1 == on_maps) x = g.flatten(x);
+    x = g.dropout(x, config.dropout, static_cast<std::int64_t>(i));
+  }
+  classify(g, x, on_maps, config, sample.classes, loss);
   return g;
 }
 

@@ -15,6 +15,13 @@ void check_model_fits(const ModelConfig& config, bool images) {
         images ? "use resnet, alexnet, cnn or mlp" : "use char_lstm");
 }
 
+int normalize(Graph& g, int x, const ModelConfig& config, const std::string& name, double initial_weight) {
+  const std::string kind = normalization(config);
+  if (kind == "batch") return g.batch_norm(x, name, initial_weight);
+  if (kind == "group") return g.group_norm(x, config.norm_groups, name, initial_weight);
+  return x;
+}
+
 static Graph describe(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
   if (config.kind == "char_lstm") return char_lstm(config, sample);
   if (config.kind == "resnet") return resnet(config, sample, loss);

@@ -22,6 +22,9 @@ struct SampleShape {
 // Returns whether the model takes images. Otherwise it takes text.
 bool takes_images(const ModelConfig& config);
 
+// Adds the norm that normalization() (config/experiment.h) names: batch norm, group norm, or nothing.
+int normalize(Graph& g, int x, const ModelConfig& config, const std::string& name, double initial_weight = 1);
+
 // Throws Error if the model does not fit the kind of data. The hint names the models that do.
 void check_model_fits(const ModelConfig& config, bool images);
 
@@ -33,10 +36,16 @@ Graph build_model(const ModelConfig& config, const SampleShape& sample, const Lo
 // char-rnn and the model of the pet-name study (Nolis 2021): 31 symbols, 4 x 128, dropout 0.1, 482,719 parameters.
 Graph char_lstm(const ModelConfig& config, const SampleShape& sample);
 
-// The ResNets of He et al. 2015, table 1. The depths are 18 and 34 (basic blocks) and 50, 101 and 152 (bottlenecks).
-// Tensors have torchvision's names. ResNet-50 has 25,557,032 parameters. The stride of a bottleneck is in its 3 x 3
-// convolution (version 1.5, as in torchvision). With stride_in: 1x1 the stride is in its first 1 x 1 convolution
-// (version 1, as in the paper's models).
+// The ResNets of He et al. 2015. Table 1 has the depths 18 and 34 (basic blocks) and 50, 101 and 152 (bottlenecks).
+// ResNet-50 has 25,557,032 parameters. The stride of a bottleneck is in its 3 x 3 convolution (version 1.5, as in
+// torchvision). With stride_in: 1x1 the stride is in its first 1 x 1 convolution (version 1, as in the paper's models).
+//
+// Section 4.2 has the networks for CIFAR, with the depths 6n + 2: 8, 20, 32, 44, 56 and 110. They have three stages of
+// n basic blocks, and 16 channels in the first stage. In the paper, a shortcut to a smaller map pads the missing
+// channels with zeros (option A). Here it is a projection (option B), as in the other depths.
+//
+// Tensors have torchvision's names. Group norms are named bn1 and so on, too, as in torchvision's ResNet with
+// norm_layer=GroupNorm. Without norms, the convolutions have biases.
 Graph resnet(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
 // The AlexNet of Krizhevsky 2014 ("one weird trick"), as in torchvision. It has 61,100,840 parameters for 1000 classes
@@ -48,10 +57,12 @@ Graph alexnet(const ModelConfig& config, const SampleShape& sample, const LossCo
 // Convolutions (model.channels, model.kernel) that keep height and width, with ReLU and 2 x 2 max pooling after each,
 // then hidden dense layers (model.widths) with ReLU and dropout, and the classifier: a small network for images of
 // CIFAR's size. The Simple CNN of Shallue et al. 2019 has channels [32, 64], kernel 5, widths [1024] and dropout 0.4.
+// With norms, conv1 has no bias, and bn1 lies between it and its ReLU. Dense layers have no norm.
 Graph cnn(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
 // Hidden dense layers (model.widths) with ReLU and dropout on all pixels, and the classifier. Smith and Le 2018 have
-// widths [800].
+// widths [800]. With norms, fc1 has no bias, and bn1 lies between it and its ReLU. F1 of Keskar et al. 2017 has widths
+// [512, 512, 512, 512, 512] and batch norm.
 Graph mlp(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss);
 
 }  // namespace ringtrain

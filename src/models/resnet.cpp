@@ -1,4 +1,3 @@
-#include <array>
 #include <map>
 
 #include "base/error.h"
@@ -8,24 +7,35 @@ namespace ringtrain {
 
 namespace {
 
-// The number of blocks in each of the four stages, by the depth of the ResNet.
+// The number of blocks in each stage, by the depth of the ResNet.
 struct Depth {
   bool bottleneck;
-  std::array<std::int64_t, 4> blocks;
+  std::vector<std::int64_t> blocks;
 };
 const std::map<std::int64_t, Depth> depths = {
     {18, {false, {2, 2, 2, 2}}},  {34, {false, {3, 4, 6, 3}}},  {50, {true, {3, 4, 6, 3}}},
     {101, {true, {3, 4, 23, 3}}}, {152, {true, {3, 8, 36, 3}}},
 };
 
+// Throws Error for a depth that is not in the paper.
+Depth depth_of(const ModelConfig& config) {
+  if (const auto found = depths.find(config.depth); found != depths.end()) return found->second;
+  const std::int64_t n = (config.depth - 2) / 6;
+  if (!is_cifar_depth(config.depth))
+    throw Error(cat("model.depth ", config.depth, " is not a ResNet"), cat("use ", resnet_depths));
+  return {false, {n, n, n}};
+}
+
 struct Builder {
   Graph& g;
+  const ModelConfig& config;
   double last_gamma;
   bool stride_in_first;  // the stride is in a bottleneck's first convolution, else in its second
 
   int conv_norm(int x, std::int64_t channels, std::int64_t kernel, std::int64_t stride, const std::string& conv,
                 const std::string& norm, double gamma = 1) {
-    return g.batch_norm(g.convolution(x, channels, kernel, stride, kernel / 2, conv), norm, gamma);
+    x = g.convolution(x, channels, kernel, stride, kernel / 2, conv, !has_norms(config));
+    return normalize(g, x, config, norm, gamma);
   }
 
   // Two 3 x 3 convolutions.
@@ -46,12 +56,9 @@ struct Builder {
 }  // namespace
 
 Graph resnet(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {
-  const auto found = depths.find(config.depth);
-  if (found == depths.end())
-    throw Error(cat("model.depth ", config.depth, " is not a ResNet"), "use 18, 34, 50, 101 or 152");
-  const Depth& depth = found->second;
+  const Depth depth = depth_of(config);
   Graph g;
-  Builder build{g, config.zero_gamma ? 0.0 : 1.0, config.stride_in == "1x1"};
+  Builder build{g, config, config.zero_gamma ? 0.0 : 1.0, config.stride_in == "1x1"};
 
   int x = g.image(sample.image_size, sample.image_size, sample.mean, sample.std);
   const bool small = config.stem == "small";
@@ -59,7 +66,7 @@ Graph resnet(const ModelConfig& config, const SampleShape& sample, const LossCon
   x = g.relu(build.conv_norm(x, config.width, small ? 3 : 7, small ? 1 : 2, "conv1", "bn1"));
   if (!small) x = g.max_pool(x, 3, 2, 1);
 
-  for (std::size_t stage = 0; stage < 4; ++stage) {
+  for (std::size_t stage = 0; stage < depth.blocks.size(); ++stage) {
     const std::int64_t channels = config.width << stage, output = depth.bottleneck ? 4 * channels : channels;
     for (std::int64_t block = 0; block < depth.blocks[stage]; ++block) {
       const std::string name = cat("layer", stage + 1, ".", block);

@@ -72,11 +72,12 @@ int Graph::dense(int input, std::int64_t output, const std::string& name, double
                 {output}, sequence_ * 2 * width * output);
 }
 
-int Graph::dense_on_image(int image, std::int64_t output, const std::string& name) {
-  const int node = convolution(image, output, shape(image).height, 1, 0, name, true);
+int Graph::dense_on_map(int map, std::int64_t output, const std::string& name, bool bias) {
+  const int node = convolution(map, output, shape(map).height, 1, 0, name, bias);
   for (Parameter& p : node_parameters_[static_cast<std::size_t>(node)]) {
     p.initial = InitialValues::uniform;
-    p.scale = 1 / std::sqrt(static_cast<double>(shape(image).size()));
+    p.scale = 1 / std::sqrt(static_cast<double>(shape(map).size()));
+    if (p.kind == ParameterKind::weight && shape(map).height == 1) p.shape = {output, shape(map).channels};
   }
   return node;
 }
@@ -117,13 +118,33 @@ int Graph::batch_norm(int input, const std::string& name, double initial_weight)
   const auto parameter = [&](const char* leaf, ParameterKind kind, double value) {
     return Parameter{name + leaf, {out.channels}, kind, InitialValues::constant, value};
   };
-  const BatchNorm op{out.channels,         1e-5, name + ".weight", name + ".bias", name + ".running_mean",
-                     name + ".running_var"};
+  const Norm op{.channels = out.channels,
+                .weight = name + ".weight",
+                .bias = name + ".bias",
+                .running_mean = name + ".running_mean",
+                .running_var = name + ".running_var"};
   return append(
       op, {input},
       {parameter(".weight", ParameterKind::norm, initial_weight), parameter(".bias", ParameterKind::norm, 0),
        parameter(".running_mean", ParameterKind::statistic, 0), parameter(".running_var", ParameterKind::statistic, 1)},
       out);
+}
+
+int Graph::group_norm(int input, std::int64_t groups, const std::string& name, double initial_weight) {
+  const FeatureShape out = shape(input);
+  if (groups < 1 || out.channels % groups != 0)
+    throw Error(cat("group norm ", name, " has ", out.channels, " channels, which ", groups, " groups do not divide"),
+                "set model.norm_groups to a divisor of the channels of all layers");
+  const auto parameter = [&](const char* leaf, double value) {
+    return Parameter{name + leaf, {out.channels}, ParameterKind::norm, InitialValues::constant, value};
+  };
+  const Norm op{.channels = out.channels,
+                .channel_groups = groups,
+                .weight = name + ".weight",
+                .bias = name + ".bias",
+                .running_mean = "",
+                .running_var = ""};
+  return append(op, {input}, {parameter(".weight", initial_weight), parameter(".bias", 0)}, out);
 }
 
 int Graph::relu(int input) {
@@ -264,7 +285,8 @@ Graph Graph::part(int first, int last) const {
     std::vector<int> inputs = nodes_[at].inputs;
     for (int& from : inputs) from = place(from);
     if (const auto* lstm = std::get_if<Lstm>(&nodes_[at].operation)) g.state_size_ += 2 * lstm->hidden;
-    if (std::holds_alternative<BatchNorm>(nodes_[at].operation)) g.has_batch_norm_ = true;
+    if (const auto* norm = std::get_if<Norm>(&nodes_[at].operation); norm != nullptr && !norm->by_sample())
+      g.has_batch_norm_ = true;
     g.append(nodes_[at].operation, std::move(inputs), node_parameters_[at], nodes_[at].output, nodes_[at].flops);
     g.nodes_.back().block = nodes_[at].block;
     g.nodes_.back().recomputed = nodes_[at].recomputed;

@@ -56,11 +56,19 @@ struct Convolution {
   std::int64_t kernel = 0, stride = 1, padding = 0;
   std::string weight, bias;  // [output, input, kernel, kernel], [output]; bias "": no bias
 };
-// Batch norm (Ioffe and Szegedy 2015) over groups of batch.worker samples. Inference uses the running statistics.
-struct BatchNorm {
+// Computes y = gamma (x - mean) / sqrt(variance + epsilon) + beta, with gamma and beta per channel.
+//
+// Batch norm (Ioffe and Szegedy 2015) measures each channel by itself, over a group of batch.worker samples. Inference
+// uses the running statistics. Group norm (Wu and He 2018) measures each sample by itself, over a group of neighbouring
+// channels, in inference too. It has no running statistics.
+struct Norm {
   std::int64_t channels = 0;
+  std::int64_t channel_groups = 0;  // of group norm; a divisor of channels; 0: batch norm
   double epsilon = 1e-5;
-  std::string weight, bias, running_mean, running_var;  // [channels] each
+  std::string weight, bias, running_mean, running_var;  // [channels] each; group norm has the first two
+
+  bool by_sample() const { return channel_groups > 0; }
+  std::int64_t channels_together() const { return by_sample() ? channels / channel_groups : 1; }
 };
 struct Relu {};
 struct Add {};  // adds two inputs
@@ -76,8 +84,8 @@ struct Flatten {};            // [channels, height, width] -> [channels x height
 struct PartInput {};
 struct PartOutput {};
 
-using Operation = std::variant<TokenInput, Lstm, Dropout, Dense, CrossEntropy, ImageInput, Convolution, BatchNorm, Relu,
-                               Add, MaxPool, GlobalAveragePool, Flatten, PartInput, PartOutput>;
+using Operation = std::variant<TokenInput, Lstm, Dropout, Dense, CrossEntropy, ImageInput, Convolution, Norm, Relu, Add,
+                               MaxPool, GlobalAveragePool, Flatten, PartInput, PartOutput>;
 
 // The shape of a node's output, per sample and position. Sequences and vectors have height = width = 1.
 struct FeatureShape {
@@ -115,16 +123,17 @@ class Graph {
   // Weight and bias start uniform in +-1/sqrt(fan in), as in torch.nn.Linear. If `deviation` is above 0, the weight
   // starts as N(0, deviation^2) and the bias as 0.
   int dense(int input, std::int64_t output, const std::string& name, double deviation = 0);
-  // A dense layer on all pixels of a square image, with dense()'s initial values. It is a convolution with a single
-  // window, so that images have one way into a network: the weight is [output, channels, height, width], in
-  // flatten()'s order.
-  int dense_on_image(int image, std::int64_t output, const std::string& name);
+  // A dense layer on all pixels of a square map, with dense()'s initial values. It is a convolution with a single
+  // window, so that images have one way into a network, and that a norm can follow. The weight is [output, channels,
+  // height, width], in flatten()'s order, or [output, channels] on a map of one pixel, as in dense().
+  int dense_on_map(int map, std::int64_t output, const std::string& name, bool bias = true);
   int image(std::int64_t height, std::int64_t width, std::vector<double> mean, std::vector<double> std);
   // The weights start with He initialisation: N(0, 2 / (output x kernel^2)), "fan_out" in torchvision (He et al. 2015).
   int convolution(int input, std::int64_t output, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
                   const std::string& name, bool bias = false);
-  // Gamma starts at `initial_weight` and beta at 0.
+  // Gamma starts at `initial_weight` and beta at 0. group_norm() throws Error if `groups` does not divide the channels.
   int batch_norm(int input, const std::string& name, double initial_weight = 1);
+  int group_norm(int input, std::int64_t groups, const std::string& name, double initial_weight = 1);
   int relu(int input);
   int add(int left, int right);
   int max_pool(int input, std::int64_t kernel, std::int64_t stride, std::int64_t padding);

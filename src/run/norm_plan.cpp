@@ -10,20 +10,22 @@ namespace {
 
 constexpr std::int64_t few_values = 4;
 
-// The batch norm that normalises the fewest values per channel.
+// The norm that normalises the fewest values of a sample.
 struct SmallestNorm {
   std::string name;
-  std::int64_t height = 0, width = 0;  // 0: the model has no batch norm
+  bool by_sample = false;                            // group norm
+  std::int64_t channels = 0, height = 0, width = 0;  // that are normalised together; 0: the model has no norm
+  std::int64_t values() const { return channels * height * width; }
 };
 
 SmallestNorm smallest_norm(const Graph& graph) {
   SmallestNorm smallest;
   for (const Node& node : graph.nodes()) {
-    const auto* norm = std::get_if<BatchNorm>(&node.operation);
+    const auto* norm = std::get_if<Norm>(&node.operation);
     if (norm == nullptr) continue;
-    const std::int64_t values = node.output.height * node.output.width;
-    if (smallest.height > 0 && values >= smallest.height * smallest.width) continue;
-    smallest = {norm->weight.substr(0, norm->weight.rfind('.')), node.output.height, node.output.width};
+    const SmallestNorm here{norm->weight.substr(0, norm->weight.rfind('.')), norm->by_sample(),
+                            norm->channels_together(), node.output.height, node.output.width};
+    if (smallest.values() == 0 || here.values() < smallest.values()) smallest = here;
   }
   return smallest;
 }
@@ -31,13 +33,19 @@ SmallestNorm smallest_norm(const Graph& graph) {
 std::string product(std::int64_t samples, const SmallestNorm& norm) {
   return cat(samples, " x height ", norm.height, " x width ", norm.width);
 }
+std::string product(const SmallestNorm& norm) {
+  return cat(norm.channels, " channels x height ", norm.height, " x width ", norm.width);
+}
 
 }  // namespace
 
 void check_norm_values(const RunPlan& plan) {
   const SmallestNorm norm = smallest_norm(plan.graph);
-  if (norm.height * norm.width != 1) return;
+  if (norm.values() != 1) return;
   constexpr const char* why = "; the mean is then the value itself, and the picture is lost";
+  if (norm.by_sample)
+    throw Error(cat("group norm ", norm.name, " would normalise a single value: ", product(norm), why),
+                "set model.norm_groups to a smaller number, so that a group has more channels");
   if (plan.norm_group == 1)
     throw Error(cat("batch norm ", norm.name, " would normalise a single value: batch.worker ", product(1, norm), why),
                 "set batch.worker to 2 or more (32 is usual), or data.image_size to larger pictures");
@@ -51,8 +59,11 @@ void check_norm_values(const RunPlan& plan) {
 
 std::string small_norm(const RunPlan& plan) {
   const SmallestNorm norm = smallest_norm(plan.graph);
-  const std::int64_t values = plan.norm_group * norm.height * norm.width;
-  if (norm.height == 0 || values >= few_values) return "";
+  const std::int64_t values = norm.values() * (norm.by_sample ? 1 : plan.norm_group);
+  if (values == 0 || values >= few_values) return "";
+  if (norm.by_sample)
+    return cat("group norm ", norm.name, " normalises only ", values, " values: ", product(norm),
+               "; such statistics are mostly noise. A smaller model.norm_groups helps");
   return cat("batch norm ", norm.name, " normalises only ", values, " values: batch.worker ",
              product(plan.norm_group, norm),
              "; such statistics are mostly noise. A larger batch.worker (32 is usual) helps");

@@ -10,11 +10,12 @@ namespace ringtrain {
 // Computes norm_samples and norm_loader. Throws Error if the training set has fewer samples.
 void plan_norms(RunPlan& plan);
 
-// Throws Error if a batch norm of the model normalises a single value per channel (batch.worker x height x width is 1).
-// Its output would be its bias, whatever the picture is. Also for the smaller batch at an epoch's end.
+// Throws Error if a norm of the model normalises a single value: batch.worker x height x width is 1 for batch norm, and
+// height x width x channels of a group is 1 for group norm. Its output would be its bias, whatever the picture is. Also
+// for the smaller batch at an epoch's end.
 void check_norm_values(const RunPlan& plan);
 
-// Returns a warning if a batch norm normalises fewer than 4 values; "" otherwise.
+// Returns a warning if a norm normalises fewer than 4 values; "" otherwise.
 std::string small_norm(const RunPlan& plan);
 
 // Returns the weight of a step's statistics in the running statistics.

@@ -54,13 +54,16 @@ std::string describe_model(const RunPlan& plan) {
   if (m.kind == "char_lstm") text += cat(" ", m.layers, " x ", m.hidden, ", dropout ", with_digits(m.dropout));
   if (m.kind == "resnet")
     text += cat("-", m.depth, m.width == 64 ? "" : cat(", width ", m.width), ", stem ", m.stem,
-                m.stride_in == "1x1" ? ", stride in the first 1x1" : "", m.zero_gamma ? ", zero gamma" : "");
+                m.stride_in == "1x1" ? ", stride in the first 1x1" : "",
+                m.zero_gamma && has_norms(m) ? ", zero gamma" : "");
   if (m.kind == "alexnet") text += cat(", dropout ", with_digits(m.dropout));
   if (m.initial != "he") text += cat(", initial weights ", m.initial, m.initial_range > 0 ? " +-" : "");
   if (m.initial_range > 0) text += with_digits(m.initial_range);
   if (m.forget_bias != 0) text += cat(", forget bias ", with_digits(m.forget_bias));
   if (plan.train.is_image()) text += cat(", ", plan.experiment.data.image_size, " px");
   if (plan.norm_group > 0) text += cat(", batch norm over ", plan.norm_group);
+  if (normalization(m) == "group")
+    text += cat(", group norm with ", m.norm_groups, m.norm_groups > 1 ? " groups" : " group");
   if (plan.experiment.loss.label_smoothing > 0)
     text += cat(", label smoothing ", with_digits(plan.experiment.loss.label_smoothing));
   return cat(text, ", ", with_thousands(plan.parameters.count()), " parameters, ",

@@ -69,8 +69,8 @@ bool NormRecomputation::measure(const Vector& weights, std::int64_t step, const 
     return static_cast<std::size_t>(plan_.parameters.find(name).offset - plan_.parameters.trained());
   };
   for (const Node& node : plan_.graph.nodes()) {
-    const auto* norm = std::get_if<BatchNorm>(&node.operation);
-    if (norm == nullptr) continue;
+    const auto* norm = std::get_if<Norm>(&node.operation);
+    if (norm == nullptr || norm->by_sample()) continue;
     const std::size_t means = place(norm->running_mean), variances = place(norm->running_var);
     for (std::size_t c = 0; c < static_cast<std::size_t>(norm->channels); ++c) {
       const double mean = sums[means + c] / groups, square = sums[variances + c] / groups;

@@ -169,7 +169,7 @@ BareSum bare_primitives(const Graph& graph, std::int64_t batch, bool bf16, int t
       sum.convolutions += once(cat("conv ", c->input, c->output, c->kernel, c->stride, " ", from.output.height), [&] {
         return bare_convolution(*c, from.output, node.output, batch, type, data, repeat);
       });
-    } else if (std::holds_alternative<BatchNorm>(node.operation)) {
+    } else if (std::holds_alternative<Norm>(node.operation)) {
       const bool relu = i + 1 < graph.nodes().size() && std::holds_alternative<Relu>(graph.nodes()[i + 1].operation);
       sum.norms += once(cat("norm ", node.output.channels, " ", node.output.height, " ", relu),
                         [&] { return bare_norm(node.output, batch, type, relu, repeat); });

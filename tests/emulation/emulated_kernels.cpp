@@ -31,6 +31,7 @@ bool needs_fibers(Kernel kernel) {
   switch (kernel) {
     case Kernel::image_input:
     case Kernel::norm_sums:
+    case Kernel::norm_join_channels:
     case Kernel::norm_finalize:
     case Kernel::norm_backward_sums:
     case Kernel::norm_backward_finalize:

@@ -47,6 +47,11 @@ void list(const NormSumsArguments& a, Regions& r, Kernel) {
   r.read(a.x, a.groups * a.rows_per_group * a.channels);
   r.write_own(a.partial, std::int64_t{2} * a.groups * a.blocks * a.channels);
 }
+void list(const NormJoinChannelsArguments& a, Regions& r, Kernel) {
+  r.read_own(a.partial, std::int64_t{a.groups} * a.blocks * a.sums_per_block * a.channels);
+  r.read_own(a.gamma, a.channels);
+  r.write_own(a.joined, std::int64_t{2} * a.groups * a.channels);
+}
 void list(const NormFinalizeArguments& a, Regions& r, Kernel) {
   const std::int64_t each = std::int64_t{a.groups} * a.channels;
   r.read_own(a.partial, 2 * each * a.blocks);
@@ -326,6 +331,8 @@ std::vector<Region> regions_of(const KernelLaunch& launch) {
       return regions_as<OneHotArguments>(launch);
     case Kernel::norm_sums:
       return regions_as<NormSumsArguments>(launch);
+    case Kernel::norm_join_channels:
+      return regions_as<NormJoinChannelsArguments>(launch);
     case Kernel::norm_finalize:
       return regions_as<NormFinalizeArguments>(launch);
     case Kernel::norm_inference:

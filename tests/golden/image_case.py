@@ -1,4 +1,4 @@
-"""The cases of make_resnet.py and make_plain.py: how PyTorch evaluates and trains networks for images in float64.
+"""The cases of make_resnet.py, make_plain.py and make_norms.py: how PyTorch evaluates and trains networks for images in float64.
 
 Weights, pixels and targets come from a formula, keyed_uniform(), which the C++ test (tests/unit/image_golden_test.cpp)
 has, too, so the files hold results only. These are the loss and every gradient's norm and samples of the first step
@@ -69,16 +69,24 @@ class GroupedBatchNorm(nn.BatchNorm2d):
         return torch.cat(parts)
 
 
+def norm(channels, group, groups):
+    """Returns batch norm over `group` samples; or group norm over `groups` groups of channels, if they are not None; or no
+    norm, with groups = 0."""
+    if groups is None:
+        return GroupedBatchNorm(channels, group)
+    return nn.GroupNorm(groups, channels) if groups else nn.Identity()
+
+
 def numbers(tensor):
     return tensor.detach().reshape(-1).tolist()
 
 
-def samples(name, tensor):
-    """Returns the norm, and the values at SAMPLES places that depend on the name, with ten digits: the tests compare
-    them within 1e-7."""
+def samples(name, tensor, digits=10):
+    """Returns the norm, and the values at SAMPLES places that depend on the name. Ten digits are for tests that compare
+    within 1e-7."""
     places = (keyed_uniform(name + " places", SAMPLES) * tensor.numel()).astype(int)
     values = [tensor.detach().reshape(-1)[i].item() for i in places]
-    return rounded({"norm": tensor.detach().norm().item(), "values": values}, 10)
+    return rounded({"norm": tensor.detach().norm().item(), "values": values}, digits)
 
 
 def bf16_distances(model, x, targets):
@@ -131,7 +139,7 @@ def case(name, model, described, batch, size, group, rate, updated_steps, last_n
             statistics = {key: samples(key, b) for key, b in model.named_buffers() if "running" in key}
         optimizer.step()
         if step in updated_steps:
-            updates[str(step)] = {key: samples(key, p - start[key]) for key, p in model.state_dict().items() if "tracked" not in key}
+            updates[str(step)] = {key: samples(key, p - start[key], 6) for key, p in model.state_dict().items() if "tracked" not in key}
     return {"name": name, **described, "image_size": size, "batch": batch, "group": group,
             "classes": CLASSES, "label_smoothing": SMOOTHING, "learning_rate": rate, "momentum": MOMENTUM,
             "weight_decay": DECAY, "norm_momentum": NORM_MOMENTUM, "mean": MEAN, "std": STD,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from golden import write
-from image_case import CLASSES, GroupedBatchNorm, case
+from image_case import CLASSES, GroupedBatchNorm, case, norm
 from torch import nn
 
 # Channels, kernel, stride, padding, and whether pooling follows.
@@ -39,32 +39,44 @@ class AlexNet(nn.Module):
 
 class Perceptron(nn.Module):
     """Hidden layers fc1, fc2, ... with ReLU, and the classifier fc. Without `inputs`, fc1 reads the pixels of a square
-    image, as a convolution with a single window."""
+    image, as a convolution with a single window. `norms` has the arguments of image_case.norm() for the norms bn1, bn2,
+    ... before the ReLUs. Without it, there are none, and the layers have biases."""
 
-    def __init__(self, widths, inputs=None, size=None):
+    def __init__(self, widths, inputs=None, size=None, norms=None):
         super().__init__()
-        self.hidden = [f"fc{i + 1}" for i in range(len(widths))]
+        self.hidden, self.has_norms = [str(i + 1) for i in range(len(widths))], norms is not None
+        bias = norms is None
         for name, width in zip(self.hidden, widths):
-            setattr(self, name, nn.Linear(inputs, width) if inputs else nn.Conv2d(3, width, size))
+            setattr(self, "fc" + name, nn.Linear(inputs, width, bias) if inputs else nn.Conv2d(3, width, size, bias=bias))
+            if self.has_norms:
+                setattr(self, "bn" + name, norm(width, *norms))
             inputs = width
         self.fc = nn.Linear(inputs, CLASSES)
 
     def forward(self, x):
         for name in self.hidden:
-            x = getattr(self, name)(x).relu().flatten(1)
+            x = getattr(self, "fc" + name)(x)
+            if self.has_norms:
+                x = getattr(self, "bn" + name)(x.reshape(*x.shape[:2], 1, 1))
+            x = x.relu().flatten(1)
         return self.fc(x)
 
 
 class SmallCnn(Perceptron):
-    def __init__(self, size, channels, kernel, widths=()):
+    """Convolutions conv1, conv2, ... with ReLU and pooling, then a perceptron without norms. With `norms`, norms bn1, bn2,
+    ... follow the convolutions, which have no bias."""
+
+    def __init__(self, size, channels, kernel, widths=(), norms=None):
         super().__init__(widths, channels[-1] * (size // 2 ** len(channels)) ** 2)
-        self.convolutions = [f"conv{i + 1}" for i in range(len(channels))]
+        self.convolutions = [str(i + 1) for i in range(len(channels))]
         for name, inputs, outputs in zip(self.convolutions, (3, *channels), channels):
-            setattr(self, name, nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2))
+            setattr(self, "conv" + name, nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=norms is None))
+            setattr(self, "bn" + name, nn.Identity() if norms is None else norm(outputs, *norms))
 
     def forward(self, x):
         for name in self.convolutions:
-            x = nn.functional.max_pool2d(getattr(self, name)(x).relu(), 2)
+            x = getattr(self, "bn" + name)(getattr(self, "conv" + name)(x))
+            x = nn.functional.max_pool2d(x.relu(), 2)
         return super().forward(x.flatten(1))
 
 

@@ -62,7 +62,7 @@ std::vector<double> expected_values(TrainingRank& rank) {
     pass.statistic_scale = 1;
     const std::vector<double> sums = run_reference(plan.graph, w, pass, group, group, PassMode::training).gradients;
     for (const Node& node : plan.graph.nodes()) {
-      const auto* norm = std::get_if<BatchNorm>(&node.operation);
+      const auto* norm = std::get_if<Norm>(&node.operation);
       if (norm == nullptr) continue;
       const auto n = static_cast<double>(group * node.output.height * node.output.width);
       for (std::int64_t c = 0; c < norm->channels; ++c) {
@@ -75,7 +75,7 @@ std::vector<double> expected_values(TrainingRank& rank) {
   }
   std::vector<double> result(static_cast<std::size_t>(plan.parameters.size() - trained));
   for (const Node& node : plan.graph.nodes()) {
-    const auto* norm = std::get_if<BatchNorm>(&node.operation);
+    const auto* norm = std::get_if<Norm>(&node.operation);
     if (norm == nullptr) continue;
     for (std::int64_t c = 0; c < norm->channels; ++c) {
       const std::int64_t at = plan.parameters.find(norm->running_mean).offset + c;

@@ -32,6 +32,13 @@ TEST_F(PipelineTest, AveragedWeightsAreTheSame) {
 TEST_F(PipelineTest, ResNetWithBatchNormByWorker) {
   expect_same_run(images("{kind: resnet, depth: 18, width: 16, stem: small}", {"learning_rate.base=0.001"}), 8, 2e-3);
 }
+TEST_F(PipelineTest, GroupNorm) {
+  expect_same_run(images("{kind: resnet, depth: 8, width: 16, stem: small, normalization: group, norm_groups: 4}",
+                         {"learning_rate.base=0.001"}),
+                  5, 2e-3);
+  expect_same_run(images("{kind: mlp, widths: [48, 32, 24], dropout: 0.2, normalization: group, norm_groups: 4}", {}),
+                  5, 1e-4);
+}
 TEST_F(PipelineTest, SmallCnn) {
   expect_same_run(images("{kind: cnn}", {}), 8, 1e-4);
 }

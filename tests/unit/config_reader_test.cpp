@@ -489,8 +489,51 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
        "the "
        "other form needs no correction"},
       {good,
+       {"model.kind=resnet", "model.depth=9"},
+       "override 'model.depth=9': model.depth is 9, expected 8, 20, 32, 44, 56 or 110 (for CIFAR), or 18, 34, 50, 101 "
+       "or 152"},
+      {good,
        {"model.kind=resnet", "model.depth=20"},
-       "override 'model.depth=20': model.depth is 20, expected 18, 34, 50, 101 or 152"},
+       "override 'model.depth=20': model.depth is 20 but model.stem is imagenet, expected small: the ResNets for CIFAR "
+       "begin with a 3 x 3 convolution"},
+      {good,
+       {"model.kind=resnet", "model.normalization=group", "model.width=16"},
+       "override 'model.width=16': model.norm_groups is 32 but layer conv1 has 16 channels, expected a number of "
+       "groups "
+       "that divides the channels of every layer with a norm"},
+      {good,
+       {"model.kind=cnn", "model.normalization=group", "model.channels=[64, 48]", "model.norm_groups=32"},
+       "override 'model.norm_groups=32': model.norm_groups is 32 but layer conv2 has 48 channels, expected a number of "
+       "groups that divides the channels of every layer with a norm"},
+      {good,
+       {"model.kind=mlp", "model.widths=[64, 100]", "model.norm_groups=8", "model.normalization=group"},
+       "override 'model.normalization=group': model.norm_groups is 8 but layer fc2 has 100 channels, expected a number "
+       "of groups that divides the channels of every layer with a norm"},
+      {good,
+       {"model.kind=resnet", "model.norm_groups=16"},
+       "override 'model.norm_groups=16': model.norm_groups is 16 but model.normalization is auto; model.norm_groups "
+       "may "
+       "be set only with group"},
+      {good,
+       {"model.kind=alexnet", "model.normalization=group"},
+       "override 'model.normalization=group': model.normalization is group but model.kind is alexnet; "
+       "model.normalization may be set only with resnet or cnn or mlp"},
+      {good,
+       {"model.normalization=batch"},
+       "override 'model.normalization=batch': model.normalization is batch but model.kind is char_lstm; "
+       "model.normalization may be set only with resnet or cnn or mlp"},
+      {good,
+       {"model.kind=cnn", "model.normalization=layer"},
+       "override 'model.normalization=layer': model.normalization is 'layer', expected one of auto, batch, group, "
+       "none"},
+      {good,
+       {"model.kind=resnet", "model.normalization=none", "model.zero_gamma=false"},
+       "override 'model.zero_gamma=false': model.zero_gamma is false but model.normalization is none, expected "
+       "model.zero_gamma left out: there is no gamma"},
+      {good,
+       {"model.kind=cnn", "model.norm_momentum=0.2"},
+       "override 'model.norm_momentum=0.2': model.norm_momentum is 0.2 but model.normalization is auto, expected "
+       "model.norm_momentum left out: only batch norm has running statistics"},
       {good,
        {"model.kind=resnet", "model.width=24"},
        "override 'model.width=24': model.width is 24, expected a multiple of 16"},
@@ -665,6 +708,10 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
        "override 'optimizer.other_kind=sgd': optimizer.other_kind is sgd but optimizer.kind is adam; "
        "optimizer.other_kind may be set only with muon"},
       {good,
+       {"model.kind=resnet", "model.depth=56", "model.stem=small", "model.stride_in=1x1"},
+       "override 'model.stride_in=1x1': model.stride_in is 1x1 but model.depth is 56; 1x1 may be set only with "
+       "bottlenecks: model.depth 50, 101 or 152"},
+      {good,
        {"model.kind=resnet", "model.depth=34", "model.stride_in=1x1"},
        "override 'model.stride_in=1x1': model.stride_in is 1x1 but model.depth is 34; 1x1 may be set only with "
        "bottlenecks: model.depth 50, 101 or 152"},
@@ -691,11 +738,16 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
       {good,
        {"evaluate.norm_statistics=last"},
        "override 'evaluate.norm_statistics=last': evaluate.norm_statistics is last but model.kind is char_lstm, "
-       "expected a model with batch norm: resnet, or alexnet with model.norm"},
+       "expected a model with batch norm: resnet, alexnet with model.norm, or model.normalization: batch"},
+      {good,
+       {"model.kind=resnet", "model.normalization=group", "evaluate.norm_statistics=last"},
+       "override 'evaluate.norm_statistics=last': evaluate.norm_statistics is last but model.kind is resnet and "
+       "model.normalization is group, expected a model with batch norm: resnet, alexnet with model.norm, or "
+       "model.normalization: batch"},
       {good,
        {"model.kind=alexnet", "evaluate.norm_statistics=recomputed", "evaluate.norm_samples=32"},
        "override 'evaluate.norm_statistics=recomputed': evaluate.norm_statistics is recomputed but model.kind is "
-       "alexnet, expected a model with batch norm: resnet, or alexnet with model.norm"},
+       "alexnet, expected a model with batch norm: resnet, alexnet with model.norm, or model.normalization: batch"},
       {good,
        {"model.kind=resnet", "evaluate.norm_statistics=last", "model.norm_momentum=0.2"},
        "override 'model.norm_momentum=0.2': evaluate.norm_statistics is last but model.norm_momentum is 0.2, expected "

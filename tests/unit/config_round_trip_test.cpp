@@ -103,6 +103,7 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
        "model.kind=resnet", "model.stride_in=1x1", "evaluate.norm_statistics=recomputed", "evaluate.norm_samples=4096",
        "evaluate.offset_epochs=2"},
       {"model.kind=alexnet", "model.norm=true"},
+      {"model.kind=resnet", "model.depth=8", "model.stem=small", "model.normalization=group", "model.norm_groups=16"},
       {"model.kind=cnn", "model.channels=[32, 64]", "model.kernel=5", "model.widths=[1024]"},
       {"optimizer.kind=muon", "optimizer.muon_rate=match_rms_adamw", "optimizer.other_kind=sgd",
        "optimizer.other_rate=0.1"},

@@ -38,6 +38,16 @@ std::vector<Case> cases() {
       {"DescribedMlp", described_mlp(0.3), 4, 2, 0, 0.012, 0.16},
       {"AlexNetLikeWithDropout", small_alexnet(0.5), 6, 2, 0, 0.012, 0.16},
       {"AlexNetLikeWithNorms", small_alexnet(0.5, true), 8, 4, 2, 0.08, 0.09},
+      {"BasicGroupNorm", small_resnet(8, 8, "small", 16, 0.1, 11, "3x3", with_norms("group", 4)), 6, 3, 0, 0.01, 0.16},
+      {"BasicImageNetStemGroupNorm", small_resnet(18, 8, "imagenet", 48, 0, 11, "3x3", with_norms("group", 2)), 3, 1, 0,
+       0.01, 0.16},
+      {"BottleneckGroupNorm", small_resnet(50, 6, "small", 16, 0.1, 11, "3x3", with_norms("group", 3)), 4, 4, 0, 0.01,
+       0.4},
+      {"BasicWithoutNorms", small_resnet(8, 8, "small", 16, 0.1, 11, "3x3", with_norms("none")), 4, 2, 0, 0.01, 0.16},
+      {"CnnBatchNorm", described_cnn(0.4, with_norms("batch")), 4, 4, 2, 0.025, 0.16},
+      {"CnnGroupNorm", described_cnn(0.4, with_norms("group", 6)), 4, 2, 0, 0.025, 0.16},
+      {"MlpBatchNorm", described_mlp(0.3, with_norms("batch")), 32, 32, 16, 0.025, 0.16},
+      {"MlpGroupNorm", described_mlp(0.3, with_norms("group", 2)), 32, 16, 0, 0.025, 0.16},
   };
 }
 
@@ -184,6 +194,24 @@ TEST(CudaFusions, EveryWayIsWithinRoundingsInSixteenBits) {
                              .logits = 1e-2 * unit,
                              .whole_gradient = unit > 1 ? 0.42 : 0.012});
     });
+  }
+}
+
+// No convolution makes the sums of a group norm, or takes its factors. The addition of gradients is still fused.
+TEST(CudaFusions, EveryWayAroundGroupNormsGivesTheSameTraining) {
+  Task task = image_task(small_resnet(18, 8, "small", 16, 0.1, 11, "3x3", with_norms("group", 4)), 4, 2, 0);
+  task.steps = 2;
+  const Curve expected = train_on_cpu(task);
+  std::set<std::string> names;
+  for (const FusionChoice& choice : compiled(task).choices) names.insert(choice.ways.begin(), choice.ways.end());
+  EXPECT_TRUE(names.contains("input addition in the data gradient"));
+  for (const std::string& name : names)
+    for (const char* fused : {"epilogue", "prologue", "sums"}) EXPECT_EQ(name.find(fused), std::string::npos) << name;
+  for (const std::string& forced : forced_tables(compiled(task).choices)) {
+    FusionTable table;
+    table.load(forced);
+    expect_equal_training(task, expected, train_on_host_device(task, {}, {.fusions = &table}),
+                          {.loss = 1e-5, .gradients = 1e-4, .weights = 1e-6, .logits = 1e-4});
   }
 }
 

@@ -218,6 +218,11 @@ TEST(CudaPartPrograms, ResNetWithBatchNormByWorker) {
   task.precision = Precision::bf16;
   expect_whole_model(task, 2e-2);
 }
+TEST(CudaPartPrograms, GroupNorm) {
+  const Graph resnet = small_resnet(8, 8, "small", 8, 0, 5, "3x3", with_norms("group", 4));
+  expect_whole_model(image_task(resnet, 8, 2, 0), 1e-5);
+  expect_whole_model(image_task(described_mlp(0.3, with_norms("group", 2)), 8, 2, 0), 1e-5);
+}
 TEST(CudaPartPrograms, Cnn) {
   expect_whole_model(image_task(model("cnn", 8), 8, 2, 2), 1e-5);
 }

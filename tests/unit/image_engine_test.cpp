@@ -46,6 +46,19 @@ std::vector<Case> cases() {
       {"AlexNetLikeWithDropout", small_alexnet(0.5), 7, 7},
       {"AlexNetLikeWithNorms", small_alexnet(0.5, true), 8, 4},
       {"OneRow", small_resnet(18, 16, "small", 33), 1, 1},
+      {"ResNet8", small_resnet(8, 16, "small", 20, 0.1), 6, 3},
+      {"ResNet8GroupNorm", small_resnet(8, 16, "small", 20, 0.1, 11, "3x3", with_norms("group", 4)), 6, 6},
+      {"ResNet8GroupNormOneRow", small_resnet(8, 16, "small", 20, 0.1, 11, "3x3", with_norms("group", 16)), 1, 1},
+      {"ResNet8WithoutNorms", small_resnet(8, 16, "small", 20, 0.1, 11, "3x3", with_norms("none")), 6, 6},
+      {"ResNet18GroupNormZeroGammas", small_resnet(18, 16, "imagenet", 64, 0, 11, "3x3", with_norms("group", 8)), 3, 3,
+       2, true},
+      {"ResNet50GroupNormOddChannels", small_resnet(50, 12, "imagenet", 67, 0, 3, "3x3", with_norms("group", 3)), 4, 4},
+      {"CnnBatchNorm", described_cnn(0.4, with_norms("batch")), 6, 3},
+      {"CnnGroupNorm", described_cnn(0.4, with_norms("group", 6)), 5, 5},
+      {"CnnLayerNorm", described_cnn(0.4, with_norms("group", 1)), 5, 5, 1},
+      {"MlpBatchNorm", described_mlp(0.3, with_norms("batch")), 12, 6},
+      {"MlpGroupNorm", described_mlp(0.3, with_norms("group", 4)), 5, 5},
+      {"MlpGroupNormWithoutDropoutOneRow", described_mlp(0, with_norms("group", 2)), 1, 1},
   };
 }
 

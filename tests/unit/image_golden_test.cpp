@@ -1,6 +1,6 @@
-// Compares ResNets, AlexNet, small CNNs and a perceptron with PyTorch in float64 (tests/golden/resnet.json and
-// plain.json). The fp64 reference must agree closely (gradients within 1e-7), and the engine within fp32's rounding.
-// Five steps of training go through the optimizer.
+// Compares ResNets, AlexNet, small CNNs and perceptrons with PyTorch in float64 (tests/golden/resnet.json, plain.json
+// and norms.json). The fp64 reference must agree closely (gradients within 1e-7), and the engine within fp32's
+// rounding. Five steps of training go through the optimizer.
 #include <algorithm>
 #include <cmath>
 
@@ -99,6 +99,8 @@ struct GoldenCase {
     config.stem = c.value("stem", config.stem);
     config.stride_in = c.value("stride_in", config.stride_in);
     config.norm = c.value("norm", config.norm);
+    config.normalization = c.value("normalization", config.normalization);
+    config.norm_groups = c.value("norm_groups", config.norm_groups);
     config.channels = c.value("channels", config.channels);
     config.kernel = c.value("kernel", config.kernel);
     config.widths = c.value("widths", config.widths);
@@ -145,14 +147,16 @@ struct GoldenCase {
 
 const json& golden_cases() {
   static const json all = [] {
-    json both = golden("resnet.json").at("cases");
-    const json plain = golden("plain.json");
-    for (const json& each : plain.at("cases")) both.push_back(each);
-    return both;
+    json every = golden("resnet.json").at("cases");
+    for (const char* file : {"plain.json", "norms.json"}) {
+      const json more = golden(file);
+      for (const json& each : more.at("cases")) every.push_back(each);
+    }
+    return every;
   }();
   return all;
 }
-constexpr std::size_t kGoldenCases = 9;  // a constant, because the files are not read before main()
+constexpr std::size_t kGoldenCases = 16;  // a constant, because the files are not read before main()
 TEST(ImageGoldenCases, AreAllTested) {
   EXPECT_EQ(golden_cases().size(), kGoldenCases);
 }

@@ -155,7 +155,7 @@ class Interpreter {
         for (std::int64_t p = 0; p < plane; ++p) body(c, (r * shape.channels + c) * plane + p);
   }
 
-  // ---- Batch norm ------------------------------------------------------------------------------------------------
+  // ---- Norms -----------------------------------------------------------------------------------------------------
 
   using Channels = std::vector<double>;
 
@@ -163,51 +163,74 @@ class Interpreter {
     return values[static_cast<std::size_t>(c)];
   }
 
-  // Computes the mean and the biased variance of each channel over the rows of one group.
-  void moments(const BatchNorm& op, std::int64_t first_row, const Place& place, Channels& mean, Channels& variance) {
-    const auto n = static_cast<double>(group_ * place.in.height * place.in.width);
-    mean.assign(static_cast<std::size_t>(op.channels), 0);
+  bool measures(const Norm& op) const {
+    return training_ || op.by_sample();
+  }
+  // Returns the number of rows that are normalised together.
+  std::int64_t rows_together(const Norm& op) const {
+    return op.by_sample() ? 1 : training_ ? group_ : rows_;
+  }
+  double values_together(const Norm& op, const Place& place) const {
+    return static_cast<double>(rows_together(op) * op.channels_together() * place.in.height * place.in.width);
+  }
+
+  // Computes the mean and the biased variance of each group of channels over the rows from `first_row` on that are
+  // normalised together.
+  void moments(const Norm& op, std::int64_t first_row, const Place& place, Channels& mean, Channels& variance) {
+    const double n = values_together(op, place);
+    const std::int64_t together = op.channels_together();
+    mean.assign(static_cast<std::size_t>(op.channels / together), 0);
     variance = mean;
-    for_each_of(first_row, group_, place.in, [&](std::int64_t c, std::int64_t i) { at(mean, c) += place.x[i] / n; });
-    for_each_of(first_row, group_, place.in, [&](std::int64_t c, std::int64_t i) {
-      at(variance, c) += (place.x[i] - at(mean, c)) * (place.x[i] - at(mean, c)) / n;
+    for_each_of(first_row, rows_together(op), place.in,
+                [&](std::int64_t c, std::int64_t i) { at(mean, c / together) += place.x[i] / n; });
+    for_each_of(first_row, rows_together(op), place.in, [&](std::int64_t c, std::int64_t i) {
+      const double difference = place.x[i] - at(mean, c / together);
+      at(variance, c / together) += difference * difference / n;
     });
   }
 
-  void forward(const BatchNorm& op, const Node&, const Place& place) {
+  void forward(const Norm& op, const Node&, const Place& place) {
     const double *gamma = weight(op.weight), *beta = weight(op.bias);
-    const std::int64_t rows = training_ ? group_ : rows_;
-    Channels mean(weight(op.running_mean), weight(op.running_mean) + op.channels);
-    Channels variance(weight(op.running_var), weight(op.running_var) + op.channels);
+    const std::int64_t rows = rows_together(op), together = op.channels_together();
+    Channels mean, variance;
+    if (!measures(op)) {
+      mean.assign(weight(op.running_mean), weight(op.running_mean) + op.channels);
+      variance.assign(weight(op.running_var), weight(op.running_var) + op.channels);
+    }
     for (std::int64_t first = 0; first < rows_; first += rows) {
-      if (training_) moments(op, first, place, mean, variance);
+      if (measures(op)) moments(op, first, place, mean, variance);
       for_each_of(first, rows, place.in, [&](std::int64_t c, std::int64_t i) {
-        place.y[i] = gamma[c] * (place.x[i] - at(mean, c)) / std::sqrt(at(variance, c) + op.epsilon) + beta[c];
+        const std::int64_t k = c / together;
+        place.y[i] = gamma[c] * (place.x[i] - at(mean, k)) / std::sqrt(at(variance, k) + op.epsilon) + beta[c];
       });
     }
   }
-  // With z = (x - mean) / sigma and n values in a group: dx = gamma / sigma (dy - mean(dy) - z mean(dy z)).
-  void backward(const BatchNorm& op, const Node&, const Place& place) {
+  // With z = (x - mean) / sigma and n values in a group: dx = 1 / sigma (gamma dy - mean(gamma dy) - z mean(gamma dy
+  // z)).
+  void backward(const Norm& op, const Node&, const Place& place) {
     const double* gamma = weight(op.weight);
     double *d_gamma = gradient(op.weight), *d_beta = gradient(op.bias);
-    double *means = gradient(op.running_mean), *variances = gradient(op.running_var);
-    const auto n = static_cast<double>(group_ * place.in.height * place.in.width);
+    const double n = values_together(op, place);
+    const std::int64_t rows = rows_together(op), together = op.channels_together();
     Channels mean, variance;
-    for (std::int64_t first = 0; first < rows_; first += group_) {
+    for (std::int64_t first = 0; first < rows_; first += rows) {
       moments(op, first, place, mean, variance);
-      const auto sigma = [&](std::int64_t c) { return std::sqrt(at(variance, c) + op.epsilon); };
+      const auto sigma = [&](std::int64_t c) { return std::sqrt(at(variance, c / together) + op.epsilon); };
+      const auto z = [&](std::int64_t c, std::int64_t i) { return (place.x[i] - at(mean, c / together)) / sigma(c); };
       Channels sum(mean.size()), product(mean.size());
-      for_each_of(first, group_, place.in, [&](std::int64_t c, std::int64_t i) {
-        at(sum, c) += place.dy[i];
-        at(product, c) += place.dy[i] * (place.x[i] - at(mean, c)) / sigma(c);
+      for_each_of(first, rows, place.in, [&](std::int64_t c, std::int64_t i) {
+        at(sum, c / together) += gamma[c] * place.dy[i];
+        at(product, c / together) += gamma[c] * place.dy[i] * z(c, i);
+        d_gamma[c] += place.dy[i] * z(c, i);
+        d_beta[c] += place.dy[i];
       });
-      for_each_of(first, group_, place.in, [&](std::int64_t c, std::int64_t i) {
-        const double z = (place.x[i] - at(mean, c)) / sigma(c);
-        place.dx[i] += gamma[c] / sigma(c) * (place.dy[i] - at(sum, c) / n - z * at(product, c) / n);
+      for_each_of(first, rows, place.in, [&](std::int64_t c, std::int64_t i) {
+        const std::int64_t k = c / together;
+        place.dx[i] += (gamma[c] * place.dy[i] - at(sum, k) / n - z(c, i) * at(product, k) / n) / sigma(c);
       });
+      if (op.by_sample()) continue;
+      double *means = gradient(op.running_mean), *variances = gradient(op.running_var);
       for (std::int64_t c = 0; c < op.channels; ++c) {
-        d_gamma[c] += at(product, c);
-        d_beta[c] += at(sum, c);
         means[c] += static_cast<double>(pass_.statistic_scale) * at(mean, c);
         variances[c] += static_cast<double>(pass_.statistic_scale) * at(variance, c) * n / (n - 1);
       }
@@ -228,7 +251,7 @@ class Interpreter {
   double* bias_of(int node) {
     const Operation& op = graph_.nodes()[static_cast<std::size_t>(node)].operation;
     if (std::holds_alternative<Add>(op)) return bias_of(graph_.nodes()[static_cast<std::size_t>(node)].inputs.front());
-    if (const auto* norm = std::get_if<BatchNorm>(&op)) return adjusted_ + table_.find(norm->bias).offset;
+    if (const auto* norm = std::get_if<Norm>(&op)) return adjusted_ + table_.find(norm->bias).offset;
     if (const auto* dense = std::get_if<Dense>(&op)) return adjusted_ + table_.find(dense->bias).offset;
     return adjusted_ + table_.find(std::get<Convolution>(op).bias).offset;
   }

@@ -21,6 +21,19 @@ Graph every_node() {
   return g;
 }
 
+// Returns a graph with group norms on maps of several pixels and of one, and a tensor that feeds two nodes.
+Graph group_norms() {
+  Graph g;
+  int x = g.image(9, 9, {0.4, 0.5}, {0.3, 0.2});
+  x = g.relu(g.group_norm(g.convolution(x, 6, 3, 2, 1, "stem"), 2, "stem_norm"));
+  const int shortcut = g.group_norm(g.convolution(x, 4, 1, 2, 0, "shortcut"), 4, "shortcut_norm");
+  x = g.relu(g.add(g.group_norm(g.convolution(x, 4, 3, 2, 1, "second"), 1, "second_norm"), shortcut));
+  x = g.relu(g.group_norm(g.dense_on_map(x, 10, "hidden", false), 5, "hidden_norm"));
+  x = g.relu(g.group_norm(g.dense_on_map(g.dropout(x, 0.3, 0), 6, "other", false), 3, "other_norm"));
+  g.cross_entropy(g.dense(g.flatten(x), 7, "fc"), 0.2);
+  return g;
+}
+
 class ImageReference : public testing::TestWithParam<Graph> {};
 
 TEST_P(ImageReference, GradientsAreCentralDifferencesOfTheLoss) {
@@ -56,7 +69,7 @@ TEST_P(ImageReference, GradientsAreCentralDifferencesOfTheLoss) {
 
 INSTANTIATE_TEST_SUITE_P(Networks, ImageReference,
                          testing::Values(every_node(), small_resnet(18, 4, "imagenet", 33, 0.1),
-                                         cnn({}, image_shape(9, 6), {})),
+                                         cnn({}, image_shape(9, 6), {}), group_norms()),
                          [](const auto& information) { return "Network" + std::to_string(information.index); });
 
 // The image's mean is 0 and its deviation is 1, so the norm's input is pixel / 255. The statistics of this input can be
@@ -74,6 +87,37 @@ TEST(ImageReferenceNorm, StatisticsAreMeansOverGroupsOfMeanAndUnbiasedVariance) 
   };
   EXPECT_NEAR(at("norm.running_mean"), (0.3 + 0.5) / 2, 1e-12);
   EXPECT_NEAR(at("norm.running_var"), (0.2 / 3 + 1.0 / 3) / 2, 1e-12);  // the variances of 0 0.2 0.4 0.6 and of 1 1 0 0
+}
+
+// The four channels of a sample are two groups. Each has four values, whose mean and variance are computed by hand.
+TEST(ImageReferenceNorm, GroupNormMeasuresEachSampleAndEachGroupOfChannels) {
+  Graph g;
+  g.cross_entropy(
+      g.dense(g.global_average_pool(g.group_norm(g.image(2, 1, {0.0, 0.0, 0.0, 0.0}, {1.0, 1.0, 1.0, 1.0}), 2, "norm")),
+              4, "fc"));
+  Images s(g, 2, 0, 1);
+  s.x = {0, 51, 102, 0, 153, 204, 102, 0, 255, 255, 255, 51, 255, 255, 255, 102};  // [sample][pixel][channel]
+  s.pass.inputs = s.x.data();
+  std::fill(s.w.begin(), s.w.end(), 0.0);
+  const auto set = [&](const char* name, std::int64_t i, double value) {
+    s.w[static_cast<std::size_t>(s.table.find(name).offset + i)] = value;
+  };
+  for (std::int64_t c = 0; c < 4; ++c) {
+    set("norm.weight", c, 1 + static_cast<double>(c));
+    set("fc.weight", 5 * c, 1);  // the logits are the averages over the pixels
+  }
+  set("norm.bias", 1, 10);
+  for (const PassMode mode : {PassMode::training, PassMode::inference}) {
+    const std::vector<double> logits = s.expected(mode).logits;
+    // Sample 0: the values of channels 0 and 1 are 0 and 0.6, 0.2 and 0.8; of channels 2 and 3: 0.4 twice, and 0 twice.
+    const double first = std::sqrt(0.1 + 1e-5), second = std::sqrt(0.04 + 1e-5);
+    EXPECT_NEAR(logits[0], (0.3 - 0.4) / first, 1e-12);
+    EXPECT_NEAR(logits[1], 2 * (0.5 - 0.4) / first + 10, 1e-12);
+    EXPECT_NEAR(logits[2], 3 * (0.4 - 0.2) / second, 1e-12);
+    EXPECT_NEAR(logits[3], 4 * (0.0 - 0.2) / second, 1e-12);
+    EXPECT_NEAR(logits[4], 0, 1e-12) << "sample 1 has equal values in its first group";
+    EXPECT_NEAR(logits[5], 10, 1e-12);
+  }
 }
 
 TEST(ImageReferenceNorm, CountsTargetsAmongTheFiveLargest) {

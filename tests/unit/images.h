@@ -27,8 +27,8 @@ inline SampleShape image_shape(std::int64_t size, std::int64_t classes) {
 }
 
 inline Graph small_resnet(std::int64_t depth, std::int64_t width, const std::string& stem, std::int64_t size,
-                          double label_smoothing = 0, std::int64_t classes = 11, const std::string& stride_in = "3x3") {
-  ModelConfig config;
+                          double label_smoothing = 0, std::int64_t classes = 11, const std::string& stride_in = "3x3",
+                          ModelConfig config = {}) {
   config.kind = "resnet";
   config.depth = depth;
   config.width = width;
@@ -64,9 +64,16 @@ inline Graph small_alexnet(double dropout, bool norm = false) {
   return g;
 }
 
-// A cnn and a perceptron as an experiment describes them, with label smoothing.
-inline Graph described_cnn(double dropout) {
+// Describes norms; see normalization().
+inline ModelConfig with_norms(const std::string& normalization, std::int64_t groups = 32) {
   ModelConfig config;
+  config.normalization = normalization;
+  config.norm_groups = groups;
+  return config;
+}
+
+// A cnn and a perceptron as an experiment describes them, with label smoothing.
+inline Graph described_cnn(double dropout, ModelConfig config = {}) {
   config.kind = "cnn";
   config.channels = {12, 24};
   config.kernel = 5;
@@ -74,8 +81,7 @@ inline Graph described_cnn(double dropout) {
   config.dropout = dropout;
   return build_model(config, image_shape(18, 10), {0.1});
 }
-inline Graph described_mlp(double dropout) {
-  ModelConfig config;
+inline Graph described_mlp(double dropout, ModelConfig config = {}) {
   config.kind = "mlp";
   config.widths = {44, 20};
   config.dropout = dropout;
@@ -134,7 +140,7 @@ struct Images {
     }
     // Scales the logits from about 0.1 to about 1, so that the softmax is far from uniform.
     const Parameter& last = table.all().front();
-    if (graph.has_batch_norm() && last.initial == InitialValues::normal)
+    if (last.initial == InitialValues::normal)
       for (std::int64_t i = 0; i < last.count; ++i) initial[static_cast<std::size_t>(last.offset + i)] *= 20;
     w.assign(initial.begin(), initial.end());
 

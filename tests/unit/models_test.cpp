@@ -125,6 +125,104 @@ TEST(Models, AlexNetWithNormsHasTensorsNamedAsVgg16Bn) {
             "features.12.weight features.14.weight features.15.bias features.15.weight ");
 }
 
+ModelConfig resnet_for_cifar(std::int64_t depth, const std::string& normalization = "auto", std::int64_t groups = 16) {
+  ModelConfig config = with_norms(normalization, groups);
+  config.kind = "resnet";
+  config.depth = depth;
+  config.width = 16;
+  config.stem = "small";
+  return config;
+}
+
+// He et al. 2015, table 6, has 0.27, 0.46, 0.66, 0.85 and 1.7 million parameters, without the projections: two
+// convolutions of 16 x 32 and 32 x 64 weights with norms of 32 and 64 channels, which are 2,752 parameters.
+TEST(Models, ResNetsForCifarHaveTheParametersOfTheirPaperAndTwoProjections) {
+  const std::pair<std::int64_t, double> depths[] = {{20, 0.27}, {32, 0.46}, {44, 0.66}, {56, 0.85}, {110, 1.7}};
+  for (const auto& [depth, millions] : depths) {
+    const ParameterTable table = build_model(resnet_for_cifar(depth), image_shape(32, 10)).parameters();
+    EXPECT_NEAR(static_cast<double>(table.count() - 2752) / 1e6, millions, millions < 1 ? 0.005 : 0.05) << depth;
+    int convolutions = 0, projections = 0;
+    for (const Parameter& p : table.all()) {
+      if (p.shape.size() != 4) continue;
+      ++convolutions;
+      projections += p.name.find("downsample") != std::string::npos;
+    }
+    EXPECT_EQ(projections, 2);
+    EXPECT_EQ(convolutions - projections, depth - 1) << "and the last layer";
+  }
+  const Graph graph = build_model(resnet_for_cifar(8), image_shape(32, 10));
+  EXPECT_EQ(graph.parameters().find("layer3.0.conv2.weight").shape, (std::vector<std::int64_t>{64, 64, 3, 3}));
+  EXPECT_THROW(graph.parameters().find("layer1.1.conv1.weight"), Error);
+  EXPECT_THROW(graph.parameters().find("layer4.0.conv1.weight"), Error);
+  EXPECT_THROW(build_model(resnet_for_cifar(14), image_shape(32, 10)), Error);
+}
+
+std::vector<std::string> names_of(const Graph& graph, ParameterKind kind) {
+  const ParameterTable table = graph.parameters();
+  std::vector<std::string> names;
+  for (const Parameter& p : table.all())
+    if (p.kind == kind) names.push_back(p.name);
+  return names;
+}
+
+// PyTorch's GroupNorm has weight and bias, and no buffers.
+TEST(Models, GroupNormHasBatchNormsParametersWithoutStatistics) {
+  for (const std::int64_t depth : {8, 50}) {
+    ModelConfig config = resnet_for_cifar(depth);
+    const Graph batch = build_model(config, image_shape(32, 10));
+    config.normalization = "group";
+    const Graph group = build_model(config, image_shape(32, 10));
+    EXPECT_TRUE(batch.has_batch_norm() && !group.has_batch_norm() && !has_batch_norm(config));
+    EXPECT_EQ(names_of(group, ParameterKind::norm), names_of(batch, ParameterKind::norm));
+    EXPECT_EQ(group.parameters().count(), batch.parameters().count());
+    EXPECT_TRUE(names_of(group, ParameterKind::statistic).empty());
+    const Parameter last = group.parameters().find("layer1.0.bn2.weight");
+    EXPECT_EQ(last.scale, depth == 8 ? 0 : 1) << "zero_gamma is about a block's last norm";
+  }
+}
+
+TEST(Models, WithoutNormsAResNetsConvolutionsHaveBiases) {
+  const Graph graph = build_model(resnet_for_cifar(8, "none"), image_shape(32, 10));
+  EXPECT_TRUE(names_of(graph, ParameterKind::norm).empty());
+  EXPECT_EQ(names_of(graph, ParameterKind::bias).size(), 1u + 1 + 6 + 2) << "fc, conv1, the blocks and projections";
+}
+
+TEST(Models, NormsOfCnnsFollowTheConvolutionsAndThoseOfPerceptronsTheHiddenLayers) {
+  using Names = std::vector<std::string>;
+  for (const std::string norm : {"batch", "group"}) {
+    const Graph conv = described_cnn(0.4, with_norms(norm, 4)), dense = described_mlp(0.4, with_norms(norm, 4));
+    EXPECT_EQ(names_of(conv, ParameterKind::norm), (Names{"bn2.weight", "bn2.bias", "bn1.weight", "bn1.bias"}));
+    EXPECT_EQ(names_of(conv, ParameterKind::bias), (Names{"fc.bias", "fc2.bias", "fc1.bias"}));
+    EXPECT_EQ(names_of(dense, ParameterKind::norm), (Names{"bn2.weight", "bn2.bias", "bn1.weight", "bn1.bias"}));
+    EXPECT_EQ(names_of(dense, ParameterKind::bias), (Names{"fc.bias"}));
+    EXPECT_EQ(dense.has_batch_norm(), norm == "batch");
+    EXPECT_EQ(dense.parameters().find("fc2.weight").shape, (std::vector<std::int64_t>{20, 44})) << "as in nn.Linear";
+  }
+}
+
+// F1 of Keskar et al. 2017 (table 1) has five hidden layers of 512 units on MNIST's 784 pixels, with batch norm.
+TEST(Models, KeskarsF1IsDescribed) {
+  ModelConfig config = with_norms("batch");
+  config.kind = "mlp";
+  config.widths = std::vector<std::int64_t>(5, 512);
+  config.dropout = 0;
+  SampleShape mnist;
+  mnist.image_size = 28;
+  mnist.classes = 10;
+  mnist.mean = mnist.std = {0.5};
+  EXPECT_EQ(build_model(config, mnist).parameters().count(), 784 * 512 + 4 * 512 * 512 + 512 * 10 + 10 + 5 * 2 * 512);
+}
+
+TEST(Models, GroupsThatDoNotDivideTheChannelsAreAnErrorWithTheLayer) {
+  try {
+    described_mlp(0, with_norms("group", 8));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("bn1 has 44 channels"), std::string::npos) << e.what();
+    EXPECT_NE(e.hint().find("model.norm_groups"), std::string::npos) << e.hint();
+  }
+}
+
 struct Start {
   ParameterTable table;
   std::vector<float> flat;
@@ -235,7 +333,7 @@ TEST(Models, TooSmallImagesAreAnErrorThatSaysWhatToDo) {
   } catch (const Error& e) {
     EXPECT_NE(e.hint().find("data.image_size"), std::string::npos) << e.hint();
   }
-  EXPECT_THROW(small_resnet(20, 64, "imagenet", 224), Error);
+  EXPECT_THROW(small_resnet(26, 64, "imagenet", 224), Error);
 }
 
 }  // namespace

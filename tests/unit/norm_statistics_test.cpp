@@ -41,7 +41,7 @@ std::vector<double> expected_statistics(const Images& s) {
     part.statistic_scale = 1;
     const std::vector<double> group = run_reference(s.graph, s.w, part, s.group, s.group, PassMode::training).gradients;
     for (const Node& node : s.graph.nodes()) {
-      const auto* norm = std::get_if<BatchNorm>(&node.operation);
+      const auto* norm = std::get_if<Norm>(&node.operation);
       if (norm == nullptr) continue;
       const auto values = static_cast<double>(s.group * node.output.height * node.output.width);
       const std::int64_t mean = s.table.find(norm->running_mean).offset,

@@ -35,6 +35,28 @@ TEST_F(PlanWarnings, AreNoneForAnOrdinaryRun) {
   EXPECT_EQ(warnings({"learning_rate.scaling=linear", "learning_rate.base_batch=16"}), std::vector<std::string>());
 }
 
+// Batch norm would need more samples here, and group norm more channels in a group.
+TEST_F(PlanWarnings, GroupNormOfFewValues) {
+  const std::vector<std::string> mlp = {"model.kind=mlp", "model.normalization=group", "batch.worker=1"};
+  const auto with = [&](const std::string& widths, const std::string& groups) {
+    std::vector<std::string> keys = mlp;
+    keys.insert(keys.end(), {"model.widths=" + widths, "model.norm_groups=" + groups});
+    return warnings(keys);
+  };
+  EXPECT_EQ(with("[64, 128]", "16"), std::vector<std::string>());
+  const auto told = with("[64, 32]", "16");
+  ASSERT_EQ(told.size(), 1u);
+  expect_contains(told[0], "group norm bn2 normalises only 2 values: 2 channels x height 1 x width 1");
+  expect_contains(told[0], "A smaller model.norm_groups");
+  try {
+    with("[64, 16]", "16");
+    FAIL() << "a group of a single value";
+  } catch (const Error& e) {
+    expect_contains(e.what(), "group norm bn2 would normalise a single value: 1 channels x height 1 x width 1");
+    expect_contains(e.hint(), "model.norm_groups");
+  }
+}
+
 TEST_F(PlanWarnings, AWarmUpAsLongAsTheRun) {
   const auto told = warnings({"learning_rate.warmup_steps=30", "learning_rate.warmup_from=zero"});
   ASSERT_EQ(told.size(), 1u);

@@ -40,6 +40,11 @@ std::vector<Case> cases() {
       {"Cnn", [] { return cuda::image_task(cnn({}, image_shape(32, 10), {0.1}), 24, 12, 12); }},
       {"AlexNetLikeWithDropout", [] { return cuda::image_task(small_alexnet(0.5), 8, 4, 4); }},
       {"AlexNetLikeWithNorms", [] { return cuda::image_task(small_alexnet(0.5, true), 8, 4, 4); }},
+      {"ResNet8GroupNorm",
+       [] {
+         return cuda::image_task(small_resnet(8, 16, "small", 24, 0, 11, "3x3", with_norms("group", 4)), 8, 4, 0);
+       }},
+      {"CnnGroupNorm", [] { return cuda::image_task(described_cnn(0.4, with_norms("group", 4)), 24, 12, 0); }},
       {"Lstm", [] { return cuda::text_task(text_model(0.25), 9, 13, 12, 6); }},
       {"LstmWithoutDropout", [] { return cuda::text_task(text_model(0), 20, 13, 200, 200); }},
       {"LstmCarriedState", [] { return cuda::text_task(text_model(0.25), 20, 13, 14, 7, true, 3); }, 3},

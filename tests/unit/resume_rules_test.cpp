@@ -52,6 +52,8 @@ TEST(ResumeRules, KeysThatGiveTheCheckpointItsMeaningStayAndAreNamedWithBothValu
         {{"model.kind=resnet"}, "model.stem", "imagenet", "small"},
         {{"model.kind=resnet"}, "model.stride_in", "3x3", "1x1"},
         {{"model.kind=alexnet"}, "model.norm", "false", "true"},
+        {{"model.kind=cnn"}, "model.normalization", "auto", "batch"},
+        {{"model.kind=resnet", "model.normalization=group"}, "model.norm_groups", "32", "16"},
         {{}, "batch.global", "64", "128"},
         {{}, "data.sequence", "64", "32"},
         {{}, "optimizer.kind", "adam", "adamw"},

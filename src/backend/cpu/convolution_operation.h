@@ -27,7 +27,7 @@ class PixelOperation : public ImageOperation {
 template <class T>
 class ConvolutionOperation : public ImageOperation {
  public:
-  // `behind_norm`: a batch norm comes before this convolution. Its backward sums are computed slice by slice after this
+  // `behind_norm`: a norm comes before this convolution. Its backward sums are computed slice by slice after this
   // convolution's data gradient. The weight gradient needs the whole micro-batch, so it then waits for the next cut.
   ConvolutionOperation(const ImageContext& context, const Convolution& node, bool relu, bool pixels, bool behind_norm,
                        Feature* x, Feature* y);

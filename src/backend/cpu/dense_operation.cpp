@@ -150,7 +150,7 @@ template <class T>
 DropoutOperation<T>::DropoutOperation(const ImageContext& context, const Dropout& node, Feature* x, Feature* y)
     : context_(context), node_(node), x_(x), y_(y), threshold_(dropout_threshold(node.probability)) {
   Schedule& s = *context_.schedule;
-  y_->vector = true;
+  y_->vector = x_->vector;
   y_->forward = y_->backward = s.per_image("dropout output", context_.bytes<T>(*y_));
   mask_ = s.per_image("dropout mask", y_->shape.size());
 }
@@ -167,7 +167,9 @@ void DropoutOperation<T>::forward_steps() {
       auto* mask = s.at<std::uint8_t>(mask_, slice, image);
       context_.kernels->dropout_mask({pass.dropout_key, pass.step, node_.layer, pass.first_row + image, 0, threshold_},
                                      1, n, mask);
-      context_.image->dropout(n, s.at<T>(x_->forward, slice, image), mask, scale, s.at<T>(y_->forward, slice, image));
+      T* y = s.at<T>(y_->forward, slice, image);
+      context_.image->dropout(n, s.at<T>(x_->forward, slice, image), mask, scale, y);
+      if (!y_->vector) std::fill(y + n, y + context_.padded_channels(*y_), T{});
     });
   };
   context_.schedule->add(std::move(step));
@@ -179,14 +181,23 @@ void DropoutOperation<T>::backward_steps() {
   x_->gradients.push_back(gradient);
   Step step{.name = "dropout gradient", .uses = {gradient, mask_}};
   step.run = [this, gradient](const Slice& slice) {
-    const Schedule& s = *context_.schedule;
-    const float scale = 1.0f / (1.0f - static_cast<float>(threshold_) / 65536.0f);
-    for_each_unit(s.threads(), slice, 1, [&](std::int64_t image, std::int64_t) {
-      auto* d = s.at<float>(gradient, slice, image);
-      context_.image->dropout(y_->shape.size(), d, s.at<std::uint8_t>(mask_, slice, image), scale, d);
-    });
+    if (y_->vector)
+      drop_gradient<float>(slice, gradient);
+    else
+      drop_gradient<T>(slice, gradient);
   };
   context_.schedule->add(std::move(step));
+}
+
+template <class T>
+template <class Value>
+void DropoutOperation<T>::drop_gradient(const Slice& slice, int gradient) const {
+  const Schedule& s = *context_.schedule;
+  const float scale = 1.0f / (1.0f - static_cast<float>(threshold_) / 65536.0f);
+  for_each_unit(s.threads(), slice, 1, [&](std::int64_t image, std::int64_t) {
+    auto* d = s.at<Value>(gradient, slice, image);
+    context_.image->dropout(y_->shape.size(), d, s.at<std::uint8_t>(mask_, slice, image), scale, d);
+  });
 }
 
 LossOperation::LossOperation(const ImageContext& context, const CrossEntropy& node, Feature* logits)

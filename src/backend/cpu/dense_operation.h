@@ -31,8 +31,8 @@ class DenseOperation : public ImageOperation {
   std::string name_;
 };
 
-// Dropout on a vector. The backward pass works in place. The mask depends on the sample's position in the global batch,
-// as in nn/lstm_cell.h.
+// Dropout on a vector or on a map of one pixel. The backward pass works in place. The mask depends on the sample's
+// position in the global batch, as in nn/lstm_cell.h.
 template <class T>
 class DropoutOperation : public ImageOperation {
  public:
@@ -41,6 +41,9 @@ class DropoutOperation : public ImageOperation {
   void backward_steps() override;
 
  private:
+  template <class Value>
+  void drop_gradient(const Slice& slice, int gradient) const;
+
   ImageContext context_;
   Dropout node_;
   Feature *x_, *y_;

@@ -75,7 +75,7 @@ class Joiner {
   // Returns whether a norm or an addition lies between this node and the convolution, or the input, before it.
   bool behind_norm(int node) const {
     for (int i = input(node);; i = input(i)) {
-      if (as<BatchNorm>(i) != nullptr || as<Add>(i) != nullptr) return true;
+      if (as<Norm>(i) != nullptr || as<Add>(i) != nullptr) return true;
       if (nodes_[at(i)].inputs.empty() || as<Convolution>(i) != nullptr) return false;
     }
   }
@@ -123,9 +123,9 @@ class Joiner {
 
   // Adds the steps that measure the statistics, directly after those that make x. If an addition or a ReLU follows, its
   // operation applies the norm.
-  void append(int i, const BatchNorm& node) {
-    expect_map(input(i), "batch norm");
-    result_.norms.push_back(std::make_unique<BatchStatistics>(context_, node, *feature(input(i))));
+  void append(int i, const Norm& node) {
+    expect_map(input(i), "a norm");
+    result_.norms.push_back(std::make_unique<NormStatistics>(context_, node, *feature(input(i))));
     statistics_[at(i)] = result_.norms.back().get();
     keep(std::make_unique<Measure>(statistics_[at(i)]));
     if (consumer_that_is<Relu>(i) >= 0 || consumer_that_is<Add>(i) >= 0) return;
@@ -135,7 +135,7 @@ class Joiner {
   void append(int i, const Relu&) {
     const int x = input(i);
     if (feature_[at(i)] != nullptr) return;  // the ReLU is part of a convolution or a dense layer
-    if (as<BatchNorm>(x) != nullptr && consumer(x) == i) return apply(i, i, input(x), statistics_[at(x)], -1, nullptr);
+    if (as<Norm>(x) != nullptr && consumer(x) == i) return apply(i, i, input(x), statistics_[at(x)], -1, nullptr);
     if (as<Add>(x) != nullptr && consumer(x) == i) return add(x, i);
     expect_map(x, "a ReLU that does not follow a dense layer");
     apply(i, i, x, nullptr, -1, nullptr);
@@ -150,11 +150,11 @@ class Joiner {
   void add(int node, int last) {
     struct Operand {
       int feature;
-      BatchStatistics* norm;
+      NormStatistics* norm;
     };
     const auto operand = [&](std::size_t which) {
       const int from = input(node, which);
-      if (as<BatchNorm>(from) != nullptr && consumer(from) == node) return Operand{input(from), statistics_[at(from)]};
+      if (as<Norm>(from) != nullptr && consumer(from) == node) return Operand{input(from), statistics_[at(from)]};
       expect_map(from, "addition");
       return Operand{from, nullptr};
     };
@@ -163,7 +163,7 @@ class Joiner {
     apply(last, node, a.feature, a.norm, b.feature, b.norm);
   }
 
-  void apply(int last, int named, int x, BatchStatistics* norm, int second, BatchStatistics* norm2) {
+  void apply(int last, int named, int x, NormStatistics* norm, int second, NormStatistics* norm2) {
     const std::string name = norm != nullptr ? norm->name() : cat("node ", named);
     Feature* values = feature(x);
     Feature* other = second >= 0 ? feature(second) : nullptr;
@@ -193,8 +193,8 @@ class Joiner {
       throw Error(cat("on the CPU backend, the vector before ", what, " may have only one consumer"));
   }
   void append(int i, const Dropout& node) {
-    expect_vector(input(i), "dropout");
     Feature* x = feature(input(i));
+    if (x->vector || x->pixels() > 1) expect_vector(input(i), "dropout");
     if (context_.training)
       keep(std::make_unique<DropoutOperation<T>>(context_, node, x, make(i)));
     else
@@ -217,20 +217,20 @@ class Joiner {
   // Adds the steps of a norm's statistics to the forward steps.
   class Measure : public ImageOperation {
    public:
-    explicit Measure(BatchStatistics* statistics) : statistics_(statistics) {}
+    explicit Measure(NormStatistics* statistics) : statistics_(statistics) {}
     void forward_steps() override { statistics_->template forward_steps<T>(); }
     void backward_steps() override {}
     void set_weights(const float* flat) override { statistics_->set_weights(flat); }
 
    private:
-    BatchStatistics* statistics_;
+    NormStatistics* statistics_;
   };
 
   const std::vector<Node>& nodes_;
   ImageContext context_;
   std::vector<std::vector<int>> consumers_;
-  std::vector<Feature*> feature_;             // by node; null while no operation has made it
-  std::vector<BatchStatistics*> statistics_;  // by node
+  std::vector<Feature*> feature_;            // by node; null while no operation has made it
+  std::vector<NormStatistics*> statistics_;  // by node
   PixelOperation<T>* pixels_ = nullptr;
   int block_ = -1;  // block of the node that is being compiled
   ImageOperations result_;

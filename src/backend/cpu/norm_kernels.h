@@ -1,4 +1,4 @@
-// Kernels for batch norm, ReLU and the residual addition over blocked activations, with as few passes over memory as
+// Kernels for norms, ReLU and the residual addition over blocked activations, with as few passes over memory as
 // possible. A call works on one unit: the pixels of one image and one block of `lanes` channels, [pixels][lanes].
 #pragma once
 

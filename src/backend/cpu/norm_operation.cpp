@@ -5,8 +5,8 @@
 namespace ringtrain::cpu {
 
 template <class T>
-NormOperation<T>::NormOperation(const ImageContext& context, std::string name, Feature* x, BatchStatistics* norm,
-                                Feature* second, BatchStatistics* norm2, bool relu, Feature* y)
+NormOperation<T>::NormOperation(const ImageContext& context, std::string name, Feature* x, NormStatistics* norm,
+                                Feature* second, NormStatistics* norm2, bool relu, Feature* y)
     : context_(context),
       name_(std::move(name)),
       x_(x),
@@ -47,8 +47,8 @@ void NormOperation<T>::forward_steps() {
       .uses = {x_->forward, y_->forward}};
   if (second_ != nullptr) step.uses.push_back(second_->forward);
   if (mask_ >= 0) step.uses.push_back(mask_);
-  for (const BatchStatistics* norm : {norm_, norm2_})
-    if (norm != nullptr && context_.measures)
+  for (const NormStatistics* norm : {norm_, norm2_})
+    if (norm != nullptr && norm->measures())
       for (int storage : norm->forward_storages()) step.uses.push_back(storage);
   step.run = [this](const Slice& slice) {
     for_each_unit(context_.schedule->threads(), slice, context_.blocks(*y_),
@@ -66,7 +66,7 @@ void NormOperation<T>::forward_steps() {
                     context_.norm->forward(a);
                   });
   };
-  if (norm_ != nullptr && context_.measures) context_.schedule->cut();
+  if (norm_ != nullptr && norm_->measures()) context_.schedule->cut();
   context_.schedule->add(std::move(step));
 }
 
@@ -152,7 +152,7 @@ void NormOperation<T>::backward_steps() {
     if (recomputed() && y_->backward >= 0) first.uses.push_back(y_->backward);
   }
   if (norm2_ != nullptr) first.uses.push_back(second_->forward);
-  for (const BatchStatistics* norm : {norm_, norm2_})
+  for (const NormStatistics* norm : {norm_, norm2_})
     if (norm != nullptr)
       for (int storage : norm->forward_storages()) first.uses.push_back(storage);
   const int copy = norm_ == nullptr && second_ != nullptr ? apart : -1;
@@ -166,7 +166,7 @@ void NormOperation<T>::backward_steps() {
   if (norm_ == nullptr) return;
 
   Step finish{.name = name_ + " coefficients", .whole = true, .uses = {sums_}};
-  for (const BatchStatistics* norm : {norm_, norm2_})
+  for (const NormStatistics* norm : {norm_, norm2_})
     if (norm != nullptr) {
       for (int storage : norm->backward_storages()) finish.uses.push_back(storage);
       for (const std::string& parameter : norm->parameters()) finish.finishes.push_back(parameter);
@@ -180,7 +180,7 @@ void NormOperation<T>::backward_steps() {
 
   Step second{.name = name_ + " gradient", .uses = {dz, apart, x_->forward}};
   if (norm2_ != nullptr) second.uses.push_back(second_->forward);
-  for (const BatchStatistics* norm : {norm_, norm2_})
+  for (const NormStatistics* norm : {norm_, norm2_})
     if (norm != nullptr)
       for (int storage : norm->backward_storages()) second.uses.push_back(storage);
   second.run = [this, dz, apart, write](const Slice& slice) { second_pass(slice, dz, apart, write); };

@@ -1,9 +1,9 @@
-// y = relu(norm(x) + second): batch norm, ReLU and the residual addition in one operation. Each may be absent. The
-// second operand may be the result of another batch norm (the projection of a shortcut). That result is never stored.
+// y = relu(norm(x) + second): a norm, ReLU and the residual addition in one operation. Each may be absent. The
+// second operand may be the result of another norm (the projection of a shortcut). That result is never stored.
 #pragma once
 
-#include "backend/cpu/batch_statistics.h"
 #include "backend/cpu/image_operation.h"
+#include "backend/cpu/norm_statistics.h"
 
 namespace ringtrain::cpu {
 
@@ -12,8 +12,8 @@ class NormOperation : public ImageOperation {
  public:
   // A null `norm` leaves x unchanged, and a null `second` adds nothing. A second norm needs a first one. The steps for
   // the statistics of the norms were added when their inputs were made.
-  NormOperation(const ImageContext& context, std::string name, Feature* x, BatchStatistics* norm, Feature* second,
-                BatchStatistics* norm2, bool relu, Feature* y);
+  NormOperation(const ImageContext& context, std::string name, Feature* x, NormStatistics* norm, Feature* second,
+                NormStatistics* norm2, bool relu, Feature* y);
 
   void forward_steps() override;
   void backward_steps() override;
@@ -30,7 +30,7 @@ class NormOperation : public ImageOperation {
   ImageContext context_;
   std::string name_;
   Feature *x_, *second_, *y_;
-  BatchStatistics *norm_, *norm2_;
+  NormStatistics *norm_, *norm2_;
   bool relu_;
   int mask_ = -1, sums_ = -1;
 };

@@ -44,8 +44,9 @@ std::vector<ConvolutionWay> input_ways(const ImageContext& context, const Convol
   std::vector<ConvolutionWay> ways;
   if (context.training && x.needs_gradient) {
     const bool last = x.first_reader == &layer;
-    if (x.readers == 1 && x.norm != nullptr && !x.norm->adds()) ways = ways_behind_norm(context.groups() == 1);
-    if (x.readers > 1 && last) ways = ways_to_add(x.norm != nullptr && !x.norm->adds_norm());
+    const bool may_join = x.norm != nullptr && !x.norm->norm().by_sample();
+    if (x.readers == 1 && may_join && !x.norm->adds()) ways = ways_behind_norm(context.groups() == 1);
+    if (x.readers > 1 && last) ways = ways_to_add(may_join && !x.norm->adds_norm());
   }
   // CUTLASS also offers the data gradients with sums. Its kernels have no prologue and write no further output, so the
   // other ways have no variant by CUTLASS.
@@ -66,7 +67,8 @@ std::vector<ConvolutionWay> input_ways(const ImageContext& context, const Convol
 
 // Returns the kernels that can make the sums for the norm after the convolution.
 std::vector<SumsWay> sums_ways(const ImageContext& context, const ConvolutionLayer& layer) {
-  if (!context.training || layer.y().statistics == nullptr) return {SumsWay::separate};
+  const NormStatistics* norm = layer.y().statistics;
+  if (!context.training || norm == nullptr || norm->by_sample()) return {SumsWay::separate};
   std::vector<SumsWay> ways;
   ways.push_back(SumsWay::epilogue);
   if (takes_cutlass(context)) ways.push_back(SumsWay::hopper);

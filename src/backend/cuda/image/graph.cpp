@@ -53,8 +53,8 @@ class Joiner {
   // Returns whether the node is a shortcut's convolution or the norm after it. Such a node waits until its addition is
   // visited.
   bool is_shortcut(int node) const {
-    const int norm = as<BatchNorm>(node) != nullptr     ? node
-                     : as<Convolution>(node) != nullptr ? consumer_that_is<BatchNorm>(node)
+    const int norm = as<Norm>(node) != nullptr          ? node
+                     : as<Convolution>(node) != nullptr ? consumer_that_is<Norm>(node)
                                                         : -1;
     const int add = norm >= 0 && as<Convolution>(input(norm)) != nullptr ? consumer_that_is<Add>(norm) : -1;
     return add >= 0 && std::max(input(add, 0), input(add, 1)) != norm;
@@ -133,7 +133,7 @@ class Joiner {
   }
 
   // Creates the norm's statistics. If an addition or a ReLU follows, that node adds the layer that applies the norm.
-  void append(int i, const BatchNorm& node) {
+  void append(int i, const Norm& node) {
     result_.norms.push_back(std::make_unique<NormStatistics>(context_, node, value(input(i))));
     statistics_[at(i)] = result_.norms.back().get();
     if (consumer_that_is<Relu>(i) < 0 && consumer_that_is<Add>(i) < 0) apply(i, i, {});
@@ -150,7 +150,7 @@ class Joiner {
   void append(int i, const Relu&) {
     const int x = input(i);
     if (value_[at(i)] != nullptr) return;  // already made with the bias
-    if (as<BatchNorm>(x) != nullptr && consumer(x) == i) return apply(x, i, {});
+    if (as<Norm>(x) != nullptr && consumer(x) == i) return apply(x, i, {});
     if (as<Add>(x) != nullptr && consumer(x) == i && add_norm(x, i)) return;
     keep<ActivationLayer>("", true, value(x), make(i, cat("relu ", i)));
   }
@@ -166,7 +166,7 @@ class Joiner {
   // Returns the norm that makes an operand of an addition, if no other node reads it; else -1.
   int norm_of(int add, std::size_t which) const {
     const int from = input(add, which);
-    return as<BatchNorm>(from) != nullptr && consumer(from) == add ? from : -1;
+    return as<Norm>(from) != nullptr && consumer(from) == add ? from : -1;
   }
   // Adds a layer for the addition `node` and the ReLU `last` after it (or `last` = `node`). Returns false when no
   // operand is a norm.

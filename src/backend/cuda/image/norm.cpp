@@ -4,15 +4,17 @@
 
 namespace ringtrain::cuda {
 
-NormStatistics::NormStatistics(const ImageContext& context, const BatchNorm& node, Value& x)
+NormStatistics::NormStatistics(const ImageContext& context, const Norm& node, Value& x)
     : c_(context),
       x_(x),
       name_(node.weight.substr(0, node.weight.rfind('.'))),
+      by_sample_(node.by_sample()),
+      together_(static_cast<int>(node.channels_together())),
       epsilon_(static_cast<float>(node.epsilon)),
       gamma_(context.parameters->find(node.weight)),
       beta_(context.parameters->find(node.bias)),
-      mean_(context.parameters->find(node.running_mean)),
-      variance_(context.parameters->find(node.running_var)) {
+      mean_(by_sample_ ? nullptr : &context.parameters->find(node.running_mean)),
+      variance_(by_sample_ ? nullptr : &context.parameters->find(node.running_var)) {
   x.statistics = this;
 }
 
@@ -22,8 +24,8 @@ Storage NormStatistics::make_sums(Emission& e, int blocks) const {
 
 void NormStatistics::from_running_statistics(Emission& e) const {
   const Storage factors = e[*this].factors = e.schedule().lasting(name_ + " factors", 4 * row_bytes());
-  const Tensor gamma = e.vector(gamma_, x_.width), beta = e.vector(beta_, x_.width), mean = e.vector(mean_, x_.width),
-               variance = e.vector(variance_, x_.width), to_scale = scale(e), to_bias = bias(e);
+  const Tensor gamma = e.vector(gamma_, x_.width), beta = e.vector(beta_, x_.width), mean = e.vector(*mean_, x_.width),
+               variance = e.vector(*variance_, x_.width), to_scale = scale(e), to_bias = bias(e);
   const auto issue = [=, this, &e](Device& device, Stream stream, bool) {
     device.launch(launch_of(NormInferenceArguments{.gamma = e.at<float>(gamma),
                                                    .beta = e.at<float>(beta),
@@ -51,16 +53,38 @@ void NormStatistics::measure(Emission& e, int blocks) const {
   });
 }
 
+Storage NormStatistics::join_channels(Emission& e, const std::string& what, Storage partial, int blocks,
+                                      int sums_per_block, int which, bool with_gamma) const {
+  const Storage joined = e.buffer(what + " of groups of channels", groups() * 2 * row_bytes());
+  const Tensor gamma = e.vector(gamma_, x_.width);
+  e.kernel(what + " of groups of channels", {{partial}, {gamma.storage}, {joined, true}}, [=, this, &e](bool) {
+    return launch_of(NormJoinChannelsArguments{.partial = e.at<float>(partial),
+                                               .gamma = with_gamma ? e.at<float>(gamma) : nullptr,
+                                               .joined = e.at<float>(joined),
+                                               .groups = groups(),
+                                               .channels = static_cast<int>(x_.width),
+                                               .blocks = blocks,
+                                               .sums_per_block = sums_per_block,
+                                               .which = which,
+                                               .together = together_});
+  });
+  return joined;
+}
+
 void NormStatistics::finalize(Emission& e, int blocks) const {
   NormStorages& own = e[*this];
   own.factors = e.buffer(name_ + " factors", 4 * groups() * row_bytes());
   const bool as_type = e.choices().norms[*this].factors_as_type;
   if (as_type)
     own.factors_as_type = e.buffer(name_ + " factors as type", 2 * c_.groups() * x_.width * bytes_of(c_.type));
-  const Storage sums = e.of_group(name_ + " sums", own.sums), factors = own.factors;
-  const Tensor gamma = e.vector(gamma_, x_.width), beta = e.vector(beta_, x_.width),
-               mean = e.statistic(mean_, x_.width), variance = e.statistic(variance_, x_.width), to_scale = scale(e),
-               to_bias = bias(e), scale_typed = scale_as_type(e), bias_typed = bias_as_type(e);
+  const std::string what = name_ + " sums";
+  const Storage sums = by_sample_ ? join_channels(e, what, own.sums, blocks, 2, 1, false) : e.of_group(what, own.sums);
+  if (by_sample_) blocks = 1;
+  const Storage factors = own.factors;
+  const auto statistic = [&](const Parameter* p) { return p == nullptr ? Tensor{} : e.statistic(*p, x_.width); };
+  const Tensor gamma = e.vector(gamma_, x_.width), beta = e.vector(beta_, x_.width), mean = statistic(mean_),
+               variance = statistic(variance_), to_scale = scale(e), to_bias = bias(e), scale_typed = scale_as_type(e),
+               bias_typed = bias_as_type(e);
   e.kernel(name_ + " statistics",
            {{sums}, {gamma.storage}, {mean.storage, true}, {factors, true}, {own.factors_as_type, true}},
            [=, this, &e](bool) {
@@ -76,10 +100,10 @@ void NormStatistics::finalize(Emission& e, int blocks) const {
                                                              .mean_statistic = e.at<float>(mean),
                                                              .variance_statistic = e.at<float>(variance),
                                                              .state = e.step_state(),
-                                                             .rows_per_group = c_.span * rows_per_group(),
+                                                             .rows_per_group = span() * rows_per_group(),
                                                              .groups = groups(),
                                                              .channels = static_cast<int>(x_.width),
-                                                             .blocks = static_cast<int>(c_.span) * blocks,
+                                                             .blocks = static_cast<int>(span()) * blocks,
                                                              .epsilon = epsilon_,
                                                              .accumulate = false,
                                                              .mean_squares = !c_.training});
@@ -87,7 +111,7 @@ void NormStatistics::finalize(Emission& e, int blocks) const {
 }
 
 void NormStatistics::forward(Emission& e) const {
-  if (!c_.measures) return from_running_statistics(e);
+  if (!c_.measures && !by_sample_) return from_running_statistics(e);
   const bool sums_come = e.choices().norms[*this].sums_come;
   const int blocks = sums_come ? 1
                                : norm_blocks(c_.device->facts().size(), Kernel::norm_sums, c_.type, rows_per_group(),
@@ -97,15 +121,21 @@ void NormStatistics::forward(Emission& e) const {
 }
 
 // The slopes need the sums of the whole group. The gradients of gamma and beta are this rank's own share, because the
-// reduction over ranks adds the other shares. When ranks share a group, a second launch over the rank's own sums
-// computes these gradients. The unused results of both launches go to scratch buffers.
+// reduction over ranks adds the other shares, and each channel's own. When ranks share a group, or channels do, a
+// second launch over the rank's and the channel's own sums computes these gradients. The unused results of both
+// launches go to scratch buffers.
 void NormStatistics::backward(Emission& e, Storage partial, int blocks, int sums_per_block, int which) const {
   const Storage slopes = e[*this].slopes = e.buffer(name_ + " gradient's factors", 3 * groups() * row_bytes());
-  const Storage all = e.of_group(name_ + " gradient's sums", partial);
-  const auto span = static_cast<int>(c_.span);
-  const BackwardSums of_group{all, slopes, span * blocks, sums_per_block, which};
-  if (span == 1) return finalize_backward(e, of_group, true);
-  finalize_backward(e, of_group, false);
+  const std::string what = name_ + " gradient's sums";
+  if (by_sample_) {
+    const Storage joined = join_channels(e, what, partial, blocks, sums_per_block, which, true);
+    finalize_backward(e, {joined, slopes, 1, 2, 1, true}, false);
+  } else {
+    const auto ranks = static_cast<int>(span());
+    const BackwardSums of_group{e.of_group(what, partial), slopes, ranks * blocks, sums_per_block, which};
+    if (ranks == 1) return finalize_backward(e, of_group, true);
+    finalize_backward(e, of_group, false);
+  }
   const Storage unused = e.buffer(name_ + " gradient's factors of one rank", 3 * groups() * row_bytes());
   finalize_backward(e, {partial, unused, blocks, sums_per_block, which}, true);
 }
@@ -130,13 +160,14 @@ void NormStatistics::finalize_backward(Emission& e, const BackwardSums& of, bool
                                           .c = e.at<float>(c),
                                           .gamma_gradient = gradients ? e.gradient(gamma_) : nowhere,
                                           .beta_gradient = gradients ? e.gradient(beta_) : nowhere + x_.width,
-                                          .rows_per_group = c_.span * rows_per_group(),
+                                          .rows_per_group = span() * rows_per_group(),
                                           .groups = groups(),
                                           .channels = static_cast<int>(x_.width),
                                           .blocks = of.blocks,
                                           .sums_per_block = of.sums_per_block,
                                           .which = of.which,
-                                          .accumulate = gradients && accumulate});
+                                          .accumulate = gradients && accumulate,
+                                          .with_gamma = of.with_gamma});
       },
       gradients ? std::vector<std::string>{gamma_.name, beta_.name} : std::vector<std::string>{});
 }

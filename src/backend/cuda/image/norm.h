@@ -1,5 +1,5 @@
-// This file has batch norm over groups of samples (Ioffe and Szegedy 2015), with the addition and the ReLU that follow
-// it.
+// This file has batch norm over groups of samples (Ioffe and Szegedy 2015) and group norm over groups of channels (Wu
+// and He 2018), with the addition and the ReLU that follow them.
 #pragma once
 
 #include <string>
@@ -14,14 +14,17 @@ namespace ringtrain::cuda {
 // from both.
 class NormStatistics {
  public:
-  NormStatistics(const ImageContext& context, const BatchNorm& node, Value& x);
+  NormStatistics(const ImageContext& context, const Norm& node, Value& x);
 
   const std::string& name() const { return name_; }
   const Value& x() const { return x_; }
   std::int64_t row_bytes() const { return x_.width * bytes_of(Type::fp32); }
-  std::int64_t rows_per_group() const { return groups() == 1 ? rows() : c_.group * x_.pixels(); }
+  // Group norm measures each sample by itself. No convolution makes its sums or takes its factors, because those that
+  // do know the groups of samples of batch norm only.
+  bool by_sample() const { return by_sample_; }
+  std::int64_t rows_per_group() const { return rows() / groups(); }
   // With running statistics all samples are one group.
-  int groups() const { return c_.measures ? static_cast<int>(c_.groups()) : 1; }
+  int groups() const { return static_cast<int>(by_sample_ ? c_.samples : c_.measures ? c_.groups() : 1); }
 
   // Creates the storage for the sums of x: [groups][blocks][2][width].
   Storage make_sums(Emission& e, int blocks) const;
@@ -42,20 +45,28 @@ class NormStatistics {
  private:
   std::int64_t rows() const { return c_.samples * x_.pixels(); }
   Tensor part(Storage storage, std::int64_t which) const { return {storage, which * groups() * row_bytes()}; }
+  std::int64_t span() const { return by_sample_ ? 1 : c_.span; }
   void from_running_statistics(Emission& e) const;
+  // Joins the sums of the channels that group norm normalises together. The result is [groups][2][width].
+  Storage join_channels(Emission& e, const std::string& what, Storage partial, int blocks, int sums_per_block,
+                        int which, bool with_gamma) const;
   void measure(Emission& e, int blocks) const;
   void finalize(Emission& e, int blocks) const;
   struct BackwardSums {
     Storage partial, slopes;  // the input, and the result
     int blocks, sums_per_block, which;
+    bool with_gamma = false;
   };
   void finalize_backward(Emission& e, const BackwardSums& of, bool gradients) const;
 
   const ImageContext& c_;
   const Value& x_;
   std::string name_;
+  bool by_sample_;
+  int together_;  // channels that are normalised together
   float epsilon_;
-  const Parameter &gamma_, &beta_, &mean_, &variance_;  // mean_ and variance_ are the running statistics
+  const Parameter &gamma_, &beta_;
+  const Parameter *mean_, *variance_;  // the running statistics; null: none
 };
 
 // Computes y = norm(x) [+ other, or + other_norm(other)] [, ReLU].

@@ -211,6 +211,18 @@ KernelLaunch launch_of(Type type, const NormSumsArguments& a) {
       .z(a.groups)
       .launch(type, a);
 }
+KernelLaunch launch_of(const NormJoinChannelsArguments& a) {
+  if (a.which < 1 || a.which >= a.sums_per_block)
+    throw Error(
+        cat("kernel norm_join_channels: sum ", a.which, " was asked for, expected 1 to ", a.sums_per_block - 1));
+  const std::int64_t warps = std::int64_t{a.groups} * ceiling(a.channels, a.together);
+  return Shape(Kernel::norm_join_channels)
+      .size("groups", a.groups)
+      .size("blocks", a.blocks)
+      .size("channels that are together", a.together, a.channels)
+      .x(ceiling(warps, tile_threads / 32))
+      .launch(a);
+}
 KernelLaunch launch_of(Type type, const NormFinalizeArguments& a) {
   return Shape(Kernel::norm_finalize, finalize_channels * finalize_parts)
       .size("groups", a.groups)

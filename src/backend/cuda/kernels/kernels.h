@@ -38,6 +38,7 @@ enum class Kernel {
   image_input,
   one_hot,
   norm_sums,
+  norm_join_channels,
   norm_finalize,
   norm_inference,
   norm_apply,
@@ -115,13 +116,21 @@ struct NormSumsArguments {
   std::int64_t rows_per_group;
   int groups, channels, blocks;
 };
+// Takes sums for each channel and group, and joins those of `together` neighbouring channels, for group norm. With the
+// first of the sums and sum number `which`, joined[group][2][channels] is the mean of both over the channels that are
+// together, which all get it. With `gamma`, the channels' sums are first multiplied by it.
+struct NormJoinChannelsArguments {
+  const float *partial, *gamma;  // partial: [group][block][sums_per_block][channels]; gamma may be null
+  float* joined;
+  int groups, channels, blocks, sums_per_block, which, together;
+};
 // Takes the sums of norm_sums. Computes the mean, the inverse 1 / sqrt(variance + epsilon), and the affine form scale =
 // gamma x inverse, bias = beta - mean x scale. Each is [groups][channels]. The epilogue of a convolution
 // may have made the sums instead; a rank then has one block for each group.
 //
 // The kernel also sums statistic_scale x (mean, unbiased variance) over the groups. It adds that sum to mean_statistic
 // and variance_statistic (accumulate) or sets them. With mean_squares it takes the mean square in place of the variance
-// and a scale of 1.
+// and a scale of 1. Both pointers may be null.
 struct NormFinalizeArguments {
   const float* partial;
   const float *gamma, *beta;
@@ -167,7 +176,9 @@ struct NormBackwardSumsArguments {
 // sum(dr x) they are
 //   A = gamma inverse, B = -A inverse^2 (P - mean S) / rows, C = -A S / rows - B mean.
 // `which` is the index of P among the `sums_per_block` sums: 1 or 2. The kernel also computes d gamma, the sum over
-// groups of inverse (P - mean S), and d beta, the sum over groups of S. It sets them or adds to them (accumulate).
+// groups of inverse (P - mean S), and d beta, the sum over groups of S. It sets them or adds to them (accumulate). If S
+// and P already contain gamma (with_gamma), B and C have `inverse` in place of A, and d gamma and d beta have no
+// meaning.
 struct NormBackwardFinalizeArguments {
   const float* partial;
   const float *gamma, *mean, *inverse;
@@ -176,6 +187,7 @@ struct NormBackwardFinalizeArguments {
   std::int64_t rows_per_group;
   int groups, channels, blocks, sums_per_block, which;
   bool accumulate;
+  bool with_gamma = false;
 };
 // Computes dx = a dr + b x + c. When dr_output is given, the kernel also writes dr, the shortcut's gradient. When
 // `other` is given, it computes d_other in the same way as dx.
@@ -528,6 +540,7 @@ struct KernelLaunch {
 KernelLaunch launch_of(Type type, const ImageInputArguments& a);
 KernelLaunch launch_of(Type type, const OneHotArguments& a);
 KernelLaunch launch_of(Type type, const NormSumsArguments& a);
+KernelLaunch launch_of(const NormJoinChannelsArguments& a);
 KernelLaunch launch_of(Type type, const NormFinalizeArguments& a);
 KernelLaunch launch_of(const NormInferenceArguments& a);
 KernelLaunch launch_of(Type type, const NormApplyArguments& a);

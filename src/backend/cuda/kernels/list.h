@@ -6,6 +6,7 @@
   X(image_input, 1)              \
   X(one_hot, 1)                  \
   X(norm_sums, 1)                \
+  X(norm_join_channels, 0)       \
   X(norm_finalize, 1)            \
   X(norm_inference, 0)           \
   X(norm_apply, 1)               \

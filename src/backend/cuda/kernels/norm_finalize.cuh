@@ -1,5 +1,5 @@
-// These kernels of batch norm work on channels, after the sums over rows are known. A block has finalize_channels
-// channels. For each channel finalize_parts threads add up the partial sums, in double precision.
+// These kernels of norms work on channels, after the sums over rows are known. Most have blocks of finalize_channels
+// channels. For each channel finalize_parts threads then add up the partial sums, in double precision.
 #pragma once
 
 #include "backend/cuda/kernels/kernels.h"
@@ -64,6 +64,37 @@ struct PartialSums {
     return sum;
   }
 };
+
+// A warp joins the channels of one group of channels.
+template <class>
+__global__ void __launch_bounds__(tile_threads) norm_join_channels(NormJoinChannelsArguments a) {
+  const int channel_groups = (a.channels + a.together - 1) / a.together;
+  const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * (tile_threads / 32) + threadIdx.x / 32;
+  if (warp >= static_cast<std::int64_t>(a.groups) * channel_groups) return;
+  const std::int64_t group = quotient(warp, channel_groups);
+  const int first = static_cast<int>(warp - group * channel_groups) * a.together;
+  const int rest = a.channels - first, count = rest < a.together ? rest : a.together;
+  const auto lane = static_cast<int>(threadIdx.x) % 32;
+  double sum = 0, product = 0;
+  for (int c = first + lane; c < first + count; c += 32) {
+    const double weight = a.gamma != nullptr ? static_cast<double>(a.gamma[c]) : 1.0;
+    const float* from = a.partial + group * a.blocks * a.sums_per_block * a.channels + c;
+    RINGTRAIN_UNROLL_FOUR
+    for (int block = 0; block < a.blocks; ++block) {
+      const std::int64_t at = static_cast<std::int64_t>(block) * a.sums_per_block;
+      sum += weight * static_cast<double>(from[at * a.channels]);
+      product += weight * static_cast<double>(from[(at + a.which) * a.channels]);
+    }
+  }
+  const double share = 1.0 / a.together;
+  sum = warp_sum(sum) * share;
+  product = warp_sum(product) * share;
+  float* to = a.joined + group * 2 * a.channels + first;
+  for (int c = lane; c < count; c += 32) {
+    to[c] = static_cast<float>(sum);
+    to[a.channels + c] = static_cast<float>(product);
+  }
+}
 
 template <class T>
 __global__ void __launch_bounds__(finalize_channels* finalize_parts) norm_finalize(NormFinalizeArguments a) {
@@ -134,11 +165,11 @@ __global__ void __launch_bounds__(finalize_channels* finalize_parts)
       const double sum = sums.total(0, parts), product = sums.total(1, parts);
       const auto mean = static_cast<double>(a.mean[at]), inverse = static_cast<double>(a.inverse[at]);
       const double slope = static_cast<double>(a.gamma[sums.channel]) * inverse;
-      const double centred = product - mean * sum;
-      const auto b = static_cast<float>(-slope * inverse * inverse * centred / count);
+      const double centred = product - mean * sum, factor = a.with_gamma ? inverse : slope;
+      const auto b = static_cast<float>(-factor * inverse * inverse * centred / count);
       a.a[at] = static_cast<float>(slope);
       a.b[at] = b;
-      a.c[at] = static_cast<float>(-slope * sum / count - static_cast<double>(b) * mean);
+      a.c[at] = static_cast<float>(-factor * sum / count - static_cast<double>(b) * mean);
       results[0][sums.part_row][threadIdx.x % finalize_channels] = inverse * centred;
       results[1][sums.part_row][threadIdx.x % finalize_channels] = sum;
     }

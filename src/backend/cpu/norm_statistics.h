@@ -1,19 +1,24 @@
-// Batch norm's work per channel: the statistics of each group of images, the coefficients for the kernels, and the
-// gradients of gamma and beta. There is one sum per image and block of channels. These sums are added in a fixed order,
-// so the result has the same bits on any number of threads. If several ranks share a group, they exchange the sums of
-// their images. Every rank adds them in the order of the ranks, so all ranks get the same bits.
+// A norm's work per channel: the statistics of each group, the coefficients for the kernels, and the gradients of gamma
+// and beta. A group of batch norm is one channel of several images. A group of group norm is several channels of one
+// image. There is one sum per image and block of channels. These sums are added in a fixed order, so the result has the
+// same bits on any number of threads. If several ranks share a group of batch norm, they exchange the sums of their
+// images. Every rank adds them in the order of the ranks, so all ranks get the same bits.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "backend/cpu/image_operation.h"
 
 namespace ringtrain::cpu {
 
-class BatchStatistics {
+class NormStatistics {
  public:
-  // `x` is the input of the norm.
-  BatchStatistics(const ImageContext& context, const BatchNorm& node, const Feature& x);
+  // `x` is the input of the norm, which is a map.
+  NormStatistics(const ImageContext& context, const Norm& node, const Feature& x);
+
+  // Returns whether the norm uses the statistics of the pass, not the running ones.
+  bool measures() const { return by_sample_ || context_.measures; }
 
   // Adds the steps that measure x to the schedule. A step that uses affine() must come after the next cut.
   template <class T>
@@ -24,33 +29,44 @@ class BatchStatistics {
 
   // Fills slope() and constant() from `sums` [images][blocks][3][lanes], the results of NormKernels::backward_sums().
   // Sum 0 is that of dz, and sum `product` (1 or 2) is that of dz (x - mean). Stores the gradients of gamma and beta,
-  // and statistic_scale x the statistics, in the flat gradient vector, or adds them to it (ImagePass::accumulate).
+  // and statistic_scale x batch norm's statistics, in the flat gradient vector, or adds them to it
+  // (ImagePass::accumulate).
   void finish_backward(const double* sums, int product);
 
   // Called in statistics mode. Copies the measured statistics into a vector that begins at element `begin` of the flat
-  // weight vector.
+  // weight vector. Group norm has none.
   void copy_statistics(std::span<float> to, std::int64_t begin) const;
 
   void set_weights(const float* flat);
   std::vector<int> forward_storages() const { return {coefficients_}; }
-  std::vector<int> backward_storages() const {
-    if (parts_ < 0) return {coefficients_, slopes_, statistics_};
-    return {coefficients_, slopes_, statistics_, parts_};
-  }
+  std::vector<int> backward_storages() const { return with_own({coefficients_, slopes_}); }
   std::vector<std::string> parameters() const;
   const std::string& name() const { return name_; }
 
  private:
-  std::int64_t groups() const { return context_.measures ? context_.schedule->images() / context_.group : 1; }
-  std::int64_t group_of(std::int64_t image) const { return context_.measures ? image / context_.group : 0; }
+  // Images that are normalised together on this rank, and ranks that share such a group of images.
+  std::int64_t group() const { return by_sample_ ? 1 : context_.group; }
+  std::int64_t span() const { return by_sample_ ? 1 : context_.span; }
+  std::int64_t groups() const { return measures() ? context_.schedule->images() / group() : 1; }
+  std::int64_t group_of(std::int64_t image) const { return measures() ? image / group() : 0; }
+  // Groups of channels, with those of the padding.
+  std::int64_t channel_groups() const { return (context_.padded_channels(*x_) + together_ - 1) / together_; }
+  std::int64_t channels_end(std::int64_t channel_group) const {
+    return std::min((channel_group + 1) * together_, context_.padded_channels(*x_));
+  }
+  double values() const { return static_cast<double>(x_->pixels() * group() * span() * together_); }  // of a group
+  // Adds the storages that not every norm has.
+  std::vector<int> with_own(std::vector<int> storages) const;
   // [padded channels]. `which` is 0 for the mean, 1 for gamma / deviation, and 2 for 1 / deviation.
   float* coefficient(std::int64_t group, int which) const;
   // The moments of one channel of a group: own_moments() over this rank's images, joined_moments() over all ranks'.
+  // Those of a group of channels: moments().
   struct Moments {
     double mean = 0, squares = 0;  // squares: sum of the squared differences from the mean
   };
   Moments own_moments(std::int64_t group, std::int64_t channel) const;
   Moments joined_moments(std::int64_t group, std::int64_t channel) const;
+  Moments moments(std::int64_t group, std::int64_t channel_group) const;
   // The sums of one channel of a group in the backward pass. `product`: the index of the sum of dz (x - mean) in
   // `sums`.
   struct Sums {
@@ -67,8 +83,10 @@ class BatchStatistics {
 
   ImageContext context_;
   const Feature* x_;
+  bool by_sample_;         // group norm
+  std::int64_t together_;  // channels that are normalised together
   double epsilon_;
-  Parameter gamma_, beta_, running_mean_, running_var_;
+  Parameter gamma_, beta_, running_mean_, running_var_;  // the last two are batch norm's
   std::string name_;
   int moments_ = -1, coefficients_ = -1, slopes_ = -1, affine_weights_ = -1, statistics_ = -1, parts_ = -1;
 };
