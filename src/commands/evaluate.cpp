@@ -106,13 +106,16 @@ class Samples {
   }
 
   // Writes inputs U8 [n, sequence] or [n, height, width, channels], targets I64 [n, sequence] and logits F32 [n,
-  // sequence, classes]. Images have no sequence. Their metadata has mean and std per channel, and model.stride_in.
+  // sequence, classes]. Images have no sequence. Their metadata has mean and std per channel, model.stride_in, and
+  // model.norm_groups of group norm.
   void write(const std::string& path) const {
     std::map<std::string, std::string> metadata = {{"model", plan_.experiment.model.kind}};
     std::vector<std::int64_t> inputs = {samples_}, targets = {samples_};
     if (const auto* image = std::get_if<ImageInput>(&plan_.graph.nodes().front().operation)) {
       inputs.insert(inputs.end(), {image->height, image->width, image->channels});
       metadata["stride_in"] = plan_.experiment.model.stride_in;
+      if (normalization(plan_.experiment.model) == "group")
+        metadata["norm_groups"] = std::to_string(plan_.experiment.model.norm_groups);
       metadata["mean"] = nlohmann::json(image->mean).dump();
       metadata["std"] = nlohmann::json(image->std).dump();
     } else {

@@ -22,8 +22,10 @@ std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, con
                                                  {"step", std::to_string(checkpoint.step)},
                                                  {"run", experiment.name},
                                                  {"commit", checkpoint.text("commit")}};
-  // Models with another stride_in have the same tensors, but compute different results.
+  // Models with another stride_in or other groups have the same tensors, but compute different results.
   if (experiment.model.stride_in != ModelConfig().stride_in) metadata["stride_in"] = experiment.model.stride_in;
+  if (normalization(experiment.model) == "group")
+    metadata["norm_groups"] = std::to_string(experiment.model.norm_groups);
   const auto input = parse_json<nlohmann::json>(checkpoint.text_or("image_input", "{}"));
   for (const auto& [key, value] : input.items()) metadata[key == "size" ? "image_size" : key] = value.dump();
   for (const char* key : {"vocabulary", "class_ids"}) {

@@ -11,6 +11,7 @@ networks are written out below. With torchvision, networks that torchvision has 
 loaded strictly. The exit code is 0 when all logits agree.
 """
 import argparse
+import functools
 import itertools
 import json
 import sys
@@ -25,12 +26,23 @@ except ImportError:
     torchvision = None
 
 
-def plain_resnet(w, x, stride_in="3x3"):
+def normalized(w, norm, x, groups):
+    """Applies the norm with this name: batch norm if it has running statistics, group norm if it has none, and no norm if it
+    is not there."""
+    if norm + ".weight" not in w:
+        return x
+    affine = w[norm + ".weight"], w[norm + ".bias"]
+    if norm + ".running_mean" in w:
+        return F.batch_norm(x, w[norm + ".running_mean"], w[norm + ".running_var"], *affine)
+    return F.group_norm(x, groups, *affine)
+
+
+def plain_resnet(w, x, stride_in="3x3", groups=None):
     """A ResNet described by the shapes of its tensors. stride_in is 3x3 for version 1.5 and 1x1 for version 1."""
     def conv_norm(conv, norm, x, stride=1):
         weight = w[conv + ".weight"]
-        x = F.conv2d(x, weight, None, stride, weight.shape[-1] // 2)
-        return F.batch_norm(x, w[norm + ".running_mean"], w[norm + ".running_var"], w[norm + ".weight"], w[norm + ".bias"])
+        x = F.conv2d(x, weight, w.get(conv + ".bias"), stride, weight.shape[-1] // 2)
+        return normalized(w, norm, x, groups)
 
     imagenet = w["conv1.weight"].shape[-1] == 7
     x = F.relu(conv_norm("conv1", "bn1", x, 2 if imagenet else 1))
@@ -74,10 +86,27 @@ def plain_alexnet(w, x):
     return x
 
 
-def plain_cnn(w, x):
-    for i in 1, 2, 3:
-        x = F.max_pool2d(F.relu(F.conv2d(x, w[f"conv{i}.weight"], w[f"conv{i}.bias"], 1, 1)), 2)
-    return F.linear(x.flatten(1), w["fc.weight"], w["fc.bias"])
+def plain_cnn(w, x, groups=None):
+    for i in itertools.count(1):
+        if f"conv{i}.weight" not in w:
+            break
+        weight = w[f"conv{i}.weight"]
+        x = F.conv2d(x, weight, w.get(f"conv{i}.bias"), 1, weight.shape[-1] // 2)
+        x = F.max_pool2d(F.relu(normalized(w, f"bn{i}", x, groups)), 2)
+    x = x.flatten(1)
+    for i in itertools.count(1):
+        if f"fc{i}.weight" not in w:
+            return F.linear(x, w["fc.weight"], w["fc.bias"])
+        x = F.relu(F.linear(x, w[f"fc{i}.weight"], w[f"fc{i}.bias"]))
+
+
+def plain_mlp(w, x, groups=None):
+    x = x.flatten(1)
+    for i in itertools.count(1):
+        if f"fc{i}.weight" not in w:
+            return F.linear(x, w["fc.weight"], w["fc.bias"])
+        x = F.linear(x, w[f"fc{i}.weight"].flatten(1), w.get(f"fc{i}.bias"))
+        x = F.relu(normalized(w, f"bn{i}", x, groups))
 
 
 def char_lstm(w, symbols):
@@ -90,18 +119,19 @@ def char_lstm(w, symbols):
     return F.linear(lstm(F.one_hot(symbols.long(), vocabulary).float())[0], w["linear.weight"], w["linear.bias"])
 
 
-def torchvision_model(kind, w, stride_in):
+def torchvision_model(kind, w, stride_in, groups):
     """Returns torchvision's own model, or None if it has none of this shape."""
     if torchvision is None or stride_in == "1x1":
         return None
     if kind == "alexnet" and "features.1.weight" not in w:
         model = torchvision.models.alexnet(num_classes=w["classifier.6.weight"].shape[0])
-    elif kind == "resnet" and w["conv1.weight"].shape[0] == 64:
+    elif kind == "resnet" and w["conv1.weight"].shape[0] == 64 and "layer4.0.conv1.weight" in w and "bn1.weight" in w:
         models = torchvision.models
         blocks = [sum(f"layer{stage}.{i}.conv1.weight" in w for i in range(99)) for stage in range(1, 5)]
         bottleneck = "layer1.0.conv3.weight" in w
         block = models.resnet.Bottleneck if bottleneck else models.resnet.BasicBlock
-        model = models.ResNet(block, blocks, num_classes=w["fc.weight"].shape[0])
+        norm = functools.partial(torch.nn.GroupNorm, groups) if groups else None
+        model = models.ResNet(block, blocks, num_classes=w["fc.weight"].shape[0], norm_layer=norm)
         if w["conv1.weight"].shape[-1] == 3:  # the stem for small images
             model.conv1, model.maxpool = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False), torch.nn.Identity()
     else:
@@ -127,9 +157,10 @@ def main():
             mean, std = (torch.tensor(json.loads(metadata[key])).reshape(3, 1, 1) for key in ("mean", "std"))
             images = (inputs.permute(0, 3, 1, 2).float() / 255 - mean) / std
             stride_in = metadata.get("stride_in", "3x3")
-            plain = globals()[f"plain_{kind}"]
-            networks[f"{kind} with torch.nn.functional"] = plain(w, images, *([stride_in] if kind == "resnet" else []))
-            model = torchvision_model(kind, w, stride_in)
+            groups = int(metadata["norm_groups"]) if "norm_groups" in metadata else None
+            more = {"alexnet": [], "resnet": [stride_in, groups]}.get(kind, [groups])
+            networks[f"{kind} with torch.nn.functional"] = globals()[f"plain_{kind}"](w, images, *more)
+            model = torchvision_model(kind, w, stride_in, groups)
             if model is not None:
                 networks[f"{kind} of torchvision {torchvision.__version__}"] = model(images)
     ours = kept["logits"].double()
