@@ -23,6 +23,8 @@ RESNET = {
     "stop": {"steps": 10},
 }
 CNN = {**RESNET, "model": {"kind": "cnn"}}
+GROUP_NORM = {**RESNET, "model": {"kind": "resnet", "depth": 8, "width": 16, "stem": "small", "normalization": "group", "norm_groups": 4}}
+NORMED_MLP = {**RESNET, "model": {"kind": "mlp", "widths": [48, 32], "dropout": 0.2, "normalization": "batch"}}
 CROPPED = {key: value for key, value in RESNET.items() if key != "data__pad"} | {
     "data__augmentation": "random_resized_crop", "data__resize": 36}
 
@@ -78,6 +80,38 @@ def test_one_rank_is_two_ranks_is_four_ranks_with_batch_norm(workshop, data_sets
     assert [s["accuracy"] for s in steps(one)][:3] == [s["accuracy"] for s in steps(four)][:3]
 
 
+def test_group_norm_does_not_depend_on_ranks_workers_or_passes(images):
+    """Each sample is normalised by itself, in evaluation too."""
+    def run(name, ranks, **batch):
+        return images.train(name, ranks=ranks, **{**GROUP_NORM, "batch": {"global": 16, **batch}, "stop": {"steps": 6}})
+    one = run("one", 1, worker=16)
+    for other in run("two", 2, worker=1), run("four", 4, worker=4), run("ones", 2, worker=8, micro=1):
+        assert_close(one, other, gradient=2e-4, loss=1e-2)
+        assert evaluations(one)[-1]["validation_loss"] == pytest.approx(evaluations(other)[-1]["validation_loss"], rel=1e-3)
+    assert not [name for name in arrays(checkpoints(one)[-1]) if "running" in name]
+
+
+def test_group_norm_trains_with_a_batch_of_one_and_goes_on_bit_for_bit(images):
+    alone = {**GROUP_NORM, "batch": {"global": 1, "worker": 1}, "learning_rate": {"base": 0.002}}
+    whole = images.train("whole", **{**alone, "stop": {"steps": 9}})
+    images.train("parts", **{**alone, "stop": {"steps": 5}})
+    assert_same_bits(whole, images.train("parts", resume=True, **{**alone, "stop": {"steps": 9}}))
+    assert len(steps(whole)) == 9 and all(numpy.isfinite(s["loss"]) for s in steps(whole))
+
+
+@pytest.mark.parametrize("keys, said", [
+    (["model.normalization=group", "model.norm_groups=5"], r"model.norm_groups is 5 but layer conv1 has 32 channels.*Values that do: .*4"),
+    (["model.kind=alexnet", "model.normalization=group"], "model.normalization may be set only with resnet or cnn or mlp"),
+    (["model.kind=resnet", "model.depth=9"], "model.depth is 9, expected 8, 20, 32, 44, 56 or 110"),
+    (["model.kind=resnet", "model.depth=8"], "expected small: .* Set model.stem=small"),
+    (["model.kind=mlp", "model.widths=[32]", "model.normalization=group"], "group norm bn1 would normalise a single value.*smaller"),
+    (["model.kind=mlp", "model.widths=[32]", "model.normalization=batch", "batch.worker=1"], "batch norm bn1 would normalise a single value"),
+], ids=["groups", "alexnet", "depth", "stem", "one channel", "one sample"])
+def test_norms_that_cannot_be_are_one_error(images, keys, said):
+    result = images.run("plan", images.experiment(**CNN), *keys, ranks=0)
+    assert result.code == 1 and re.search(said, result.err.replace("\n", " "), re.DOTALL), result
+
+
 @pytest.mark.thorough
 def test_ranks_that_share_a_worker_are_one_rank(images):
     """Two workers of 8 on 4 ranks, and three of 4 on 2 and 4 ranks. A run continues when workers become shared or whole."""
@@ -103,7 +137,7 @@ def test_plan_takes_more_ranks_than_workers(workshop):
     assert result.code == 1 and "2560 ranks neither divide the 160 virtual workers" in result.err, result
 
 
-@pytest.mark.parametrize("experiment", [RESNET, CNN], ids=["resnet", "cnn"])
+@pytest.mark.parametrize("experiment", [RESNET, CNN, NORMED_MLP], ids=["resnet", "cnn", "mlp with batch norm"])
 @pytest.mark.thorough
 def test_accumulation_does_not_change_the_result(images, experiment):
     whole, halves, pieces = (images.train(f"micro-{n}", batch={"global": 16, "worker": 4, "micro": n},
@@ -124,10 +158,11 @@ def test_loader_threads_do_not_change_a_bit(images):
                      images.train("many", data__loader_threads=4, data__reads=9, data__prefetch=3, **RESNET))
 
 
-@pytest.mark.parametrize("cut", [6, 9], ids=["at an epoch's end", "inside an epoch"])
+@pytest.mark.parametrize("experiment, cut", [(RESNET, 6), (RESNET, 9), (NORMED_MLP, 9), (GROUP_NORM, 9)],
+                         ids=["at an epoch's end", "inside an epoch", "mlp with batch norm", "group norm"])
 @pytest.mark.thorough
-def test_resuming_continues_bit_for_bit(images, cut):
-    common = {**RESNET, "stop": {"steps": 14}, "ranks": 2}
+def test_resuming_continues_bit_for_bit(images, experiment, cut):
+    common = {**experiment, "stop": {"steps": 14}, "ranks": 2}
     whole = images.train("whole", **common)
     assert steps(whole)[5]["epoch"] == 1
     images.train("parts", **{**common, "stop": {"steps": cut}})
