@@ -84,8 +84,9 @@ TESTS := $(if $(wildcard tests/unit/*.cpp),build/tests/unit_tests) $(if $(wildca
 SIMPLE_GOALS := help setup demo study study-record test test-rest test-all test-slurm faults inputs fuzz sanitize simulate gpu-kit dist clean format
 BUILDING := $(filter-out $(SIMPLE_GOALS),$(or $(MAKECMDGOALS),all))
 homes = $(foreach v,$(1),$(v)=$($(v)_HOME))
-# Writes a file again if its text has changed. What depends on it is then built again.
-write_if_changed = $(if $(COUNTING)$(call same,$(file < $(1)),$(2)),,$(shell mkdir -p $(dir $(1)))$(file > $(1),$(2)))
+# Writes a file again if its text has changed. What depends on it is then built again. make 4.3 sometimes reads a file with
+# its last newline, so blanks at the ends do not count.
+write_if_changed = $(if $(COUNTING)$(call same,$(strip $(file < $(1))),$(strip $(2))),,$(shell mkdir -p $(dir $(1)))$(file > $(1),$(2)))
 same = $(and $(findstring |$(1)|,|$(2)|),$(findstring |$(2)|,|$(1)|))
 ifneq ($(BUILDING),)
   $(call write_if_changed,build/inputs,$(CXX) | $(FLAGS) | $(call homes,$(HOST_HOMES)))
@@ -307,7 +308,7 @@ $(HEADER_CHECKS) $(SOURCE_CHECKS): build/alone/%.ok: % build/config.mk
 help:
 	@echo "make demo [NAMES=names.csv [COLUMN=header]]"
 	@echo "                              install, build, train on names, invent new ones, draw the loss"
-	@echo "make study [PICTURES=folder]  install, build, run the scaled-down studies of configs/studies/ (about 20 minutes), report;"
+	@echo "make study [PICTURES=folder]  install, build, run the scaled-down studies of configs/studies/ (about 70 minutes), report;"
 	@echo "                              again after Ctrl-C: goes on. PICTURES: class folders in place of handwritten digits"
 	@echo "make study-record REPORT=results/twins NAME=digits   keep that report in results/studies/NAME"
 	@echo "make test                     install, build, the tests that find every planted fault (test-unit, test-mpi, test-e2e, test-gpu: all of one kind)"

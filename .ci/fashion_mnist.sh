@@ -8,10 +8,16 @@ set -eu -o pipefail
 files="train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz t10k-images-idx3-ubyte.gz t10k-labels-idx1-ubyte.gz"
 mkdir -p "$1"
 
-# Links the files of a folder. Returns 1 if one of them cannot be read.
-link_from() {
+has_all() {
   local file
   for file in $files; do [ -r "$1/$file" ] || return 1; done
+}
+
+# link_from FROM TO: links the files. Returns 1 if one of them cannot be read.
+link_from() {
+  local file
+  has_all "$1" || return 1
+  [ "$1" -ef "$2" ] && return
   for file in $files; do ln -sf "$(realpath "$1/$file")" "$2/$file"; done
 }
 
@@ -20,6 +26,7 @@ if [ -n "${FASHION_MNIST:-}" ]; then
   echo "error: FASHION_MNIST=$FASHION_MNIST has not all of these files, or they cannot be read: $files" >&2
   exit 1
 fi
+has_all "$1" && exit 0
 inside=usr/share/datasets/fashion-mnist
 link_from "/$inside" "$1" && exit 0
 

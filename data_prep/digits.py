@@ -27,7 +27,7 @@ def main():
     except ValueError as error:
         sys.exit(f"digits.py: error: the digits are not numbers between commas: {error}")
     side, white = KNOWN.get(table.shape[0], (0, 0))
-    right = table.shape[1] == side * side + 1 and (table >= 0).all() and (table == table.astype(int)).all()
+    right = side > 0 and table.shape[1] == side * side + 1 and (table >= 0).all() and (table == table.astype(int)).all()
     if not right or table[:, :-1].max() > white or table[:, -1].max() > 9:
         sys.exit(
             f"digits.py: error: {table.shape[0]} lines of {table.shape[1]} numbers; expected 1797 of 64 grey values from 0 to "

@@ -83,7 +83,7 @@ RecordFaults check_record(const ShardHeader& header, const Columns& columns, std
   if (!columns.crc32c.empty() && content.crc32c != columns.crc32c[r]) faults.checksum = "has a wrong CRC-32C";
   const std::span<const std::int32_t, 3> stored(columns.shapes.data() + 3 * r, 3);
   if (header.image.raw) {
-    const JpegHeader pixels = {header.image.height, header.image.width, header.image.channels};
+    const std::array<std::int64_t, 3> pixels = {header.image.height, header.image.width, header.image.channels};
     faults.image = shape_fault(pixels, stored);
     return faults;
   }

@@ -27,8 +27,12 @@ def searches(runs):
     return list(found.values())
 
 
+def of(search):
+    return f", {search['within']} {search['value']}" if search.get("within") else ""
+
+
 def title_of(search):
-    return f"{TITLE}, {search['within']} {search['value']}" if search.get("within") else TITLE
+    return TITLE + of(search)
 
 
 def rung_rows(search, runs):
@@ -82,15 +86,19 @@ def trial_rows(search, runs):
 
 
 def figure(name, search, runs):
-    """Draws a line for each trial. Trials that reached the end of the last rung are in colour, the others in grey."""
+    """Draws a line for each trial. Trials that came to the last rung or reached the target are in colour,
+    the others in grey."""
     drawing, (axis,) = style.panels(height=3)
     samples, finalists = [rung.get("samples") for rung in search["rungs"]], 0
     for run in runs:
         points = [(x, loss) for x, loss in zip(samples, losses_of(run)) if loss is not None]
         if not points:
             continue
+        reached = run.record.get("end") == "target reached"
+        if reached and run.evaluations:  # it ended before the end of its rung
+            points[-1] = (run.evaluations[-1]["samples"], points[-1][1])
         x, y = zip(*points)
-        if len(points) == len(samples):
+        if len(points) == len(samples) or reached:
             axis.plot(x, y, label=run.name, zorder=3, **style.line(finalists))
             finalists += 1
         else:
@@ -112,7 +120,7 @@ def figure(name, search, runs):
     ]
     note = (
         f"All trials begin; at the end of each rung the best 1 in {factor:g} by validation loss go on, the others stop. "
-        "In colour: those that came to the last rung."
+        "In colour: those that came to the last rung or reached the target."
     )
     return Figure(name, title_of(search), drawing, rows, note)
 
@@ -126,7 +134,7 @@ def items(runs):
         end = f"_{number + 1}" if number else ""
         found += [
             figure(f"halving{end}", search, own),
-            Table(f"rungs{end}", "Rungs", rung_rows(search, own)),
-            Table(f"halving_trials{end}", "Trials of the search, the best first", trial_rows(search, own)),
+            Table(f"rungs{end}", f"Rungs{of(search)}", rung_rows(search, own)),
+            Table(f"halving_trials{end}", f"Trials of the search{of(search)}, the best first", trial_rows(search, own)),
         ]
     return found

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from . import cells as grouping
-from . import answers, branches, halving, measures, references, style, tables, verdict
+from . import answers, branches, goals, halving, measures, references, style, tables, verdict
 from . import figures_batch, figures_curves, figures_losses, figures_share, figures_speed, figures_target
 
 
@@ -117,6 +117,7 @@ def items_of_task(cells, runs, measure, target, rows):
     ]
     told = [
         *(answers.of_target(steps, lines, made, twenty) if is_drawn(steps) else []),
+        *(goals.of_goal(steps, cells, target) if is_drawn(steps) else []),
         *(answers.of_share(shares, figures_share.laws_of(cells, made)) if is_drawn(shares) else []),
         *(answers.of_rates(rates, found_rates) if is_drawn(rates) else []),
         *(answers.of_outcome(outcome, ends, measure) if is_drawn(outcome) and not all_stopped_at(target, cells) else []),

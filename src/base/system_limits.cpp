@@ -146,10 +146,9 @@ int no_memory_message(char* text, std::size_t size, const char* program, const c
                   most ? "address space (ulimit -v)" : "data (ulimit -d)",
                   static_cast<long long>(most.value_or(data.value_or(0)) >> 10),
                   static_cast<long long>(bytes_of_process() >> 10));
-  const int length = std::snprintf(
-      text, size, "%s: error%s%s%s: out of memory: the operating system gave no more (std::bad_alloc)%s\n  %s%s\n",
-      program, *who != '\0' ? " (" : "", who, *who != '\0' ? ")" : "", limit,
-      *limit != '\0' ? "raise that limit; " : "", advice);
+  const int length =
+      std::snprintf(text, size, "%s: error%s%s%s: %s%s\n  %s%s\n", program, *who != '\0' ? " (" : "", who,
+                    *who != '\0' ? ")" : "", out_of_memory, limit, *limit != '\0' ? "raise that limit; " : "", advice);
   return std::min(length, static_cast<int>(size) - 1);
 }
 

@@ -43,6 +43,9 @@ void expect_address_space(std::int64_t bytes, const std::string& what);
 // MPI has started.
 void explain_crashes_under_limit();
 
+// What a message says of std::bad_alloc.
+inline constexpr const char* out_of_memory = "out of memory: the operating system gave no more (std::bad_alloc)";
+
 // Writes the message for memory that the system refuses (std::bad_alloc) into `text`, without allocating memory, and
 // returns its length. `program` and `who` (the rank, or "") begin the message. `advice` says what needs less memory.
 int no_memory_message(char* text, std::size_t size, const char* program, const char* who, const char* advice);

@@ -76,7 +76,7 @@ int StudyJob::run() {
       progress_.show();
       shown = now_seconds();
     }
-    const bool waits = requested_signal() == 0 && search_ && !search_->is_over();
+    const bool waits = requested_signal() == 0 && search_ && !search_->is_over() && troubles_.empty();
     if (running_.empty() && !may_start && !waits) break;
   }
   progress_.end();

@@ -38,12 +38,16 @@ struct JpegWriter {
 
 }  // namespace
 
+std::string shape_fault(const std::array<std::int64_t, 3>& found, std::span<const std::int32_t, 3> stored) {
+  if (std::ranges::equal(found, stored)) return "";
+  return cat("is ", found[0], " x ", found[1], " x ", found[2], " (height x width x channels), but 'shapes' says ",
+             stored[0], " x ", stored[1], " x ", stored[2]);
+}
+
 std::string shape_fault(const JpegHeader& jpeg, std::span<const std::int32_t, 3> stored) {
   const bool grey_as_colour = jpeg.components == 1 && stored[2] == 3;
-  const std::int64_t channels = grey_as_colour ? 3 : jpeg.components;
-  if (jpeg.height == stored[0] && jpeg.width == stored[1] && channels == stored[2]) return "";
-  return cat("is ", jpeg.height, " x ", jpeg.width, " x ", channels, " (height x width x channels), but 'shapes' says ",
-             stored[0], " x ", stored[1], " x ", stored[2]);
+  const std::array<std::int64_t, 3> found = {jpeg.height, jpeg.width, grey_as_colour ? 3 : jpeg.components};
+  return shape_fault(found, stored);
 }
 
 JpegHeader read_jpeg_header(std::span<const std::uint8_t> bytes) {

@@ -2,6 +2,7 @@
 // image_transform.h, which decodes only the pixels that it needs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -20,6 +21,9 @@ struct JpegHeader {
   std::int64_t components = 0;  // in the file: 1 grey, 3 colour, 4 CMYK or YCCK
 };
 
+// Compares the shape [height, width, channels] of a picture with its entry in a data set's `shapes`. Returns what
+// differs, or "" if nothing does.
+std::string shape_fault(const std::array<std::int64_t, 3>& found, std::span<const std::int32_t, 3> stored);
 // Compares a JPEG with its entry [height, width, channels] of a data set's `shapes`. A grey file may have 1 or 3
 // channels there, because training decodes it to 3. Returns what differs, or "" if nothing does.
 std::string shape_fault(const JpegHeader& jpeg, std::span<const std::int32_t, 3> stored);

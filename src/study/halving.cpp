@@ -52,7 +52,7 @@ double samples_of(const std::vector<Rung>& rungs) {
 
 std::vector<std::string> promoted(std::vector<RungLoss> losses, std::int64_t count) {
   std::erase_if(losses, [](const RungLoss& l) { return !std::isfinite(l.loss); });
-  std::ranges::sort(losses, {}, [](const RungLoss& l) { return std::tie(l.loss, l.point); });
+  std::ranges::sort(losses, {}, [](const RungLoss& l) { return std::tuple(-l.reached, l.loss, l.point); });
   if (std::ssize(losses) > count) losses.resize(static_cast<std::size_t>(std::max<std::int64_t>(0, count)));
   std::vector<std::string> names;
   for (const RungLoss& l : losses) names.push_back(l.point);

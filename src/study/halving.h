@@ -35,10 +35,12 @@ double samples_of(const std::vector<Rung>& rungs);
 struct RungLoss {
   std::string point;
   double loss = 0;  // validation loss at the rung's end; not finite: diverged, failed or never evaluated
+  int reached = 0;  // number of its trials that have reached their target
 };
 
-// Returns the `count` points with the lowest losses, the lowest first. Points with equal losses are ordered by name. A
-// point whose loss is not finite is never promoted, so the result may have fewer points.
+// Returns the `count` best points, the best first. A point is better if more of its trials have reached the target, or
+// if as many have and its loss is lower. Points with equal losses are ordered by name. A point whose loss is not finite
+// is never promoted, so the result may have fewer points.
 std::vector<std::string> promoted(std::vector<RungLoss> losses, std::int64_t count);
 
 }  // namespace ringtrain

@@ -35,17 +35,18 @@ void check_trials(const Study& study, const Trials& trials) {
 
 std::vector<Rung> rungs_of(const Study& study, const Trials& trials, const TrialSearch& search) {
   const Trial& first = trials.list[search.places.front()];
+  const std::string where = study.limits.samples->place().prefix();
   for (const std::size_t place : search.places)
     if (const Trial& trial = trials.list[place]; trial.samples != first.samples)
       throw Error(
           cat(study.path, ": budget.samples is ", first.samples, " for trial ", first.name, " and ", trial.samples,
               " for trial ", trial.name, ", expected one number for trials that are compared"),
-          "budget: {within: batch.global} compares only trials of one batch, if the samples depend on the batch");
+          "budget: {within: KEY} compares only trials with the same value of the key that the samples depend on");
   HalvingBudget budget = *study.budget;
   budget.samples = first.samples;
   if (budget.first >= budget.samples)
-    throw Error(cat(study.path, ": budget.first is ", budget.first, " and budget.samples ", budget.samples,
-                    ", expected less in the first rung"));
+    throw Error(cat(where, "budget.first is ", budget.first, " and budget.samples ", budget.samples, " for trial ",
+                    first.name, ", expected less in the first rung"));
   const std::set<std::string> points(search.points.begin(), search.points.end());
   return halving_rungs(std::ssize(points), budget);
 }

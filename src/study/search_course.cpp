@@ -7,9 +7,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -49,6 +52,12 @@ std::int64_t SearchCourse::end_of(std::size_t rung) const {
   return rung + 1 == rungs_.size() ? 0 : rungs_[rung].samples;
 }
 
+// Returns the points that run in a rung. The rungs before it have been decided.
+std::set<std::string> SearchCourse::points_in(std::size_t rung) const {
+  const std::vector<std::string>& points = rung == 0 ? points_ : decided_[rung - 1].promoted;
+  return {points.begin(), points.end()};
+}
+
 // Reads the decision of the current rung, if there is one. The next rung then becomes the current one.
 bool SearchCourse::read_decision() {
   const std::size_t rung = decided_.size();
@@ -64,11 +73,15 @@ bool SearchCourse::read_decision() {
     for (const auto& [point, loss] : json.at("losses").items())
       decision.losses[point] = loss.is_number() ? loss.get<double>() : no_loss;
     decision.promoted = json.at("promoted").get<std::vector<std::string>>();
-    const std::int64_t points = rung == 0 ? rungs_[0].points : std::ssize(decided_.back().promoted);
-    if (samples != rungs_[rung].samples || std::ssize(decision.losses) != points)
-      throw Error(cat(path, ": ", decision.losses.size(), " points to ", samples,
-                      " samples were compared, but this study has ", points, " to ", rungs_[rung].samples),
-                  "the points and the budget of a search stay as they are: give the study another name");
+    const std::set<std::string> expected = points_in(rung);
+    std::set<std::string> compared;
+    for (const auto& [point, loss] : decision.losses) compared.insert(point);
+    if (samples != rungs_[rung].samples || compared != expected)
+      throw Error(
+          cat(path, ": ", compared.size(), " points to ", samples, " samples were compared, but this study has ",
+              expected.size(), compared.size() == expected.size() && compared != expected ? " others" : "", " to ",
+              rungs_[rung].samples),
+          "the points and the budget of a search stay as they are: give the study another name");
     decided_.push_back(std::move(decision));
   } catch (const SortedJson::exception& error) {
     throw Error(cat(path, ": cannot be read: ", error.what()), move_away);
@@ -112,14 +125,13 @@ void SearchCourse::update(const std::vector<TrialStanding>& standings) {
     }
     const std::size_t rung = decided_.size();
     std::map<std::string, std::vector<double>> losses;
-    std::map<std::string, bool> reached;  // of each point: whether all its trials have reached the target
+    std::map<std::string, int> reached;  // of each point: how many of its trials have reached the target
     for (std::size_t i = 0; i < points_.size(); ++i) {
       if (!belongs(i, rung)) continue;
       if (!is_done(i, standings[i])) return;
       const bool ended = standings[i].state == TrialStanding::State::ended;
       losses[points_[i]].push_back(ended ? no_loss : standings[i].loss);
-      bool& all = reached.emplace(points_[i], true).first->second;
-      all = all && standings[i].state == TrialStanding::State::reached;
+      reached[points_[i]] += standings[i].state == TrialStanding::State::reached ? 1 : 0;
     }
     if (rung + 1 == rungs_.size() || losses.empty()) {
       over_ = true;
@@ -127,8 +139,11 @@ void SearchCourse::update(const std::vector<TrialStanding>& standings) {
     }
     Decision decision{mean_losses(losses), {}};
     std::vector<RungLoss> list;
-    for (const auto& [point, loss] : decision.losses) list.push_back({point, loss});
-    const bool is_found = std::ranges::any_of(reached, [](const auto& point) { return point.second; });
+    bool is_found = false;
+    for (const auto& [point, loss] : decision.losses) {
+      list.push_back({point, loss, reached[point]});
+      is_found = is_found || std::cmp_equal(reached[point], losses[point].size());
+    }
     if (!is_found) decision.promoted = promoted(std::move(list), rungs_[rung + 1].points);
     write_decision(decision);
   }
@@ -149,14 +164,27 @@ bool SearchCourse::is_left_behind(std::size_t trial) const {
   return rung_of(trial) <= decided_.size();
 }
 
-std::vector<double> SearchCourse::losses_of(std::size_t trial) const {
-  std::vector<double> losses;
-  for (std::size_t rung = 0; rung < decided_.size() && belongs(trial, rung); ++rung)
-    losses.push_back(decided_[rung].losses.at(points_[trial]));
-  return losses;
+namespace {
+
+// Throws Error if the folder has decisions of a study with another budget.within.
+void check_decisions(const std::vector<TrialSearch>& searches, const std::string& folder) {
+  const std::string& name = searches.front().name;  // global-128
+  const std::string key = name.substr(0, name.find('-'));
+  const std::regex decision(R"(rung-\d+(?:_([^-]+)-.*)?\.json)");
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
+    const std::string file = entry.path().filename();
+    std::smatch parts;
+    if (std::regex_match(file, parts, decision) && parts[1].str() != key)
+      throw Error(cat(folder, "/", file, ": this study's searches were decided with another budget.within"),
+                  "budget.within stays as it is: give the study another name");
+  }
 }
 
+}  // namespace
+
 SearchCourses::SearchCourses(const std::vector<TrialSearch>& searches, const std::string& folder) {
+  check_decisions(searches, folder);
   std::size_t trials = 0;
   for (const TrialSearch& search : searches) trials += search.places.size();
   members_.resize(trials);

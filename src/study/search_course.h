@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,8 @@ namespace ringtrain {
 
 // The progress of a trial, read from its folder.
 struct TrialStanding {
-  enum class State {
-    going,
-    finished,
-    reached,
-    ended
-  } state = State::going;    // reached: its target; ended: failed or
-                             // diverged
+  // reached: it finished because it reached its target. ended: it failed or diverged.
+  enum class State { going, finished, reached, ended } state = State::going;
   std::int64_t samples = 0;  // samples at the last pause or the end; 0: neither
   double loss = 0;           // validation loss after these samples; not finite: not evaluated
 };
@@ -35,19 +31,17 @@ class SearchCourse {
   SearchCourse(const TrialSearch& search, std::string folder);
 
   // `standings` has the progress of all trials of the search, in their order. When all trials of the current rung have
-  // reached its end, update() promotes the best points. If all trials of a point have reached their target, no point
-  // continues, because the others need more samples for it. Several jobs may call update() at the same time. Throws
-  // Error.
+  // reached its end, update() promotes the best points. If all trials of a point have reached their target, the search
+  // ends with this rung. Several jobs may call update() at the same time. Throws Error.
   void update(const std::vector<TrialStanding>& standings);
 
   // Returns the task of a trial: the number of samples up to which it trains. 0 means up to the trial's end. Returns
   // nothing if the trial waits for others at the end of its rung, or if it was not promoted or has ended.
   std::optional<std::int64_t> task(std::size_t trial, const TrialStanding& standing) const;
 
-  bool is_over() const { return over_; }                   // whether nothing is left to do
-  std::size_t rung_of(std::size_t trial) const;            // the last rung of the trial, counted from 1
-  bool is_left_behind(std::size_t trial) const;            // whether a later rung has begun without this trial
-  std::vector<double> losses_of(std::size_t trial) const;  // losses of its point at the end of each decided rung
+  bool is_over() const { return over_; }         // whether nothing is left to do
+  std::size_t rung_of(std::size_t trial) const;  // the last rung of the trial, counted from 1
+  bool is_left_behind(std::size_t trial) const;  // whether a later rung has begun without this trial
 
  private:
   struct Decision {
@@ -55,6 +49,7 @@ class SearchCourse {
     std::vector<std::string> promoted;
   };
   std::string path_of(std::size_t rung) const;
+  std::set<std::string> points_in(std::size_t rung) const;
   bool read_decision();
   void write_decision(const Decision& decision) const;
   bool belongs(std::size_t trial, std::size_t rung) const;
@@ -71,6 +66,7 @@ class SearchCourse {
 // The courses of all searches of a study. A trial is given by its place among all trials of the study.
 class SearchCourses {
  public:
+  // Throws Error if the folder has the rungs of another search, or of another budget.within.
   SearchCourses(const std::vector<TrialSearch>& searches, const std::string& folder);
 
   void update(const std::vector<TrialStanding>& standings);

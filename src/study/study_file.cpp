@@ -129,11 +129,11 @@ Study StudyReader::read() {
   with("repeat", &StudyReader::read_repeat);
   with("limits", &StudyReader::read_limits);
   with("rules", &StudyReader::read_rules);
+  imply_rule();
   read_search(given);
   if (!study.draws.keys.empty() && study.draws.count == 0)
     throw Error(cat(study.draws.keys[0].place, study.draws.keys[0].key, " is drawn, but draws is not given"),
                 "draws: {count: 16, sequence: sobol}");
-  imply_rule();
   return study;
 }
 
@@ -429,7 +429,10 @@ Expression StudyReader::samples_of(const Entry& entry) const {
   if (!entry.node.IsScalar()) refuse(entry, "a number such as 3000000, or an expression such as 20 * batch.global");
   Expression samples = Expression::parse(entry.node.Scalar(), text_place(entry.node));
   check_names(samples);
-  if (samples.names().empty()) integer_of(entry, 1, 1e15);
+  if (samples.names().empty()) {
+    const double value = samples.evaluate({});
+    if (!(value >= 1 && value <= 1e15) || value != std::floor(value)) refuse(entry, "an integer from 1 to 1e15");
+  }
   return samples;
 }
 
@@ -469,8 +472,9 @@ void StudyReader::read_budget(const Entry& entry) {
 void StudyReader::read_within(const Entry& entry) {
   const std::string key = entry.node.IsScalar() ? entry.node.Scalar() : "";
   const Field* field = find_field(key);
-  if (field == nullptr || !is_number(*field) || !study_->sets(key))
-    refuse(entry, "a key of the experiment that is a number and that the study varies, such as batch.global");
+  if (field == nullptr) refuse(entry, "a key of the experiment, such as batch.global");
+  if (!is_number(*field)) refuse(entry, "a key whose value is a number, such as batch.global");
+  if (!study_->sets(key)) refuse(entry, "a key that the study varies or sets by a rule");
   study_->within = key;
 }
 

@@ -118,7 +118,9 @@ std::int64_t TrialKeys::limit_of_samples() {
   const TextPlace& place = samples.place();
   const BatchConfig& sizes = draft_.values().batch;
   if (!sizes.schedule.empty() || sizes.follow_noise > 0)
-    throw Error(cat(place.prefix(), "limits.samples where the batch changes on the way, expected limits.epochs"));
+    throw Error(cat(place.prefix(), study_.budget ? "budget" : "limits",
+                    ".samples where the batch changes on the way, expected ", study_.budget ? "search: all with " : "",
+                    "limits.epochs"));
   const double value = samples.evaluate([&](const Expression::Name& name) { return value_of(name, place); });
   if (!(value >= 1 && value <= 1e15))
     throw Error(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/diverged.h"
@@ -22,7 +23,10 @@ constexpr const char* end_words[] = {"finished", "paused", "stopped", "diverged"
 
 TrialReport report_of(const std::exception& error) {
   const bool diverged = dynamic_cast<const Diverged*>(&error) != nullptr;
-  return {diverged ? TrialReport::End::diverged : TrialReport::End::failed, error.what(), hint_of(error),
+  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  return {diverged ? TrialReport::End::diverged : TrialReport::End::failed, no_memory ? out_of_memory : error.what(),
+          no_memory ? "a smaller batch.micro, fewer trials at the same time (--ranks) or more memory for the job helps"
+                    : hint_of(error),
           thrown_at(error)};
 }
 

@@ -237,6 +237,22 @@ def test_a_small_resnet_learns_four_classes(images):
 
 
 @pytest.mark.thorough
+def test_verify_and_train_refuse_raw_pixels_with_another_number_of_channels(workshop, tmp_path):
+    with h5py.File(tmp_path / "grey.h5", "w") as file:
+        file["x"], file["y"] = numpy.zeros((40, 32, 32), numpy.uint8), numpy.arange(40) % 2
+    done = subprocess.run([CONVERTER, "import", tmp_path / "grey.h5", "--images", "x", "--labels", "y", "--out", tmp_path / "grey",
+                           "--validation", "0.5"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done
+    with h5py.File(min(tmp_path.glob("grey-train-*.h5")), "r+") as file:
+        file["shapes"][0] = (32, 32, 3)
+    verified = subprocess.run([CONVERTER, "verify", tmp_path / "grey"], capture_output=True, text=True, timeout=60)
+    assert verified.returncode == 1 and "is 32 x 32 x 1 (height x width x channels), but 'shapes' says 32 x 32 x 3" in (
+        verified.stdout + verified.stderr), verified
+    workshop.data = tmp_path / "grey"
+    result = workshop.train_badly("wrong-channels", **RESNET)
+    assert "record 0 has the shape [32, 32, 3] in 'shapes', expected [32, 32, 1]" in result.err, result
+
+
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_train_and_verify_find_the_same_wrong_shape(workshop, data_sets, split):
     folder = workshop.folder / "wrong"

@@ -1,7 +1,9 @@
 """Tests what results/report.py concludes: critical batches by two criteria, rules for the rate, and the sentences and
 verdicts with which a page begins."""
 
+import dataclasses
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
@@ -11,7 +13,7 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
-from reporting import answers, cells, compare, errors, figures_share, figures_target, fit, measures  # noqa: E402
+from reporting import answers, cells, compare, errors, figures_share, figures_target, fit, goals, measures  # noqa: E402
 from reporting import rate_rules, references, runs, twenty, verdict  # noqa: E402
 from test_report_verdicts import goyal_run  # noqa: E402
 
@@ -282,3 +284,55 @@ def test_a_published_row_of_the_same_recipe_has_a_verdict_and_all_others_one_sen
     assert goyal.endswith(f": {word}.")
     good = {c.reference for c in compared if c.verdict.word != "not comparable"}
     assert f"{count - len(good)} published rows differ in model, data or recipe: not comparable." == answer.more[-1]
+
+
+# ---- Goals of published studies ----------------------------------------------------------------------------------------
+
+
+def shallue_run(batch, accuracies, **more):
+    row = next(r for r in references.read() if r.metric == goals.METRIC and r.batch == 128)
+    config = {**references.recipe(row), "batch.global": batch, "learning_rate.base": 0.06, **more}
+    record = {"outcome": "finished", "starts": [{"ranks": 1, "train": {"samples": 55000}, "validation": {"samples": 5000}}]}
+    evaluations = [
+        {"step": s, "samples": s * batch, "validation_loss": 0.3, "validation_accuracy": a} for s, a in enumerate(accuracies, 1)
+    ]
+    return runs.Run(Path(f"b{batch}"), f"b{batch}", "", config, record, {"step": numpy.array([5.0])}, evaluations)
+
+
+@pytest.mark.parametrize(
+    "made, expected",
+    [
+        ([shallue_run, 64, [0.89, 0.9]], "as published"),
+        ([shallue_run, 64, [0.89, 0.8999]], "not reached at 64"),
+    ],
+    ids=["reached", "missed"],
+)
+def test_a_goal_is_compared_with_the_published_one_both_ways(made, expected):
+    make, batch, accuracies = made
+    own = cells.make_cells([shallue_run(128, [0.5, 0.91]), make(batch, accuracies)])
+    (answer,) = goals.of_goal(None, own, measures.Target("validation_accuracy", 0.9))
+    assert answer.verdict == expected
+    reached = 2 if expected == "as published" else 1
+    assert f"at 9 batches from 2 to 55,000. Here {reached} of 2 reach it: 64, 128" in answer.text
+
+
+def test_a_batch_that_has_not_ended_or_was_never_published_is_not_judged():
+    target = measures.Target("validation_accuracy", 0.9)
+    unfinished = shallue_run(64, [0.5])
+    unfinished.record["outcome"] = "not ended"
+    own = [shallue_run(128, [0.91]), shallue_run(1, [0.2])]
+    (answer,) = goals.of_goal(None, cells.make_cells([*own, unfinished]), target)
+    assert answer.verdict == "open: 64 has not ended" and "1 of 2 reach it: 64, 128" in answer.text
+    (answer,) = goals.of_goal(None, cells.make_cells(own), target)
+    assert answer.verdict == "as published"
+    remembered = [dataclasses.replace(row, evidence="memory") for row in references.read()]
+    assert not goals.of_goal(None, cells.make_cells(own), target, remembered)
+
+
+def test_another_task_or_goal_is_not_compared():
+    target = measures.Target("validation_accuracy", 0.9)
+    for other in ({"model.widths": (512,)}, {"data.share": 0.5}, {"optimizer.kind": "adam"}):
+        assert not goals.of_goal(None, cells.make_cells([shallue_run(128, [0.91], **other)]), target)
+    own = cells.make_cells([shallue_run(128, [0.91])])
+    assert not goals.of_goal(None, own, measures.Target("validation_accuracy", 0.91))
+    assert goals.of_goal(None, own, target)

