@@ -97,7 +97,7 @@ TEST_F(ImageDatasetTest, MakeDatasetChoosesTheKind) {
 TEST_F(ImageDatasetTest, MemoryIsTheTablesOfAllShards) {
   write(files_of_bytes(40), 2);
   const std::int64_t per_shard = 8;  // a flag that says whether the shard has been read, with padding
-  EXPECT_EQ(dataset_bytes(open().index()), 2 * (per_shard + 8) + 40 * 24);
+  EXPECT_EQ(dataset_bytes(open().index()), 2 * (per_shard + 8) + 40 * 36);
   write(raw_images(40), 2);
   EXPECT_EQ(dataset_bytes(open().index()), 2 * per_shard + 40 * 16);
 }

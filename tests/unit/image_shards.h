@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
 #include "base/crc32c.h"
 #include "base/random.h"
 #include "data/hdf5.h"
+#include "data/jpeg.h"
 #include "data/shard_header.h"
 
 namespace ringtrain {
@@ -64,6 +66,14 @@ inline void write_string_dataset(hid_t file, const char* name, const std::vector
   H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data());
 }
 
+// Returns a record's height, width and channels. Some tests have records that are no JPEG files.
+inline std::array<std::int64_t, 3> shape_of(const TestImages& images, const std::vector<std::uint8_t>& record) {
+  const bool is_jpeg = !images.raw && record.size() > 1 && record[0] == 0xff && record[1] == 0xd8;
+  if (!is_jpeg) return {images.height, images.width, images.channels};
+  const JpegHeader jpeg = read_jpeg_header(record);
+  return {jpeg.height, jpeg.width, jpeg.components};
+}
+
 // Writes the samples [first, last) as one file.
 inline void write_image_shard(const std::string& path, const TestImages& images, std::size_t first, std::size_t last,
                               std::int64_t shard, std::int64_t shards) {
@@ -81,8 +91,7 @@ inline void write_image_shard(const std::string& path, const TestImages& images,
     const auto sample = static_cast<std::int64_t>(i);
     ids.push_back(test_sample_id(sample));
     labels.push_back(images.labels.empty() ? static_cast<std::int32_t>(sample % images.classes) : images.labels[i]);
-    for (const std::int64_t side : {images.height, images.width, images.channels})
-      shapes.push_back(static_cast<std::int32_t>(side));
+    for (const std::int64_t side : shape_of(images, record)) shapes.push_back(static_cast<std::int32_t>(side));
     checksums.push_back(crc32c(record));
   }
   using Bytes = std::span<const std::uint8_t>;
