@@ -267,6 +267,8 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
     const std::string notes = all_notes(report), path = cat(options.out, "-notes.txt");
     if (!notes.empty()) write_text(files->add(path), notes);
     files->commit();
+    std::error_code ignored;  // a file of an earlier conversion would speak of pictures that are not there any more
+    if (notes.empty()) std::filesystem::remove(path, ignored);
     print_notes(report, path + " lists all of them", log);
   }
   ranks.barrier();

@@ -104,6 +104,22 @@ bool is_even(const std::map<std::size_t, std::size_t>& widths, std::size_t recor
   return std::ranges::any_of(widths, [&](const auto& each) { return each.first > 1 && 2 * each.second > records; });
 }
 
+// Throws Error if nearly all lines after the header are split evenly by a separator that the header lacks.
+void check_header_is_split(const LineReader& lines, const Sample& sample, const TableQuestion& question,
+                           const std::string& separators) {
+  for (const char separator : separators) {
+    const std::vector<Record> records = records_of(sample, {separator, question.quotes});
+    if (records.size() < 2 || records[1].fields.size() < 2) continue;
+    const std::size_t width = records[1].fields.size();
+    const auto even = std::count_if(records.begin() + 1, records.end(),
+                                    [&](const Record& record) { return record.fields.size() == width; });
+    if (10 * even >= 9 * (std::ssize(records) - 1))
+      throw Error(cat(lines.file_name(), ": the header has one field, but ", even, " of ", records.size() - 1,
+                      " lines after it have ", width, " fields separated by ", separator_name(separator)),
+                  "name all columns in the header, or use --separator none if each line is one value");
+  }
+}
+
 // Leaves out what `is_worse` says, unless nothing else is left.
 template <class Test>
 void prefer(std::vector<Fit>& fits, Test&& is_good) {
@@ -159,7 +175,12 @@ char guess_separator(LineReader& lines, const TableQuestion& question) {
     const std::optional<Fit> fit = fit_of(candidate, sample, question, others);
     if (fit && fit->width > 1) fits.push_back(*fit);
   }
-  if (fits.empty()) return question.tabs_first ? '\t' : ',';
+  if (fits.empty()) {
+    const char usual = question.tabs_first ? '\t' : ',';
+    std::erase(present, usual);
+    if (question.has_header) check_header_is_split(lines, sample, question, present);
+    return usual;
+  }
   if (question.tabs_first) prefer(fits, [](const Fit& fit) { return fit.separator == '\t'; });
   prefer(fits, [](const Fit& fit) { return fit.match > 0; });
   prefer(fits, [](const Fit& fit) { return fit.is_even; });

@@ -82,6 +82,20 @@ void warn_of_small_pictures(const RunPlan& plan, std::vector<std::string>& warni
                          " keep their size"));
 }
 
+// The default of data.resize, 256, is for a model of 224 pixels. It leaves a model of few pixels a few percent.
+void warn_of_small_part(const RunPlan& plan, std::vector<std::string>& warnings) {
+  const DataConfig& data = plan.experiment.data;
+  const bool crops_training = data.augmentation != "random_resized_crop";
+  if (!plan.train.is_image() || 2 * data.image_size >= data.resize || (!plan.has_validation && !crops_training)) return;
+  const double share = static_cast<double>(data.image_size) / static_cast<double>(data.resize);
+  warnings.push_back(cat(!plan.has_validation ? "training sees"
+                         : crops_training     ? "training and evaluation see"
+                                              : "evaluation sees",
+                         " only the central ", data.image_size, " x ", data.image_size,
+                         " of pictures whose short side becomes ", data.resize, ": ", with_digits(100 * share * share, 2),
+                         " % of a square picture; data.resize=", data.image_size, " shows them whole"));
+}
+
 void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
   const CheckpointConfig& checkpoint = plan.experiment.checkpoint;
   const double bytes = static_cast<double>(checkpoint_bytes(plan));
@@ -117,6 +131,7 @@ std::vector<std::string> plan_warnings(const RunPlan& plan) {
   warn_of_milestones(plan, warnings);
   warn_of_room(plan, warnings);
   warn_of_small_pictures(plan, warnings);
+  warn_of_small_part(plan, warnings);
   if (const std::string norm = small_norm(plan); !norm.empty()) warnings.push_back(norm);
   const std::vector<std::int64_t> validation =
       plan.has_validation ? images_per_class(plan.validation) : std::vector<std::int64_t>{};

@@ -120,6 +120,7 @@ def test_a_long_line_is_cut_between_symbols(tmp_path):
 
 @pytest.mark.parametrize("name, content, says", [
     ("a.csv", "name;x,name\nBella;1,Rex\nMax;2,Ben\n", "separated by ',' or ';'"),
+    ("a.csv", "name\nBella;3\nMax;4\n", "the header has one field, but 2 of 2 lines after it have 2 fields separated by ';'"),
     ("a.csv", 'name,x\n"Bella,1\nMax,2\n', "line 2: a quoted field never ends"),
     ("a.csv", 'id,name\n1,Rex\n2,"Big Mac\n5,O"Neil\n', "followed by 'Neil'"),
     ("a.csv", "name,price\nBella,3,50\nMax,2,00\n", "2 of 2 rows have more fields than the header"),

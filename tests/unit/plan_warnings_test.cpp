@@ -35,6 +35,16 @@ TEST_F(PlanWarnings, AreNoneForAnOrdinaryRun) {
   EXPECT_EQ(warnings({"learning_rate.scaling=linear", "learning_rate.base_batch=16"}), std::vector<std::string>());
 }
 
+TEST_F(PlanWarnings, AModelThatSeesASmallPartOfEachPicture) {
+  const auto told = warnings({"data.augmentation=none"});
+  ASSERT_EQ(told.size(), 1u);
+  expect_contains(told[0], "training sees only the central 16 x 16 of pictures whose short side becomes 256: 0.39 %");
+  expect_contains(told[0], "data.resize=16 shows them whole");
+  for (const char* resize : {"data.resize=0", "data.resize=16", "data.resize=32"})
+    EXPECT_EQ(warnings({"data.augmentation=none", resize}), std::vector<std::string>());
+  EXPECT_EQ(warnings({"data.augmentation=none", "data.resize=33"}).size(), 1u);
+}
+
 // Batch norm would need more samples here, and group norm more channels in a group.
 TEST_F(PlanWarnings, GroupNormOfFewValues) {
   const std::vector<std::string> mlp = {"model.kind=mlp", "model.normalization=group", "batch.worker=1"};
