@@ -230,7 +230,7 @@ def join_lines(root):
             continue
         for child in list(parent):
             style = child.get("style", "")
-            if child.tag == NAMESPACE + "path" and style and re.fullmatch(STRAIGHT, child.get("d")):
+            if child.tag == NAMESPACE + "path" and style and re.fullmatch(STRAIGHT, child.get("d", "")):
                 if style in first:
                     first[style].set("d", f"{first[style].get('d')} {child.get('d')}")
                     parent.remove(child)

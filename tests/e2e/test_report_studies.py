@@ -1,8 +1,10 @@
 """Tests how results/report.py shows branches, a search, and the information of a study about its trials."""
 
 import fcntl
+import io
 import json
 import math
+import re
 import shutil
 import sys
 
@@ -12,7 +14,7 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
-from reporting import branches, cells, runs, sections, speed, style, tables  # noqa: E402
+from reporting import branches, cells, runs, sections, small_svg, speed, style, tables  # noqa: E402
 
 
 def items(*folders):
@@ -109,6 +111,16 @@ def test_a_search_shows_its_rungs_and_who_went_on(tmp_path):
     assert [row["trial"] for row in found["halving_trials"].rows] == ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]
     assert found["halving_trials"].rows[2]["loss_at_rung_2"] == 1.7
     assert len(found["halving"].rows) == 12
+
+
+def test_a_figure_with_an_interval_without_points_is_made_smaller():
+    drawing, (axis,) = style.panels(height=2)
+    axis.vlines([3], [math.nan], [4])  # matplotlib writes a path without coordinates
+    axis.plot([1, 2], [3, 4])
+    text = io.StringIO()
+    drawing.savefig(text, format="svg")
+    assert any('d="' not in path for path in re.findall(r"<path[^>]*>", text.getvalue()))
+    assert "<path" in small_svg.smaller(text.getvalue())
 
 
 def test_each_search_of_a_study_has_its_own_rungs(tmp_path):
