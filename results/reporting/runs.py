@@ -251,8 +251,7 @@ def search_of(search, name):
     """Returns the search in which the trial was compared. A study with budget.within has several."""
     for part in search.get("searches", []):
         if name in part.get("names", []):
-            of = {"value": part.get("value"), "rungs": part.get("rungs", [])}
-            return {**{key: value for key, value in search.items() if key != "searches"}, **of}
+            return {**search, **part}
     return search
 
 

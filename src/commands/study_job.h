@@ -61,8 +61,8 @@ class StudyJob {
   const std::vector<std::string> command_line_;
   StudyRecord record_;
   std::optional<SearchCourses> search_;  // the courses of search: halving; nothing with search: all
-  std::vector<char> over_;              // by place in the queue: whether the trial is over, as far as this job knows
-  std::vector<std::string> troubles_;   // reasons why this job could not work on a trial
+  std::vector<char> over_;               // by place in the queue: whether the trial is over, as far as this job knows
+  std::vector<std::string> troubles_;    // reasons why this job could not work on a trial
   StudyProgress progress_;
   std::vector<Taken> running_;
 };

@@ -92,8 +92,9 @@ void warn_of_small_part(const RunPlan& plan, std::vector<std::string>& warnings)
                          : crops_training     ? "training and evaluation see"
                                               : "evaluation sees",
                          " only the central ", data.image_size, " x ", data.image_size,
-                         " of pictures whose short side becomes ", data.resize, ": ", with_digits(100 * share * share, 2),
-                         " % of a square picture; data.resize=", data.image_size, " shows them whole"));
+                         " of pictures whose short side becomes ", data.resize, ": ",
+                         with_digits(100 * share * share, 2), " % of a square picture; data.resize=", data.image_size,
+                         " shows them whole"));
 }
 
 void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {

@@ -31,7 +31,7 @@ struct Rule {
 struct Limits {
   std::vector<Setting> settings;      // values of stop.epochs, stop.seconds, stop.target_metric, stop.target_value
   std::optional<Expression> samples;  // the samples of a trial, which are rounded up to whole steps
-  bool ends_by_count() const;  // whether epochs or samples end a trial
+  bool ends_by_count() const;         // whether epochs or samples end a trial
 };
 
 enum class Search { all, halving };

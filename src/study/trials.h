@@ -18,8 +18,8 @@ struct Trial {
   std::vector<std::string> also;       // names of other choices that make the same trial
   std::vector<std::string> overrides;  // "key=value": varied keys, rules and limits
   std::int64_t ranks = 1;
-  std::int64_t samples = 0;            // by limits.samples, before it is rounded up to whole steps; 0: without it
-  Experiment experiment;  // checked; has these overrides and those of the command line
+  std::int64_t samples = 0;  // by limits.samples, before it is rounded up to whole steps; 0: without it
+  Experiment experiment;     // checked; has these overrides and those of the command line
 };
 
 struct Trials {

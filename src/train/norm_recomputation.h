@@ -3,7 +3,7 @@
 // Running averages lag behind the weights. The lag is larger if a run has few and large steps (Goyal et al. 2017).
 // Running averages also do not fit averaged weights, because they belong to other weights. Here the weights that are
 // evaluated run over N training samples, in the groups that training uses (batch.worker). The mean and the variance
-// over all N samples follow from the moments of the groups (Wu and Johnson 2021, "Rethinking 'Batch' in Norm",
+// over all N samples follow from the moments of the groups (Wu and Johnson 2021, "Rethinking 'Batch' in BatchNorm",
 // section 3):
 //
 //   mean = average of the groups' means        variance = average of their mean squares - mean^2

@@ -343,7 +343,7 @@ TEST(CudaKernelsNorm, WithoutAMaskEveryGradientPasses) {
   EXPECT_NEAR(partial[2], sum, 1e-5);
 }
 
-// The third and the fifth number of channels leave padding behind the last group, and the last one takes several rounds
+// The third and the fifth number of channels leave padding after the last group, and the last one takes several rounds
 // of a warp.
 TEST(CudaKernelsNorm, SumsOfChannelsThatAreTogetherAreJoined) {
   struct Together {
