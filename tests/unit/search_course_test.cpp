@@ -165,6 +165,16 @@ TEST_F(SearchCourseTest, ASearchEndsWhenAPointHasReachedItsTarget) {
   EXPECT_TRUE(search.is_left_behind(0));
 }
 
+// Three of nine points would go on.
+TEST_F(SearchCourseTest, NoOtherPointGoesOnAfterTheTarget) {
+  SearchCourse search = course();
+  for (std::size_t i = 0; i < 9; ++i) standings_[i] = {State::going, 712, loss(trials_.list[i])};
+  standings_[0] = {State::reached, 500, 1};
+  search.update(standings_);
+  EXPECT_TRUE(search.is_over());
+  for (std::size_t i = 0; i < 9; ++i) EXPECT_FALSE(search.task(i, standings_[i])) << i;
+}
+
 TEST_F(SearchCourseTest, ALaterRungMayHaveFewerPointsThanPlanned) {
   SearchCourse search = course();
   for (std::size_t i = 0; i < standings_.size(); ++i) standings_[i] = {State::ended, 64, 0};
