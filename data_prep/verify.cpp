@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <set>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/system_limits.h"
-#include "base/unicode.h"
 #include "base/utf8.h"
 #include "data/hdf5.h"
 #include "data/shard_files.h"

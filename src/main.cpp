@@ -12,7 +12,6 @@
 #include "backend/cpu/thread_team.h"
 #include "backend/cuda/device/planner.h"
 #include "base/error.h"
-#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/system_limits.h"

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/start_thread.h"
+#include "base/system_limits.h"
 #include "base/table.h"
 
 namespace ringtrain {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <exception>
 
-#include "base/cpu_quota.h"
-#include "base/start_thread.h"
+#include "base/machine_share.h"
+#include "base/system_limits.h"
 #include "cluster/launcher_check.h"
 #include "cluster/mpi_check.h"
 #include "cluster/slurm_job.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/cpu_quota.h"
+#include "base/machine_share.h"
 
 namespace ringtrain {
 

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "base/random.h"
 #include "data/shard_header.h"
 #include "data_prep/common/stop_cleanup.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/first_names.h"
+#include "base/table.h"
 #include "data_prep/images/array_origin.h"
 #include "data_prep/images/array_shape.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/shell_words.h"
+#include "base/user_text.h"
 #include "data_prep/common/parallel.h"
 
 namespace ringtrain {

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <mutex>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/random.h"
 #include "base/system_limits.h"
 #include "data/sampler.h"

@@ -10,9 +10,8 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/first_names.h"
-#include "base/shell_words.h"
-#include "base/unicode.h"
+#include "base/table.h"
+#include "base/user_text.h"
 #include "base/utf8.h"
 #include "data_prep/common/keyed_draw.h"
 #include "data_prep/common/pack.h"

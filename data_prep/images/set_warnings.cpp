@@ -6,8 +6,8 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "base/first_names.h"
-#include "base/shell_words.h"
+#include "base/table.h"
+#include "base/user_text.h"
 
 namespace ringtrain {
 

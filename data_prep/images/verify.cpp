@@ -7,12 +7,10 @@
 #include <span>
 #include <tuple>
 
-#include "base/cpu_quota.h"
-#include "base/crc32c.h"
 #include "base/error.h"
-#include "base/first_names.h"
+#include "base/hash.h"
+#include "base/machine_share.h"
 #include "base/table.h"
-#include "base/unicode.h"
 #include "base/utf8.h"
 #include "data/hdf5_storage.h"
 #include "data/image_dataset.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "data/shard_header.h"
 #include "data_prep/common/parallel.h"
 #include "data_prep/common/stop_cleanup.h"

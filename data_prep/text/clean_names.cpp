@@ -3,7 +3,6 @@
 #include <array>
 
 #include "base/error.h"
-#include "base/unicode.h"
 #include "base/utf8.h"
 #include "data_prep/tables/separator.h"
 #include "data_prep/text/encoding.h"

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/shell_words.h"
+#include "base/user_text.h"
 
 namespace ringtrain {
 namespace {

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <ostream>
 
-#include "base/cpu_quota.h"
 #include "base/error.h"
+#include "base/machine_share.h"
 #include "base/random.h"
 #include "base/utf8.h"
 #include "data/sampler.h"

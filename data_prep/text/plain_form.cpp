@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/unicode.h"
 #include "base/utf8.h"
 
 namespace ringtrain {

@@ -11,7 +11,6 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/unicode.h"
 #include "base/utf8.h"
 #include "data_prep/common/shard_writer.h"
 #include "data_prep/tables/name_source.h"

@@ -13,10 +13,9 @@
 #include <sstream>
 #include <string_view>
 
-#include "base/environment.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "base/start_thread.h"
+#include "base/system_limits.h"
 
 namespace ringtrain {
 namespace {

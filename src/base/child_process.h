@@ -3,6 +3,8 @@
 
 #include <sys/types.h>
 
+#include <charconv>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
@@ -40,5 +42,21 @@ bool can_start(const std::string& program);
 // Returns the path of this program: RINGTRAIN_EXECUTABLE, which the start script of a bundle and a test set, or the
 // running file.
 std::string own_executable();
+
+// Variables of the environment.
+
+// Returns the value of a variable. "": it is not set, or empty.
+inline std::string environment_text(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? text : "";
+}
+
+// Returns the number at the beginning of a variable. 0: it is not set, or does not begin with a number.
+inline int environment_number(const char* name) {
+  const std::string text = environment_text(name);
+  int value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
 
 }  // namespace ringtrain

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/start_thread.h"
+#include "base/system_limits.h"
 
 namespace ringtrain {
 namespace {

@@ -1,8 +1,11 @@
 // Aligned tables for the terminal, for the summary of a run before step 0 and the output of `ringtrain plan`.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
+
+#include "base/cat.h"
 
 namespace ringtrain {
 
@@ -34,5 +37,14 @@ std::string counted(long long count, const std::string& noun);
 std::string joined(const std::vector<std::string>& words);
 // Writes the value with `digits` significant digits: (0.123456, 3) becomes "0.123".
 std::string with_digits(double value, int digits = 6);
+
+// Lists of names in messages.
+
+// Returns "a, b and 5 more": at most `most` names, and how many others there are.
+inline std::string first_names(const std::vector<std::string>& names, std::size_t most = 10) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  return names.size() > most ? cat(text, " and ", names.size() - most, " more") : text;
+}
 
 }  // namespace ringtrain

@@ -10,9 +10,9 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/thread_team.h"
-#include "base/host_memory.h"
 #include "base/log.h"
-#include "base/start_thread.h"
+#include "base/machine_share.h"
+#include "base/system_limits.h"
 #include "bench/synthetic_step.h"
 #include "cluster/binding.h"
 #include "cluster/waiting.h"

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/host_memory.h"
 #include "base/log.h"
+#include "base/machine_share.h"
 #include "base/version.h"
 #include "bench/synthetic_step.h"
 #include "run/memory_plan.h"

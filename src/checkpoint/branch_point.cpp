@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/fnv.h"
+#include "base/hash.h"
 #include "checkpoint/kept.h"
 #include "checkpoint/resume_rules.h"
 #include "checkpoint/snapshot.h"

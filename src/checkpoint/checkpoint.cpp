@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "data/hdf5.h"
 
 namespace ringtrain {

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/first_names.h"
 #include "base/json_input.h"
 #include "base/log.h"
+#include "base/table.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
 

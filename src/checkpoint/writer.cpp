@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/diverged.h"
+#include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"

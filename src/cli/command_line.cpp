@@ -6,8 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/nearest_word.h"
-#include "base/path_text.h"
+#include "base/user_text.h"
 #include "cli/text.h"
 
 namespace ringtrain {

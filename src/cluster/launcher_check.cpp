@@ -10,7 +10,6 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/exit_codes.h"
 #include "cluster/slurm_job.h"
 
 namespace ringtrain {

@@ -13,9 +13,8 @@
 #include <exception>
 #include <thread>
 
-#include "base/cpu_quota.h"
 #include "base/error.h"
-#include "base/start_thread.h"
+#include "base/machine_share.h"
 #include "base/system_limits.h"
 #include "cluster/binding.h"
 #include "cluster/launcher_check.h"

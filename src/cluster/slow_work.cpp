@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "base/start_thread.h"
+#include "base/system_limits.h"
 
 namespace ringtrain {
 

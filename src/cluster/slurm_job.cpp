@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/environment.h"
+#include "base/child_process.h"
 #include "base/error.h"
 
 namespace ringtrain {

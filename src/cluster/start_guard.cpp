@@ -15,8 +15,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/exit_codes.h"
-#include "base/start_thread.h"
+#include "base/system_limits.h"
 #include "cluster/session.h"
 #include "cluster/slurm_job.h"
 

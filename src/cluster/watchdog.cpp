@@ -20,8 +20,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/exit_codes.h"
-#include "base/start_thread.h"
+#include "base/system_limits.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
 #include "cluster/start_guard.h"

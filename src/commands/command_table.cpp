@@ -4,8 +4,8 @@
 #include <charconv>
 #include <memory>
 
-#include "base/cpu_quota.h"
 #include "base/error.h"
+#include "base/machine_share.h"
 #include "cluster/binding.h"
 #include "cluster/slurm_job.h"
 #include "commands/commands.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/exit_codes.h"
+#include "base/error.h"
 #include "checkpoint/source.h"
 #include "cluster/session.h"
 #include "config/reader.h"

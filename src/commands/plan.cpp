@@ -7,8 +7,8 @@
 
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
-#include "base/host_memory.h"
 #include "base/log.h"
+#include "base/machine_share.h"
 #include "base/table.h"
 #include "bench/preflight.h"
 #include "checkpoint/branch_point.h"

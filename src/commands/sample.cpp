@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "base/unicode.h"
 #include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resume_rules.h"

@@ -10,12 +10,12 @@
 #include <fstream>
 
 #include "base/clock.h"
-#include "base/exit_codes.h"
+#include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/shell_words.h"
 #include "base/signals.h"
 #include "base/system_limits.h"
+#include "base/user_text.h"
 #include "commands/commands.h"
 #include "run/run_end.h"
 

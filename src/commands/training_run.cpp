@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/diverged.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"

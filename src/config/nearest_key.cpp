@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/nearest_word.h"
+#include "base/user_text.h"
 #include "config/schema.h"
 
 namespace ringtrain {

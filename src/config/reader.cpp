@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "base/path_text.h"
+#include "base/user_text.h"
 #include "base/utf8.h"
 #include "config/contradictions.h"
 #include "config/draft.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/shared_memory.h"
 #include "data/hdf5.h"
 #include "data/memory_places.h"

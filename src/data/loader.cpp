@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/pages.h"
-#include "base/start_thread.h"
+#include "base/system_limits.h"
 #include "data/batch_source.h"
 #include "data/row_plan.h"
 #include "data/share.h"

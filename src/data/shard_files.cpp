@@ -12,8 +12,8 @@
 #include <optional>
 #include <thread>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash.h"
 
 namespace ringtrain {
 namespace {

@@ -2,8 +2,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/shared_memory.h"
 #include "data/dataset.h"
 #include "data/hdf5.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/fnv.h"
+#include "base/hash.h"
 #include "base/random.h"
 
 namespace ringtrain {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/fnv.h"
+#include "base/hash.h"
 #include "base/json_input.h"
 #include "base/log.h"
 #include "run/folder.h"

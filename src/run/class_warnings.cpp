@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/first_names.h"
 #include "base/table.h"
 #include "data/hdf5.h"
 

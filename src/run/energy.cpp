@@ -6,8 +6,8 @@
 #include <fstream>
 #include <optional>
 
-#include "base/control_groups.h"
-#include "base/start_thread.h"
+#include "base/machine_share.h"
+#include "base/system_limits.h"
 
 namespace ringtrain {
 namespace {

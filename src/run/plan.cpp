@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/fnv.h"
+#include "base/hash.h"
 #include "base/table.h"
 #include "cluster/nccl_communicator.h"
 #include "config/branch.h"

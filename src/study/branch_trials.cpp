@@ -7,8 +7,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/nearest_word.h"
-#include "base/path_text.h"
+#include "base/user_text.h"
 #include "base/utf8.h"
 #include "checkpoint/kept.h"
 #include "config/run_point.h"

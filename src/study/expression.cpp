@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/nearest_word.h"
+#include "base/user_text.h"
 #include "base/utf8.h"
 
 namespace ringtrain {

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <sstream>
 
-#include "base/cpu_quota.h"
 #include "base/error.h"
+#include "base/machine_share.h"
 #include "cluster/binding.h"
 
 namespace ringtrain {

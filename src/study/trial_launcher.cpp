@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "backend/cuda/device/device.h"
-#include "base/environment.h"
+#include "base/child_process.h"
 #include "base/error.h"
 #include "cluster/binding.h"
 #include "cluster/launcher_check.h"

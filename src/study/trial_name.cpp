@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/error.h"
-#include "base/fnv.h"
+#include "base/hash.h"
 #include "config/schema.h"
 
 namespace ringtrain {

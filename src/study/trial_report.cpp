@@ -6,7 +6,6 @@
 #include <new>
 #include <nlohmann/json.hpp>
 
-#include "base/diverged.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json_input.h"

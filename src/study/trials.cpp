@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/fnv.h"
+#include "base/hash.h"
 #include "config/reader.h"
 #include "config/schema.h"
 #include "study/trial_keys.h"

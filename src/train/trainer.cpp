@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/diverged.h"
+#include "base/error.h"
 #include "base/pages.h"
 #include "base/random.h"
 #include "optim/batch_rules.h"

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "data/image_transform.h"
 #include "data/jpeg.h"
 #include "data/resize.h"

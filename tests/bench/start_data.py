@@ -9,7 +9,7 @@ import sys
 import h5py
 import numpy
 
-# CRC-32C (Castagnoli) of one byte 0, as base/crc32c.h computes it.
+# CRC-32C (Castagnoli) of one byte 0, as base/hash.h computes it.
 CRC_OF_ZERO = 0x527D5351
 
 folder = sys.argv[1]

@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "base/crc32c.h"
+#include "base/hash.h"
 
 namespace ringtrain::fuzz {
 namespace {

@@ -1,11 +1,10 @@
 // Tests the quotas of CPU time of control groups, on files like the kernel's.
-#include "base/cpu_quota.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <limits>
 
+#include "base/machine_share.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "backend/cuda/device/plan_store.h"
-#include "base/fnv.h"
+#include "base/hash.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/with_folder.h"
 

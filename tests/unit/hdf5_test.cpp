@@ -12,9 +12,9 @@
 #include <functional>
 #include <thread>
 
-#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {

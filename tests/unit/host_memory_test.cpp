@@ -1,10 +1,9 @@
 // Tests the reading of the machine's memory and of the limits of control groups, on files like the kernel's.
-#include "base/host_memory.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 
+#include "base/machine_share.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/crc32c.h"
+#include "base/hash.h"
 #include "base/random.h"
 #include "data/hdf5.h"
 #include "data/jpeg.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include "base/crc32c.h"
+#include "base/hash.h"
 #include "data/jpeg.h"
 #include "image_files.h"
 #include "with_folder.h"

@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "base/crc32c.h"
+#include "base/hash.h"
 #include "data_prep/images/array_import.h"
 #include "data_prep/images/png.h"
 #include "tests/unit/hdf5_edit.h"

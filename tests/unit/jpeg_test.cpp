@@ -1,9 +1,9 @@
 #include "data/jpeg.h"
 
-#include "base/crc32c.h"
+#include "base/hash.h"
+#include "before_guard_page.h"
 #include "data/jpeg_reader.h"
 #include "data/resize.h"
-#include "before_guard_page.h"
 #include "image_files.h"
 #include "with_folder.h"
 

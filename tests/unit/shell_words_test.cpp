@@ -1,11 +1,11 @@
-#include "base/shell_words.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstdio>
 #include <string>
 #include <vector>
+
+#include "base/user_text.h"
 
 namespace ringtrain {
 namespace {

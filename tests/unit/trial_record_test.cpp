@@ -14,7 +14,6 @@
 #include <set>
 
 #include "base/child_process.h"
-#include "base/diverged.h"
 #include "base/error.h"
 #include "base/system_limits.h"
 #include "cluster/binding.h"

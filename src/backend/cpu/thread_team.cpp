@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/start_thread.h"
+#include "base/system_limits.h"
 #include "base/utf8.h"
 
 namespace ringtrain::cpu {

@@ -1,8 +1,8 @@
 // Reads data sets of text: header, blocks and their checksums.
 #include <algorithm>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "data/dataset.h"
 #include "data_prep/verify.h"
 #include "tests/fuzz/damaged_hdf5.h"

@@ -4,7 +4,7 @@
 #include "backend/cuda/dnn/packed_plans.h"
 #include "backend/cuda/program/fusion.h"
 #include "base/error.h"
-#include "base/fnv.h"
+#include "base/hash.h"
 #include "run/choices.h"
 #include "tests/fuzz/target.h"
 

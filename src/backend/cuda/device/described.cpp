@@ -15,11 +15,11 @@
 
 #include "backend/cuda/device/plan_process.h"
 #include "backend/cuda/hopper/plans.h"
-#include "base/cpu_quota.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json_input.h"
-#include "base/start_thread.h"
+#include "base/machine_share.h"
+#include "base/system_limits.h"
 #include "base/utf8.h"
 
 namespace ringtrain::cuda {

@@ -19,8 +19,8 @@
 #include "base/child_process.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/fnv.h"
-#include "base/start_thread.h"
+#include "base/hash.h"
+#include "base/system_limits.h"
 
 namespace ringtrain::cuda {
 

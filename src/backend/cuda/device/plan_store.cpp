@@ -13,11 +13,11 @@
 
 #include "backend/cuda/device/random_memory.h"
 #include "base/clock.h"
-#include "base/cpu_quota.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/start_thread.h"
+#include "base/machine_share.h"
+#include "base/system_limits.h"
 
 namespace ringtrain::cuda {
 namespace {

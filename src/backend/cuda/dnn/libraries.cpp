@@ -14,10 +14,10 @@
 #include <mutex>
 
 #include "backend/cuda/device/cuda_library.h"
-#include "base/environment.h"
+#include "base/child_process.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/start_thread.h"
+#include "base/system_limits.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;

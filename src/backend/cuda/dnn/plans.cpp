@@ -9,7 +9,7 @@
 #include "backend/cuda/device/runtime/entries.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
-#include "base/fnv.h"
+#include "base/hash.h"
 
 namespace ringtrain::cuda {
 

@@ -12,7 +12,7 @@
 #include "backend/cuda/program/proof.h"
 #include "backend/cuda/program/rates.h"
 #include "base/error.h"
-#include "base/fnv.h"
+#include "base/hash.h"
 
 namespace ringtrain::cuda {
 
