@@ -67,7 +67,7 @@ KERNELS := src/backend/cpu/kernels.cpp $(wildcard src/backend/cpu/*_kernels.cpp)
 # These sources include CUDA's headers. They are bin/libringtrain-cuda.so, which the program opens when it needs a GPU.
 CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/device/planner% backend/cuda/dnn/plans% cluster/nccl_library%)
 # Of these folders, bin/ringtrain-data needs these files only.
-SHARED_SOURCES := src/config/batch_course.cpp src/cluster/slurm_job.cpp src/cluster/launcher_check.cpp
+SHARED_SOURCES := src/config/batch_course.cpp src/cluster/launcher.cpp
 # These files have flags of their own, are compiled again for each commit, or belong to several programs.
 ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/backend/cuda/device/cuda_library.cpp src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp \
   tests/emulation/% tests/fuzz/% tests/bench/% tests/unit/image_reference.cpp tests/unit/cuda_kernels_% tests/unit/cuda_occupancy_test.cpp

@@ -8,9 +8,8 @@
 
 #include "base/machine_share.h"
 #include "base/system_limits.h"
-#include "cluster/launcher_check.h"
+#include "cluster/launcher.h"
 #include "cluster/mpi_check.h"
-#include "cluster/slurm_job.h"
 #include "data_prep/common/stop_cleanup.h"
 
 namespace ringtrain {

@@ -4,7 +4,7 @@
 // mpi_communicator.cpp (host memory), nccl_communicator.h (GPUs) and staged_communicator.h (GPUs through host memory).
 // Links and mailboxes carry single messages between ranks. The watchdog (watchdog.h) ends a job that hangs. Begin with
 // this file, then read sum_schedule.h, which describes the steps of a sum. mpi_lanes.h carries them out, by messages
-// or, within a node, through node_exchange.h.
+// or, within a node, through node_memory.h.
 #pragma once
 
 #include <cstddef>

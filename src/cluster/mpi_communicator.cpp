@@ -6,11 +6,9 @@
 
 #include "base/error.h"
 #include "cluster/communicator.h"
-#include "cluster/mpi_counter_sums.h"
 #include "cluster/mpi_lanes.h"
-#include "cluster/mpi_library_sums.h"
-#include "cluster/mpi_root_sums.h"
-#include "cluster/node_exchange.h"
+#include "cluster/mpi_sums.h"
+#include "cluster/node_memory.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/sent_bytes.h"
 #include "cluster/span_ranks.h"

@@ -1,13 +1,13 @@
 // Carries out the schedules of sums (sum_schedule.h), several at a time. If ranks of a node can read each other's
-// values in place, they do (node_exchange.h). All other values travel by MPI messages.
+// values in place, they do (node_memory.h). All other values travel by MPI messages.
 #pragma once
 
 #include <cstddef>
 #include <deque>
 #include <vector>
 
-#include "cluster/mpi_counter_sums.h"
-#include "cluster/node_exchange.h"
+#include "cluster/mpi_sums.h"
+#include "cluster/node_memory.h"
 #include "cluster/sum_schedule.h"
 
 namespace ringtrain {

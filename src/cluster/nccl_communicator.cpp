@@ -14,7 +14,7 @@
 #include "cluster/nccl_pieces.h"
 #include "cluster/queued_communicator.h"
 #include "cluster/sent_bytes.h"
-#include "cluster/staged_group_ranks.h"
+#include "cluster/staged_communicator.h"
 
 namespace ringtrain {
 namespace {

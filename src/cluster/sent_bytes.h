@@ -8,7 +8,7 @@ namespace ringtrain {
 
 struct SentBytes {
   std::int64_t by_message = 0;      // by MPI or NCCL, within a node and between nodes
-  std::int64_t through_memory = 0;  // ranks of the same node read them in this rank's memory (node_exchange.h)
+  std::int64_t through_memory = 0;  // ranks of the same node read them in this rank's memory (node_memory.h)
 
   SentBytes& operator+=(const SentBytes& other) {
     by_message += other.by_message;

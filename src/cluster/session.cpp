@@ -17,11 +17,10 @@
 #include "base/machine_share.h"
 #include "base/system_limits.h"
 #include "cluster/binding.h"
-#include "cluster/launcher_check.h"
+#include "cluster/launcher.h"
 #include "cluster/mpi_check.h"
-#include "cluster/slurm_job.h"
-#include "cluster/start_guard.h"
 #include "cluster/waiting.h"
+#include "cluster/watchdog.h"
 
 namespace ringtrain {
 namespace {

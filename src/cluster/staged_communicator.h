@@ -8,9 +8,11 @@
 //   up                                                 to device |f
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "backend/cuda/device/device.h"
+#include "backend/device_group_ranks.h"
 #include "cluster/communicator.h"
 
 namespace ringtrain {
@@ -18,5 +20,12 @@ namespace ringtrain {
 // `device` and `host` must outlive the communicator. Its sums make progress only inside done(), finish() and poll(),
 // because the host takes part in them.
 std::unique_ptr<DeviceCommunicator> make_staged_communicator(cuda::Device& device, Communicator& host);
+
+// Ranks that share batch norm's groups and exchange their numbers through host memory.
+
+// In each exchange the host waits for the device, then the device for the host. The host calls `poll` while it waits.
+// `device` must outlive the result.
+std::unique_ptr<DeviceGroupRanks> make_staged_group_ranks(cuda::Device& device, std::unique_ptr<GroupRanks> host,
+                                                          std::function<void()> poll);
 
 }  // namespace ringtrain

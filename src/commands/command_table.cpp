@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/machine_share.h"
 #include "cluster/binding.h"
-#include "cluster/slurm_job.h"
+#include "cluster/launcher.h"
 #include "commands/commands.h"
 
 namespace ringtrain {

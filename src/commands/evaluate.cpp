@@ -15,7 +15,7 @@
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
 #include "checkpoint/weights_file.h"
-#include "cluster/start_guard.h"
+#include "cluster/watchdog.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "data/shard_header.h"

@@ -14,7 +14,7 @@
 #include "base/table.h"
 #include "base/version.h"
 #include "checkpoint/kept.h"
-#include "cluster/slurm_job.h"
+#include "cluster/launcher.h"
 #include "commands/planned_trials.h"
 #include "commands/study_job.h"
 #include "config/branch.h"

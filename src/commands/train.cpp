@@ -1,7 +1,7 @@
 // `ringtrain train` does one run on all ranks of the job.
 #include <optional>
 
-#include "cluster/start_guard.h"
+#include "cluster/watchdog.h"
 #include "commands/commands.h"
 #include "commands/run_training.h"
 #include "run/folder.h"

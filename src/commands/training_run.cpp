@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "checkpoint/kept.h"
-#include "cluster/slurm_job.h"
+#include "cluster/launcher.h"
 #include "commands/commands.h"
 #include "run/adascale_plan.h"
 #include "run/points.h"

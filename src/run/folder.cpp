@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "cluster/slurm_job.h"
+#include "cluster/launcher.h"
 
 namespace ringtrain {
 namespace {

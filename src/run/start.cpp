@@ -2,8 +2,8 @@
 
 #include "base/log.h"
 #include "cluster/binding.h"
+#include "cluster/launcher.h"
 #include "cluster/node_memory.h"
-#include "cluster/slurm_job.h"
 #include "config/reader.h"
 
 namespace ringtrain {

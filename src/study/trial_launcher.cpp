@@ -11,8 +11,7 @@
 #include "base/child_process.h"
 #include "base/error.h"
 #include "cluster/binding.h"
-#include "cluster/launcher_check.h"
-#include "cluster/slurm_job.h"
+#include "cluster/launcher.h"
 
 namespace ringtrain {
 namespace {

@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "cluster/communicator.h"
 #include "cluster/gradient_reducer.h"
-#include "cluster/launcher_check.h"
+#include "cluster/launcher.h"
 #include "cluster/session.h"
 
 using namespace ringtrain;

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "cluster/device_choice.h"
+#include "cluster/binding.h"
 #include "tests/emulation/faulty_device.h"
 #include "tests/emulation/kernel_regions.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "cluster/device_choice.h"
+#include "cluster/binding.h"
 #include "cluster/nccl_links.h"
 #include "cluster/staged_links.h"
 #include "parallel/stage_passes.h"

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "cluster/device_choice.h"
+#include "cluster/binding.h"
 #include "cluster/gradient_reducer.h"
 #include "cluster/nccl_communicator.h"
 #include "cluster/staged_communicator.h"

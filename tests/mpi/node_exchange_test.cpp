@@ -1,7 +1,5 @@
 // Tests sums whose values the ranks of a node read in place: no messages travel, a rank keeps its values until the
 // others have read them, and ranks that cannot share memory sum by messages.
-#include "cluster/node_exchange.h"
-
 #include <gtest/gtest.h>
 #include <mpi.h>
 #include <sys/resource.h>
@@ -13,6 +11,7 @@
 
 #include "cluster/communicator.h"
 #include "cluster/mpi_lanes.h"
+#include "cluster/node_memory.h"
 #include "cluster/waiting.h"
 #include "mpi_tests.h"
 #include "summed_vector.h"

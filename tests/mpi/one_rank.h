@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "cluster/on_rank_0.h"
+#include "cluster/mpi_check.h"
 #include "training_rank.h"
 
 namespace ringtrain {

@@ -2,12 +2,11 @@
 // sleeps. The ranks are threads of one process, so their offers are ordinary memory.
 //
 // SMPI gives every rank its own copy of static variables. A simulated rank has one exchange.
-#include "cluster/node_exchange.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
+#include "cluster/node_memory.h"
 #include "memory.h"
 #include "waits.h"
 

@@ -31,9 +31,8 @@ MEASURED = HERE / "resnet50_step.json"
 SOURCES = [
     *(f"tests/simulate/{name}.cpp" for name in ("simulate", "memory", "node_exchange", "waits")),
     *(f"src/cluster/{name}.cpp" for name in (
-        "binding", "communicator", "device_choice", "gradient_reducer", "launcher_check", "mpi_communicator",
-        "mpi_counter_sums", "mpi_lanes", "mpi_library_sums", "mpi_root_sums", "rank_group", "session", "slurm_job",
-        "span_ranks", "start_guard", "sum_choice", "sum_schedule")),
+        "binding", "communicator", "gradient_reducer", "launcher", "mpi_communicator", "mpi_lanes", "mpi_sums",
+        "rank_group", "session", "span_ranks", "sum_choice", "sum_schedule", "watchdog")),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "src" / "base").glob("*.cpp"))),
 ]
 # SimGrid uses the given latency and bandwidth without TCP's correction factors. Tests of requests and readings of the

@@ -1,10 +1,9 @@
-#include "cluster/device_choice.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include "base/error.h"
+#include "cluster/binding.h"
 #include "tests/unit/with_environment.h"
 
 namespace ringtrain {

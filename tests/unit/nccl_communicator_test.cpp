@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/small_floats.h"
 #include "cluster/gradient_reducer.h"
-#include "cluster/nccl_abort.h"
+#include "cluster/nccl_connection.h"
 #include "tests/emulation/fake_nccl.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/scripted_host.h"

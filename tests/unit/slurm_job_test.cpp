@@ -1,7 +1,6 @@
-#include "cluster/slurm_job.h"
-
 #include <gtest/gtest.h>
 
+#include "cluster/launcher.h"
 #include "tests/unit/with_environment.h"
 
 namespace ringtrain {

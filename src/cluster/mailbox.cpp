@@ -1,8 +1,9 @@
+#include "cluster/mailbox.h"
+
 #include <algorithm>
 #include <exception>
 #include <vector>
 
-#include "cluster/mailbox.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/sent_bytes.h"
 #include "cluster/waiting.h"

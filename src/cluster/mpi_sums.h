@@ -1,0 +1,109 @@
+// Sums by MPI that need no ring: of a few numbers, by the MPI library, and with the result on one rank.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cluster/mpi_check.h"
+#include "cluster/rank_group_mpi.h"
+
+namespace ringtrain {
+
+using PartsLeft = std::shared_ptr<std::size_t>;  // number of parts of a collective that are still under way
+
+// Sums a few numbers over the ranks. The latency of the messages decides how long such a sum takes, so it uses few
+// rounds.
+//
+// Recursive doubling (Rabenseifner 2004, section 2). In round k = 1, 2, ... the partners rank and rank ^ 2^(k - 1)
+// exchange their values and add them. p ranks have log2(p) such rounds, rounded down. Both partners get the same bits
+// because a + b = b + a. Ranks beyond the largest power of two give their values to a partner in round 0, and get the
+// result in one more round at the end. All ranks start the same sums in the same order. One sum is under way at a time.
+class MpiCounterSums {
+ public:
+  // `comm` must outlive this object, and must have no other messages with this tag.
+  MpiCounterSums(MPI_Comm comm, int tag) : comm_(comm), tag_(tag) {}
+  void start(std::span<double> values, const PartsLeft& left);  // adds 1 to *left; progress() subtracts it again
+  void progress();
+
+ private:
+  struct Sum {
+    std::span<double> values;
+    PartsLeft left;
+    std::vector<double> incoming = {};
+    int round = -1;
+    bool add_incoming = false;
+  };
+  bool post_round(Sum& sum);
+
+  MPI_Comm comm_;
+  int tag_;
+  std::deque<Sum> sums_;  // the first one is under way
+  MPI_Request requests_[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+};
+
+// Sums by the MPI library's own all-reduce, with which the other algorithms can be compared.
+class MpiLibrarySums {
+ public:
+  // Collective over the group.
+  explicit MpiLibrarySums(const RankGroup& group);
+  ~MpiLibrarySums();
+  MpiLibrarySums(const MpiLibrarySums&) = delete;
+  MpiLibrarySums& operator=(const MpiLibrarySums&) = delete;
+
+  // `values` has at most INT_MAX elements. *left grows by one, and falls by one inside progress().
+  void start(std::span<float> values, const PartsLeft& left);
+  void progress();
+
+ private:
+  struct Sum {
+    MPI_Request request;
+    PartsLeft left;
+  };
+  RankGroup group_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  std::vector<Sum> sums_;
+};
+
+// Sums whose result is on one rank, and broadcasts in the background. Parameter servers need both.
+
+// Values travel in chunks. A root receives a few chunks of every rank at a time. When a chunk has arrived from all
+// ranks, the root adds them in the order of the ranks, so the bits are the same each time. Messages are matched by
+// their order, so all ranks must start the same sums and broadcasts in the same order. `left` counts the chunks under
+// way. It falls inside progress().
+class MpiRootSums {
+ public:
+  // `comm` outlives this object, and has no other messages with these two tags. `chunk` is a number of elements.
+  MpiRootSums(MPI_Comm comm, int sum_tag, int broadcast_tag, std::size_t chunk);
+  MpiRootSums(const MpiRootSums&) = delete;
+  MpiRootSums& operator=(const MpiRootSums&) = delete;
+
+  void start_sum(std::span<float> values, int root, const PartsLeft& left);
+  void start_broadcast(std::span<float> values, int root, const PartsLeft& left);
+  void progress();
+
+ private:
+  struct Part {
+    std::span<float> values;
+    PartsLeft left;
+    bool receives = false;
+    std::vector<std::vector<float>> incoming = {};  // for a sum: by rank; empty for this rank
+    std::vector<MPI_Request> requests = {};         // empty: not posted yet
+  };
+  void post_receives(Part& part);
+  void add(Part& part);
+  static bool done(Part& part);
+
+  MPI_Comm comm_;
+  int sum_tag_, broadcast_tag_;
+  int rank_ = 0, size_ = 1;
+  std::size_t chunk_, window_;
+  std::deque<Part> sums_;                 // sums whose root is this rank; the first window_ are posted
+  std::deque<Part> transfers_;            // all other sums and broadcasts
+  std::vector<std::vector<float>> free_;  // buffers that can be used again
+  std::vector<float> total_;
+};
+
+}  // namespace ringtrain
