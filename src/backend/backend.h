@@ -17,7 +17,6 @@
 #include "backend/group_ranks.h"
 #include "backend/orthogonalizer.h"
 #include "backend/range_norms.h"
-#include "nn/adascale.h"
 #include "nn/graph.h"
 #include "nn/update_rule.h"
 

@@ -1,4 +1,4 @@
-// Checksums of ranges of flat vectors (nn/checksum.h), so that ranks can compare copies without sending them.
+// Checksums of ranges of flat vectors (nn/math.h), so that ranks can compare copies without sending them.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,6 @@
 #include "data/image_dataset.h"
 #include "data/jpeg.h"
 #include "data/row_plan.h"
-#include "data/share.h"
 
 namespace ringtrain {
 namespace {

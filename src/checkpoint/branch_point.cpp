@@ -10,7 +10,7 @@
 #include "checkpoint/resume_rules.h"
 #include "checkpoint/snapshot.h"
 #include "config/branch.h"
-#include "config/deciding_keys.h"
+#include "config/schema.h"
 
 namespace ringtrain {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "config/run_point.h"
+#include "config/position.h"
 
 namespace ringtrain {
 

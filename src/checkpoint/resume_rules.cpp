@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "config/branch.h"
-#include "config/deciding_keys.h"
 #include "config/reader.h"
 #include "config/schema.h"
 #include "optim/learning_rate.h"

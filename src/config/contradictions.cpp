@@ -11,9 +11,8 @@
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
 #include "config/branch.h"
-#include "config/order_contradictions.h"
+#include "config/parallel_contradictions.h"
 #include "config/schema.h"
-#include "config/server_contradictions.h"
 
 namespace ringtrain {
 namespace {

@@ -12,11 +12,9 @@
 #include "base/user_text.h"
 #include "base/utf8.h"
 #include "config/contradictions.h"
-#include "config/draft.h"
-#include "config/run_point.h"
+#include "config/position.h"
 #include "config/schema.h"
 #include "config/yaml_document.h"
-#include "config/yaml_mistakes.h"
 
 namespace ringtrain {
 namespace {

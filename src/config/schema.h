@@ -39,7 +39,7 @@ struct Field {
   std::vector<std::string_view> only_words_;  // the values of only_with_ with which this field has an effect
   std::string_view only_for_;                 // the data with which this field has an effect; empty: any
   std::vector<std::string_view> also_;        // the key's names in other programs, from which nearest_key() guesses
-  bool how_it_runs_ = false;     // the key decides speed, folders or logs; for exceptions see deciding_keys.h
+  bool how_it_runs_ = false;     // the key decides speed, folders or logs; for exceptions see decides_what_is_learned()
   bool off_by_default_ = false;  // with the default, the key changes nothing, and an experiment's id leaves it out
   std::string_view instead_of_;  // the key whose place this one takes if it is not its default; empty: none
   std::string_view meaning_;
@@ -115,5 +115,13 @@ std::string effective_yaml(const Experiment& experiment, std::string_view data);
 
 // Returns whether the text can name a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.
 bool is_folder_name(std::string_view text);
+
+// Tells which keys change what a run learns. The id of an experiment is made from these keys (run/plan.h).
+
+// Returns whether the field decides what this experiment learns. Keys for speed, folders or logging
+// (Field::how_it_runs()) do not. Keys of the noise scale do if training depends on the measured noise:
+// optimizer.adascale computes its gain from noise.small_batch, and batch.follow_noise chooses the batch. Keys
+// of parallel decide only with asynchronous servers or backup workers, and keys of branch only in a branch.
+bool decides_what_is_learned(const Field& field, const Experiment& experiment);
 
 }  // namespace ringtrain

@@ -4,8 +4,9 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/user_text.h"
+#include "config/position.h"
 #include "config/reader.h"
-#include "config/run_point.h"
 #include "config/schema.h"
 
 namespace ringtrain {
@@ -281,6 +282,58 @@ std::string schema_markdown() {
     out += " |\n";
   }
   return out;
+}
+
+namespace {
+
+// Returns whether the run makes other updates than it would make with parallel.kind: ring.
+bool leaves_the_ring(const ParallelConfig& parallel) {
+  return parallel.kind == "server" && (parallel.mode == "async" || parallel.backup_workers > 0);
+}
+
+}  // namespace
+
+bool decides_what_is_learned(const Field& field, const Experiment& e) {
+  if (!has_effect(field, e)) return false;  // so that a new kind of model leaves the ids of the others as they are
+  if (field.key == "model.norm_momentum" && !has_batch_norm(e.model) && e.model.kind != "alexnet")
+    return false;  // so that a cnn or an mlp without norms keeps its id
+  if (section_of(field.key) == "branch" && e.branch.from.empty())
+    return false;  // if the run is not a branch, its id does not depend on these keys
+  if (section_of(field.key) == "parallel" && !leaves_the_ring(e.parallel))
+    return false;  // all other kinds make the same updates, up to rounding
+  if (field.off_by_default_ && is_default(field, e)) return false;  // so that a new key leaves ids as they are
+  if (field.key.starts_with("average.") && e.average.half_life == 0) return false;
+  if (!field.how_it_runs_) return true;
+  const bool follows = e.batch.follow_noise > 0;
+  if (field.key == "noise.small_batch") return follows || e.optimizer.adascale;
+  return follows && (field.key == "noise.every_steps" || field.key == "noise.half_life");
+}
+
+// Finds the known key that a user probably meant.
+std::string nearest_key(std::string_view key, bool is_map) {
+  if (key.size() > 100) return "";
+  std::string_view best;
+  std::size_t best_cost = std::max<std::size_t>(2, leaf_of(key).size() / 3 + 1);
+  const auto consider = [&](std::string_view candidate, std::size_t cost) {
+    if (cost < best_cost) best = candidate, best_cost = cost;
+  };
+  const std::string_view section = section_of(key), leaf = leaf_of(key);
+  if (is_map)
+    for (const std::string_view known : sections()) consider(known, edit_distance(key, known));
+  if (!is_map || (best.empty() && !section.empty())) {
+    const std::string within = is_section(key) ? cat(key, ".") : "";
+    for (const Field& field : schema()) {
+      if (!field.key.starts_with(within)) continue;
+      // A key in another section counts as one more edit, so that a near key of the same section wins. The end of a
+      // section's name, as in half_life.beta1, is enough.
+      const std::string_view its = section_of(field.key);
+      const bool same = its == section || (!section.empty() && its.ends_with(cat(".", section)));
+      const std::size_t apart = same ? 0 : 1;
+      consider(field.key, std::min(edit_distance(key, field.key), edit_distance(leaf, leaf_of(field.key)) + apart));
+      for (const std::string_view name : field.also_) consider(field.key, leaf == name ? apart : best_cost);
+    }
+  }
+  return best.empty() ? "" : cat("; did you mean '", best, "'?");
 }
 
 }  // namespace ringtrain

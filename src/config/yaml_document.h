@@ -4,7 +4,9 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace ringtrain {
 
@@ -15,5 +17,24 @@ YAML::Node load_yaml_document(const std::string& yaml, const std::string& path, 
 
 // Returns "exp.yaml:3:11: ". The mark counts from 0, the text from 1. A null mark stands for the beginning of the file.
 std::string yaml_place(const std::string& path, const YAML::Mark& mark);
+
+// Better messages for common mistakes in YAML. The parser notices some of them one line too late, and calls them
+// "illegal map value".
+
+// Lines and columns count from 0.
+struct YamlMistake {
+  int line = 0, column = 0;
+  std::string what;
+};
+
+// Looks at the line where the parser gave up, and at the last line before it that is not empty or a comment.
+std::optional<YamlMistake> find_yaml_mistake(std::string_view yaml, int line, int column);
+
+// Looks for a key that is not separated from its value, as in "depth:50" and "depth 50". Returns what is missing and
+// what was expected, or "" for other lines. Indentation and a comment at the end are ignored.
+std::string missing_separator(std::string_view line);
+
+// Returns a line of a text. Lines count from 0. Returns "" after the end of the text.
+std::string_view line_at(std::string_view text, int number);
 
 }  // namespace ringtrain

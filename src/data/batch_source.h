@@ -1,5 +1,4 @@
-// The source of the loader's micro-batches, with one implementation per kind of data (text_source.cpp,
-// image_source.cpp).
+// The source of the loader's micro-batches, with one implementation per kind of data.
 #pragma once
 
 #include <memory>

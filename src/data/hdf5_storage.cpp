@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/system_limits.h"
 #include "data/hdf5_internal.h"
-#include "data/hdf5_parts.h"
 
 namespace ringtrain::h5 {
 namespace {

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "data/hdf5_internal.h"
-#include "data/hdf5_parts.h"
 
 namespace ringtrain::h5 {
 namespace {

@@ -2,15 +2,235 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/shared_memory.h"
 #include "data/hdf5.h"
-#include "data/memory_places.h"
+#include "data/hdf5_storage.h"
+#include "data/shard_files.h"
 #include "data/shard_header.h"
+#include "data/shard_header_internal.h"
 
 namespace ringtrain {
+
+// Reads the part of a shard's header that describes its images.
+namespace {
+
+constexpr std::int64_t largest_side = 65535;  // in pixels; the limit of JPEG
+
+std::string to_text(const h5::Shape& shape) {
+  std::string text;
+  for (const std::int64_t extent : shape) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
+  return text.empty() ? "[]" : text + "]";
+}
+
+void expect_type(const h5::File& file, const std::string& dataset, const std::string& expected) {
+  if (!file.has(dataset)) bad_shard(file.path(), cat("data set '", dataset, "' is missing"));
+  if (const std::string type = file.type(dataset); type != expected) {
+    bad_shard(file.path(), cat("data set '", dataset, "' has the wrong type: expected ", expected, ", found ", type));
+  }
+}
+
+// Returns the byte address of a data set. Throws Error if its `bytes` bytes are not inside the file.
+std::uint64_t place_of(const h5::File& file, const std::string& dataset, hid_t memory_type, std::int64_t bytes,
+                       const ShardHeader& header) {
+  const std::uint64_t begin = byte_address(file, dataset, memory_type);
+  if (begin != no_byte_offset &&
+      (begin > header.file_bytes || static_cast<std::uint64_t>(bytes) > header.file_bytes - begin)) {
+    bad_shard(file.path(), cat("is truncated: '", dataset, "' ends at byte ", begin + static_cast<std::uint64_t>(bytes),
+                               ", the file at ", header.file_bytes));
+  }
+  return begin;
+}
+
+std::uint64_t place_of_array(const h5::File& file, const std::string& dataset, const std::string& type,
+                             hid_t memory_type, const h5::Shape& expected, const ShardHeader& header) {
+  expect_type(file, dataset, type);
+  if (const h5::Shape shape = file.shape(dataset); shape != expected) {
+    bad_shard(file.path(), cat("data set '", dataset, "' has the shape ", to_text(shape), ", expected ",
+                               to_text(expected), " (num_samples is ", header.count, ")"));
+  }
+  auto bytes = static_cast<std::int64_t>(H5Tget_size(memory_type));
+  for (const std::int64_t extent : expected) bytes *= extent;
+  return place_of(file, dataset, memory_type, bytes, header);
+}
+
+std::vector<std::string> read_strings(const h5::File& file, const std::string& dataset) {
+  expect_type(file, dataset, "string");
+  const h5::Shape shape = file.shape(dataset);
+  if (shape.size() != 1) {
+    bad_shard(file.path(), cat("data set '", dataset, "' has ", shape.size(), " dimensions, expected 1"));
+  }
+  const auto count = static_cast<std::size_t>(shape[0]);
+  std::vector<std::string> result;
+  if (count == 0) return result;
+  h5::expect_stored(file, dataset);
+  h5::expect_plausible_size(file, dataset);
+  const h5::Guard lock;
+  const h5::Handle handle = file.open_dataset(dataset);
+  const h5::Handle type(H5Dget_type(handle.get()), H5Tclose);
+  const auto read = [&](void* values) {
+    if (H5Dread(handle.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0) {
+      file.fail(cat("cannot read data set '", dataset, "'"));
+    }
+  };
+  if (H5Tis_variable_str(type.get()) > 0) {  // h5py's default
+    std::vector<char*> pointers(count, nullptr);
+    read(pointers.data());
+    for (char* pointer : pointers) {
+      result.emplace_back(pointer == nullptr ? "" : pointer);
+      H5free_memory(pointer);
+    }
+    return result;
+  }
+  const std::size_t length = H5Tget_size(type.get());
+  std::vector<char> bytes(count * length);
+  read(bytes.data());
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(i * length);
+    result.emplace_back(begin, std::find(begin, begin + static_cast<std::ptrdiff_t>(length), '\0'));
+  }
+  return result;
+}
+
+// Reads values of the three colours. A grey data set has one value, which is used for all three.
+std::vector<double> read_colours(const h5::File& file, const std::string& name, std::int64_t channels) {
+  if (!file.has_attribute("/", name)) bad_shard(file.path(), cat("attribute '", name, "' of '/' is missing"));
+  std::vector<double> values;
+  {
+    const h5::Guard lock;
+    const h5::Handle attribute(H5Aopen_by_name(file.id(), "/", name.c_str(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+    const h5::Handle space(H5Aget_space(attribute.get()), H5Sclose), type(H5Aget_type(attribute.get()), H5Tclose);
+    if (H5Tget_class(type.get()) != H5T_FLOAT) {
+      bad_shard(file.path(), cat("attribute '", name, "' of '/' has the wrong type: expected floating-point numbers"));
+    }
+    values.resize(static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.get())));
+    if (!values.empty() && H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, values.data()) < 0) {
+      file.fail(cat("cannot read attribute '", name, "' of '/'"));
+    }
+  }
+  if (values.size() == 1 && channels == 1) values.resize(3, values[0]);
+  if (values.size() != 3) {
+    bad_shard(file.path(), cat("attribute '", name, "' has ", values.size(), " values, expected 3"));
+  }
+  const bool is_std = name == "std";
+  for (const double value : values) {
+    if (!(value >= 0 && value <= 1) || (is_std && value == 0)) {
+      bad_shard(file.path(), cat("attribute '", name, "' holds ", value, ", expected values ",
+                                 is_std ? "above 0 and up to 1" : "from 0 to 1", " (of pixels / 255)"));
+    }
+  }
+  return values;
+}
+
+void read_encoding(const h5::File& file, ShardHeader& header) {
+  expect_type(file, "images", "u8");
+  const std::string encoding = file.read_string("images", "encoding");
+  if (encoding != "jpeg" && encoding != "raw") {
+    bad_shard(file.path(), cat("attribute 'encoding' of 'images' is '", encoding, "', expected 'jpeg' or 'raw'"));
+  }
+  header.image.raw = encoding == "raw";
+  const h5::Shape shape = file.shape("images");
+  const std::size_t expected = header.image.raw ? 4 : 1;
+  if (shape.size() != expected) {
+    bad_shard(file.path(), cat("data set 'images' has ", shape.size(), " dimensions, expected ", expected,
+                               header.image.raw ? " ([N, H, W, C], encoding raw)" : " (bytes, encoding jpeg)"));
+  }
+  if (!header.image.raw) {
+    header.arrays.image_bytes = shape[0];
+    return;
+  }
+  if (const std::string layout = file.read_string("images", "layout"); layout != "NHWC") {
+    bad_shard(file.path(), cat("attribute 'layout' of 'images' is '", layout, "', expected 'NHWC'"));
+  }
+  if (shape[0] != header.count) {
+    bad_shard(file.path(), cat("attribute 'num_samples' is ", header.count, ", but 'images' holds ", shape[0]));
+  }
+  header.image.height = shape[1];
+  header.image.width = shape[2];
+  header.image.channels = shape[3];
+  if (shape[1] < 1 || shape[1] > largest_side || shape[2] < 1 || shape[2] > largest_side ||
+      (shape[3] != 1 && shape[3] != 3)) {
+    bad_shard(file.path(), cat("'images' holds images of ", shape[1], " x ", shape[2], " x ", shape[3],
+                               ", expected height x width x 1 or 3 channels"));
+  }
+  header.arrays.image_bytes = header.count * header.image.raw_record_bytes();
+}
+
+void read_arrays(const h5::File& file, ShardHeader& header) {
+  ImageArrays& arrays = header.arrays;
+  const std::int64_t n = header.count;
+  header.byte_offset = place_of(file, "images", H5T_NATIVE_UINT8, arrays.image_bytes, header);
+  arrays.labels = place_of_array(file, "labels", "i32", H5T_NATIVE_INT32, {n}, header);
+  arrays.shapes = place_of_array(file, "shapes", "i32", H5T_NATIVE_INT32, {n, 3}, header);
+  arrays.sample_ids = place_of_array(file, "sample_ids", "u64", H5T_NATIVE_UINT64, {n}, header);
+  arrays.has_crc32c = file.has("crc32c");
+  if (arrays.has_crc32c) arrays.crc32c = place_of_array(file, "crc32c", "u32", H5T_NATIVE_UINT32, {n}, header);
+  if (header.image.raw) {
+    arrays.largest_record = n > 0 ? header.image.raw_record_bytes() : 0;
+    return;
+  }
+  arrays.offsets = place_of_array(file, "offsets", "u64", H5T_NATIVE_UINT64, {n + 1}, header);
+  const std::vector<std::uint64_t> offsets = file.read<std::uint64_t>("offsets");
+  check_image_offsets(file.path(), offsets, arrays.image_bytes);
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    arrays.largest_record = std::max(arrays.largest_record, static_cast<std::int64_t>(offsets[i + 1] - offsets[i]));
+  }
+}
+
+void read_classes(const h5::File& file, ShardHeader& header) {
+  header.image.class_names = read_strings(file, "class_names");
+  header.image.class_ids = read_strings(file, "class_ids");
+  const std::int64_t classes = file.read_integer("/", "num_classes");
+  if (classes < 1 || classes > std::numeric_limits<std::int32_t>::max()) {
+    bad_shard(file.path(), cat("attribute 'num_classes' is ", classes, ", expected at least 1"));
+  }
+  for (const auto& [name, values] :
+       {std::pair{"class_names", &header.image.class_names}, std::pair{"class_ids", &header.image.class_ids}}) {
+    if (static_cast<std::int64_t>(values->size()) == classes) continue;
+    bad_shard(file.path(),
+              cat("data set '", name, "' has ", values->size(), " values, but attribute 'num_classes' is ", classes));
+  }
+}
+
+}  // namespace
+
+void check_image_offsets(const std::string& path, std::span<const std::uint64_t> offsets, std::int64_t image_bytes) {
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    if (offsets[i] < offsets[i + 1] && offsets[i + 1] <= static_cast<std::uint64_t>(image_bytes)) continue;
+    bad_shard(path, cat("record ", i, ": data set 'offsets' says bytes ", offsets[i], " to ", offsets[i + 1],
+                        " of 'images', which has ", image_bytes, "; offsets must ascend"));
+  }
+}
+
+void read_image_header(const h5::File& file, ShardHeader& header) {
+  if (header.count < 0) bad_shard(file.path(), cat("attribute 'num_samples' is ", header.count));
+  read_encoding(file, header);
+  read_arrays(file, header);
+  read_classes(file, header);
+  header.image.mean = read_colours(file, "mean", header.image.channels);
+  header.image.std = read_colours(file, "std", header.image.channels);
+}
+
+void check_image_agrees(const ShardHeader& header, const ShardHeader& first) {
+  const auto encoding = [](const ShardHeader& h) { return h.image.raw ? "raw" : "jpeg"; };
+  expect_same(header, first, std::string(encoding(header)), std::string(encoding(first)), "encoding");
+  expect_same(header, first, header.image.height, first.image.height, "images' height");
+  expect_same(header, first, header.image.width, first.image.width, "images' width");
+  expect_same(header, first, header.image.channels, first.image.channels, "images' channels");
+  expect_same(header, first, header.image.num_classes(), first.image.num_classes(), "num_classes");
+  const auto differs = [&](const std::string& what) {
+    bad_shard(header.path, cat(what, " differs from that of ", first.path),
+              "these files come from two conversions: convert the data again");
+  };
+  if (header.image.class_names != first.image.class_names) differs("data set 'class_names'");
+  if (header.image.class_ids != first.image.class_ids) differs("data set 'class_ids'");
+  if (header.image.mean != first.image.mean) differs("attribute 'mean'");
+  if (header.image.std != first.image.std) differs("attribute 'std'");
+}
+
 namespace {
 
 constexpr const char* damaged = "the file is damaged: copy or convert it again";

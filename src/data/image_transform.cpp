@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "data/jpeg_reader.h"
+#include "data/jpeg.h"
 #include "data/resize.h"
 
 namespace ringtrain {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "data/jpeg_error.h"
-#include "data/jpeg_reader.h"
 #include "data/resize.h"
 
 namespace ringtrain {
@@ -114,6 +114,170 @@ Image resize_bilinear(const Image& image, std::int64_t height, std::int64_t widt
   Image grey = blank(height, width, 1);
   for (std::size_t i = 0; i < grey.pixels.size(); ++i) grey.pixels[i] = result.pixels[i * 3];
   return grey;
+}
+
+namespace {
+
+constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
+// A file with fewer bytes cannot have so many pixels. With Huffman codes, a block of 8 x 8 pixels takes at least one
+// bit of a scan. An arithmetic coder may need only a hundredth of that. Small pictures are always accepted.
+constexpr std::int64_t kMostPixelsPerByte = 512, kArithmeticGain = 100, kFewPixels = 1 << 20;
+// Fancy upsampling needs one chroma sample on either side, which is up to two pixels.
+constexpr std::int64_t kContextPixels = 2;
+
+[[noreturn]] void leave(j_common_ptr info) {
+  auto* errors = static_cast<JpegErrors*>(info->err);
+  errors->format_message(info, errors->text.data());
+  std::longjmp(errors->escape, 1);
+}
+
+bool loses_data(int code) {
+  switch (code) {
+    case JWRN_ARITH_BAD_CODE:
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_JPEG_EOF:
+    case JWRN_MUST_RESYNC:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void warn(j_common_ptr info, int level) {
+  if (level >= 0) return;  // a trace message
+  if (loses_data(info->err->msg_code)) leave(info);
+  auto* errors = static_cast<JpegErrors*>(info->err);
+  if (errors->num_warnings++ == 0) errors->format_message(info, errors->warning.data());
+}
+
+// Converts as Pillow's cmyk2rgb does for inverted values, where 255 means no ink.
+void cmyk_to_rgb(const std::uint8_t* ink, std::int64_t pixels, std::uint8_t* rgb) {
+  for (std::int64_t i = 0; i < pixels; ++i, ink += 4, rgb += 3) {
+    for (int c = 0; c < 3; ++c) {
+      const int product = (255 - ink[c]) * ink[3] + 128;
+      rgb[c] = static_cast<std::uint8_t>(std::clamp(ink[3] - ((product + (product >> 8)) >> 8), 0, 255));
+    }
+  }
+}
+
+}  // namespace
+
+jpeg_error_mgr* set_up(JpegErrors& errors) {
+  jpeg_error_mgr* manager = jpeg_std_error(&errors);
+  manager->error_exit = leave;
+  manager->emit_message = warn;
+  return manager;
+}
+
+void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors) {
+  errors.progress.progress_monitor = [](j_common_ptr common) {
+    constexpr int most_scans = 500;
+    if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= most_scans) return;
+    auto* own = static_cast<JpegErrors*>(common->err);
+    std::snprintf(own->text.data(), own->text.size(), "more than %d scans", most_scans);
+    std::longjmp(own->escape, 1);
+  };
+  info.progress = &errors.progress;
+}
+
+struct JpegReader::Codec {
+  JpegErrors errors;
+  jpeg_decompress_struct info{};
+  std::vector<std::uint8_t> samples, rgb;  // two rows of libjpeg's output, and of RGB if that differs
+  std::int64_t samples_stride = 0, rgb_stride = 0;
+  std::int64_t width = 0, skipped_columns = 0;
+
+  ~Codec() { jpeg_destroy_decompress(&info); }  // in this class, because the constructor of JpegReader may throw
+
+  // Returns whether libjpeg smooths blocks. Smoothing guesses missing coefficients of an unfinished progressive file
+  // from blocks that are further away.
+  bool smooths() const {
+    if (info.progressive_mode == 0 || info.coef_bits == nullptr) return false;
+    for (int c = 0; c < info.num_components; ++c)
+      if (std::any_of(info.coef_bits[c] + 1, info.coef_bits[c] + DCTSIZE2, [](int bits) { return bits != 0; }))
+        return true;
+    return false;
+  }
+};
+
+JpegReader::JpegReader(std::span<const std::uint8_t> bytes) : codec_(std::make_unique<Codec>()) {
+  jpeg_decompress_struct& info = codec_->info;
+  info.err = set_up(codec_->errors);
+  guarded(codec_->errors, [&] {
+    jpeg_create_decompress(&info);
+    limit_scans(info, codec_->errors);
+    jpeg_mem_src(&info, bytes.data(), bytes.size());
+    jpeg_read_header(&info, TRUE);
+  });
+  header_ = {info.image_height, info.image_width, info.num_components};
+  if (header_.components != 1 && header_.components != 3 && header_.components != 4)
+    throw Error(cat("the JPEG has ", header_.components, " components; 1 (grey), 3 (colour) or 4 (CMYK) can be read"));
+  if (header_.height * header_.width > kMostPixels)
+    throw Error(cat("the JPEG claims to have ", header_.width, " x ", header_.height, " pixels; at most ", kMostPixels,
+                    " are read"));
+  const std::int64_t most = std::ssize(bytes) * kMostPixelsPerByte * (info.arith_code != 0 ? kArithmeticGain : 1);
+  if (header_.height * header_.width > std::max(kFewPixels, most))
+    throw Error(cat("the JPEG claims to have ", header_.width, " x ", header_.height, " pixels, more than its ",
+                    bytes.size(), " bytes can hold: it is damaged or cut off"));
+}
+
+JpegReader::~JpegReader() {
+  jpeg_destroy_decompress(&codec_->info);
+}
+
+void JpegReader::start(const PixelBox& box, std::int64_t padding_bytes) {
+  Codec& codec = *codec_;
+  jpeg_decompress_struct& info = codec.info;
+  info.out_color_space = header_.components == 4 ? JCS_CMYK : JCS_RGB;
+  info.dct_method = JDCT_ISLOW;
+  info.do_fancy_upsampling = TRUE;
+  const std::int64_t left = std::max<std::int64_t>(0, box.left - kContextPixels);
+  const std::int64_t right = std::min(header_.width, box.left + box.width + kContextPixels);
+  auto offset = static_cast<JDIMENSION>(left), columns = static_cast<JDIMENSION>(right - left);
+  auto skip = static_cast<JDIMENSION>(box.top);
+  guarded(codec.errors, [&] {
+    jpeg_start_decompress(&info);
+    if (codec.smooths()) {
+      offset = 0;
+      columns = info.output_width;
+    } else {
+      jpeg_crop_scanline(&info, &offset, &columns);
+    }
+  });
+  codec.samples_stride = std::int64_t{columns} * info.output_components + padding_bytes;
+  codec.samples.resize(static_cast<std::size_t>(codec.samples_stride * 2));
+  codec.width = box.width;
+  codec.skipped_columns = box.left - offset;
+  if (info.out_color_space == JCS_CMYK) {
+    codec.rgb_stride = box.width * 3 + padding_bytes;
+    codec.rgb.resize(static_cast<std::size_t>(codec.rgb_stride * 2));
+  }
+  guarded(codec.errors, [&] {
+    if (skip > 0) jpeg_skip_scanlines(&info, skip);
+  });
+}
+
+JpegReader::Rows JpegReader::read(std::int64_t count) {
+  Codec& codec = *codec_;
+  jpeg_decompress_struct& info = codec.info;
+  JSAMPROW rows[2] = {codec.samples.data(), codec.samples.data() + codec.samples_stride};
+  guarded(codec.errors, [&] {
+    for (JDIMENSION done = 0, wanted = static_cast<JDIMENSION>(count); done < wanted;)
+      done += jpeg_read_scanlines(&info, rows + done, wanted - done);
+  });
+  for (int i = 0; i < 2; ++i) {
+    rows[i] += codec.skipped_columns * info.output_components;
+    if (i >= count || info.out_color_space != JCS_CMYK) continue;
+    std::uint8_t* rgb = codec.rgb.data() + i * codec.rgb_stride;
+    cmyk_to_rgb(rows[i], codec.width, rgb);
+    rows[i] = rgb;
+  }
+  return {rows[0], count > 1 ? rows[1] : nullptr};
+}
+
+void JpegReader::finish() {
+  guarded(codec_->errors, [this] { jpeg_finish_decompress(&codec_->info); });
 }
 
 }  // namespace ringtrain

@@ -22,7 +22,6 @@
 #include "base/system_limits.h"
 #include "data/batch_source.h"
 #include "data/row_plan.h"
-#include "data/share.h"
 
 namespace ringtrain {
 namespace {

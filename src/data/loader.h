@@ -38,7 +38,7 @@ struct LoaderPlan {
   std::int64_t micro_batch = 0;  // divides rows
   std::int64_t span = 1, member = 0;
   BatchCourse course;  // for training; an empty course means global_batch for the whole run
-  // Training: the part of the data set that is used (data.share), and for images the samples of it (share.h). The
+  // Training: the part of the data set that is used (data.share), and for images the samples of it (row_plan.h). The
   // Loader finds the samples if they are null.
   double share = 1;
   std::shared_ptr<const std::vector<std::uint32_t>> used_images = nullptr;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -81,6 +82,27 @@ class ShardFiles {
   std::size_t open_count_ = 0;
   std::uint64_t uses_ = 0;
   std::atomic<std::int64_t> bytes_read_ = 0;
+};
+
+// Divides a block of memory into consecutive arrays.
+class MemoryPlaces {
+ public:
+  explicit MemoryPlaces(std::uint8_t* memory) : memory_(memory) {}  // null: only bytes() counts; arrays are empty
+
+  // The caller keeps the alignment of T: larger types come first, and pad() comes after them.
+  template <class T>
+  std::span<T> take(std::int64_t count) {
+    const auto values = static_cast<std::size_t>(count);
+    const std::size_t begin = used_;
+    used_ += values * sizeof(T);
+    return memory_ == nullptr ? std::span<T>() : std::span<T>(reinterpret_cast<T*>(memory_ + begin), values);
+  }
+  void pad(std::size_t alignment) { used_ = (used_ + alignment - 1) / alignment * alignment; }
+  std::size_t bytes() const { return used_; }
+
+ private:
+  std::uint8_t* memory_;
+  std::size_t used_ = 0;
 };
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// Helpers of shard_header.cpp, text_header.cpp and image_header.cpp. Other files must not include this.
+// Helpers of shard_header.cpp, text_dataset.cpp and image_dataset.cpp. Other files must not include this.
 #pragma once
 
 #include <string>

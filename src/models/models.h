@@ -1,8 +1,8 @@
-// Descriptions of the models. Each file reads like the table in the model's paper.
+// Descriptions of the models. Each function reads like the table in the model's paper.
 //
 // build_model() makes the Graph (nn/graph.h) of the model that model.kind names. A model is a function that adds nodes
-// to a Graph; it contains no code for a device. To add a model, write such a function in its own file, declare it here,
-// and add it in models.cpp. cnn.cpp is the shortest example.
+// to a Graph; it contains no code for a device. To add a model, write such a function in models.cpp, declare it here,
+// and add it to build_model(). char_lstm() is the shortest example.
 #pragma once
 
 #include <cstdint>

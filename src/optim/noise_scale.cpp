@@ -106,4 +106,50 @@ NoiseEstimate of_training_set(const NoiseEstimate& population, std::int64_t samp
   return {.trace = population.trace, .gradient = population.gradient + population.trace / static_cast<double>(samples)};
 }
 
+bool NoiseFollower::may_double(std::int64_t batch, std::int64_t samples) const {
+  return multiple_ > 0 && 2 * batch <= largest_ && small_since_ != not_small && samples - small_since_ >= patience_;
+}
+
+std::int64_t NoiseFollower::next(std::int64_t batch, const NoiseRatio& scale, std::int64_t samples) {
+  const bool is_small = scale.low && *scale.low * multiple_ > static_cast<double>(batch);
+  if (is_small && may_double(batch, samples)) {
+    small_since_ = not_small;
+    return 2 * batch;
+  }
+  if (!is_small)
+    small_since_ = not_small;
+  else if (small_since_ == not_small)
+    small_since_ = samples;
+  return batch;
+}
+
+NoiseGroups::NoiseGroups(const ParameterTable& parameters, const std::string& by, double half_life) {
+  for (const Parameter& p : parameters.all()) {
+    if (p.kind == ParameterKind::statistic) continue;
+    const std::string name = by == "kind" ? parameter_kind_name(p.kind) : p.name;
+    const auto found = std::find(names_.begin(), names_.end(), name);
+    group_of_.push_back(static_cast<std::size_t>(found - names_.begin()));
+    if (found == names_.end()) names_.push_back(name);
+  }
+  scales_.assign(names_.size(), NoiseScale(half_life));
+}
+
+std::vector<double> NoiseGroups::by_group(std::span<const double> by_tensor) const {
+  std::vector<double> sums(size(), 0.0);
+  for (std::size_t i = 0; i < group_of_.size(); ++i) sums[group_of_[i]] += by_tensor[i];
+  return sums;
+}
+
+void NoiseGroups::add(const NoiseScale::Step& whole, double small_batch, std::span<const double> squared_norms,
+                      std::span<const double> small_squared_norms) {
+  for (std::size_t i = 0; i < size(); ++i) {
+    NoiseScale::Step own = whole;
+    own.estimate = estimate_noise({.batch = whole.batch,
+                                   .small_batch = small_batch,
+                                   .squared_norm = squared_norms[i],
+                                   .small_squared_norm = small_squared_norms[i]});
+    scales_[i].add(own);
+  }
+}
+
 }  // namespace ringtrain

@@ -9,8 +9,12 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "nn/parameters.h"
 
 namespace ringtrain {
 
@@ -118,5 +122,60 @@ double gain(double noise_scale, double batch, double times);
 // Returns the two estimates for the loss over a training set of `samples` samples, which are drawn without replacement.
 // The squared gradient of that loss is larger than the population's: |G|^2 + tr(Sigma) / samples.
 NoiseEstimate of_training_set(const NoiseEstimate& population, std::int64_t samples);
+
+// Decides when the batch doubles because of the gradient noise scale (batch.follow_noise).
+
+// The batch counts as small while it is less than `multiple` x the noise scale. A larger batch then saves more steps
+// than it costs samples (McCandlish et al. 2018, arXiv:1812.06162, section 2.3). The comparison uses the lower bound of
+// the scale, so that noise in the estimate alone does not double the batch. Every rank has the same averages, so all
+// ranks make the same decision.
+class NoiseFollower {
+ public:
+  // The batch must have been small for `patience` samples. `largest` is the largest batch allowed.
+  NoiseFollower(double multiple, std::int64_t patience, std::int64_t largest)
+      : multiple_(multiple), patience_(patience), largest_(largest) {}
+
+  // Returns whether a step that measures the noise and ends after `samples` samples of the run can double `batch`, for
+  // some result of its measurement.
+  bool may_double(std::int64_t batch, std::int64_t samples) const;
+  // Call this after a step that measured the noise. Returns the new batch, which is `batch` or twice `batch`.
+  std::int64_t next(std::int64_t batch, const NoiseRatio& scale, std::int64_t samples);
+
+  // For checkpoints: the samples of the run at the first of the consecutive steps that found the batch small.
+  static constexpr std::int64_t not_small = -1;
+  std::int64_t small_since() const { return small_since_; }
+  void resume(std::int64_t small_since) { small_since_ = small_since; }
+
+ private:
+  double multiple_;
+  std::int64_t patience_, largest_;
+  std::int64_t small_since_ = not_small;
+};
+
+// The noise scales of the parts of a model. A part is a kind of parameter or a single tensor (noise.groups). tr(Sigma)
+// and |G|^2 are sums over elements. The values of the parts therefore add up to the values of the whole model.
+class NoiseGroups {
+ public:
+  // `by` is kind or tensor. The trained tensors are grouped by it. `half_life` is the half-life of NoiseScale.
+  NoiseGroups(const ParameterTable& parameters, const std::string& by, double half_life);
+
+  std::size_t size() const { return names_.size(); }
+  const std::string& name(std::size_t group) const { return names_[group]; }  // such as "norm" or "conv1.weight"
+  const NoiseScale& scale(std::size_t group) const { return scales_[group]; }
+  NoiseScale& scale(std::size_t group) { return scales_[group]; }
+
+  // Sums the values of each group's tensors. `by_tensor` has one value per trained tensor, in the order of the table.
+  // Returns [size()] sums.
+  std::vector<double> by_group(std::span<const double> by_tensor) const;
+  // Adds a step. `whole` describes the step; its estimate is replaced for each group by an estimate from the group's
+  // two squared norms. `small_batch` and the norms are as in NoiseMeasurement, with the loss scale removed.
+  void add(const NoiseScale::Step& whole, double small_batch, std::span<const double> squared_norms,
+           std::span<const double> small_squared_norms);
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<std::size_t> group_of_;  // the group of each trained tensor
+  std::vector<NoiseScale> scales_;
+};
 
 }  // namespace ringtrain

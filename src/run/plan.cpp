@@ -9,7 +9,6 @@
 #include "base/table.h"
 #include "cluster/nccl_communicator.h"
 #include "config/branch.h"
-#include "config/deciding_keys.h"
 #include "config/schema.h"
 #include "models/models.h"
 #include "optim/optimizer.h"

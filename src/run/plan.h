@@ -24,7 +24,7 @@ namespace ringtrain {
 // The point at which a branch leaves its source run (branch.from).
 struct BranchPoint {
   Position position;
-  std::uint64_t source = 0;  // hash of the source run's deciding keys (deciding_keys.h), data and step; 0: not known
+  std::uint64_t source = 0;  // hash of the source run's deciding keys (config/schema.h), data and step; 0: not known
 };
 
 // The ranks of a run whose parameter servers have their own ranks. The first ranks are servers, the others are workers.

@@ -8,7 +8,6 @@
 #include "config/branch.h"
 #include "config/schema.h"
 #include "data/row_plan.h"
-#include "data/share.h"
 #include "optim/batch_rules.h"
 #include "run/adascale_plan.h"
 #include "run/course.h"

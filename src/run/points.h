@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "config/run_point.h"
+#include "config/position.h"
 #include "run/plan.h"
 
 namespace ringtrain {

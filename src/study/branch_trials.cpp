@@ -10,7 +10,7 @@
 #include "base/user_text.h"
 #include "base/utf8.h"
 #include "checkpoint/kept.h"
-#include "config/run_point.h"
+#include "config/position.h"
 #include "config/yaml_document.h"
 
 namespace ringtrain {

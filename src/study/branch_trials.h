@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "config/draft.h"
+#include "config/reader.h"
 #include "study/entries.h"
 #include "study/vary.h"
 

@@ -13,7 +13,6 @@
 #include "base/utf8.h"
 #include "config/schema.h"
 #include "config/yaml_document.h"
-#include "config/yaml_mistakes.h"
 #include "run/folder.h"
 #include "study/branch_trials.h"
 #include "study/entries.h"

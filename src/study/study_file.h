@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "config/draft.h"
+#include "config/reader.h"
 #include "study/expression.h"
 #include "study/halving.h"
 #include "study/vary.h"

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "nn/checksum.h"
+#include "nn/math.h"
 
 namespace ringtrain {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "backend/backend.h"
 #include "base/tree_sum.h"
-#include "optim/noise_groups.h"
+#include "optim/noise_scale.h"
 
 namespace ringtrain {
 

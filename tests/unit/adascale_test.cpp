@@ -1,7 +1,5 @@
 // Compares AdaScale SGD with the algorithm of its paper. The test has its own implementation in double precision, which
 // shares no code with the trainer.
-#include "optim/adascale.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +7,7 @@
 
 #include "backend/cuda/backend.h"
 #include "base/random.h"
+#include "optim/batch_rules.h"
 #include "optim/noise_scale.h"
 #include "optim/optimizer.h"
 #include "tests/emulation/host_device.h"

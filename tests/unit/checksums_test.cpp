@@ -45,7 +45,7 @@ std::vector<std::uint64_t> measured(Backend& backend, const Values& all) {
   return result;
 }
 
-// Computes the formula of nn/checksum.h with code of its own, word by word. A word has two elements.
+// Computes the formula of nn/math.h with code of its own, word by word. A word has two elements.
 std::uint64_t expected(const std::vector<float>& values, const ElementRange& range) {
   std::uint64_t sum = 0;
   for (std::int64_t i = range.begin; i < range.end; i += 2) {

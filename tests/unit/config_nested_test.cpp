@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "config/deciding_keys.h"
 #include "config/reader.h"
 #include "config/schema.h"
 

@@ -9,7 +9,6 @@
 
 #include "base/random.h"
 #include "data/row_plan.h"
-#include "data/share.h"
 
 namespace ringtrain {
 namespace {

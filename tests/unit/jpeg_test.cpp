@@ -2,7 +2,6 @@
 
 #include "base/hash.h"
 #include "before_guard_page.h"
-#include "data/jpeg_reader.h"
 #include "data/resize.h"
 #include "image_files.h"
 #include "with_folder.h"

@@ -1,7 +1,7 @@
 // Tests when a batch that follows the noise scale doubles.
-#include "optim/noise_follower.h"
-
 #include <gtest/gtest.h>
+
+#include "optim/noise_scale.h"
 
 namespace ringtrain {
 namespace {

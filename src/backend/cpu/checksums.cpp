@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "backend/backend.h"
-#include "nn/checksum.h"
+#include "nn/math.h"
 
 namespace ringtrain::cpu {
 namespace {

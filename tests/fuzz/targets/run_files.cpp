@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "bench/forecast.h"
-#include "config/run_point.h"
+#include "config/position.h"
 #include "parallel/arrivals_file.h"
 #include "run/folder.h"
 #include "run/record.h"

@@ -1,9 +1,9 @@
-// Computes checksums of ranges of a flat vector (nn/checksum.h). Sums of integers have the same bits in any order.
+// Computes checksums of ranges of a flat vector (nn/math.h). Sums of integers have the same bits in any order.
 #pragma once
 
 #include "backend/cuda/kernels/reduce.cuh"
 #include "backend/cuda/kernels/tensors.cuh"
-#include "nn/checksum.h"
+#include "nn/math.h"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 

@@ -15,7 +15,6 @@
 #include <type_traits>
 
 #include "backend/cuda/types.h"
-#include "nn/adascale.h"
 #include "nn/update_rule.h"
 
 namespace ringtrain::cuda {

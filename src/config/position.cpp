@@ -1,4 +1,4 @@
-#include "config/run_point.h"
+#include "config/position.h"
 
 #include <algorithm>
 #include <charconv>
