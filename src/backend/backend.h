@@ -13,10 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/checksums.h"
 #include "backend/group_ranks.h"
-#include "backend/orthogonalizer.h"
-#include "backend/range_norms.h"
+#include "backend/vector_operations.h"
 #include "nn/graph.h"
 #include "nn/update_rule.h"
 

@@ -2,7 +2,9 @@
 // groups exchanges a few numbers per channel with these ranks during its passes.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 
 namespace ringtrain {
@@ -16,6 +18,24 @@ class GroupRanks {
   // `parts` is [size][n]. This rank has filled its own part; the call fills the others. It calls `poll`, unless that is
   // empty, while it waits. Collective. Throws the error of another rank.
   virtual void gather(std::span<double> parts, const std::function<void()>& poll) = 0;
+};
+
+// The ranks that share a group of batch norm and compute on devices.
+
+// `host` does the exchanges in host memory.
+class DeviceGroupRanks : public GroupRanks {
+ public:
+  explicit DeviceGroupRanks(std::unique_ptr<GroupRanks> host) : host_(std::move(host)) {}
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  void gather(std::span<double> parts, const std::function<void()>& poll) override { host_->gather(parts, poll); }
+  // `parts` is [size][n] in the device's memory. Earlier work in `stream` (a stream of the device) has filled this
+  // rank's own part. Later work in the stream finds all parts. Collective. It must not be captured. Throws the error of
+  // another rank.
+  virtual void gather_on_device(std::span<float> parts, std::uintptr_t stream) = 0;
+
+ protected:
+  std::unique_ptr<GroupRanks> host_;
 };
 
 }  // namespace ringtrain

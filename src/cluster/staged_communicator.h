@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "backend/cuda/device/device.h"
-#include "backend/device_group_ranks.h"
+#include "backend/group_ranks.h"
 #include "cluster/communicator.h"
 
 namespace ringtrain {

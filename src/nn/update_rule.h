@@ -159,7 +159,7 @@ RINGTRAIN_HD float schedule_free_average(float momentum, float y, float z) {
 }
 
 // Returns the direction of Muon (Jordan 2024, as in torch.optim.Muon) in Nesterov's form. It is orthogonalised as a
-// matrix afterwards (backend/orthogonalizer.h). `momentum` is a running mean.
+// matrix afterwards (backend/vector_operations.h). `momentum` is a running mean.
 RINGTRAIN_HD float muon_direction(const UpdateRule& r, float g, float& momentum) {
   g = scaled_gradient(r, g);
   momentum += (1.0f - r.momentum) * (g - momentum);

@@ -5,8 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/orthogonalizer.h"
-#include "backend/range_norms.h"
+#include "backend/vector_operations.h"
 #include "config/experiment.h"
 #include "nn/parameters.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/range_norms.h"
+#include "backend/vector_operations.h"
 
 namespace ringtrain {
 

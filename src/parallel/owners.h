@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "backend/range_norms.h"
+#include "backend/vector_operations.h"
 #include "config/experiment.h"
 
 namespace ringtrain {

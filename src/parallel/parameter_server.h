@@ -16,7 +16,6 @@
 #include <span>
 #include <vector>
 
-#include "parallel/server_messages.h"
 #include "parallel/server_ranks.h"
 
 namespace ringtrain {

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "parallel/owners.h"
-#include "parallel/server_messages.h"
 
 namespace ringtrain {
 

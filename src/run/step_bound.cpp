@@ -4,7 +4,7 @@
 #include <span>
 
 #include "backend/cuda/program/base.h"
-#include "backend/cuda/program/traffic.h"
+#include "backend/cuda/program/schedule.h"
 #include "base/error.h"
 #include "base/table.h"
 

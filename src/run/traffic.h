@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "backend/cuda/program/traffic.h"
+#include "backend/cuda/program/schedule.h"
 
 namespace ringtrain {
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "backend/cuda/dnn/operations.h"
-#include "backend/cuda/dnn/rnn.h"
 #include "backend/cuda/kernels/kernels.h"
 #include "tests/emulation/race_check.h"
 

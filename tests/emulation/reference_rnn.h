@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "backend/cuda/dnn/rnn.h"
+#include "backend/cuda/dnn/operations.h"
 
 namespace ringtrain::cuda {
 

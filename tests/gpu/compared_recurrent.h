@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "backend/cuda/dnn/rnn.h"
+#include "backend/cuda/dnn/operations.h"
 
 namespace ringtrain::cuda {
 

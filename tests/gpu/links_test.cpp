@@ -8,7 +8,7 @@
 #include "cluster/binding.h"
 #include "cluster/nccl_links.h"
 #include "cluster/staged_links.h"
-#include "parallel/stage_passes.h"
+#include "parallel/pass_order.h"
 #include "tests/emulation/host_device.h"
 #include "tests/gpu/gpu.h"
 #include "tests/mpi/mpi_peer.h"

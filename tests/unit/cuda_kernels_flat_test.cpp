@@ -1,7 +1,7 @@
 // Tests the copies between the flat vector and a program's layouts, and the optimizer's kernels.
 #include <algorithm>
 
-#include "backend/cuda/program/update_places.h"
+#include "backend/cuda/program/base.h"
 #include "base/error.h"
 #include "cuda_kernels.h"
 

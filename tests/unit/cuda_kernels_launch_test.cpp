@@ -1,8 +1,8 @@
 // Tests launches of the GPU's own kernels, and the emulation that runs them on the CPU.
 #include <set>
 
-#include "backend/cuda/kernels/list.h"
-#include "backend/cuda/program/update_places.h"
+#include "backend/cuda/kernels/table.h"
+#include "backend/cuda/program/base.h"
 #include "base/error.h"
 #include "cuda_kernels.h"
 #include "tests/emulation/cuda_emulation.h"

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "backend/cuda/lstm/model.h"
-#include "backend/cuda/lstm/weights.h"
 #include "base/error.h"
 #include "models/models.h"
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/image/program.h"
-#include "backend/cuda/program/micro_batch.h"
+#include "backend/cuda/program/base.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/images.h"
 

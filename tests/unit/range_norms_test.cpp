@@ -1,12 +1,11 @@
 // Tests squared norms of ranges on the CPU's backend and on a device.
-#include "backend/range_norms.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
 #include "backend/cuda/backend.h"
+#include "backend/vector_operations.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "tests/emulation/host_device.h"

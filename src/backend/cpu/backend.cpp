@@ -2,24 +2,22 @@
 // (gemm.h) and convolutions (convolution.h). The program's own kernels (kernels.h, image_kernels.h, norm_kernels.h)
 // compute the rest. OpenMP threads share the work.
 //
-// For images, image_graph.h turns the graph of a model into operations (image_operation.h), and schedule.h runs their
+// For images, image_program.h turns the graph of a model into operations (image_operation.h), and schedule.h runs their
 // steps. For text, lstm_program.h does both. isa.h finds the instruction set, which decides which copy of the kernels
-// runs. To change an image model's computation, begin with image_graph.h, then read schedule.h and one operation, such
-// as pool_operation.h.
+// runs. To change an image model's computation, begin with image_program.h, then read schedule.h and one operation,
+// such as pool_operation.h.
 #include <algorithm>
 #include <functional>
 #include <utility>
 
-#include "backend/cpu/checksums.h"
+#include "backend/cpu/gemm.h"
 #include "backend/cpu/image_program.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/lstm_program.h"
-#include "backend/cpu/matrix_rate.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/onednn.h"
-#include "backend/cpu/orthogonalizer.h"
-#include "backend/cpu/range_norms.h"
 #include "backend/cpu/update.h"
+#include "backend/cpu/vector_operations.h"
 #include "base/error.h"
 
 namespace ringtrain {

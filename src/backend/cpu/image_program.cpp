@@ -3,12 +3,248 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cpu/image_graph.h"
+#include "backend/cpu/convolution_operation.h"
+#include "backend/cpu/norm_operation.h"
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/operation.h"
+#include "backend/cpu/part_ends.h"
+#include "backend/cpu/pool_operation.h"
 #include "base/error.h"
 
 namespace ringtrain::cpu {
+namespace {
+
+template <class T>
+class Joiner {
+ public:
+  Joiner(const Graph& graph, const ImageContext& context)
+      : nodes_(graph.nodes()),
+        context_(context),
+        consumers_(nodes_.size()),
+        feature_(nodes_.size()),
+        statistics_(nodes_.size()) {
+    for (int i = 0; i < size(); ++i)
+      for (int input : nodes_[at(i)].inputs) consumers_[at(input)].push_back(i);
+    for (int i = 0; i < size(); ++i)
+      if (consumers_[at(i)].size() > 2)
+        throw Error(cat("node ", i, " of the model has ", consumers_[at(i)].size(),
+                        " consumers; the CPU backend supports at most two"));
+  }
+
+  ImageOperations join() {
+    std::string name;
+    for (int i = 0, blocks = 0; i < size(); ++i) {
+      const Node& node = nodes_[at(i)];
+      if (std::exchange(name, node.block) != node.block) ++blocks;
+      block_ = node.recomputed && context_.training ? blocks : -1;
+      std::visit([&](const auto& operation) { append(i, operation); }, node.operation);
+    }
+    if (result_.loss == nullptr && result_.bytes.activations_out == 0)
+      throw Error("a model of images ends in a cross-entropy");
+    return std::move(result_);
+  }
+
+ private:
+  static std::size_t at(int node) { return static_cast<std::size_t>(node); }
+  int size() const { return static_cast<int>(nodes_.size()); }
+  template <class Kind>
+  const Kind* as(int node) const {
+    return std::get_if<Kind>(&nodes_[at(node)].operation);
+  }
+  // Returns the only consumer, or -1 if there is none or more than one.
+  int consumer(int node) const { return consumers_[at(node)].size() == 1 ? consumers_[at(node)][0] : -1; }
+  template <class Kind>
+  int consumer_that_is(int node) const {
+    const int next = consumer(node);
+    return next >= 0 && as<Kind>(next) != nullptr ? next : -1;
+  }
+  int input(int node, std::size_t which = 0) const { return nodes_[at(node)].inputs[which]; }
+
+  Feature* make(int node) {
+    result_.features.push_back(std::make_unique<Feature>(Feature{.shape = nodes_[at(node)].output}));
+    return feature_[at(node)] = result_.features.back().get();
+  }
+  Feature* feature(int node) const { return feature_[at(node)]; }
+  template <class Made>
+  Made* keep(std::unique_ptr<Made> operation) {
+    Made* made = operation.get();
+    result_.operations.push_back(std::move(operation));
+    result_.blocks.push_back(block_);
+    return made;
+  }
+
+  // Returns whether a norm or an addition lies between this node and the convolution, or the input, before it.
+  bool behind_norm(int node) const {
+    for (int i = input(node);; i = input(i)) {
+      if (as<Norm>(i) != nullptr || as<Add>(i) != nullptr) return true;
+      if (nodes_[at(i)].inputs.empty() || as<Convolution>(i) != nullptr) return false;
+    }
+  }
+  bool needs_vector(int node) const {
+    return std::any_of(consumers_[at(node)].begin(), consumers_[at(node)].end(), [&](int c) {
+      return as<Dense>(c) != nullptr || as<CrossEntropy>(c) != nullptr || as<Dropout>(c) != nullptr;
+    });
+  }
+  void expect_map(int node, const char* what) const {
+    if (feature(node)->vector) throw Error(cat("the CPU backend cannot apply ", what, " to a vector"));
+  }
+
+  void append(int i, const PartInput&) {
+    Feature* y = make(i);
+    y->vector = needs_vector(i);
+    auto* made = keep(std::make_unique<PartInputOperation<T>>(context_, y));
+    result_.bytes.activations_in = made->activation_bytes();
+    result_.bytes.gradients_out = made->gradient_bytes();
+  }
+  void append(int i, const PartOutput&) {
+    auto* made = keep(std::make_unique<PartOutputOperation<T>>(context_, feature(input(i))));
+    result_.bytes.activations_out = made->activation_bytes();
+    result_.bytes.gradients_in = made->gradient_bytes();
+  }
+  void append(int, const TokenInput&) { throw Error("a model reads symbols or images, not both"); }
+  void append(int, const Lstm&) { throw Error("the CPU backend has no LSTM in a model of images"); }
+
+  void append(int i, const ImageInput& node) {
+    if (consumer_that_is<Convolution>(i) < 0)
+      throw Error("the CPU backend reads images with one convolution, and nothing else");
+    pixels_ = keep(std::make_unique<PixelOperation<T>>(context_, node, make(i)));
+  }
+
+  void append(int i, const Convolution& node) {
+    expect_map(input(i), "convolution");
+    const bool pixels = as<ImageInput>(input(i)) != nullptr;
+    const int relu = consumer_that_is<Relu>(i);
+    Feature* x = feature(input(i));
+    Feature* y = make(i);
+    if (relu >= 0) feature_[at(relu)] = y;
+    auto* made = keep(
+        std::make_unique<ConvolutionOperation<T>>(context_, node, relu >= 0, pixels, !pixels && behind_norm(i), x, y));
+    if (pixels) pixels_->set_reader(&made->primitives());
+  }
+
+  // Adds the steps that measure the statistics, directly after those that make x. If an addition or a ReLU follows, its
+  // operation applies the norm.
+  void append(int i, const Norm& node) {
+    expect_map(input(i), "a norm");
+    result_.norms.push_back(std::make_unique<NormStatistics>(context_, node, *feature(input(i))));
+    statistics_[at(i)] = result_.norms.back().get();
+    keep(std::make_unique<Measure>(statistics_[at(i)]));
+    if (consumer_that_is<Relu>(i) >= 0 || consumer_that_is<Add>(i) >= 0) return;
+    apply(i, i, input(i), statistics_[at(i)], -1, nullptr);
+  }
+
+  void append(int i, const Relu&) {
+    const int x = input(i);
+    if (feature_[at(i)] != nullptr) return;  // the ReLU is part of a convolution or a dense layer
+    if (as<Norm>(x) != nullptr && consumer(x) == i) return apply(i, i, input(x), statistics_[at(x)], -1, nullptr);
+    if (as<Add>(x) != nullptr && consumer(x) == i) return add(x, i);
+    expect_map(x, "a ReLU that does not follow a dense layer");
+    apply(i, i, x, nullptr, -1, nullptr);
+  }
+
+  void append(int i, const Add&) {
+    if (consumer_that_is<Relu>(i) < 0) add(i, i);
+  }
+
+  // Compiles the addition `node` with the ReLU `last` that follows it. Without a ReLU, last = node. The operation also
+  // applies each norm whose only consumer is the addition.
+  void add(int node, int last) {
+    struct Operand {
+      int feature;
+      NormStatistics* norm;
+    };
+    const auto operand = [&](std::size_t which) {
+      const int from = input(node, which);
+      if (as<Norm>(from) != nullptr && consumer(from) == node) return Operand{input(from), statistics_[at(from)]};
+      expect_map(from, "addition");
+      return Operand{from, nullptr};
+    };
+    Operand a = operand(0), b = operand(1);
+    if (a.norm == nullptr) std::swap(a, b);
+    apply(last, node, a.feature, a.norm, b.feature, b.norm);
+  }
+
+  void apply(int last, int named, int x, NormStatistics* norm, int second, NormStatistics* norm2) {
+    const std::string name = norm != nullptr ? norm->name() : cat("node ", named);
+    Feature* values = feature(x);
+    Feature* other = second >= 0 ? feature(second) : nullptr;
+    Feature* y = make(last);
+    y->read_again = std::any_of(consumers_[at(last)].begin(), consumers_[at(last)].end(),
+                                [&](int c) { return as<Convolution>(c) != nullptr; });
+    keep(std::make_unique<NormOperation<T>>(context_, name, values, norm, other, norm2, as<Relu>(last) != nullptr, y));
+  }
+
+  void append(int i, const MaxPool& node) {
+    expect_map(input(i), "max pooling");
+    Feature* x = feature(input(i));
+    keep(std::make_unique<MaxPoolOperation<T>>(context_, node, x, make(i)));
+  }
+  void append(int i, const GlobalAveragePool&) { to_vector(i, true); }
+  void append(int i, const Flatten&) { to_vector(i, false); }
+  void to_vector(int i, bool average) {
+    expect_map(input(i), "pooling");
+    Feature* x = feature(input(i));
+    keep(std::make_unique<VectorOperation<T>>(context_, average, x, make(i)));
+  }
+
+  void expect_vector(int node, const char* what) const {
+    if (!feature(node)->vector)
+      throw Error(cat(what, " needs global average pooling or flattening before it on the CPU backend"));
+    if (consumer(node) < 0)
+      throw Error(cat("on the CPU backend, the vector before ", what, " may have only one consumer"));
+  }
+  void append(int i, const Dropout& node) {
+    Feature* x = feature(input(i));
+    if (x->vector || x->pixels() > 1) expect_vector(input(i), "dropout");
+    if (context_.training)
+      keep(std::make_unique<DropoutOperation<T>>(context_, node, x, make(i)));
+    else
+      feature_[at(i)] = x;
+  }
+  void append(int i, const Dense& node) {
+    expect_vector(input(i), "a dense layer");
+    const int relu = consumer_that_is<Relu>(i);
+    Feature* x = feature(input(i));
+    Feature* y = make(i);
+    if (relu >= 0) feature_[at(relu)] = y;
+    keep(std::make_unique<DenseOperation<T>>(context_, node, relu >= 0, consumer_that_is<CrossEntropy>(i) >= 0, x, y));
+  }
+  void append(int i, const CrossEntropy& node) {
+    if (as<Dense>(input(i)) == nullptr || consumer(input(i)) < 0)
+      throw Error("the CPU backend computes the cross-entropy of a dense layer's output only");
+    result_.loss = keep(std::make_unique<LossOperation>(context_, node, feature(input(i))));
+  }
+
+  // Adds the steps of a norm's statistics to the forward steps.
+  class Measure : public ImageOperation {
+   public:
+    explicit Measure(NormStatistics* statistics) : statistics_(statistics) {}
+    void forward_steps() override { statistics_->template forward_steps<T>(); }
+    void backward_steps() override {}
+    void set_weights(const float* flat) override { statistics_->set_weights(flat); }
+
+   private:
+    NormStatistics* statistics_;
+  };
+
+  const std::vector<Node>& nodes_;
+  ImageContext context_;
+  std::vector<std::vector<int>> consumers_;
+  std::vector<Feature*> feature_;            // by node; null while no operation has made it
+  std::vector<NormStatistics*> statistics_;  // by node
+  PixelOperation<T>* pixels_ = nullptr;
+  int block_ = -1;  // block of the node that is being compiled
+  ImageOperations result_;
+};
+
+}  // namespace
+
+template <class T>
+ImageOperations join_operations(const Graph& graph, const ImageContext& context) {
+  return Joiner<T>(graph, context).join();
+}
+template ImageOperations join_operations<float>(const Graph&, const ImageContext&);
+template ImageOperations join_operations<BFloat16>(const Graph&, const ImageContext&);
 
 namespace {
 

@@ -1,5 +1,9 @@
 #include "backend/cpu/isa.h"
 
+#include "backend/cpu/image_kernels.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/norm_kernels.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -11,7 +15,6 @@
 #include "base/error.h"
 
 namespace ringtrain::cpu {
-
 namespace {
 
 Isa detect() {
@@ -99,5 +102,30 @@ const char* isa_name(Isa isa) {
   }
   return "?";
 }
+
+// Chooses one of the copies of the kernel files. There is one copy per instruction set.
+
+#if defined(__x86_64__)
+#define RINGTRAIN_CHOOSE(Table, name)                            \
+  const Table& name##_baseline();                                \
+  const Table& name##_avx2();                                    \
+  const Table& name##_avx512();                                  \
+  const Table& name##_avx512_bf16();                             \
+  const Table& name(Isa isa) {                                   \
+    if (isa == Isa::avx512_bf16) return name##_avx512_bf16();    \
+    if (isa == Isa::avx512) return name##_avx512();              \
+    return isa == Isa::avx2 ? name##_avx2() : name##_baseline(); \
+  }
+#else
+#define RINGTRAIN_CHOOSE(Table, name) \
+  const Table& name##_baseline();     \
+  const Table& name(Isa) {            \
+    return name##_baseline();         \
+  }
+#endif
+
+RINGTRAIN_CHOOSE(Kernels, kernels)
+RINGTRAIN_CHOOSE(NormKernels, norm_kernels)
+RINGTRAIN_CHOOSE(ImageKernels, image_kernels)
 
 }  // namespace ringtrain::cpu

@@ -8,7 +8,7 @@
 #include "backend/cpu/classifier_operation.h"
 #include "backend/cpu/lstm_operation.h"
 #include "backend/cpu/onednn.h"
-#include "backend/cpu/sequence_part.h"
+#include "backend/cpu/part_ends.h"
 #include "base/error.h"
 
 namespace ringtrain::cpu {
@@ -126,8 +126,8 @@ class LstmProgram : public Program {
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       if (const auto* node = std::get_if<Lstm>(&nodes[i].operation)) {
         const Dropout* dropout = i + 1 < nodes.size() ? std::get_if<Dropout>(&nodes[i + 1].operation) : nullptr;
-        auto layer = std::make_unique<LstmOperation<T>>(context, *node, layers.empty() && !input_, dropout,
-                                                        nodes[i].recomputed);
+        auto layer =
+            std::make_unique<LstmOperation<T>>(context, *node, layers.empty() && !input_, dropout, nodes[i].recomputed);
         layers.push_back(layer.get());
         operations_.push_back(std::move(layer));
       } else if (const auto* dense = std::get_if<Dense>(&nodes[i].operation)) {

@@ -6,7 +6,7 @@
 //   backward  apply | convolve | sums            for each slice;  then: the sums of all slices, the weight gradient
 //
 // A block may be recomputed (Chen et al. 2016). Its maps then live twice: in the forward pass, and again from the time
-// when its forward steps are repeated, just before its first backward step (recomputation.cpp).
+// when its forward steps are repeated, just before its first backward step.
 #pragma once
 
 #include <cstdint>

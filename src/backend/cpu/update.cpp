@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "backend/cpu/range_norms.h"
+#include "backend/cpu/vector_operations.h"
 
 namespace ringtrain::cpu {
 

@@ -5,12 +5,9 @@
 #include "backend/cuda/device/described.h"
 #include "backend/cuda/image/program.h"
 #include "backend/cuda/lstm/program.h"
-#include "backend/cuda/program/checksums.h"
-#include "backend/cuda/program/micro_batch.h"
-#include "backend/cuda/program/orthogonalizer.h"
-#include "backend/cuda/program/range_norms.h"
+#include "backend/cuda/program/base.h"
 #include "backend/cuda/program/update.h"
-#include "backend/cuda/program/vector.h"
+#include "backend/cuda/program/vector_operations.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {

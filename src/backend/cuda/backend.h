@@ -11,7 +11,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/device/device.h"
-#include "backend/cuda/program/options.h"
+#include "backend/cuda/program/base.h"
 
 namespace ringtrain::cuda {
 

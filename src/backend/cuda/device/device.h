@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "backend/cuda/dnn/operations.h"
-#include "backend/cuda/dnn/rnn.h"
 #include "backend/cuda/kernels/kernels.h"
 
 namespace ringtrain::cuda {

@@ -2,12 +2,245 @@
 
 #include <algorithm>
 
+#include "backend/cuda/image/convolution.h"
 #include "backend/cuda/image/emission.h"
-#include "backend/cuda/image/graph.h"
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
+namespace {
+
+class Joiner {
+ public:
+  Joiner(const Graph& graph, const ImageContext& context)
+      : nodes_(graph.nodes()),
+        context_(context),
+        consumers_(nodes_.size()),
+        value_(nodes_.size()),
+        statistics_(nodes_.size()),
+        done_(nodes_.size()) {
+    for (int i = 0; i < size(); ++i)
+      for (int input : nodes_[at(i)].inputs) consumers_[at(input)].push_back(i);
+    for (int i = 0, block = 0; i < size(); ++i) {
+      if (i > 0 && nodes_[at(i)].block != nodes_[at(i - 1)].block) ++block;
+      block_of_.push_back(block);
+    }
+  }
+
+  ImageLayers join() {
+    for (int i = 0; i < size(); ++i)
+      if (!is_shortcut(i)) visit(i);
+    if (result_.loss == nullptr && !std::holds_alternative<PartOutput>(nodes_.back().operation))
+      throw Error("a model of images ends in a cross-entropy");
+    return std::move(result_);
+  }
+
+ private:
+  static std::size_t at(int node) { return static_cast<std::size_t>(node); }
+  int size() const { return static_cast<int>(nodes_.size()); }
+  int input(int node, std::size_t which = 0) const { return nodes_[at(node)].inputs[which]; }
+  template <class Kind>
+  const Kind* as(int node) const {
+    return std::get_if<Kind>(&nodes_[at(node)].operation);
+  }
+  // Returns the node's only consumer, or -1.
+  int consumer(int node) const { return consumers_[at(node)].size() == 1 ? consumers_[at(node)][0] : -1; }
+  template <class Kind>
+  int consumer_that_is(int node) const {
+    const int next = consumer(node);
+    return next >= 0 && as<Kind>(next) != nullptr ? next : -1;
+  }
+
+  // Returns whether the node is a shortcut's convolution or the norm after it. Such a node waits until its addition is
+  // visited.
+  bool is_shortcut(int node) const {
+    const int norm = as<Norm>(node) != nullptr          ? node
+                     : as<Convolution>(node) != nullptr ? consumer_that_is<Norm>(node)
+                                                        : -1;
+    const int add = norm >= 0 && as<Convolution>(input(norm)) != nullptr ? consumer_that_is<Add>(norm) : -1;
+    return add >= 0 && std::max(input(add, 0), input(add, 1)) != norm;
+  }
+  void visit(int node) {
+    if (done_[at(node)]) return;
+    done_[at(node)] = true;
+    for (int from : nodes_[at(node)].inputs) visit(from);
+    block_ = nodes_[at(node)].recomputed && context_.training ? block_of_[at(node)] : -1;
+    std::visit([&](const auto& operation) { append(node, operation); }, nodes_[at(node)].operation);
+  }
+
+  Value& make(int node, std::string name) {
+    const FeatureShape& shape = nodes_[at(node)].output;
+    result_.values.push_back(std::make_unique<Value>(
+        Value{.name = std::move(name), .shape = shape, .width = round_up(shape.channels, 8), .type = context_.type}));
+    value_[at(node)] = result_.values.back().get();
+    return *value_[at(node)];
+  }
+  Value& value(int node) const { return *value_[at(node)]; }
+  template <class Layer, class... Arguments>
+  Layer* keep(Arguments&&... arguments) {
+    auto layer = std::make_unique<Layer>(context_, std::forward<Arguments>(arguments)...);
+    Layer* kept = layer.get();
+    result_.layers.push_back(std::move(layer));
+    result_.blocks.push_back(block_);
+    return kept;
+  }
+  static std::string stem(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
+  void append(int, const TokenInput&) { throw Error("a model reads symbols or images, not both"); }
+  void append(int, const Lstm&) { throw Error("the CUDA backend has no LSTM in a model of images"); }
+
+  void append(int i, const ImageInput& node) {
+    if (node.channels > 4) throw Error(cat("images of ", node.channels, " channels: the input kernel takes four"));
+    Value& y = make(i, "pixels");
+    y.width = 4;
+    y.needs_gradient = false;
+    pixels_ = keep<PixelLayer>(node, y);
+  }
+  // Returns whether the convolution reads windows: it has a stride, computes in 16 bits, and alone reads the pixels. A
+  // window with more than widest_image_window channels would cost more memory than it saves time.
+  bool takes_windows(int i, const Convolution& node) const {
+    const int from = input(i);
+    return as<ImageInput>(from) != nullptr && consumer(from) == i && context_.type != Type::fp32 && node.stride > 1 &&
+           node.kernel > 1 && node.kernel * node.kernel * value(from).shape.channels <= widest_image_window;
+  }
+
+  void append(int i, const PartInput&) { keep<PartInputLayer>(make(i, "activations of the part before")); }
+  // A value crosses the cut between two parts in its memory layout, so both parts must give it the same width.
+  void append(int i, const PartOutput&) {
+    const Value& x = value(input(i));
+    if (x.width != round_up(x.shape.channels, 8))
+      throw Error(cat(x.name, ": a stage on a GPU cannot end after the flattening of ", x.shape.channels, " channels"),
+                  "parallel.cuts: let the stage end before or after the layers between flattening and this cut");
+    keep<PartOutputLayer>(value(input(i)));
+  }
+
+  void append(int i, const Convolution& node) {
+    const std::string name = stem(node.weight);
+    Value &x = value(input(i)), &y = make(i, name);
+    if (takes_windows(i, node)) pixels_->take_windows(node, x, y.shape);
+    const auto* layer = keep<ConvolutionLayer>(node, x, y);
+    if (x.width % 8 != 0 && !layer->plain_plans_exist()) x.width = round_up(x.width, 8);
+    if (!node.bias.empty()) add_bias(i, node.bias, name);
+  }
+
+  // Adds the bias after a product, and the ReLU if one follows.
+  void add_bias(int i, const std::string& bias, const std::string& name) {
+    const int relu = consumer_that_is<Relu>(i);
+    Value& x = value(i);
+    Value& y = make(relu >= 0 ? relu : i, name + (relu >= 0 ? " relu" : " bias"));
+    y.width = x.width;
+    y.type = x.type;
+    keep<ActivationLayer>(bias, relu >= 0, x, y);
+  }
+
+  // Creates the norm's statistics. If an addition or a ReLU follows, that node adds the layer that applies the norm.
+  void append(int i, const Norm& node) {
+    result_.norms.push_back(std::make_unique<NormStatistics>(context_, node, value(input(i))));
+    statistics_[at(i)] = result_.norms.back().get();
+    if (consumer_that_is<Relu>(i) < 0 && consumer_that_is<Add>(i) < 0) apply(i, i, {});
+  }
+  // Adds a layer that applies the norm of node `norm`. `parts` says what is added. `last` is the node whose value the
+  // layer makes.
+  void apply(int norm, int last, NormLayer::Parts parts) {
+    parts.norm = statistics_[at(norm)];
+    parts.x = &value(input(norm));
+    parts.relu = as<Relu>(last) != nullptr;
+    keep<NormLayer>(parts, make(last, parts.norm->name() + (parts.relu ? " relu" : "")));
+  }
+
+  void append(int i, const Relu&) {
+    const int x = input(i);
+    if (value_[at(i)] != nullptr) return;  // already made with the bias
+    if (as<Norm>(x) != nullptr && consumer(x) == i) return apply(x, i, {});
+    if (as<Add>(x) != nullptr && consumer(x) == i && add_norm(x, i)) return;
+    keep<ActivationLayer>("", true, value(x), make(i, cat("relu ", i)));
+  }
+
+  void append(int i, const Add&) {
+    const bool takes_norm = norm_of(i, 0) >= 0 || norm_of(i, 1) >= 0;
+    if (takes_norm && consumer_that_is<Relu>(i) >= 0) return;  // the ReLU's layer includes the addition
+    if (takes_norm && add_norm(i, i)) return;
+    Value &a = value(input(i, 0)), &b = value(input(i, 1));
+    keep<AddLayer>(a, b, make(i, cat("sum ", i)));
+  }
+
+  // Returns the norm that makes an operand of an addition, if no other node reads it; else -1.
+  int norm_of(int add, std::size_t which) const {
+    const int from = input(add, which);
+    return as<Norm>(from) != nullptr && consumer(from) == add ? from : -1;
+  }
+  // Adds a layer for the addition `node` and the ReLU `last` after it (or `last` = `node`). Returns false when no
+  // operand is a norm.
+  bool add_norm(int node, int last) {
+    const std::size_t first = norm_of(node, 0) >= 0 ? 0 : 1;
+    const int norm = norm_of(node, first), other = norm_of(node, 1 - first);
+    if (norm < 0) return false;
+    if (other >= 0)
+      apply(norm, last, {.other = &value(input(other)), .other_norm = statistics_[at(other)]});
+    else
+      apply(norm, last, {.other = &value(input(node, 1 - first))});
+    return true;
+  }
+
+  void append(int i, const MaxPool& node) {
+    Value& x = value(input(i));
+    Value& y = make(i, cat("max pooling ", i));
+    y.width = x.width;
+    keep<PoolLayer>(node, x, y);
+  }
+  void append(int i, const GlobalAveragePool& node) {
+    Value& x = value(input(i));
+    Value& y = make(i, "average pooling");
+    y.width = x.width;
+    keep<PoolLayer>(node, x, y);
+  }
+  void append(int i, const Flatten&) {
+    Value& x = value(input(i));
+    Value& y = make(i, "flattened");
+    y.width = x.elements();
+    keep<FlattenLayer>(x, y);
+  }
+  void append(int i, const Dropout& node) {
+    Value& x = value(input(i));
+    if (!context_.training) {
+      value_[at(i)] = &x;
+      return;
+    }
+    Value& y = make(i, cat("dropout ", node.layer));
+    y.width = x.width;
+    keep<DropoutLayer>(node, x, y);
+  }
+  void append(int i, const Dense& node) {
+    Value& x = value(input(i));
+    if (x.pixels() != 1) throw Error(cat(node.weight, ": a dense layer needs flattening or average pooling before it"));
+    Value& y = make(i, stem(node.weight));
+    if (consumer_that_is<CrossEntropy>(i) >= 0) y.type = Type::fp32;
+    keep<DenseLayer>(node, x, y);
+    add_bias(i, node.bias, stem(node.weight));
+  }
+  void append(int i, const CrossEntropy& node) {
+    if (as<Dense>(input(i)) == nullptr || consumer(input(i)) < 0)
+      throw Error("the CUDA backend computes the cross-entropy of a dense layer's output only");
+    result_.loss = keep<LossLayer>(node, value(input(i)));
+  }
+
+  const std::vector<Node>& nodes_;
+  const ImageContext& context_;
+  std::vector<std::vector<int>> consumers_;
+  std::vector<Value*> value_;                // one per node; null until a layer makes it
+  std::vector<NormStatistics*> statistics_;  // by node
+  std::vector<bool> done_;
+  std::vector<int> block_of_;  // by node
+  PixelLayer* pixels_ = nullptr;
+  int block_ = -1;  // block of the current node when it is recomputed, else -1
+  ImageLayers result_;
+};
+
+}  // namespace
+
+ImageLayers join_layers(const Graph& graph, const ImageContext& context) {
+  return Joiner(graph, context).join();
+}
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "backend/cuda/kernels/list.h"
+#include "backend/cuda/kernels/table.h"
 
 namespace ringtrain::cuda {
 namespace {

@@ -6,7 +6,6 @@
 #include "backend/cuda/kernels/checksum.cuh"
 #include "backend/cuda/kernels/flat.cuh"
 #include "backend/cuda/kernels/image_input.cuh"
-#include "backend/cuda/kernels/list.h"
 #include "backend/cuda/kernels/loss.cuh"
 #include "backend/cuda/kernels/norm.cuh"
 #include "backend/cuda/kernels/norm_finalize.cuh"

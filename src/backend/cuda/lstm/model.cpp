@@ -1,6 +1,8 @@
 #include "backend/cuda/lstm/model.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -44,6 +46,53 @@ LstmModel lstm_model(const Graph& graph) {
       throw Error(
           cat("LSTM layers of ", model.hidden, " and of ", layer.hidden, " units: the GPU backend wants one size"));
   return model;
+}
+
+namespace {
+
+constexpr int gates = 4;
+
+const Parameter& parameter(const ParameterTable& table, const Lstm& layer, const RnnWeight& weight) {
+  if (weight.bias) return table.find(weight.recurrent ? layer.bias_hh : layer.bias_ih);
+  return table.find(weight.recurrent ? layer.weight_hh : layer.weight_ih);
+}
+
+}  // namespace
+
+std::vector<TensorPlace> lstm_places(const RnnPlan& plan, std::span<const Lstm> layers, const ParameterTable& table,
+                                     std::int64_t own_base) {
+  const RnnOperation& operation = plan.operation();
+  std::vector<TensorPlace> places;
+  std::set<std::tuple<std::int64_t, bool, bool, int>> seen;
+  for (const RnnWeight& weight : plan.weights()) {
+    if (weight.layer < 0 || weight.layer >= std::ssize(layers) || weight.gate < 0 || weight.gate >= gates ||
+        !seen.insert({weight.layer, weight.recurrent, weight.bias, weight.gate}).second)
+      throw Error(cat(operation.key(), ": cuDNN names a tensor of layer ", weight.layer, ", gate ", weight.gate,
+                      " that no LSTM layer has, or names it twice"));
+    const Lstm& layer = layers[static_cast<std::size_t>(weight.layer)];
+    const Parameter& p = parameter(table, layer, weight);
+    TensorPlace place;
+    place.taps = 1;
+    if (weight.bias) {
+      place.outer = 1;
+      place.inner = place.padded = static_cast<int>(layer.hidden);
+    } else {
+      place.outer = layer.hidden;
+      place.inner = static_cast<int>(weight.recurrent ? layer.hidden : layer.input);
+      // A one-hot input is padded with columns that are always zero.
+      place.padded = static_cast<int>(weight.recurrent || weight.layer > 0 ? layer.hidden : operation.input);
+    }
+    if (weight.count != place.outer * place.padded || place.padded < place.inner)
+      throw Error(cat(operation.key(), ": ", p.name, ", gate ", weight.gate, " has ", weight.count,
+                      " elements in cuDNN's weight space; expected ", place.outer, " x ", place.padded));
+    place.flat_offset = p.offset + weight.gate * place.outer * place.inner;
+    place.own_offset = own_base + weight.offset;
+    places.push_back(place);
+  }
+  if (std::ssize(places) != 4 * gates * std::ssize(layers))
+    throw Error(cat(operation.key(), ": cuDNN's weight space has ", places.size(), " tensors; expected ",
+                    4 * gates * layers.size(), " (weights and biases of four gates, of input and recurrence)"));
+  return places;
 }
 
 }  // namespace ringtrain::cuda

@@ -2,8 +2,11 @@
 // position and softmax cross-entropy, or a part of such a model.
 #pragma once
 
+#include <span>
 #include <vector>
 
+#include "backend/cuda/dnn/operations.h"
+#include "backend/cuda/kernels/kernels.h"
 #include "nn/graph.h"
 
 namespace ringtrain::cuda {
@@ -20,5 +23,14 @@ struct LstmModel {
 
 // Reads the model from a graph. Throws Error when the graph is no such model.
 LstmModel lstm_model(const Graph& graph);
+
+// Maps the tensors of LSTM layers from the flat vector, in PyTorch's order, to the weight space of a recurrent plan of
+// cuDNN.
+
+// Returns a place for every tensor of `plan`, which computes `layers` in this order. `own_base` is the first element of
+// the weight space, counted from the base address of the copies. Throws Error when cuDNN's tensors do not match the
+// layers.
+std::vector<TensorPlace> lstm_places(const RnnPlan& plan, std::span<const Lstm> layers, const ParameterTable& table,
+                                     std::int64_t own_base);
 
 }  // namespace ringtrain::cuda

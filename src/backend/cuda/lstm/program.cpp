@@ -7,7 +7,6 @@
 
 #include "backend/cuda/lstm/choice.h"
 #include "backend/cuda/lstm/model.h"
-#include "backend/cuda/lstm/weights.h"
 #include "backend/cuda/program/base.h"
 #include "backend/cuda/program/operation.h"
 #include "base/error.h"

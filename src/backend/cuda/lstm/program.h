@@ -1,12 +1,12 @@
 // This folder compiles the graph of an LSTM language model to a program for a GPU. LstmModel (model.h) is the model as
-// read from the graph. choice.h chooses the calls of cuDNN that compute the LSTM layers. weights.h maps PyTorch's
+// read from the graph. choice.h chooses the calls of cuDNN that compute the LSTM layers. model.h maps PyTorch's
 // weights to cuDNN's weight space. program.cpp adds the commands to the schedule; begin reading there.
 #pragma once
 
 #include <memory>
 
 #include "backend/backend.h"
-#include "backend/cuda/program/options.h"
+#include "backend/cuda/program/base.h"
 
 namespace ringtrain::cuda {
 

@@ -6,6 +6,43 @@
 
 namespace ringtrain::cuda {
 
+std::vector<UpdatePlace> update_places(std::span<const UpdateRange> ranges, std::span<const WeightCopy> copies) {
+  std::vector<WeightCopy> sorted(copies.begin(), copies.end());
+  std::ranges::sort(sorted, {}, [](const WeightCopy& copy) { return copy.place.flat_offset; });
+  std::vector<UpdatePlace> places;
+  auto copy = sorted.begin();
+  for (const UpdateRange& range : ranges) {
+    const int number = static_cast<int>(&range - ranges.data());
+    std::int64_t done = range.begin;
+    const std::int64_t shift = range.direction < 0 ? 0 : range.direction - range.begin;
+    const std::int64_t state_shift = range.state() - range.begin;
+    const auto without_copy = [&](std::int64_t end) {
+      if (end > done)
+        places.push_back({.tensor = {.flat_offset = done, .outer = end - done, .inner = 1, .taps = 1, .padded = 1},
+                          .weight_decay = range.weight_decay,
+                          .range = number,
+                          .matrix_factor = range.matrix_factor,
+                          .direction_shift = shift,
+                          .state_shift = state_shift});
+    };
+    for (; copy != sorted.end() && copy->place.flat_offset < range.end; ++copy) {
+      const TensorPlace& p = copy->place;
+      const std::int64_t end = p.flat_offset + p.outer * p.inner * p.taps;
+      if (p.flat_offset < done || end > range.end)
+        throw Error(cat("the weights [", p.flat_offset, ", ", end, ") have a copy, but the update's range [",
+                        range.begin, ", ", range.end, ") or another copy ends within them"));
+      without_copy(p.flat_offset);
+      places.push_back(
+          {p, copy->own, range.weight_decay, copy->own_is_fp32, number, range.matrix_factor, shift, state_shift});
+      done = end;
+    }
+    without_copy(range.end);
+  }
+  if (copy != sorted.end())
+    throw Error(cat("the weights from ", copy->place.flat_offset, " on have a copy, but no update reaches them"));
+  return places;
+}
+
 Type type_of(Precision precision) {
   return precision == Precision::bf16 ? Type::bf16 : precision == Precision::fp16 ? Type::fp16 : Type::fp32;
 }
@@ -281,6 +318,26 @@ std::vector<float> ProgramBase::logits(std::int64_t row, std::int64_t position) 
   device_.record(finished_, stream);
   device_.synchronize(finished_, options_.poll);
   return {host_logits_.data(), host_logits_.data() + logits_.classes};
+}
+
+std::int64_t least_bytes_per_sample(const Graph& graph, Precision precision) {
+  if (graph.offloads()) return 0;  // the micro-batch decides how much is offloaded
+  std::int64_t elements = 0;
+  for (const Node& node : graph.nodes())
+    if (!node.recomputed &&
+        (std::holds_alternative<Convolution>(node.operation) || std::holds_alternative<Lstm>(node.operation)))
+      elements += graph.sequence() * node.output.size();
+  return elements * bytes_of(type_of(precision));
+}
+
+std::int64_t largest_micro_batch(const PassDemand& demand, std::int64_t room, std::int64_t least_bytes,
+                                 const std::function<std::int64_t(std::int64_t)>& program_bytes) {
+  const std::int64_t unit = std::max<std::int64_t>(1, demand.group), units = demand.rows / unit;
+  for (std::int64_t parts = 1; parts < units; ++parts) {
+    const std::int64_t samples = units / parts * unit;
+    if (units % parts == 0 && samples * least_bytes <= room && program_bytes(samples) <= room) return samples;
+  }
+  return unit;
 }
 
 }  // namespace ringtrain::cuda

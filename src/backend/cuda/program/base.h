@@ -9,17 +9,44 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/cuda/device/device.h"
-#include "backend/cuda/program/options.h"
+#include "backend/cuda/kernels/kernels.h"
+#include "backend/cuda/program/fusion.h"
 #include "backend/cuda/program/schedule.h"
-#include "backend/cuda/program/update_places.h"
 
 namespace ringtrain::cuda {
+
+// BackendOptions holds the options with which programs for a device are compiled.
+struct BackendOptions {
+  bool graphs = true;                 // capture segments and replay them
+  std::int64_t segment_elements = 0;  // elements of the flat vector between ends of segments; 0: one segment
+  std::int64_t least_offload = std::int64_t{1} << 20;  // bytes; memory.offload moves no smaller activation
+  FusionTable* fusions = nullptr;                      // compile() fills it; null: the backend has a table of its own
+  ReducedMemory reduced = {};                          // registered with NCCL
+  std::function<void()> poll = {};  // called while the host waits for the device; reports errors of other ranks
+};
+
+// These are the places that the update's kernel processes. A place is a piece of the flat vector inside one
+// range. If the program has a copy of this piece, the place names the copy, and the kernel writes both.
+
+// Describes a program's own copy of a tensor.
+struct WeightCopy {
+  TensorPlace place;  // own_offset counts from `own`
+  void* own = nullptr;
+  bool own_is_fp32 = true;
+};
+
+// Returns places that cover every element of the ranges once. Throws Error when a copy does not lie inside one range
+// (its tensor is not trained, for example), or when two copies overlap.
+std::vector<UpdatePlace> update_places(std::span<const UpdateRange> ranges, std::span<const WeightCopy> copies);
 
 Type type_of(Precision precision);
 Math math_of(Precision precision);
@@ -193,5 +220,18 @@ class ProgramBase : public Program {
   DeviceMemory memory_;
   std::unique_ptr<HostMemory<std::byte>> offloaded_;
 };
+
+// Chooses the number of samples of a pass on a device when the experiment does not name it.
+
+// Returns a lower bound of the memory of a training program per sample. It counts values that the backward pass reads
+// again.
+std::int64_t least_bytes_per_sample(const Graph& graph, Precision precision);
+
+// Returns the largest divisor of demand.rows that is a multiple of demand.group and whose programs fit into `room`
+// bytes. When none fits, returns the smallest; the allocation then throws an error that names what is missing.
+// `program_bytes` compiles programs, and cuDNN needs seconds for that. It is therefore called from the largest size
+// down, and only for sizes whose lower bound fits.
+std::int64_t largest_micro_batch(const PassDemand& demand, std::int64_t room, std::int64_t least_bytes_per_sample,
+                                 const std::function<std::int64_t(std::int64_t samples)>& program_bytes);
 
 }  // namespace ringtrain::cuda

@@ -3,7 +3,7 @@
 // variant, and then replayed. It ends where a bucket of gradients is final, and before or after a command that must not
 // be captured.
 //
-// A block of the model may be recomputed (Chen et al. 2016; recomputation.cpp). Its forward commands are then issued
+// A block of the model may be recomputed (Chen et al. 2016). Its forward commands are then issued
 // again before its first backward command. What they write has two lifetimes: one in the forward pass, and one from the
 // moment at which the commands are issued again. An offloaded activation (offload.h) has two lifetimes too: one until
 // it has been copied out, and one from the copy back.
@@ -21,6 +21,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/program/offload.h"
+#include "backend/cuda/program/rates.h"
 #include "nn/arena.h"
 
 namespace ringtrain::cuda {
@@ -181,5 +182,25 @@ class Schedule {
   Stream offload_stream_ = {};
   std::byte* host_ = nullptr;
 };
+
+// Counts the bytes that a program's commands read and write in the device's memory, their operations, and the least
+// time that they take.
+
+// Holds the traffic of one pass of a micro-batch, and of the refresh of the program's own weights after an update.
+struct Traffic {
+  double forward_bytes = 0, backward_bytes = 0, weights_bytes = 0;
+  double flops = 0;  // forward and backward pass
+};
+
+// Holds the least seconds of one pass of a micro-batch, forward and backward, and of the refresh of the program's own
+// weights: the sum of the bounds of the commands, because they run one after the other. Blocks that are recomputed
+// count twice.
+struct LeastSeconds {
+  double pass = 0, weights = 0;
+};
+
+// `schedule` must be planned.
+Traffic traffic_of(const Schedule& schedule);
+LeastSeconds least_seconds_of(const Schedule& schedule, const Rates& rates);
 
 }  // namespace ringtrain::cuda

@@ -4,16 +4,90 @@
 // in finish(), at a time of its choice.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/cuda/program/base.h"
-#include "backend/cuda/program/completed_norms.h"
-#include "backend/cuda/program/muon_directions.h"
-#include "backend/cuda/program/trust_ratios.h"
-#include "backend/cuda/program/update_places.h"
+#include "backend/cuda/program/vector_operations.h"
+#include "backend/vector_operations.h"
 
 namespace ringtrain::cuda {
+
+// Completes squared norms when each rank holds only parts of tensors. The norms of a rank's parts become norms of whole
+// tensors by adding the parts of the other ranks. The host computes the sums, so each call waits for the device once.
+class CompletedNorms {
+ public:
+  // `count` is the number of this rank's parts; it may be 0.
+  CompletedNorms(Device& device, std::function<void()> poll, std::int64_t count);
+  // `norms` are the norms of this rank's parts, measured in the program's stream; null when the rank has no part.
+  // `complete` is Update::complete_norms.
+  void complete(RangeNorms* norms, const std::function<double(std::span<double>)>& complete);
+  const double* total() const { return norms_.data<const double>(); }      // one number, on the device
+  const double* norms() const { return norms_.data<const double>() + 1; }  // [count], on the device
+  std::int64_t bytes() const { return norms_.bytes(); }
+
+ private:
+  std::function<void()> poll_;
+  std::vector<double> host_;  // [1 + count]: the total comes first
+  DeviceMemory norms_;
+  UploadRing<double> ring_;
+};
+
+// MuonDirections does Muon's work before an update on a device. It updates the momentum, makes the matrices orthogonal
+// and gathers the directions from the other ranks.
+class MuonDirections {
+ public:
+  MuonDirections(Device& device, const std::function<void()>& poll, std::span<const UpdateRange> ranges);
+  // Queues the work. `rule` and `scalars` are addresses on the device. `momentum` is the optimizer's first state
+  // vector.
+  void queue(const Update& update, const UpdateRule* rule, const UpdateScalars* scalars, const Vector& gradients,
+             Vector& momentum);
+  std::int64_t bytes() const { return ranges_.bytes() + places_.bytes(); }
+
+ private:
+  Device& device_;
+  DeviceMemory ranges_, places_;  // NormRange[count_], std::int64_t[count_]
+  int count_ = 0;
+  std::int64_t blocks_ = 0;
+};
+
+// Computes the trust ratios of LARS and LAMB on a device, before the update. The kernels are in
+// kernels/trust_ratios.cuh.
+class TrustRatios {
+ public:
+  TrustRatios(Device& device, std::function<void()> poll, std::span<const UpdateRange> ranges);
+  // Queues the work. `gradient_norms` (of whole tensors), `rule` and `scalars` are addresses on the device. For LAMB
+  // the call also updates the moments, which are `state`. When ranks share the tensors, the call is collective and the
+  // host waits for the device. Otherwise the host does not wait.
+  void queue(const Update& update, const double* gradient_norms, const UpdateRule* rule, const UpdateScalars* scalars,
+             const Vector& weights, const Vector& gradients, std::span<const std::unique_ptr<Vector>> state);
+  const float* data() const { return ratios_.data<float>(); }  // one per range, on the device
+  // Queues the copy to the host. values() returns the ratios after the device has done the copy.
+  void fetch();
+  std::vector<float> values() const { return {host_.data(), host_.data() + count_}; }
+  std::int64_t bytes() const;
+
+ private:
+  Device& device_;
+  std::function<void()> poll_;
+  std::vector<ElementRange> ranges_;
+  int count_;
+  std::shared_ptr<std::int64_t> norm_bytes_;
+  DeviceMemory table_, ratios_;  // TrustRange[count_], float[count_]
+  HostMemory<float> host_;
+  struct Norms {
+    std::unique_ptr<DeviceRangeNorms> parts;    // null when this rank has no range
+    std::unique_ptr<CompletedNorms> completed;  // null when this rank has whole tensors
+    const double* data() const { return completed ? completed->norms() : parts->data(); }
+  };
+  void make(Norms& norms) const;
+  void complete(Norms& norms, const Update& update) const;
+
+  Norms weights_, directions_;  // directions_ is for LAMB
+};
 
 class Updater {
  public:

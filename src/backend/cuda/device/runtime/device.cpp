@@ -5,18 +5,18 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <set>
 #include <thread>
+#include <utility>
 
-#include "backend/cuda/device/runtime/cudnn.h"
-#include "backend/cuda/device/runtime/delay.h"
+#include "backend/cuda/device/runtime/calls.h"
 #include "backend/cuda/device/runtime/discovery.h"
 #include "backend/cuda/device/runtime/entries.h"
-#include "backend/cuda/device/runtime/errors.h"
 #include "backend/cuda/device/runtime/plans.h"
-#include "backend/cuda/device/runtime/rnn_plans.h"
 #include "backend/cuda/dnn/plans.h"
 #include "backend/cuda/hopper/plans.h"
 #include "backend/cuda/kernels/occupancy.h"
@@ -27,9 +27,73 @@
 #include "base/pages.h"
 
 namespace ringtrain::cuda {
+
+// Keeps a stream busy for a while, so that the host can queue work behind. RuntimeDevice::time() needs this.
+//
+// The delay is made of copies from page-locked memory. They need no multiprocessor and no kernel of the program. They
+// end by themselves, so work that waits for the stream cannot hang.
+class Delay {
+ public:
+  Delay() = default;
+  Delay(const Delay&) = delete;
+  Delay& operator=(const Delay&) = delete;
+  ~Delay() { release(); }
+  // Queues copies that take about `seconds` together. The first call takes 4 MiB of memory on the GPU and on the host,
+  // and measures how long a copy takes. Throws Error.
+  void queue(cudaStream_t stream, double seconds);
+  void release();  // ignores errors
+
+ private:
+  void start(cudaStream_t stream);
+  void copy(cudaStream_t stream);
+
+  void *host_ = nullptr, *device_ = nullptr;
+  double copy_seconds_ = 0;
+};
+
 namespace {
 
-constexpr float most_milliseconds = 500;            // time() stops repeating its work after this time
+constexpr std::size_t copy_bytes = std::size_t{4} << 20;  // 70 to 160 us by PCI Express; queueing a copy takes 3 us
+constexpr int measured_copies = 4;
+constexpr int most_copies = 400;
+
+}  // namespace
+
+void Delay::copy(cudaStream_t stream) {
+  check(cudaMemcpyAsync(device_, host_, copy_bytes, cudaMemcpyHostToDevice, stream), "delaying a stream");
+}
+
+// The host's clock is exact enough here. It includes the host's own calls, so a copy seems to take a little longer.
+void Delay::start(cudaStream_t stream) {
+  check(cudaHostAlloc(&host_, copy_bytes, cudaHostAllocDefault), "taking page-locked memory");
+  std::memset(host_, 0, copy_bytes);
+  check(cudaMalloc(&device_, copy_bytes), "taking memory");
+  copy(stream);  // the first copy is slow
+  check(cudaStreamSynchronize(stream), "delaying a stream");
+  const double begin = now_seconds();
+  for (int i = 0; i < measured_copies; ++i) copy(stream);
+  check(cudaStreamSynchronize(stream), "delaying a stream");
+  copy_seconds_ = (now_seconds() - begin) / measured_copies;
+}
+
+void Delay::queue(cudaStream_t stream, double seconds) {
+  if (copy_seconds_ == 0) {
+    release();  // an earlier start may have failed half-way
+    start(stream);
+  }
+  const double copies = std::min(seconds / copy_seconds_, static_cast<double>(most_copies));
+  for (int i = 0; i == 0 || i < copies; ++i) copy(stream);
+}
+
+void Delay::release() {
+  if (device_ != nullptr) cudaFree(std::exchange(device_, nullptr));
+  if (host_ != nullptr) cudaFreeHost(std::exchange(host_, nullptr));
+  copy_seconds_ = 0;
+}
+
+namespace {
+
+constexpr float most_milliseconds = 500;                   // time() stops repeating its work after this time
 constexpr double least_delay = 60e-6, most_delay = 10e-3;  // seconds for which time() keeps the GPU busy
 
 cudaStream_t of(Stream stream) {
