@@ -26,9 +26,9 @@ std::unique_ptr<PlanMaker> make_plan_maker_of_thread(int ordinal);
 // Runs recurrent layers through cuDNN's legacy API, which has descriptors, one weight space, and a reserve buffer that
 // the forward pass writes and the backward pass reads.
 //
-// A CudnnRnnPlan is made once for each RnnOperation (dnn/operations.h): a stack of layers, a micro-batch and a precision. It
-// says how much memory the passes need and where each weight lies in the weight space. The caller owns that memory and
-// passes it to forward() and backward(), which only queue work on the handle's stream.
+// A CudnnRnnPlan is made once for each RnnOperation (dnn/operations.h): a stack of layers, a micro-batch and a
+// precision. It says how much memory the passes need and where each weight lies in the weight space. The caller owns
+// that memory and passes it to forward() and backward(), which only queue work on the handle's stream.
 class CudnnRnnPlan : public RnnPlan {
  public:
   // Returns null when cuDNN refuses the operation; `why` is then cuDNN's reason. cuDNN refuses some operations only
