@@ -1,4 +1,4 @@
-// ringtrain-data makes data sets and checks them. Begin reading here. images/commands.cpp and text/commands.cpp declare
+// ringtrain-data makes data sets and checks them. Begin reading here. commands.cpp declares
 // the commands and their options. images/ converts pictures and arrays (begin with convert.h). text/ converts names
 // (begin with names.h) and running text. tables/ reads the names in a file. common/ has what these folders share.
 // verify.h checks a finished data set. README.md describes the rules and the format of the files.
@@ -16,10 +16,9 @@
 #include "base/utf8.h"
 #include "cluster/launcher.h"
 #include "cluster/mpi_check.h"
+#include "data_prep/commands.h"
 #include "data_prep/common/ranks.h"
 #include "data_prep/common/stop_cleanup.h"
-#include "data_prep/images/commands.h"
-#include "data_prep/text/commands.h"
 
 namespace ringtrain {
 namespace {

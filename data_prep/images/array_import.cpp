@@ -8,8 +8,6 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "data_prep/images/array_file.h"
-#include "data_prep/images/array_labels.h"
 #include "data_prep/images/array_source.h"
 
 namespace ringtrain {

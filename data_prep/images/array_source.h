@@ -1,7 +1,8 @@
-// Reads images from a data set of an HDF5 file of any origin. Each row is one image.
+// Reads images and labels from the data sets of an HDF5 file of any origin.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -9,11 +10,46 @@
 #include <vector>
 
 #include "data/hdf5.h"
-#include "data_prep/images/array_origin.h"
-#include "data_prep/images/source.h"
+#include "data_prep/images/array_shape.h"
+#include "data_prep/images/record.h"
 
 namespace ringtrain {
 
+// Opens the HDF5 file of other people's arrays. If an array is missing, the error says which ones there are.
+enum class ArrayUse { images, labels };
+
+// Throws Error if another process has the file open for writing, so that only a part of it may be there. HDF5 locks
+// such files, unless HDF5_USE_FILE_LOCKING is FALSE or the file system has no locks; nothing is found out then. Must be
+// called before the first h5::Guard, which sets that variable.
+void expect_no_writer(const std::string& path);
+
+// Opens the file. Throws Error if it has no such data set, or if MATLAB has stored something else there than an array:
+// nothing, a cell array, a sparse matrix or an object. `dataset` may be "", which is an error, too.
+h5::File open_with_dataset(const std::string& path, const std::string& dataset, ArrayUse use);
+
+// Reads the labels of imported arrays.
+
+// Whole numbers of any type: integers, floating-point numbers as MATLAB stores them, bool or enum. The shape is (N),
+// (N, 1) or (1, N).
+class ArrayLabels {
+ public:
+  // Throws Error for other types and shapes.
+  ArrayLabels(const std::string& path, const std::string& dataset);
+
+  std::int64_t count() const { return count_; }
+  // Reads the labels of rows [first, end). Throws Error if one is not in the file, is no whole number, or is 2^63 or
+  // more.
+  std::vector<std::int64_t> read(std::int64_t first, std::int64_t end) const;
+
+ private:
+  h5::File file_;
+  std::string name_, type_;
+  h5::Shape shape_;
+  int axis_ = 0;  // the axis that counts the labels
+  std::int64_t count_ = 0;
+};
+
+// Reads images from a data set. Each row is one image.
 class ArraySource : public ListedImageSource {
  public:
   // `layout` is any order of the letters NHWC (NHW for grey images), or "" to find it from the shape, from the number

@@ -9,8 +9,8 @@
 #include "base/random.h"
 #include "base/system_limits.h"
 #include "data/sampler.h"
-#include "data_prep/common/pack.h"
 #include "data_prep/common/parallel.h"
+#include "data_prep/common/ranks.h"
 
 namespace ringtrain {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data_prep/images/convert_listing.h"
+#include "data_prep/images/convert.h"
 
 namespace ringtrain {
 

@@ -5,7 +5,7 @@
 #include <iosfwd>
 #include <string>
 
-#include "data_prep/images/convert_listing.h"
+#include "data_prep/images/convert.h"
 
 namespace ringtrain {
 

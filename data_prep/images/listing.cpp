@@ -14,10 +14,9 @@
 #include "base/user_text.h"
 #include "base/utf8.h"
 #include "data_prep/common/keyed_draw.h"
-#include "data_prep/common/pack.h"
+#include "data_prep/common/ranks.h"
 #include "data_prep/images/class_folders.h"
 #include "data_prep/images/convert.h"
-#include "data_prep/images/split_folders.h"
 
 namespace ringtrain {
 namespace {

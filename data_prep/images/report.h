@@ -3,8 +3,10 @@
 
 #include <iosfwd>
 #include <string>
+#include <vector>
 
-#include "data_prep/images/convert_listing.h"
+#include "data_prep/images/convert.h"
+#include "data_prep/images/write.h"
 
 namespace ringtrain {
 
@@ -16,5 +18,20 @@ std::string all_notes(const ImagesReport& report);
 // `workers` is "2 rank(s) x 8 thread(s)".
 void print_summary(const ImagesReport& report, const ImageOptions& options, const ImageListing& listing,
                    const std::string& workers, std::ostream& log);
+
+// Warns of what is odd about a whole data set: classes without images, the same image twice, reasons that many share.
+
+// Returns "3 (is HEIC, neither a JPEG nor a PNG file), 1 (is empty (0 bytes))", the most frequent ones first.
+std::string counted_reasons(const std::vector<ImageNote>& notes);
+// Returns what helps against the reasons, with "; " at its end, or "". Commands name the first file of their kind.
+std::string advice_on(const std::vector<ImageNote>& broken);
+
+// Names the classes that have no image in a split that has images, and says whether they lost them as broken ones.
+void warn_of_empty_classes(const ImageListing& listing, const Examination& examination,
+                           const std::vector<SplitPlan>& plans, std::vector<std::string>& warnings);
+
+// Counts images that are stored with the same bytes under another label or in the other split.
+void warn_of_same_images(const ImageListing& listing, const Examination& examination,
+                         std::vector<std::string>& warnings);
 
 }  // namespace ringtrain

@@ -15,9 +15,9 @@
 #include "data/hdf5_storage.h"
 #include "data/image_dataset.h"
 #include "data/shard_files.h"
-#include "data_prep/common/faults.h"
 #include "data_prep/common/parallel.h"
-#include "data_prep/images/jpeg_check.h"
+#include "data_prep/images/formats.h"
+#include "data_prep/verify.h"
 
 namespace ringtrain {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "data/shard_header.h"
-#include "data_prep/common/faults.h"
+#include "data_prep/verify.h"
 
 namespace ringtrain {
 

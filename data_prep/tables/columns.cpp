@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "data_prep/text/plain_form.h"
+#include "data_prep/text/encoding.h"
 
 namespace ringtrain {
 namespace {

@@ -1,7 +1,7 @@
 // Reads the names in a file of any size: one per line, or one column of a table.
 //
 // for_each_name() is what the conversion of names calls. It looks at the options and at the ending of the file's name
-// to choose between lines (lines.h) and a table. For a table, it finds the separator (separator.h) and the column
+// to choose between lines (csv.h) and a table. For a table, it finds the separator (separator.h) and the column
 // (columns.h), and reads one record after the other (csv.h), so the file need not fit into memory. Names are passed on
 // unchanged. Cleaning them is the work of data_prep/text/clean_names.cpp.
 #pragma once
@@ -14,6 +14,24 @@
 #include <vector>
 
 namespace ringtrain {
+
+// Stores distinct strings and their number of occurrences in one pool. 5 million names take a few hundred MB.
+class NameTable {
+ public:
+  void add(std::string_view name, std::uint64_t count = 1);
+  std::size_t size() const { return counts_.size(); }
+  std::string_view name(std::size_t i) const {
+    return std::string_view(pool_).substr(offsets_[i], offsets_[i + 1] - offsets_[i]);
+  }
+  std::uint64_t count(std::size_t i) const { return counts_[i]; }
+  NameTable sorted() const;  // by bytes, which is by code point in UTF-8
+
+ private:
+  void grow();
+  std::string pool_;
+  std::vector<std::uint64_t> offsets_ = {0}, counts_;
+  std::vector<std::uint32_t> slots_;  // hash table with open addressing: 1 + index; 0: free
+};
 
 struct NameSource {
   std::string path;              // "-": standard input

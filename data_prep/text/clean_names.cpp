@@ -7,7 +7,6 @@
 #include "data_prep/tables/separator.h"
 #include "data_prep/text/encoding.h"
 #include "data_prep/text/names.h"
-#include "data_prep/text/plain_form.h"
 
 namespace ringtrain {
 namespace {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "data_prep/tables/name_source.h"
-#include "data_prep/tables/name_table.h"
 #include "data_prep/text/alphabet.h"
 
 namespace ringtrain {

@@ -16,7 +16,6 @@
 #include "data_prep/tables/name_source.h"
 #include "data_prep/text/alphabet.h"
 #include "data_prep/text/encoding.h"
-#include "data_prep/text/plain_form.h"
 
 namespace ringtrain {
 namespace {

@@ -15,7 +15,7 @@
 #include "data/hdf5_storage.h"
 #include "data/jpeg.h"
 #include "data_prep/images/class_list.h"
-#include "data_prep/images/png.h"
+#include "data_prep/images/formats.h"
 #include "data_prep/images/record.h"
 #include "parallel/arrivals_file.h"
 #include "run/choices.h"

@@ -10,8 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "data_prep/images/jpeg_check.h"
-#include "data_prep/images/png.h"
+#include "data_prep/images/formats.h"
 #include "data_prep/images/tar.h"
 #include "tests/unit/image_folder.h"
 #include "tests/unit/png_file.h"

@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "data_prep/images/array_import.h"
-#include "data_prep/images/png.h"
+#include "data_prep/images/formats.h"
 #include "tests/unit/hdf5_edit.h"
 #include "tests/unit/image_folder.h"
 

@@ -3,7 +3,7 @@
 #include "data/jpeg.h"
 
 #include "data/image_transform.h"
-#include "data_prep/images/jpeg_check.h"
+#include "data_prep/images/formats.h"
 #include "tests/fuzz/target.h"
 
 namespace ringtrain::fuzz {

@@ -1,6 +1,5 @@
 // Reads PNG pictures and converts them to records.
-#include "data_prep/images/png.h"
-
+#include "data_prep/images/formats.h"
 #include "tests/fuzz/repair.h"
 #include "tests/fuzz/target.h"
 

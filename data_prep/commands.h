@@ -1,4 +1,4 @@
-// Helpers that all commands of ringtrain-data share.
+// The commands of ringtrain-data, and helpers that all of them share.
 #pragma once
 
 #include <functional>
@@ -33,5 +33,15 @@ void add_file_options(CLI::App& command, Options& options, const std::string& sh
   command.add_option("--license", options.license, "stored in the files")->type_name("TEXT");
   command.add_flag("--force", options.force, "overwrites files");
 }
+
+// Defines the commands of ringtrain-data about images.
+DataCommand declare_images(CommandLine& program);
+DataCommand declare_import(CommandLine& program);
+DataCommand declare_idx(CommandLine& program);
+
+// Defines the commands of ringtrain-data about text, and the command that checks any data set.
+DataCommand declare_names(CommandLine& program);
+DataCommand declare_text(CommandLine& program);
+DataCommand declare_verify(CommandLine& program);
 
 }  // namespace ringtrain
