@@ -245,7 +245,7 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
     split.shards = plan.description.num_shards;
     for (const Examined& item : examination.items[plan.index]) {
       split.bytes += item.bytes;
-      report.resized += item.change == Change::resized;
+      report.resized += item.resized;
       report.turned += item.turned;
       report.with_alpha += item.with_alpha;
     }
@@ -274,6 +274,8 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
   report.write_seconds = now_seconds() - start - report.examine_seconds;
   if (ranks.first()) {
     report.warnings = listing.warnings;
+    if (const std::string advice = advice_on(examination.broken); !advice.empty())
+      report.warnings.push_back(advice + "convert again to have these pictures, too");
     warn_of_empty_classes(listing, examination, plans, report.warnings);
     warn_of_same_images(listing, examination, report.warnings);
   }

@@ -132,7 +132,7 @@ Examination examine_images(const ImageOptions& options, const RecordOptions& rec
       examined.height = static_cast<std::int32_t>(record.height);
       examined.width = static_cast<std::int32_t>(record.width);
       examined.channels = static_cast<std::int32_t>(record.channels);
-      examined.change = record.change;
+      examined.resized = record.resized;
       examined.turned = record.turned;
       examined.with_alpha = record.with_alpha;
     } catch (const Error& error) {

@@ -14,9 +14,8 @@ struct Examined {
   std::uint64_t bytes = 0;  // size of the record
   std::uint32_t crc32c = 0;
   std::int32_t height = 0, width = 0, channels = 0;
-  Change change = Change::none;
   bool broken = false;
-  bool turned = false, with_alpha = false;  // see ImageRecord
+  bool resized = false, turned = false, with_alpha = false;  // see ImageRecord
 };
 
 struct ImageNote {

@@ -255,7 +255,7 @@ std::unique_ptr<FileTree> open_input(const std::string& input) {
   const bool packed = called_like_a_packed_file(input);
   throw Error(cat(input, ": is a ", packed ? "compressed " : "", "file, expected a folder or a tar file"),
               packed ? "unpack it once, or uncompress the tar file (gzip -d, xz -d, zstd -d)"
-                     : "INPUT is a folder of images; for HDF5 arrays see ringtrain-data import");
+                     : "INPUT is a folder of images; for HDF5 arrays see bin/ringtrain-data import");
 }
 
 // Returns the key that the image has if it lies in a folder instead of a tar file of its class.

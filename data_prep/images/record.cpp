@@ -143,7 +143,6 @@ ImageRecord make_record(FoundImage found, const RecordOptions& options, bool dec
   bool must_encode = options.raw;
   int orientation = 1;
   const auto convert = [&](const std::string& why) {
-    record.change = Change::converted;
     record.why = why;
     must_encode = true;
   };
@@ -200,7 +199,7 @@ ImageRecord make_record(FoundImage found, const RecordOptions& options, bool dec
     record.bytes = std::move(found.bytes);
     return record;
   }
-  if ((shrinks || squares) && record.change == Change::none) record.change = Change::resized;
+  record.resized = shrinks || squares;
   if (!options.raw || !options.grey_pixels) image = to_colour(std::move(*image));
   record.height = image->height;
   record.width = image->width;

@@ -56,13 +56,11 @@ struct PixelSums {
   void add(const PixelSums& other);
 };
 
-enum class Change : std::uint8_t { none, converted, resized };
-
 struct ImageRecord {
   std::vector<std::uint8_t> bytes;  // JPEG, or pixels u8 [height, width, channels]
   std::int64_t height = 0, width = 0, channels = 0;
-  Change change = Change::none;
-  std::string why;          // the format that was converted: "PNG", "CMYK JPEG"
+  bool resized = false;
+  std::string why;          // what else made a new encoding necessary: "PNG", "CMYK JPEG"; empty if nothing did
   std::string warning;      // what libjpeg says about a file that it decodes nevertheless; empty without decoding
   bool with_alpha = false;  // the alpha channel was dropped
   bool turned = false;      // EXIF says that the pixels are stored turned or mirrored

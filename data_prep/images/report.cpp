@@ -81,7 +81,7 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
     log << "\n";
   }
   log << "classes     " << report.classes << ", " << report.smallest_class << " to " << report.largest_class
-      << " images each\n";
+      << " training images each\n";
   std::uint64_t left_out = 0;
   for (const auto& [reason, each] : listing.left_out) left_out += each.count;
   const std::uint64_t used = listing.splits[0].size() + listing.splits[1].size();
@@ -182,12 +182,18 @@ void warn_of_empty_classes(const ImageListing& listing, const Examination& exami
       return note.split == plan.index &&
              !present[static_cast<std::size_t>(listing.splits[note.split][note.index].label)];
     });
+    constexpr std::size_t wrapped = 255;  // -1 as an unsigned byte, which marks pictures of no class
+    const bool seems_wrapped =
+        listing.unit == std::string_view("rows") && classes == wrapped + 1 && present[wrapped] && !present[wrapped - 1];
     warnings.push_back(cat(empty, " of ", classes, " classes have no image in the ", plan.description.split,
                            " split: ", first_names(names),
                            lost == 0 ? ""
                                      : cat("; ", lost,
                                            " of theirs are broken. --validation counts broken images: "
-                                           "repair or remove them, and convert again")));
+                                           "repair or remove them, and convert again"),
+                           seems_wrapped ? "; label 255 is often -1 in one byte, which means no class: leave out such "
+                                           "rows before the conversion"
+                                         : ""));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "base/utf8.h"
 
 namespace ringtrain {
 
@@ -40,10 +41,12 @@ std::string with_digits(double value, int digits = 6);
 
 // Lists of names in messages.
 
-// Returns "a, b and 5 more": at most `most` names, and how many others there are.
+// Returns "a, b and 5 more": at most `most` names, and how many others there are. Bytes that are not UTF-8 are escaped,
+// because a terminal would show two such names as one.
 inline std::string first_names(const std::vector<std::string>& names, std::size_t most = 10) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  for (std::size_t i = 0; i < std::min(most, names.size()); ++i)
+    text += (i == 0 ? "" : ", ") + escape_invalid_utf8(names[i]);
   return names.size() > most ? cat(text, " and ", names.size() - most, " more") : text;
 }
 

@@ -15,7 +15,7 @@ namespace ringtrain {
 
 namespace {
 
-constexpr const char* measure_advice = "ringtrain bench comm input step EXPERIMENT.yaml --json preflight.json";
+constexpr const char* measure_advice = "bin/ringtrain bench comm input step EXPERIMENT.yaml --json preflight.json";
 
 std::pair<int, int> on_ranks(const StepMeasurement& s) {
   return {s.ranks_per_node, s.ranks};

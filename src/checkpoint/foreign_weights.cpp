@@ -97,7 +97,7 @@ void refuse_other_formats(const std::string& path, const std::string& start, con
     if (is_keras3 || has(all, "keras_version") || has(all, "layer_names"))
       refuse(path, "an HDF5 file of Keras", other_framework);
     refuse(path, "an HDF5 file",
-           "only a checkpoint of ringtrain becomes one: ringtrain export CHECKPOINT.h5 --out FILE.safetensors");
+           "only a checkpoint of ringtrain becomes one: bin/ringtrain export CHECKPOINT.h5 --out FILE.safetensors");
   }
   if (start.starts_with("PK\x03\x04")) refuse_zip(path, end);
   const bool is_pickle = start.size() > 2 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5;

@@ -25,7 +25,7 @@ std::string converter_prefix(const std::string& prefix) {
 // Throws Error for an HDF5 file of another program. The message has the advice, too, because `verify` prints no hints.
 [[noreturn]] void refuse_array_file(const std::string& path) {
   bad_shard(path,
-            cat("is an HDF5 file, but not a data set of ringtrain: convert it with ringtrain-data import ", path,
+            cat("is an HDF5 file, but not a data set of ringtrain: convert it with bin/ringtrain-data import ", path,
                 " --images KEY --labels KEY --out ", fs::path(path).replace_extension().string()),
             "each KEY is the name of a data set in the file");
 }
@@ -147,8 +147,9 @@ std::vector<std::string> find_shards(const std::string& prefix) {
   const auto make_it = [&] {
     std::error_code unknown;
     const std::string here = fs::path(prefix).is_absolute() ? "" : fs::current_path(unknown).string();
-    return cat("make it: ringtrain-data KIND INPUT --out ", converter_prefix(prefix),
-               ", where KIND is images, import, names or text", here.empty() ? "" : "; relative paths begin in ", here);
+    return cat("make it: bin/ringtrain-data KIND INPUT --out ", converter_prefix(prefix),
+               ", where KIND is images, import, idx, names or text", here.empty() ? "" : "; relative paths begin in ",
+               here);
   };
   fs::path folder = fs::path(prefix).parent_path();
   if (folder.empty()) folder = ".";

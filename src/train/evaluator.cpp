@@ -87,7 +87,7 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
   if (counted == 0)
     throw Error(cat("every target of the validation set ", plan_.validation.prefix,
                     " is masked, so there is no loss to average"),
-                "check it with ringtrain-data verify");
+                cat("check it: bin/ringtrain-data verify ", plan_.validation.prefix));
   const std::optional<double> accuracy5 = plan_.graph.has_images() ? std::optional(totals[1] / counted) : std::nullopt;
   return Evaluation{loss / counted, totals[0] / counted, accuracy5, static_cast<std::int64_t>(counted),
                     now_seconds() - begin};

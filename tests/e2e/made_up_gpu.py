@@ -88,7 +88,7 @@ def perform(tmp_path, monkeypatch, usual=1.0, special=None, call=1, take=lambda 
     processes = MadeUpProcesses(clock, usual, special)
     out = tmp_path / "out"
     out.mkdir(exist_ok=True)
-    run = check_run.Run(out, io.StringIO(), processes, clock, plans=tmp_path / "plans", test_plans=tmp_path / "test_plans")
+    run = check_run.Run(out, io.StringIO(), processes, clock, plans=tmp_path / "plans", test_plans=tmp_path / "test_plans", scratch=tmp_path / "scratch")
     run.before = list(before)
     take(run)
     processes.started.clear()

@@ -73,7 +73,7 @@ READ = {
     "unmarked NCHW": (Arrays(PIXELS.transpose(0, 3, 1, 2)), [], ["stored NCHW\n", NOTE.format("NCHW", "NCWH")]),
     "unmarked grey": (Arrays(GREY), [], ["pixels 8 x 6 x 1, stored NHW\n", NOTE.format("NHW", "NWH")]),
     "unmarked, with --layout": (Arrays(REVERSED), ["--layout", "NCWH"], ["stored NCWH as --layout says\n", "!note"]),
-    "labels from 1": (Arrays(y=LABELS + 1), ["--first-label", "1"], ["classes     4, 15 to 15 images each", "!warning"]),
+    "labels from 1": (Arrays(y=LABELS + 1), ["--first-label", "1"], ["classes     4, 15 to 15 training images each", "!warning"]),
     "labels from 1, as big numbers": (Arrays(y=(LABELS + 2**20).astype("u8")), ["--first-label", str(2**20)], ["classes     4,"]),
 }
 
@@ -84,6 +84,7 @@ SAID = {
                              ["no pixel of the first 21 images"]),
     "black pictures": (Arrays(PIXELS * 0), [], ["!no pixel"]),
     "labels from 1": (Arrays(y=LABELS + 1), [], ["do the labels count from 1? They must count from 0. Give --first-label 1"]),
+    "-1 in one byte": (Arrays(y=numpy.where(LABELS == 3, 255, LABELS).astype("u1")), [], ["label 255 is often -1 in one byte"]),
     "names of several words": (Arrays(), ["--class-list", "0 polar bear\n1 lion\n2 frog\n3 newt\n"],
                                ["classes     0 is 'polar bear', 1 is 'lion', 2 is 'frog', ...\n"]),
     "names without numbers": (Arrays(), ["--class-list", "polar bear\nlion\nfrog\nnewt"], ["classes     0 is 'bear', 1 is 'lion'"]),
@@ -230,7 +231,7 @@ def test_other_files_given_to_verify_and_plan_are_called_so(tmp_path):
                          ("set.h5", CONVERTER, "verify", tmp_path / "set.h5")):
         result = subprocess.run(words, text=True, capture_output=True, timeout=60, env=environment())
         assert result.returncode != 0, result
-        assert (f"{name}: is an HDF5 file, but not a data set of ringtrain: convert it with ringtrain-data import {tmp_path / name} --images KEY "
+        assert (f"{name}: is an HDF5 file, but not a data set of ringtrain: convert it with bin/ringtrain-data import {tmp_path / name} --images KEY "
                 f"--labels KEY --out {tmp_path}/set\n") in result.stderr, result
 
 

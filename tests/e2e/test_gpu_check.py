@@ -37,7 +37,7 @@ def test_without_a_gpu_nothing_runs_a_line_says_so_and_the_exit_code_is_not_0(tm
 
 def test_a_program_that_is_not_built_is_not_run(tmp_path, monkeypatch):
     clock = MadeUpClock()
-    run = check_run.Run(tmp_path, io.StringIO(), MadeUpProcesses(clock), clock)
+    run = check_run.Run(tmp_path, io.StringIO(), MadeUpProcesses(clock), clock, scratch=tmp_path / "scratch")
     monkeypatch.setattr(check_gtest, "GPU_TESTS", ROOT / "build/tests/never_built")
     results = check_schedule.run_checks(check_calls.FIRST_CALL[1:2], run, clock, 570, lambda result: None)
     assert results[0]["status"] == "not run" and "never_built is not built" in results[0]["why"]
@@ -90,7 +90,7 @@ def test_tests_that_a_lost_device_kept_from_running_run_in_a_new_process(tmp_pat
     if not check_run.GPU_TESTS.exists():
         pytest.skip("build/tests/gpu_tests is not built")
     monkeypatch.setenv("GTEST_ALSO_RUN_DISABLED_TESTS", "1")
-    run = check_run.Run(tmp_path, io.StringIO(), check_schedule.Processes(), check_schedule.Clock(), dry=True)
+    run = check_run.Run(tmp_path, io.StringIO(), check_schedule.Processes(), check_schedule.Clock(), dry=True, scratch=tmp_path / "scratch")
     lost = check_gtest.gtest("GpuDeviceWatch.DISABLED_*:CudaKernelsSequence.*")(run, 60)
     alone = check_gtest.gtest("CudaKernelsSequence.*")(run, 60)
     assert alone["status"] == "passed" and alone["tests"]["passed"] > 1
@@ -298,7 +298,7 @@ def run_with_faults(tmp_path, monkeypatch, faults, limits=None, checks=("gate", 
     out = tmp_path / "out"
     out.mkdir()
     log = io.StringIO()
-    run = check_run.Run(out, log, check_schedule.Processes(), check_schedule.Clock(), plans=tmp_path / "plans", test_plans=tmp_path / "test_plans")
+    run = check_run.Run(out, log, check_schedule.Processes(), check_schedule.Clock(), plans=tmp_path / "plans", test_plans=tmp_path / "test_plans", scratch=tmp_path / "scratch")
     chosen = [c._replace(seconds=(limits or {}).get(c.name, 10)) for c in check_calls.FIRST_CALL if c.name in checks]
     results = check_schedule.run_checks(chosen, run, run.clock, 60, lambda result: None, run.probe)
     return results, log.getvalue()
@@ -360,7 +360,7 @@ def test_shipped_plans_are_copied_and_newer_ones_stay(tmp_path, monkeypatch):
     (plans / "GPU-cudnn-9").mkdir(parents=True)
     (plans / "GPU-cudnn-9/0.plan").write_text("found here")
     monkeypatch.setattr(check_run, "SHIPPED_PLANS", shipped)
-    check.take_shipped_plans(check_run.Run(tmp_path, io.StringIO(), MadeUpProcesses(MadeUpClock()), MadeUpClock(), plans=plans))
+    check.take_shipped_plans(check_run.Run(tmp_path, io.StringIO(), MadeUpProcesses(MadeUpClock()), MadeUpClock(), plans=plans, scratch=tmp_path / "scratch"))
     assert (plans / "GPU-cudnn-9/0.plan").read_text() == "found here"
     assert (plans / "GPU-cudnn-9/1.plan").read_bytes() == (shipped / "GPU-cudnn-9/1.plan").read_bytes()
 

@@ -404,7 +404,7 @@ def test_the_tables_are_complete_after_every_check(tmp_path, monkeypatch):
 
 
 def test_tables_of_an_earlier_call_come_back_with_the_new_ones(tmp_path, monkeypatch):
-    run = check_run.Run(tmp_path, io.StringIO(), MadeUpProcesses(MadeUpClock()), MadeUpClock())
+    run = check_run.Run(tmp_path, io.StringIO(), MadeUpProcesses(MadeUpClock()), MadeUpClock(), scratch=tmp_path / "scratch")
     row = '"convolution {} n8 c3 8x8 k8 r3 s1 p1",compared,0,same bits,"engine 1"\n'
     rows = {precision: row.format(precision) for precision in ("bf16", "fp16", "fp32", "tf32")}
     kernels = "precision,part\nbf16,forward\nfp16,forward\n"
@@ -412,7 +412,7 @@ def test_tables_of_an_earlier_call_come_back_with_the_new_ones(tmp_path, monkeyp
     (run.tables / "kernels.csv").write_text(kernels)
     (run.tables / "device.json").write_text("{}")
     check_report.pack_tables(run)
-    again = check_run.Run(tmp_path, io.StringIO(), MadeUpProcesses(MadeUpClock()), MadeUpClock())
+    again = check_run.Run(tmp_path, io.StringIO(), MadeUpProcesses(MadeUpClock()), MadeUpClock(), scratch=tmp_path / "scratch")
     check_report.take_tables(tmp_path, again)
     assert sorted(path.name for path in again.tables.iterdir()) == ["device.json", "kernels.csv", "operations.csv"]
     check_report.remove_old(again.tables, FIRST)

@@ -182,6 +182,7 @@ def test_all_endings_of_jpeg_are_read_and_other_formats_are_counted(tmp_path):
     assert "2 (is HEIC, neither a JPEG nor a PNG file), 1 (is BMP, neither a JPEG nor a PNG file)" in said
     said = good(tmp_path / "in", "--out", tmp_path / "set", "--force", "--broken", "skip")
     assert "files       11 found = 8 used + 3 broken + 0 left out" in said
+    assert f"warning     convert other formats to PNG or JPEG: heif-convert {tmp_path}/in/a/x.heic" in said
 
 
 def test_a_wrapping_folder_is_entered_when_it_holds_the_splits(tmp_path):
@@ -361,7 +362,7 @@ def test_class_folders_in_two_unicode_forms_are_two_classes_if_it_is_said(tmp_pa
     assert f"has two folders '{DECOMPOSED}' and '{COMPOSED}'" in bad(tmp_path / "in", "--out", tmp_path / "set")
     (tmp_path / "classes.txt").write_text("\n".join(sorted([COMPOSED, DECOMPOSED, "tea"], key=str.encode)))
     said = good(tmp_path / "in", "--validation", "0.25", "--out", tmp_path / "set", "--class-list", tmp_path / "classes.txt")
-    assert "3, 3 to 3 images each" in said, said
+    assert "3, 3 to 3 training images each" in said, said
     with h5py.File(tmp_path / "set-train-00000-of-00001.h5") as file:
         assert [n.decode() for n in file["class_ids"][:]] == sorted([COMPOSED, DECOMPOSED, "tea"], key=str.encode)
     verified = data("verify", tmp_path / "set")

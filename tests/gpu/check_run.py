@@ -2,7 +2,6 @@
 check found it broken."""
 import os
 import re
-import tempfile
 from pathlib import Path
 
 import bounds
@@ -24,11 +23,11 @@ class Run:
     """State of one call. With `dry`, the host device and the CPU stand for the GPU. Measured networks keep their plans
     in `plans`, which is packed for the next call. Small networks of tests keep theirs in `test_plans`."""
 
-    def __init__(self, out, log, processes, clock, dry=False, plans=PLANS, test_plans=TEST_PLANS, scratch=None, cudnn=None):
+    def __init__(self, out, log, processes, clock, dry=False, plans=PLANS, test_plans=TEST_PLANS, *, scratch, cudnn=None):
         self.out, self.log, self.processes, self.clock, self.dry = Path(out), log, processes, clock, dry
-        self.scratch = Path(scratch or tempfile.mkdtemp(prefix="ringtrain-check-"))
+        self.scratch = Path(scratch)  # the caller removes it
         self.tables = self.scratch / "tables"  # packed after every check
-        self.tables.mkdir(exist_ok=True)
+        self.tables.mkdir(parents=True, exist_ok=True)
         # The host device's plans must not mix with a GPU's.
         self.plans, self.test_plans = (self.scratch / "plans", self.scratch / "test_plans") if dry else (Path(plans), Path(test_plans))
         self.gpu = "the host device" if dry else self.find_gpu()

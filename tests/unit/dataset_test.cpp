@@ -95,7 +95,7 @@ const std::vector<Damage> damages = {
      },
      "cannot open: No such file or directory"},
     {"no schema", [](auto& a, auto&) { edit(a, [](hid_t f) { drop_attribute(f, "/", "schema"); }); },
-     "is an HDF5 file, but not a data set of ringtrain: convert it with ringtrain-data import"},
+     "is an HDF5 file, but not a data set of ringtrain: convert it with bin/ringtrain-data import"},
     {"another schema", [](auto& a, auto&) { edit(a, [](hid_t f) { set_attribute(f, "schema", "fuel"); }); },
      "attribute 'schema' is 'fuel', expected 'ringtrain'"},
     {"a later major version",
@@ -190,7 +190,7 @@ TEST_F(DatasetTest, AnIdOutsideTheVocabularyIsNamed) {
 
 TEST_F(DatasetTest, NoDataSetSaysWhichCommandMakesIt) {
   expect_contains(message_of([&] { read_dataset_index(path("pets-train")); }),
-                  "[make it: ringtrain-data KIND INPUT --out " + path("pets") + ",");
+                  "[make it: bin/ringtrain-data KIND INPUT --out " + path("pets") + ",");
   std::ofstream(path("pets-train-00000-of-00002.h5.tmp")) << "x";
   expect_contains(message_of([&] { read_dataset_index(path("pets-train")); }), "only an unfinished conversion (*.tmp)");
   expect_contains(message_of([&] { read_dataset_index(path("none/pets-train")); }), "cannot list the folder");

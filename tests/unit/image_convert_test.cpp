@@ -280,7 +280,7 @@ TEST_F(ImageConvert, AllBrokenImagesAreListedAndNothingIsWritten) {
   strict.broken = "skip";
   const ImagesReport report = convert(strict);
   EXPECT_EQ(report.broken.size(), 6u);
-  expect_contains(log_.str(), "classes     2, 3 to 3 images each");
+  expect_contains(log_.str(), "classes     2, 3 to 3 training images each");
   EXPECT_EQ(report.splits[train_split].samples, 6);
   EXPECT_EQ(faults(), "");
 }
