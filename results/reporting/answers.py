@@ -189,6 +189,20 @@ def of_share(figure, laws):
     return joined(found, [figure])
 
 
+def of_best_batch(figure, axis, laws):
+    """Says how the best batch follows the rate or the share. Smith and Le 2018 found it proportional to both."""
+    found = []
+    for name, law in laws.items():
+        low, high = law.interval.low, law.interval.high
+        if low > 0:
+            word = "proportional, as Smith and Le 2018 found" if 1 in law.interval else "grows, but not in proportion"
+        else:
+            word = "falls" if high < 0 else "open: no change seen"
+        text = f"The best batch follows the {axis} as {axis}^{law.power:.2f} ({low:.2f} to {high:.2f})"
+        found.append((f"{name}: {text[:1].lower()}{text[1:]}" if len(laws) > 1 else text, word))
+    return joined(found, [figure])
+
+
 # ---- Speed, published numbers, branches ----------------------------------------------------------------------------
 
 

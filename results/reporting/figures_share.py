@@ -2,47 +2,14 @@
 
 Zhang et al. 2024 (arXiv:2410.21676) found that the critical batch grows with the data, and hardly with the model."""
 
-import math
-from dataclasses import dataclass
-
 import numpy
-from scipy.stats import t as student
 
 from . import cells as grouping
 from . import style
-from .fit import DRAWS, Interval
+from .power_law import power_law
 from .style import Figure, Missing
 
 KEY, TITLE = "data.share", "B_crit, against the share of the data"
-
-
-@dataclass(frozen=True)
-class PowerLaw:
-    """value = factor * share^power, with the 95 % interval of the power."""
-
-    factor: float
-    power: float
-    interval: Interval
-
-    def at(self, share):
-        return self.factor * numpy.asarray(share, float) ** self.power
-
-
-def power_law(shares, values, intervals):
-    """Returns the PowerLaw by least squares in log space, or None with fewer than three different shares. The interval
-    of the power allows for the intervals of the values, and for their scatter around the law if that is larger."""
-    if len(set(shares)) < 3:
-        return None
-    x, y = numpy.log(shares), numpy.log(values)
-    errors = numpy.array([max(math.log(i.high / i.low) / (2 * 1.96), 1e-9) for i in intervals])
-    power, start = numpy.polyfit(x, y, 1)
-    free = len(x) - 2
-    scatter = math.sqrt((((y - start - power * x) / errors) ** 2).sum() / free)
-    widened = errors * (scatter * student.ppf(0.975, free) / 1.96 if scatter > 1 else 1.0)
-    random = numpy.random.default_rng(1)
-    drawn = [numpy.polyfit(x, y + widened * random.standard_normal(len(x)), 1)[0] for _ in range(DRAWS)]
-    low, high = numpy.percentile(drawn, [2.5, 97.5])
-    return PowerLaw(float(math.exp(start)), float(power), Interval(float(low), float(high)))
 
 
 def share_of(cells):

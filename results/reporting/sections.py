@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from . import cells as grouping
 from . import answers, branches, goals, halving, measures, references, style, tables, verdict
-from . import figures_batch, figures_curves, figures_losses, figures_share, figures_speed, figures_target
+from . import figures_batch, figures_best_batch, figures_curves, figures_losses, figures_share, figures_speed, figures_target
 
 
 @dataclass
@@ -83,6 +83,10 @@ def items_of_task(cells, runs, measure, target, rows):
     steps = figures_target.to_target(target, lines, made, twenty)
     rates = figures_batch.best_rates(cells, found_rates, by)
     shares = figures_share.against_share(cells, made)
+    best_batches = []
+    for axis in () if all_stopped_at(target, cells) else (figures_best_batch.RATE, figures_best_batch.SHARE):
+        found = figures_best_batch.lines_of(cells, measure.of, axis)
+        best_batches.append((figures_best_batch.best_batch(found, axis, measure.title), axis, figures_best_batch.laws_of(found)))
     noise = figures_curves.noise(cells, measure.of, made)
     ranks = figures_speed.against_ranks(cells)
     losses = figures_losses.losses(cells, value_of)
@@ -101,6 +105,7 @@ def items_of_task(cells, runs, measure, target, rows):
         ),
         shares,
         rates,
+        *(figure for figure, _, _ in best_batches),
         figures_target.epochs_to_759(cells, target, rows) if measure is measures.ERROR else None,
         noise,
         figures_curves.published_noise(cells, made, rows),
@@ -120,6 +125,7 @@ def items_of_task(cells, runs, measure, target, rows):
         *(goals.of_goal(steps, cells, target) if is_drawn(steps) else []),
         *(answers.of_share(shares, figures_share.laws_of(cells, made)) if is_drawn(shares) else []),
         *(answers.of_rates(rates, found_rates) if is_drawn(rates) else []),
+        *(told for drawn in best_batches if is_drawn(drawn[0]) for told in answers.of_best_batch(*drawn)),
         *(answers.of_outcome(outcome, ends, measure) if is_drawn(outcome) and not all_stopped_at(target, cells) else []),
         *(answers.of_noise(noise, figures_curves.own_scales(cells), made) if is_drawn(noise) else []),
         *(answers.of_ranks(ranks) if is_drawn(ranks) else []),

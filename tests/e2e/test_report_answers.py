@@ -13,8 +13,8 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
-from reporting import answers, cells, compare, errors, figures_share, figures_target, fit, goals, measures  # noqa: E402
-from reporting import rate_rules, references, runs, twenty, verdict  # noqa: E402
+from reporting import answers, cells, compare, errors, figures_best_batch, figures_share, figures_target, fit, goals, measures  # noqa: E402
+from reporting import power_law, rate_rules, references, runs, twenty, verdict  # noqa: E402
 from test_report_verdicts import goyal_run  # noqa: E402
 
 BATCHES = [2**i for i in range(3, 13)]
@@ -96,12 +96,12 @@ def fitted(folder, monkeypatch):
 def test_a_power_law_is_recovered_and_needs_three_shares():
     shares, values = [0.125, 0.25, 0.5, 1.0], [400 * s**0.5 for s in (0.125, 0.25, 0.5, 1.0)]
     spread = [fit.Interval(v / 1.1, v * 1.1) for v in values]
-    law = figures_share.power_law(shares, values, spread)
+    law = power_law.power_law(shares, values, spread)
     assert (law.factor, law.power) == pytest.approx((400, 0.5)) and 0.5 in law.interval
     assert 0.1 < law.interval.high - law.interval.low < 0.3
-    scattered = figures_share.power_law(shares, [v * f for v, f in zip(values, (2, 0.5, 2, 0.5))], spread)
+    scattered = power_law.power_law(shares, [v * f for v, f in zip(values, (2, 0.5, 2, 0.5))], spread)
     assert scattered.interval.high - scattered.interval.low > 2
-    assert figures_share.power_law(shares[:2], values[:2], spread[:2]) is None
+    assert power_law.power_law(shares[:2], values[:2], spread[:2]) is None
 
 
 @pytest.mark.parametrize("power, expected", [(1, "grows with the data"), (0, "open: no change seen")])
@@ -117,6 +117,57 @@ def test_a_study_of_the_share_says_how_the_critical_batch_follows_it(tmp_path, m
     assert [r["share"] for r in figure.rows] == [0.25, 0.5, 1.0]
     assert figure.rows[0]["power"] == pytest.approx(power, abs=0.1)
     assert [a.verdict for a in answers.of_share(figure, figures_share.laws_of(own, made))] == [expected]
+
+
+# ---- The best batch against the rate and the share -------------------------------------------------------------------
+
+
+def bowl(batch, best, seed):
+    """A loss that is lowest at the best batch, and a small difference between seeds."""
+    return 0.5 + 0.01 * numpy.log2(batch / best) ** 2 + 0.002 * (seed - 2)
+
+
+def test_the_minimum_of_a_parabola_is_the_best_batch():
+    batches = [2**i for i in range(2, 10)]
+    for best in (11.3, 32, 100):
+        found = figures_best_batch.best_of({b: [bowl(b, best, seed) for seed in (1, 2, 3)] for b in batches})
+        assert found.batch == pytest.approx(best, rel=1e-6) and best in found.interval and found.edge == "", found
+    assert figures_best_batch.best_of({b: [bowl(b, 2, seed) for seed in (1, 2, 3)] for b in batches}).edge == "low"
+    assert figures_best_batch.best_of({b: [bowl(b, 4000, seed) for seed in (1, 2, 3)] for b in batches}).edge == "high"
+    assert figures_best_batch.best_of({b: [bowl(b, 32, 1)] for b in batches}) is None, "one seed has no spread"
+    assert figures_best_batch.best_of({b: [bowl(b, 32, seed) for seed in (1, 2)] for b in batches[:3]}) is None
+
+
+def test_the_interval_of_the_best_batch_covers_the_truth():
+    batches, random, covered = [2**i for i in range(2, 10)], numpy.random.default_rng(6), 0
+    for _ in range(100):
+        noisy = {b: bowl(b, 45, 2) + 0.005 * random.standard_normal(3) for b in batches}
+        covered += 45 in figures_best_batch.best_of(noisy).interval
+    assert covered >= 88  # 95 are expected; the chance of fewer than 88 is 0.2 %
+
+
+@pytest.mark.parametrize("axis", ["rate", "share"])
+@pytest.mark.parametrize("power, expected", [(1, "proportional, as"), (0.5, "grows, but"), (0, "open"), (-1, "falls")])
+def test_a_study_says_how_the_best_batch_follows_rate_and_share(tmp_path, axis, power, expected):
+    for x in (0.25, 0.5, 1.0):
+        changes = {"learning_rate": {"base": x}} if axis == "rate" else {"data": {"share": x}}
+        for batch in (4, 8, 16, 32, 64, 128, 256):
+            for seed in (1, 2, 3):
+                tree = made_runs.experiment(batch, 0.1, seed)
+                tree = {**tree, **{section: {**tree[section], **keys} for section, keys in changes.items()}}
+                end = {**made_runs.evaluation(100, batch, 50), "validation_accuracy": 1 - bowl(batch, 40 * x**power, seed)}
+                lines = [made_runs.update(100, batch, 1, 0.1, 50), end]
+                made_runs.write_files(tmp_path / "s" / f"{x}-{batch}-{seed}", tree, made_runs.start(batch, 1, 9.0, "finished"), lines)
+    own = cells.make_cells(runs.read_all([tmp_path / "s"]))
+    measure = measures.measure_for([run for cell in own for run in cell.runs])
+    lines = figures_best_batch.lines_of(own, measure.of, axis)
+    figure = figures_best_batch.best_batch(lines, axis, measure.title)
+    assert [row[axis] for row in figure.rows] == [0.25, 0.5, 1.0]
+    assert figure.rows[0]["power"] == pytest.approx(power, abs=0.02)
+    (answer,) = answers.of_best_batch(figure, axis, figures_best_batch.laws_of(lines))
+    assert answer.verdict.startswith(expected) and f"{axis}^{power:.2f}" in answer.text.replace("-0.00", "0.00"), answer
+    other = "share" if axis == "rate" else "rate"
+    assert figures_best_batch.best_batch(figures_best_batch.lines_of(own, measure.of, other), other, "") is None
 
 
 # ---- Rules for the rate --------------------------------------------------------------------------------------------

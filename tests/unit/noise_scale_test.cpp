@@ -131,7 +131,7 @@ TEST(NoiseScale, TheIntervalCoversTheTruthInNineteenOfTwentyRuns) {
     const Population p(variance);
     Draws draws;
     int covered = 0, unbounded = 0;
-    constexpr int runs = 1500;
+    constexpr int runs = 750;
     for (int run = 0; run < runs; ++run) {
       NoiseScale noise(half_life);
       for (int step = 1; step <= steps; ++step) noise.add(step_of(estimate_noise(draw_step(p, 8, 8, draws)), step, 64));

@@ -1,0 +1,144 @@
+"""The best batch, against the learning rate and against the share of the data.
+
+Smith and Le 2018, "A Bayesian perspective on generalization and stochastic gradient descent" (arXiv:1710.06451), found
+that the batch with the best test accuracy is proportional to the rate and to the number of training samples."""
+
+from dataclasses import dataclass
+
+import numpy
+from scipy.stats import t as student
+
+from . import cells as grouping
+from . import figures_share, style
+from .fit import DRAWS, Interval
+from .power_law import power_law
+from .style import Figure, Missing
+
+RATE, SHARE = "rate", "share"
+TITLES = {RATE: "Best batch, against the learning rate", SHARE: "Best batch, against the share of the data"}
+AXES = {RATE: "learning rate", SHARE: "share of the training data"}
+FEWEST_BATCHES = 4
+AT_EDGE = 0.1  # a best batch is inside if at most this share of the draws puts it at the smallest or largest batch
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best batch with its 95 % interval. `edge` is "low" or "high" if it may lie outside of the batches that ran."""
+
+    batch: float
+    interval: Interval
+    edge: str = ""
+
+
+def lowest(batches, values):
+    """Returns the batch at the minimum of a parabola in log2 of the batch. The parabola goes through the smallest value
+    and up to two values on each side of it."""
+    at = int(numpy.argmin(values))
+    if at in (0, len(batches) - 1):
+        return float(batches[at])
+    near = slice(max(0, at - 2), at + 3)
+    x = numpy.log2(batches)
+    square, linear, _ = numpy.polyfit(x[near], values[near], 2)
+    if square <= 0:
+        return float(batches[at])
+    return float(2 ** numpy.clip(-linear / (2 * square), x[at - 1], x[at + 1]))
+
+
+def best_of(points):
+    """Returns the Best. `points` maps batches to the values of their seeds; lower values are better. Returns None with
+    fewer than four batches, or if every batch has one seed. The means are drawn again from normal distributions with the
+    spread of the seeds, pooled over the batches; Student's t allows for few seeds."""
+    free = sum(len(own) - 1 for own in points.values())
+    if len(points) < FEWEST_BATCHES or free < 1:
+        return None
+    batches = numpy.array(sorted(points), float)
+    seeds = [numpy.asarray(points[batch], float) for batch in batches]
+    means = numpy.array([own.mean() for own in seeds])
+    deviation = numpy.sqrt(sum(((own - own.mean()) ** 2).sum() for own in seeds) / free)
+    errors = numpy.array([deviation / len(own) ** 0.5 for own in seeds]) * student.ppf(0.975, free) / 1.96
+    random = numpy.random.default_rng(1)
+    drawn = numpy.array([lowest(batches, means + errors * random.standard_normal(len(means))) for _ in range(DRAWS)])
+    low, high = (float((drawn == batches[end]).mean()) for end in (0, -1))
+    edge = "low" if low > max(AT_EDGE, high) else "high" if high > AT_EDGE else ""
+    return Best(lowest(batches, means), Interval(*map(float, numpy.percentile(drawn, [2.5, 97.5]))), edge)
+
+
+def lines_of(cells, value_of, axis):
+    """Maps each line's name to {rate or share: Best}. Only rates that do not follow the batch are compared, and only
+    cells of which every seed has a value. A line has three rates or shares, or more."""
+    found = {}
+    for cell in cells:
+        share, values = figures_share.share_of([cell]), cell.by_seed(value_of)
+        follows = {grouping.value_of(run, "learning_rate.scaling") for run in cell.runs} != {"none"}
+        if follows or not cell.all_finished or len(values) < len(cell.seeds) or share is None:
+            continue
+        rest = tuple(pair for pair in cell.family if pair[0] != figures_share.KEY)
+        if axis == RATE:
+            line, x = grouping.label(cell.family), cell.rate
+        else:
+            line, x = f"rate {cell.rate:.4g}" + (f", {grouping.label(rest)}" if rest else ""), share
+        found.setdefault(line, {}).setdefault(x, {})[cell.batch] = list(values.values())
+    lines = {
+        line: {x: best for x, points in sorted(of_x.items()) if (best := best_of(points))} for line, of_x in found.items()
+    }
+    return {line: own for line, own in lines.items() if len(own) > 2}
+
+
+def law_of(line):
+    """Returns the power law of those best batches that lie inside of the batches that ran, or None."""
+    inner = {x: best for x, best in line.items() if not best.edge}
+    return power_law(list(inner), [b.batch for b in inner.values()], [b.interval for b in inner.values()])
+
+
+def laws_of(lines):
+    return {name: law for name, line in lines.items() if (law := law_of(line))}
+
+
+def best_batch(lines, axis, by):
+    """Draws the best batches of the lines, and their power laws. Returns None if no line has three rates or shares."""
+    if not lines:
+        return None
+    laws = laws_of(lines)
+    if not laws:
+        return Missing(TITLES[axis], "fewer than three best batches lie inside of the batches that ran")
+    drawing, (panel,) = style.panels()
+    rows = []
+    for index, (name, line) in enumerate(lines.items()):
+        look = style.line(index, len(lines), linestyle="")
+        inner = {x: best for x, best in line.items() if not best.edge}
+        values = numpy.array([best.batch for best in inner.values()])
+        ends = numpy.array([(best.interval.low, best.interval.high) for best in inner.values()]).reshape(-1, 2).T
+        panel.errorbar(list(inner), values, yerr=numpy.abs(ends - values), capsize=3, label=name, **look)
+        for x, best in line.items():
+            if best.edge:
+                panel.plot(x, best.batch, marker="o", markersize=13, markerfacecolor="none", color=style.GREY)
+        law = laws.get(name)
+        if law:
+            x = numpy.geomspace(min(inner), max(inner), 30)
+            words = f"{axis}^{law.power:.2f} ({law.interval.low:.2f} to {law.interval.high:.2f})"
+            panel.plot(x, law.at(x), color=look["color"], linewidth=1.2, label=words)
+        rows += [
+            {
+                "line": name,
+                axis: x,
+                "best_batch": best.batch,
+                "best_batch_low": best.interval.low,
+                "best_batch_high": best.interval.high,
+                "edge": best.edge,
+                "power": law.power if law else None,
+                "power_low": law.interval.low if law else None,
+                "power_high": law.interval.high if law else None,
+            }
+            for x, best in line.items()
+        ]
+    style.powers(panel, [x for line in lines.values() for x in line])
+    style.log_y(panel)
+    panel.set_xlabel(AXES[axis])
+    panel.set_ylabel("best batch (samples)")
+    style.legend(panel)
+    note = (
+        f"The batch with the best {by}: the minimum of a parabola through the means over the seeds, with its 95 % interval. A "
+        "ring: it may lie outside of the batches that ran, and counts in no power law. Smith and Le 2018 (arXiv:1710.06451) "
+        f"found it proportional to the {AXES[axis] if axis == RATE else 'number of training samples'}."
+    )
+    return Figure(f"best_batch_vs_{axis}", TITLES[axis], drawing, rows, note)

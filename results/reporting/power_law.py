@@ -1,0 +1,38 @@
+"""Fits value = factor * x^power, with an interval of the power."""
+
+import math
+from dataclasses import dataclass
+
+import numpy
+from scipy.stats import t as student
+
+from .fit import DRAWS, Interval
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """value = factor * x^power, with the 95 % interval of the power."""
+
+    factor: float
+    power: float
+    interval: Interval
+
+    def at(self, x):
+        return self.factor * numpy.asarray(x, float) ** self.power
+
+
+def power_law(x, values, intervals):
+    """Returns the PowerLaw by least squares in log space, or None with fewer than three different x. The interval of the
+    power allows for the intervals of the values, and for their scatter around the law if that is larger."""
+    if len(set(x)) < 3:
+        return None
+    x, y = numpy.log(x), numpy.log(values)
+    errors = numpy.array([max(math.log(i.high / i.low) / (2 * 1.96), 1e-9) for i in intervals])
+    power, start = numpy.polyfit(x, y, 1)
+    free = len(x) - 2
+    scatter = math.sqrt((((y - start - power * x) / errors) ** 2).sum() / free)
+    widened = errors * (scatter * student.ppf(0.975, free) / 1.96 if scatter > 1 else 1.0)
+    random = numpy.random.default_rng(1)
+    drawn = [numpy.polyfit(x, y + widened * random.standard_normal(len(x)), 1)[0] for _ in range(DRAWS)]
+    low, high = numpy.percentile(drawn, [2.5, 97.5])
+    return PowerLaw(float(math.exp(start)), float(power), Interval(float(low), float(high)))
