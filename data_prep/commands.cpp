@@ -27,6 +27,12 @@ void add_validation(CLI::App& command, std::optional<double>& share, const std::
 
 namespace {
 
+void add_first_label(CLI::App& c, std::int64_t& first_label) {
+  c.add_option("--first-label", first_label, "is subtracted from every label [0]")
+      ->type_name("N")
+      ->check(whole_number(0));
+}
+
 // The options that all conversions to images have.
 template <class Options>
 void add_image_options(CLI::App& c, Options& o, const std::string& encoding_help) {
@@ -131,9 +137,7 @@ DataCommand declare_import(CommandLine& program) {
                "order of the axes as h5py and h5dump show them: N images, H height, W width, C channels, such as HWCN "
                "[from the shape]")
       ->type_name("LETTERS");
-  c.add_option("--first-label", o->first_label, "is subtracted from every label [0]")
-      ->type_name("N")
-      ->check(whole_number(0));
+  add_first_label(c, o->first_label);
   add_rows(c, "--rows", o->rows, "uses these rows only");
   add_rows(c, "--validation-rows", o->validation_rows, "rows of the validation split");
   add_image_options(c, *o, "[raw for pixels, jpeg for encoded images]");
@@ -149,7 +153,8 @@ DataCommand declare_idx(CommandLine& program) {
   CLI::App& c = program.add(
       "idx",
       "Turns a pair of IDX files, such as MNIST's and Fashion-MNIST's, into a data set. IMAGES holds u8 pixels "
-      "(N, H, W) or (N, H, W, C), LABELS whole numbers (N) from 0. Both may be compressed by gzip. The files of the "
+      "(N, H, W) or (N, H, W, C), LABELS whole numbers (N) from 0, or from --first-label. Both may be compressed by "
+      "gzip. The files of the "
       "test split are converted with the same --out and --split validation.");
   struct Typed : IdxOptions {
     std::vector<std::string> words;
@@ -157,6 +162,7 @@ DataCommand declare_idx(CommandLine& program) {
   const auto o = std::make_shared<Typed>();
   o->encoding = "raw";
   add_operands(c, o->words, "IMAGES LABELS");
+  add_first_label(c, o->first_label);
   add_image_options(c, *o, "raw or jpeg [raw]");
   return {&c, true, [o, &c] {
             if (o->words.size() != 2)

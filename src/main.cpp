@@ -84,7 +84,11 @@ int run(int argc, char** argv) {
   const auto command = std::ranges::find(commands, chosen, &Command::words);
   const bool for_one = command != commands.end() && command->for_one_process();
   if (!for_one && command != commands.end() && command->trains) catch_signals();  // must come before MPI starts
-  if (for_one && launched_tasks() == 1) return command->run(nullptr);
+  if (for_one && launched_tasks() == 1) {
+    const int code = command->run(nullptr);
+    check_standard_output();
+    return code;
+  }
   Session session(&argc, &argv);
   set_log_rank(session.rank(), session.host());
   if (mistake) std::rethrow_exception(mistake);

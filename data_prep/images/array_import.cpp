@@ -163,6 +163,7 @@ ImageListing list_arrays(const ImportOptions& options, const ArraySource& source
   if (const auto others = static_cast<std::uint64_t>(rows) - used; others > 0)
     leave_out(listing.left_out, "row(s) outside --rows and --validation-rows", "", others);
   listing.classes = options.class_list.empty() ? classes_of(options, splits) : read_class_list(options.class_list);
+  if (!options.class_list.empty()) expect_ids_in_order(listing.classes, options.class_list, options.first_label);
   const auto classes = static_cast<std::int64_t>(listing.classes.ids.size());
   for (const SplitIndex split : {train_split, validation_split})
     listing.splits[split] = items_of(options, splits[split], classes, splits);

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -21,22 +22,32 @@ namespace ringtrain {
 namespace {
 
 constexpr std::size_t most_named = 20;
-constexpr int most_looked_at = 2000, deepest_group = 6;  // groups may hold themselves
+constexpr int most_looked_at = 2000, deepest_group = 6;
 
-bool is_group(const h5::File& file, const std::string& object) {
-  const h5::Handle handle(H5Oopen(file.id(), object.c_str(), H5P_DEFAULT), H5Oclose);
-  return handle.get() >= 0 && H5Iget_type(handle.get()) == H5I_GROUP;
+struct Object {
+  bool is_group = false;
+  haddr_t address = HADDR_UNDEF;  // the same for all links to the object
+};
+
+Object object_of(const h5::File& file, const std::string& path) {
+  const h5::Handle handle(H5Oopen(file.id(), path.c_str(), H5P_DEFAULT), H5Oclose);
+  H5O_info_t info;
+  if (handle.get() < 0 || H5Oget_info(handle.get(), &info) < 0) return {};
+  return {H5Iget_type(handle.get()) == H5I_GROUP, info.addr};
 }
 
-// Adds "group/x u8 (60, 8, 6, 3)" for each data set in this group and below it.
-void add_datasets(const h5::File& file, const std::string& group, int depth, int& looked_at,
+// Adds "group/x u8 (60, 8, 6, 3)" for each data set in this group and below it. Groups may hold themselves, so each
+// group is looked at once (`seen`).
+void add_datasets(const h5::File& file, const std::string& group, int depth, int& looked_at, std::set<haddr_t>& seen,
                   std::vector<std::string>& found) {
+  std::vector<std::string> groups;
   for (const std::string& member : file.list(group)) {
     if (member.starts_with("#")) continue;  // what MATLAB keeps for itself
     if (++looked_at > most_looked_at) return;
     const std::string path = group == "/" ? member : cat(group, "/", member);
-    if (is_group(file, path)) {
-      if (depth < deepest_group) add_datasets(file, path, depth + 1, looked_at, found);
+    const Object object = object_of(file, path);
+    if (object.is_group) {
+      if (depth < deepest_group && seen.insert(object.address).second) groups.push_back(path);
       continue;
     }
     try {
@@ -45,12 +56,14 @@ void add_datasets(const h5::File& file, const std::string& group, int depth, int
       found.push_back(path);  // a link that leads nowhere, or a damaged data set
     }
   }
+  for (const std::string& path : groups) add_datasets(file, path, depth + 1, looked_at, seen, found);
 }
 
 std::string datasets_of(const h5::File& file) {
   std::vector<std::string> found;
   int looked_at = 0;
-  add_datasets(file, "/", 1, looked_at, found);
+  std::set<haddr_t> seen = {object_of(file, "/").address};
+  add_datasets(file, "/", 1, looked_at, seen, found);
   return found.empty() ? "the file has no data sets" : cat("its data sets: ", first_names(found, most_named));
 }
 

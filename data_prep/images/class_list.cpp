@@ -20,6 +20,7 @@ template <class Action>
 void for_each_line(const std::string& path, const Action& action) {
   std::string text = read_text_file(path);
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  if (text.find('\n') == std::string::npos) std::ranges::replace(text, '\r', '\n');  // the line ends of old Macs
   std::int64_t number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
@@ -49,9 +50,28 @@ void ClassList::add(const std::string& id, const std::string& name) {
   names.push_back(name);
 }
 
+void expect_ids_in_order(const ClassList& classes, const std::string& path, std::int64_t first_label) {
+  const auto count = static_cast<std::int32_t>(classes.ids.size()), first = static_cast<std::int32_t>(first_label);
+  std::vector<std::int32_t> labels;
+  for (const std::string& id : classes.ids) {
+    const std::optional<std::int32_t> label = as_label(id);
+    if (!label || *label < first || *label >= first + count) return;  // ids that are not the labels
+    labels.push_back(*label);
+  }
+  for (std::int32_t k = 0; k < count; ++k) {
+    const auto at = static_cast<std::size_t>(k);
+    if (labels[at] != first + k)
+      throw Error(cat(path, ": class ", k + 1, " has the id ", shown(classes.ids[at]), ", but its rows have the label ",
+                      first + k),
+                  "the first class has the lowest label: sort the lines by their ids");
+  }
+}
+
 ClassList read_class_list(const std::string& path) {
   ClassList classes;
+  bool all_have_commas = true;
   for_each_line(path, [&](const std::string& line, std::int64_t number) {
+    if (line.starts_with("# ")) return;  // a comment
     const std::size_t tab = line.find('\t'), gap = tab == std::string::npos ? line.find_first_of(white) : tab;
     std::string id = line.substr(0, gap);
     id.erase(id.find_last_not_of(white) + 1);
@@ -60,8 +80,14 @@ ClassList read_class_list(const std::string& path) {
       throw Error(cat(path, ", line ", number, ": the class ", shown(id), " occurs a second time"),
                   "each line is one class: its id, then its name");
     }
+    const std::size_t comma = id.find_first_of(",;");
+    all_have_commas = all_have_commas && comma != std::string::npos && comma + 1 < id.size();
     classes.add(id, name);
   });
+  if (classes.ids.size() > 1 && all_have_commas)
+    throw Error(
+        cat(path, ": looks like a table, such as ", shown(classes.ids[0]), ", expected an id, a blank and a name"),
+        "write \"id name\" lines, without a header");
   if (classes.empty()) throw Error(cat(path, ": holds no classes"), "each line is one class: its id, then its name");
   if (classes.ids.size() > most_classes)
     throw Error(cat(path, ": ", classes.ids.size(), " classes, expected at most ", most_classes));

@@ -19,7 +19,13 @@ struct ClassList {
 
 // Reads lines like "n01440764 tench": id, white space, name (may hold blanks; if it is missing, the id is the name). In
 // a line with a tab, the tab ends the id, which may hold blanks then.
+// Lines that begin with "# " are comments. Throws Error that names the line if an id occurs twice, and for a table with
+// commas.
 ClassList read_class_list(const std::string& path);
+
+// Throws Error if the ids are the labels of arrays, `first_label` and those after it, but in another order. Rows of
+// arrays have no ids, so the order of the lines says what their labels mean.
+void expect_ids_in_order(const ClassList& classes, const std::string& path, std::int64_t first_label);
 
 // Returns how many classes the labels of so many images may make if every number up to the highest becomes a class. One
 // mistyped label must not make a million of them.

@@ -55,6 +55,7 @@ struct ImagesReport {
   std::int64_t smallest_class = 0, largest_class = 0;  // images of the training split, or of the only one
   std::int64_t resized = 0;
   std::int64_t with_alpha = 0;
+  std::int64_t deep = 0, deep_and_dark = 0;              // PNGs of 16 bits; those whose upper 8 bits are below 16
   std::int64_t turned = 0;                               // images with an EXIF orientation other than upright
   std::vector<std::string> broken, converted, doubtful;  // "path: why", on rank 0
   std::vector<std::string> warnings;                     // about the whole data set, on rank 0

@@ -135,6 +135,8 @@ Examination examine_images(const ImageOptions& options, const RecordOptions& rec
       examined.resized = record.resized;
       examined.turned = record.turned;
       examined.with_alpha = record.with_alpha;
+      examined.deep = record.deep;
+      examined.deep_and_dark = record.deep_and_dark;
     } catch (const Error& error) {
       if (!advice_on_limits(error.what()).empty()) throw;  // no picture is at fault
       if (options.broken == "fail" && dynamic_cast<const SourceError*>(&error) != nullptr) throw;  // said once

@@ -15,7 +15,7 @@ struct Examined {
   std::uint32_t crc32c = 0;
   std::int32_t height = 0, width = 0, channels = 0;
   bool broken = false;
-  bool resized = false, turned = false, with_alpha = false;  // see ImageRecord
+  bool resized = false, turned = false, with_alpha = false, deep = false, deep_and_dark = false;  // see ImageRecord
 };
 
 struct ImageNote {

@@ -245,6 +245,11 @@ bool is_png(std::span<const std::uint8_t> bytes) {
   return bytes.size() >= 8 && png_sig_cmp(bytes.data(), 0, 8) == 0;
 }
 
+bool png_has_16_bits(std::span<const std::uint8_t> bytes) {
+  constexpr std::size_t depth = 24;  // the place of the bit depth, in bytes
+  return bytes.size() > depth && bytes[depth] == 16;
+}
+
 bool png_has_alpha(std::span<const std::uint8_t> bytes) {
   constexpr std::size_t signature = 8, colour_type = 25, frame = 12;  // bytes; a chunk's frame: length, type, checksum
   if (bytes.size() <= colour_type) return false;

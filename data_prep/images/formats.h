@@ -33,6 +33,9 @@ Image turned_upright(const Image& image, int orientation);
 // Reads PNG files as RGB images, with libpng.
 bool is_png(std::span<const std::uint8_t> bytes);
 
+// Returns whether the header of a PNG file says 16 bits a channel.
+bool png_has_16_bits(std::span<const std::uint8_t> bytes);
+
 // Returns whether the file has an alpha channel, or transparent colours of a palette.
 bool png_has_alpha(std::span<const std::uint8_t> bytes);
 

@@ -116,7 +116,7 @@ std::string shape_text(const IdxArray& array) {
   return text + ")";
 }
 
-std::vector<std::int64_t> labels_of(const IdxArray& array) {
+std::vector<std::int64_t> labels_of(const IdxArray& array, std::int64_t first_label) {
   if (array.shape.size() != 1 || array.type > 0x0c)
     throw Error(cat(array.path, ": holds ", array.type > 0x0c ? "floating-point" : "whole", " numbers of the shape ",
                     shape_text(array), ", expected integer labels (N)"),
@@ -124,9 +124,10 @@ std::vector<std::int64_t> labels_of(const IdxArray& array) {
   const auto width = static_cast<std::size_t>(bytes_of_value(array.type));
   std::vector<std::int64_t> labels(static_cast<std::size_t>(array.shape[0]));
   for (std::size_t row = 0; row < labels.size(); ++row) {
-    labels[row] = big_endian(array.bytes.data() + row * width, width, array.type != 0x08);
+    labels[row] = big_endian(array.bytes.data() + row * width, width, array.type != 0x08) - first_label;
     if (labels[row] < 0)
-      throw Error(cat(array.path, ": the label of row ", row, " is ", labels[row]), "labels count from 0");
+      throw Error(cat(array.path, ": the label of row ", row, " is ", labels[row] + first_label),
+                  "labels count from 0, or from --first-label");
   }
   return labels;
 }
@@ -172,19 +173,22 @@ ImageListing list_rows(const IdxOptions& options, const std::vector<std::int64_t
   listing.unit = "rows";
   if (!options.class_list.empty()) {
     listing.classes = read_class_list(options.class_list);
+    expect_ids_in_order(listing.classes, options.class_list, options.first_label);
   } else {
     const auto highest = std::ranges::max_element(labels);
     if (const std::int64_t most = most_numbered_classes(std::ssize(labels)); *highest >= most)
-      throw Error(cat(options.labels, ": the label of row ", highest - labels.begin(), " is ", *highest,
-                      ", expected less than ", most, " for ", labels.size(), " images"),
-                  "labels count from 0; --class-list names the classes");
+      throw Error(
+          cat(options.labels, ": the label of row ", highest - labels.begin(), " is ", *highest + options.first_label,
+              ", expected less than ", most + options.first_label, " for ", labels.size(), " images"),
+          "labels count from 0; --class-list names the classes");
     listing.classes = numbered_classes(*highest + 1);
   }
   const auto classes = static_cast<std::int64_t>(listing.classes.ids.size());
   std::vector<ImageItem>& items = listing.splits[options.split == "validation" ? validation_split : train_split];
   for (std::size_t row = 0; row < labels.size(); ++row) {
     if (labels[row] >= classes)
-      throw Error(cat(options.labels, ": the label of row ", row, " is ", labels[row], ", expected 0 to ", classes - 1),
+      throw Error(cat(options.labels, ": the label of row ", row, " is ", labels[row] + options.first_label,
+                      ", expected ", options.first_label, " to ", options.first_label + classes - 1),
                   cat(options.class_list, " has ", classes, " classes"));
     items.push_back({cat("[", row, "]"), static_cast<std::int32_t>(labels[row]), -1, row, 0});
   }
@@ -204,7 +208,7 @@ void check(const IdxOptions& options) {
 ImagesReport import_idx(const IdxOptions& options, const Ranks& ranks, std::ostream& log) {
   check(options);
   const IdxSource source(options.images);
-  const std::vector<std::int64_t> labels = labels_of(read_idx(options.labels));
+  const std::vector<std::int64_t> labels = labels_of(read_idx(options.labels), options.first_label);
   if (static_cast<std::int64_t>(labels.size()) != source.rows())
     throw Error(cat(options.images, ": has ", source.rows(), " pictures, but ", options.labels, " has ", labels.size(),
                     " labels"),

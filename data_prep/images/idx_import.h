@@ -11,7 +11,8 @@ namespace ringtrain {
 
 // Without a class list, each class is named by its label.
 struct IdxOptions : ImageOptions {
-  std::string images, labels;  // paths; each file may be compressed by gzip
+  std::string images, labels;    // paths; each file may be compressed by gzip
+  std::int64_t first_label = 0;  // is subtracted from every label; 0 or more
 };
 
 // Takes pictures u8 (N, H, W) or (N, H, W, C) with C = 1 or 3 channels, and labels (N) of any integer type from 0. All

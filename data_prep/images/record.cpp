@@ -161,6 +161,9 @@ ImageRecord make_record(FoundImage found, const RecordOptions& options, bool dec
     image = decode_png(found.bytes);
     orientation = png_orientation(found.bytes);
     record.with_alpha = png_has_alpha(found.bytes);
+    record.deep = png_has_16_bits(found.bytes);
+    record.deep_and_dark =
+        record.deep && std::ranges::all_of(image->pixels, [](std::uint8_t value) { return value < 16; });
     convert(record.with_alpha ? "PNG with alpha" : "PNG");
   } else if (is_jpeg(found.bytes)) {
     const JpegHeader header = read_jpeg_header(found.bytes);

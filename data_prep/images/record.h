@@ -60,10 +60,12 @@ struct ImageRecord {
   std::vector<std::uint8_t> bytes;  // JPEG, or pixels u8 [height, width, channels]
   std::int64_t height = 0, width = 0, channels = 0;
   bool resized = false;
-  std::string why;          // what else made a new encoding necessary: "PNG", "CMYK JPEG"; empty if nothing did
-  std::string warning;      // what libjpeg says about a file that it decodes nevertheless; empty without decoding
-  bool with_alpha = false;  // the alpha channel was dropped
-  bool turned = false;      // EXIF says that the pixels are stored turned or mirrored
+  std::string why;             // what else made a new encoding necessary: "PNG", "CMYK JPEG"; empty if nothing did
+  std::string warning;         // what libjpeg says about a file that it decodes nevertheless; empty without decoding
+  bool with_alpha = false;     // the alpha channel was dropped
+  bool deep = false;           // a PNG of 16 bits, of which the upper 8 were kept
+  bool deep_and_dark = false;  // and they are all below 16: such a file often has 12 bits in 16
+  bool turned = false;         // EXIF says that the pixels are stored turned or mirrored
 };
 
 // Makes the record of an image. If `decode` is true, the whole image is decoded, even if its header would be enough. If

@@ -107,6 +107,8 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
     log << "alpha       " << report.with_alpha
         << " image(s) have an alpha channel. It is dropped: transparent parts show the colour that is stored there, "
            "which is often black\n";
+  if (report.deep > 0)
+    log << "16 bits     " << report.deep << " PNG file(s) have 16 bits a channel, of which the upper 8 are kept\n";
   if (report.resized > 0) log << "resized     " << with_thousands(report.resized) << "\n";
   if (!report.broken.empty()) log << "broken      " << report.broken.size() << ", left out (see the list above)\n";
   log << "mean, std   " << joined(report.mean) << "; " << joined(report.std)

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data_prep/common/read_file.h"
 
 namespace ringtrain {
@@ -206,11 +207,11 @@ std::vector<TarMember> list_tar(const std::string& path) {
     }
     extended = {};
   }
-  // A cut-off member is reported when it is read. Missing members would not be reported by anyone, so they are looked
-  // for here.
-  const bool last_is_cut = !members.empty() && members.back().offset + members.back().bytes > end;
+  // Nobody would miss the members after the cut, so a part of an archive is never read.
+  if (!members.empty() && members.back().offset + members.back().bytes > end)
+    throw damaged(end, cat("it is cut off within the member ", shown(members.back().name)));
   if (ended) expect_nothing_after(file, end_of_archive, path);
-  if (!ended && !last_is_cut) throw damaged(end, "the empty block that ends an archive is missing: it is cut off");
+  if (!ended) throw damaged(end, "the empty block that ends an archive is missing: it is cut off");
   return members;
 }
 

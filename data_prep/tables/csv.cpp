@@ -203,6 +203,10 @@ bool CsvReader::next(std::vector<std::string>& fields) {
     }
     add_line(line.text, fields);
   } while (quoted_);
+  if (const std::int64_t went_on = lines_.number() - record_line_; went_on > longest_lines_) {
+    longest_lines_ = went_on;
+    longest_at_ = record_line_;
+  }
   if (width_ == 0) width_ = fields.size();
   return true;
 }

@@ -65,6 +65,9 @@ class CsvReader {
   bool next(std::vector<std::string>& fields);
   std::int64_t line() const { return record_line_; }                 // first line of the last record, counted from 1
   std::int64_t inner_line_ends() const { return inner_line_ends_; }  // the line ends in quoted fields, so far
+  // The most lines that one record's quoted fields go on for, and its first line.
+  std::int64_t longest_lines() const { return longest_lines_; }
+  std::int64_t longest_at() const { return longest_at_; }
 
  private:
   void add_line(std::string_view line, std::vector<std::string>& fields);
@@ -74,7 +77,7 @@ class CsvReader {
   LineReader& lines_;
   CsvFormat format_;
   std::size_t width_ = 0;  // fields of the first record; 0: it is not read yet
-  std::int64_t record_line_ = 1, inner_line_ends_ = 0;
+  std::int64_t record_line_ = 1, inner_line_ends_ = 0, longest_lines_ = 0, longest_at_ = 0;
   bool quoted_ = false;  // the record goes on in the next line
 };
 

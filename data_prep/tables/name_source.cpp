@@ -146,6 +146,8 @@ NameTableInfo read_table(LineReader& lines, const NameSource& source, bool tabs_
   check_widths(lines.file_name(), long_rows, first_long_row, rows, info.separator);
   info.lines = lines.number();
   info.inner_line_ends += reader.inner_line_ends();
+  info.longest_lines = reader.longest_lines();
+  info.longest_at = reader.longest_at();
   return info;
 }
 

@@ -49,6 +49,7 @@ struct NameTableInfo {
   char separator = '\n';  // '\n': lines
   // Every line is a row, one of the header's lines, or a line end in a quoted field.
   std::int64_t lines = 0, header_lines = 0, inner_line_ends = 0;
+  std::int64_t longest_lines = 0, longest_at = 0;  // of a record's quoted fields: the lines after its first; that line
   std::int64_t short_rows = 0, first_short_row = 0;  // rows with a name but fewer fields than the header; a line
 };
 

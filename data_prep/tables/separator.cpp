@@ -99,6 +99,19 @@ std::optional<Fit> fit_of(char separator, const Sample& sample, const TableQuest
   return fit;
 }
 
+bool is_number(const std::string& field) {
+  return !field.empty() && field.find_first_not_of(" 0123456789.-+") == std::string::npos;
+}
+
+// Returns whether commas separate the fields of a table, and not only "last name, first name": most records have three
+// fields or more, or a number in their last field.
+bool are_records(const std::vector<Record>& records) {
+  const auto several = std::ranges::count_if(records, [](const Record& r) { return r.fields.size() > 2; });
+  const auto numbered =
+      std::ranges::count_if(records, [](const Record& r) { return r.fields.size() > 1 && is_number(r.fields.back()); });
+  return 2 * std::max(several, numbered) > std::ssize(records);
+}
+
 // Returns whether most records have the same number of fields.
 bool is_even(const std::map<std::size_t, std::size_t>& widths, std::size_t records) {
   return std::ranges::any_of(widths, [&](const auto& each) { return each.first > 1 && 2 * each.second > records; });
@@ -219,7 +232,8 @@ void check_is_no_table(LineReader& lines) {
     }
     const std::size_t several = records.size() - widths[1];
     if (records.size() < 2 || 2 * several <= records.size()) continue;
-    if (candidate == ',' && !(has_name && is_even(widths, records.size()))) continue;  // "last name, first name"
+    if (candidate == ',' && !((has_name || are_records(records)) && is_even(widths, records.size())))
+      continue;  // "last name, first name"
     refuse_table(lines.file_name(), candidate);
   }
 }

@@ -195,6 +195,10 @@ void print(const NamesReport& report, const NamesOptions& options, std::ostream&
     log << "note        " << clean.source.short_rows << " rows have fewer fields than the header (first line "
         << clean.source.first_short_row << "); their names are used\n";
   }
+  constexpr std::int64_t many_lines = 10;
+  if (clean.source.longest_lines >= many_lines)
+    log << "warning     a quoted field of line " << clean.source.longest_at << " goes on for "
+        << clean.source.longest_lines << " more lines: is a quotation mark missing?\n";
   print_changes(clean, log);
   log << "alphabet    " << clean.alphabet.name() << ", " << clean.alphabet.vocabulary().size() << " symbols, "
       << (clean.lowercase ? "lower case" : "case kept") << "\n";

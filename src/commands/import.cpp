@@ -18,7 +18,8 @@ namespace ringtrain {
 
 int import_weights(const ImportArguments& arguments) {
   const ExperimentArguments& source = arguments.experiment;
-  const Experiment experiment = read_experiment(source.path, source.overrides);
+  Experiment experiment = read_experiment(source.path, source.overrides);
+  use_image_input_of(SafetensorsFile(arguments.weights), experiment.data);  // the weights know no other pixels
   if (is_branch(experiment))
     throw Error(cat("branch.from is ", experiment.branch.from,
                     ", but import sets the weights, too: a run begins from one of the two"),

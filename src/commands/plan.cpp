@@ -2,6 +2,7 @@
 #include "run/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -64,7 +65,7 @@ std::string describe_time(const RunPlan& p, const PlanArguments& arguments, std:
   trial.ranks = arguments.ranks;
   trial.experiment = p.experiment;
   const auto time = measured.of(trial, trial_plan_of(p));
-  if (!time) {
+  if (!time || !std::isfinite(time->seconds)) {
     if (!preflight.empty())
       warnings.push_back(
           "the preflight files give no time for this run: they were measured with another model, or have no all-reduce "

@@ -82,6 +82,16 @@ void warn_of_small_pictures(const RunPlan& plan, std::vector<std::string>& warni
                          " keep their size"));
 }
 
+// A validation loss of training samples says nothing about new ones.
+void warn_of_splits(const RunPlan& plan, std::vector<std::string>& warnings) {
+  if (plan.train.split == "validation")
+    warnings.push_back(cat("data.train is ", plan.train.prefix, ", which is a validation split"));
+  if (plan.has_validation && plan.validation.split == "train")
+    warnings.push_back(cat("data.validation is ", plan.validation.prefix,
+                           ", which is a training split: the validation loss may be that of samples that the model "
+                           "has learned"));
+}
+
 // The default of data.resize, 256, is for a model of 224 pixels. It leaves a model of few pixels a few percent.
 void warn_of_small_part(const RunPlan& plan, std::vector<std::string>& warnings) {
   const DataConfig& data = plan.experiment.data;
@@ -132,6 +142,7 @@ std::vector<std::string> plan_warnings(const RunPlan& plan) {
   warn_of_milestones(plan, warnings);
   warn_of_room(plan, warnings);
   warn_of_small_pictures(plan, warnings);
+  warn_of_splits(plan, warnings);
   warn_of_small_part(plan, warnings);
   if (const std::string norm = small_norm(plan); !norm.empty()) warnings.push_back(norm);
   const std::vector<std::int64_t> validation =

@@ -87,6 +87,8 @@ SAID = {
     "-1 in one byte": (Arrays(y=numpy.where(LABELS == 3, 255, LABELS).astype("u1")), [], ["label 255 is often -1 in one byte"]),
     "names of several words": (Arrays(), ["--class-list", "0 polar bear\n1 lion\n2 frog\n3 newt\n"],
                                ["classes     0 is 'polar bear', 1 is 'lion', 2 is 'frog', ...\n"]),
+    "a comment in a list": (Arrays(), ["--class-list", "# my classes\na\nb\nc\nd\n"], ["classes     0 is 'a', 1 is 'b'", "!warning"]),
+    "a list of an old Mac": (Arrays(), ["--class-list", "a\rb\rc\rd\r"], ["classes     0 is 'a', 1 is 'b'"]),
     "names without numbers": (Arrays(), ["--class-list", "polar bear\nlion\nfrog\nnewt"], ["classes     0 is 'bear', 1 is 'lion'"]),
     "a tab": (Arrays(), ["--class-list", "ice bear\tpolar bear\nlion\t  big cat\nfrog\nnewt"], ["0 is 'polar bear', 1 is 'big cat', 2 is 'frog'"]),
     "two classes from 1": (Arrays(y=LABELS % 2 + 1), ["--first-label", "1", "--class-list", "a\nb"], ["classes     1 is 'a', 2 is 'b'\n"]),
@@ -130,6 +132,8 @@ REFUSED = {
     "swapped": (Arrays(LABELS, PIXELS), [], "'y' has the shape (60, 8, 6, 3), expected (N)", "are --images and --labels swapped?"),
     "MATLAB 5": (b"MATLAB 5.0 MAT-file, Platform: GLNXA64" + bytes(500), [], "is a .mat file of MATLAB's formats v5 to v7, not an HDF5 file", "'-v7.3')"),
     "MATLAB 7.3, cut off": (MATLAB_7 + bytes(500), [], "is a .mat file of MATLAB 7.3 that is cut off", "copy or make it again"),
+    "a list in another order": (Arrays(), ["--class-list", "0 a\n1 b\n3 d\n2 c\n"], "class 3 has the id '3', but its rows have the label 2", "sort the lines"),
+    "a list with commas": (Arrays(), ["--class-list", "id,name\n0,a\n1,b\n2,c\n3,d\n"], "looks like a table, such as 'id,name'", "without a header"),
     "a missing name": (Arrays(), ["--labels", "labels"], "has no data set 'labels'", "its data sets: x u8 (60, 8, 6, 3), y i64 (60)"),
     "a group": (Arrays(group="data/"), ["--labels", "data"], "'data' is not a data set", "its data sets: data/x u8 (60, 8, 6, 3), data/y i64 (60)"),
     "no name": (Arrays(), ["--labels", ""], "--labels KEY is missing", "its data sets: x u8"),
@@ -245,3 +249,15 @@ def test_plan_warns_of_pictures_that_are_enlarged(tmp_path):
                                 timeout=60, env=environment())
         text = " ".join((result.stdout + result.stderr).split())
         assert result.returncode == 0 and ("have 8 x 6 pixels, and data.image_size is 32" in text) == warns, result
+
+
+def test_each_data_set_is_named_once_also_where_groups_hold_themselves(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = PIXELS, LABELS
+        for i in range(12):
+            file[f"a{i}/up"] = h5py.SoftLink("/")
+        file["b/z"] = LABELS
+        file["c"] = file["b"]
+    done = subprocess.run([CONVERTER, "import", tmp_path / "a.h5", "--images", "no", "--labels", "y", "--out", tmp_path / "o"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "its data sets: x u8 (60, 8, 6, 3), y i64 (60), b/z i64 (60)\n" in done.stderr, done

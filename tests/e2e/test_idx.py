@@ -47,6 +47,16 @@ def test_pictures_and_labels_are_those_of_the_files(tmp_path, packed, kind, chan
         assert (picture.reshape(8, 6, -1) == pixels[row].reshape(8, 6, -1)).all() and label == LABELS[row]
 
 
+def test_labels_may_count_from_1(tmp_path):
+    done = convert(tmp_path, idx(PIXELS), idx(LABELS + 1), "--first-label", "1")
+    assert done.returncode == 0 and "classes     5, " in done.stdout and "warning" not in done.stdout, done
+    _, labels, rows = stored(tmp_path)
+    assert (labels == LABELS[rows]).all()
+    (tmp_path / "list").write_text("1 a\n2 b\n4 d\n3 c\n5 e\n")
+    done = convert(tmp_path, idx(PIXELS), idx(LABELS + 1), "--force", "--first-label", "1", "--class-list", tmp_path / "list")
+    assert done.returncode == 1 and "list: class 3 has the id '4', but its rows have the label 3" in done.stderr, done
+
+
 def test_two_ranks_write_the_same_bytes_and_hold_out_the_same_share(tmp_path):
     found = []
     for ranks in None, 2:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import h5py
 import numpy
@@ -133,6 +134,18 @@ def test_plan_takes_more_ranks_than_workers(workshop):
     assert result.code == 0 and "320 ranks x 1 micro-step x 212, 2 ranks share a worker" in result.out, result
     result = workshop.run("plan", *mlperf, "--ranks", "2560", ranks=0)
     assert result.code == 1 and "2560 ranks neither divide the 160 virtual workers" in result.err, result
+
+
+def test_splits_that_are_exchanged_are_warned_of_or_refused(images, tmp_path):
+    exchanged = images.run("plan", images.experiment(**CNN, data__train=f"{images.data}-validation", data__validation=f"{images.data}-train"), ranks=0)
+    said = " ".join((exchanged.out + exchanged.err).split())
+    assert "-validation, which is a validation split" in said and "-train, which is a training split" in said, exchanged
+    right = images.run("plan", images.experiment(**CNN), ranks=0)
+    assert "split:" not in right.out + right.err and "which is a" not in right.out + right.err, right
+    for path in Path(images.data).parent.glob(f"{Path(images.data).name}-validation-*"):
+        shutil.copy(path, tmp_path / path.name.replace("-validation-", "-train-"))
+    renamed = images.run("plan", images.experiment(**CNN, data__train=str(tmp_path / f"{Path(images.data).name}-train")), ranks=0)
+    assert renamed.code == 1 and "attribute 'split' is 'validation', but the file's name says train" in renamed.err, renamed
 
 
 @pytest.mark.thorough

@@ -144,7 +144,8 @@ def test_ten_of_a_kind_are_listed_and_all_are_in_a_file(images, tmp_path):
     told = [line for line in result.stdout.splitlines() if line.startswith(("re-encoded", "broken"))]
     assert sum(": " in line and "more: " not in line for line in told if line.startswith("broken")) == 10, told
     assert f"broken      ... and {len(broken) - 10} more: {notes} lists all of them" in told
-    listed = notes.read_text().splitlines()
+    title, *listed = notes.read_text().splitlines()
+    assert title.startswith("Notes of ringtrain-data")
     assert [line.split(":")[0].split("/", 1)[-1] for line in listed if line.startswith("broken")] == \
         [str(path).split("/", 1)[-1] for path in broken]
     kinds = [line.split()[0] for line in listed]

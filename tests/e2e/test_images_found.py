@@ -157,6 +157,10 @@ def test_damaged_tar_files_are_named(tmp_path):
     (tars / "cat.tar").write_bytes((tars / "cat.tar").read_bytes() + (tmp_path / "dog.tar").read_bytes())
     assert "two tar files were joined" in bad(tars, "--out", tmp_path / "set")
     pack(tmp_path / "in/cat", tars / "cat.tar")
+    cut = tmp_path / "cut.tar"
+    pack(tmp_path / "in", cut)
+    cut.write_bytes(cut.read_bytes()[:3000])  # within a picture
+    assert "it is cut off within the member" in bad(cut, "--broken", "skip", "--out", tmp_path / "set")
     with tarfile.open(tars / "dog.tar.gz", "w:gz") as tar:
         tar.add(tmp_path / "in/dog", ".")
     assert "dog.tar.gz: is a compressed tar file" in bad(tars, "--out", tmp_path / "set")
@@ -404,3 +408,24 @@ def test_verify_warns_of_letters_in_two_forms(tmp_path):
     verified = data("verify", tmp_path / "set-train")
     assert verified.returncode == 0, verified
     assert "letters are two symbols" in verified.stdout and "also one symbol in this data set" in verified.stdout, verified
+
+
+def test_png_files_of_16_bits_are_counted_and_dark_ones_are_warned_of(tmp_path):
+    for folder, highest in ("cat", 65536), ("dog", 4096):
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        for i in range(3):
+            pixels = numpy.random.default_rng(i).integers(0, highest, (16, 16)).astype("u2")
+            Image.fromarray(pixels).save(tmp_path / "in" / folder / f"{i}.png")
+    said = good(tmp_path / "in", "--out", tmp_path / "set")
+    assert "16 bits     6 PNG file(s) have 16 bits a channel, of which the upper 8 are kept\n" in said
+    assert "warning     3 PNG file(s) of 16 bits are nearly black" in said
+
+
+def test_a_file_of_the_user_is_never_replaced_by_notes(tmp_path):
+    for name in "cat/0.jpg", "dog/1.jpg":
+        picture(tmp_path / "in" / name)
+    own = tmp_path / "set-notes.txt"
+    own.write_text("mine\n")
+    for force in [], ["--force"]:
+        assert "set-notes.txt: exists, and ringtrain-data did not write it" in bad(tmp_path / "in", "--out", tmp_path / "set", *force)
+        assert own.read_text() == "mine\n" and not list(tmp_path.glob("set-*.h5"))

@@ -133,6 +133,8 @@ def test_a_long_line_is_cut_between_symbols(tmp_path):
     ("a.csv", "sep=;\nNames 2024\nName;x;y\nBella;1;2\n", "line 2 looks like a title; the header seems to be line 3"),
     ("a.txt", "id\tname\n1\tBella\n2\tMax\n", "--column"),
     ("a.txt", "Bella;1\nMax;2\n", "--column"),
+    ("yob1990.txt", "Mary,F,7065\nAnna,F,2604\nEmma,F,2003\n", "separated by ','"),
+    ("a.txt", "Mary,7065\nAnna,2604\nEmma,2003\n", "separated by ','"),
     ("a.txt", 'Name;Kind;Note\nBella;dog;"two\nlines"\nMax;cat;x\nRex;dog;"three\nmore\nlines"\n', "separated by ';'"),
     ("a.txt", 'Name\tKind\tNote\nBella\tdog\t"two\nlines"\nMax\tcat\tx\nRex\tdog\t"three\nmore\nlines"\n', "separated by tabs"),
     ("a.txt", "Pets 2024;;\nName;Kind;Note\nBella;dog;x\nMax;cat;x\n", "separated by ';'"),
@@ -262,3 +264,16 @@ def test_a_text_with_zero_bytes_is_trained_and_resumed(tmp_path):
                   ["sample", tmp_path / "run", "--count", "1"]):
         done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=60)
         assert done.returncode == 0, (words, done)
+
+
+def test_a_last_name_and_a_first_name_are_one_name(tmp_path):
+    names, _ = names_of(tmp_path, "a.txt", "Kahlo, Frida\nCurie, Marie\nNoether, Emmy\n")
+    assert names == ["curie, marie", "kahlo, frida", "noether, emmy"]
+
+
+@pytest.mark.parametrize("lines, warns", [(20, True), (3, False)])
+def test_a_field_that_goes_on_for_many_lines_is_warned_of(tmp_path, lines, warns):
+    swallowed = "".join(f"Bob{chr(97 + i)},1\n" for i in range(lines))
+    names, said = names_of(tmp_path, "q.csv", f'name,x\nAnna,1\nOpen,"1\n{swallowed}Close,1"\nCyd,1\n')
+    assert names == ["anna", "cyd", "open"]
+    assert (f"warning     a quoted field of line 3 goes on for {lines + 1} more lines" in said) == warns, said

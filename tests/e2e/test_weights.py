@@ -476,6 +476,7 @@ def test_weights_of_pictures_carry_mean_deviation_and_size(workshop, weights, im
         assert weights.evaluate(*source)[0]["validation_loss"] == said
     other, _ = weights.evaluate(plain, "data.mean=[0.5,0.5,0.5]", "data.std=[0.2,0.2,0.2]", "--weights", exported)
     assert other["validation_loss"] != said
+    assert weights.evaluate(weights.bring_in(exported, "brought", **RESNET))[0]["validation_loss"] == said
 
 
 @pytest.mark.thorough
