@@ -1,54 +1,86 @@
 #include "checkpoint/branch_point.h"
 
-#include <charconv>
-#include <cstdio>
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "checkpoint/kept.h"
+#include "base/log.h"
+#include "base/table.h"
 #include "checkpoint/resume_rules.h"
-#include "checkpoint/snapshot.h"
+#include "checkpoint/run_state.h"
 #include "config/branch.h"
 #include "config/schema.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr const char* source_name = "branch_source";
+struct Place {
+  std::int64_t step = 0;
+  double epochs = 0;
+  double epochs_before = -1;  // epochs at the beginning of the last update
+};
+
+// Counts epochs as RunPlan::schedule does.
+Place place_of(const Checkpoint& c) {
+  const auto epochs = [&](const char* epoch, const char* offset) {
+    return c.number(epoch) + c.number(offset) / c.number("epoch_span");
+  };
+  return {c.step, epochs("epoch", "offset"), c.step > 0 ? epochs("before_epoch", "before_offset") : -1};
+}
+
+bool is_at(const Place& place, const RunPoint& point) {
+  constexpr double rounding = 1e-9;
+  if (point.in_steps || (point.at == 0 && place.step == 0)) return static_cast<double>(place.step) == point.at;
+  return place.epochs + rounding >= point.at && place.epochs_before + rounding < point.at;
+}
+
+std::string described(const Place& place) {
+  return cat("step ", place.step, " (epoch ", with_digits(place.epochs), ")");
+}
 
 }  // namespace
 
+std::string checkpoint_at(const std::string& run_dir, const RunPoint& point) {
+  std::string there;
+  std::vector<std::int64_t> steps = checkpoint_steps(run_dir);
+  std::ranges::reverse(steps);
+  for (const std::int64_t step : steps) {
+    const std::string path = checkpoint_path(run_dir, step);
+    try {
+      const Place place = place_of(read_checkpoint_header(path));
+      if (is_at(place, point)) return path;
+      there += cat(there.empty() ? "" : ", ", described(place));
+    } catch (const Error& error) {
+      log_warning("checkpoint skipped: ", error.what());
+    }
+  }
+  throw Error(
+      cat(run_dir, ": there is no checkpoint at ", with_unit(point),
+          there.empty() ? ", and none at another point" : "; there are checkpoints at ", there),
+      cat("train with checkpoint.keep_at: [", to_string(point), "], or branch at a point that has a checkpoint"));
+}
+
+std::string source_checkpoint(const std::string& from) {
+  constexpr const char* what_to_do = "train that run first, with checkpoint.keep_at";
+  std::error_code too_long;  // a name too long for a file counts as missing
+  if (const auto source = parse_run_and_point(from)) {
+    if (!std::filesystem::is_directory(source->run, too_long))
+      throw Error(cat("branch.from is ", from, ", but there is no run ", source->run), what_to_do);
+    return checkpoint_at(source->run, source->point);
+  }
+  if (!std::filesystem::exists(from, too_long))
+    throw Error(cat("branch.from is ", from, ", but there is no such checkpoint"),
+                "give a checkpoint file, or RUN@POINT as results/names/parent@2");
+  return from;
+}
+
 BranchPoint branch_point_at(const Checkpoint& source) {
   const Experiment experiment = experiment_of(source, "the checkpoint");
-  std::string text = cat(source.step, "\n", source.text("train_uuid"), "\n", source.text_or(source_name, ""), "\n");
+  std::string text = cat(source.step, "\n", source.text("train_uuid"), "\n", source.text_or("branch_source", ""), "\n");
   for (const Field& field : schema())
     if (decides_what_is_learned(field, experiment)) text += cat(field.key, "=", value_text(field, experiment), "\n");
   return {progress_of(source).position, fnv1a(text)};
-}
-
-void store_branch_point(Checkpoint& checkpoint, const BranchPoint& point) {
-  checkpoint.texts[source_name] = source_text(point);
-  checkpoint.numbers["branch_step"] = point.position.step;
-  checkpoint.numbers["branch_samples"] = point.position.samples;
-  checkpoint.numbers["branch_epoch"] = point.position.epoch;
-  checkpoint.numbers["branch_offset"] = point.position.offset;
-}
-
-std::optional<BranchPoint> stored_branch_point(const Checkpoint& checkpoint) {
-  const std::string source = checkpoint.text_or(source_name, "");
-  if (source.empty()) return std::nullopt;
-  const auto number = [&](const char* name) { return checkpoint.whole(name); };
-  BranchPoint point{{number("branch_step"), number("branch_samples"), number("branch_epoch"), number("branch_offset")},
-                    0};
-  std::from_chars(source.data(), source.data() + source.size(), point.source, 16);
-  return point;
-}
-
-std::string source_text(const BranchPoint& point) {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(point.source));
-  return digits;
 }
 
 std::optional<Checkpoint> planned_source(const Experiment& experiment) {

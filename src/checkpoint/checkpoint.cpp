@@ -401,8 +401,9 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir) {
   return steps;
 }
 
-std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
-                              const Progress& progress) {
+// Calls read(path) for the checkpoints of the folder, newest first, until one does not throw, and returns its path.
+static std::string first_whole(const std::string& run_dir, std::vector<std::string>& warnings, const Progress& progress,
+                               const std::function<void(const std::string& path)>& read) {
   std::vector<std::string> candidates;
   for (const std::int64_t step : checkpoint_steps(run_dir)) candidates.push_back(checkpoint_path(run_dir, step));
   const std::string best = run_dir + "/checkpoints/best.h5";
@@ -411,7 +412,7 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
     std::string damage;
     const auto is_whole = [&] {
       try {
-        verify(path, progress);
+        read(path);
         return true;
       } catch (const OtherFormat&) {
         throw;
@@ -423,9 +424,24 @@ std::string newest_checkpoint(const std::string& run_dir, std::vector<std::strin
     if (is_whole()) return path;
     require_readable(path, progress);
     if (is_whole()) return path;  // the first read error was temporary
-    if (warnings != nullptr) warnings->push_back(cat("checkpoint skipped: ", damage));
+    warnings.push_back(cat("checkpoint skipped: ", damage));
   }
   return "";
+}
+
+std::optional<Checkpoint> read_newest_checkpoint(const std::string& run_dir, std::string& path,
+                                                 std::vector<std::string>& warnings, const Progress& progress) {
+  std::optional<Checkpoint> newest;
+  path = first_whole(run_dir, warnings, progress,
+                     [&](const std::string& whole) { newest = read_checkpoint(whole, "", progress); });
+  return newest;
+}
+
+std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
+                              const Progress& progress) {
+  std::vector<std::string> ignored;
+  return first_whole(run_dir, warnings != nullptr ? *warnings : ignored, progress,
+                     [&](const std::string& path) { verify(path, progress); });
 }
 
 }  // namespace ringtrain

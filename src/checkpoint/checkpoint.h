@@ -1,11 +1,11 @@
 // A checkpoint: everything that a run needs to continue, by name and in PyTorch's layout. It does not depend on the
 // number of ranks.
 //
-// This folder saves and restores runs. take_snapshot() and load_trainer() (snapshot.h) copy between a Trainer and a
-// Checkpoint. write_checkpoint() and read_checkpoint() below copy between a Checkpoint and an HDF5 file.
-// shared_resume_point() (resume_point.h) finds where a resumed run continues, and resume_rules.h says what may change
-// before it does. safetensors.h reads and writes the weights of other programs. Begin reading with the struct
-// Checkpoint.
+// This folder saves and restores runs. run_state.h says what a checkpoint holds. take_snapshot() and load_trainer()
+// (snapshot.h) copy between a Trainer and a Checkpoint. write_checkpoint() and read_checkpoint() below copy between a
+// Checkpoint and an HDF5 file. shared_resume_point() (resume_point.h) finds where a resumed run continues, and
+// resume_rules.h says what may change before it does. safetensors.h reads and writes the weights of other programs.
+// Begin reading with the struct Checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -86,9 +86,13 @@ inline constexpr std::string_view weights_prefix = "weights/";
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
 // Returns the steps of all checkpoint files in the folder, complete or not, newest first.
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
-// Returns the path of the newest checkpoint that can be read without error; "" if there is none. best.h5 counts as the
-// oldest, so it is used only if all others are damaged or missing. `warnings` receives a line for each damaged file.
-// Throws Error if a file cannot be read for another reason than damage, for example its permissions or its format.
+// Reads the newest checkpoint that can be read without error. Nothing: there is none. best.h5 counts as the oldest, so
+// it is used only if all others are damaged or missing. `warnings` receives a line for each damaged file. `path`
+// receives the path of the checkpoint, or "". Throws Error if a file cannot be read for another reason than damage, for
+// example its permissions or its format.
+std::optional<Checkpoint> read_newest_checkpoint(const std::string& run_dir, std::string& path,
+                                                 std::vector<std::string>& warnings, const Progress& progress = {});
+// Returns the path of the checkpoint that read_newest_checkpoint() reads; "" if there is none. Checks the file, too.
 std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
                               const Progress& progress = {});
 

@@ -1,11 +1,12 @@
 #include "checkpoint/resume_point.h"
 
+#include <optional>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "base/log.h"
 #include "checkpoint/branch_point.h"
-#include "checkpoint/kept.h"
 #include "config/branch.h"
 
 namespace ringtrain {
@@ -13,10 +14,10 @@ namespace {
 
 void read_own(const std::string& run_dir, bool keeps_best, ResumePoint& point, const Progress& progress) {
   std::vector<std::string> warnings;
-  point.path = newest_checkpoint(run_dir, &warnings, progress);
+  std::optional<Checkpoint> newest = read_newest_checkpoint(run_dir, point.path, warnings, progress);
   for (const std::string& warning : warnings) log_warning(warning);
-  if (point.path.empty()) return;
-  point.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(point.path, "", progress));
+  if (!newest) return;
+  point.checkpoint = std::make_unique<Checkpoint>(std::move(*newest));
   point.kind = ResumePoint::Kind::own;
   point.progress = progress_of(*point.checkpoint);
   point.branch = stored_branch_point(*point.checkpoint);
@@ -57,25 +58,19 @@ ResumePoint shared_resume_point(const Experiment& experiment, bool resume, const
     });
   wait_together(reads ? &reading : nullptr, communicator, watchdog, 0);
   reading.finish();
-  if (reads && point.checkpoint) point.micro_batch = recorded_micro_batch(*point.checkpoint);
+  if (reads && point.checkpoint) point.micro_batch = facts_of(*point.checkpoint).micro_batch;
   if (reads && resume) {
     point.stop_cost = recorded_stop_cost(run_dir);
     point.choices = read_choices(run_dir);
   }
-  struct Shared {
-    ResumePoint::Kind kind;
-    RunProgress progress;
-    BranchPoint branch;
-    bool is_branch;
-    std::int64_t micro_batch;
-  } shared = {point.kind, point.progress, point.branch.value_or(BranchPoint{}), point.branch.has_value(),
-              point.micro_batch};
-  static_assert(std::is_trivially_copyable_v<Shared>, "it travels as bytes");
-  communicator.broadcast(std::as_writable_bytes(std::span(&shared, 1)), 0);
-  point.kind = shared.kind;
-  point.progress = shared.progress;
-  if (shared.is_branch) point.branch = shared.branch;
-  point.micro_batch = shared.micro_batch;
+  const auto share = [&](auto& value) {
+    static_assert(std::is_trivially_copyable_v<std::remove_reference_t<decltype(value)>>, "it travels as bytes");
+    communicator.broadcast(std::as_writable_bytes(std::span(&value, 1)), 0);
+  };
+  share(point.kind);
+  share(point.progress);
+  share(point.branch);
+  share(point.micro_batch);
   if (resume) point.choices = share_choices(std::move(point.choices), communicator);
   return point;
 }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/snapshot.h"
+#include "checkpoint/run_state.h"
 #include "cluster/communicator.h"
 #include "cluster/watchdog.h"
 #include "run/choices.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "checkpoint/run_state.h"
 #include "config/branch.h"
 #include "config/reader.h"
 #include "config/schema.h"
@@ -139,7 +140,7 @@ static void check_same(const Checkpoint& checkpoint, const std::string& path, co
 static void check_same_workers(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan) {
   const Experiment before = experiment_of(checkpoint, path);
   if (!plan.servers || !plan.servers->async || before.parallel.mode != "async") return;
-  const std::int64_t ranks = checkpoint.whole("ranks");
+  const std::int64_t ranks = facts_of(checkpoint).ranks;
   if (ranks == 0) return;  // no run has written it
   const std::int64_t was = ranks - before.parallel.servers;
   if (was != plan.servers->workers)

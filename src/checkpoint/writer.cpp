@@ -13,7 +13,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/kept.h"
+#include "checkpoint/run_state.h"
 
 namespace ringtrain {
 namespace {

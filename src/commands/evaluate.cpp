@@ -69,7 +69,7 @@ Source find_source(const EvaluateArguments& arguments) {
     s.path = checkpoint_of(named.path, from_file ? named.overrides : std::vector<std::string>{});
     s.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(s.path, weights_prefix));
     s.step = s.checkpoint->step;
-    s.micro_batch = s.checkpoint->whole("micro_batch");
+    s.micro_batch = facts_of(*s.checkpoint).micro_batch;
     if (!from_file) s.experiment = parse_experiment(s.checkpoint->text("experiment"), s.path, named.overrides);
   }
   if (arguments.weights.empty()) expect_evaluated_norms(*s.checkpoint, s.path);

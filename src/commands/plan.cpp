@@ -14,6 +14,7 @@
 #include "bench/preflight.h"
 #include "checkpoint/branch_point.h"
 #include "checkpoint/resume_rules.h"
+#include "checkpoint/run_state.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "config/schema.h"
@@ -128,7 +129,7 @@ int plan(const PlanArguments& arguments) {
   const std::optional<Checkpoint> source = planned_source(experiment);
   const RunPlan p =
       make_run_plan(experiment, train_index, experiment.data.validation.empty() ? nullptr : &validation_index,
-                    static_cast<int>(arguments.ranks), *backend, source ? recorded_micro_batch(*source) : 0,
+                    static_cast<int>(arguments.ranks), *backend, source ? facts_of(*source).micro_batch : 0,
                     source ? std::optional(branch_point_at(*source)) : std::nullopt);
   if (source) check_source(*source, p);
   check_replay(p, p.branch.position);

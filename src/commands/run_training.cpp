@@ -17,9 +17,9 @@
 #include "base/user_text.h"
 #include "base/version.h"
 #include "bench/split.h"
-#include "checkpoint/branch_point.h"
 #include "checkpoint/resume_point.h"
 #include "checkpoint/resume_rules.h"
+#include "checkpoint/run_state.h"
 #include "cluster/binding.h"
 #include "commands/commands.h"
 #include "commands/training_run.h"
@@ -139,9 +139,10 @@ RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
 }
 
 bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start) {
-  const bool same_ranks = checkpoint.number("ranks") == start.request.session.size();
-  return (same_ranks || has_fixed_order(start.planned.plan.experiment)) &&
-         checkpoint.number("threads") == start.threads && checkpoint.text("machine") == start.machine.identity();
+  const RunFacts before = facts_of(checkpoint);
+  const bool same_ranks = before.ranks == start.request.session.size();
+  return (same_ranks || has_fixed_order(start.planned.plan.experiment)) && before.threads == start.threads &&
+         before.machine == start.machine.identity();
 }
 
 // Returns the experiment of the last start, which wrote the newest records. Empty if its file is missing.
@@ -419,7 +420,7 @@ void JobTraining::prepare() {
   from_ = shared_resume_point(experiment, request_.resume, run_dir(), *machine_.host, watchdog_);
 
   complete_machine(machine_, experiment, request_.session.job(), threads_, from_.choices);
-  machine_.take_choices(from_.checkpoint ? from_.checkpoint->text("fusions") : "", from_.choices);
+  machine_.take_choices(from_.checkpoint ? facts_of(*from_.checkpoint).fusions : "", from_.choices);
   if (experiment.batch.micro == 0 && from_.micro_batch == 0 && machine_.stages)
     from_.micro_batch = measured_split(experiment, data, machine_, request_.session.job());
   planned_ = agree_on_plan(request_, data, machine_, from_);

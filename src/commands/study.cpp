@@ -13,7 +13,7 @@
 #include "base/signals.h"
 #include "base/table.h"
 #include "base/version.h"
-#include "checkpoint/kept.h"
+#include "checkpoint/branch_point.h"
 #include "cluster/launcher.h"
 #include "commands/planned_trials.h"
 #include "commands/study_job.h"

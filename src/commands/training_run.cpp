@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"
-#include "checkpoint/kept.h"
+#include "checkpoint/snapshot.h"
 #include "cluster/launcher.h"
 #include "commands/commands.h"
 #include "run/adascale_plan.h"
@@ -349,13 +349,11 @@ bool TrainingRun::evaluate(bool& stop) {
 
 Checkpoint TrainingRun::snapshot() {
   const std::span<const float> norms = norms_are_measured() ? norms_->values() : std::span<const float>{};
-  Checkpoint c = take_snapshot(trainer_, plan_, progress_, communicator_, norms, machine_.stages.get());
-  c.numbers["threads"] = threads_;
-  c.numbers["compared"] = trainer_.compares_copies() ? 1 : 0;  // save() has compared the copies
-  set_kept_steps(c, kept_);
-  c.texts["machine"] = machine_.identity();
-  c.texts["fusions"] = machine_.fusion_choices();
-  return c;
+  const RunFacts facts{.threads = threads_,
+                       .compared = trainer_.compares_copies(),  // save() has compared the copies
+                       .machine = machine_.identity(),
+                       .fusions = machine_.fusion_choices()};
+  return take_snapshot(trainer_, plan_, {progress_, facts, kept_}, communicator_, norms, machine_.stages.get());
 }
 
 // Adds this step to the checkpoints of checkpoint.keep_at, if the step has reached one of these points.
@@ -388,7 +386,7 @@ KnownCheckpoint TrainingRun::known_good() const {
     if (step > progress_.position.step) continue;
     const std::string path = checkpoint_path(run_dir_, step), name = cat(path, " (after step ", step, ")");
     try {
-      if (was_compared(read_checkpoint_header(path))) return {.name = name};
+      if (facts_of(read_checkpoint_header(path)).compared) return {.name = name};
     } catch (const Error&) {
       continue;
     }

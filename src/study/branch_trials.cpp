@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/user_text.h"
 #include "base/utf8.h"
-#include "checkpoint/kept.h"
+#include "checkpoint/branch_point.h"
 #include "config/position.h"
 #include "config/yaml_document.h"
 

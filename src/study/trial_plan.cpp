@@ -4,6 +4,7 @@
 
 #include "checkpoint/branch_point.h"
 #include "checkpoint/resume_rules.h"
+#include "checkpoint/run_state.h"
 #include "config/branch.h"
 #include "run/course.h"
 #include "run/plan.h"
@@ -32,7 +33,7 @@ TrialPlan TrialPlanner::plan(const Trial& trial) {
   const int threads = e.run.threads > 0 ? static_cast<int>(e.run.threads) : threads_;
   const std::optional<Checkpoint> source = planned_source(e);
   const RunPlan p = make_run_plan(e, train, validation, static_cast<int>(trial.ranks), backend(threads),
-                                  source ? recorded_micro_batch(*source) : 0,
+                                  source ? facts_of(*source).micro_batch : 0,
                                   source ? std::optional(branch_point_at(*source)) : std::nullopt);
   if (source) check_source(*source, p);
 

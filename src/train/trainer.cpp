@@ -157,6 +157,36 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
                       static_cast<double>(plan.batch.small_batch));
 }
 
+TrainerState Trainer::fresh_state() const {
+  TrainerState state;
+  for (std::size_t i = 0; noise_groups_ && i < noise_groups_->size(); ++i)
+    state.noise_groups[noise_groups_->name(i)] = {};
+  return state;
+}
+
+void Trainer::save(TrainerState& state) const {
+  state.loss_scale = static_cast<double>(loss_scale_.value());
+  state.loss_scale_steps = loss_scale_.steps_since_change();
+  state.applied = optimizer_.applied();
+  state.noise = noise_scale_.state();
+  for (std::size_t i = 0; noise_groups_ && i < noise_groups_->size(); ++i)
+    state.noise_groups[noise_groups_->name(i)] = noise_groups_->scale(i).state();
+  if (adascale_) state.adascale = adascale_->state();
+  if (plan_.experiment.batch.follow_noise > 0) state.batch = batch();
+  state.batch_small_since = noise_follower_.small_since();
+}
+
+void Trainer::load(const TrainerState& state, const Position& position) {
+  if (state.loss_scale > 0) loss_scale_.resume(static_cast<float>(state.loss_scale), state.loss_scale_steps);
+  optimizer_.resume(state.applied);
+  noise_scale_.resume(state.noise);
+  for (std::size_t i = 0; noise_groups_ && i < noise_groups_->size(); ++i)
+    noise_groups_->scale(i).resume(state.noise_groups.at(noise_groups_->name(i)));
+  if (adascale_) adascale_->resume(state.adascale);
+  noise_follower_.resume(state.batch_small_since);
+  start_at(position, state.batch);
+}
+
 void Trainer::start_at(const Position& position, std::int64_t batch) {
   if (batch > 0) course_ = constant_course(batch, course_.epoch_samples, course_.keeps_rest);
   position_ = course_.settled(position);

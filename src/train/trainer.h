@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -85,12 +86,25 @@ struct StepReport {
   PassTimes passes;                    // pipeline only: the mean over its ranks
 };
 
+// The numbers that a trainer keeps from step to step, beside its vectors. Checkpoints store all of them. The defaults
+// are those of a run that begins.
+struct TrainerState {
+  double loss_scale = 0;  // of fp16; 0: loss_scale.initial
+  std::int64_t loss_scale_steps = 0;
+  Optimizer::Applied applied;
+  NoiseScale::State noise{};
+  std::map<std::string, NoiseScale::State> noise_groups;  // by name; empty: noise.groups is off
+  AdaScale::State adascale{};
+  std::int64_t batch = 0;  // the batch that has grown with the noise scale; 0: the first batch, or one of the schedule
+  std::int64_t batch_small_since = NoiseFollower::not_small;
+};
+
 class StepClock;
 class StepCounters;
 
 class Trainer {
  public:
-  // Allocates the memory. Weights and optimizer state are zero until they are loaded. Call start_at() after loading.
+  // Allocates the memory. Weights and optimizer state are zero until they are loaded. Call load() after loading them.
   // `communicator` has all ranks. `stages` are the stages of a pipeline, if the plan has one.
   Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
           std::optional<UpdateShare> share = std::nullopt, StageRanks* stages = nullptr);
@@ -112,24 +126,28 @@ class Trainer {
 
   const Position& position() const { return position_; }
   std::int64_t batch() const { return course_.batch_at(position_); }  // batch of the next step
-  // Call this before the first step. Training continues at `position`, with the current contents of weights(),
-  // optimizer() and carried_state(). `batch` is the batch that has grown with the noise scale; 0 is the first batch.
+  // fresh_state() returns the state of a run that begins. It names the groups of noise of this trainer.
+  TrainerState fresh_state() const;
+  void save(TrainerState& state) const;
+  // Call this before the first step. Training continues at `position`, with `state` and the current contents of
+  // weights(), optimizer() and carried_state().
+  void load(const TrainerState& state, const Position& position);
+  // Does what load() does, but keeps the numbers of the trainer. `batch` is TrainerState::batch.
   void start_at(const Position& position, std::int64_t batch = 0);
 
   Backend& backend() { return backend_; }
   // Returns the part of the model that this rank holds in weights(), the optimizer's state and the carried state.
   const ModelPart& part() const { return part_; }
   const Program& program() const { return *program_; }
-  LossScale& loss_scale() { return loss_scale_; }
+  const LossScale& loss_scale() const { return loss_scale_; }
   Vector& weights() { return *weights_; }
   Vector& gradients() { return *gradients_; }
   // Returns the weights that are evaluated and exported; see Optimizer::evaluated().
   Vector& evaluated_weights() { return optimizer_.evaluated(*weights_); }
   Optimizer& optimizer() { return optimizer_; }
-  NoiseScale& noise_scale() { return noise_scale_; }
-  std::optional<NoiseGroups>& noise_groups() { return noise_groups_; }  // empty: noise.groups is off
-  std::optional<AdaScale>& adascale() { return adascale_; }             // empty: AdaScale is off
-  NoiseFollower& noise_follower() { return noise_follower_; }
+  const NoiseScale& noise_scale() const { return noise_scale_; }
+  const std::optional<NoiseGroups>& noise_groups() const { return noise_groups_; }  // empty: noise.groups is off
+  const std::optional<AdaScale>& adascale() const { return adascale_; }             // empty: AdaScale is off
   // Returns the named tensors that other ranks may hold with the same bits.
   std::vector<ReplicatedTensor> replicated() {
     return replicated_tensors(part_.parameters, *weights_, optimizer_, plan_.experiment);

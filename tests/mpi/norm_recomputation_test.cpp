@@ -165,7 +165,7 @@ TEST_F(NormRecomputationTest, StandInTheCheckpointsWeightsAndTheRunsOwnBesideThe
   progress.position = first.rank.trainer->position();
   progress.norms_step = 3;
   const Checkpoint checkpoint =
-      take_snapshot(*first.rank.trainer, first.rank.plan, progress, first.rank.communicator(), first.norms.values());
+      take_snapshot(*first.rank.trainer, first.rank.plan, {progress}, first.rank.communicator(), first.norms.values());
   if (session().rank() == 0) {
     const ParameterTable& table = first.rank.plan.parameters;
     std::vector<float> evaluated(static_cast<std::size_t>(table.size())), own = first.rank.weights();

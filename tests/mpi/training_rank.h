@@ -178,7 +178,7 @@ struct TrainingRank {
   Checkpoint snapshot() {
     RunProgress progress;
     progress.position = trainer->position();
-    return take_snapshot(*trainer, plan, progress, communicator(), {}, stages.get());
+    return take_snapshot(*trainer, plan, {progress}, communicator(), {}, stages.get());
   }
   // Returns the number of forward passes that the device has been given.
   std::int64_t passes() const {

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "checkpoint/kept.h"
 #include "checkpoint/resume_rules.h"
 #include "checkpoint/snapshot.h"
 #include "tests/fuzz/damaged_hdf5.h"
@@ -60,7 +59,7 @@ void use(const Checkpoint& checkpoint) {
   error_of([&] { experiment_of(checkpoint, "a checkpoint"); });
   error_of([&] { vocabulary_of(checkpoint); });
   error_of([&] { progress_of(checkpoint); });
-  error_of([&] { recorded_micro_batch(checkpoint); });
+  error_of([&] { facts_of(checkpoint); });
   error_of([&] { kept_steps(checkpoint); });
 }
 
