@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -229,12 +228,6 @@ void broadcast_state(TrainerState& state, const Experiment& experiment, Communic
   communicator.broadcast(std::as_writable_bytes(std::span(bits)), 0);
   for (std::size_t i = 0; i < items.size(); ++i)
     std::visit([&](auto* place) { std::memcpy(place, &bits[i], sizeof *place); }, items[i].place);
-}
-
-std::string source_text(const BranchPoint& point) {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(point.source));
-  return digits;
 }
 
 std::map<std::string, std::string> symbols_of(const RunPlan& plan) {

@@ -74,8 +74,6 @@ void read_state(const Checkpoint& checkpoint, const RunPlan& plan, TrainerState&
 // Gives all ranks the state of rank 0. All ranks must name the same groups of noise. Collective.
 void broadcast_state(TrainerState& state, const Experiment& experiment, Communicator& communicator);
 
-std::string source_text(const BranchPoint& point);  // 16 hexadecimal digits
-
 // Returns the meaning of the rows of the first and last layer, as JSON: "vocabulary" for text, "class_ids" for images.
 // A symbol that is a byte but not valid UTF-8 (ringtrain-data text --alphabet bytes) is written as its number: ["a",
 // 195, 169].

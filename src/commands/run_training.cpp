@@ -20,7 +20,6 @@
 #include "checkpoint/resume_point.h"
 #include "checkpoint/resume_rules.h"
 #include "checkpoint/run_state.h"
-#include "cluster/binding.h"
 #include "commands/commands.h"
 #include "commands/training_run.h"
 #include "config/branch.h"
@@ -28,8 +27,6 @@
 #include "config/reader.h"
 #include "run/energy.h"
 #include "run/fixed_order.h"
-#include "run/library_versions.h"
-#include "run/loss_watch.h"
 #include "run/machine.h"
 #include "run/plan_tables.h"
 #include "run/plan_warnings.h"
@@ -89,53 +86,16 @@ struct StartFacts {
   const PlannedRun& planned;
 };
 
-BranchRecord branch_record(const RunPlan& plan) {
-  const BranchConfig& branch = plan.experiment.branch;
-  const Position& at = plan.branch.position;
-  return {.from = branch.from,
-          .run = run_of_source(branch.from),
-          .step = at.step,
-          .samples = at.samples,
-          .epoch = plan.schedule.epochs(at),
-          .batch_factor = branch.batch_factor,
-          .rate_factor = branch.rate_factor,
-          .source = source_text(plan.branch)};
-}
-
 RunRecord run_record(const StartFacts& start, std::int64_t resumed_from) {
-  const RunPlan& plan = start.planned.plan;
-  RunRecord r;
-  r.name = plan.experiment.name;
-  r.commit = build_commit();
-  r.build_flags = build_flags();
-  r.command_line = start.request.command_line;
-  r.versions = library_versions();
-  r.hosts = start.request.session.hosts();
-  r.launcher = start.request.session.launcher();
-  r.ranks = start.request.session.size();
-  r.threads = start.threads;
-  r.cpu = processor_model();
-  r.instruction_set = build_instruction_sets();
-  r.backend = start.machine.backend->describe();
-  r.precision = plan.experiment.precision;
-  r.communicator = start.machine.summing().describe();
-  r.batch = plan.batch;
-  r.steps_per_epoch = plan.schedule.steps_per_epoch;
-  r.total_steps = plan.updates;
-  r.resumed_from_step = resumed_from;
-  r.train_dataset = plan.train.prefix;
-  r.train_uuid = plan.train.dataset_uuid;
-  r.train_samples = plan.samples_per_epoch;
-  if (plan.has_validation) {
-    r.validation_dataset = plan.validation.prefix;
-    r.validation_uuid = plan.validation.dataset_uuid;
-    r.validation_samples = samples_per_epoch(plan.validation, plan.validation_loader);
-  }
-  r.guessing_loss = loss_of_guessing(plan.train);
-  r.parameters = plan.parameters.count();
-  if (is_branch(plan.experiment)) r.branch = branch_record(plan);
-  for (const MemoryItem& item : start.planned.memory) r.memory_bytes.emplace_back(item.what, item.bytes);
-  return r;
+  return {.plan = start.planned.plan,
+          .command_line = start.request.command_line,
+          .hosts = start.request.session.hosts(),
+          .launcher = start.request.session.launcher(),
+          .threads = start.threads,
+          .backend = start.machine.backend->describe(),
+          .communicator = start.machine.summing().describe(),
+          .resumed_from_step = resumed_from,
+          .memory = start.planned.memory};
 }
 
 bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start) {

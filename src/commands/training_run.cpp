@@ -98,7 +98,7 @@ int TrainingRun::run() {
   step_begin_ = now_seconds();
   while (!stop && !leaving_) {
     const SentBytes sent_before = sent_bytes();
-    const StepReport report = steps_of_run_->step(requests());
+    StepReport report = steps_of_run_->step(requests());
     const SentBytes sent = sent_bytes() - sent_before;
     progress_.before = report.before.value_or(progress_.position);
     progress_.position = report.position;
@@ -221,62 +221,31 @@ double TrainingRun::epochs(const Position& position) const {
   return plan_.schedule.epochs(position);
 }
 
-NoiseRecord TrainingRun::noise_record(const NoiseReport& noise) const {
-  NoiseRecord record{.estimate = noise.estimate, .scale = noise.scale, .change = noise.change};
-  if (!plan_.train.is_image()) record.characters_per_sample = noise.targets_per_sample;
-  record.groups = noise.groups;
-  return record;
-}
-
-void TrainingRun::record(const StepReport& r, const SentBytes& sent) {
+void TrainingRun::record(StepReport& r, const SentBytes& sent) {
   if (!recorder_) return;
-  StepRecord s;
-  s.step = r.position.step;
-  s.epoch = epochs(r.position);
-  s.samples = r.position.samples;
-  s.loss = r.loss;
-  s.accuracy = r.accuracy;
-  s.lr = r.learning_rate;
-  s.global_batch = r.samples;
-  s.grad_norm = r.gradient_norm;
-  if (plan_.adascale_times > 0) {
-    s.gain = r.gain;
-    s.scale_invariant_epoch = r.scale_invariant_steps / static_cast<double>(plan_.base_schedule.steps_per_epoch);
-  }
-  if (r.noise) s.noise = noise_record(*r.noise);
-  s.loss_scale = static_cast<double>(r.loss_scale);
-  s.skipped = !r.applied;
-  s.trust_ratios = trust_ratios_by_name(r.trust_ratios);
-  s.seconds = now_seconds() - step_begin_;
-  s.samples_per_second = static_cast<double>(r.samples) / s.seconds;
-  if (bound_.ranks > 0) s.share_of_bound = bound_.step_seconds(r.samples) / s.seconds;
-  s.elapsed_seconds = progress_.elapsed_seconds;
-  s.times = r.times;
-  s.is_stage = plan_.stages() > 1;
-  if (communicator_.size() > 1) s.sent = sent;
-  if (r.served) {
-    s.served = {.worker = r.served->worker,
-                .staleness = r.served->staleness,
-                .gradients = r.served->gradients,
-                .dropped = r.served->dropped,
-                .worker_wait_seconds = r.times.workers,
-                .workers = r.served->times,
-                .async = plan_.servers->async};
-    progress_.dropped += r.served->dropped;
-  }
-  recorder_->step(s);
-  watch_->add({.step = s.step,
-               .samples = s.samples,
-               .elapsed_seconds = s.elapsed_seconds,
-               .scale_invariant_epoch = s.scale_invariant_epoch.value_or(0)},
-              s.loss);
+  r.run.epoch = epochs(r.position);
+  if (plan_.adascale_times > 0)
+    r.run.scale_invariant_epoch = r.scale_invariant_steps / static_cast<double>(plan_.base_schedule.steps_per_epoch);
+  r.run.seconds = now_seconds() - step_begin_;
+  if (bound_.ranks > 0) r.run.share_of_bound = bound_.step_seconds(r.samples) / r.run.seconds;
+  r.run.elapsed_seconds = progress_.elapsed_seconds;
+  r.run.is_stage = plan_.stages() > 1;
+  if (communicator_.size() > 1) r.run.sent = sent;
+  r.run.trust = trust_ratios_by_name(r.trust_ratios);
+  if (r.served) progress_.dropped += r.served->dropped;
+  recorder_->step(r);
+  watch_->add({.step = r.position.step,
+               .samples = r.position.samples,
+               .elapsed_seconds = r.run.elapsed_seconds,
+               .scale_invariant_epoch = r.run.scale_invariant_epoch.value_or(0)},
+              r.loss);
   if (arrivals_)
     arrivals_->add({.step = r.position.step,
                     .update = r.served->update,
                     .worker = r.served->worker,
                     .version = r.served->version,
                     .samples = r.position.samples});
-  step_seconds_ += s.seconds;
+  step_seconds_ += r.run.seconds;
   ++steps_;
 }
 

@@ -81,8 +81,7 @@ class TrainingRun {
   bool evaluation_due(bool at_end) const;
   bool checkpoint_due() const;
   double epochs(const Position& position) const;
-  NoiseRecord noise_record(const NoiseReport& noise) const;
-  void record(const StepReport& report, const SentBytes& sent);
+  void record(StepReport& report, const SentBytes& sent);
   std::vector<std::pair<std::string, float>> trust_ratios_by_name(const std::vector<float>& ratios);
   bool norms_are_measured() const { return norms_ != nullptr && measured_step_ == progress_.position.step; }
   bool measure_norms();

@@ -409,4 +409,10 @@ bool due(double every_epochs, std::int64_t every_steps, const RunPlan& plan, con
   return intervals(position) >= 0 && intervals(position) > intervals(before);
 }
 
+std::string source_text(const BranchPoint& point) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(point.source));
+  return digits;
+}
+
 }  // namespace ringtrain

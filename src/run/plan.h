@@ -27,6 +27,8 @@ struct BranchPoint {
   std::uint64_t source = 0;  // hash of the source run's deciding keys (config/schema.h), data and step; 0: not known
 };
 
+std::string source_text(const BranchPoint& point);  // BranchPoint::source, 16 hexadecimal digits
+
 // The ranks of a run whose parameter servers have their own ranks. The first ranks are servers, the others are workers.
 struct ServerPlan {
   int servers = 1;  // each holds a range of the weights

@@ -42,13 +42,13 @@ std::string share_text(double share) {
   return cat("  ", format(share >= 0.0995 ? "%.0f" : "%.2g", 100 * share), " % of bound");
 }
 
-std::string step_text(const StepRecord& record, std::int64_t total_steps) {
-  return total_steps > 0 ? cat("step ", record.step, "/", total_steps) : cat("step ", record.step);
+std::string step_text(const StepReport& report, std::int64_t total_steps) {
+  return total_steps > 0 ? cat("step ", report.position.step, "/", total_steps) : cat("step ", report.position.step);
 }
 
-std::string eta_text(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate) {
+std::string eta_text(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate) {
   if (total_steps <= 0 || rate.seconds_per_step() <= 0) return "";
-  const auto left = static_cast<double>(std::max<std::int64_t>(total_steps - record.step, 0));
+  const auto left = static_cast<double>(std::max<std::int64_t>(total_steps - report.position.step, 0));
   return "  ETA " + readable_duration(left * rate.seconds_per_step());
 }
 
@@ -71,18 +71,19 @@ std::string readable_duration(double seconds) {
   return format("%lldd %02lld:%02lld", s / 86400, s / 3600 % 24, s / 60 % 60);
 }
 
-std::string progress_bar(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate, int width) {
-  const std::string left = step_text(record, total_steps);
+std::string progress_bar(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate, int width) {
+  const std::string left = step_text(report, total_steps);
   const std::string right =
       cat("  ", readable_rate(rate.samples_per_second()), " samples/s", share_text(rate.share_of_bound()), "  loss ",
-          format("%.4f", record.loss), eta_text(record, total_steps, rate));
+          format("%.4f", report.loss), eta_text(report, total_steps, rate));
   const auto columns =
       static_cast<std::size_t>(std::max(width - 1, 1));  // a text in the last column would wrap on some terminals
   const std::size_t text_columns = left.size() + right.size() + 3;  // " [" and "]"
   std::string bar;
   if (total_steps > 0 && columns >= text_columns + 5) {
     const std::size_t cells = std::min<std::size_t>(columns - text_columns, 40);
-    const double share = std::clamp(static_cast<double>(record.step) / static_cast<double>(total_steps), 0.0, 1.0);
+    const double share =
+        std::clamp(static_cast<double>(report.position.step) / static_cast<double>(total_steps), 0.0, 1.0);
     const auto done = static_cast<std::size_t>(share * static_cast<double>(cells));
     bar = std::string(done, '=');
     if (done < cells) bar += '>' + std::string(cells - done - 1, ' ');
@@ -91,12 +92,12 @@ std::string progress_bar(const StepRecord& record, std::int64_t total_steps, con
   return (left + bar + right).substr(0, columns);
 }
 
-std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate,
+std::string progress_line(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate,
                           double samples_per_second, double share_of_bound) {
-  return cat(step_text(record, total_steps), format("  epoch %.2f", record.epoch), format("  loss %.4f", record.loss),
-             format("  lr %.4g", record.lr), format("  grad norm %.4g", record.grad_norm), "  ",
-             readable_rate(samples_per_second), " samples/s", share_text(share_of_bound),
-             eta_text(record, total_steps, rate));
+  return cat(step_text(report, total_steps), format("  epoch %.2f", report.run.epoch),
+             format("  loss %.4f", report.loss), format("  lr %.4g", report.learning_rate),
+             format("  grad norm %.4g", report.gradient_norm), "  ", readable_rate(samples_per_second), " samples/s",
+             share_text(share_of_bound), eta_text(report, total_steps, rate));
 }
 
 int terminal_width() {
@@ -130,19 +131,19 @@ void ProgressDisplay::make_room() {
   drawn_at_ = 0;
 }
 
-void ProgressDisplay::step(const StepRecord& record, std::int64_t new_samples) {
-  const double bound_seconds = record.share_of_bound.value_or(0) * record.seconds;
-  rate_.add(new_samples, record.seconds, bound_seconds);
-  interval_samples_ += static_cast<double>(new_samples);
-  interval_seconds_ += record.seconds;
+void ProgressDisplay::step(const StepReport& report) {
+  const double bound_seconds = report.run.share_of_bound.value_or(0) * report.run.seconds;
+  rate_.add(report.samples, report.run.seconds, bound_seconds);
+  interval_samples_ += static_cast<double>(report.samples);
+  interval_seconds_ += report.run.seconds;
   interval_bound_seconds_ += bound_seconds;
   const bool first = !any_step_;
   any_step_ = true;
-  last_ = record;
+  last_ = report;
   last_shown_ = false;
   const bool due = terminal_width() > 0 ? now_seconds() - drawn_at_ >= seconds_between_drawings
-                                        : record.step % log_every_steps_ == 0;
-  if (first || due || record.step == total_steps_) draw(record);
+                                        : report.position.step % log_every_steps_ == 0;
+  if (first || due || report.position.step == total_steps_) draw(report);
 }
 
 void ProgressDisplay::line(const std::string& text) {
@@ -154,17 +155,17 @@ void ProgressDisplay::line(const std::string& text) {
   draw(last_);
 }
 
-void ProgressDisplay::draw(const StepRecord& record) {
+void ProgressDisplay::draw(const StepReport& report) {
   const int width = terminal_width();
   if (width > 0) {
-    write_out("\r\033[K" + progress_bar(record, total_steps_, rate_, width));
+    write_out("\r\033[K" + progress_bar(report, total_steps_, rate_, width));
     bar_shown_ = true;
     drawn_at_ = now_seconds();
   } else {
     const double seconds = interval_seconds_;
     const double rate = seconds > 0 ? interval_samples_ / seconds : 0;
     const double share = seconds > 0 ? interval_bound_seconds_ / seconds : 0;
-    write_out(progress_line(record, total_steps_, rate_, rate, share) + "\n");
+    write_out(progress_line(report, total_steps_, rate_, rate, share) + "\n");
     interval_samples_ = interval_seconds_ = interval_bound_seconds_ = 0;
   }
   last_shown_ = true;

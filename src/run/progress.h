@@ -28,11 +28,11 @@ std::string readable_duration(double seconds);
 // "step 120/400 [===>        ]  1,234 samples/s  41 % of bound  loss 1.2345  ETA 12s".
 // On a narrow terminal the bar is dropped first, then the other parts from the right. If total_steps is 0 (unknown),
 // there is no bar and no ETA.
-std::string progress_bar(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate, int width);
+std::string progress_bar(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate, int width);
 // Returns a line for a batch log, which also has epoch, learning rate and gradient norm. `samples_per_second` and
 // `share_of_bound` are those of the steps since the previous line. A share of 0 is not known and not shown. `rate`
 // gives the ETA.
-std::string progress_line(const StepRecord& record, std::int64_t total_steps, const SmoothedRate& rate,
+std::string progress_line(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate,
                           double samples_per_second, double share_of_bound);
 
 // Returns the columns of the terminal at stdout. Returns 0 if stdout is not a terminal or if TERM is "dumb". A terminal
@@ -46,18 +46,18 @@ class ProgressDisplay {
   ~ProgressDisplay();  // calls finish()
   ProgressDisplay(const ProgressDisplay&) = delete;
   ProgressDisplay& operator=(const ProgressDisplay&) = delete;
-  void step(const StepRecord& record, std::int64_t new_samples);
+  void step(const StepReport& report);
   void line(const std::string& text);
   void make_room();  // clears the bar for a line of other code; the next step draws it again
   void finish();     // shows the last step if it was not shown, and ends the bar's line
 
  private:
-  void draw(const StepRecord& record);
+  void draw(const StepReport& report);
 
   std::int64_t total_steps_, log_every_steps_;
   SmoothedRate rate_;
   double interval_samples_ = 0, interval_seconds_ = 0, interval_bound_seconds_ = 0;  // since the last line
-  StepRecord last_;
+  StepReport last_;
   bool any_step_ = false, bar_shown_ = false, last_shown_ = true;
   double drawn_at_ = 0;
 };

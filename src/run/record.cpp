@@ -13,7 +13,12 @@
 #include "base/files.h"
 #include "base/json_input.h"
 #include "base/log.h"
+#include "cluster/binding.h"
+#include "config/branch.h"
+#include "config/position.h"
 #include "run/folder.h"
+#include "run/library_versions.h"
+#include "run/loss_watch.h"
 
 namespace ringtrain {
 namespace {
@@ -77,52 +82,53 @@ Json batch_to_json(const BatchPlan& plan) {
           {"arithmetic", to_string(plan)}};
 }
 
-Json dataset_to_json(const std::string& name, const std::string& uuid, std::int64_t samples) {
-  return {{"path", name}, {"uuid", uuid}, {"samples", samples}};
+Json dataset_to_json(const DatasetIndex& index, std::int64_t samples) {
+  return {{"path", index.prefix}, {"uuid", index.dataset_uuid}, {"samples", samples}};
 }
 
-Json branch_to_json(const BranchRecord& branch) {
+Json branch_to_json(const RunPlan& plan) {
+  const BranchConfig& branch = plan.experiment.branch;
+  const Position& at = plan.branch.position;
   return {{"from", branch.from},
-          {"run", branch.run},
-          {"step", branch.step},
-          {"samples", branch.samples},
-          {"epoch", branch.epoch},
+          {"run", run_of_source(branch.from)},
+          {"step", at.step},
+          {"samples", at.samples},
+          {"epoch", plan.schedule.epochs(at)},
           {"batch_factor", branch.batch_factor},
           {"rate_factor", branch.rate_factor},
-          {"source", branch.source}};
+          {"source", source_text(plan.branch)}};
 }
 
+// The fields of a start, in their order.
 Json start_to_json(const RunRecord& record) {
+  const RunPlan& plan = record.plan;
   Json json;
   json["started"] = utc_time();
   json["process_id"] = static_cast<std::int64_t>(::getpid());
   json["command_line"] = record.command_line;
   put(json, "commit", record.commit);
-  put(json, "build_flags", record.build_flags);
-  if (!record.versions.empty()) json["versions"] = record.versions;
+  put(json, "build_flags", build_flags());
+  json["versions"] = library_versions();
   put(json, "launcher", record.launcher);
-  put(json, "ranks", record.ranks);
+  put(json, "ranks", std::ssize(record.hosts));
   put(json, "threads_per_rank", record.threads);
   if (!record.hosts.empty()) json["hosts"] = hosts_to_json(record.hosts);
-  put(json, "instruction_set", record.instruction_set);
-  put(json, "cpu", record.cpu);
+  put(json, "instruction_set", build_instruction_sets());  // those of the build; `backend` names the one in use
+  put(json, "cpu", processor_model());
   put(json, "backend", record.backend);
-  put(json, "precision", record.precision);
+  put(json, "precision", plan.experiment.precision);
   put(json, "communicator", record.communicator);
-  if (record.batch.global != 0) json["batch"] = batch_to_json(record.batch);
-  put(json, "steps_per_epoch", record.steps_per_epoch);
-  put(json, "total_steps", record.total_steps);
-  if (record.branch) json["branch"] = branch_to_json(*record.branch);
+  if (plan.batch.global != 0) json["batch"] = batch_to_json(plan.batch);
+  put(json, "steps_per_epoch", plan.schedule.steps_per_epoch);
+  put(json, "total_steps", plan.updates);
+  if (is_branch(plan.experiment)) json["branch"] = branch_to_json(plan);
   json["resumed_from_step"] = record.resumed_from_step;
-  if (!record.train_dataset.empty()) {
-    json["train"] = dataset_to_json(record.train_dataset, record.train_uuid, record.train_samples);
-  }
-  if (!record.validation_dataset.empty()) {
-    json["validation"] = dataset_to_json(record.validation_dataset, record.validation_uuid, record.validation_samples);
-  }
-  if (record.guessing_loss > 0) json["guessing_loss"] = record.guessing_loss;
-  put(json, "parameters", record.parameters);
-  for (const auto& [what, bytes] : record.memory_bytes) json["memory_bytes_per_rank"][what] = bytes;
+  if (!plan.train.prefix.empty()) json["train"] = dataset_to_json(plan.train, plan.samples_per_epoch);
+  if (plan.has_validation)
+    json["validation"] = dataset_to_json(plan.validation, samples_per_epoch(plan.validation, plan.validation_loader));
+  if (const double loss = loss_of_guessing(plan.train); loss > 0) json["guessing_loss"] = loss;  // in nats
+  put(json, "parameters", plan.parameters.count());
+  for (const MemoryItem& item : record.memory) json["memory_bytes_per_rank"][item.what] = item.bytes;
   for (const char* name : slurm_variables) {
     if (const char* value = std::getenv(name)) json["slurm"][name] = value;
   }
@@ -165,7 +171,7 @@ void record_start(const std::string& run_dir, const RunRecord& record) {
     starts.back()["outcome"] = "killed";
   }
   starts.push_back(start_to_json(record));
-  write_record(run_dir, {{"name", record.name}, {"outcome", "not ended"}, {"starts", starts}});
+  write_record(run_dir, {{"name", record.plan.experiment.name}, {"outcome", "not ended"}, {"starts", starts}});
 }
 
 bool has_finished(const std::string& run_dir) {

@@ -6,48 +6,28 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "config/batch_plan.h"
+#include "base/version.h"
 #include "run/noise_summary.h"
+#include "run/plan.h"
 #include "run/step_bound.h"
 #include "run/step_times.h"
 #include "run/stop_cost.h"
 
 namespace ringtrain {
 
-// The source run of a branch, and the point at which the branch leaves it.
-struct BranchRecord {
-  std::string from, run;  // branch.from, and the folder of that run
-  std::int64_t step = 0, samples = 0;
-  double epoch = 0;
-  double batch_factor = 1, rate_factor = 1;
-  std::string source;  // BranchPoint::source, 16 hexadecimal digits
-};
-
-// One start of the program. Empty members are left out of the file. So are members that are 0, if 0 has no meaning.
+// One start of the program. The plan has the rest; what it does not know is left out of the file.
 struct RunRecord {
-  std::string name;  // name of the experiment
-  std::string commit, build_flags;
-  std::vector<std::string> command_line;
-  std::map<std::string, std::string> versions;  // library -> version
-  std::vector<std::string> hosts;               // host of every rank, in rank order; stored as host -> ranks
-  std::string launcher;                         // see launcher_name()
-  std::int64_t ranks = 0;
-  std::int64_t threads = 0;     // per rank
-  std::string cpu;              // processor_model() of rank 0
-  std::string instruction_set;  // those of the build; `backend` names the one in use
-  std::string backend, precision, communicator;
-  BatchPlan batch;
-  std::int64_t steps_per_epoch = 0, total_steps = 0;  // total_steps 0: not known
-  std::int64_t resumed_from_step = 0;                 // 0: from the start
-  std::string train_dataset, train_uuid, validation_dataset, validation_uuid;
-  std::int64_t train_samples = 0, validation_samples = 0;
-  double guessing_loss = 0;  // of a model that guesses, in nats
-  std::int64_t parameters = 0;
-  std::optional<BranchRecord> branch;
-  std::vector<std::pair<std::string, std::int64_t>> memory_bytes;  // what -> bytes per rank, in table order
+  RunPlan plan = {};
+  std::string commit = build_commit();
+  std::vector<std::string> command_line = {};
+  std::vector<std::string> hosts = {};  // host of every rank, in rank order; stored as host -> ranks
+  std::string launcher = {};            // see launcher_name()
+  std::int64_t threads = 0;             // per rank
+  std::string backend = {}, communicator = {};
+  std::int64_t resumed_from_step = 0;   // 0: from the start
+  std::vector<MemoryItem> memory = {};  // of one rank
 };
 
 struct RunOutcome {

@@ -38,30 +38,69 @@ JsonLine number_or_null(std::optional<double> number) {
   return number ? JsonLine(*number) : JsonLine();
 }
 
-void add_noise(JsonLine& line, const NoiseRecord& noise) {
-  line["noise_trace"] = noise.estimate.trace;
-  line["noise_gradient"] = noise.estimate.gradient;
-  line["noise_scale"] = noise.scale.value;
-  line["noise_scale_low"] = number_or_null(noise.scale.low);
-  line["noise_scale_high"] = number_or_null(noise.scale.high);
-  if (noise.characters_per_sample) line["noise_scale_characters"] = noise.scale.value * *noise.characters_per_sample;
-  if (!noise.change.empty()) line["noise_change"] = noise.change;
-  if (!noise.groups.empty()) line["noise_groups"] = object_of(noise.groups);
-}
-
-void add_served(JsonLine& line, const ServedRecord& served) {
-  if (served.async) {
-    line["worker"] = served.worker;
-    line["staleness"] = served.staleness;
-  } else {
-    line["gradients"] = served.gradients;
-    line["dropped"] = served.dropped;
+// The fields of a step's line, in their order.
+JsonLine line_of(const StepReport& r) {
+  JsonLine line;
+  line["step"] = r.position.step;
+  line["epoch"] = r.run.epoch;
+  line["samples"] = r.position.samples;
+  line["loss"] = r.loss;
+  line["accuracy"] = r.accuracy;
+  line["lr"] = r.learning_rate;
+  line["global_batch"] = r.samples;
+  line["grad_norm"] = r.gradient_norm;
+  line["seconds"] = r.run.seconds;
+  line["samples_per_second"] = static_cast<double>(r.samples) / r.run.seconds;
+  if (r.run.share_of_bound) line["share_of_bound"] = *r.run.share_of_bound;
+  line["elapsed_seconds"] = r.run.elapsed_seconds;
+  line["input_seconds"] = r.times.input;  // of rank 0, as the times below
+  line["forward_seconds"] = r.times.forward;
+  line["backward_seconds"] = r.times.backward;
+  if (r.run.is_stage) {
+    line["bubble_seconds"] = r.times.bubble;
+    line["boundary_seconds"] = r.times.boundary;
   }
-  line["worker_wait_seconds"] = served.worker_wait_seconds;
-  line["worker_input_seconds"] = served.workers.input;
-  line["worker_forward_seconds"] = served.workers.forward;
-  line["worker_backward_seconds"] = served.workers.backward;
-  line["server_wait_seconds"] = served.workers.server;
+  line["communication_seconds"] = r.times.communication;
+  line["update_seconds"] = r.times.update;
+  if (r.times.server > 0) line["server_wait_seconds"] = r.times.server;
+  if (r.run.sent) {
+    line["sent_bytes"] = r.run.sent->by_message;
+    line["shared_bytes"] = r.run.sent->through_memory;
+  }
+  if (r.run.scale_invariant_epoch) {
+    line["gain"] = number_or_null(r.gain);
+    line["scale_invariant_epoch"] = *r.run.scale_invariant_epoch;
+  }
+  if (r.noise) {
+    line["noise_trace"] = r.noise->estimate.trace;
+    line["noise_gradient"] = r.noise->estimate.gradient;
+    line["noise_scale"] = r.noise->scale.value;
+    line["noise_scale_low"] = number_or_null(r.noise->scale.low);  // null: unbounded
+    line["noise_scale_high"] = number_or_null(r.noise->scale.high);
+    if (r.noise->is_text) line["noise_scale_characters"] = r.noise->scale.value * r.noise->targets_per_sample;
+    if (!r.noise->change.empty()) line["noise_change"] = r.noise->change;
+    if (!r.noise->groups.empty()) line["noise_groups"] = object_of(r.noise->groups);
+  }
+  if (r.served) {
+    if (r.served->async) {
+      line["worker"] = r.served->worker;
+      line["staleness"] = r.served->staleness;
+    } else {
+      line["gradients"] = r.served->gradients;
+      line["dropped"] = r.served->dropped;
+    }
+    line["worker_wait_seconds"] = r.times.workers;
+    line["worker_input_seconds"] = r.served->times.input;
+    line["worker_forward_seconds"] = r.served->times.forward;
+    line["worker_backward_seconds"] = r.served->times.backward;
+    line["server_wait_seconds"] = r.served->times.server;
+  }
+  if (!r.run.trust.empty()) line["trust_ratios"] = object_of(r.run.trust);
+  if (r.loss_scale != 1) {
+    line["loss_scale"] = static_cast<double>(r.loss_scale);
+    line["skipped"] = !r.applied;
+  }
+  return line;
 }
 
 // Returns the number after `key` in a complete record ("{"step": 12, ... }"). Returns nothing for a broken line or
@@ -143,7 +182,6 @@ std::string with_resume(const std::string& advice) {
 struct Recorder::State {
   std::string path;
   int file = -1;
-  std::int64_t last_samples = -1;
   ProgressDisplay progress;
   std::mutex mutex;
 
@@ -189,52 +227,10 @@ Recorder::~Recorder() {
   set_before_line(nullptr);
 }
 
-void Recorder::step(const StepRecord& record) {
+void Recorder::step(const StepReport& report) {
   const std::lock_guard lock(state_->mutex);
-  JsonLine line;
-  line["step"] = record.step;
-  line["epoch"] = record.epoch;
-  line["samples"] = record.samples;
-  line["loss"] = record.loss;
-  line["accuracy"] = record.accuracy;
-  line["lr"] = record.lr;
-  line["global_batch"] = record.global_batch;
-  line["grad_norm"] = record.grad_norm;
-  line["seconds"] = record.seconds;
-  line["samples_per_second"] = record.samples_per_second;
-  if (record.share_of_bound) line["share_of_bound"] = *record.share_of_bound;
-  line["elapsed_seconds"] = record.elapsed_seconds;
-  line["input_seconds"] = record.times.input;
-  line["forward_seconds"] = record.times.forward;
-  line["backward_seconds"] = record.times.backward;
-  if (record.is_stage) {
-    line["bubble_seconds"] = record.times.bubble;
-    line["boundary_seconds"] = record.times.boundary;
-  }
-  line["communication_seconds"] = record.times.communication;
-  line["update_seconds"] = record.times.update;
-  if (record.times.server > 0) line["server_wait_seconds"] = record.times.server;
-  if (record.sent) {
-    line["sent_bytes"] = record.sent->by_message;
-    line["shared_bytes"] = record.sent->through_memory;
-  }
-  if (record.scale_invariant_epoch) {
-    line["gain"] = number_or_null(record.gain);
-    line["scale_invariant_epoch"] = *record.scale_invariant_epoch;
-  }
-  if (record.noise) add_noise(line, *record.noise);
-  if (record.served) add_served(line, *record.served);
-  if (!record.trust_ratios.empty()) line["trust_ratios"] = object_of(record.trust_ratios);
-  if (record.loss_scale != 1) {
-    line["loss_scale"] = record.loss_scale;
-    line["skipped"] = record.skipped;
-  }
-  state_->append(line.dump() + "\n");
-  // The first step of a start has no earlier record whose samples could be subtracted.
-  const std::int64_t new_samples = state_->last_samples >= 0 ? record.samples - state_->last_samples
-                                                             : std::llround(record.samples_per_second * record.seconds);
-  state_->last_samples = record.samples;
-  state_->progress.step(record, new_samples);
+  state_->append(line_of(report).dump() + "\n");
+  state_->progress.step(report);
 }
 
 void Recorder::evaluation(const EvaluationRecord& record) {

@@ -129,7 +129,8 @@ class ServerSteps : public ServedSteps {
                                    sums.targets, factor);
     times_ += report_.times;
     const auto count = static_cast<double>(taken.count);
-    report_.served = ServedReport{.update = taken.last.update,
+    report_.served = ServedReport{.async = parts_.plan.servers->async,
+                                  .update = taken.last.update,
                                   .worker = taken.last.worker,
                                   .version = taken.last.version,
                                   .staleness = taken.last.staleness,

@@ -532,7 +532,12 @@ NoiseReport Trainer::measured_noise(const StepReport& report, const StepCounters
                               .is_rest = report.samples < course_.batch_at(position_)};
   noise_scale_.add(step);
   if (noise_groups_) measure_groups(step, small_batch, counters, scale);
-  return {estimate, noise_scale_.ratio(), noise_scale_.targets_per_sample(), noise_scale_.change(), scales_of_kinds()};
+  return {.estimate = estimate,
+          .scale = noise_scale_.ratio(),
+          .targets_per_sample = noise_scale_.targets_per_sample(),
+          .is_text = !plan_.train.is_image(),
+          .change = noise_scale_.change(),
+          .groups = scales_of_kinds()};
 }
 
 // Only kinds are reported, because they are few. The scales of all tensors would be longer than the rest of a record.

@@ -29,62 +29,11 @@
 #include "parallel/stage_ranks.h"
 #include "parallel/synchronizer.h"
 #include "run/plan.h"
-#include "run/step_times.h"
+#include "run/step_report.h"
 #include "train/gradient_passes.h"
 #include "train/replica_check.h"
 
 namespace ringtrain {
-
-// Wishes of one rank for the time after this step. The step's counters include them and are summed over all ranks, so
-// all ranks act on them at the same step, without a collective operation of their own. A signal that arrives during
-// step k is read before step k + 1, and all ranks act on it after step k + 1.
-struct Requests {
-  double signal = 0;    // this rank was asked to stop
-  double save = 0;      // a checkpoint is due, by rank 0's clock
-  double stop = 0;      // the run's time is over, by rank 0's clock
-  double fail = 0;      // rank 0 could not write its last checkpoint
-  double diverged = 0;  // the loss has been too high for too long, by rank 0's LossWatch
-  double check = 0;     // the next step must compare the copies, by rank 0's clock
-};
-
-// The noise measured in a step whose gradient was finite.
-struct NoiseReport {
-  NoiseEstimate estimate;  // from this step alone
-  NoiseRatio scale;        // from the averages, in samples
-  double targets_per_sample = 1;
-  std::string change;                                       // NoiseScale::change()
-  std::vector<std::pair<std::string, double>> groups = {};  // noise.groups: kind; the scale of each
-};
-
-// An update that a parameter server has applied.
-struct ServedReport {
-  std::int64_t update = 0;                  // the update whose samples were used
-  std::int64_t worker = 0, version = 0;     // worker: the worker that computed it; version: the updates in its weights
-  std::int64_t staleness = 0;               // updates that were applied between version and this update
-  std::int64_t gradients = 1, dropped = 0;  // gradients in this update; gradients that came too late
-  StepTimes times;                          // of the workers: the mean over the gradients of this update
-};
-
-struct StepReport {
-  Position position;                   // position after this step
-  std::optional<Position> before;      // position before this step; empty: position of the previous report
-  bool met = true;                     // whether all ranks have returned after this update
-  std::optional<ServedReport> served;  // on server 0
-  std::int64_t samples = 0;            // samples of this step
-  double loss = 0;                     // the mean over the counted targets of the global batch
-  double accuracy = 0, accuracy5 = 0;  // top-1; top-5 (images only)
-  double learning_rate = 0;            // the rate that was used: the schedule's rate x the gain
-  std::optional<double> gain;          // AdaScale's gain; empty without AdaScale or if the step was skipped
-  double scale_invariant_steps = 0;    // AdaScale's count, including this step
-  double gradient_norm = 0;            // before clipping and weight decay
-  float loss_scale = 1;                // the loss scale of fp16
-  bool applied = true;                 // false: the fp16 gradient overflowed, the weights are unchanged
-  Requests requests;                   // the sum over all ranks
-  std::vector<float> trust_ratios;     // one per range of the optimizer, if this step records them
-  std::optional<NoiseReport> noise;    // if this step measured the noise scale
-  StepTimes times;                     // times of this rank
-  PassTimes passes;                    // pipeline only: the mean over its ranks
-};
 
 // The numbers that a trainer keeps from step to step, beside its vectors. Checkpoints store all of them. The defaults
 // are those of a run that begins.

@@ -71,17 +71,17 @@ class RecorderTest : public testing::Test {
   std::string folder_;
 };
 
-StepRecord at(std::int64_t step) {
-  StepRecord record;
-  record.step = step;
-  record.epoch = static_cast<double>(step) / 4;
-  record.samples = step * 32;
-  record.loss = 3.0 / static_cast<double>(step);
-  record.lr = 0.001;
-  record.grad_norm = 0.5;
-  record.seconds = 0.5;
-  record.samples_per_second = 64;
-  return record;
+StepReport at(std::int64_t step) {
+  StepReport report;
+  report.position.step = step;
+  report.position.samples = step * 32;
+  report.samples = 32;
+  report.loss = 3.0 / static_cast<double>(step);
+  report.learning_rate = 0.001;
+  report.gradient_norm = 0.5;
+  report.run.epoch = static_cast<double>(step) / 4;
+  report.run.seconds = 0.5;
+  return report;
 }
 
 TEST_F(RecorderTest, StepRecordsHaveTheAgreedKeysAndNoOthers) {
@@ -99,8 +99,8 @@ TEST_F(RecorderTest, StepRecordsHaveTheAgreedKeysAndNoOthers) {
 TEST_F(RecorderTest, AKnownBoundGivesItsShareAndAnUnknownOneGivesNone) {
   Recorder recorder(folder_, 0, 10, 1);
   recorder.step(at(1));
-  StepRecord record = at(2);
-  record.share_of_bound = 0.41;
+  StepReport record = at(2);
+  record.run.share_of_bound = 0.41;
   recorder.step(record);
   EXPECT_FALSE(records()[0].contains("share_of_bound"));
   EXPECT_EQ(records()[1]["share_of_bound"], 0.41);
@@ -108,18 +108,15 @@ TEST_F(RecorderTest, AKnownBoundGivesItsShareAndAnUnknownOneGivesNone) {
 
 TEST_F(RecorderTest, StagesServersAndSeveralRanksHaveFieldsOfTheirOwn) {
   Recorder recorder(folder_, 0, 10, 1);
-  StepRecord record = at(1);
+  StepReport record = at(1);
   record.times = {.input = 1, .forward = 2, .backward = 3, .bubble = 4, .boundary = 5, .communication = 6, .update = 7};
-  record.is_stage = true;
-  record.sent = SentBytes{12, 34};
+  record.run.is_stage = true;
+  record.run.sent = SentBytes{12, 34};
   recorder.step(record);
   record = at(2);
   record.times = {.communication = 6, .update = 7, .workers = 5};
-  record.served = ServedRecord{.worker = 2,
-                               .staleness = 3,
-                               .worker_wait_seconds = 5,
-                               .workers = {.input = 8, .forward = 9, .backward = 10, .server = 11},
-                               .async = true};
+  record.served = ServedReport{
+      .async = true, .worker = 2, .staleness = 3, .times = {.input = 8, .forward = 9, .backward = 10, .server = 11}};
   recorder.step(record);
   record.served->async = false;
   record.served->gradients = 4;
@@ -147,21 +144,22 @@ TEST_F(RecorderTest, StagesServersAndSeveralRanksHaveFieldsOfTheirOwn) {
 TEST_F(RecorderTest, TheNoiseScaleIsWrittenWithTheStepsThatMeasuredIt) {
   Recorder recorder(folder_, 0, 10, 1);
   recorder.step(at(1));
-  StepRecord record = at(2);
-  record.global_batch = 32;
-  record.noise = NoiseRecord{.estimate = {300, -2},
+  StepReport record = at(2);
+  record.samples = 48;
+  record.noise = NoiseReport{.estimate = {300, -2},
                              .scale = {.value = 150, .low = 120, .high = std::nullopt},
-                             .characters_per_sample = 8,
+                             .targets_per_sample = 8,
+                             .is_text = true,
                              .change = "rate"};
   recorder.step(record);
-  record.noise = NoiseRecord{.estimate = {300, 2},
+  record.noise = NoiseReport{.estimate = {300, 2},
                              .scale = {.value = 150, .low = 120, .high = 180},
                              .change = "",
                              .groups = {{"weight", 140.5}, {"bias", NAN}}};
   recorder.step(record);
   const std::vector<Json> written = records();
   EXPECT_FALSE(written[0].contains("noise_scale"));
-  EXPECT_EQ(written[1]["global_batch"], 32);
+  EXPECT_EQ(written[1]["global_batch"], 48);
   EXPECT_EQ(written[1]["noise_trace"], 300);
   EXPECT_EQ(written[1]["noise_gradient"], -2) << "raw";
   EXPECT_EQ(written[1]["noise_scale"], 150);
@@ -180,9 +178,9 @@ TEST_F(RecorderTest, TheNoiseScaleIsWrittenWithTheStepsThatMeasuredIt) {
 TEST_F(RecorderTest, AdaScalesGainAndEpochAreWrittenWhereItIsOn) {
   Recorder recorder(folder_, 0, 10, 1);
   recorder.step(at(1));
-  StepRecord record = at(2);
+  StepReport record = at(2);
   record.gain = 3.5;
-  record.scale_invariant_epoch = 1.25;
+  record.run.scale_invariant_epoch = 1.25;
   recorder.step(record);
   record.gain = std::nullopt;
   recorder.step(record);
@@ -256,9 +254,9 @@ TEST_F(RecorderTest, ValuesReadBackExactly) {
   {
     Recorder recorder(folder_, 0, 0, 1000);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      StepRecord record = at(static_cast<std::int64_t>(i) + 1);
+      StepReport record = at(static_cast<std::int64_t>(i) + 1);
       record.loss = values[i];
-      record.samples = (std::int64_t{1} << 60) + static_cast<std::int64_t>(i);
+      record.position.samples = (std::int64_t{1} << 60) + static_cast<std::int64_t>(i);
       recorder.step(record);
     }
   }
@@ -272,9 +270,9 @@ TEST_F(RecorderTest, ValuesReadBackExactly) {
 
 TEST_F(RecorderTest, NumbersThatAreNotFiniteStayValidJson) {
   Recorder recorder(folder_, 0, 0, 1000);
-  StepRecord record = at(1);
+  StepReport record = at(1);
   record.loss = std::numeric_limits<double>::quiet_NaN();
-  record.grad_norm = -std::numeric_limits<double>::infinity();
+  record.gradient_norm = -std::numeric_limits<double>::infinity();
   recorder.step(record);
   EXPECT_TRUE(records()[0]["loss"].is_null());
   EXPECT_TRUE(records()[0]["grad_norm"].is_null());
@@ -504,10 +502,8 @@ TEST_F(RecorderTest, OnATerminalNotesAndLogLinesStandAboveTheBar) {
 TEST_F(RecorderTest, ALineOfABatchLogHasTheRateOfTheStepsSinceTheLineBefore) {
   Recorder recorder(folder_, 0, 9, 3);
   for (std::int64_t step = 1; step <= 9; ++step) {
-    StepRecord record = at(step);
-    record.samples = 32 * step;
-    record.seconds = step <= 3 ? 0.5 : step <= 6 ? 0.25 : 0.1;
-    record.samples_per_second = 32 / record.seconds;
+    StepReport record = at(step);
+    record.run.seconds = step <= 3 ? 0.5 : step <= 6 ? 0.25 : 0.1;
     recorder.step(record);
   }
   const std::string text = output();
@@ -518,10 +514,10 @@ TEST_F(RecorderTest, ALineOfABatchLogHasTheRateOfTheStepsSinceTheLineBefore) {
 TEST_F(RecorderTest, ALineOfABatchLogHasTheShareOfTheBoundSinceTheLineBefore) {
   Recorder recorder(folder_, 0, 6, 2);
   for (std::int64_t step = 1; step <= 6; ++step) {
-    StepRecord record = at(step);
-    record.seconds = step % 2 == 0 ? 3 : 1;
-    record.share_of_bound = step <= 2 ? 0.1 : step % 2 == 0 ? 0.5 : 0.1;  // (0.1 x 1 s + 0.5 x 3 s) / 4 s = 0.4
-    if (step > 4) record.share_of_bound = 0.0123;
+    StepReport record = at(step);
+    record.run.seconds = step % 2 == 0 ? 3 : 1;
+    record.run.share_of_bound = step <= 2 ? 0.1 : step % 2 == 0 ? 0.5 : 0.1;  // (0.1 x 1 s + 0.5 x 3 s) / 4 s = 0.4
+    if (step > 4) record.run.share_of_bound = 0.0123;
     recorder.step(record);
   }
   const std::string text = output();

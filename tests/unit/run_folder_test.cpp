@@ -297,19 +297,17 @@ Json record_of_run() {
 
 RunRecord example_record() {
   RunRecord record;
-  record.name = "demo";
+  record.plan.experiment.name = "demo";
   record.commit = "abc123";
   record.command_line = {"bin/ringtrain", "train", "x y.yaml",
                          "bad\xff"
                          "bytes"};
   record.hosts = {"n1", "n1", "n2"};
   record.launcher = "srun --mpi=pmix";
-  record.ranks = 3;
-  record.versions = {{"MPI", "Open MPI 4.1.4"}};
-  record.train_dataset = "data/names-train";
-  record.train_uuid = "1234";
-  record.train_samples = 1000;
-  record.memory_bytes = {{"weights", 400}, {"activations", 1ll << 40}};
+  record.plan.train.prefix = "data/names-train";
+  record.plan.train.dataset_uuid = "1234";
+  record.plan.samples_per_epoch = 1000;
+  record.memory = {{"weights", 400}, {"activations", 1ll << 40}};
   return record;
 }
 
@@ -326,6 +324,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   EXPECT_EQ(start["command_line"][2], "x y.yaml");
   EXPECT_EQ(start["hosts"], (Json{{"n1", {0, 1}}, {"n2", {2}}}));
   EXPECT_EQ(start["launcher"], "srun --mpi=pmix");
+  EXPECT_EQ(start["ranks"], 3);
   EXPECT_EQ(start["train"]["samples"], 1000);
   EXPECT_EQ(start["memory_bytes_per_rank"]["activations"], 1ll << 40);
   EXPECT_EQ(start["slurm"], (Json{{"SLURM_JOB_ID", "4711"}}));

@@ -1,0 +1,84 @@
+// What is known about a step. The trainer and the run fill it in, and the recorder writes it to metrics.jsonl.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/position.h"
+#include "optim/noise_scale.h"
+#include "parallel/pass_order.h"
+#include "run/step_times.h"
+
+namespace ringtrain {
+
+// Wishes of one rank for the time after this step. The step's counters include them and are summed over all ranks, so
+// all ranks act on them at the same step, without a collective operation of their own. A signal that arrives during
+// step k is read before step k + 1, and all ranks act on it after step k + 1.
+struct Requests {
+  double signal = 0;    // this rank was asked to stop
+  double save = 0;      // a checkpoint is due, by rank 0's clock
+  double stop = 0;      // the run's time is over, by rank 0's clock
+  double fail = 0;      // rank 0 could not write its last checkpoint
+  double diverged = 0;  // the loss has been too high for too long, by rank 0's LossWatch
+  double check = 0;     // the next step must compare the copies, by rank 0's clock
+};
+
+// The noise measured in a step whose gradient was finite.
+struct NoiseReport {
+  NoiseEstimate estimate;  // from this step alone
+  NoiseRatio scale;        // from the averages, in samples
+  double targets_per_sample = 1;
+  bool is_text = false;                                     // targets are characters
+  std::string change = "";                                  // NoiseScale::change()
+  std::vector<std::pair<std::string, double>> groups = {};  // noise.groups: kind; the scale of each
+};
+
+// An update that a parameter server has applied.
+struct ServedReport {
+  bool async = false;
+  std::int64_t update = 0;                  // the update whose samples were used
+  std::int64_t worker = 0, version = 0;     // worker: the worker that computed it; version: the updates in its weights
+  std::int64_t staleness = 0;               // updates that were applied between version and this update
+  std::int64_t gradients = 1, dropped = 0;  // gradients in this update; gradients that came too late
+  StepTimes times = {};                     // of the workers: the mean over the gradients of this update
+};
+
+// The members that TrainingRun fills in, on rank 0.
+struct RecordedStep {
+  double epoch = 0;                                       // finished epochs, with a fraction
+  std::optional<double> scale_invariant_epoch = {};       // AdaScale only: its finished epochs, with a fraction
+  double seconds = 0;                                     // time of this step; StepReport::times has its parts
+  std::optional<double> share_of_bound = {};              // least seconds of the step / `seconds`; none: not known
+  double elapsed_seconds = 0;                             // time of the run, including earlier starts
+  bool is_stage = false;                                  // whether the run is a pipeline
+  std::optional<SentBytes> sent = {};                     // by rank 0; none with one rank
+  std::vector<std::pair<std::string, float>> trust = {};  // the trust ratios by the name of the tensor
+};
+
+struct StepReport {
+  Position position;                   // position after this step
+  std::optional<Position> before;      // position before this step; empty: position of the previous report
+  bool met = true;                     // whether all ranks have returned after this update
+  std::optional<ServedReport> served;  // on server 0
+  std::int64_t samples = 0;            // samples of this step
+  double loss = 0;                     // the mean over the counted targets of the global batch
+  double accuracy = 0;                 // the share of targets predicted right, with the weights before the update
+  double accuracy5 = 0;                // among the five likeliest classes (images only)
+  double learning_rate = 0;            // the rate that was used: the schedule's rate x the gain
+  std::optional<double> gain;          // AdaScale's gain; empty without AdaScale or if the step was skipped
+  double scale_invariant_steps = 0;    // AdaScale's count, including this step
+  double gradient_norm = 0;            // before clipping and weight decay
+  float loss_scale = 1;                // the loss scale of fp16
+  bool applied = true;                 // false: the fp16 gradient overflowed, the weights are unchanged
+  Requests requests;                   // the sum over all ranks
+  std::vector<float> trust_ratios;     // one per range of the optimizer, if this step records them
+  std::optional<NoiseReport> noise;    // if this step measured the noise scale
+  StepTimes times;                     // times of this rank
+  PassTimes passes;                    // pipeline only: the mean over its ranks
+  RecordedStep run;
+};
+
+}  // namespace ringtrain
