@@ -18,7 +18,8 @@ ORIENTATION = 0x112
 
 def picture(path, seed=None, orientation=None, form=None, shape=(20, 16)):
     path.parent.mkdir(parents=True, exist_ok=True)
-    seed = zlib.crc32(str(path).encode()) if seed is None else seed
+    if seed is None:  # from the part of the path that is the same in every run of the tests
+        seed = zlib.crc32(re.sub(r".*?/pytest-\d+/", "", str(path)).encode())
     pixels = numpy.random.default_rng(seed).integers(0, 256, (*shape, 3), dtype="u1")
     exif = Image.Exif()
     if orientation:
@@ -159,7 +160,9 @@ def test_damaged_tar_files_are_named(tmp_path):
     pack(tmp_path / "in/cat", tars / "cat.tar")
     cut = tmp_path / "cut.tar"
     pack(tmp_path / "in", cut)
-    cut.write_bytes(cut.read_bytes()[:3000])  # within a picture
+    with tarfile.open(cut) as tar:
+        middle = tar.getmember("./dog/1.jpg").offset_data + 100
+    cut.write_bytes(cut.read_bytes()[:middle])
     assert "it is cut off within the member" in bad(cut, "--broken", "skip", "--out", tmp_path / "set")
     with tarfile.open(tars / "dog.tar.gz", "w:gz") as tar:
         tar.add(tmp_path / "in/dog", ".")
