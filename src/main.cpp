@@ -42,9 +42,11 @@ std::string codes_text() {
 
 bool verbose = false;  // true: errors say where in the code they were thrown
 
+// A flush that failed earlier, on a full disk, has left its mark in the stream.
 void check_standard_output() {
   std::cout.flush();
-  if (std::fflush(stdout) != 0 || !std::cout) throw Error("cannot write to standard output");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout)
+    throw Error("cannot write to standard output");
 }
 
 void describe(CommandLine& program) {
@@ -95,7 +97,7 @@ int run(int argc, char** argv) {
   if (!for_one) agree_on_instruction_sets(session.job());
   const auto work = [&] {
     const int code = command->run(&session);
-    check_standard_output();
+    if (!command->trains) check_standard_output();  // what a training leaves is in its folder
     return code;
   };
   return session.finish(for_one ? on_rank_0(work) : work());

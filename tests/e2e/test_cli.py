@@ -9,7 +9,7 @@ import time
 import pytest
 import yaml
 
-from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, evaluations, last_step, steps
+from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, environment, evaluations, last_step, steps
 
 GOOD = """name: e2e
 model: {hidden: 16}
@@ -578,3 +578,16 @@ def test_trust_ratios_are_recorded_by_tensor_when_asked_for(workshop):
     assert {"lstm.weight_ih_l0", "lstm.weight_hh_l0", "linear.weight"} <= set(ratios[2])
     assert not any("bias" in name for name in ratios[2])
     assert all(ratio > 0 and ratio != 1 for ratio in ratios[2].values())
+
+
+def test_a_plan_that_cannot_be_written_is_an_error(workshop):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([PROGRAM, "plan", workshop.experiment()], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=60)
+    assert done.returncode == 1 and done.stderr.count("error") == 1 and "cannot write to standard output" in done.stderr, done
+
+
+def test_a_run_that_would_take_decades_has_no_expected_time(workshop):
+    run = workshop.train("run", stop__steps=6)
+    for steps, expected in (600, True), (10**12, False):
+        said = workshop.run("plan", workshop.experiment(run__dir=str(run), stop={"steps": steps}), ranks=0)
+        assert said.code == 0 and ("expected time  about" in said.out) == expected and "unknown" not in said.out + said.err, said

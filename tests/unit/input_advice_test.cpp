@@ -55,8 +55,8 @@ TEST(InputAdvice, SaysWhichOfTheTwo) {
   const std::vector<std::string> decoded = input_advice_lines(jpegs(8), 8000);
   ASSERT_EQ(decoded.size(), 4u);
   EXPECT_EQ(decoded[2],
-            "JPEGs, decoded on its cores, will not do (3,884 samples/s): it needs a decoded data set, ringtrain-data "
-            "images ... --size 256 --encoding raw");
+            "JPEGs, decoded on its cores, will not do (3,884 samples/s): it needs a decoded data set, "
+            "bin/ringtrain-data images ... --size 256 --encoding raw");
   EXPECT_EQ(decoded[3], "which is read with 1.5 GiB/s; the files gave 1.9 GiB/s");
   EXPECT_NE(input_advice_lines(jpegs(8), 16'000).back().find("too slow"), std::string::npos);
 }
