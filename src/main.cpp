@@ -86,21 +86,17 @@ int run(int argc, char** argv) {
   const auto command = std::ranges::find(commands, chosen, &Command::words);
   const bool for_one = command != commands.end() && command->for_one_process();
   if (!for_one && command != commands.end() && command->trains) catch_signals();  // must come before MPI starts
-  if (for_one && launched_tasks() == 1) {
-    const int code = command->run(nullptr);
-    check_standard_output();
+  const auto work = [&](Session* session) {
+    const int code = command->run(session);
+    if (!command->trains) check_standard_output();  // what a training leaves is in its folder
     return code;
-  }
+  };
+  if (for_one && launched_tasks() == 1) return work(nullptr);
   Session session(&argc, &argv);
   set_log_rank(session.rank(), session.host());
   if (mistake) std::rethrow_exception(mistake);
   if (!for_one) agree_on_instruction_sets(session.job());
-  const auto work = [&] {
-    const int code = command->run(&session);
-    if (!command->trains) check_standard_output();  // what a training leaves is in its folder
-    return code;
-  };
-  return session.finish(for_one ? on_rank_0(work) : work());
+  return session.finish(for_one ? on_rank_0([&] { return work(&session); }) : work(&session));
 }
 
 // Reports without allocating memory, because the operating system has just refused to give more.

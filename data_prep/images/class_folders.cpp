@@ -245,7 +245,7 @@ void skip_wrappers(FileTree& tree, const ClassList& classes) {
         classes.labels.contains(top.folders[0]))
       return;
     const FolderContent inner = content_of(tree, top.folders[0]);
-    if (!holds_classes(inner) && inner.folders.size() < 2) return;  // images may also lie beside the classes
+    if (!holds_classes(inner) && inner.folders.size() < 2) return;  // images may also lie next to the classes
     const bool has_splits =
         std::ranges::any_of(inner.folders, [](const std::string& name) { return split_word(name).has_value(); });
     const bool is_tar_of_a_folder = !tree.archive().empty() && depth == 0;

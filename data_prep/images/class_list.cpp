@@ -51,18 +51,18 @@ void ClassList::add(const std::string& id, const std::string& name) {
 }
 
 void expect_ids_in_order(const ClassList& classes, const std::string& path, std::int64_t first_label) {
-  const auto count = static_cast<std::int32_t>(classes.ids.size()), first = static_cast<std::int32_t>(first_label);
-  std::vector<std::int32_t> labels;
+  const std::int64_t end = first_label + std::ssize(classes.ids);
+  std::vector<std::int64_t> labels;
   for (const std::string& id : classes.ids) {
     const std::optional<std::int32_t> label = as_label(id);
-    if (!label || *label < first || *label >= first + count) return;  // ids that are not the labels
+    if (!label || *label < first_label || *label >= end) return;  // ids that are not the labels
     labels.push_back(*label);
   }
-  for (std::int32_t k = 0; k < count; ++k) {
-    const auto at = static_cast<std::size_t>(k);
-    if (labels[at] != first + k)
-      throw Error(cat(path, ": class ", k + 1, " has the id ", shown(classes.ids[at]), ", but its rows have the label ",
-                      first + k),
+  for (std::size_t k = 0; k < labels.size(); ++k) {
+    const std::int64_t of_rows = first_label + static_cast<std::int64_t>(k);
+    if (labels[k] != of_rows)
+      throw Error(cat(path, ": class ", k + 1, " has the id ", shown(classes.ids[k]), ", but its rows have the label ",
+                      of_rows),
                   "the first class has the lowest label: sort the lines by their ids");
   }
 }
@@ -71,7 +71,7 @@ ClassList read_class_list(const std::string& path) {
   ClassList classes;
   bool all_have_commas = true;
   for_each_line(path, [&](const std::string& line, std::int64_t number) {
-    if (line.starts_with("# ")) return;  // a comment
+    if (classes.empty() && line.starts_with("# ")) return;  // a comment; later, # may be a class
     const std::size_t tab = line.find('\t'), gap = tab == std::string::npos ? line.find_first_of(white) : tab;
     std::string id = line.substr(0, gap);
     id.erase(id.find_last_not_of(white) + 1);

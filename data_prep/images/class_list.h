@@ -19,8 +19,8 @@ struct ClassList {
 
 // Reads lines like "n01440764 tench": id, white space, name (may hold blanks; if it is missing, the id is the name). In
 // a line with a tab, the tab ends the id, which may hold blanks then.
-// Lines that begin with "# " are comments. Throws Error that names the line if an id occurs twice, and for a table with
-// commas.
+// Lines above the first class that begin with "# " are comments. Throws Error that names the line if an id occurs
+// twice, and for a table with commas.
 ClassList read_class_list(const std::string& path);
 
 // Throws Error if the ids are the labels of arrays, `first_label` and those after it, but in another order. Rows of

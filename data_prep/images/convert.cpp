@@ -179,28 +179,9 @@ void check_split_options(const ImageOptions& options) {
     throw Error(cat("--split ", options.split, ": expected train or validation"));
 }
 
-namespace {
-
-const std::string notes_title = "Notes of ringtrain-data: pictures that were left out, doubtful or encoded again\n";
-
-std::string notes_path(const ImageOptions& options) {
-  return options.out + "-notes.txt";
-}
-
-// The notes replace those of an earlier conversion. Throws Error if a file of somebody else has their name.
-void expect_own_notes(const std::string& path) {
-  if (!std::filesystem::exists(path)) return;
-  std::string start(notes_title.size(), '\0');
-  std::ifstream(path, std::ios::binary).read(start.data(), static_cast<std::streamsize>(start.size()));
-  if (start != notes_title)
-    throw Error(cat(path, ": exists, and ringtrain-data did not write it"), "move it away, or choose another --out");
-}
-
-}  // namespace
-
 std::unique_ptr<OutputFiles> make_output_files(const ImageOptions& options, const Ranks& ranks) {
   if (!ranks.first()) return nullptr;
-  expect_own_notes(notes_path(options));
+  expect_own_notes(notes_path(options.out));
   std::vector<std::string> prefixes;
   for (const std::string split : split_names)
     if (options.split.empty() || options.split == split) prefixes.push_back(cat(options.out, "-", split));
@@ -285,8 +266,8 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
       for (std::int64_t shard = 0; shard < plan.description.num_shards; ++shard)
         files->add(shard_path(plan.description.prefix, shard, plan.description.num_shards));
     }
-    const std::string notes = all_notes(report), path = notes_path(options);
-    if (!notes.empty()) write_text(files->add(path), notes_title + notes);
+    const std::string notes = all_notes(report), path = notes_path(options.out);
+    if (!notes.empty()) write_text(files->add(path), notes);
     files->commit();
     std::error_code ignored;  // a file of an earlier conversion would speak of pictures that are not there any more
     if (notes.empty()) std::filesystem::remove(path, ignored);
@@ -300,10 +281,7 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
       report.warnings.push_back(advice + "convert again to have these pictures, too");
     warn_of_empty_classes(listing, examination, plans, report.warnings);
     warn_of_same_images(listing, examination, report.warnings);
-    if (report.deep_and_dark > 0)
-      report.warnings.push_back(cat(report.deep_and_dark,
-                                    " PNG file(s) of 16 bits are nearly black: their values are below 4,096 of 65,535. "
-                                    "Scale them to 0 to 255 and write them with 8 bits"));
+    warn_of_dark_images(report);
   }
   const int worked = threads_granted(threads);
   std::uint64_t of_all_ranks = static_cast<std::uint64_t>(worked);

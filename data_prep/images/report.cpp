@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <ostream>
+#include <string_view>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -28,6 +31,8 @@ std::string joined(const std::vector<double>& values) {
 }
 
 constexpr std::size_t shown_of_a_kind = 10;
+constexpr std::string_view notes_title =
+    "Notes of ringtrain-data: pictures that were left out, doubtful or encoded again\n";
 
 // Returns a word, padded with blanks to the width of its column.
 std::string labelled(const std::string& word) {
@@ -49,9 +54,22 @@ std::string all_notes(const ImagesReport& report) {
   std::string all;
   const auto kinds = kinds_of(report);
   if (std::ranges::none_of(kinds, [](const Kind& kind) { return kind.lines.size() > shown_of_a_kind; })) return all;
+  all = notes_title;
   for (const Kind& kind : kinds)
     for (const std::string& line : kind.lines) all += cat(labelled(kind.name), line, "\n");
   return all;
+}
+
+std::string notes_path(const std::string& out) {
+  return out + "-notes.txt";
+}
+
+void expect_own_notes(const std::string& path) {
+  if (!std::filesystem::exists(path)) return;
+  std::string start(notes_title.size(), '\0');
+  std::ifstream(path, std::ios::binary).read(start.data(), std::ssize(start));
+  if (start != notes_title)
+    throw Error(cat(path, ": exists, and ringtrain-data did not write it"), "move it away, or choose another --out");
 }
 
 void print_notes(const ImagesReport& report, const std::string& all_of_them, std::ostream& log) {
@@ -197,6 +215,13 @@ void warn_of_empty_classes(const ImageListing& listing, const Examination& exami
                                            "rows before the conversion"
                                          : ""));
   }
+}
+
+void warn_of_dark_images(ImagesReport& report) {
+  if (report.deep_and_dark == 0) return;
+  report.warnings.push_back(cat(report.deep_and_dark,
+                                " PNG file(s) of 16 bits are nearly black: their values are below 4,096 of 65,535. "
+                                "Scale them to 0 to 255 and write them with 8 bits"));
 }
 
 void warn_of_same_images(const ImageListing& listing, const Examination& examination,

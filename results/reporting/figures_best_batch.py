@@ -9,9 +9,8 @@ import numpy
 from scipy.stats import t as student
 
 from . import cells as grouping
-from . import figures_share, style
+from . import figures_share, power_law, style
 from .fit import DRAWS, Interval
-from .power_law import power_law
 from .style import Figure, Missing
 
 RATE, SHARE = "rate", "share"
@@ -79,7 +78,9 @@ def lines_of(cells, value_of, axis):
             line, x = f"rate {cell.rate:.4g}" + (f", {grouping.label(rest)}" if rest else ""), share
         found.setdefault(line, {}).setdefault(x, {})[cell.batch] = list(values.values())
     lines = {
-        line: {x: best for x, points in sorted(of_x.items()) if (best := best_of(points))} for line, of_x in found.items()
+        line: {x: best for x, points in sorted(of_x.items()) if (best := best_of(points))}
+        for line, of_x in found.items()
+        if len(of_x) > 2
     }
     return {line: own for line, own in lines.items() if len(own) > 2}
 
@@ -87,36 +88,30 @@ def lines_of(cells, value_of, axis):
 def law_of(line):
     """Returns the power law of those best batches that lie inside of the batches that ran, or None."""
     inner = {x: best for x, best in line.items() if not best.edge}
-    return power_law(list(inner), [b.batch for b in inner.values()], [b.interval for b in inner.values()])
+    return power_law.power_law(list(inner), [b.batch for b in inner.values()], [b.interval for b in inner.values()])
 
 
 def laws_of(lines):
     return {name: law for name, line in lines.items() if (law := law_of(line))}
 
 
-def best_batch(lines, axis, by):
-    """Draws the best batches of the lines, and their power laws. Returns None if no line has three rates or shares."""
+def best_batch(lines, laws, axis, by):
+    """Draws the best batches of the lines, and their power laws (laws_of()). Returns None if no line has three rates or
+    shares."""
     if not lines:
         return None
-    laws = laws_of(lines)
     if not laws:
         return Missing(TITLES[axis], "fewer than three best batches lie inside of the batches that ran")
     drawing, (panel,) = style.panels()
     rows = []
     for index, (name, line) in enumerate(lines.items()):
-        look = style.line(index, len(lines), linestyle="")
         inner = {x: best for x, best in line.items() if not best.edge}
-        values = numpy.array([best.batch for best in inner.values()])
-        ends = numpy.array([(best.interval.low, best.interval.high) for best in inner.values()]).reshape(-1, 2).T
-        panel.errorbar(list(inner), values, yerr=numpy.abs(ends - values), capsize=3, label=name, **look)
+        values, intervals = [best.batch for best in inner.values()], [best.interval for best in inner.values()]
+        law, look = laws.get(name), style.line(index, len(lines), linestyle="")
+        power_law.draw(panel, list(inner), values, intervals, law, name, axis, look)
         for x, best in line.items():
             if best.edge:
                 panel.plot(x, best.batch, marker="o", markersize=13, markerfacecolor="none", color=style.GREY)
-        law = laws.get(name)
-        if law:
-            x = numpy.geomspace(min(inner), max(inner), 30)
-            words = f"{axis}^{law.power:.2f} ({law.interval.low:.2f} to {law.interval.high:.2f})"
-            panel.plot(x, law.at(x), color=look["color"], linewidth=1.2, label=words)
         rows += [
             {
                 "line": name,
@@ -125,9 +120,7 @@ def best_batch(lines, axis, by):
                 "best_batch_low": best.interval.low,
                 "best_batch_high": best.interval.high,
                 "edge": best.edge,
-                "power": law.power if law else None,
-                "power_low": law.interval.low if law else None,
-                "power_high": law.interval.high if law else None,
+                **power_law.columns(law),
             }
             for x, best in line.items()
         ]

@@ -2,11 +2,8 @@
 
 Zhang et al. 2024 (arXiv:2410.21676) found that the critical batch grows with the data, and hardly with the model."""
 
-import numpy
-
 from . import cells as grouping
-from . import style
-from .power_law import power_law
+from . import power_law, style
 from .style import Figure, Missing
 
 KEY, TITLE = "data.share", "B_crit, against the share of the data"
@@ -36,7 +33,7 @@ def lines_of(cells, made):
 
 
 def law_of(line):
-    return power_law(list(line), [f.critical for f in line.values()], [f.critical_interval for f in line.values()])
+    return power_law.power_law(list(line), [f.critical for f in line.values()], [f.critical_interval for f in line.values()])
 
 
 def laws_of(cells, made):
@@ -54,18 +51,11 @@ def against_share(cells, made):
     drawing, (axis,) = style.panels()
     rows, warnings = [], []
     for index, (rest, line) in enumerate(lines.items()):
-        shares, name = numpy.array(list(line)), grouping.label(rest) if rest else "B_crit"
-        values = numpy.array([f.critical for f in line.values()])
-        ends = numpy.array([(f.critical_interval.low, f.critical_interval.high) for f in line.values()]).T
-        spread = numpy.abs(ends - values)
-        look = style.line(index, len(lines), linestyle="")
-        axis.errorbar(shares, values, yerr=spread, capsize=3, label=name, **look)
-        law = law_of(line)
-        if law:
-            label = f"{law.factor:,.0f} share^{law.power:.2f} ({law.interval.low:.2f} to {law.interval.high:.2f})"
-            x = numpy.geomspace(shares[0], shares[-1], 30)
-            axis.plot(x, law.at(x), color=look["color"], linewidth=1.2, label=label)
-        else:
+        name, law = grouping.label(rest) if rest else "B_crit", law_of(line)
+        values, intervals = [f.critical for f in line.values()], [f.critical_interval for f in line.values()]
+        words = f"{law.factor:,.0f} share" if law else ""
+        power_law.draw(axis, list(line), values, intervals, law, name, words, style.line(index, len(lines), linestyle=""))
+        if not law:
             warnings.append(f"{name}: two shares are too few for a power law; it needs three")
         rows += [
             {
@@ -74,9 +64,7 @@ def against_share(cells, made):
                 "B_crit": f.critical,
                 "B_crit_low": f.critical_interval.low,
                 "B_crit_high": f.critical_interval.high,
-                "power": law.power if law else None,
-                "power_low": law.interval.low if law else None,
-                "power_high": law.interval.high if law else None,
+                **power_law.columns(law),
             }
             for share, f in line.items()
         ]

@@ -1,4 +1,4 @@
-"""Fits value = factor * x^power, with an interval of the power."""
+"""Fits value = factor * x^power, with an interval of the power, and draws it."""
 
 import math
 from dataclasses import dataclass
@@ -36,3 +36,22 @@ def power_law(x, values, intervals):
     drawn = [numpy.polyfit(x, y + widened * random.standard_normal(len(x)), 1)[0] for _ in range(DRAWS)]
     low, high = numpy.percentile(drawn, [2.5, 97.5])
     return PowerLaw(float(math.exp(start)), float(power), Interval(float(low), float(high)))
+
+
+def draw(panel, x, values, intervals, law, name, words, look):
+    """Draws the values with their intervals, and the law if there is one. `words` begins the law's name in the legend."""
+    ends = numpy.array([(i.low, i.high) for i in intervals], float).reshape(-1, 2).T
+    panel.errorbar(x, values, yerr=numpy.abs(ends - numpy.array(values)), capsize=3, label=name, **look)
+    if law:
+        label = f"{words}^{law.power:.2f} ({law.interval.low:.2f} to {law.interval.high:.2f})"
+        along = numpy.geomspace(min(x), max(x), 30)
+        panel.plot(along, law.at(along), color=look["color"], linewidth=1.2, label=label)
+
+
+def columns(law):
+    """Returns the columns of the law in a figure's table. They are empty without a law."""
+    return {
+        "power": law.power if law else None,
+        "power_low": law.interval.low if law else None,
+        "power_high": law.interval.high if law else None,
+    }

@@ -86,7 +86,8 @@ def items_of_task(cells, runs, measure, target, rows):
     best_batches = []
     for axis in () if all_stopped_at(target, cells) else (figures_best_batch.RATE, figures_best_batch.SHARE):
         found = figures_best_batch.lines_of(cells, measure.of, axis)
-        best_batches.append((figures_best_batch.best_batch(found, axis, measure.title), axis, figures_best_batch.laws_of(found)))
+        laws = figures_best_batch.laws_of(found)
+        best_batches.append((figures_best_batch.best_batch(found, laws, axis, measure.title), axis, laws))
     noise = figures_curves.noise(cells, measure.of, made)
     ranks = figures_speed.against_ranks(cells)
     losses = figures_losses.losses(cells, value_of)

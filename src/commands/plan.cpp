@@ -65,8 +65,7 @@ std::string describe_time(const RunPlan& p, const PlanArguments& arguments, std:
   trial.ranks = arguments.ranks;
   trial.experiment = p.experiment;
   const auto time = measured.of(trial, trial_plan_of(p));
-  constexpr double longest = 1e9;  // seconds; nobody waits for a longer run
-  if (time && !(time->seconds < longest)) return "";
+  if (time && !(time->seconds <= longest_duration)) return "";
   if (!time) {
     if (!preflight.empty())
       warnings.push_back(

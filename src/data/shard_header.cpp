@@ -214,8 +214,7 @@ void check_shards_agree(const std::vector<ShardHeader>& headers) {
     expect_same(header, first, header.split, first.split, "split");
     expect_same(header, first, header.total, first.total, "num_samples_total");
     const std::string other = header.split == "train" ? "validation" : "train";
-    if (const std::string named = header.path.substr(0, header.path.rfind("-of-"));
-        named.size() > 6 && named.substr(0, named.size() - 6).ends_with("-" + other))
+    if (header.path.ends_with(shard_path("-" + other, header.shard_index, header.num_shards)))
       bad_shard(header.path, cat("attribute 'split' is '", header.split, "', but the file's name says ", other),
                 "rename no files");
     (header.is_image() ? check_image_agrees : check_text_agrees)(header, first);

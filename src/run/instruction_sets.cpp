@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,9 +16,17 @@ namespace {
 
 std::string warning;  // not yet reported
 
+// oneDNN then uses no newer instructions, whatever the processor has. Convolutions take up to a hundred times as long.
+void warn_of_limited_onednn() {
+  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"})
+    if (const char* const limit = std::getenv(name); limit != nullptr && *limit != '\0')
+      log_warning(name, " is ", limit, ": oneDNN uses no newer instructions, and a step may take far longer");
+}
+
 }  // namespace
 
 void agree_on_instruction_sets(const RankGroup& job) {
+  if (job.rank() == 0) warn_of_limited_onednn();
   const std::vector<std::string> of_ranks = job.gather(cat(cpu::instruction_level()));
   std::vector<int> levels;
   for (const std::string& text : of_ranks) levels.push_back(std::stoi(text));

@@ -63,7 +63,7 @@ void SmoothedRate::add(std::int64_t samples, double seconds, double bound_second
 }
 
 std::string readable_duration(double seconds) {
-  if (!(seconds >= 0) || seconds > 1e9) return "unknown";
+  if (!(seconds >= 0) || seconds > longest_duration) return "unknown";
   const long long s = std::llround(seconds);
   if (s < 60) return format("%llds", s);
   if (s < 3600) return format("%lld:%02lld", s / 60, s % 60);

@@ -21,7 +21,10 @@ class SmoothedRate {
   double samples_ = 0, seconds_ = 0, bound_seconds_ = 0, steps_ = 0;  // decaying sums
 };
 
-// Returns seconds as a text: 59 becomes "59s", 192 "3:12", 3723 "1:02:03", and 100000 "1d 03:46".
+inline constexpr double longest_duration = 1e9;  // seconds; nobody waits for more
+
+// Returns seconds as a text: 59 becomes "59s", 192 "3:12", 3723 "1:02:03", and 100000 "1d 03:46". Longer than
+// longest_duration is "unknown".
 std::string readable_duration(double seconds);
 
 // Returns one line of at most `width` - 1 columns:

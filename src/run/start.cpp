@@ -1,7 +1,5 @@
 #include "run/start.h"
 
-#include <cstdlib>
-
 #include "base/log.h"
 #include "cluster/binding.h"
 #include "cluster/launcher.h"
@@ -38,19 +36,7 @@ std::shared_ptr<const Dataset> shared_dataset(const DatasetIndex& index, const R
   return make_dataset(index, node_memory(group, static_cast<std::size_t>(dataset_bytes(index))));
 }
 
-namespace {
-
-// oneDNN then uses no newer instructions, whatever the processor has. Convolutions take up to a hundred times as long.
-void warn_of_limited_onednn() {
-  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"})
-    if (const char* const limit = std::getenv(name); limit != nullptr && *limit != '\0')
-      log_warning(name, " is ", limit, ": oneDNN uses no newer instructions, and a step may take far longer");
-}
-
-}  // namespace
-
 int thread_count(const Experiment& experiment, const Session& session) {
-  if (session.rank() == 0) warn_of_limited_onednn();
   const int available = session.available_threads();
   if (experiment.run.threads == 0) {
     if (session.cpu_quota() && session.rank() == 0)

@@ -35,8 +35,8 @@
 
 namespace ringtrain {
 
-// The numbers that a trainer keeps from step to step, beside its vectors. Checkpoints store all of them. The defaults
-// are those of a run that begins.
+// The numbers that a trainer keeps from step to step. Its vectors are not among them. Checkpoints store all of them.
+// The defaults are those of a run that begins.
 struct TrainerState {
   double loss_scale = 0;  // of fp16; 0: loss_scale.initial
   std::int64_t loss_scale_steps = 0;

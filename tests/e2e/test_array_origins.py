@@ -88,6 +88,7 @@ SAID = {
     "names of several words": (Arrays(), ["--class-list", "0 polar bear\n1 lion\n2 frog\n3 newt\n"],
                                ["classes     0 is 'polar bear', 1 is 'lion', 2 is 'frog', ...\n"]),
     "a comment in a list": (Arrays(), ["--class-list", "# my classes\na\nb\nc\nd\n"], ["classes     0 is 'a', 1 is 'b'", "!warning"]),
+    "a class called #": (Arrays(), ["--class-list", "a\n# hash\nc\nd\n"], ["classes     0 is 'a', 1 is 'hash', 2 is 'c'", "!warning"]),
     "a list of an old Mac": (Arrays(), ["--class-list", "a\rb\rc\rd\r"], ["classes     0 is 'a', 1 is 'b'"]),
     "names without numbers": (Arrays(), ["--class-list", "polar bear\nlion\nfrog\nnewt"], ["classes     0 is 'bear', 1 is 'lion'"]),
     "a tab": (Arrays(), ["--class-list", "ice bear\tpolar bear\nlion\t  big cat\nfrog\nnewt"], ["0 is 'polar bear', 1 is 'big cat', 2 is 'frog'"]),

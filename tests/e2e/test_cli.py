@@ -591,3 +591,9 @@ def test_a_run_that_would_take_decades_has_no_expected_time(workshop):
     for steps, expected in (600, True), (10**12, False):
         said = workshop.run("plan", workshop.experiment(run__dir=str(run), stop={"steps": steps}), ranks=0)
         assert said.code == 0 and ("expected time  about" in said.out) == expected and "unknown" not in said.out + said.err, said
+
+
+def test_a_variable_that_limits_onednn_is_warned_of_once(workshop):
+    job = workshop.start("train", workshop.experiment(run__dir=str(workshop.folder / "run"), stop__steps=2), ranks=2, env={"DNNL_MAX_CPU_ISA": "AVX2"})
+    result = job.wait(60)
+    assert result.code == 0 and (result.out + result.err).count("DNNL_MAX_CPU_ISA is AVX2: oneDNN uses no newer instructions") == 1, result

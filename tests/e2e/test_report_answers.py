@@ -161,13 +161,14 @@ def test_a_study_says_how_the_best_batch_follows_rate_and_share(tmp_path, axis, 
     own = cells.make_cells(runs.read_all([tmp_path / "s"]))
     measure = measures.measure_for([run for cell in own for run in cell.runs])
     lines = figures_best_batch.lines_of(own, measure.of, axis)
-    figure = figures_best_batch.best_batch(lines, axis, measure.title)
+    laws = figures_best_batch.laws_of(lines)
+    figure = figures_best_batch.best_batch(lines, laws, axis, measure.title)
     assert [row[axis] for row in figure.rows] == [0.25, 0.5, 1.0]
     assert figure.rows[0]["power"] == pytest.approx(power, abs=0.02)
-    (answer,) = answers.of_best_batch(figure, axis, figures_best_batch.laws_of(lines))
+    (answer,) = answers.of_best_batch(figure, axis, laws)
     assert answer.verdict.startswith(expected) and f"{axis}^{power:.2f}" in answer.text.replace("-0.00", "0.00"), answer
     other = "share" if axis == "rate" else "rate"
-    assert figures_best_batch.best_batch(figures_best_batch.lines_of(own, measure.of, other), other, "") is None
+    assert figures_best_batch.best_batch(figures_best_batch.lines_of(own, measure.of, other), {}, other, "") is None
 
 
 # ---- Rules for the rate --------------------------------------------------------------------------------------------
