@@ -40,6 +40,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "fast_cases(ids): the other cases of this parametrized test are marked thorough")
 
 
+HANG_SECONDS = 180  # a job that takes longer hangs; a shared machine is several times slower at times
 FAST_CASES = 4  # of a parametrized test without the mark fast_cases: the first, the last, and others at equal distances
 
 
@@ -148,7 +149,7 @@ class Job:
         self.pids.update(processes_of(self.process.pid))
         return self.pids
 
-    def wait(self, timeout=60):
+    def wait(self, timeout=HANG_SECONDS):
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -160,7 +161,7 @@ class Job:
         return Result(code, self.out_path.read_text(errors="replace"), self.err_path.read_text(errors="replace"),
                       time.monotonic() - self.started)
 
-    def wait_for_step(self, run_dir, step, timeout=60):
+    def wait_for_step(self, run_dir, step, timeout=HANG_SECONDS):
         """Waits until metrics.jsonl has this step. Fails if the job ends before that."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -309,7 +310,7 @@ class Workshop:
         self.jobs.append(job)
         return job
 
-    def run(self, *words, ranks=1, timeout=60, env=None, cwd=ROOT):
+    def run(self, *words, ranks=1, timeout=HANG_SECONDS, env=None, cwd=ROOT):
         return self.start(*words, ranks=ranks, env=env, cwd=cwd).wait(timeout)
 
     def start_training(self, name, *, ranks=1, resume=False, env=None, **changes):
@@ -317,14 +318,14 @@ class Workshop:
         words = ["train", self.experiment(run__dir=str(run_dir), **changes), *(["--resume"] if resume else [])]
         return run_dir, self.start(*words, ranks=ranks, env=env)
 
-    def train(self, name, *, code=0, timeout=60, **arguments):
+    def train(self, name, *, code=0, timeout=HANG_SECONDS, **arguments):
         """Trains to the end in <folder>/<name> and returns this folder. The exit code must be `code`."""
         run_dir, job = self.start_training(name, **arguments)
         result = job.wait(timeout)
         assert result.code == code, result
         return run_dir
 
-    def train_badly(self, name, *, timeout=30, **arguments):
+    def train_badly(self, name, *, timeout=HANG_SECONDS, **arguments):
         """Expects a training that ends with an error. Returns its result."""
         _, job = self.start_training(name, **arguments)
         result = job.wait(timeout)
@@ -355,7 +356,7 @@ def convert(kind, lines, prefix, *options):
     source = Path(f"{prefix}.txt")
     source.write_text("\n".join(lines) + "\n")
     done = subprocess.run([CONVERTER, kind, source, "--out", prefix, "--shards", "2", *options], cwd=ROOT,
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     return prefix
 
@@ -396,6 +397,6 @@ def assert_drawn(file):
     pytest.importorskip("matplotlib")
     picture = file.with_suffix(".png")
     done = subprocess.run([sys.executable, ROOT / "results/plot_bench.py", file, "-o", picture], capture_output=True, text=True,
-                          timeout=60)
+                          timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -157,7 +157,7 @@ def import_arrays(folder, arrays, options=(), **how):
     if "--labels" in words:
         keys = keys[:2]
     return subprocess.run([CONVERTER, "import", path, *keys, "--out", folder / "out", "--force", *words], text=True, capture_output=True,
-                          timeout=60, env=environment(), **how)
+                          timeout=180, env=environment(), **how)
 
 
 def expect_words(result, words):
@@ -204,25 +204,25 @@ def test_a_file_that_is_being_written_is_refused(tmp_path):
     with open(tmp_path / "arrays.mat", "r+b") as file:
         for lock, more, code in (fcntl.LOCK_EX, {}, 1), (fcntl.LOCK_EX, {"HDF5_USE_FILE_LOCKING": "FALSE"}, 0), (fcntl.LOCK_SH, {}, 0):
             fcntl.flock(file, lock)
-            result = subprocess.run([CONVERTER, *words], text=True, capture_output=True, timeout=60, env=environment(more))
+            result = subprocess.run([CONVERTER, *words], text=True, capture_output=True, timeout=180, env=environment(more))
             assert result.returncode == code, result
             if code == 1:
                 assert "arrays.mat: is open for writing in another process\n  wait until it is closed" in result.stderr, result
-    result = subprocess.run([LAUNCHER, "2", CONVERTER, *words], text=True, capture_output=True, timeout=60, env=environment())
+    result = subprocess.run([LAUNCHER, "2", CONVERTER, *words], text=True, capture_output=True, timeout=180, env=environment())
     assert result.returncode == 0, result
 
 
 def test_a_file_whose_writer_was_killed_is_called_so(tmp_path):
     path = tmp_path / "killed.h5"
     code = f"import h5py, os; file = h5py.File({str(path)!r}, 'w', libver='latest'); file['x'] = [1]; file.flush(); os._exit(0)"
-    subprocess.run(["/usr/bin/python3", "-c", code], timeout=60, check=True)
+    subprocess.run(["/usr/bin/python3", "-c", code], timeout=180, check=True)
     result = subprocess.run([CONVERTER, "import", path, "--images", "x", "--labels", "y", "--out", tmp_path / "out"], text=True, capture_output=True,
-                            timeout=60)
+                            timeout=180)
     assert re.search(rf"killed.h5: is open for writing, or its writer was killed\n  close it there; .*h5clear -s {path}", result.stderr), result
 
 
 def test_the_synopsis_shows_what_is_required():
-    page = subprocess.run([CONVERTER, "import", "--help"], text=True, capture_output=True, timeout=60).stdout
+    page = subprocess.run([CONVERTER, "import", "--help"], text=True, capture_output=True, timeout=180).stdout
     assert "import FILE.h5 --images KEY --labels KEY [--layout LETTERS]" in " ".join(page.split()), page
 
 
@@ -234,7 +234,7 @@ def test_other_files_given_to_verify_and_plan_are_called_so(tmp_path):
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(experiment))
     for name, *words in (("set.mat", CONVERTER, "verify", tmp_path / "set.mat"), ("set.mat", PROGRAM, "plan", tmp_path / "toy.yaml"),
                          ("set.h5", CONVERTER, "verify", tmp_path / "set.h5")):
-        result = subprocess.run(words, text=True, capture_output=True, timeout=60, env=environment())
+        result = subprocess.run(words, text=True, capture_output=True, timeout=180, env=environment())
         assert result.returncode != 0, result
         assert (f"{name}: is an HDF5 file, but not a data set of ringtrain: convert it with bin/ringtrain-data import {tmp_path / name} --images KEY "
                 f"--labels KEY --out {tmp_path}/set\n") in result.stderr, result
@@ -247,7 +247,7 @@ def test_plan_warns_of_pictures_that_are_enlarged(tmp_path):
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(experiment))
     for size, warns in (16, False), (32, True):
         result = subprocess.run([PROGRAM, "plan", tmp_path / "toy.yaml", f"data.image_size={size}", "data.resize=0"], text=True, capture_output=True,
-                                timeout=60, env=environment())
+                                timeout=180, env=environment())
         text = " ".join((result.stdout + result.stderr).split())
         assert result.returncode == 0 and ("have 8 x 6 pixels, and data.image_size is 32" in text) == warns, result
 
@@ -260,5 +260,5 @@ def test_each_data_set_is_named_once_also_where_groups_hold_themselves(tmp_path)
         file["b/z"] = LABELS
         file["c"] = file["b"]
     done = subprocess.run([CONVERTER, "import", tmp_path / "a.h5", "--images", "no", "--labels", "y", "--out", tmp_path / "o"],
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=180)
     assert done.returncode == 1 and "its data sets: x u8 (60, 8, 6, 3), y i64 (60), b/z i64 (60)\n" in done.stderr, done

@@ -208,7 +208,7 @@ def test_several_nodes_are_measured_inside_between_and_over_all(workshop):
     job = Job([LAUNCHER, 4, "unshare", "--uts", "sh", "-c", host, "-", PROGRAM, "bench", "comm", "input",
                workshop.experiment(), "--link-gbit", "10", "--seconds", "1", "--json", file], workshop.folder / "job", env)
     workshop.jobs.append(job)
-    result = job.wait(120)
+    result = job.wait()
     assert result.code == 0, result
     measured = json.loads(file.read_text())
     assert measured["hosts"] == ["n0", "n1"] and measured["ranks_per_node"] == 2

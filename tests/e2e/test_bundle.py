@@ -27,7 +27,7 @@ def bundle(tmp_path_factory):
 
 
 def run(folder, *command, **settings):
-    return subprocess.run([str(word) for word in command], cwd=folder, text=True, capture_output=True, timeout=120,
+    return subprocess.run([str(word) for word in command], cwd=folder, text=True, capture_output=True, timeout=180,
                           stdin=subprocess.DEVNULL, env={**BARE, **settings})
 
 

@@ -49,7 +49,7 @@ def test_a_bad_experiment_is_named_with_its_place(workshop, what):
     content, overrides, place, words = BAD[what]
     path = workshop.folder / "bad.yaml"
     path.write_text(content)
-    result = workshop.run("plan", path, *overrides, ranks=0, timeout=20)
+    result = workshop.run("plan", path, *overrides, ranks=0)
     assert result.code not in (0, 85), result
     assert result.err.count("ringtrain: error") == 1 and str(path) in result.err, result
     if place:
@@ -63,32 +63,32 @@ def test_the_program_has_the_last_word(workshop):
     """Banners of mpirun and MPI_Abort must not hide an error. Messages that only mpirun can give must still appear."""
     path = workshop.folder / "good.yaml"
     path.write_text(GOOD)
-    result = workshop.run("train", path, ranks=2, timeout=30)
+    result = workshop.run("train", path, ranks=2)
     assert result.code == 1 and result.err.splitlines()[-2].startswith("ringtrain: error (rank 0"), result
     assert "MPI_ABORT" not in result.err and "-----" not in result.err, result
     experiment = workshop.experiment(run__dir=str(workshop.folder / "run"), stop__steps=10**6)
     launched = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
     if "Open MPI) 4" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
         for ranks in "1", "2":  # mpirun itself, without the launcher's filter
-            done = subprocess.run([*launched, ranks, PROGRAM, "train", path], capture_output=True, text=True, timeout=30)
+            done = subprocess.run([*launched, ranks, PROGRAM, "train", path], capture_output=True, text=True, timeout=180)
             assert done.returncode == 1 and done.stderr.splitlines()[-2].startswith("ringtrain: error (rank 0"), done
         stopped = subprocess.Popen([*launched, "2", PROGRAM, "train", experiment], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 30
         while last_step(workshop.folder / "run") < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         stopped.send_signal(signal.SIGUSR1)
-        out, err = stopped.communicate(timeout=30)
+        out, err = stopped.communicate(timeout=180)
         assert stopped.returncode == 85 and err == "mpirun: Forwarding signal 10 to job\n" and out.splitlines()[-1].startswith("continue with: "), (out, err)
-    killed = subprocess.run([LAUNCHER, "2", "bash", "-c", "kill -9 $$"], capture_output=True, text=True, timeout=30)
+    killed = subprocess.run([LAUNCHER, "2", "bash", "-c", "kill -9 $$"], capture_output=True, text=True, timeout=180)
     assert killed.returncode == 137 and "ended by signal 9 (KILL)" in killed.stderr, killed
-    missing = subprocess.run([LAUNCHER, "2", "./nowhere"], capture_output=True, text=True, timeout=30)
+    missing = subprocess.run([LAUNCHER, "2", "./nowhere"], capture_output=True, text=True, timeout=180)
     assert missing.returncode != 0 and "Executable: ./nowhere" in missing.stderr, missing
 
 
 @pytest.mark.parametrize("what", BAD_OVERRIDES)
 def test_a_bad_override_is_named_as_such(workshop, what):
     override, words = BAD_OVERRIDES[what]
-    result = workshop.run("plan", workshop.experiment(), override, ranks=0, timeout=20)
+    result = workshop.run("plan", workshop.experiment(), override, ranks=0)
     assert result.code not in (0, 85), result
     for word in [override, *words]:
         assert word in result.err, result
@@ -97,7 +97,7 @@ def test_a_bad_override_is_named_as_such(workshop, what):
 def test_an_error_is_printed_once_and_not_by_every_rank(workshop):
     path = workshop.folder / "bad.yaml"
     path.write_text(GOOD + "modle: {}\n")
-    result = workshop.run("train", path, ranks=4, timeout=20)
+    result = workshop.run("train", path, ranks=4)
     assert result.code not in (0, 85), result
     assert result.text.count("modle") == 1 and f"{path}:8:1" in result.err, result
 
@@ -125,7 +125,7 @@ def test_an_error_is_printed_once_and_not_by_every_rank(workshop):
     (["import", "weights.safetensors", "a.yaml", "--out", "checkpoint"], "as checkpoint.h5"),
 ])
 def test_a_bad_command_line_is_an_error_with_a_hint(workshop, words, expected):
-    result = workshop.run(*words, ranks=0, timeout=20)
+    result = workshop.run(*words, ranks=0)
     assert result.code not in (0, 85), result
     assert "ringtrain: error" in result.err and expected in result.err, result
 
@@ -375,7 +375,7 @@ def test_an_evaluation_that_a_signal_left_out_is_made_once(workshop):
     run, job = workshop.start_training("run", stop={"steps": 10**6}, **common)
     job.wait_for_step(run, 3)
     os.kill(job.ranks()[0], signal.SIGTERM)
-    assert job.wait(60).code == 85
+    assert job.wait().code == 85
     step = last_step(run)
     assert evaluations(run)[-1]["step"] == step - 1
     workshop.train("run", resume=True, **target, **common)
@@ -520,7 +520,7 @@ def of_bytes(workshop, steps=30):
 
 def sample_bytes(workshop, run, *words):
     """Returns the output as bytes."""
-    done = subprocess.run([PROGRAM, "sample", run, "--count", "1", *map(str, words)], capture_output=True, timeout=60)
+    done = subprocess.run([PROGRAM, "sample", run, "--count", "1", *map(str, words)], capture_output=True, timeout=180)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -582,7 +582,7 @@ def test_trust_ratios_are_recorded_by_tensor_when_asked_for(workshop):
 
 def test_a_plan_that_cannot_be_written_is_an_error(workshop):
     with open("/dev/full", "w") as full:
-        done = subprocess.run([PROGRAM, "plan", workshop.experiment()], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=60)
+        done = subprocess.run([PROGRAM, "plan", workshop.experiment()], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=180)
     assert done.returncode == 1 and done.stderr.count("error") == 1 and "cannot write to standard output" in done.stderr, done
 
 
@@ -595,5 +595,5 @@ def test_a_run_that_would_take_decades_has_no_expected_time(workshop):
 
 def test_a_variable_that_limits_onednn_is_warned_of_once(workshop):
     job = workshop.start("train", workshop.experiment(run__dir=str(workshop.folder / "run"), stop__steps=2), ranks=2, env={"DNNL_MAX_CPU_ISA": "AVX2"})
-    result = job.wait(60)
+    result = job.wait()
     assert result.code == 0 and (result.out + result.err).count("DNNL_MAX_CPU_ISA is AVX2: oneDNN uses no newer instructions") == 1, result

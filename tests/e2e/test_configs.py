@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT, convert
 
 def plan_of(workshop, config, *words):
-    result = workshop.run("plan", ROOT / "configs" / config, *words, ranks=0, timeout=60)
+    result = workshop.run("plan", ROOT / "configs" / config, *words, ranks=0)
     assert result.code == 0, result
     return result.out
 

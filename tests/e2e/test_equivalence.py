@@ -105,5 +105,5 @@ def test_every_instruction_set_gives_the_same_curve(workshop):
 
 def test_more_threads_than_the_affinity_mask_has_are_a_warning(workshop):
     run, job = workshop.start_training("run", run__threads=64, stop__steps=1)
-    result = job.wait(60)
+    result = job.wait()
     assert result.code == 0 and "run.threads is 64" in result.err, result

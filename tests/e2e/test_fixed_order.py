@@ -96,7 +96,7 @@ def test_a_run_goes_on_with_other_ranks(workshop, pictures):
     whole = workshop.train("whole", **IMAGES)
     for end, ranks in ((3, 1), (5, 4), (8, 2), (10, 4)):
         run, job = workshop.start_training("parts", ranks=ranks, resume=end > 3, **{**IMAGES, "stop": {"steps": end}})
-        result = job.wait(60)
+        result = job.wait()
         assert result.code == 0 and "within rounding" not in result.text, result
     assert curve(run) == curve(whole)
     assert_same_bits(run, whole)

@@ -366,7 +366,7 @@ def test_shipped_plans_are_copied_and_newer_ones_stay(tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_dry_calls_run_the_same_checks_in_the_same_order_within_their_limits(tmp_path):
+def test_dry_calls_run_the_same_checks_in_the_same_order(tmp_path):
     if not check_run.GPU_TESTS.exists():
         pytest.skip("build/tests/gpu_tests is not built")
     for call, resume in ((1, []), (2, ["--resume", tmp_path / "check-1.json"])):

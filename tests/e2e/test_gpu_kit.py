@@ -63,7 +63,7 @@ def kit(checkout, tmp_path_factory):
 
 
 def run(folder, *command):
-    done = subprocess.run([str(word) for word in command], cwd=folder, text=True, capture_output=True, timeout=120,
+    done = subprocess.run([str(word) for word in command], cwd=folder, text=True, capture_output=True, timeout=180,
                           stdin=subprocess.DEVNULL, env={})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

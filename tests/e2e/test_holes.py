@@ -40,7 +40,7 @@ def test_a_rank_that_stands_still_before_mpi_is_up_ends_the_job(workshop, preloa
     begin = time.monotonic()
     while len(job.ranks()) < 3 and time.monotonic() < begin + 10:
         time.sleep(0.05)
-    result = job.wait(40)
+    result = job.wait(90)
     assert result.code not in (0, 85), result
     assert "MPI could not start within 3 s" in result.err and "RINGTRAIN_START_SECONDS" in result.err, result
     assert_gone(job)
@@ -51,7 +51,7 @@ def test_a_rank_that_stands_still_before_the_watchdog_meets_ends_the_job(worksho
     # Rank 1 is stopped at its first message after MPI's own start.
     env = with_rules(preload, f"call=send,rank=1,from=1,do=signal:{int(signal.SIGSTOP)}", RINGTRAIN_START_SECONDS="3")
     _, job = workshop.start_training("run", ranks=2, communication__timeout_seconds=3, env=env)
-    result = job.wait(40)
+    result = job.wait(90)
     assert result.code not in (0, 85), result
     assert re.search(r"within 3 s|for 3 s", result.err), result
 
@@ -89,7 +89,7 @@ def test_a_launcher_whose_mpirun_is_stopped_waits_without_work(workshop):
     time.sleep(1)
     used = processor_seconds(launcher) - before
     os.kill(mpirun, signal.SIGCONT)
-    result = job.wait(60)
+    result = job.wait()
     assert result.code == 0 and last_step(run) == 60, result
     assert used < 0.2, used
 
@@ -108,7 +108,7 @@ def test_a_file_that_may_not_grow_is_an_error_and_not_a_signal(workshop, tmp_pat
     source = tmp_path / "input.txt"
     source.write_text("\n".join(some_names(300, 1)) + "\n")
     done = subprocess.run(["bash", "-c", 'ulimit -f 4; exec "$0" "$@"', CONVERTER, "names", source, "--out", tmp_path / "set"],
-                          capture_output=True, text=True, timeout=60, cwd=ROOT)
+                          capture_output=True, text=True, timeout=180, cwd=ROOT)
     assert done.returncode == 1 and "ringtrain-data: error" in done.stderr and "File too large" in done.stderr, done
 
 
@@ -144,7 +144,7 @@ def test_files_that_were_removed_while_open_do_not_stand_in_the_way(workshop, pr
 def test_text_shards_locks_and_renames_on_a_file_server_that_forgets(workshop, preload, rules, code, says):
     run, job = workshop.start_training("run", ranks=2, stop__steps=5, env=with_rules(preload, rules))
     begin = time.monotonic()
-    result = job.wait(60)
+    result = job.wait()
     assert time.monotonic() - begin < 30
     assert (result.code != 0) == (code != 0) and says in result.err, result
     assert code == 0 or result.err.count("ringtrain: error") == 1, result
@@ -165,7 +165,7 @@ def test_a_second_job_is_refused_while_the_lock_is_there_and_the_first_ends_wher
         other.write("elsewhere pid 1\n")
         other.flush()
         os.rename(run / ".lock.other", run / ".lock")
-        result = first.wait(60)
+        result = first.wait()
     assert result.code not in (0, 85) and "another job works in this run folder" in result.err, result
     keys["stop__steps"] = last_step(run) + 2
     workshop.train("run", resume=True, **keys)
@@ -178,7 +178,7 @@ def test_a_removed_lock_is_taken_again(workshop):
     (run / ".lock").unlink()
     job.wait_for_step(run, 45)
     os.kill(job.ranks()[0], signal.SIGTERM)
-    result = job.wait(60)
+    result = job.wait()
     assert result.code == 85 and "it is locked again" in result.err and (run / ".lock").exists(), result
 
 
@@ -206,7 +206,7 @@ def sources(folder, kind):
 
 
 def convert(folder, preload, kind, rules=""):
-    return subprocess.run([CONVERTER, *sources(folder, kind), "--out", folder / "set"], cwd=ROOT, capture_output=True, text=True, timeout=60,
+    return subprocess.run([CONVERTER, *sources(folder, kind), "--out", folder / "set"], cwd=ROOT, capture_output=True, text=True, timeout=180,
                           env=environment(with_rules(preload, rules) if rules else {}))
 
 

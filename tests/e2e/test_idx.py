@@ -25,7 +25,7 @@ def convert(folder, images, labels, *words, ranks=None):
     (folder / "labels").write_bytes(labels)
     launcher = [] if ranks is None else [LAUNCHER, ranks]
     return subprocess.run([str(w) for w in [*launcher, CONVERTER, "idx", folder / "images", folder / "labels", "--out", folder / "o", *words]],
-                          text=True, capture_output=True, env=environment(), timeout=60)
+                          text=True, capture_output=True, env=environment(), timeout=180)
 
 
 def stored(folder, split="train"):

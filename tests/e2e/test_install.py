@@ -29,7 +29,7 @@ def prefix(tmp_path_factory):
 
 def run(prefix, *words, cwd):
     """Runs a command with the prefix's programs first on PATH."""
-    return subprocess.run([str(word) for word in words], cwd=cwd, text=True, capture_output=True, timeout=120,
+    return subprocess.run([str(word) for word in words], cwd=cwd, text=True, capture_output=True, timeout=180,
                           env={**VARIABLES, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"})
 
 

@@ -76,7 +76,7 @@ def text(folder):
 
 
 def data(*words, env=None, **options):
-    return subprocess.run([str(word) for word in (CONVERTER, *words)], cwd=ROOT, capture_output=True, text=True, timeout=60,
+    return subprocess.run([str(word) for word in (CONVERTER, *words)], cwd=ROOT, capture_output=True, text=True, timeout=180,
                           env=environment(env or {}), **options)
 
 
@@ -152,7 +152,7 @@ def few_inodes(tmp_path):
 
     def run(inodes, *words):
         shell = SMALL.format(inodes=inodes, folder=disk) + ' && "$0" "$@"; code=$?; ls "' + str(disk) + '"; exit $code'
-        return subprocess.run([*space, "bash", "-c", shell, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        return subprocess.run([*space, "bash", "-c", shell, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=180,
                               env=environment({}))
 
     run.disk = disk
@@ -189,6 +189,6 @@ def test_an_error_of_the_input_is_printed_once(tmp_path, ranks, mistake):
     if mistake == "rows":
         words += ["--rows", "0:99"]
     done = subprocess.run([str(word) for word in (LAUNCHER, ranks, CONVERTER, "import", *words, "--out", tmp_path / "set")], cwd=ROOT,
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=180)
     assert done.returncode != 0 and done.stderr.count("ringtrain-data: error") == 1, done
     assert not list(tmp_path.glob("set*.h5"))

@@ -28,7 +28,7 @@ def test_killing_one_of_four_ranks_ends_the_job_and_names_the_rank(workshop, vic
     job.wait_for_step(run, 3)
     start = time.monotonic()
     os.kill(job.ranks()[victim], signal.SIGKILL)
-    result = job.wait(20)
+    result = job.wait(90)
     assert time.monotonic() - start < 10
     assert result.code != 0
     assert re.search(rf"\brank {victim}\b", result.text), result
@@ -40,7 +40,7 @@ def test_a_rank_that_stands_still_is_found_by_the_watchdog(workshop):
     job.wait_for_step(run, 3)
     start = time.monotonic()
     os.kill(job.ranks()[1], signal.SIGSTOP)
-    result = job.wait(30)
+    result = job.wait(90)
     assert 2 < time.monotonic() - start < 15
     assert result.code != 0
     assert "no step was finished for 3 s" in result.err, result
@@ -57,7 +57,7 @@ def test_the_watchdog_shows_which_stage_the_others_wait_for(workshop):
                                        test={"slow_rank": 1, "slow_seconds": 0.5})  # it stops while it sleeps
     job.wait_for_step(run, 3)
     os.kill(job.ranks()[1], signal.SIGSTOP)
-    result = job.wait(30)
+    result = job.wait(90)
     assert result.code != 0
     for rank in (0, 2):
         assert re.search(rf"^ *{rank} +{job.pids[rank]} +\d+ +stage wait ", result.err, re.MULTILINE), result
@@ -82,7 +82,7 @@ def test_a_signal_writes_a_checkpoint_and_ends_with_85(workshop, target):
     else:
         for rank in ranks if target == "every rank" else [1]:
             os.kill(ranks[rank], signal.SIGTERM)
-    result = job.wait(20)
+    result = job.wait(90)
     assert result.code == 85, result
     last = last_step(run)
     assert checkpoints(run)[-1].name == f"step-{last:09d}.h5"
@@ -97,7 +97,7 @@ def test_what_the_last_words_say_continues_the_run_with_its_overrides(workshop):
     run, job = workshop.start_training("run", ranks=2, stop__steps=ENDLESS, learning_rate__base=0.002)
     job.wait_for_step(run, 3)
     os.kill(job.process.pid, signal.SIGTERM)
-    result = job.wait(20)
+    result = job.wait(90)
     words = re.search(r"continue with: ringtrain (.*)", result.out)[1].split()
     last = last_step(run)
     assert workshop.run(*words, f"stop.steps={last + 3}", ranks=2).code == 0
@@ -150,7 +150,7 @@ def test_a_slow_checkpoint_is_no_hang(workshop):
     timeout = 2
     env = preloaded(workshop.folder, SLOW_DISK, "-DREAD_MICROSECONDS=100000", "-DHANGS=0")
     run, job = workshop.start_training("run", ranks=2, stop__steps=5, communication__timeout_seconds=timeout, env=env)
-    result = job.wait(120)
+    result = job.wait()
     assert result.code == 0, result
     assert last_step(run) == 5 and checkpoints(run)[-1].name == "step-000000005.h5"
     cost = json.loads((run / "run.json").read_text())["starts"][-1]["stop_cost"]
@@ -161,7 +161,7 @@ def test_a_slow_checkpoint_is_no_hang(workshop):
 def test_a_checkpoint_whose_writing_stands_still_ends_the_job(workshop):
     env = preloaded(workshop.folder, SLOW_DISK, "-DREAD_MICROSECONDS=0", "-DHANGS=1")
     _, job = workshop.start_training("run", ranks=2, stop__steps=5, communication__timeout_seconds=2, env=env)
-    result = job.wait(60)
+    result = job.wait()
     assert result.code not in (0, 85), result
     assert "no step was finished for 2 s" in result.err, result
     assert len(re.findall(r"^ *[01] +\d+ +5 +checkpoint", result.err, re.MULTILINE)) == 2, result
@@ -172,14 +172,14 @@ def test_ranks_that_mpi_does_not_let_go_leave_with_their_exit_code(workshop):
     env = preloaded(workshop.folder, "#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n"
                     "int MPI_Abort(void* group, int code) { for (;;) pause(); }\n")
     run, job = workshop.start_training("run", ranks=2, stop__steps=3, env=env)
-    result = job.wait(60)
+    result = job.wait()
     # Open MPI 4's mpirun returns 1 when a process ends with 0 without MPI_Finalize.
     assert result.code in (0, 1) and "MPI_Finalize did not return" in result.err, result
     assert_gone(job)
     run, job = workshop.start_training("run", ranks=2, resume=True, stop__steps=ENDLESS, env=env)
     job.wait_for_step(run, 6)
     os.kill(job.ranks()[0], signal.SIGTERM)
-    result = job.wait(60)
+    result = job.wait()
     assert result.code == 85, result
     assert_gone(job)
 
@@ -195,7 +195,7 @@ def test_divergence_is_an_error_that_names_the_step_and_reaches_no_checkpoint(wo
     run, job = workshop.start_training("run", ranks=2, stop__steps=50, learning_rate={"base": 1e6},
                                        optimizer={"kind": "sgd", "momentum": 0, "weight_decay": 1000},
                                        checkpoint={"every_steps": 1, "keep": 100})
-    result = job.wait(30)
+    result = job.wait(90)
     assert result.code not in (0, 85), result
     assert re.search(r"step \d+: .*(loss|not finite)", result.err), result
     assert result.err.count("ringtrain: error") == 1, result

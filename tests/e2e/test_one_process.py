@@ -6,7 +6,7 @@ from conftest import CONVERTER, LAUNCHER, Job, arrays, checkpoints
 
 def same_output(workshop, *words):
     """Expects the same output without mpirun and on two ranks."""
-    alone, job = (workshop.run(*words, ranks=ranks, timeout=60) for ranks in (0, 2))
+    alone, job = (workshop.run(*words, ranks=ranks) for ranks in (0, 2))
     assert alone.code == 0, alone
     assert job.code == 0 and job.out == alone.out, job
 
@@ -16,7 +16,7 @@ def convert(workshop, ranks, *words):
     job = Job([*launcher, CONVERTER, *words], workshop.folder / f"output-{next(workshop.numbers)}",
               {"OMPI_MCA_btl_vader_backing_directory": str(workshop.folder)})
     workshop.jobs.append(job)
-    return job.wait(60)
+    return job.wait()
 
 
 def test_plan_is_for_the_ranks_of_the_job(workshop):
@@ -54,7 +54,7 @@ def test_import_makes_one_run(workshop):
 
 def test_an_error_is_said_once_and_ends_the_job(workshop):
     for words in ["sample", "/nowhere"], ["sample"], ["plan", workshop.experiment(), "--ranks", 3], ["export", "/nowhere"]:
-        result = workshop.run(*words, ranks=2, timeout=30)
+        result = workshop.run(*words, ranks=2)
         assert result.code not in (0, 85) and result.err.count("ringtrain: error") == 1, result
 
 

@@ -59,12 +59,12 @@ def test_a_run_goes_on_with_other_stages_or_none(workshop):
 
 def test_the_split_size_is_measured_once_and_kept(workshop):
     run_dir, job = workshop.start_training("run", ranks=2, **{**pipeline(2), "batch__micro": 0}, stop__steps=4)
-    first = job.wait(120)
+    first = job.wait()
     assert first.code == 0, first
     chosen = re.search(r"of \d+ split sizes (\d+) was the fastest", first.text)
     assert chosen, first
     _, job = workshop.start_training("run", ranks=2, resume=True, **{**pipeline(2), "batch__micro": 0}, stop__steps=8)
-    second = job.wait(60)
+    second = job.wait()
     assert second.code == 0 and "was the fastest" not in second.text, second
     assert re.search(rf"micro-steps? x {chosen[1]}\b", second.text), second
 
@@ -82,7 +82,7 @@ def test_the_measured_split_sizes_leave_room_for_evaluations(workshop):
     limit = {"memory__limit_gib": (without + evaluating) / 2**31}
     table = workshop.folder / "split.csv"
     result = workshop.run("bench", "split", workshop.experiment(**pipeline(2), **limit), "--seconds", "1", "--csv", table,
-                          ranks=2, timeout=120)
+                          ranks=2, timeout=180)
     assert result.code == 0, result
     sizes = {row["split_size"] for row in csv.DictReader(table.open())}
     assert sizes
@@ -120,7 +120,7 @@ def test_killing_a_stage_ends_the_job_and_names_the_rank(workshop, victim):
     job.wait_for_step(run, 3)
     start = time.monotonic()
     os.kill(job.ranks()[victim], signal.SIGKILL)
-    result = job.wait(20)
+    result = job.wait(90)
     assert time.monotonic() - start < 10
     assert result.code != 0 and re.search(rf"\brank {victim}\b", result.text), result
 
@@ -129,7 +129,7 @@ def test_killing_a_stage_ends_the_job_and_names_the_rank(workshop, victim):
 def test_bench_split_names_the_fastest_of_what_it_tried(workshop):
     table = workshop.folder / "split.csv"
     result = workshop.run("bench", "split", workshop.experiment(**pipeline(2)), "--seconds", "1", "--csv", table,
-                          ranks=2, timeout=120)
+                          ranks=2, timeout=180)
     assert result.code == 0, result
     rows = list(csv.DictReader(table.open()))
     assert {row["split_size"] for row in rows} == {"1", "2", "4", "8", "16", "32"}

@@ -19,7 +19,7 @@ def two_kinds():
 def test_all_ranks_compute_with_the_lowest_set_and_one_warning_names_it(workshop):
     run = workshop.folder / "two-kinds"
     job = start_ranks(workshop, 2, OLD, "train", workshop.experiment(run__dir=str(run), **CHECKED))
-    result = job.wait(60)
+    result = job.wait()
     assert result.code == 0 and last_step(run) == 12, result
     assert result.err.count("different instruction sets") == 1, result
     assert f"rank 1 on {socket.gethostname()} has baseline, others up to AVX" in result.err, result
@@ -31,5 +31,5 @@ def test_all_ranks_compute_with_the_lowest_set_and_one_warning_names_it(workshop
 
 def test_equal_processors_are_not_mentioned(workshop):
     run, job = workshop.start_training("run", ranks=2, stop__steps=2)
-    result = job.wait(60)
+    result = job.wait()
     assert result.code == 0 and "instruction sets" not in result.text, result

@@ -214,7 +214,7 @@ def test_nothing_is_read_in_a_folder_before_it_is_locked(workshop):
 def test_a_checkpoint_of_another_experiment_is_one_clear_error_on_all_ranks(workshop, change, words):
     run = workshop.train("run", stop__steps=3, ranks=2)
     before = checkpoints(run)[-1].read_bytes()
-    result = workshop.train_badly("run", stop__steps=6, ranks=4, resume=True, timeout=20, **change)
+    result = workshop.train_badly("run", stop__steps=6, ranks=4, resume=True, **change)
     assert result.err.count("ringtrain: error") == 1, result
     assert all(word in result.err for word in words) and ".h5" in result.err, result
     assert checkpoints(run)[-1].read_bytes() == before

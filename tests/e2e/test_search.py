@@ -21,7 +21,7 @@ def run_study(workshop, text, *words, ranks=2, code=0, **changes):
     if not path.exists():
         path.write_text(text.format(experiment=workshop.experiment(**changes)))
     given = [] if "--plan" in words else ["--ranks", ranks]
-    result = workshop.run("study", path, *words, *given, ranks=0, cwd=workshop.folder, timeout=120)
+    result = workshop.run("study", path, *words, *given, ranks=0, cwd=workshop.folder, timeout=180)
     assert result.code == code, result
     return result
 
@@ -103,7 +103,7 @@ def test_a_search_does_not_wait_for_a_trial_whose_folder_cannot_be_used(workshop
     names = {trial["name"] for trial in json.loads((folder / "study.json").read_text())["trials"]}
     (left, *_) = sorted(names - begun)
     (folder / left).touch()
-    result = job.wait(60)
+    result = job.wait()
     assert result.code == 1 and f"{left}: " in result.err and "--resume" in result.out + result.err, result
 
 

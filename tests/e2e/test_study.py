@@ -18,7 +18,7 @@ def write_study(workshop, text, **changes):
 
 
 def plan(workshop, path, *words, code=0):
-    result = workshop.run("study", path, "--plan", *words, ranks=0, timeout=60)
+    result = workshop.run("study", path, "--plan", *words, ranks=0)
     assert result.code == code, result
     return result
 

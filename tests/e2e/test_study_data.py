@@ -15,7 +15,7 @@ SCRIPT = ROOT / "data_prep" / "study_data.sh"
 
 
 def make(folder, *words, code=0, **extra):
-    done = subprocess.run([SCRIPT, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=120,
+    done = subprocess.run([SCRIPT, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=180,
                           env=environment({"DATA": str(folder), "PYTHON": sys.executable, **extra}))
     assert done.returncode == code, done.stdout + done.stderr
     return done

@@ -34,7 +34,7 @@ class Study:
         given = [] if "--plan" in words else ["--ranks", ranks]
         return self.workshop.start("study", self.path.name, *words, *given, ranks=0, env=env, cwd=self.workshop.folder)
 
-    def run(self, *words, ranks=1, code=0, timeout=60, env=None):
+    def run(self, *words, ranks=1, code=0, timeout=180, env=None):
         result = self.start(*words, ranks=ranks, env=env).wait(timeout)
         assert result.code == code, result
         return result
@@ -218,7 +218,7 @@ def test_a_trial_that_crashes_ends_alone(workshop, name, victim):
         time.sleep(0.05)
     ranks = children_of_mpirun(leader)
     os.kill(leader if victim == 0 else next(pid for pid in ranks if pid != leader), getattr(signal, name))
-    result = job.wait(60)
+    result = job.wait()
     assert result.code == 1, result
     trials = study.listed()
     assert trials[LONG]["state"] == "failed" and name in trials[LONG]["error"] and "log.txt" in trials[LONG]["hint"], trials[LONG]
@@ -258,7 +258,7 @@ def test_trials_side_by_side_have_cores_of_their_own(workshop):
     cpus = [os.sched_getaffinity(study.wait_for_trial(job, name, 2)) for name in ("unchanged", "seed-2")]
     assert cpus[0] and cpus[1] and not cpus[0] & cpus[1]
     job.process.terminate()
-    assert job.wait(30).code == 85
+    assert job.wait(90).code == 85
 
 
 def test_a_study_under_a_launcher_says_how_to_start_it(workshop):
@@ -311,7 +311,7 @@ def test_a_signal_ends_every_trial_with_a_checkpoint_and_resume_goes_on(workshop
     names = ["unchanged", "seed-2"]
     pids = [study.wait_for_trial(job, trial, 3) for trial in names]
     os.kill(job.process.pid if target == "the study" else pids[1], getattr(signal, name))
-    result = job.wait(30)
+    result = job.wait(90)
     assert result.code == 85 and "--resume" in result.out, result
     assert set(study.states().values()) == {"waiting"}
     for trial in names:
@@ -330,7 +330,7 @@ def test_a_signal_at_the_start_of_a_trial_stops_it_too(workshop):
     while not (study.folder / "unchanged" / "log.txt").exists():
         time.sleep(0.005)
     job.process.terminate()
-    result = job.wait(30)
+    result = job.wait(90)
     assert result.code == 85 and set(study.states().values()) == {"waiting"}, result
     assert not study.processes()
 
@@ -340,7 +340,7 @@ def test_what_the_last_words_of_a_study_say_continues_it_with_its_overrides(work
     job = study.start("learning_rate.base=0.002", "checkpoint.keep_at=[2 steps]", ranks=1)
     job.wait_for_step(study.folder / "unchanged", 3)
     job.process.terminate()
-    result = job.wait(30)
+    result = job.wait(90)
     assert result.code == 85, result
     words = shlex.split(re.search(r"continue with: ringtrain (.*)", result.out)[1])
     before = last_step(study.folder / "unchanged")
@@ -356,7 +356,7 @@ def test_two_jobs_share_a_study(workshop):
     study = Study(workshop, "ranks_per_trial: [1, 2]\nrepeat: 4\n", stop__steps=60)
     jobs = [study.start("--resume", ranks=2) for _ in range(2)]
     for job in jobs:
-        assert job.wait(60).code == 0, job.result(None)
+        assert job.wait().code == 0, job.result(None)
     trials = study.assert_all_finished_in_one_start()
     assert len(trials) == 8 and len({t["job"] for t in trials.values()}) == 2, "one of the jobs had nothing to do"
 

@@ -50,6 +50,7 @@ from background import Background  # noqa: E402
 from check_schedule import Clock, Processes, count, exit_code, run_checks  # noqa: E402
 
 SHOWN_LINES = 12  # of a check that failed; the log has all
+DRY_PATIENCE = 4  # times longer limits: a dry run shows the order and the results, and its machine may be slow
 LONGEST_BEFORE_SECONDS = 300  # CHECK_STARTED is of another command when it is longer ago
 
 
@@ -112,6 +113,14 @@ def take_earlier(run, resumed, file):
     return f"resumed from {file}: {passed} checks have passed, {taken}{off}"
 
 
+def patience_of(options):
+    return DRY_PATIENCE if options.dry else 1
+
+
+def call_seconds(options):
+    return options.seconds or patience_of(options) * check_calls.CALL_SECONDS[options.call]
+
+
 def run_call(options, checks, head, run):
     """Runs the checks of a call. Returns their results."""
     results = run.results
@@ -125,8 +134,10 @@ def run_call(options, checks, head, run):
                 print(f"     | {line}", flush=True)
         check_report.write_report(head, results, run)
 
-    run.end = limit = options.seconds or check_calls.CALL_SECONDS[options.call]
-    parts = {check_calls.RESUMED: check_calls.RESUMED_SECONDS} if not options.seconds else {}
+    patience = patience_of(options)
+    checks = [check._replace(seconds=patience * check.seconds) for check in checks]
+    run.end = limit = call_seconds(options)
+    parts = {check_calls.RESUMED: patience * check_calls.RESUMED_SECONDS} if not options.seconds else {}
     run_checks(checks, run, run.clock, limit, report, run.probe, run.before, parts)
     return results
 
@@ -166,7 +177,7 @@ def main():
             if cudnn:
                 head["cudnn"] = cudnn.line
                 print(f"cuDNN: {cudnn.line}", flush=True)
-            print(f"GPU: {head['gpu']}; {clock.now():.0f} s of {options.seconds or check_calls.CALL_SECONDS[options.call]:.0f} s have passed", flush=True)
+            print(f"GPU: {head['gpu']}; {clock.now():.0f} s of {call_seconds(options):.0f} s have passed", flush=True)
             take_shipped_plans(run)
             if options.resume:
                 print(take_earlier(run, resumed, options.resume), flush=True)
