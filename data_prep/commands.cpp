@@ -111,9 +111,8 @@ DataCommand declare_images(CommandLine& program) {
   c.add_option("--validation-list", o->validation_list,
                "the same for the validation split (ImageNet's flat folder of validation images)")
       ->type_name("FILE");
-  return {&c, true, [o, &c] {
+  return {&c, true, [o, &c](const Ranks& ranks) {
             o->input = one_input(c, o->words);
-            const Ranks ranks;
             convert_images(*o, ranks, std::cout);
             return 0;
           }};
@@ -141,9 +140,8 @@ DataCommand declare_import(CommandLine& program) {
   add_rows(c, "--rows", o->rows, "uses these rows only");
   add_rows(c, "--validation-rows", o->validation_rows, "rows of the validation split");
   add_image_options(c, *o, "[raw for pixels, jpeg for encoded images]");
-  return {&c, true, [o, &c] {
+  return {&c, true, [o, &c](const Ranks& ranks) {
             o->input = one_input(c, o->words);
-            const Ranks ranks;
             import_arrays(*o, ranks, std::cout);
             return 0;
           }};
@@ -164,12 +162,11 @@ DataCommand declare_idx(CommandLine& program) {
   add_operands(c, o->words, "IMAGES LABELS");
   add_first_label(c, o->first_label);
   add_image_options(c, *o, "raw or jpeg [raw]");
-  return {&c, true, [o, &c] {
+  return {&c, true, [o, &c](const Ranks& ranks) {
             if (o->words.size() != 2)
               throw Error(cat("ringtrain-data idx: expected IMAGES LABELS, found ", o->words.size(), " file(s)"),
                           "ringtrain-data idx --help");
             o->images = o->words[0], o->labels = o->words[1];
-            const Ranks ranks;
             import_idx(*o, ranks, std::cout);
             return 0;
           }};
@@ -216,7 +213,7 @@ DataCommand declare_names(CommandLine& program) {
       ->type_name("N")
       ->check(whole_number(1));
   add_validation(c, o->validation, "share of the distinct names held out [0.1]");
-  return {&c, false, [o, &c] {
+  return {&c, false, [o, &c](const Ranks&) {
             o->input.path = one_input(c, o->words);
             convert_names(*o, std::cout);
             return 0;
@@ -235,7 +232,7 @@ DataCommand declare_text(CommandLine& program) {
   add_file_options(c, *o, "2");
   c.add_option("--alphabet", o->alphabet, "auto (UTF-8 symbols, at most 254) or bytes [auto]")->type_name("auto|bytes");
   add_validation(c, o->validation, "share of the text held out [0.05]");
-  return {&c, false, [o, &c] {
+  return {&c, false, [o, &c](const Ranks&) {
             o->input = one_input(c, o->words);
             convert_text(*o, std::cout);
             return 0;
@@ -252,7 +249,7 @@ DataCommand declare_verify(CommandLine& program) {
       "is one line; the exit code is 1 if there is any.");
   const auto targets = std::make_shared<std::vector<std::string>>();
   add_operands(c, *targets, "PREFIX|FILE.h5 ...");
-  return {&c, false, [targets] {
+  return {&c, false, [targets](const Ranks&) {
             if (targets->empty()) throw Error("expected a PREFIX or a file", "ringtrain-data verify --help");
             std::size_t faults = 0;
             for (const std::string& target : *targets) {

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "cli/command_line.h"
+#include "data_prep/common/ranks.h"
 
 namespace ringtrain {
 
 struct DataCommand {
   const CLI::App* words = nullptr;
-  bool for_all_ranks = false;  // false: rank 0 does all the work
-  std::function<int()> run;    // returns the exit code
+  bool for_all_ranks = false;            // false: rank 0 does all the work
+  std::function<int(const Ranks&)> run;  // returns the exit code
 };
 
 // Returns the one operand. Throws Error if there is none, or more than one.

@@ -11,8 +11,10 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/signals.h"
 #include "base/system_limits.h"
+#include "base/user_text.h"
 #include "base/utf8.h"
 #include "cluster/launcher.h"
 #include "cluster/mpi_check.h"
@@ -33,6 +35,7 @@ constexpr std::int64_t open_files_needed = 32;  // inputs, outputs, locks, and M
 bool verbose = false;
 
 int run(std::vector<std::string> words) {
+  expect_stack("ringtrain-data");
   verbose = std::erase(words, "--verbose") > 0;
   CommandLine program("ringtrain-data", "makes and checks data sets for ringtrain");
   program.add_section("Files", files_text);
@@ -53,9 +56,14 @@ int run(std::vector<std::string> words) {
   if (chosen == nullptr) return 0;
   expect_open_files(open_files_needed, "ringtrain-data");
   const DataCommand& command = *std::ranges::find(commands, chosen, &DataCommand::words);
-  if (command.for_all_ranks) return command.run();
   const Ranks ranks;
-  return ranks.size() == 1 ? command.run() : on_rank_0(command.run);
+  check_same_words(ranks.gather(shell_command(words)));
+  const auto work = [&] {
+    const int code = command.run(ranks);
+    check_standard_output();
+    return code;
+  };
+  return command.for_all_ranks || ranks.size() == 1 ? work() : on_rank_0(work);
 }
 
 // Reports without allocating memory, because the operating system has just refused to give more.

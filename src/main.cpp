@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <iostream>
 #include <new>
 
 #include "backend/cpu/thread_team.h"
@@ -15,6 +14,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/system_limits.h"
+#include "base/user_text.h"
 #include "base/utf8.h"
 #include "cluster/launcher.h"
 #include "cluster/mpi_check.h"
@@ -42,13 +42,6 @@ std::string codes_text() {
 
 bool verbose = false;  // true: errors say where in the code they were thrown
 
-// A flush that failed earlier, on a full disk, has left its mark in the stream.
-void check_standard_output() {
-  std::cout.flush();
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout)
-    throw Error("cannot write to standard output");
-}
-
 void describe(CommandLine& program) {
   program.add_answer("--version", "prints the commit, the compiler and the libraries", version_text);
   program.add_section("Files", files_text);
@@ -60,6 +53,7 @@ void describe(CommandLine& program) {
 }
 
 int run(int argc, char** argv) {
+  expect_stack("ringtrain");
   const std::vector<std::string> whole(argv, argv + argc);
   std::vector<std::string> words(whole.begin() + std::min(argc, 1), whole.end());
   verbose = std::erase(words, "--verbose") > 0;
@@ -94,6 +88,7 @@ int run(int argc, char** argv) {
   if (for_one && launched_tasks() == 1) return work(nullptr);
   Session session(&argc, &argv);
   set_log_rank(session.rank(), session.host());
+  check_same_words(session.job().gather(shell_command(words)));
   if (mistake) std::rethrow_exception(mistake);
   if (!for_one) agree_on_instruction_sets(session.job());
   return session.finish(for_one ? on_rank_0([&] { return work(&session); }) : work(&session));

@@ -112,6 +112,13 @@ OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool res
   for (const std::string& left_over : matching(true)) fs::remove(left_over);
 }
 
+void OutputFiles::expect_other_than(const std::string& input) const {
+  std::error_code ignored;
+  for (const std::string& existing : matching(false))
+    if (fs::equivalent(existing, input, ignored))
+      throw Error(cat(existing, ": is the input, and this conversion would replace it"), "choose another --out");
+}
+
 // Only the holder of a lock removes the lock's file. A lock ends with its process, so a killed process leaves no lock.
 void OutputFiles::unlock(bool held) {
   for (std::size_t i = 0; i < locks_.size(); ++i) {

@@ -70,6 +70,8 @@ class OutputFiles {
   std::string add(const std::string& final_path);  // returns the temporary path to write to
   // Syncs and renames all files. Then removes shards of an earlier conversion that were not replaced.
   void commit();
+  // Throws Error if commit() would replace or remove `input`, which the conversion reads.
+  void expect_other_than(const std::string& input) const;
   std::vector<std::string> matching(bool temporary) const;  // the files at the prefixes: temporary or final ones
 
  private:

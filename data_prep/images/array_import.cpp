@@ -197,6 +197,7 @@ ImagesReport import_arrays(const ImportOptions& given, const Ranks& ranks, std::
   if (options.encoding.empty()) options.encoding = source.encoded() ? "jpeg" : "raw";
   check_image_options(options);
   const std::unique_ptr<OutputFiles> files = make_output_files(options, ranks);
+  if (files) files->expect_other_than(options.input);
   const ImageListing listing = list_arrays(options, source, labels, ranks.first() ? &log : nullptr);
   RecordOptions records = record_options(options);
   records.grey_pixels = !source.encoded() && source.channels() == 1;

@@ -326,9 +326,6 @@ ImageListing list_images(const ImagesOptions& options, int threads) {
       throw Error("--validation holds images out, but there is a validation split already", "leave --validation out");
     }
     hold_out_images(listing, options.seed, *options.validation);
-    if (listing.splits[validation_split].empty())
-      listing.warnings.push_back(cat("--validation ", *options.validation,
-                                     " held out no image, because no class has two: there is no validation split"));
   }
   return listing;
 }
@@ -395,6 +392,9 @@ void hold_out_images(ImageListing& listing, std::uint64_t seed, double share) {
     (held[i] ? listing.splits[validation_split] : kept).push_back(std::move(items[i]));
   }
   items = std::move(kept);
+  if (listing.splits[validation_split].empty())
+    listing.warnings.push_back(
+        cat("--validation ", share, " held out no image, because no class has two: there is no validation split"));
 }
 
 }  // namespace ringtrain

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "base/user_text.h"
+#include "base/utf8.h"
 
 namespace ringtrain {
 namespace {
@@ -132,7 +133,7 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
   log << "mean, std   " << joined(report.mean) << "; " << joined(report.std)
       << (options.statistics ? " (of the training pixels)" : " (ImageNet's)") << "\n"
       << "uuid        " << report.dataset_uuid << "\n";
-  for (const std::string& warning : report.warnings) log << "warning     " << warning << "\n";
+  for (const std::string& warning : report.warnings) log << "warning     " << printable(warning) << "\n";
   const double seconds = report.examine_seconds + report.write_seconds;
   log << "time        " << fixed(seconds, 1) << " s: " << fixed(report.examine_seconds, 1) << " examining (check "
       << options.check << "), " << fixed(report.write_seconds, 1) << " writing and syncing; "
@@ -205,15 +206,13 @@ void warn_of_empty_classes(const ImageListing& listing, const Examination& exami
     constexpr std::size_t wrapped = 255;  // -1 as an unsigned byte, which marks pictures of no class
     const bool seems_wrapped =
         listing.unit == std::string_view("rows") && classes == wrapped + 1 && present[wrapped] && !present[wrapped - 1];
-    warnings.push_back(cat(empty, " of ", classes, " classes have no image in the ", plan.description.split,
-                           " split: ", first_names(names),
-                           lost == 0 ? ""
-                                     : cat("; ", lost,
-                                           " of theirs are broken. --validation counts broken images: "
-                                           "repair or remove them, and convert again"),
-                           seems_wrapped ? "; label 255 is often -1 in one byte, which means no class: leave out such "
-                                           "rows before the conversion"
-                                         : ""));
+    warnings.push_back(
+        cat(empty, " of ", classes, " classes have no image in the ", plan.description.split,
+            " split: ", first_names(names),
+            lost == 0 ? "" : cat("; ", lost, " of theirs are broken: repair or remove them, and convert again"),
+            seems_wrapped ? "; label 255 is often -1 in one byte, which means no class: leave out such "
+                            "rows before the conversion"
+                          : ""));
   }
 }
 

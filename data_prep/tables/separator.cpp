@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "base/error.h"
@@ -103,13 +104,35 @@ bool is_number(const std::string& field) {
   return !field.empty() && field.find_first_not_of(" 0123456789.-+") == std::string::npos;
 }
 
+// Returns whether the last field is a code, such as F and M: few values stand in many records.
+bool ends_in_codes(const std::vector<Record>& records) {
+  constexpr std::ptrdiff_t repeats = 8;
+  std::set<std::string> values;
+  for (const Record& record : records)
+    if (record.fields.size() > 1) values.insert(record.fields.back());
+  return !values.empty() && repeats * std::ssize(values) <= std::ssize(records);
+}
+
 // Returns whether commas separate the fields of a table, and not only "last name, first name": most records have three
-// fields or more, or a number in their last field.
+// fields or more, or a number in their last field, or a code.
 bool are_records(const std::vector<Record>& records) {
   const auto several = std::ranges::count_if(records, [](const Record& r) { return r.fields.size() > 2; });
   const auto numbered =
       std::ranges::count_if(records, [](const Record& r) { return r.fields.size() > 1 && is_number(r.fields.back()); });
-  return 2 * std::max(several, numbered) > std::ssize(records);
+  return 2 * std::max(several, numbered) > std::ssize(records) || ends_in_codes(records);
+}
+
+// Returns whether most lines have two or more blanks within them, as columns of a fixed width have.
+bool has_fixed_columns(const Sample& sample) {
+  std::istringstream in(sample.text);
+  std::ptrdiff_t lines = 0, wide = 0;
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t first = line.find_first_not_of(" \r"), last = line.find_last_not_of(" \r");
+    if (first == std::string::npos) continue;
+    ++lines;
+    if (line.substr(first, last - first).find("  ") != std::string::npos) ++wide;
+  }
+  return lines > 1 && 2 * wide > lines;
 }
 
 // Returns whether most records have the same number of fields.
@@ -236,6 +259,10 @@ void check_is_no_table(LineReader& lines) {
       continue;  // "last name, first name"
     refuse_table(lines.file_name(), candidate);
   }
+  if (has_fixed_columns(sample))
+    throw Error(cat(lines.file_name(), ": its lines look like columns of a fixed width, expected one name a line"),
+                "write the column of the names to a file of its own (cut -c), or use --separator none if each line is "
+                "one name");
 }
 
 }  // namespace ringtrain

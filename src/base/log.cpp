@@ -1,6 +1,7 @@
 #include "base/log.h"
 
 #include <cstdio>
+#include <iostream>
 #include <mutex>
 #include <utility>
 
@@ -51,6 +52,13 @@ void write_warning_line(const std::string& line) {
   std::string label;
   if (log_rank != 0) label = cat(" (rank ", log_rank, log_host.empty() ? "" : " on ", log_host, ")");
   write_line(stderr, printable(cat("warning", label, ": ", line)));
+}
+
+// A flush that failed earlier has left its mark in the stream.
+void check_standard_output() {
+  std::cout.flush();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout)
+    throw Error("cannot write to standard output", "the disk that it goes to may be full");
 }
 
 }  // namespace ringtrain

@@ -19,6 +19,9 @@ void write_warning_line(const std::string& line);  // stderr, "warning: ..." or 
 // Writes text to stdout at once, on any rank. A progress bar, for example, draws with it.
 void write_out(const std::string& text);
 
+// Throws Error if standard output did not take everything that this process has written, for example on a full disk.
+void check_standard_output();
+
 // The hook is called before every line of this process, in the thread that writes the line. A progress bar uses it to
 // clear the terminal's line. Empty: no hook.
 void set_before_line(std::function<void()> hook);

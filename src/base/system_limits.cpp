@@ -26,6 +26,7 @@ namespace ringtrain {
 namespace {
 
 constexpr rlim_t usual_open_files = 4096;
+constexpr std::int64_t stack_bytes_needed = std::int64_t{1} << 20;  // threads get stacks of the same size
 
 bool says(std::string_view message, int reason) {
   return message.find(std::strerror(reason)) != std::string_view::npos;
@@ -117,6 +118,14 @@ bool may_open_files(std::int64_t count) {
 void expect_open_files(std::int64_t count, const std::string& who) {
   if (may_open_files(count)) return;
   throw Error(cat(who, " needs ", count, " open files, but ", open_files_sentence()), raise_open_files(count));
+}
+
+void expect_stack(const std::string& who) {
+  const auto most = soft_limit(RLIMIT_STACK);
+  if (!most || *most >= stack_bytes_needed) return;
+  throw Error(cat(who, " needs a stack of ", stack_bytes_needed >> 10, " KiB, but this process may have ", *most >> 10,
+                  " KiB (ulimit -s)"),
+              "raise that limit, for example with ulimit -s 8192");
 }
 
 void expect_address_space(std::int64_t bytes, const std::string& what) {

@@ -38,6 +38,9 @@ bool may_open_files(std::int64_t count);
 // "ringtrain-data".
 void expect_open_files(std::int64_t count, const std::string& who);
 
+// Throws Error if the limit of the stack (ulimit -s) is too small for this program's threads, which would crash.
+void expect_stack(const std::string& who);
+
 // Throws Error if the limit of address space (ulimit -v) leaves fewer than these bytes. Libraries such as MPI and
 // oneDNN hang or crash if they get none, so this is asked before. `what` continues the sentence "there is no room for".
 void expect_address_space(std::int64_t bytes, const std::string& what);

@@ -116,15 +116,20 @@ std::string shown(std::string_view text) {
   return "'" + out + (beginning.size() < text.size() ? "..." : "") + "'";
 }
 
-std::string printable(std::string text) {
+std::string printable(std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if ((byte >= 0x20 && byte != 0x7f) || text[i] == '\n' || text[i] == '\t') continue;
-    text.replace(i, 1, {'\\', 'x', digits[byte >> 4], digits[byte & 15]});
-    i += 3;
+  std::string result;
+  while (!text.empty()) {
+    const auto byte = static_cast<unsigned char>(text[0]);
+    const bool is_control = (byte < 0x20 && text[0] != '\n' && text[0] != '\t') || byte == 0x7f;
+    const std::size_t length = is_control ? 0 : symbol_length(text);
+    if (length == 0)
+      result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+    else
+      result += text.substr(0, length);
+    text.remove_prefix(std::max<std::size_t>(length, 1));
   }
-  return text;
+  return result;
 }
 
 std::string escape_invalid_utf8(std::string_view text) {

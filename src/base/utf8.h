@@ -28,9 +28,9 @@ std::string_view without_cut_symbol(std::string_view text);
 // is cut and ends with "...".
 std::string shown(std::string_view text);
 
-// Makes a text safe for a terminal or a log. Control characters, which may come from a damaged file, become \x1b and
-// the like. Line ends and tabs stay.
-std::string printable(std::string text);
+// Makes a text safe for a terminal or a log. Control characters, which may come from a damaged file, and bytes that are
+// not UTF-8 become \x1b and the like. Line ends and tabs stay.
+std::string printable(std::string_view text);
 
 // Writes bytes that are not valid UTF-8 as \xe9 and the like. Different texts give different results: in a text that
 // has such bytes, or holds "\x" itself, each backslash is doubled. Other text stays as it is.

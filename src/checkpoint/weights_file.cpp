@@ -239,6 +239,21 @@ void use_image_input_of(const Checkpoint& checkpoint, DataConfig& data) {
                          data);
 }
 
+void warn_of_other_pictures(const SafetensorsFile& file, const RunPlan& plan) {
+  if (!plan.graph.has_images()) return;
+  const auto& input = std::get<ImageInput>(plan.graph.nodes().front().operation);
+  const std::vector<std::tuple<const char*, const char*, nlohmann::json>> ours = {
+      {"image_size", "data.image_size", input.height},
+      {"mean", "data.mean", input.mean},
+      {"std", "data.std", input.std}};
+  for (const auto& [name, key, value] : ours) {
+    const auto stored = file.metadata().find(name);
+    if (stored == file.metadata().end() || parse_json<nlohmann::json>(stored->second) == value) continue;
+    log_warning(file.path(), ": was trained with ", key, " ", stored->second, ", and this experiment has ",
+                value.dump());
+  }
+}
+
 void load_checkpoint_weights(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan,
                              std::span<float> flat) {
   Shapes shapes;

@@ -29,6 +29,9 @@ void load_safetensors_without_head(const std::string& path, const RunPlan& plan,
 void use_image_input_of(const SafetensorsFile& file, DataConfig& data);
 void use_image_input_of(const Checkpoint& checkpoint, DataConfig& data);
 
+// Warns if the plan's pictures have another size, mean or deviation than those that the file says it was trained on.
+void warn_of_other_pictures(const SafetensorsFile& file, const RunPlan& plan);
+
 // Loads the weights of a checkpoint. The checkpoint may have been trained with another data set or optimizer. Throws
 // the same errors as load_safetensors() if the tensors do not fit.
 void load_checkpoint_weights(const Checkpoint& checkpoint, const std::string& path, const RunPlan& plan,

@@ -54,7 +54,7 @@ void require_finite(const Checkpoint& checkpoint) {
     if (std::all_of(array.values.begin(), array.values.end(), [](float value) { return std::isfinite(value); }))
       continue;
     throw Diverged(cat("step ", checkpoint.step, ": values of '", array.name,
-                       "' are not finite; the older checkpoints were left as they are"),
+                       "' are not finite, so no checkpoint of this step was written"),
                    "lower learning_rate.base, lengthen the warm-up or set optimizer.clip_norm, then --resume");
   }
 }

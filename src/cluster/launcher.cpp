@@ -145,4 +145,12 @@ void check_ranks(int ranks, int tasks) {
              " (this program runs with ", mpi_version(), ")"));
 }
 
+void check_same_words(const std::vector<std::string>& of_ranks) {
+  for (std::size_t rank = 1; rank < of_ranks.size(); ++rank)
+    if (of_ranks[rank] != of_ranks[0])
+      throw Error(cat("the ranks of this job have different arguments: rank ", rank, " has '", of_ranks[rank],
+                      "', rank 0 '", of_ranks[0], "'"),
+                  "start all ranks with the same command line");
+}
+
 }  // namespace ringtrain

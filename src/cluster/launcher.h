@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace ringtrain {
 
@@ -41,6 +42,9 @@ void check_launcher(const std::string& launcher, int tasks);
 
 // Does the same after MPI has started, if MPI sees fewer ranks than there are processes.
 void check_ranks(int ranks, int tasks);
+
+// Throws Error if the ranks of a job were started with different arguments. `of_ranks` has those of each rank.
+void check_same_words(const std::vector<std::string>& of_ranks);
 
 inline constexpr const char* launcher_advice =
     "the launcher and the MPI library do not fit together. Under Slurm: srun --mpi=pmix (srun --mpi=list shows what "

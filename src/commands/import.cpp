@@ -19,7 +19,8 @@ namespace ringtrain {
 int import_weights(const ImportArguments& arguments) {
   const ExperimentArguments& source = arguments.experiment;
   Experiment experiment = read_experiment(source.path, source.overrides);
-  use_image_input_of(SafetensorsFile(arguments.weights), experiment.data);  // the weights know no other pixels
+  const SafetensorsFile weights(arguments.weights);
+  use_image_input_of(weights, experiment.data);  // the weights know no other pixels
   if (is_branch(experiment))
     throw Error(cat("branch.from is ", experiment.branch.from,
                     ", but import sets the weights, too: a run begins from one of the two"),
@@ -38,6 +39,7 @@ int import_weights(const ImportArguments& arguments) {
         cat("--classes is ", arguments.classes, ", but ", plan.train.prefix, " has ", plan.graph.classes(), " classes"),
         cat("give --classes ", plan.graph.classes(), ", or another data set in data.train"));
 
+  warn_of_other_pictures(weights, plan);
   Checkpoint checkpoint;
   {
     std::vector<float> flat(static_cast<std::size_t>(plan.parameters.size()), 0.0f);

@@ -212,6 +212,21 @@ def test_a_file_that_is_being_written_is_refused(tmp_path):
     assert result.returncode == 0, result
 
 
+def test_an_import_does_not_replace_its_input(tmp_path):
+    path = tmp_path / "out-train-00000-of-00001.h5"
+    Arrays().write(path)
+    before = path.read_bytes()
+    words = [CONVERTER, "import", path, "--images", "x", "--labels", "y", "--out", tmp_path / "out", "--force"]
+    result = subprocess.run(words, text=True, capture_output=True, timeout=180, env=environment())
+    assert result.returncode == 1 and f"{path}: is the input, and this conversion would replace it" in result.stderr, result
+    assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_share_that_holds_out_nothing_is_warned_of(tmp_path):
+    result = import_arrays(tmp_path, Arrays(y=numpy.arange(60)), ["--validation", "0.1"])
+    assert result.returncode == 0 and "--validation 0.1 held out no image, because no class has two" in result.stdout, result
+
+
 def test_a_file_whose_writer_was_killed_is_called_so(tmp_path):
     path = tmp_path / "killed.h5"
     code = f"import h5py, os; file = h5py.File({str(path)!r}, 'w', libver='latest'); file['x'] = [1]; file.flush(); os._exit(0)"

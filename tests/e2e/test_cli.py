@@ -359,7 +359,7 @@ def test_a_resumed_run_that_has_ended_by_itself_changes_nothing(workshop, end):
     common = dict(ranks=2, evaluate={"every_steps": 3})
     run = workshop.train("run", stop=stop, **common)
     before, step = files_of(run), last_step(run)
-    result = workshop.start_training("run", resume=True, stop=stop, **common)[1].wait(60)
+    result = workshop.start_training("run", resume=True, stop=stop, **common)[1].wait()
     assert result.code == 0 and re.search(f"^nothing to do: {said}$", result.out, re.MULTILINE), result
     assert files_of(run) == before
     # With another limit it goes on.

@@ -116,7 +116,7 @@ def test_the_campaign_sees_what_a_run_has_lost(place, tmp_path):
     kind = KINDS["names-2"]
     whole = undisturbed(kind, place.folder / "undisturbed", place.preload, CATALOGUE, place.start)
     (tmp_path / "good").mkdir()
-    assert place.start(kind, tmp_path / "good", {}).wait(60).code == 0
+    assert place.start(kind, tmp_path / "good", {}).wait().code == 0
     assert of_the_whole(run_dirs(kind, tmp_path / "good"), whole) == []
     for what, (word, lose) in LOSSES.items():
         folder = tmp_path / what

@@ -100,7 +100,7 @@ def test_a_run_goes_on_with_other_ranks(workshop, pictures):
         assert result.code == 0 and "within rounding" not in result.text, result
     assert curve(run) == curve(whole)
     assert_same_bits(run, whole)
-    result = workshop.start_training("parts", resume=True, run__threads=2, **{**IMAGES, "stop": {"steps": 11}})[1].wait(60)
+    result = workshop.start_training("parts", resume=True, run__threads=2, **{**IMAGES, "stop": {"steps": 11}})[1].wait()
     assert result.code == 0 and "continues within rounding" in result.text, result
 
 

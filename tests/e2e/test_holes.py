@@ -102,7 +102,7 @@ def test_a_file_that_may_not_grow_is_an_error_and_not_a_signal(workshop, tmp_pat
     path = workshop.experiment(run__dir=str(workshop.folder / "run"), model__hidden=512)
     # The probe of the folder fits into 1.25 MiB. The ranks' memory and the checkpoint do not, and neither would the memory
     # of Open MPI.
-    result = start_ranks(workshop, 2, "ulimit -f 1280", "train", path, env={"OMPI_MCA_btl": "self,tcp"}).wait(60)
+    result = start_ranks(workshop, 2, "ulimit -f 1280", "train", path, env={"OMPI_MCA_btl": "self,tcp"}).wait()
     assert result.code == 1 and result.err.count("ringtrain: error") == 1 and "File too large" in result.err, result
     assert "cannot read each other's memory" in result.err, result
     source = tmp_path / "input.txt"

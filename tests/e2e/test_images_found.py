@@ -331,7 +331,7 @@ def test_a_class_that_loses_its_validation_images_as_broken_ones_is_explained(tm
         if key.startswith("cat"):
             (tmp_path / "in" / key).write_bytes(b"")
     said = good(tmp_path / "in", "--out", tmp_path / "set", "--validation", "0.25", "--broken", "skip")
-    assert "have no image in the validation split: 'cat'; 1 of theirs are broken. --validation counts broken images" in said
+    assert "have no image in the validation split: 'cat'; 1 of theirs are broken: repair or remove them" in said
 
 
 def test_zip_archives_are_named(tmp_path):

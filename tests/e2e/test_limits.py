@@ -10,7 +10,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from conftest import CONVERTER, LAUNCHER, ROOT, environment, some_names, start_ranks, steps
+from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, environment, some_names, start_ranks, steps
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 from running import build_preload  # noqa: E402
@@ -27,7 +27,7 @@ def with_rules(preload, rules):
 
 def train(workshop, ranks, limit, **changes):
     words = ["train", workshop.experiment(run__dir=str(workshop.folder / "run"), stop__steps=3, **changes)]
-    return start_ranks(workshop, ranks, limit, *words).wait(60)
+    return start_ranks(workshop, ranks, limit, *words).wait()
 
 
 def assert_refused(result, *words):
@@ -42,6 +42,13 @@ def assert_refused(result, *words):
 def test_a_run_that_may_open_too_few_files_is_refused_before_it_begins(workshop, ranks, most):
     assert_refused(train(workshop, ranks, f"ulimit -n {most}"), f"may have {most} files open (ulimit -n)", "ulimit -n 4096")
     assert not (workshop.folder / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["train", "convert"])
+def test_a_stack_that_is_too_small_is_refused_before_it_crashes(workshop, kind):
+    words = {"train": [PROGRAM, "train", workshop.experiment()], "convert": [CONVERTER, "verify", workshop.data]}[kind]
+    done = subprocess.run(["bash", "-c", 'ulimit -Ss 200; exec "$@"', "bash", *words], capture_output=True, text=True, timeout=180, env=environment())
+    assert done.returncode == 1 and "needs a stack of 1024 KiB, but this process may have 200 KiB (ulimit -s)" in done.stderr, done
 
 
 def test_a_low_soft_limit_is_raised(workshop):
@@ -118,7 +125,7 @@ def test_a_run_with_too_few_addresses_is_refused_before_it_begins(workshop, rank
 def test_memory_that_runs_out_under_a_limit_names_the_limit(workshop, preload, tmp_path):
     rules = "call=malloc,size=1000000,from=1,count=0,do=ENOMEM"
     path = workshop.experiment(run__dir=str(workshop.folder / "run"), model__hidden=512)
-    result = start_ranks(workshop, 1, "ulimit -v 9000000", "train", path, env=with_rules(preload, rules)).wait(60)
+    result = start_ranks(workshop, 1, "ulimit -v 9000000", "train", path, env=with_rules(preload, rules)).wait()
     assert_refused(result, "out of memory", "(ulimit -v) is 9000000 KiB", "raise that limit")
     done = data("import", *arrays(tmp_path), "--out", tmp_path / "set", env=with_rules(preload, rules.replace("1000000", "2000")))
     assert done.returncode == 1 and "ringtrain-data: error: out of memory" in done.stderr and "--threads" in done.stderr, done

@@ -1,7 +1,10 @@
 """Tests the commands for one process, started in a job of two ranks. Rank 0 does what one process does, and the job
 ends well."""
+import subprocess
+
 import pytest
-from conftest import CONVERTER, LAUNCHER, Job, arrays, checkpoints
+from conftest import CONVERTER, LAUNCHER, PROGRAM, Job, arrays, checkpoints, environment
+from PIL import Image
 
 
 def same_output(workshop, *words):
@@ -56,6 +59,40 @@ def test_an_error_is_said_once_and_ends_the_job(workshop):
     for words in ["sample", "/nowhere"], ["sample"], ["plan", workshop.experiment(), "--ranks", 3], ["export", "/nowhere"]:
         result = workshop.run(*words, ranks=2)
         assert result.code not in (0, 85) and result.err.count("ringtrain: error") == 1, result
+
+
+def differing(workshop, words, *more):
+    """Starts two ranks of a program. Rank 1 has more arguments."""
+    text = f'[ $OMPI_COMM_WORLD_RANK = 0 ] || set -- "$@" {" ".join(map(str, more))}; exec "$@"'
+    job = Job([LAUNCHER, 2, "bash", "-c", text, "bash", *words], workshop.folder / f"output-{next(workshop.numbers)}",
+              {"OMPI_MCA_btl_vader_backing_directory": str(workshop.folder)})
+    workshop.jobs.append(job)
+    return job.wait()
+
+
+def test_ranks_with_different_arguments_are_refused(workshop):
+    pictures, run = workshop.folder / "in", workshop.folder / "run"
+    for label in "a", "b":
+        for number in range(3):
+            (pictures / label).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (40 * number, 0, 0)).save(pictures / label / f"{number}.jpg")
+    for words, more, program in (
+        ([PROGRAM, "train", workshop.experiment(run__dir=str(run))], ["stop.steps=2"], "ringtrain"),
+        ([PROGRAM, "train", workshop.experiment(run__dir=str(run))], ["--no-such-option"], "ringtrain"),
+        ([CONVERTER, "images", pictures, "--out", workshop.folder / "set"], ["--validation", "0.4"], "ringtrain-data"),
+    ):
+        result = differing(workshop, words, *more)
+        assert result.code == 1 and result.err.count(f"{program}: error") == 1, result
+        assert f"the ranks of this job have different arguments: rank 1 has '{words[1]} " in result.err, result
+    assert not run.exists() and not list(workshop.folder.glob("set*"))
+
+
+@pytest.mark.parametrize("words", [["verify"], ["names", "--out"]])
+def test_a_converter_that_cannot_write_its_report_says_so(workshop, words):
+    operands = {"verify": [workshop.data], "names": [workshop.folder / "data", workshop.data.parent / "names.txt"]}[words[0]]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([CONVERTER, *words, *operands], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=180)
+    assert done.returncode == 1 and done.stderr.count("error: cannot write to standard output") == 1, done
 
 
 @pytest.mark.parametrize("kind", ["names", "text"])

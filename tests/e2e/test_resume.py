@@ -133,7 +133,7 @@ def test_a_finished_run_that_has_lost_its_checkpoints_loses_no_records(workshop)
     run = workshop.train("run", stop__steps=8)
     before = (run / "metrics.jsonl").read_bytes()
     shutil.rmtree(run / "checkpoints")
-    result = workshop.start_training("run", resume=True, stop__steps=2)[1].wait(60)
+    result = workshop.start_training("run", resume=True, stop__steps=2)[1].wait()
     assert result.code == 0 and "metrics-steps-1-to-8.jsonl" in result.out, result
     assert (run / "metrics-steps-1-to-8.jsonl").read_bytes() == before
     assert [r["step"] for r in steps(run)] == [1, 2]
@@ -158,7 +158,7 @@ def test_records_of_a_start_with_other_keys_are_kept(workshop):
     job.wait_for_step(run, 8)
     job.kill()
     lost = [line for line in (run / "metrics.jsonl").read_text().splitlines() if json.loads(line)["step"] > 4]
-    result = workshop.start_training("run", resume=True, stop__steps=4, **quiet)[1].wait(60)
+    result = workshop.start_training("run", resume=True, stop__steps=4, **quiet)[1].wait()
     assert result.code == 0 and "changed since the last start: learning_rate.base: 0.02 -> 0.01" in result.out, result
     kept, = run.glob("metrics-steps-5-to-*.jsonl")
     assert kept.read_text().splitlines() == lost and len(lost) >= 4
@@ -345,7 +345,7 @@ def test_all_records_are_valid_and_in_order(workshop):
 
 def test_what_changes_on_resume_is_said_and_the_earlier_experiment_is_kept(workshop):
     workshop.train("run", stop__steps=5, learning_rate__base=0.01)
-    result = workshop.start_training("run", resume=True, stop__steps=8, learning_rate__base=0.02)[1].wait(60)
+    result = workshop.start_training("run", resume=True, stop__steps=8, learning_rate__base=0.02)[1].wait()
     assert result.code == 0 and "learning_rate.base: 0.01 -> 0.02" in result.out, result
     run = workshop.folder / "run"
     assert yaml.safe_load((run / "experiment-until-step-5.yaml").read_text())["learning_rate"]["base"] == 0.01
@@ -356,12 +356,12 @@ def test_a_longer_run_of_a_schedule_with_an_end_is_told_how_its_rate_jumps(works
     cosine = dict(learning_rate={"base": 0.01, "schedule": "cosine"})
     run = workshop.train("run", stop__steps=10, **cosine)
     rates = [r["lr"] for r in steps(run)]
-    result = workshop.start_training("run", resume=True, stop__steps=20, **cosine)[1].wait(60)
+    result = workshop.start_training("run", resume=True, stop__steps=20, **cosine)[1].wait()
     assert result.code == 0 and "changed since that checkpoint: stop.steps: 10 -> 20" in result.out, result
     new_rate = steps(run)[10]["lr"]
     assert f"Step 10 had {rates[-1]:.6g}. Step 11 has {new_rate:.6g}" in result.err and new_rate > rates[-1], result
     assert yaml.safe_load((run / "experiment-until-step-10.yaml").read_text())["stop"]["steps"] == 10
-    constant = workshop.start_training("run", resume=True, stop__steps=20, **cosine)[1].wait(60)
+    constant = workshop.start_training("run", resume=True, stop__steps=20, **cosine)[1].wait()
     assert constant.code == 0 and "had" not in constant.err, constant
 
 

@@ -135,6 +135,8 @@ def test_a_long_line_is_cut_between_symbols(tmp_path):
     ("a.txt", "Bella;1\nMax;2\n", "--column"),
     ("yob1990.txt", "Mary,F,7065\nAnna,F,2604\nEmma,F,2003\n", "separated by ','"),
     ("a.txt", "Mary,7065\nAnna,2604\nEmma,2003\n", "separated by ','"),
+    ("a.txt", "".join(f"{name}{i},{'FM'[i % 2]}\n" for name in ("Mary", "John") for i in range(10)), "separated by ','"),
+    ("a.txt", "Mary    F   7065\nAnna    F   2604\nEmmaline F  2003\n", "columns of a fixed width"),
     ("a.txt", 'Name;Kind;Note\nBella;dog;"two\nlines"\nMax;cat;x\nRex;dog;"three\nmore\nlines"\n', "separated by ';'"),
     ("a.txt", 'Name\tKind\tNote\nBella\tdog\t"two\nlines"\nMax\tcat\tx\nRex\tdog\t"three\nmore\nlines"\n', "separated by tabs"),
     ("a.txt", "Pets 2024;;\nName;Kind;Note\nBella;dog;x\nMax;cat;x\n", "separated by ';'"),
@@ -269,6 +271,8 @@ def test_a_text_with_zero_bytes_is_trained_and_resumed(tmp_path):
 def test_a_last_name_and_a_first_name_are_one_name(tmp_path):
     names, _ = names_of(tmp_path, "a.txt", "Kahlo, Frida\nCurie, Marie\nNoether, Emmy\n")
     assert names == ["curie, marie", "kahlo, frida", "noether, emmy"]
+    siblings = [f"Bach, {first} {i}" for first in ("Anna", "Carl") for i in range(10)]
+    assert len(names_of(tmp_path, "b.txt", "\n".join(siblings))[0]) == 20
 
 
 @pytest.mark.parametrize("lines, warns", [(20, True), (3, False)])

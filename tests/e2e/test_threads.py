@@ -76,15 +76,15 @@ def words_of(workshop, name, **changes):
 def test_threads_follow_a_quota_of_cpu_time(workshop, limited, ranks, cpus, told):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("the quota would not be smaller than the CPUs")
-    result = start_ranks(workshop, ranks, limited(cpus=cpus), *words_of(workshop, "run", run__threads=0)).wait(60)
+    result = start_ranks(workshop, ranks, limited(cpus=cpus), *words_of(workshop, "run", run__threads=0)).wait()
     assert result.code == 0 and told in result.out + result.err and "with 1 thread" in result.out + result.err, result
-    result = start_ranks(workshop, ranks, limited(cpus=cpus), *words_of(workshop, "more", run__threads=2)).wait(60)
+    result = start_ranks(workshop, ranks, limited(cpus=cpus), *words_of(workshop, "more", run__threads=2)).wait()
     assert result.code == 0 and "a quota (cgroup) of" in result.err, result
 
 
 @pytest.mark.parametrize("threads, what", [(1, "signals|the threads of MPI"), (4, "the threads of MPI"), (10, "a thread that")])
 def test_a_thread_that_may_not_start_is_named_with_the_limit(workshop, limited, threads, what):
-    result = start_ranks(workshop, 1, limited(threads=threads), *words_of(workshop, "run", data__loader_threads=8)).wait(60)
+    result = start_ranks(workshop, 1, limited(threads=threads), *words_of(workshop, "run", data__loader_threads=8)).wait()
     assert result.code not in (0, 85) and any(f"{w}" in result.err for w in what.split("|")), result
     assert f"allows {threads} processes and threads (pids.max)" in result.err and result.err.count("error") == 1, result
 

@@ -477,6 +477,10 @@ def test_weights_of_pictures_carry_mean_deviation_and_size(workshop, weights, im
     other, _ = weights.evaluate(plain, "data.mean=[0.5,0.5,0.5]", "data.std=[0.2,0.2,0.2]", "--weights", exported)
     assert other["validation_loss"] != said
     assert weights.evaluate(weights.bring_in(exported, "brought", **RESNET))[0]["validation_loss"] == said
+    for changes, differs in ({}, 0), ({"data__mean": [0.5] * 3, "data__std": [0.5] * 3, "data__image_size": 24, "data__resize": 24}, 3):
+        experiment = workshop.experiment(run__dir=str(workshop.folder / f"warned-{differs}"), **{**RESNET, **changes})
+        result = workshop.run("import", exported, experiment, ranks=0)
+        assert result.code == 0 and result.err.count(": was trained with ") == differs, result
 
 
 @pytest.mark.thorough

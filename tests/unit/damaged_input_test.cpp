@@ -278,6 +278,7 @@ TEST(DamagedPreflight, NumbersThatDoNotFitAreNamed) {
 }
 
 TEST(Utf8, ControlCharactersAreSpelledOut) {
+  EXPECT_EQ(printable("a\xe9 \xc3"), "a\\xe9 \\xc3");
   EXPECT_EQ(printable("a\x1b[31m\tb\n\x7f" + std::string(1, '\0') + "\xc3\xa9"), "a\\x1b[31m\tb\n\\x7f\\x00\xc3\xa9");
 }
 
