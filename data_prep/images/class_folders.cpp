@@ -104,6 +104,15 @@ std::string without_ending(const std::string& tar) {
            : std::string("INPUT is a folder with train/ and val/, or with a folder per class"));
 }
 
+// Throws Error if the images of a tar file have their labels beside them, so that the tar file is not a class.
+void refuse_web_dataset(const std::string& tar, const std::vector<ImageItem>& items, const LeftOuts& left_out) {
+  const auto labels = left_out.find(reason_of_ending("x.cls"));
+  if (labels == left_out.end() || 2 * labels->second.count < items.size()) return;
+  throw Error(cat(tar, ": holds ", labels->second.count, " file(s) with the ending .cls beside its ", items.size(),
+                  " image(s): it is a part of a WebDataset, not one class"),
+              "unpack the tar files, write a line \"PATH LABEL\" for each .cls file, and give these lines with --list");
+}
+
 }  // namespace
 
 FolderContent content_of(const FileTree& tree, const std::string& folder) {
@@ -149,6 +158,8 @@ void leave_out_beside(const FileTree& tree, const std::string& folder, LeftOuts&
       if (count > 0) leave_out(left_out, reason_of_system_name(entry.name), path, count);
     } else if (!is_folder && called_like_an_image(entry.name)) {
       leave_out(left_out, "image(s) beside the folders", path);
+    } else if (!is_folder && called_like_a_packed_file(entry.name)) {
+      leave_out(left_out, reason_of_packed, path);
     } else if (!is_folder && (has_folders || !called_like_a_tar(entry.name))) {
       leave_out(left_out, reason_of_ending(entry.name), path);
     }
@@ -196,6 +207,7 @@ ClassFolders list_class_folders(const FileTree& tree, const std::string& below, 
       result.contents[c] = content_of(tree, path);
     }
     sort_by_key(result.items[c]);
+    if (from_tars) refuse_web_dataset(tree.root() + path, result.items[c], result.left_out[c]);
   });
   for (const std::string& name : found) {
     result.ids.push_back(from_tars ? without_ending(name) : name);
@@ -231,8 +243,8 @@ std::string only_one(const FileTree& tree, const std::vector<std::string>& names
 std::string command_for_part(const FileTree& tree, const std::string& name, const std::string& out) {
   const bool is_folder = std::filesystem::is_directory(tree.root() + name);
   return cat(is_folder ? "" : "unpack the tar file, then ",
-             shell_command({"ringtrain-data", "images", is_folder ? tree.root() + name : name, "--split", "validation",
-                            "--out", out}));
+             shell_command({"bin/ringtrain-data", "images", is_folder ? tree.root() + name : name, "--split",
+                            "validation", "--out", out}));
 }
 
 }  // namespace
@@ -306,6 +318,39 @@ SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes, 
   return found;
 }
 
+namespace {
+
+// Throws Error if the only class seems to be a folder of classes: most of its images lie in two or more folders below
+// the folder that holds them all.
+void refuse_nested_classes(const ClassFolders& found) {
+  const std::vector<ImageItem>& items = found.items[0];
+  if (items.empty()) return;
+  std::string common = items.front().key.substr(0, items.front().key.rfind('/') + 1);  // ends with '/'
+  while (!std::ranges::all_of(items, [&](const ImageItem& item) { return item.key.starts_with(common); }))
+    common.erase(common.rfind('/', common.size() - 2) + 1);
+  std::set<std::string> folders;
+  std::size_t loose = 0;
+  for (const ImageItem& item : items) {
+    const std::size_t end = item.key.find('/', common.size());
+    if (end == std::string::npos) ++loose;
+    if (end != std::string::npos) folders.insert(item.key.substr(common.size(), end - common.size()));
+  }
+  if (folders.size() < 2 || 2 * loose >= items.size()) return;
+  common.pop_back();
+  const std::string& path = found.paths[0];
+  const std::string input = cat(found.folder, "/", path.substr(path.rfind('/') + 1), common.substr(path.size()));
+  const std::string inner = found.archives.empty() ? "" : cat(found.archives[0], "/");
+  throw Error(cat(found.folder, ": its only class, '", found.ids[0], "', holds ", loose == 0 ? "no" : "few",
+                  " images but the folders ", quoted({folders.begin(), folders.end()})),
+              cat("if those are the classes, ",
+                  !inner.empty() && input.starts_with(inner)
+                      ? cat("unpack ", found.archives[0], ": INPUT is its folder ", input.substr(inner.size()))
+                      : cat("INPUT is ", input),
+                  "; if not, name the class with --class-list FILE"));
+}
+
+}  // namespace
+
 void check_classes(const ClassFolders& found, bool from_root) {
   const std::size_t count = found.ids.size();
   std::size_t with_split = 0;
@@ -322,7 +367,8 @@ void check_classes(const ClassFolders& found, bool from_root) {
     throw Error(cat(found.folder, ": every folder of a class holds a folder that is called like a split ('",
                     found.ids[0], "/.../", split, "')"),
                 "move the splits to the top: train/CLASS and val/CLASS; if they are no splits, give --split train");
-  if (flat) return;
+  if (count == 1) refuse_nested_classes(found);
+  if (flat || count == 1 || !from_root) return;
   std::vector<std::string> common = found.contents[0].folders;
   for (const FolderContent& content : found.contents) {
     std::vector<std::string> both;
@@ -330,13 +376,6 @@ void check_classes(const ClassFolders& found, bool from_root) {
     common = std::move(both);
   }
   if (common.size() < 2) return;
-  if (count == 1)
-    throw Error(
-        cat(found.folder, ": its only class, '", found.ids[0], "', holds no images but the folders ", quoted(common)),
-        cat(found.archives.empty() ? cat("if those are the classes, INPUT is ", found.folder, "/", found.ids[0])
-                                   : cat("if those are the classes, INPUT is ", found.archives[0]),
-            "; if not, name the class with --class-list FILE"));
-  if (!from_root) return;
   throw Error(cat(found.folder, ": the folders ", quoted(found.ids), " hold the same folders (", quoted(common),
                   "), so they may be splits, not classes"),
               "call them train/ and val/, or convert each alone; if they are the classes, give --class-list FILE with "

@@ -6,8 +6,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/user_text.h"
 #include "base/utf8.h"
 #include "data_prep/common/read_file.h"
+#include "data_prep/text/encoding.h"
 
 namespace ringtrain {
 namespace {
@@ -19,6 +21,7 @@ constexpr std::int32_t most_classes = 1 << 20, few_classes = 10000;
 template <class Action>
 void for_each_line(const std::string& path, const Action& action) {
   std::string text = read_text_file(path);
+  check_is_utf8_text(text, path, {});
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   if (text.find('\n') == std::string::npos) std::ranges::replace(text, '\r', '\n');  // the line ends of old Macs
   std::int64_t number = 0;
@@ -76,6 +79,10 @@ ClassList read_class_list(const std::string& path) {
     std::string id = line.substr(0, gap);
     id.erase(id.find_last_not_of(white) + 1);
     const std::string name = gap == std::string::npos ? id : line.substr(line.find_first_not_of(white, gap));
+    if (name != id && find_invalid_utf8(name) != std::string::npos)
+      throw Error(cat(path, ", line ", number, ": the class's name is not valid UTF-8"),
+                  cat("convert the file from its encoding. This is a guess, so look at the result: ",
+                      iconv_command(likely_encoding(name), path, {})));
     if (classes.labels.contains(id)) {
       throw Error(cat(path, ", line ", number, ": the class ", shown(id), " occurs a second time"),
                   "each line is one class: its id, then its name");
@@ -109,6 +116,10 @@ std::vector<ListedImage> read_image_list(const std::string& path) {
   for_each_line(path, [&](const std::string& line, std::int64_t number) {
     std::size_t gap = line.rfind('\t');  // with tabs, labels (and paths) may hold blanks
     if (gap == std::string::npos) gap = line.find_last_of(white);
+    if (const auto tabs = std::ranges::count(line, '\t'); tabs > 1)
+      throw Error(cat(path, ", line ", number, ": has ", tabs + 1, " columns, expected a path and a label"),
+                  cat("write these two columns to a file of their own, for example with ",
+                      shell_command({"cut", "-f1,2", path})));
     const std::string hint = "each line is a path below INPUT, white space, and a label or class id";
     if (gap == std::string::npos) throw Error(cat(path, ", line ", number, ": ", shown(line), " has no label"), hint);
     ListedImage entry{line.substr(0, gap), line.substr(gap + 1), number};

@@ -32,6 +32,7 @@ bool made_by_a_system(const std::string& name);
 std::string reason_of_system_name(const std::string& name);
 
 // Returns the reason for leaving out a file that is not called like an image: its ending.
+inline constexpr const char* reason_of_packed = "packed file(s) beside the classes, which are not opened";
 std::string reason_of_ending(const std::string& name);
 
 bool called_like_a_tar(const std::string& name);

@@ -208,6 +208,9 @@ void add_class_folders(ClassFolders found, bool fixed_classes, bool only_split, 
   }
   listing.archives.insert(listing.archives.end(), found.archives.begin(), found.archives.end());
   join(listing.left_out, found.left_out_beside);
+  if (const auto packed = found.left_out_beside.find(reason_of_packed); packed != found.left_out_beside.end())
+    listing.warnings.push_back(
+        cat(describe(reason_of_packed, packed->second), ": unpack those that hold a class, and convert again"));
   warn_of_nested(found, listing);
 }
 

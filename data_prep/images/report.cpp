@@ -170,8 +170,11 @@ std::string advice_on(const std::vector<ImageNote>& broken) {
   if (!other.empty())
     commands += cat(commands.empty() ? "" : ", ", shell_command({"mogrify", "-format", "png", other}),
                     " (ImageMagick; from version 7 on: magick mogrify)");
+  std::error_code ignored;
+  const bool in_tar = !std::filesystem::exists(phone.empty() ? other : phone, ignored);
   if (!commands.empty())
-    return cat("convert other formats to PNG or JPEG: ", commands, "; then delete the originals; ");
+    return cat(in_tar ? "unpack the tar file; then " : "", "convert other formats to PNG or JPEG: ", commands,
+               "; then delete the originals; ");
   if (std::ranges::any_of(broken,
                           [](const ImageNote& note) { return note.reason.find("No such file") != std::string::npos; }))
     return "a list has paths below INPUT; ";

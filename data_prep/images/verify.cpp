@@ -214,7 +214,10 @@ void compare_image_splits(const std::vector<ShardHeader>& train, const ImageSpli
                           Verification& result) {
   const ShardHeader &a = train[0], &b = validation[0];
   if (a.dataset_uuid != b.dataset_uuid)
-    result.summary.push_back(cat("warning: ", b.path, " and ", a.path, " come from two conversions (dataset_uuid)"));
+    result.summary.push_back(cat(b.path, " and ", a.path, " come from two conversions (dataset_uuid), ",
+                                 a.image.class_ids == b.image.class_ids
+                                     ? "with the same classes: right if both were given one class list"
+                                     : "with different classes"));
   if (a.image.class_ids != b.image.class_ids)
     result.faults.push_back(
         cat(b.path, ": data set 'class_ids' differs from that of ", a.path, ": labels mean different classes"));

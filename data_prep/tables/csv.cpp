@@ -29,6 +29,7 @@ bool LineReader::fill() {
   rest_ = buffer_;
   if (first_) {
     check_is_utf8_text(rest_, file_name_, rerun_);
+    check_is_no_markup(rest_, file_name_);
     while (rest_.starts_with(byte_order_mark)) rest_.remove_prefix(byte_order_mark.size());
   }
   first_ = false;

@@ -60,7 +60,10 @@ constexpr std::size_t longest_line = 1 << 16;  // bytes; a longer line cannot be
 constexpr const char* comment_reason = "comment (a line that begins with #)";
 
 NameTableInfo read_lines(LineReader& lines, bool check, const NameUser& user) {
+  NameTableInfo info;
   if (check) check_is_no_table(lines);
+  if (const LineReader::Line* first = lines.peek(0); check && first != nullptr && is_column_name(first->text, ""))
+    info.seems_header = first->text;
   for (LineReader::Line line; lines.next(line);) {
     if (line.text.starts_with('#')) {
       user.drop(comment_reason, lines.number());
@@ -68,9 +71,23 @@ NameTableInfo read_lines(LineReader& lines, bool check, const NameUser& user) {
       user.use(line.text);
     }
   }
-  NameTableInfo info;
   info.lines = lines.number();
   return info;
+}
+
+// Throws Error if the first record is taken for the header although it has a number in a field, and no field is called
+// like a column of names.
+void check_header(const LineReader& lines, const NameSource& source, const std::vector<std::string>& header) {
+  if (source.header_line > 0) return;
+  const auto is_number = [](const std::string& field) {
+    return !field.empty() && field.find_first_not_of("0123456789.") == std::string::npos;
+  };
+  const auto number = std::ranges::find_if(header, is_number);
+  if (number == header.end() || match_column(header, "", true).quality > 0 ||
+      std::ranges::any_of(header, [&](const std::string& field) { return is_column_name(field, source.column); }))
+    return;
+  throw Error(cat(lines.file_name(), ": its first record is taken for the header, but holds the number ", *number),
+              "give --no-header if it is a record, or --header-line 1 if it is the header");
 }
 
 // Returns the separator, and reads the line with which Excel names it, and the lines above the header.
@@ -112,7 +129,7 @@ NameTableInfo read_table(LineReader& lines, const NameSource& source, bool tabs_
   info.separator = find_separator(lines, source, question, user);
   check_first_line(lines, info.separator, question);
   CsvReader reader(lines, {info.separator, source.has_quotes});
-  std::vector<std::string> fields;
+  std::vector<std::string> fields, header;
   std::size_t column = 0, width = 0;
   std::int64_t rows = 0, long_rows = 0, first_long_row = 0;
   info.header_lines = source.header_line > 0 ? 0 : lines.number();
@@ -126,13 +143,17 @@ NameTableInfo read_table(LineReader& lines, const NameSource& source, bool tabs_
       width = fields.size();
       info.column = source.has_header ? fields[column] : cat("number ", column + 1);
       if (source.has_header) {
+        check_header(lines, source, fields);
+        header = fields;
         info.header_lines += lines.number() - reader.line() + 1;
         info.inner_line_ends -= reader.inner_line_ends();  // those of the header are lines of the header
         continue;
       }
     }
     ++rows;
-    if (count_filled(fields, width) > width) {
+    if (width > 1 && fields == header) {
+      user.drop("header that occurs again", reader.line());
+    } else if (count_filled(fields, width) > width) {
       if (long_rows++ == 0) first_long_row = reader.line();
       user.drop("record with more fields than the header", reader.line());
     } else if (column >= fields.size()) {

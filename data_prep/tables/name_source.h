@@ -45,7 +45,8 @@ struct NameSource {
 
 // What a file was read as.
 struct NameTableInfo {
-  std::string column;     // the column's header; "" for lines
+  std::string column;        // the column's header; "" for lines
+  std::string seems_header;  // the first line, if it was taken for a name and is the word for it
   char separator = '\n';  // '\n': lines
   // Every line is a row, one of the header's lines, or a line end in a quoted field.
   std::int64_t lines = 0, header_lines = 0, inner_line_ends = 0;

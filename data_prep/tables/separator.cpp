@@ -114,11 +114,12 @@ bool ends_in_codes(const std::vector<Record>& records) {
 }
 
 // Returns whether commas separate the fields of a table, and not only "last name, first name": most records have three
-// fields or more, or a number in their last field, or a code.
+// fields or more, or a number or nothing in their last field, or a code.
 bool are_records(const std::vector<Record>& records) {
   const auto several = std::ranges::count_if(records, [](const Record& r) { return r.fields.size() > 2; });
-  const auto numbered =
-      std::ranges::count_if(records, [](const Record& r) { return r.fields.size() > 1 && is_number(r.fields.back()); });
+  const auto numbered = std::ranges::count_if(records, [](const Record& r) {
+    return r.fields.size() > 1 && (r.fields.back().empty() || is_number(r.fields.back()));
+  });
   return 2 * std::max(several, numbered) > std::ssize(records) || ends_in_codes(records);
 }
 
@@ -153,6 +154,19 @@ void check_header_is_split(const LineReader& lines, const Sample& sample, const 
       throw Error(cat(lines.file_name(), ": the header has one field, but ", even, " of ", records.size() - 1,
                       " lines after it have ", width, " fields separated by ", separator_name(separator)),
                   "name all columns in the header, or use --separator none if each line is one value");
+  }
+}
+
+// Throws Error if the header and nearly all lines hold a symbol equally often that separates the fields of some tables.
+void check_no_rare_separator(const LineReader& lines, const Sample& sample, const TableQuestion& question) {
+  for (const char separator : {':', '^', '~'}) {
+    const std::vector<Record> records = records_of(sample, {separator, question.quotes});
+    if (records.size() < 3 || records[0].fields.size() < 2) continue;
+    const std::size_t width = records[0].fields.size();
+    const auto even = std::ranges::count_if(records, [&](const Record& r) { return r.fields.size() == width; });
+    if (10 * even >= 9 * std::ssize(records))
+      throw Error(cat(lines.file_name(), ": its fields may be separated by ", separator_name(separator)),
+                  cat("say so with --separator '", separator, "', or use --separator none if each line is one value"));
   }
 }
 
@@ -215,6 +229,7 @@ char guess_separator(LineReader& lines, const TableQuestion& question) {
     const char usual = question.tabs_first ? '\t' : ',';
     std::erase(present, usual);
     if (question.has_header) check_header_is_split(lines, sample, question, present);
+    check_no_rare_separator(lines, sample, question);
     return usual;
   }
   if (question.tabs_first) prefer(fits, [](const Fit& fit) { return fit.separator == '\t'; });
@@ -238,7 +253,8 @@ std::int64_t header_below_title(LineReader& lines, char separator, const TableQu
 void refuse_table(const std::string& file_name, char separator) {
   throw Error(cat(file_name, ": its lines look like records of a table that are separated by ",
                   separator_name(separator), ", expected one name a line"),
-              "name the column with --column, or use --separator none if each line is one name");
+              "name the column with --column (a number, with --no-header, if the first line is a record), or use "
+              "--separator none if each line is one name");
 }
 
 void check_is_no_table(LineReader& lines) {

@@ -1,6 +1,5 @@
 // The rules for cleaning: which names are kept, in which form, and why the others are dropped.
 #include <algorithm>
-#include <array>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -59,17 +58,18 @@ std::size_t symbols_in(std::string_view name) {
       std::count_if(name.begin(), name.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));
 }
 
-// What Excel writes for a cell whose formula has no value, in English and in German.
+// What Excel writes for a cell whose formula has no value, in any language (#VALUE!, #NAME?), or that is too narrow
+// (####).
 bool is_spreadsheet_error(std::string_view name) {
-  constexpr std::array words = {"#NV",    "#N/A",    "#WERT!", "#VALUE!", "#REF!", "#BEZUG!",
-                                "#NAME?", "#DIV/0!", "#NUM!",  "#ZAHL!",  "#NULL!"};
-  return std::ranges::find(words, name) != words.end();
+  if (name.size() < 2 || name[0] != '#') return false;
+  return name == "#NV" || name == "#N/A" || name.back() == '!' || name.back() == '?' ||
+         name.find_first_not_of('#') == std::string_view::npos;
 }
 
 // Returns the words of a command that reads another file with the same options.
 std::vector<std::string> words_that_read_again(const NamesOptions& options) {
   const NameSource& input = options.input;
-  std::vector<std::string> words = {"ringtrain-data", "names"};
+  std::vector<std::string> words = {"bin/ringtrain-data", "names"};
   const auto add = [&](const char* option, const std::string& value) {
     if (!value.empty()) words.insert(words.end(), {option, value});
   };
@@ -126,14 +126,22 @@ NameTable read_raw_names(const NamesOptions& options, CleanNames& result) {
   const std::string file_name = shown_path(input.path);
   if (result.source.column.empty() && input.separator.empty() && 2 * with_tabs > result.read)
     refuse_table(file_name, '\t');
-  const std::string convert = cat("convert it from its encoding, such as: ",
+  const std::string convert = cat("convert it from its encoding. This is a guess, so look at the result: ",
                                   iconv_command(likely_encoding(other_bytes), file_name, input.rerun));
   if (invalid > 1 && invalid > beyond_ascii) {
     throw Error(cat(file_name, ": ", invalid, " names, such as ", result.dropped["not valid UTF-8"].examples[0],
                     ", are not valid UTF-8, and only ", beyond_ascii, " names with symbols beyond ASCII are"),
                 convert);
   }
-  if (invalid > 0) result.advice = cat("If the file has another encoding, ", convert);
+  constexpr std::uint64_t few = 10;  // percent
+  if (invalid > 1 && 100 * invalid > few * result.read)
+    throw Error(cat(file_name, ": ", invalid, " names, such as ", result.dropped["not valid UTF-8"].examples[0],
+                    ", are not valid UTF-8, but ", beyond_ascii, " other names with symbols beyond ASCII are: the ",
+                    "file seems to mix two encodings"),
+                "convert each part to UTF-8 before they are joined");
+  if (invalid > 0)
+    result.advice = beyond_ascii > 0 ? "Other names are valid UTF-8, so only these lines have another encoding."
+                                     : cat("If the file has another encoding, ", convert);
   return raw;
 }
 

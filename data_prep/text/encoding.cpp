@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <vector>
 
 #include "base/error.h"
@@ -90,10 +91,12 @@ std::string iconv_command(const std::string& encoding, const std::string& file_n
   std::string ending = path.extension().string();
   if (has_tabs && (ending.empty() || ending == ".txt")) ending = ".tsv";
   const std::string converted = (path.parent_path() / cat(path.stem().string(), "-utf8", ending)).string();
+  const std::string convert =
+      cat(shell_command({"iconv", "-f", encoding, "-t", "UTF-8", file_name}), " > ", shell_command({converted}));
+  if (rerun.empty()) return convert;
   std::vector<std::string> next = rerun;
   next.push_back(converted);
-  return cat(shell_command({"iconv", "-f", encoding, "-t", "UTF-8", file_name}), " > ", shell_command({converted}),
-             " && ", shell_command(next));
+  return cat(convert, " && ", shell_command(next));
 }
 
 std::string likely_encoding(std::string_view text) {
@@ -109,6 +112,26 @@ std::string likely_encoding(std::string_view text) {
   }
   if (windows >= std::max(dos, mac)) return "WINDOWS-1252";
   return dos >= mac ? "CP850" : "MACINTOSH";
+}
+
+void check_is_no_markup(std::string_view start, const std::string& file_name) {
+  constexpr std::size_t longest_mark = 16;
+  if (start.starts_with("\xEF\xBB\xBF"sv)) start.remove_prefix(3);
+  std::string begin(trim(start.substr(0, 256)).substr(0, longest_mark));
+  for (char& c : begin)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
+  const auto begins_with = [&](std::initializer_list<std::string_view> marks) {
+    return std::ranges::any_of(marks, [&](std::string_view mark) { return begin.starts_with(mark); });
+  };
+  const auto refuse = [&](const char* format, const char* hint) {
+    throw Error(cat(file_name, ": is ", format, ", expected names"), hint);
+  };
+  if (begins_with({"<html", "<!doctype", "<table", "<?xml", "<head", "<meta"}))
+    refuse("HTML or XML", "open it in a spreadsheet program and save it as CSV (UTF-8)");
+  std::erase_if(begin, [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; });
+  if (begins_with({"{\"", "[{", "[\"", "[["}))
+    refuse("JSON", "write one name a line, for example with jq -r '.[].name'");
+  if (begins_with({"begin:vcard"})) refuse("a vCard", "write one name a line: the lines FN: have them");
 }
 
 void check_is_utf8_text(std::string_view start, const std::string& file_name, const std::vector<std::string>& rerun) {

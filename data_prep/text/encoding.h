@@ -15,9 +15,13 @@ namespace ringtrain {
 // binary format. `rerun` is as in iconv_command().
 void check_is_utf8_text(std::string_view start, const std::string& file_name, const std::vector<std::string>& rerun);
 
+// Throws Error that names the format if the text begins as HTML, XML, JSON or a vCard: its lines are no names.
+void check_is_no_markup(std::string_view start, const std::string& file_name);
+
 // Returns the command that converts a file of this encoding to UTF-8, and then reads the new file. `rerun` are the
-// words that read it, without its name. The new file keeps the ending, which says whether it is a table. UTF-16 with a
-// name of another ending and with tabs (Excel's "Unicode text") becomes a .tsv file.
+// words that read it, without its name; if there are none, the command only converts. The new file keeps the ending,
+// which says whether it is a table. UTF-16 with a name of another ending and with tabs (Excel's "Unicode text") becomes
+// a .tsv file.
 std::string iconv_command(const std::string& encoding, const std::string& file_name,
                           const std::vector<std::string>& rerun, bool has_tabs = false);
 

@@ -199,6 +199,9 @@ void print(const NamesReport& report, const NamesOptions& options, std::ostream&
   if (clean.source.longest_lines >= many_lines)
     log << "warning     a quoted field of line " << clean.source.longest_at << " goes on for "
         << clean.source.longest_lines << " more lines: is a quotation mark missing?\n";
+  if (!clean.source.seems_header.empty())
+    log << "warning     the first line, " << shown(clean.source.seems_header)
+        << ", is taken for a name; if it is a header, give --column 1\n";
   print_changes(clean, log);
   log << "alphabet    " << clean.alphabet.name() << ", " << clean.alphabet.vocabulary().size() << " symbols, "
       << (clean.lowercase ? "lower case" : "case kept") << "\n";

@@ -198,7 +198,7 @@ TextReport convert_text(const TextOptions& options, std::ostream& log) {
   std::string text = read_all(options.input);
   TextChanges changes;
   if (options.alphabet == "auto")
-    changes = make_plain(text, shown_path(options.input), {"ringtrain-data", "text", "--out", options.out});
+    changes = make_plain(text, shown_path(options.input), {"bin/ringtrain-data", "text", "--out", options.out});
   const Alphabet alphabet = alphabet_of(text, options.alphabet, options.input);
   std::vector<std::uint8_t> ids;
   ids.reserve(text.size());

@@ -144,6 +144,9 @@ bool parse_shard_name(const std::string& prefix, const std::string& path, std::i
 
 std::vector<std::string> find_shards(const std::string& prefix) {
   if (prefix.ends_with(".h5")) return {prefix};
+  if (prefix.ends_with("/"))
+    throw Error(cat("'", prefix, "' ends in a slash, expected the beginning of the files' names"),
+                cat("for example ", prefix.substr(0, prefix.find_last_not_of('/') + 1)));
   const auto make_it = [&] {
     std::error_code unknown;
     const std::string here = fs::path(prefix).is_absolute() ? "" : fs::current_path(unknown).string();

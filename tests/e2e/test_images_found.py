@@ -77,6 +77,8 @@ def test_names_of_splits_are_known_in_any_case(tmp_path, train, validation, test
     (["train/cat", "val/cat", "dev/cat"], "has both dev/ and val/"),
     (["test/cat", "test/dog"], "has test/ but no train/"),
     (["pets/cat", "pets/dog"], "its only class, 'pets', holds no images but the folders 'cat', 'dog'"),
+    (["pets/cat", "pets/dog", "pets"], "its only class, 'pets', holds few images but the folders 'cat', 'dog'"),
+    (["pets/all/cat", "pets/all/dog"], "/in/pets/all; if not, name the class"),
     (["train/Cat", "train/dog", "val/cat", "val/dog"], "'Cat' there differs only in upper and lower case"),
 ])
 def test_folders_that_may_be_splits_or_classes_are_an_error(tmp_path, folders, message):
@@ -93,6 +95,31 @@ def test_a_class_may_be_called_like_a_split_if_it_is_said(tmp_path):
     good(tmp_path / "in", "--out", tmp_path / "a", "--class-list", tmp_path / "classes.txt")
     good(tmp_path / "in", "--out", tmp_path / "b", "--split", "train")
     assert len(stored(tmp_path / "a-train")) == len(stored(tmp_path / "b-train")) == 2
+
+
+def test_a_tar_file_whose_classes_lie_deep_is_to_be_unpacked(tmp_path):
+    for name in "cat", "dog":
+        picture(tmp_path / "in/home/me/pets" / name / "0.jpg")
+    pack(tmp_path / "in", tmp_path / "a.tar")
+    assert f"unpack {tmp_path}/a.tar: INPUT is its folder home/me/pets; if not" in bad(tmp_path / "a.tar", "--out", tmp_path / "set")
+
+
+def test_tar_files_of_a_web_dataset_are_no_classes(tmp_path):
+    (tmp_path / "tars").mkdir()
+    for number in range(2):
+        for n in range(3):
+            picture(tmp_path / f"in{number}" / f"{n}.jpg")
+            (tmp_path / f"in{number}" / f"{n}.cls").write_text("1")
+        pack(tmp_path / f"in{number}", tmp_path / "tars" / f"shard-{number}.tar")
+    assert "holds 3 file(s) with the ending .cls beside its 3 image(s): it is a part of a WebDataset" in bad(tmp_path / "tars", "--out", tmp_path / "set")
+
+
+def test_packed_files_beside_the_classes_are_warned_of(tmp_path):
+    for name in "cat", "dog":
+        picture(tmp_path / "in" / name / "0.jpg")
+    (tmp_path / "in/bird.tar.gz").write_bytes(b"x")
+    said = good(tmp_path / "in", "--out", tmp_path / "set")
+    assert "warning     1 packed file(s) beside the classes, which are not opened, such as bird.tar.gz: unpack those that hold a class" in said
 
 
 def make_odd_folder(root):
@@ -303,6 +330,18 @@ def test_labels_with_blanks_in_a_list_need_tabs(tmp_path):
     picture(tmp_path / "folders/Birnen reif/0.jpg")
     said = bad(tmp_path / "folders", "--class-list", tmp_path / "classes.txt", "--out", tmp_path / "set")
     assert "the id 'Birnen', which has no folder, but there is a folder 'Birnen reif'" in said and "a tab between id and name" in said
+
+
+@pytest.mark.parametrize("option, content, says", [
+    ("--list", "0.jpg\tcat\t0\t0\n", "line 1: has 4 columns, expected a path and a label"),
+    ("--list", "0.jpg\tcat\n".encode("utf-16"), "is UTF-16 text, expected UTF-8"),
+    ("--class-list", "cat Katze\ndog K\u00e4fer\n".encode("cp1252"), "line 2: the class's name is not valid UTF-8"),
+])
+def test_lists_in_other_forms_are_refused(tmp_path, option, content, says):
+    for name in "cat", "dog":
+        picture(tmp_path / "in" / name / "0.jpg")
+    (tmp_path / "list.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert says in bad(tmp_path / "in", option, tmp_path / "list.txt", "--out", tmp_path / "set")
 
 
 def test_a_listed_file_that_is_missing_is_named_with_its_line(tmp_path):

@@ -97,6 +97,8 @@ def test_options_of_tables(tmp_path, name, content, options, expected):
     ("name,x\nMax,1\n\ufffd,1\nRex,2\n", "1 symbol U+FFFD"),
     (b"name,x\nMax,1\nM\xfcller,1\nRex,2\n", "1 not valid UTF-8, such as 'M?ller'"),
     ("name,x\nMax,1\n#NV,1\n#DIV/0!,2\n", "2 error value of a spreadsheet, such as '#NV', '#DIV/0!'"),
+    ("name,x\nMax,1\n#\u00dcBERLAUF!,1\n####,2\n", "2 error value of a spreadsheet"),
+    ("name,x\nMax,1\nname,x\nRex,2\n", "1 header that occurs again, such as line 3"),
     ("name,x\nMax,1\n" + "\u00e9" * 101 + ",1\nRex,2\n", "1 longer than 100 symbols"),
 ])
 def test_what_is_dropped_is_counted(tmp_path, content, reason):
@@ -136,6 +138,13 @@ def test_a_long_line_is_cut_between_symbols(tmp_path):
     ("yob1990.txt", "Mary,F,7065\nAnna,F,2604\nEmma,F,2003\n", "separated by ','"),
     ("a.txt", "Mary,7065\nAnna,2604\nEmma,2003\n", "separated by ','"),
     ("a.txt", "".join(f"{name}{i},{'FM'[i % 2]}\n" for name in ("Mary", "John") for i in range(10)), "separated by ','"),
+    ("a.txt", '"Bella",\n"Max",\n"Rex",\n', "separated by ','"),
+    ("a.txt", "Bella,F,7065\nMax,M,2604\n", "a number, with --no-header, if the first line is a record"),
+    ("a.csv", "name:x\nBella:3\nMax:2\nRex:1\n", "may be separated by ':'"),
+    ("a.xls", "\n<HTML><table><tr><td>Bella</td></tr>\n<tr><td>Max</td></tr></table></html>\n", "is HTML or XML, expected names"),
+    ("a.txt", '[\n {"name": "Bella"},\n {"name": "Max"}]\n', "is JSON, expected names"),
+    ("a.txt", "BEGIN:VCARD\nFN:Bella\nEND:VCARD\n", "is a vCard, expected names"),
+    ("a.txt", "J\u00f6rg\nJos\u00e9\n".encode() + "J\u00f6rn\nZo\u00e9\n".encode("latin-1"), "seems to mix two encodings"),
     ("a.txt", "Mary    F   7065\nAnna    F   2604\nEmmaline F  2003\n", "columns of a fixed width"),
     ("a.txt", 'Name;Kind;Note\nBella;dog;"two\nlines"\nMax;cat;x\nRex;dog;"three\nmore\nlines"\n', "separated by ';'"),
     ("a.txt", 'Name\tKind\tNote\nBella\tdog\t"two\nlines"\nMax\tcat\tx\nRex\tdog\t"three\nmore\nlines"\n', "separated by tabs"),
@@ -146,11 +155,11 @@ def test_a_long_line_is_cut_between_symbols(tmp_path):
     ("a.txt", "", "no names are left"),
     ("a.txt", "M\u00fcller\nJos\u00e9\nAnna\n".encode("latin-1"), "iconv -f WINDOWS-1252"),
     ("a.csv", "name;x\nM\u00fcller;1\nJos\u00e9;2\nAnna;3\n".encode("cp1252"), "iconv -f WINDOWS-1252"),
-    ("a b.csv", "name;x\nM\u00fcller;1\nJos\u00e9;2\n".encode("cp1252"), "a b-utf8.csv' && ringtrain-data names"),
+    ("a b.csv", "name;x\nM\u00fcller;1\nJos\u00e9;2\n".encode("cp1252"), "a b-utf8.csv' && bin/ringtrain-data names"),
     ("a.txt", "M\u00fcller\nK\u00e4the\nJ\u00f6rg\n".encode("cp850"), "iconv -f CP850"),
     ("a.txt", "M\u00fcller\nK\u00e4the\nJ\u00f6rg\n".encode("mac-roman"), "iconv -f MACINTOSH"),
     ("a.txt", "\u201eAnna\u201c\n\u201eM\u00fcller\u201c\n".encode("cp1252"), "iconv -f WINDOWS-1252"),
-    ("a.txt", "Name\tx\nM\u00fcller\t1\n".encode("utf-16"), "a-utf8.tsv && ringtrain-data names"),
+    ("a.txt", "Name\tx\nM\u00fcller\t1\n".encode("utf-16"), "a-utf8.tsv && bin/ringtrain-data names"),
     ("a.csv", "name;x\nM\u00fcller;1\nAnna;3\n".encode("utf-16"), "UTF-16"),
     ("a.csv", "name;x\nM\u00fcller;1\nAnna;3\n".encode("utf-16-le"), "iconv -f UTF-16LE"),
     ("a.csv", "name;x\nM\u00fcller;1\nAnna;3\n".encode("utf-16-be"), "iconv -f UTF-16BE"),
@@ -266,6 +275,21 @@ def test_a_text_with_zero_bytes_is_trained_and_resumed(tmp_path):
                   ["sample", tmp_path / "run", "--count", "1"]):
         done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=180)
         assert done.returncode == 0, (words, done)
+
+
+@pytest.mark.parametrize("options, names", [([], None), (["--no-header"], 3), (["--header-line", "1"], 2)])
+def test_a_header_that_holds_a_number_may_be_a_record(tmp_path, options, names):
+    (tmp_path / "a.txt").write_text("Bella,F,7065\nMax,M,2604\nRex,M,2003\n")
+    done = convert("names", tmp_path / "a.txt", "--column", "1", *options)
+    if names is None:
+        assert done.returncode == 1 and "its first record is taken for the header, but holds the number 7065" in done.stderr, done
+    else:
+        assert done.returncode == 0 and f"kept        {names} of {names}" in done.stdout, done
+
+
+def test_a_first_line_that_says_name_is_warned_of(tmp_path):
+    names, said = names_of(tmp_path, "a.txt", "Name\nBella\nMax\n")
+    assert len(names) == 3 and "the first line, 'Name', is taken for a name; if it is a header, give --column 1" in said
 
 
 def test_a_last_name_and_a_first_name_are_one_name(tmp_path):
