@@ -13,8 +13,6 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t rows_looked_at = 64;
-
 void check(const ImportOptions& options) {
   check_split_options(options);
   const bool holds_out = options.validation.value_or(0) > 0;
@@ -118,19 +116,29 @@ std::vector<ImageItem> items_of(const ImportOptions& options, const SplitRows& s
                     outside > 1 ? cat("; ", outside - 1, " other rows are outside, too") : ""),
                 options.first_label == 0 && count_from_1(splits, classes)
                     ? cat("the labels run from 1 to ", classes, ": --first-label 1 subtracts 1 from each")
+                : options.first_label > 0 && example.label == 0
+                    ? "the labels count from 0: leave out --first-label"
                     : "labels count from 0, or from --first-label; --rows can leave out images without a class");
   }
   return items;
 }
 
-// Warns of masks and other pictures whose brightest pixel is 1. What cannot be read is found later.
-void warn_of_dark_pictures(const ImportOptions& options, const SplitRows& split, const ArraySource& source,
-                           std::vector<std::string>& warnings) try {
-  const std::int64_t end = std::min(split.rows.end, split.rows.first + rows_looked_at);
-  if (source.encoded() || !source.has_only_0_and_1(split.rows.first, end)) return;
-  warnings.push_back(cat("no pixel of the first ", end - split.rows.first, " images in '", options.images,
-                         "' is above 1, expected 0 to 255: if its values are 0 and 1, multiply them by 255"));
-} catch (const Error&) {
+// Returns the names of an enumeration type as classes if their values are the labels from the first one on.
+ClassList classes_in_file(const ImportOptions& options, const ArrayLabels& labels, std::vector<std::string>& warnings) {
+  ClassList classes;
+  const std::vector<ArrayLabels::Name> names = labels.names();
+  for (std::size_t k = 0; k < names.size(); ++k) {
+    if (names[k].label != options.first_label + static_cast<std::int64_t>(k)) {
+      warnings.push_back(cat("the file names its labels (", names.front().label, " is ", shown(names.front().name),
+                             ", ", names.back().label, " is ", shown(names.back().name), "), but they do not run from ",
+                             options.first_label,
+                             " without a gap: the classes are called by their numbers; --class-list "
+                             "names them"));
+      return {};
+    }
+    classes.add(names[k].name, names[k].name);
+  }
+  return classes;
 }
 
 ImageListing list_arrays(const ImportOptions& options, const ArraySource& source, const ArrayLabels& labels,
@@ -139,12 +147,18 @@ ImageListing list_arrays(const ImportOptions& options, const ArraySource& source
   if (labels.count() != rows) {
     source.expect_rows(0, rows);  // a virtual data set may be shorter because a file is missing
     throw Error(cat(options.input, ": '", options.images, "' has ", rows, " rows, but '", options.labels, "' has ",
-                    labels.count()));
+                    labels.count()),
+                rows == 0
+                    ? "have the pictures been written?"
+                    : cat("each image needs one label, in the same order: find the rows without a partner; if they are "
+                          "the last ones, cut them off: x[:",
+                          std::min(rows, labels.count()), "]"));
   }
   if (rows == 0) throw Error(cat(options.input, ": '", options.images, "' is empty"));
   ImageListing listing;
   listing.root = options.input + ":";
   listing.unit = "rows";
+  listing.first_label = options.first_label;
   ImportRows training = options.rows.value_or(ImportRows{0, rows});
   if (!options.rows && options.validation_rows) {  // the rows outside the validation split, which must be one piece
     const ImportRows held = *options.validation_rows;
@@ -162,12 +176,13 @@ ImageListing list_arrays(const ImportOptions& options, const ArraySource& source
   const std::size_t used = splits[0].labels.size() + splits[1].labels.size();
   if (const auto others = static_cast<std::uint64_t>(rows) - used; others > 0)
     leave_out(listing.left_out, "row(s) outside --rows and --validation-rows", "", others);
-  listing.classes = options.class_list.empty() ? classes_of(options, splits) : read_class_list(options.class_list);
+  if (!options.class_list.empty()) listing.classes = read_class_list(options.class_list);
+  if (options.class_list.empty()) listing.classes = classes_in_file(options, labels, listing.warnings);
+  if (listing.classes.empty()) listing.classes = classes_of(options, splits);
   if (!options.class_list.empty()) expect_ids_in_order(listing.classes, options.class_list, options.first_label);
   const auto classes = static_cast<std::int64_t>(listing.classes.ids.size());
   for (const SplitIndex split : {train_split, validation_split})
     listing.splits[split] = items_of(options, splits[split], classes, splits);
-  if (log != nullptr) warn_of_dark_pictures(options, splits[first], source, listing.warnings);
   if (options.validation.value_or(0) > 0) hold_out_images(listing, options.seed, *options.validation);
   return listing;
 }
@@ -177,7 +192,8 @@ void print_reading(const ImportOptions& options, const ArraySource& source, cons
                    std::ostream& log) {
   log << "import      " << options.input << ", '" << options.images << "': " << source.describe() << "\n";
   if (const std::string doubt = source.doubt(); !doubt.empty()) log << "note        " << doubt << "\n";
-  if (options.class_list.empty()) return;
+  const bool are_named = classes.ids.front() != std::to_string(0) || classes.names.front() != classes.ids.front();
+  if (options.class_list.empty() && !are_named) return;
   constexpr std::size_t most_shown = 3;
   log << "classes     ";
   for (std::size_t k = 0; k < std::min(most_shown, classes.names.size()); ++k)

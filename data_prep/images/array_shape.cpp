@@ -1,12 +1,11 @@
 #include "data_prep/images/array_shape.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
-#include <optional>
 #include <vector>
 
 #include "base/error.h"
+#include "data_prep/images/array_advice.h"
 
 namespace ringtrain {
 namespace {
@@ -54,79 +53,25 @@ ArrayOrigin origin_of(const h5::File& file, const std::string& dataset) {
   return {};
 }
 
-std::string in_matlab(const std::string& statement) {
-  return cat("in MATLAB: ", statement, "; then save it again with -v7.3");
-}
-
-std::string variable_name(const std::string& dataset) {
-  return dataset.substr(dataset.rfind('/') + 1);
-}
-
 namespace {
 
-constexpr std::int64_t most_rows = 64, most_values = 1 << 24;
-
-struct Range {
-  double least = 0, most = 0;
-  std::int64_t rows = 0;
-};
-
-// Returns nothing if the values cannot be read, or if none of them is finite.
-std::optional<Range> range_of(const h5::File& file, const std::string& dataset, int axis) {
-  const h5::Shape shape = file.shape(dataset);
-  if (shape.empty()) return std::nullopt;
-  const auto rows_axis = static_cast<std::size_t>(axis);
-  std::int64_t values_of_a_row = 1;
-  for (std::size_t i = 0; i < shape.size(); ++i) values_of_a_row *= i == rows_axis ? 1 : shape[i];
-  if (values_of_a_row < 1 || values_of_a_row > most_values) return std::nullopt;
-  const std::int64_t rows = std::min({most_rows, most_values / values_of_a_row, shape[rows_axis]});
-  if (rows < 1) return std::nullopt;
-  const h5::Guard guard;
-  const h5::Handle handle = file.open_dataset(dataset), space(H5Dget_space(handle.get()), H5Sclose);
-  std::vector<hsize_t> start(shape.size(), 0), size(shape.begin(), shape.end());
-  size[rows_axis] = static_cast<hsize_t>(rows);
-  H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr);
-  const h5::Handle memory(H5Screate_simple(static_cast<int>(size.size()), size.data(), nullptr), H5Sclose);
-  std::vector<double> values(static_cast<std::size_t>(rows * values_of_a_row));
-  if (H5Dread(handle.get(), H5T_NATIVE_DOUBLE, memory.get(), space.get(), H5P_DEFAULT, values.data()) < 0) {
-    H5Eclear2(H5E_DEFAULT);
-    return std::nullopt;
-  }
-  std::erase_if(values, [](double value) { return !std::isfinite(value); });
-  if (values.empty()) return std::nullopt;
-  const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  return Range{*least, *most, rows};
+// Returns the letter of an axis that has this label in its file, or '?'.
+char axis_called(std::string label) {
+  std::ranges::transform(label, label.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  struct Axis {
+    char letter;
+    std::vector<std::string> names;
+  };
+  static const std::vector<Axis> axes = {
+      {'N', {"n", "b", "batch", "sample", "samples", "image", "images", "number", "index"}},
+      {'H', {"h", "y", "height", "row", "rows"}},
+      {'W', {"w", "x", "width", "column", "columns"}},
+      {'C', {"c", "channel", "channels", "band", "bands", "colour", "color", "rgb"}}};
+  for (const Axis& axis : axes)
+    if (std::ranges::count(axis.names, label) > 0) return axis.letter;
+  return '?';
 }
-
-// Returns an advice that makes values from 0 to 255 of values of this range.
-std::string advice_on(const std::string& type, const Range& range, bool for_matlab, const std::string& x) {
-  const auto within = [&](double least, double most) { return range.least >= least && range.most <= most; };
-  const std::string scaled = within(0, 1)     ? cat(x, " * 255")
-                             : within(-1, 1)  ? cat("(", x, " + 1) * 127.5")
-                             : within(0, 255) ? x
-                             : type == "u16"  ? ""
-                                              : "?";
-  if (scaled == "?") return "scale them to 0 to 255 first, and write them again as u8";
-  if (for_matlab)
-    return in_matlab(cat(x, " = uint8(", scaled.empty() ? cat(x, " / 257") : cat("round(", scaled, ")"), ")"));
-  return cat("write them again as u8: ", scaled.empty() ? cat("(", x, " // 257)") : cat("numpy.rint(", scaled, ")"),
-             ".astype('u1')");
-}
-
-}  // namespace
-
-void refuse_pixels(const h5::File& file, const std::string& dataset, int axis, const ArrayOrigin& origin) {
-  const std::string type = file.type(dataset);
-  const std::string found = cat(file.path(), ": '", dataset, "' holds ", type, ", not u8");
-  if (type == "bool") throw Error(found, "write the data set again as u8: x.astype('u1') * 255");
-  if (type[0] != 'f' && type[0] != 'i' && type[0] != 'u') throw Error(found, expected_images);
-  const std::optional<Range> range = range_of(file, dataset, axis);
-  if (!range) throw Error(found, "scale the values to 0 to 255 first, and write them again as u8");
-  throw Error(cat(found, ": the first ", range->rows, " images have ", range->least, " to ", range->most),
-              advice_on(type, *range, origin.is_matlab(), origin.is_matlab() ? variable_name(dataset) : "x"));
-}
-
-namespace {
 
 bool may_be_channels(std::int64_t extent) {
   return extent == 1 || extent == 3;
@@ -178,17 +123,20 @@ std::string first_channels(const std::string& layout, std::int64_t channels, boo
                         for_matlab ? in_matlab(cat("X = ", others)) : others));
 }
 
-std::string asked_layout(const h5::Shape& shape, bool is_matlab, std::int64_t labels, const std::string& asked,
+std::string asked_layout(const h5::Shape& shape, bool is_matlab, std::int64_t labels, const AskedLayout& by_whom,
                          const std::string& found) {
+  const std::string& asked = by_whom.letters;
   const std::string letters = shape.size() == 3 ? "HNW" : "CHNW";
   std::string sorted = asked;
   std::sort(sorted.begin(), sorted.end());
-  const std::string what = cat(found, ", which does not fit --layout ", asked);
+  const std::string what = cat(found, ", which does not fit ", by_whom.asker(), " ", asked);
   if (sorted != letters) throw Error(what, cat("it has ", shape.size(), " axes"));
   const std::string other = backwards(asked);
   const bool other_fits = has_channels(shape, other) && extent_of(shape, other, 'N') == labels;
-  const std::string advice = cat("the letters follow the axes as h5py and h5dump show them",
-                                 other_fits ? cat("; MATLAB's ", asked, " is ", other, " here") : "");
+  const std::string advice = by_whom.is_in_file
+                                 ? "--layout gives the order of the axes, whatever their labels are"
+                                 : cat("the letters follow the axes as h5py and h5dump show them",
+                                       other_fits ? cat("; MATLAB's ", asked, " is ", other, " here") : "");
   if (!has_channels(shape, asked)) refuse_channels(shape, asked, is_matlab, cat(what, ": "), advice);
   if (const std::int64_t images = extent_of(shape, asked, 'N'); images != labels && other_fits)
     throw Error(cat(what, ": ", images, " images, but ", labels, " labels"), advice);
@@ -197,15 +145,32 @@ std::string asked_layout(const h5::Shape& shape, bool is_matlab, std::int64_t la
 
 }  // namespace
 
+AskedLayout layout_in_file(const h5::File& file, const std::string& dataset) {
+  constexpr const char* attribute = "DIMENSION_LABELS";
+  if (!file.has_attribute(dataset, attribute)) return {};
+  const std::vector<std::string> labels = file.read_strings(dataset, attribute);
+  if (std::ranges::all_of(labels, &std::string::empty)) return {};
+  AskedLayout layout{"", true};
+  for (const std::string& label : labels) layout.letters += axis_called(label);
+  std::string sorted = layout.letters;
+  std::ranges::sort(sorted);
+  if (sorted == "HNW" || sorted == "CHNW") return layout;
+  std::string names;
+  for (const std::string& label : labels) names += cat(names.empty() ? "" : ", ", "'", label, "'");
+  throw Error(cat(file.path(), ": the labels of the axes of '", dataset, "' are ", names,
+                  ", expected N, H, W and C, or batch, height, width and channel"),
+              "give the order of the axes with --layout, such as NHWC");
+}
+
 std::string text_of(const h5::Shape& shape) {
   std::string text;
   for (const std::int64_t extent : shape) text += (text.empty() ? "(" : ", ") + std::to_string(extent);
   return text.empty() ? "()" : text + ")";
 }
 
-std::string layout_of(const h5::Shape& shape, const ArrayOrigin& origin, std::int64_t labels, const std::string& asked,
+std::string layout_of(const h5::Shape& shape, const ArrayOrigin& origin, std::int64_t labels, const AskedLayout& asked,
                       const std::string& found) {
-  if (!asked.empty()) return asked_layout(shape, origin.is_matlab(), labels, asked, found);
+  if (!asked.letters.empty()) return asked_layout(shape, origin.is_matlab(), labels, asked, found);
   const bool is_grey = shape.size() == 3, is_reversed = origin.is_reversed();
   // MATLAB's orders are H x W x C x N, N x H x W x C, C x H x W x N and N x C x H x W. The file has them backwards.
   const std::vector<std::string> known =

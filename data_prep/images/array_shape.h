@@ -1,4 +1,4 @@
-// Finds out what an array of images is: the program that wrote it, the range of its values, and which axis is which.
+// Finds out what an array of images is: the program that wrote it, and which axis is which.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,6 @@ struct ArrayOrigin {
 // opened.
 ArrayOrigin origin_of(const h5::File& file, const std::string& dataset);
 
-// Returns an advice for MATLAB's users: a statement that makes another array, such as "Y = full(Y)".
-std::string in_matlab(const std::string& statement);
-
-// Returns the last part of a path in a file, which is the variable's name in MATLAB.
-std::string variable_name(const std::string& dataset);
-
-// Finds the range of an array's values, from which follows how they become pixels from 0 to 255.
-
-// Throws Error for pixels of another type than u8. It states the range of the first images, counted along `axis`, and
-// says how to turn such values into u8.
-[[noreturn]] void refuse_pixels(const h5::File& file, const std::string& dataset, int axis, const ArrayOrigin& origin);
-
 // Finds out which axis of an array of images is which.
 
 inline constexpr const char* expected_images =
@@ -41,10 +29,22 @@ inline constexpr const char* expected_images =
 
 std::string text_of(const h5::Shape& shape);  // "(640, 8, 8, 3)"
 
+// An order of the axes that somebody has given.
+struct AskedLayout {
+  std::string letters;      // any order of NHWC, or of NHW for grey pictures; "": nobody has
+  bool is_in_file = false;  // the file has labels of its axes; otherwise the user typed --layout
+
+  std::string asker() const { return is_in_file ? "the labels of its axes," : "--layout"; }
+};
+
+// Reads the labels that a file gives to the axes of a data set (h5py's dims[0].label): N or B, H, W and C, or such
+// words as batch, height, width and channel. Throws Error if there are labels that name no order of the axes.
+AskedLayout layout_in_file(const h5::File& file, const std::string& dataset);
+
 // Returns a letter for each axis of an array of pixels, which has three or four: "NHWC", "NCWH", "NHW". `labels` is the
-// number of labels, `asked` the layout that the user has typed, or "". `found` begins the messages. Throws Error if no
-// layout fits or several do. The number of images may still differ from that of the labels.
-std::string layout_of(const h5::Shape& shape, const ArrayOrigin& origin, std::int64_t labels, const std::string& asked,
+// number of labels. `found` begins the messages. Throws Error if no layout fits or several do. The number of images may
+// still differ from that of the labels.
+std::string layout_of(const h5::Shape& shape, const ArrayOrigin& origin, std::int64_t labels, const AskedLayout& asked,
                       const std::string& found);
 
 }  // namespace ringtrain

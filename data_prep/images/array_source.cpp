@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <set>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "data/hdf5_storage.h"
+#include "data_prep/images/array_advice.h"
 #include "data_prep/images/array_shape.h"
 
 namespace ringtrain {
@@ -76,14 +78,12 @@ void expect_numbers_of_matlab(const h5::File& file, const std::string& dataset, 
   const std::string kind = file.read_string(dataset, "MATLAB_class");
   const bool are_labels = use == ArrayUse::labels;
   if (kind == "cell")
-    throw Error(cat(found, "a cell array of MATLAB"), in_matlab(are_labels ? cat(name, " = grp2idx(", name, ") - 1")
-                                                                           : cat(name, " = cat(4, ", name, "{:})")));
+    throw Error(cat(found, "a cell array of MATLAB"),
+                are_labels ? matlab_advice_on_cell(file, dataset) : in_matlab(cat(name, " = cat(4, ", name, "{:})")));
   if (file.has_attribute(dataset, "MATLAB_object_decode"))
     throw Error(cat(found, "an object of MATLAB, such as a categorical or a table (", kind, ")"),
-                !are_labels ? "save its pictures as one array of uint8, H x W x C x N"
-                : kind == "string"
-                    ? in_matlab(cat("[~, ~, ", name, "] = unique(", name, "); ", name, " = ", name, " - 1"))
-                    : in_matlab(cat(name, " = double(", name, ") - 1")));
+                are_labels ? matlab_advice_on_names(name, kind == "string" ? name : cat("cellstr(", name, ")"))
+                           : "save its pictures as one array of uint8, H x W x C x N");
 }
 
 }  // namespace
@@ -114,7 +114,8 @@ h5::File open_with_dataset(const std::string& path, const std::string& dataset, 
     if (file.has_attribute(dataset, "MATLAB_sparse"))
       throw Error(cat(path, ": '", dataset, "' is a sparse matrix of MATLAB"),
                   in_matlab(cat(variable_name(dataset), " = full(", variable_name(dataset), ")")));
-    throw Error(cat(path, ": '", dataset, "' is not a data set"), datasets_of(file));
+    const std::string advice = use == ArrayUse::images ? advice_on_group_of_images(file, dataset) : "";
+    throw Error(cat(path, ": '", dataset, "' is not a data set"), advice.empty() ? datasets_of(file) : advice);
   }
   file.open_dataset(dataset);  // explains what a link lacks
   expect_numbers_of_matlab(file, dataset, use);
@@ -124,21 +125,6 @@ h5::File open_with_dataset(const std::string& path, const std::string& dataset, 
 namespace {
 
 constexpr double largest_exact = 9007199254740992.0;  // 2^53
-
-// What to do with an array of this shape, which has more axes than one that are long.
-std::string advice_on_shape(const std::string& dataset, const h5::Shape& shape, bool is_matlab) {
-  const auto is_long = [](std::int64_t extent) { return extent != 1; };
-  const auto long_axes = std::ranges::count_if(shape, is_long);
-  if (long_axes > 2) return "are --images and --labels swapped?";
-  if (long_axes != 2) return "a label is one number for each image";
-  const auto first = std::ranges::find_if(shape, is_long), second = std::find_if(first + 1, shape.end(), is_long);
-  const auto classes = (*first < *second ? first : second) - shape.begin();  // there are fewer of them than of images
-  const std::string name = variable_name(dataset);
-  return cat("if each label is a row of zeros and a one (one-hot), make numbers of them: ",
-             is_matlab ? in_matlab(cat("[~, ", name, "] = max(", name, ", [], ", std::ssize(shape) - classes, "); ",
-                                       name, " = ", name, " - 1"))
-                       : cat("labels.argmax(axis=", classes, ")"));
-}
 
 }  // namespace
 
@@ -152,17 +138,40 @@ ArrayLabels::ArrayLabels(const std::string& path, const std::string& dataset)
   const std::string name = variable_name(dataset);
   if (type_ == "string" || origin.matlab_class == "char")
     throw Error(cat(path, ": '", dataset, "' holds text, expected numbers from 0"),
-                type_ == "string"
-                    ? "numpy.unique(labels, return_inverse=True)[1] makes numbers of them"
-                    : in_matlab(cat("[~, ~, ", name, "] = unique(cellstr(", name, ")); ", name, " = ", name, " - 1")));
+                type_ == "string" ? advice_on_text_labels(file_, dataset)
+                                  : matlab_advice_on_names(name, cat("cellstr(", name, ")")));
   if (!is_number) throw Error(cat(path, ": '", dataset, "' holds ", type_, ", expected integer labels"));
   const auto long_axes = std::count_if(shape_.begin(), shape_.end(), [](std::int64_t extent) { return extent != 1; });
   if (shape_.empty() || long_axes > 1)
     throw Error(cat(path, ": '", dataset, "' has the shape ", text_of(shape_), ", expected (N), (N, 1) or (1, N)"),
-                advice_on_shape(dataset, shape_, origin.is_matlab()));
+                long_axes > 2    ? "are --images and --labels swapped?"
+                : long_axes != 2 ? "a label is one number for each image"
+                                 : advice_on_label_rows(file_, dataset, origin.is_matlab()));
   const auto found = std::find_if(shape_.begin(), shape_.end(), [](std::int64_t extent) { return extent != 1; });
   axis_ = found == shape_.end() ? 0 : static_cast<int>(found - shape_.begin());
   count_ = shape_[static_cast<std::size_t>(axis_)];
+}
+
+std::vector<ArrayLabels::Name> ArrayLabels::names() const {
+  std::vector<Name> names;
+  if (type_ != "enum") return names;
+  const h5::Guard guard;
+  const h5::Handle dataset = file_.open_dataset(name_), type(H5Dget_type(dataset.get()), H5Tclose);
+  const h5::Handle base(H5Tget_super(type.get()), H5Tclose);
+  const int count = H5Tget_nmembers(type.get());
+  for (unsigned i = 0; i < static_cast<unsigned>(std::max(count, 0)); ++i) {
+    std::array<char, 64> value{};  // H5Tconvert() needs the room of the larger type
+    if (H5Tget_size(type.get()) > value.size() || H5Tget_member_value(type.get(), i, value.data()) < 0) return {};
+    if (H5Tconvert(base.get(), H5T_NATIVE_INT64, 1, value.data(), nullptr, H5P_DEFAULT) < 0) return {};
+    std::int64_t label = 0;
+    std::memcpy(&label, value.data(), sizeof label);
+    char* const text = H5Tget_member_name(type.get(), i);
+    if (text == nullptr) return {};
+    names.push_back({label, text});
+    H5free_memory(text);
+  }
+  std::ranges::sort(names, {}, &Name::label);
+  return names;
 }
 
 std::vector<std::int64_t> ArrayLabels::read(std::int64_t first, std::int64_t end) const {
@@ -241,15 +250,17 @@ ArraySource::ArraySource(const std::string& path, const std::string& dataset, co
   if (H5Tget_class(type.get()) == H5T_VLEN) {
     const h5::Handle element(H5Tget_super(type.get()), H5Tclose);
     encoded_ = shape_.size() == 1 && is_u8(element.get());
-    if (!encoded_) throw Error(cat(found, " of variable-length values"), expected_images);
+    if (!encoded_) refuse_shape(file_, dataset, found);
     return;
   }
   if (!is_u8(type.get())) refuse_pixels(file_, dataset, likely_axis_of_images(shape_, labels), origin_);
   if (origin_.matlab_class == "logical")
     throw Error(cat(path, ": '", dataset, "' holds MATLAB's logical values, 0 and 1, expected pixels from 0 to 255"),
                 in_matlab(cat(variable_name(dataset), " = uint8(", variable_name(dataset), ") * 255")));
-  if (shape_.size() != 3 && shape_.size() != 4) throw Error(found, expected_images);
-  layout_ = layout_of(shape_, origin_, labels, layout, found);
+  if (shape_.size() != 3 && shape_.size() != 4) refuse_shape(file_, dataset, found);
+  const AskedLayout asked = layout.empty() ? layout_in_file(file_, dataset) : AskedLayout{layout};
+  layout_is_labelled_ = asked.is_in_file;
+  layout_ = layout_of(shape_, origin_, labels, asked, found);
   axis_ = layout_.find('N');
   height_ = shape_.at(layout_.find('H'));
   width_ = shape_.at(layout_.find('W'));
@@ -277,25 +288,18 @@ void ArraySource::set_block_rows() {
 std::string ArraySource::describe() const {
   if (encoded_) return "encoded images";
   const std::string why = layout_was_asked_       ? " as --layout says"
+                          : layout_is_labelled_   ? " as the labels of its axes say"
                           : origin_.is_reversed() ? cat(" as ", origin_.program, " does")
                                                   : "";
   return cat("pixels ", height_, " x ", width_, " x ", channels_, ", stored ", layout_, why);
 }
 
 std::string ArraySource::doubt() const {
-  if (layout_was_asked_ || origin_.is_reversed() || (layout_ != "NCHW" && layout_ != "NHW")) return "";
+  if (layout_was_asked_ || layout_is_labelled_ || origin_.is_reversed() || (layout_ != "NCHW" && layout_ != "NHW"))
+    return "";
   const std::string other = layout_ == "NHW" ? "NWH" : "NCWH";
   return cat("read as ", layout_, "; arrays of h5create (MATLAB), R and Julia are usually ", other, ": --layout ",
              other, ". results/contact_sheet.py shows the pictures");
-}
-
-bool ArraySource::has_only_0_and_1(std::int64_t first, std::int64_t end) const {
-  int largest = 0;
-  for (std::int64_t row = first; row < end && largest < 2; ++row) {
-    const FoundImage found = read({"", 0, -1, static_cast<std::uint64_t>(row), 0});
-    largest = std::max<int>(largest, std::ranges::max(found.image.pixels));
-  }
-  return largest == 1;
 }
 
 std::int64_t ArraySource::expect_rows(std::int64_t first, std::int64_t end) const {

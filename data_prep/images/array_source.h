@@ -36,7 +36,15 @@ class ArrayLabels {
   // Throws Error for other types and shapes.
   ArrayLabels(const std::string& path, const std::string& dataset);
 
+  struct Name {
+    std::int64_t label = 0;
+    std::string name;
+  };
+
   std::int64_t count() const { return count_; }
+  // Returns the names that the labels' enumeration type gives to their values, in the order of the values. Empty: the
+  // labels have another type.
+  std::vector<Name> names() const;
   // Reads the labels of rows [first, end). Throws Error if one is not in the file, is no whole number, or is 2^63 or
   // more.
   std::vector<std::int64_t> read(std::int64_t first, std::int64_t end) const;
@@ -52,8 +60,9 @@ class ArrayLabels {
 // Reads images from a data set. Each row is one image.
 class ArraySource : public ListedImageSource {
  public:
-  // `layout` is any order of the letters NHWC (NHW for grey images), or "" to find it from the shape, from the number
-  // of labels and from the program that wrote the file. Throws Error if import_arrays() does not take such a data set.
+  // `layout` is any order of the letters NHWC (NHW for grey images), or "" to find it from the labels of the axes, or
+  // from the shape, the number of labels and the program that wrote the file. Throws Error if import_arrays() does not
+  // take such a data set.
   ArraySource(const std::string& path, const std::string& dataset, const std::string& layout, std::int64_t labels);
 
   std::int64_t rows() const { return shape_[axis_]; }
@@ -62,8 +71,6 @@ class ArraySource : public ListedImageSource {
   std::string describe() const;  // "pixels 32 x 32 x 3, stored NCHW"
   // Returns what to look at if the order of the axes was guessed and another one is usual, too. "": nothing.
   std::string doubt() const;
-  // Returns whether the largest pixel of rows [first, end) is 1. Throws what read() throws.
-  bool has_only_0_and_1(std::int64_t first, std::int64_t end) const;
 
   // Throws Error if a pixel of rows [first, end) is not in the file. Returns the number of rows of which parts were
   // never written and are the file's own fill value.
@@ -86,7 +93,7 @@ class ArraySource : public ListedImageSource {
   h5::Handle dataset_;
   h5::Shape shape_;
   ArrayOrigin origin_;
-  bool encoded_ = false, layout_was_asked_ = false;
+  bool encoded_ = false, layout_was_asked_ = false, layout_is_labelled_ = false;
   std::string layout_ = "N";  // a letter for each axis
   std::size_t axis_ = 0;      // the axis that counts the images
   std::int64_t height_ = 0, width_ = 0, channels_ = 0;

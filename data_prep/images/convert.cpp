@@ -281,7 +281,7 @@ ImagesReport convert_listing(const ImageOptions& options, const RecordOptions& r
       report.warnings.push_back(advice + "convert again to have these pictures, too");
     warn_of_empty_classes(listing, examination, plans, report.warnings);
     warn_of_same_images(listing, examination, report.warnings);
-    warn_of_dark_images(report);
+    warn_of_dark_images(listing, examination, report);
   }
   const int worked = threads_granted(threads);
   std::uint64_t of_all_ranks = static_cast<std::uint64_t>(worked);

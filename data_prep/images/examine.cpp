@@ -126,7 +126,9 @@ Examination examine_images(const ImageOptions& options, const RecordOptions& rec
     ImageRecord record;
     try {
       const bool count_pixels = options.statistics && place.split == train_split;
-      record = make_record(source.read(item), records, decode, count_pixels ? &sums : nullptr);
+      FoundImage found = source.read(item);
+      if (found.bytes.empty() && !found.image.pixels.empty()) examined.brightest = std::ranges::max(found.image.pixels);
+      record = make_record(std::move(found), records, decode, count_pixels ? &sums : nullptr);
       examined.bytes = record.bytes.size();
       examined.crc32c = crc32c(record.bytes);
       examined.height = static_cast<std::int32_t>(record.height);

@@ -14,6 +14,8 @@ struct Examined {
   std::uint64_t bytes = 0;  // size of the record
   std::uint32_t crc32c = 0;
   std::int32_t height = 0, width = 0, channels = 0;
+  std::int16_t brightest =
+      -1;  // largest value of pixels that were found as such; -1: of a file, which was not looked at
   bool broken = false;
   bool resized = false, turned = false, with_alpha = false, deep = false, deep_and_dark = false;  // see ImageRecord
 };

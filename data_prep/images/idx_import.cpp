@@ -3,12 +3,15 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <ostream>
 
 #include "base/error.h"
+#include "data_prep/images/array_advice.h"
 
 namespace ringtrain {
 namespace {
@@ -116,18 +119,46 @@ std::string shape_text(const IdxArray& array) {
   return text + ")";
 }
 
+constexpr const char* pictures_first = "the file of the pictures comes first: idx IMAGES LABELS";
+
+// Returns the name that HDF5 arrays of this type have, such as "f32".
+std::string type_text(std::uint8_t type) {
+  const char* const kind = type > 0x0c ? "f" : type == 0x08 ? "u" : "i";
+  return cat(kind, 8 * bytes_of_value(type));
+}
+
+std::vector<double> numbers_of(const IdxArray& array) {
+  const auto width = static_cast<std::size_t>(bytes_of_value(array.type));
+  std::vector<double> numbers(array.bytes.size() / width);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const std::int64_t bits = big_endian(array.bytes.data() + i * width, width, array.type != 0x08);
+    numbers[i] = array.type == 0x0d   ? std::bit_cast<float>(static_cast<std::uint32_t>(bits))
+                 : array.type == 0x0e ? std::bit_cast<double>(bits)
+                                      : static_cast<double>(bits);
+  }
+  return numbers;
+}
+
+std::string advice_on_other_labels(const IdxArray& array) {
+  if (array.shape.size() > 2) return pictures_first;
+  if (array.shape.size() == 1)
+    return "write them again as whole numbers: labels.astype('u1'), or '>i4' for more than 256 classes";
+  return "if each label is a row of zeros and a one (one-hot), make numbers of them: labels.argmax(axis=1)";
+}
+
 std::vector<std::int64_t> labels_of(const IdxArray& array, std::int64_t first_label) {
   if (array.shape.size() != 1 || array.type > 0x0c)
     throw Error(cat(array.path, ": holds ", array.type > 0x0c ? "floating-point" : "whole", " numbers of the shape ",
                     shape_text(array), ", expected integer labels (N)"),
-                "the file of the pictures comes first: idx IMAGES LABELS");
+                advice_on_other_labels(array));
   const auto width = static_cast<std::size_t>(bytes_of_value(array.type));
   std::vector<std::int64_t> labels(static_cast<std::size_t>(array.shape[0]));
   for (std::size_t row = 0; row < labels.size(); ++row) {
     labels[row] = big_endian(array.bytes.data() + row * width, width, array.type != 0x08) - first_label;
     if (labels[row] < 0)
       throw Error(cat(array.path, ": the label of row ", row, " is ", labels[row] + first_label),
-                  "labels count from 0, or from --first-label");
+                  labels[row] + first_label == 0 ? "the labels count from 0: leave out --first-label"
+                                                 : "labels count from 0, or from --first-label");
   }
   return labels;
 }
@@ -141,7 +172,7 @@ class IdxSource : public ListedImageSource {
       throw Error(
           cat(path, ": holds values of type 0x0", "0123456789abcdef"[array_.type], " and the shape ",
               shape_text(array_), ", expected u8 pixels (0x08) (N, H, W), or (N, H, W, C) with 1 or 3 channels"),
-          shape.size() == 1 ? "the file of the pictures comes first: idx IMAGES LABELS" : "");
+          advice());
     if (shape[0] == 0) throw Error(cat(path, ": holds no pictures"));
     if (std::min(shape[1], shape[2]) < 1 || std::max(shape[1], shape[2]) > 65500)
       throw Error(cat(path, ": has pictures of ", shape[1], " x ", shape[2],
@@ -163,6 +194,21 @@ class IdxSource : public ListedImageSource {
   }
 
  private:
+  // Returns what to do with an array that has no u8 pixels.
+  std::string advice() const {
+    if (array_.shape.size() < 2) return pictures_first;
+    if (array_.shape.size() == 2)
+      return cat("if each row is a picture, give it two axes: x.reshape(-1, HEIGHT, WIDTH); if these are labels, ",
+                 pictures_first);
+    if (array_.type == 0x08) return "write 1 or 3 channels as the last axis, or leave that axis out";
+    std::vector<double> numbers = numbers_of(array_);
+    std::erase_if(numbers, [](double number) { return !std::isfinite(number); });
+    if (numbers.empty()) return "";
+    const auto [least, most] = std::ranges::minmax(numbers);
+    return cat("its values are ", least, " to ", most, ": ",
+               advice_on_range(type_text(array_.type), least, most, false, "x"));
+  }
+
   IdxArray array_;
   std::int64_t channels_ = 1;
 };
@@ -171,6 +217,7 @@ ImageListing list_rows(const IdxOptions& options, const std::vector<std::int64_t
   ImageListing listing;
   listing.root = options.images + ":";
   listing.unit = "rows";
+  listing.first_label = options.first_label;
   if (!options.class_list.empty()) {
     listing.classes = read_class_list(options.class_list);
     expect_ids_in_order(listing.classes, options.class_list, options.first_label);

@@ -34,7 +34,8 @@ struct ImageListing {
   std::array<std::string, 2> lists;
   LeftOuts left_out;
   std::vector<std::string> warnings;
-  const char* unit = "files";  // what is counted: files, or the rows of an array
+  std::int64_t first_label = 0;  // what was subtracted from the labels of rows
+  const char* unit = "files";    // what is counted: files, or the rows of an array
 
   std::string serialize() const;
   static ImageListing deserialize(const std::string& bytes);

@@ -181,45 +181,109 @@ std::string advice_on(const std::vector<ImageNote>& broken) {
   return "";
 }
 
-void warn_of_empty_classes(const ImageListing& listing, const Examination& examination,
-                           const std::vector<SplitPlan>& plans, std::vector<std::string>& warnings) {
-  const std::size_t classes = listing.classes.ids.size();
-  if (classes == 1) warnings.push_back("there is only one class, so there is nothing to tell apart");
+namespace {
+
+// The classes that have no image in some splits.
+struct EmptyClasses {
+  std::vector<std::string> splits;
+  std::vector<std::size_t> classes;
+  std::int64_t broken = 0;  // images of these classes
+
+  std::string where() const {
+    return splits.size() == 1 ? cat("the ", splits[0], " split")
+                              : cat("the ", splits[0], " and ", splits[1], " splits");
+  }
+};
+
+// Splits that lack the same classes are one entry.
+std::vector<EmptyClasses> empty_classes(const ImageListing& listing, const Examination& examination,
+                                        const std::vector<SplitPlan>& plans) {
+  std::vector<EmptyClasses> found;
   for (const SplitPlan& plan : plans) {
-    std::vector<bool> present(classes, false);
+    std::vector<bool> present(listing.classes.ids.size(), false);
     for (const std::int64_t i : plan.order)
       present[static_cast<std::size_t>(listing.splits[plan.index][static_cast<std::size_t>(i)].label)] = true;
-    const auto empty = static_cast<std::size_t>(std::count(present.begin(), present.end(), false));
-    if (empty == 0) continue;
-    if (empty == 1 && !present[0] && classes > 2 && listing.classes.ids[0] == "0") {
-      warnings.push_back(
-          cat("class 0 has no pictures in the ", plan.description.split,
-              " split: do the labels count from 1? They must count from 0. ",
-              listing.unit == std::string_view("rows") ? "Give --first-label 1" : "Subtract 1 and convert again",
-              ", or the model has a class too many"));
-      continue;
-    }
-    std::vector<std::string> names;
-    for (std::size_t k = 0; k < classes; ++k)
-      if (!present[k]) names.push_back(cat("'", listing.classes.ids[k], "'"));
-    const auto lost = std::ranges::count_if(examination.broken, [&](const ImageNote& note) {
+    EmptyClasses empty{{plan.description.split}, {}, 0};
+    for (std::size_t k = 0; k < present.size(); ++k)
+      if (!present[k]) empty.classes.push_back(k);
+    if (empty.classes.empty()) continue;
+    empty.broken = std::ranges::count_if(examination.broken, [&](const ImageNote& note) {
       return note.split == plan.index &&
              !present[static_cast<std::size_t>(listing.splits[note.split][note.index].label)];
     });
+    if (!found.empty() && found.back().classes == empty.classes) {
+      found.back().splits.push_back(plan.description.split);
+      found.back().broken += empty.broken;
+    } else {
+      found.push_back(std::move(empty));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+void warn_of_empty_classes(const ImageListing& listing, const Examination& examination,
+                           const std::vector<SplitPlan>& plans, std::vector<std::string>& warnings) {
+  const std::size_t classes = listing.classes.ids.size();
+  const bool are_rows = listing.unit == std::string_view("rows");
+  if (classes == 1) warnings.push_back("there is only one class, so there is nothing to tell apart");
+  for (bool is_said = false; const EmptyClasses& empty : empty_classes(listing, examination, plans)) {
+    const bool lacks_0 = empty.classes == std::vector<std::size_t>{0};
+    if (lacks_0 && classes > 2 && listing.classes.ids[0] == "0" && listing.first_label == 0) {
+      warnings.push_back(cat(
+          "class 0 has no pictures in ", empty.where(), ": do the labels count from 1? They must count from 0. ",
+          are_rows ? "Give --first-label 1" : "Subtract 1 and convert again", ", or the model has a class too many"));
+      continue;
+    }
+    std::vector<std::string> names;
+    for (const std::size_t k : empty.classes) names.push_back(cat("'", listing.classes.ids[k], "'"));
     constexpr std::size_t wrapped = 255;  // -1 as an unsigned byte, which marks pictures of no class
-    const bool seems_wrapped =
-        listing.unit == std::string_view("rows") && classes == wrapped + 1 && present[wrapped] && !present[wrapped - 1];
-    warnings.push_back(
-        cat(empty, " of ", classes, " classes have no image in the ", plan.description.split,
-            " split: ", first_names(names),
-            lost == 0 ? "" : cat("; ", lost, " of theirs are broken: repair or remove them, and convert again"),
-            seems_wrapped ? "; label 255 is often -1 in one byte, which means no class: leave out such "
-                            "rows before the conversion"
-                          : ""));
+    const bool seems_wrapped = are_rows && !is_said && classes == wrapped + 1 && empty.classes.back() == wrapped - 1;
+    is_said = is_said || seems_wrapped;
+    warnings.push_back(cat(
+        empty.classes.size(), " of ", classes, " classes have no image in ", empty.where(), ": ", first_names(names),
+        empty.broken == 0 ? ""
+                          : cat("; ", empty.broken, " of theirs are broken: repair or remove them, and convert again"),
+        seems_wrapped ? "; label 255 is often -1 in one byte, which means no class: leave out such "
+                        "rows before the conversion"
+                      : ""));
   }
 }
 
-void warn_of_dark_images(ImagesReport& report) {
+namespace {
+
+void warn_of_dark_pixels(const ImageListing& listing, const Examination& examination,
+                         std::vector<std::string>& warnings) {
+  constexpr int dark = 15;
+  int brightest = -1;
+  std::int64_t images = 0, zeros = 0;
+  std::string example;
+  for (const SplitIndex split : {train_split, validation_split}) {
+    for (std::size_t i = 0; i < examination.items[split].size(); ++i) {
+      const Examined& item = examination.items[split][i];
+      if (item.broken || item.brightest < 0) continue;
+      ++images;
+      brightest = std::max<int>(brightest, item.brightest);
+      if (item.brightest == 0 && zeros++ == 0) example = listing.splits[split][i].key;
+    }
+  }
+  if (zeros > 0) warnings.push_back(cat(zeros, " pictures are all zeros, such as ", example));
+  if (brightest == 1)
+    warnings.push_back(cat("no pixel of the ", images,
+                           " images is above 1, expected 0 to 255: if its values are 0 and 1, multiply them by 255"));
+  else if (brightest > 1 && brightest <= dark)
+    warnings.push_back(
+        cat("no pixel of the ", images, " images is above ", brightest,
+            ", expected 0 to 255: the pictures are nearly black. Scale them, with the same number for all "
+            "splits: numpy.rint(x * (255 / ",
+            brightest, ")).astype('u1')"));
+}
+
+}  // namespace
+
+void warn_of_dark_images(const ImageListing& listing, const Examination& examination, ImagesReport& report) {
+  warn_of_dark_pixels(listing, examination, report.warnings);
   if (report.deep_and_dark == 0) return;
   report.warnings.push_back(cat(report.deep_and_dark,
                                 " PNG file(s) of 16 bits are nearly black: their values are below 4,096 of 65,535. "

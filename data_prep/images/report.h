@@ -35,8 +35,9 @@ std::string advice_on(const std::vector<ImageNote>& broken);
 void warn_of_empty_classes(const ImageListing& listing, const Examination& examination,
                            const std::vector<SplitPlan>& plans, std::vector<std::string>& warnings);
 
-// Warns of PNG files of 16 bits that use few of them, and become nearly black.
-void warn_of_dark_images(ImagesReport& report);
+// Warns of pictures that are nearly black: PNG files of 16 bits that use few of them, arrays of pixels of which none is
+// above 15 (masks of 0 and 1 among them), and pictures of zeros.
+void warn_of_dark_images(const ImageListing& listing, const Examination& examination, ImagesReport& report);
 
 // Counts images that are stored with the same bytes under another label or in the other split.
 void warn_of_same_images(const ImageListing& listing, const Examination& examination,

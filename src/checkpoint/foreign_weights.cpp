@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/foreign_files.h"
 
 namespace ringtrain {
 namespace {
@@ -18,30 +19,10 @@ bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-// Returns the names of a zip file's members, from the directory at its end.
-std::vector<std::string> members_of_zip(const std::string& end) {
-  std::vector<std::string> names;
-  constexpr std::size_t fixed_bytes = 46, length_at = 28;
-  for (std::size_t at = end.find("PK\x01\x02"); at != std::string::npos; at = end.find("PK\x01\x02", at + 4)) {
-    if (at + fixed_bytes > end.size()) break;
-    std::uint16_t length = 0;
-    std::memcpy(&length, end.data() + at + length_at, sizeof length);
-    names.push_back(end.substr(at + fixed_bytes, length));
-  }
-  return names;
-}
-
-// Returns the text as Python writes it.
-std::string quoted(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text) result += cat(c == '\'' || c == '\\' ? "\\" : "", c);
-  return result + "'";
-}
-
 std::string safetensors_of(const std::string& path) {
   const std::size_t slash = path.find_last_of('/'), dot = path.find_last_of('.');
   const bool has_ending = dot != std::string::npos && (slash == std::string::npos || dot > slash + 1);
-  return quoted((has_ending ? path.substr(0, dot) : path) + ".safetensors");
+  return python_text((has_ending ? path.substr(0, dot) : path) + ".safetensors");
 }
 
 // The weights may be anywhere in the file: {'model': ...}, {'state_dict': ...}. The file may also hold the
@@ -57,7 +38,7 @@ std::string safetensors_of(const std::string& path) {
           "        inner = [weights(v) for k, v in d.items() if isinstance(v, dict) and 'optim' not in str(k)]\n"
           "        return max([own, *inner], key=len)\n"
           "    save_file(weights(torch.load(",
-          quoted(path), ", map_location='cpu', weights_only=True)), ", safetensors_of(path), ")"));
+          python_text(path), ", map_location='cpu', weights_only=True)), ", safetensors_of(path), ")"));
 }
 
 [[noreturn]] void refuse(const std::string& path, const std::string& format, const std::string& hint) {
@@ -77,15 +58,41 @@ constexpr const char* other_framework =
     refuse(path, "a TorchScript file (torch.jit.save)",
            cat("convert it once, in Python:\n    import torch; from safetensors.torch import save_file\n"
                "    save_file({k: v.clone().contiguous() for k, v in torch.jit.load(",
-               quoted(path), ", map_location='cpu').state_dict().items()}, ", safetensors_of(path), ")"));
+               python_text(path), ", map_location='cpu').state_dict().items()}, ", safetensors_of(path), ")"));
   if (any([](const std::string& n) { return n == "data.pkl" || n.ends_with("/data.pkl"); })) refuse_torch(path);
   if (any([](const std::string& n) { return n.ends_with(".npy"); }))
     refuse(path, "a NumPy .npz file",
            cat("if its arrays have PyTorch's names and shapes, convert it once, in Python:\n"
                "    import numpy; from safetensors.numpy import save_file\n"
                "    save_file({k: numpy.ascontiguousarray(v) for k, v in numpy.load(",
-               quoted(path), ").items()}, ", safetensors_of(path), ")"));
+               python_text(path), ").items()}, ", safetensors_of(path), ")"));
   refuse(path, "a zip file", "unpack it, and give the .safetensors file in it");
+}
+
+// A model that is cut into several safetensors files has a JSON file that says which file has which tensor.
+bool is_index_of_shards(const std::string& path, const std::string& start) {
+  return path.ends_with(".safetensors.index.json") || (start.starts_with("{") && has(start, "\"weight_map\""));
+}
+
+[[noreturn]] void refuse_index_of_shards(const std::string& path) {
+  refuse(path, "the index of a model that is cut into several files",
+         cat("join the files that it names, in Python:\n"
+             "    import json, os; from safetensors.torch import load_file, save_file\n"
+             "    index = ",
+             python_text(path),
+             "; folder = os.path.dirname(index)\n"
+             "    names = sorted(set(json.load(open(index))['weight_map'].values()))\n"
+             "    save_file({k: v for n in names for k, v in load_file(os.path.join(folder, n)).items()}, "
+             "os.path.join(folder, 'joined.safetensors'))"));
+}
+
+// Flax writes a map of maps with short names as keys: its first bytes are a small map and a short text.
+bool is_flax(const std::string& start) {
+  if (start.size() < 3) return false;
+  const auto first = static_cast<unsigned char>(start[0]), second = static_cast<unsigned char>(start[1]);
+  const std::size_t length = second & 0x1f;
+  if ((first & 0xf0) != 0x80 || (second & 0xe0) != 0xa0 || length == 0 || start.size() < 2 + length) return false;
+  return std::ranges::all_of(start.substr(2, length), [](char c) { return c > ' ' && c <= '~'; });
 }
 
 }  // namespace
@@ -100,12 +107,15 @@ void refuse_other_formats(const std::string& path, const std::string& start, con
            "only a checkpoint of ringtrain becomes one: bin/ringtrain export CHECKPOINT.h5 --out FILE.safetensors");
   }
   if (start.starts_with("PK\x03\x04")) refuse_zip(path, end);
+  if (is_index_of_shards(path, start)) refuse_index_of_shards(path);
   const bool is_pickle = start.size() > 2 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5;
   // Files of torch.save before version 1.6 begin with this number.
   if (is_pickle && start.compare(2, 2, "\x8a\x0a") == 0) refuse_torch(path);
   std::uint64_t length = 0;
   if (start.size() >= sizeof length) std::memcpy(&length, start.data(), sizeof length);
   if (length <= longest_safetensors_header) return;
+  if (const ForeignFile other = foreign_file(start)) refuse(path, other.format, other.advice);
+  if (is_flax(start)) refuse(path, "a msgpack file of Flax", other_framework);
   if (is_pickle)
     refuse(path, "a Python pickle",
            "a pickle can run any code, so this program does not read it; write its arrays with "
@@ -123,11 +133,6 @@ void refuse_other_formats(const std::string& path, const std::string& start, con
     refuse(path, "an ONNX file (or another protobuf)",
            "give the checkpoint of PyTorch from which it was exported: the names in ONNX may differ from PyTorch's");
   }
-  if (start.starts_with("\x1f\x8b")) refuse(path, "compressed with gzip", "unpack it first: gunzip");
-  if (start.starts_with("version https://git-lfs"))
-    refuse(path, "a pointer of Git LFS, without the weights", "fetch the file itself: git lfs pull");
-  if (start.starts_with("<!DOCTYPE") || start.starts_with("<html"))
-    refuse(path, "a web page", "download the file itself, not the page that shows it");
 }
 
 }  // namespace ringtrain

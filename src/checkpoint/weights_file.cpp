@@ -58,6 +58,12 @@ void require_same_tensors(const std::string& path, const Shapes& found, const Ru
     hint = cat("these weights are for ", classes, " classes and ", plan.train.prefix, " has ", last.output,
                ": give a data set with the same classes in the same order",
                plan.graph.has_images() ? cat(", or import with --classes ", last.output, " for fine-tuning") : "");
+  const bool lacks_last_layer =
+      !missing.empty() && unknown.empty() && other_shape.empty() && plan.graph.has_images() &&
+      std::ranges::all_of(missing, [&](const std::string& name) { return name == last.weight || name == last.bias; });
+  if (lacks_last_layer)
+    hint = cat("the file lacks only the last layer: import with --classes ", last.output,
+               ", and this layer begins anew, for fine-tuning");
   throw Error(cat(path, ": not the weights of the experiment's model, ", plan.experiment.model.kind,
                   list("missing", missing), list("not in the model", unknown), list("of another shape", other_shape)),
               hint);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/foreign_files.h"
+#include "base/user_text.h"
 #include "data/hdf5_internal.h"
 
 namespace ringtrain::h5 {
@@ -31,23 +34,60 @@ std::string advice_on(const std::string& reason, const std::string& path) {
   return advice_for_writing(reason, path);
 }
 
+// Returns what to do if a file cannot be opened. The bytes of a file that may not be read are not at fault.
+std::string advice_for_opening(int reason, const std::string& path) {
+  if (reason != EACCES && reason != EPERM) return "";
+  return cat("its owner can let you read it, and the folders above it: chmod a+r ", shell_command({path}));
+}
+
 #if H5_VERSION_GE(1, 10, 2)
 constexpr H5F_libver_t oldest_format = H5F_LIBVER_V18;
 #else
 constexpr H5F_libver_t oldest_format = H5F_LIBVER_LATEST;
 #endif
 
+// Returns how other files become HDF5 files: what numpy loads is written with h5py.
+std::string with_numpy(const std::string& path, const std::string& body) {
+  const std::size_t slash = path.rfind('/'), dot = path.rfind('.');
+  const bool has_ending = dot != std::string::npos && (slash == std::string::npos || dot > slash + 1);
+  return cat("convert it once, in Python:\n    import h5py, numpy\n    with h5py.File(",
+             python_text((has_ending ? path.substr(0, dot) : path) + ".h5"), ", 'w') as f: ", body);
+}
+
+// MATLAB's format v4 begins with five small numbers, of which the last is the length of a name that follows.
+bool is_matlab_4(const std::string& start) {
+  std::array<std::int32_t, 5> header{};
+  if (start.size() <= sizeof header) return false;
+  std::memcpy(header.data(), start.data(), sizeof header);
+  const auto [type, rows, columns, is_complex, length] = header;
+  return type >= 0 && type < 53 && type % 10 < 3 && rows >= 0 && columns >= 0 && (is_complex == 0 || is_complex == 1) &&
+         length > 1 && length < 64 && start.size() >= sizeof header + static_cast<std::size_t>(length) &&
+         start[sizeof header + static_cast<std::size_t>(length) - 1] == '\0' && start[sizeof header] > ' ';
+}
+
 // Throws Error for a file without HDF5's signature. MATLAB's older .mat files have none, and a .mat file that is cut
 // off may have lost it.
 [[noreturn]] void refuse_other_format(const std::string& path) {
-  std::string start(64, '\0');
-  std::ifstream(path, std::ios::binary).read(start.data(), static_cast<std::streamsize>(start.size()));
-  if (start.starts_with("MATLAB 5.0 MAT-file"))
-    throw Error(cat(path, ": is a .mat file of MATLAB's formats v5 to v7, not an HDF5 file"),
-                "in MATLAB: load it, and save it as HDF5: save('FILE.mat', 'X', 'Y', '-v7.3')");
+  std::string start(128, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<std::size_t>(file.gcount()));
+  const auto refuse = [&](const std::string& format, const std::string& advice) {
+    throw Error(cat(path, ": is ", format, ", not an HDF5 file"), advice);
+  };
+  constexpr const char* save_again = "in MATLAB: load it, and save it as HDF5: save('FILE.mat', 'X', 'Y', '-v7.3')";
+  if (start.starts_with("MATLAB 5.0 MAT-file")) refuse("a .mat file of MATLAB's formats v5 to v7", save_again);
   if (start.starts_with("MATLAB 7.3 MAT-file"))
     throw Error(cat(path, ": is a .mat file of MATLAB 7.3 that is cut off: its HDF5 part is missing"),
                 "copy or make it again");
+  if (is_matlab_4(start)) refuse("a .mat file of MATLAB's format v4", save_again);
+  if (start.starts_with("\x93NUMPY"))
+    refuse("one NumPy array (.npy)", with_numpy(path, cat("f['images'] = numpy.load(", python_text(path),
+                                                          "); f['labels'] = numpy.load('LABELS.npy')")));
+  if (start.starts_with("PK\x03\x04") && path.ends_with(".npz"))
+    refuse("a NumPy .npz file", with_numpy(path, cat("f.update(numpy.load(", python_text(path), "))")));
+  if (start.starts_with("PK\x03\x04")) refuse("a zip file", "unpack it, and give the HDF5 file in it");
+  if (const ForeignFile other = foreign_file(start)) refuse(other.format, other.advice);
   throw Error(cat(path, ": is not an HDF5 file"));
 }
 
@@ -162,7 +202,8 @@ File File::open(const std::string& path) {
   const Guard guard;
   struct stat status {};
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
+  if (const int reason = errno; descriptor < 0)
+    throw Error(cat(path, ": cannot open: ", std::strerror(reason)), advice_for_opening(reason, path));
   const int stated = ::fstat(descriptor, &status);
   ::close(descriptor);
   if (stated != 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));

@@ -1,13 +1,18 @@
 """Tests HDF5 arrays of MATLAB, Octave, R and Julia: in which order they are read, and what is said of arrays that are no
 pictures or labels yet."""
 import fcntl
+import gzip
+import io
+import os
 import re
+import struct
 import subprocess
 
 import h5py
 import numpy
 import pytest
 import yaml
+from PIL import Image
 
 from conftest import CONVERTER, LAUNCHER, PROGRAM, environment
 
@@ -58,6 +63,58 @@ def one_label(value, dtype="i8", row=5):
     return labels
 
 
+def axes_called(values, *names):
+    """The pictures, and labels of their axes."""
+    def write(file, key):
+        data = file.create_dataset(key, data=values)
+        for axis, name in zip(data.dims, names):
+            axis.label = name
+    return write
+
+
+def cell_of(kind, value):
+    def write(file, name):
+        part = file.create_dataset(f"#refs#/{name}", data=value)
+        part.attrs["MATLAB_class"] = numpy.bytes_(kind)
+        file.create_dataset(name, data=[part.ref] * COUNT, dtype=h5py.ref_dtype)
+    return write
+
+
+def named(**values):
+    """Labels of a type that names its values."""
+    return LABELS.astype(h5py.enum_dtype(values, basetype="i2"))
+
+
+def encoded(i, kind="JPEG"):
+    file = io.BytesIO()
+    Image.fromarray(PIXELS[i]).save(file, kind, quality=95)
+    return file.getvalue()
+
+
+FILES = [encoded(i) for i in range(COUNT)]
+LONGEST = max(map(len, FILES))
+PADDED = numpy.array([numpy.frombuffer(file.ljust(LONGEST, b"\0"), "u1") for file in FILES])
+
+
+def variable_length(shape, dtype, values):
+    def write(file, name):
+        data = file.create_dataset(name, shape, h5py.vlen_dtype(dtype))
+        for i, value in enumerate(values):
+            data[i] = numpy.frombuffer(value, dtype)
+    return write
+
+
+def data_set_per_image(name_of, values):
+    def write(file, name):
+        for i, value in enumerate(values):
+            file[f"{name}/{name_of(i)}"] = value
+    return write
+
+
+def references_to_images(file, name):
+    file.create_dataset(name, data=[file.create_dataset(f"parts/{i}", data=image).ref for i, image in enumerate(PIXELS)], dtype=h5py.ref_dtype)
+
+
 UINT8 = matlab("uint8")
 NOTE = "note        read as {0}; arrays of h5create (MATLAB), R and Julia are usually {1}: --layout {1}. results/contact_sheet.py shows the pictures"
 
@@ -73,16 +130,39 @@ READ = {
     "unmarked NCHW": (Arrays(PIXELS.transpose(0, 3, 1, 2)), [], ["stored NCHW\n", NOTE.format("NCHW", "NCWH")]),
     "unmarked grey": (Arrays(GREY), [], ["pixels 8 x 6 x 1, stored NHW\n", NOTE.format("NHW", "NWH")]),
     "unmarked, with --layout": (Arrays(REVERSED), ["--layout", "NCWH"], ["stored NCWH as --layout says\n", "!note"]),
+    "labels of the axes": (Arrays(axes_called(PIXELS.transpose(0, 2, 1, 3), "N", "W", "H", "C")), [],
+                           ["stored NWHC as the labels of its axes say\n"]),
+    "words at the axes": (Arrays(axes_called(GREY.transpose(0, 2, 1), "Batch", "width", "height")), [],
+                          ["stored NWH as the labels of its axes say\n", "!note"]),
+    "wrong labels of the axes, with --layout": (Arrays(axes_called(PIXELS, "N", "time", "", "C")), ["--layout", "NHWC"],
+                                                ["as --layout says\n"]),
     "labels from 1": (Arrays(y=LABELS + 1), ["--first-label", "1"], ["classes     4, 15 to 15 training images each", "!warning"]),
     "labels from 1, as big numbers": (Arrays(y=(LABELS + 2**20).astype("u8")), ["--first-label", str(2**20)], ["classes     4,"]),
 }
 
 # What is only said: the file, the options, what is printed.
 SAID = {
-    "masks": (Arrays(MASKS), [], ["no pixel of the first 60 images in 'x' is above 1, expected 0 to 255: if its values are 0 and 1, multiply them by 255"]),
+    "masks": (Arrays(MASKS), [], ["no pixel of the 60 images is above 1, expected 0 to 255: if its values are 0 and 1, multiply them by 255"]),
     "masks among the rows": (Arrays(numpy.where(numpy.arange(COUNT)[:, None, None, None] < 9, PIXELS, MASKS)), ["--rows", "9:30"],
-                             ["no pixel of the first 21 images"]),
-    "black pictures": (Arrays(PIXELS * 0), [], ["!no pixel"]),
+                             ["no pixel of the 21 images is above 1,"]),
+    "black pictures": (Arrays(PIXELS * 0), [], ["!no pixel", "warning     60 pictures are all zeros, such as x[0]\n"]),
+    "two black pictures": (Arrays(numpy.where(numpy.arange(COUNT)[:, None, None, None] // 2 == 4, 0, PIXELS)), [],
+                           ["warning     2 pictures are all zeros, such as x[8]\n", "!nearly black"]),
+    "four bits": (Arrays(PIXELS // 17), [], ["no pixel of the 60 images is above 14, expected 0 to 255: the pictures are nearly black",
+                                            "numpy.rint(x * (255 / 14)).astype('u1')"]),
+    "five bits": (Arrays(PIXELS // 15), [], ["!nearly black", "!no pixel"]),
+    "names of labels": (Arrays(y=named(ant=0, bee=1, cat=2, dog=3)), [], ["classes     0 is 'ant', 1 is 'bee', 2 is 'cat', ...\n", "!warning"]),
+    "names of labels with a gap": (Arrays(y=named(ant=0, bee=1, cat=2, dog=3, eel=7)), [],
+                                   ["the file names its labels (0 is 'ant', 7 is 'eel'), but they do not run from 0 without a gap", "--class-list"]),
+    "names of labels and a list": (Arrays(y=named(ant=0, bee=1, cat=2, dog=3)), ["--class-list", "a\nb\nc\nd\n"], ["classes     0 is 'a', 1 is 'b'"]),
+    "labels from 1 in two splits": (Arrays(y=LABELS + 1), ["--validation", "0.4"],
+                                    ["once:warning", "class 0 has no pictures in the train and validation splits: do the labels count from 1?"]),
+    "a gap in two splits": (Arrays(y=LABELS + LABELS // 2), ["--validation", "0.4"],
+                            ["once:warning", "1 of 5 classes have no image in the train and validation splits: '2'"]),
+    "-1 in one byte in two splits": (Arrays(y=numpy.where(LABELS == 3, 255, LABELS).astype("u1")), ["--validation", "0.4"],
+                                     ["once:warning", "in the train and validation splits: '3', '4',", "label 255 is often -1 in one byte"]),
+    "--first-label that leaves class 0 empty": (Arrays(y=LABELS + 2), ["--first-label", "1"],
+                                                ["!Give --first-label", "1 of 5 classes have no image in the train split: '0'"]),
     "labels from 1": (Arrays(y=LABELS + 1), [], ["do the labels count from 1? They must count from 0. Give --first-label 1"]),
     "-1 in one byte": (Arrays(y=numpy.where(LABELS == 3, 255, LABELS).astype("u1")), [], ["label 255 is often -1 in one byte"]),
     "names of several words": (Arrays(), ["--class-list", "0 polar bear\n1 lion\n2 frog\n3 newt\n"],
@@ -100,13 +180,35 @@ REFUSED = {
     "logical pictures": (Arrays(REVERSED, of_x=matlab("logical")), [], "'x' holds MATLAB's logical values, 0 and 1, expected pixels from 0 to 255",
                          "in MATLAB: x = uint8(x) * 255;"),
     "text of MATLAB": (Arrays(y=numpy.full((5, COUNT), 97, "u2"), of_y=matlab("char")), [], "'y' holds text, expected numbers from 0",
-                       "in MATLAB: [~, ~, y] = unique(cellstr(y)); y = y - 1;"),
+                       "the same list for all splits; in MATLAB: classes = {'cat', 'dog'}; [~, y] = ismember(cellstr(y), classes); y = y - 1;"),
     "empty labels": (Arrays(y=numpy.array([0, 0], "u8"), of_y=matlab("double", MATLAB_empty=numpy.uint8(1))), [], "'y' is empty in MATLAB", "filled"),
-    "a cell of labels": (Arrays(y=references, of_y=matlab("cell")), [], "'y' is a cell array of MATLAB", "y = grp2idx(y) - 1;"),
+    "a cell of labels": (Arrays(y=references, of_y=matlab("cell")), [], "'y' is a cell array of MATLAB", "y = cell2mat(y);"),
+    "a cell of names": (Arrays(y=cell_of("char", numpy.array([[99], [97]], "u2")), of_y=matlab("cell")), [], "'y' is a cell array of MATLAB",
+                        "the same list for all splits; in MATLAB: classes = {'cat', 'dog'}; [~, y] = ismember(y, classes); y = y - 1;"),
+    "strings of MATLAB": (Arrays(y=numpy.zeros((1, 6), "u4"), of_y=matlab("string", MATLAB_object_decode=numpy.int32(3))), [], "an object of MATLAB",
+                          "[~, y] = ismember(y, classes);"),
+    "names": (Arrays(y=numpy.array([b"cat", b"dog"] * 30)), [], "'y' holds text, expected numbers from 0",
+              "the same list for all splits: classes = ['cat', 'dog']; y = [classes.index(name) for name in labels.asstr()[:]]"),
+    "numbers as text": (Arrays(y=numpy.array([b"1", b"10"] * 30)), [], "'y' holds text", "labels[:].astype(int)"),
+    "labels of axes that are no order": (Arrays(axes_called(PIXELS, "N", "time", "", "C")), [],
+                                         "the labels of the axes of 'x' are 'N', 'time', '', 'C', expected N, H, W and C", "--layout"),
+    "labels of axes that do not fit": (Arrays(axes_called(PIXELS, "N", "C", "H", "W")), [],
+                                       "does not fit the labels of its axes, NCHW: 8 channels, expected 1 or 3", "--layout"),
+    "a field of a struct": (Arrays(PIXELS / 255, group="imdb/images/", of_x=matlab("double")), [], "holds f64, not u8",
+                            "in MATLAB: imdb.images.x = uint8(round(imdb.images.x * 255));"),
+    "too few labels": (Arrays(y=LABELS[:59]), [], "'x' has 60 rows, but 'y' has 59", "if they are the last ones, cut them off: x[:59]"),
+    "labels in batches": (Arrays(y=LABELS.reshape(6, 10)), [], "the shape (6, 10)", "in batches, join them: labels[:].reshape(-1)"),
+    "two labels of each image": (Arrays(y=numpy.stack([LABELS, LABELS], 1)), [], "the shape (60, 2)", "choose one: labels[:, 0];"),
+    "two labels of each image in MATLAB": (Arrays(y=numpy.stack([LABELS, LABELS]), of_y=matlab("double")), [], "the shape (2, 60)", "y = y(:, 1);"),
+    "labels from 0 and --first-label": (Arrays(), ["--first-label", "1"], "row 0 of 'y' is 0, expected 1 to 3", "leave out --first-label"),
+    "JPEG as text": (Arrays(numpy.array([b"\xff\xd8\xff\xe0"] * COUNT, object)), [], "'x' holds string, not u8", "ends at the first zero byte"),
+    "paths": (Arrays(numpy.array([f"cats/{i}.JPG" for i in range(COUNT)], object)), [],
+              "'x' holds string, not u8", "images FOLDER --list list.txt"),
+    "fields": (Arrays(numpy.zeros(COUNT, [("image", "u1", (8, 6, 3)), ("label", "i4")])), [], "records of several fields", "f['images'] = x['FIELD']"),
     "a cell of pictures": (Arrays(references, of_x=matlab("cell")), [], "'x' is a cell array of MATLAB", "x = cat(4, x{:});"),
     "a sparse matrix": (Arrays(y=group, of_y=matlab("double", MATLAB_sparse=numpy.uint64(60))), [], "'y' is a sparse matrix of MATLAB", "y = full(y);"),
     "a categorical": (Arrays(y=numpy.zeros((1, 6), "u4"), of_y=matlab("categorical", MATLAB_object_decode=numpy.int32(3))), [],
-                      "'y' is an object of MATLAB, such as a categorical or a table", "y = double(y) - 1;"),
+                      "'y' is an object of MATLAB, such as a categorical or a table", "[~, y] = ismember(cellstr(y), classes); y = y - 1;"),
     "a mistyped label": (Arrays(y=one_label(1000000)), [], "row 5 of 'y' is 1000000, which is not a label: expected less than 10960", "--class-list"),
     "a label of 64 bits": (Arrays(y=one_label(2**64 - 3, "u8")), [], "row 5 of 'y' is 18446744073709551613, which is not a label", "--rows"),
     "labels from 1 and a list": (Arrays(y=LABELS + 1), ["--class-list", "a\nb\nc\nd"], "row 3 of 'y' is 4, expected 0 to 3",
@@ -116,6 +218,8 @@ REFUSED = {
     "-1 to 1": (Arrays(FLOATS * 2 - 1), [], "have -0.984314 to 0.992157", "numpy.rint((x + 1) * 127.5).astype('u1')"),
     "0 to 255": (Arrays(PIXELS.astype("f4")), [], "'x' holds f32, not u8: the first 60 images have 2 to 254", "numpy.rint(x).astype('u1')"),
     "16 bits": (Arrays(PIXELS.astype("u2") * 257), [], "have 514 to 65278", "(x // 257).astype('u1')"),
+    "12 bits in MATLAB": (Arrays(REVERSED.astype("u2") * 16, of_x=matlab("uint16")), [], "have 32 to 4064", "x = uint8(double(x) * (255 / 4095));"),
+    "8 bits with a sign in MATLAB": (Arrays(REVERSED.astype("i2") - 128, of_x=matlab("int16")), [], "'x' holds i16", "same numbers for all splits"),
     "another range": (Arrays(FLOATS - 4), [], "have -3.99216 to", "scale them to 0 to 255 first"),
     "0 to 1 in MATLAB": (Arrays(REVERSED / 255, of_x=matlab("double")), [], "'x' holds f64, not u8", "in MATLAB: x = uint8(round(x * 255));"),
     "16 bits in MATLAB": (Arrays(REVERSED.astype("u2") * 257, of_x=matlab("uint16")), [], "'x' holds u16", "x = uint8(x / 257);"),
@@ -161,8 +265,11 @@ def import_arrays(folder, arrays, options=(), **how):
 
 
 def expect_words(result, words):
-    """Words that begin with ! must not be printed."""
+    """Words that begin with ! must not be printed. Those that begin with once: begin one line."""
     for word in words:
+        if word.startswith("once:"):
+            assert ("\n" + result.stdout).count("\n" + word[5:]) == 1, result
+            continue
         assert (word.lstrip("!") in result.stdout) != word.startswith("!"), (word, result)
 
 
@@ -196,6 +303,112 @@ def test_the_advice_fits_the_program_that_wrote_the_array(tmp_path, name):
     result = import_arrays(tmp_path, arrays, options)
     assert result.returncode == 1 and error in result.stderr and advice in result.stderr.split("\n")[1], result
     assert result.stderr.count("\n") == 2 and not list(tmp_path.glob("out*.h5")), result
+
+
+# Pixels of other ranges, and what the printed expression must make of them.
+RANGES = {
+    "12 bits": (PIXELS.astype("u2") * 16, PIXELS * (255 * 16 / 4095)),
+    "10 bits": (PIXELS.astype("i4") * 4, PIXELS * (255 * 4 / 1023)),
+    "16 bits": (PIXELS.astype("u2") * 257, PIXELS),
+    "12 bits as floats": (PIXELS.astype("f4") * 16, PIXELS * (255 * 16 / 4095)),
+    "with a sign": ((PIXELS.astype("i2") - 128).astype("i1"), PIXELS),
+    "standardised": ((PIXELS - 128.0) / 64, (PIXELS - 2.0) * (255 / 252)),
+    "far from 0": (PIXELS + 1000.0 * 255, (PIXELS - 2.0) * (255 / 252)),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_the_expression_that_scales_pixels_keeps_the_picture(tmp_path, name):
+    values, wanted = RANGES[name]
+    result = import_arrays(tmp_path, Arrays(values))
+    assert result.returncode == 1, result
+    scaled = eval(result.stderr.split("again as u8: ")[1], {"numpy": numpy, "x": values})  # noqa: S307
+    assert scaled.dtype == "u1" and numpy.abs(scaled - wanted).max() <= 1, (result, scaled.max())
+
+
+ROWS = PIXELS.reshape(COUNT, -1)
+# Arrays that the printed Python turns into what is read. Pictures are pixels, or FILES.
+CONVERTED = {
+    "rows of pixels": (ROWS[:, :48], ROWS[:, :48].reshape(COUNT, 3, 4, 4).transpose(0, 2, 3, 1)),
+    "rows of grey pixels": (ROWS[:, :49], ROWS[:, :49].reshape(COUNT, 7, 7, 1)),
+    "batches": (PIXELS.reshape(6, 10, 8, 6, 3), PIXELS),
+    "an axis of one": (PIXELS[:, None], PIXELS),
+    "small arrays": (lambda file, name: file.create_dataset(name, (COUNT,), numpy.dtype(("u1", (8, 6, 3)))).__setitem__(..., PIXELS), PIXELS),
+    "references": (references_to_images, PIXELS),
+    "a data set for each image": (data_set_per_image("{:04}".format, PIXELS), PIXELS),
+    "a data set with a number for each image": (data_set_per_image(str, PIXELS), PIXELS),
+    "a data set for each file": (data_set_per_image("{:04}".format, [numpy.frombuffer(file, "u1") for file in FILES]), FILES),
+    "padded files": (PADDED, FILES),
+    "padded files with a sign": (PADDED.view("i1"), FILES),
+    "files as opaque values": (PADDED.view(f"V{LONGEST}")[:, 0], FILES),
+    "files as strings": (PADDED.view(f"S{LONGEST}")[:, 0], FILES),
+    "files as values with a sign": (variable_length((COUNT,), "i1", FILES), FILES),
+    "files with two axes": (variable_length((COUNT, 1), "u1", FILES), FILES),
+}
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_the_printed_python_makes_what_is_read(tmp_path, name):
+    values, wanted = CONVERTED[name]
+    result = import_arrays(tmp_path, Arrays(values))
+    assert result.returncode == 1 and "--images x_u8:\n" in result.stderr, result
+    lines = [line[4:] for line in result.stderr.splitlines() if line.startswith("    ")]
+    subprocess.run(["/usr/bin/python3", "-c", "\n".join(lines)], timeout=180, check=True)
+    result = subprocess.run([CONVERTER, "import", tmp_path / "arrays.mat", "--images", "x_u8", "--labels", "y", "--out", tmp_path / "out"],
+                            text=True, capture_output=True, timeout=180, env=environment())
+    assert result.returncode == 0, (lines, result)
+    with h5py.File(tmp_path / "out-train-00000-of-00001.h5") as file:
+        rows = [int(key.decode().split("[")[1][:-1]) for key in file["keys"]]
+        if isinstance(wanted, list):
+            offsets = file["offsets"][()]
+            found = [file["images"][first:end].tobytes().rstrip(b"\0") for first, end in zip(offsets, offsets[1:])]
+            assert found == [wanted[row] for row in rows]
+        else:
+            assert numpy.array_equal(file["images"], wanted[rows])
+
+
+# Other files than HDF5, and what is said of them.
+FORMATS = {
+    "a.npz": (lambda path: numpy.savez(path, x=PIXELS, y=LABELS), "is a NumPy .npz file, not an HDF5 file"),
+    "a.npy": (lambda path: numpy.save(path, PIXELS), "is one NumPy array (.npy), not an HDF5 file"),
+    "a.h5.gz": (lambda path: path.write_bytes(gzip.compress(bytes(99))), "is compressed with gzip, not an HDF5 file\n  unpack it first: gunzip"),
+    "lfs.h5": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n"), "git lfs pull"),
+    "page.h5": (lambda path: path.write_text("\n<html>404</html>"), "is a web page, not an HDF5 file\n  download the file itself"),
+    "v4.mat": (lambda path: path.write_bytes(struct.pack("<5i", 0, 40, 256, 0, 2) + b"y\0" + bytes(99)),
+               "is a .mat file of MATLAB's format v4, not an HDF5 file\n  in MATLAB: load it, and save it as HDF5"),
+    "a.zip": (lambda path: path.write_bytes(b"PK\3\4" + bytes(99)), "is a zip file, not an HDF5 file"),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_other_formats_are_named(tmp_path, name):
+    write, said = FORMATS[name]
+    write(tmp_path / name)
+    words = [CONVERTER, "import", "FILE", "--images", "x", "--labels", "y", "--out", tmp_path / "out"]
+    words[2] = tmp_path / name
+    result = subprocess.run(words, text=True, capture_output=True, timeout=180, env=environment())
+    assert result.returncode == 1 and said in result.stderr, result
+    if name == "a.npz":
+        lines = [line[4:] for line in result.stderr.splitlines() if line.startswith("    ")]
+        subprocess.run(["/usr/bin/python3", "-c", "\n".join(lines)], timeout=180, check=True)
+        words[2] = tmp_path / "a.h5"
+        result = subprocess.run(words, text=True, capture_output=True, timeout=180, env=environment())
+        assert result.returncode == 0, result
+
+
+def test_a_file_that_may_not_be_read_is_not_made_again(tmp_path):
+    assert import_arrays(tmp_path, Arrays()).returncode == 0
+    experiment = {"name": "toy", "model": {"kind": "cnn"}, "batch": {"global": 20, "worker": 20}, "data": {"train": str(tmp_path / "out-train")},
+                  "optimizer": {"kind": "sgd"}, "learning_rate": {"base": 0.05}, "stop": {"steps": 3}}
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(experiment))
+    as_others = [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]  # root may read every file
+    for path, *words in ((tmp_path / "out-train-00000-of-00001.h5", PROGRAM, "plan", tmp_path / "toy.yaml"),
+                         (tmp_path / "arrays.mat", CONVERTER, "import", tmp_path / "arrays.mat", "--images", "x", "--labels", "y", "--out", "o")):
+        path.chmod(0)
+        result = subprocess.run([*as_others, *words], text=True, capture_output=True, timeout=180, env=environment())
+        said = " ".join(result.stderr.split())
+        assert result.returncode == 1 and "cannot open: Permission denied" in said and f"chmod a+r {path}" in said, result
+        assert "again" not in said, result
 
 
 def test_a_file_that_is_being_written_is_refused(tmp_path):

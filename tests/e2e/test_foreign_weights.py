@@ -1,5 +1,6 @@
 """Tests weights in other formats: they are named, and the Python that the program prints works on what is there. A
 stand-in takes the place of PyTorch."""
+import json
 import pickle
 import subprocess
 import sys
@@ -25,8 +26,9 @@ def load(path, map_location, weights_only): return tensors(pickle.load(open(str(
 SAFETENSORS = """
 import sys
 sys.path.insert(0, {tests!r})
-from test_weights import write_safetensors
+from test_weights import read_safetensors, write_safetensors
 from pathlib import Path
+def load_file(path): return read_safetensors(Path(path))[0]
 def save_file(tensors, path):
     import numpy
     write_safetensors(Path(path), {{k: numpy.asarray(v) for k, v in tensors.items()}})
@@ -89,6 +91,19 @@ def test_npz_files_are_named_and_converted(workshop, weights, trained):
     assert "is a NumPy .npz file" in error and "torch.save" not in error
     run_printed(error, weights.folder)
     done = workshop.run("import", path.with_suffix(".safetensors"), workshop.experiment(), "--out", weights.folder / "out.h5", ranks=0)
+    assert done.code == 0, done
+
+
+def test_the_index_of_several_files_is_named_and_they_are_joined(workshop, weights, trained):
+    names = sorted(trained)
+    for part in 0, 1:
+        write_safetensors(weights.folder / f"part{part}.safetensors", {name: trained[name] for name in names[part::2]})
+    path = weights.folder / "model.safetensors.index.json"
+    path.write_text(json.dumps({"metadata": {}, "weight_map": {name: f"part{i % 2}.safetensors" for i, name in enumerate(names)}}))
+    error = weights.bring_in_badly(path)
+    assert "is the index of a model that is cut into several files" in error
+    run_printed(error, weights.folder)
+    done = workshop.run("import", weights.folder / "joined.safetensors", workshop.experiment(), "--out", weights.folder / "out.h5", ranks=0)
     assert done.code == 0, done
 
 
@@ -160,6 +175,9 @@ FORMATS = {
     "the index of a TensorFlow checkpoint": lambda path: path.write_bytes(bytes(range(1, 60)) + b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"),
     "compressed with gzip": lambda path: path.write_bytes(b"\x1f\x8b\x08\x00abcdefgh"),
     "a pointer of Git LFS": lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n"),
+    "compressed with Zstandard": lambda path: path.write_bytes(b"\x28\xb5\x2f\xfdabcdefgh"),
+    "a msgpack file of Flax": lambda path: path.write_bytes(b"\x81\xa6params\x81\xa5Dense\x80" + bytes(40)),
+    "the index of a model that is cut into several files": lambda path: path.write_text('{"metadata": {}, "weight_map": {"a": "b"}}'),
     "a web page": lambda path: path.write_text("<!DOCTYPE html><html></html>"),
 }
 

@@ -69,7 +69,36 @@ def test_two_ranks_write_the_same_bytes_and_hold_out_the_same_share(tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("pixels, words", [
+    (PIXELS // 17, "no pixel of the 60 images is above 15, expected 0 to 255: the pictures are nearly black"),
+    (PIXELS // 255, "no pixel of the 60 images is above 1, expected 0 to 255: if its values are 0 and 1, multiply them by 255"),
+    (PIXELS * 0, "60 pictures are all zeros, such as [0]"),
+], ids=["dark", "masks", "zeros"])
+def test_dark_pictures_are_warned_of(tmp_path, pixels, words):
+    done = convert(tmp_path, idx(pixels), idx(LABELS))
+    assert done.returncode == 0 and f"warning     {words}" in done.stdout, done
+
+
 WHOLE = idx(PIXELS), idx(LABELS)
+@pytest.mark.parametrize("images, labels, words, advice", [
+    (WHOLE[0], idx(LABELS, "f4"), "labels: holds floating-point numbers of the shape (60)",
+     "write them again as whole numbers: labels.astype('u1')"),
+    (WHOLE[0], idx(numpy.eye(5)[LABELS]), "labels: holds whole numbers of the shape (60, 5)", "labels.argmax(axis=1)"),
+    (WHOLE[0], WHOLE[0], "labels: holds whole numbers of the shape (60, 8, 6)", "the file of the pictures comes first"),
+    (idx(PIXELS / 255, "f4"), WHOLE[1], "images: holds values of type 0x0d", "its values are 0 to 1: write them again as u8: numpy.rint(x * 255)"),
+    (idx(PIXELS.astype("i2") * 16, "i2"), WHOLE[1], "images: holds values of type 0x0b", "numpy.rint(x.clip(0, 4095) * (255 / 4095)).astype('u1')"),
+    (idx(PIXELS.reshape(COUNT, -1)), WHOLE[1], "images: holds values of type 0x08 and the shape (60, 48)", "x.reshape(-1, HEIGHT, WIDTH)"),
+], ids=["float labels", "one-hot labels", "two files of pictures", "float pictures", "12 bits", "rows"])
+def test_a_file_of_another_form_is_told_what_to_do(tmp_path, images, labels, words, advice):
+    done = convert(tmp_path, images, labels)
+    assert done.returncode == 1 and words in done.stderr and advice in done.stderr.splitlines()[1], done.stderr
+
+
+def test_labels_from_0_with_first_label_1_are_told_to_leave_it_out(tmp_path):
+    done = convert(tmp_path, *WHOLE, "--first-label", "1")
+    assert done.returncode == 1 and "leave out --first-label" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("images, labels, words", [
     (b"\0\0\x08", WHOLE[1], "images: is not an IDX file"),
     (b"\x89HDF" + WHOLE[0], WHOLE[1], "images: is not an IDX file"),

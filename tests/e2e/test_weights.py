@@ -535,6 +535,11 @@ def test_weights_without_statistics_or_of_another_resnet_are_refused(workshop, w
     bare = {name: values for name, values in tensors.items() if "running" not in name}
     error = weights.bring_in_badly(write_safetensors(weights.folder / "bare.safetensors", bare), **RESNET)
     assert "missing (40): bn1.running_mean, bn1.running_var" in error and "not in the model" not in error
+    backbone = write_safetensors(weights.folder / "backbone.safetensors", {k: v for k, v in tensors.items() if not k.startswith("fc.")})
+    error = weights.bring_in_badly(backbone, **RESNET)
+    assert "missing (2): fc.bias, fc.weight" in error and "the file lacks only the last layer: import with --classes 7" in error
+    done = workshop.run("import", backbone, workshop.experiment(**RESNET), "--classes", 7, "--out", weights.folder / "tuned.h5", ranks=0)
+    assert done.code == 0, done
     file = write_safetensors(weights.folder / "whole.safetensors", tensors, {"class_ids": json.dumps(CLASSES[::-1])})
     assert "was trained with other classes, or in another order" in weights.bring_in_badly(file, **RESNET)
     below = dict(tensors, **{"bn1.running_var": -tensors["bn1.running_var"]})
