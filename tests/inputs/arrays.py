@@ -161,6 +161,8 @@ def label_types(a):
 
 def write_labels(a, file, values=None):
     values = label_types(a)[a.draw.take(label_types(a))] if values is None else values
+    names = None if values.dtype == bool else h5py.check_enum_dtype(values.dtype)
+    a.class_ids = sorted(names, key=names.get) if names else None
     shape = a.draw.choice([(a.count,)] * 2 + [(a.count, 1), (1, a.count)]) if values.shape == (a.count,) else values.shape
     file.create_dataset(a.targets, data=values.reshape(shape), dtype=values.dtype, chunks=a.draw.choice([None, None, tuple(max(1, n // 2) for n in shape)]) if values.size > 1 else None)
 
@@ -176,7 +178,7 @@ def wanted(a, rows=None, labels=None, classes=None):
     rows = range(a.count) if rows is None else rows
     highest = max(int(labels[i]) for i in rows)
     records = {f"{a.images}[{i}]": (int(labels[i]), a.pixels[i]) for i in rows}
-    return Pictures(records, [str(i) for i in range(classes or highest + 1)])
+    return Pictures(records, getattr(a, "class_ids", None) or [str(i) for i in range(classes or highest + 1)])
 
 
 def write(a, form, values=None, labels=None):
