@@ -22,6 +22,7 @@
 #include "optim/optimizer.h"
 #include "parallel/synchronizer.h"
 #include "run/norm_plan.h"
+#include "run/split.h"
 #include "run/start.h"
 
 namespace ringtrain {

@@ -19,7 +19,7 @@
 #include "bench/input_advice.h"
 #include "bench/measure.h"
 #include "run/plan.h"
-#include "run/server_plan.h"
+#include "run/split.h"
 #include "run/start.h"
 
 namespace ringtrain {

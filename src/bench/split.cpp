@@ -10,7 +10,7 @@
 #include "checkpoint/snapshot.h"
 #include "cluster/watchdog.h"
 #include "nn/cuts.h"
-#include "run/stage_plan.h"
+#include "run/split.h"
 #include "run/start.h"
 #include "train/trainer.h"
 

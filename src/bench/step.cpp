@@ -13,6 +13,7 @@
 #include "bench/only_ring.h"
 #include "bench/synthetic_step.h"
 #include "checkpoint/snapshot.h"
+#include "run/split.h"
 #include "run/start.h"
 #include "train/trainer.h"
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -12,7 +13,9 @@
 #include "base/machine_share.h"
 #include "base/version.h"
 #include "bench/synthetic_step.h"
+#include "run/memory_fit.h"
 #include "run/memory_plan.h"
+#include "run/passes.h"
 #include "run/start.h"
 
 namespace ringtrain {
@@ -90,12 +93,16 @@ Graph dense_network(std::int64_t width) {
   return g;
 }
 
+// Returns a plan like this one, for a network without batch norm that has no data set.
+RunPlan plan_of_network(const RunPlan& like, Graph network) {
+  const RunTask task{.experiment = like.experiment, .parameters = network.parameters(), .precision = like.precision};
+  const RunSplit split{.shares = like.shares};
+  return {task, like, split, passes_of(task, like, split, std::move(network), like.micro_batch)};
+}
+
 double matrix_rate(const BenchContext& context, const RunPlan& like) {
   Backend& backend = *context.machine.backend;
-  RunPlan plan = like;
-  plan.graph = dense_network(backend.on_device() ? 8192 : 2048);
-  plan.parameters = plan.graph.parameters();
-  plan.norm_group = 0;
+  const RunPlan plan = plan_of_network(like, dense_network(backend.on_device() ? 8192 : 2048));
   const std::int64_t batch = backend.on_device() ? 8192 : 512;
   SyntheticPasses passes(plan, backend);
   passes.compile(batch);

@@ -9,9 +9,7 @@
 #include "config/reader.h"
 #include "config/schema.h"
 #include "optim/learning_rate.h"
-#include "run/adascale_plan.h"
 #include "run/course.h"
-#include "run/server_plan.h"
 
 namespace ringtrain {
 namespace {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "run/split.h"
+
 namespace ringtrain {
 namespace {
 

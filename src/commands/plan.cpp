@@ -21,15 +21,14 @@
 #include "run/fixed_order.h"
 #include "run/folder.h"
 #include "run/machine.h"
+#include "run/memory_fit.h"
 #include "run/memory_plan.h"
-#include "run/owner_plan.h"
 #include "run/plan_tables.h"
 #include "run/plan_warnings.h"
-#include "run/planned_index.h"
 #include "run/progress.h"
 #include "run/replay.h"
 #include "run/saved_plans.h"
-#include "run/stage_plan.h"
+#include "run/split_tables.h"
 #include "run/step_bound.h"
 #include "run/traffic.h"
 #include "study/expected_time.h"
@@ -134,17 +133,15 @@ int plan(const PlanArguments& arguments) {
   if (source) check_source(*source, p);
   check_replay(p, p.branch.position);
   const std::vector<MemoryItem> memory = rank_memory(p, *backend);
-  const std::string course = describe_batch_course(p);
   const std::string traffic = machine.fusions ? plan_traffic(p, machine) : "";
-  const std::string choices = describe_memory_choices(p, *backend), stages = describe_stages(p, *backend);
-  const std::string owners = owner_table(p, *backend);
-  const std::string order = describe_fixed_order(p, *backend, machine.device == nullptr);
-  std::printf("%s\n%s\n%s%s%s%s%s%s%s\n%s\n%s%s%s%s%s%s",
-              (arguments.all ? to_yaml(experiment) : effective_yaml(experiment, train_index.content())).c_str(),
-              describe_run(p, backend->describe(), memory).c_str(), stages.c_str(), stages.empty() ? "" : "\n",
-              owners.c_str(), owners.empty() ? "" : "\n", course.c_str(), course.empty() ? "" : "\n",
-              describe_learning_rate(p).c_str(), describe_parameters(p).c_str(), describe_memory(memory).c_str(),
-              order.empty() ? "" : "\n", order.c_str(), choices.empty() ? "" : "\n", choices.c_str(), traffic.c_str());
+  std::string text = cat(arguments.all ? to_yaml(experiment) : effective_yaml(experiment, train_index.content()), '\n',
+                         describe_run(p, backend->describe(), memory));
+  for (const std::string& table :
+       {describe_batch_course(p), describe_learning_rate(p), describe_stages(p, *backend), owner_table(p, *backend),
+        describe_fixed_order(p, *backend, machine.device == nullptr), describe_memory_choices(p, *backend),
+        describe_parameters(p), describe_memory(memory)})
+    if (!table.empty()) text += cat('\n', table);
+  std::printf("%s%s", text.c_str(), traffic.c_str());
   std::vector<std::string> warnings = plan_warnings(p);
   if (arguments.device.empty() && experiment.machine.device != "cuda")
     warn_of_memory(p, memory, arguments.ranks_here, warnings);

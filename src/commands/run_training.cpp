@@ -28,12 +28,12 @@
 #include "run/energy.h"
 #include "run/fixed_order.h"
 #include "run/machine.h"
+#include "run/memory_plan.h"
 #include "run/plan_tables.h"
 #include "run/plan_warnings.h"
 #include "run/points.h"
 #include "run/record.h"
 #include "run/replay.h"
-#include "run/server_plan.h"
 
 namespace ringtrain {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/table.h"
 #include "commands/commands.h"
 #include "commands/planned_trials.h"
-#include "run/planned_index.h"
+#include "run/plan.h"
 #include "study/search.h"
 
 namespace ringtrain {

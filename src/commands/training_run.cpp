@@ -11,8 +11,9 @@
 #include "checkpoint/snapshot.h"
 #include "cluster/launcher.h"
 #include "commands/commands.h"
-#include "run/adascale_plan.h"
+#include "run/course.h"
 #include "run/points.h"
+#include "run/split.h"
 #include "run/start.h"
 #include "run/stop_time.h"
 

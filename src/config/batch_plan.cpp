@@ -27,12 +27,6 @@ double ratio(std::int64_t a, std::int64_t b) {
   return static_cast<double>(std::max(a, b)) / static_cast<double>(std::min(a, b));
 }
 
-std::int64_t nearest_divisor(std::int64_t number, std::int64_t wanted) {
-  const std::vector<std::int64_t> all = divisors(number);
-  return *std::min_element(all.begin(), all.end(),
-                           [wanted](std::int64_t a, std::int64_t b) { return ratio(a, wanted) < ratio(b, wanted); });
-}
-
 // Returns 1 and the eight of `numbers` that are nearest to `wanted`, as text: "1, 4, 16". `numbers` is in increasing
 // order and not empty.
 std::string nearest_of(std::vector<std::int64_t> numbers, std::int64_t wanted) {
@@ -130,37 +124,26 @@ std::string nearest_divisors(std::int64_t number, std::int64_t wanted) {
   return nearest_of(divisors(number), wanted);
 }
 
-BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
-                     bool whole_workers, std::int64_t small_batch) {
-  if (batch.global < 1 || batch.worker < 1 || batch.micro < 0 || ranks < 1 || preferred_micro_batch < 1)
-    throw Error(cat("batch.global ", batch.global, ", batch.worker ", batch.worker, ", batch.micro ", batch.micro, ", ",
-                    ranks, " ranks and a preferred micro-batch of ", preferred_micro_batch,
-                    ": expected positive numbers (batch.micro may be 0)"));
-  BatchPlan plan;
-  plan.worker = batch.worker;
-  plan.ranks = ranks;
+BatchShares batch_shares(const BatchConfig& batch, std::int64_t ranks, bool whole_workers, std::int64_t small_batch) {
+  if (batch.global < 1 || batch.worker < 1 || batch.micro < 0 || ranks < 1)
+    throw Error(cat("batch.global ", batch.global, ", batch.worker ", batch.worker, ", batch.micro ", batch.micro,
+                    " and ", ranks, " ranks: expected positive numbers (batch.micro may be 0)"));
   const CommonRows common = common_rows(batch, ranks, whole_workers, small_batch);
-  plan.span = common.span;
 
   // A micro-batch is a whole number of units. A unit is a sample, or a virtual worker if workers must stay whole. If
   // ranks share a worker, the micro-batch is one rank's part of it.
-  const std::int64_t unit = whole_workers ? batch.worker / plan.span : 1;
+  const std::int64_t unit = whole_workers ? batch.worker / common.span : 1;
   const std::int64_t units = (small_batch > 0 ? small_batch : common.rows) / unit;
-  if (plan.span > 1) {
-    plan.micro_batch = unit;
+  if (common.span > 1) {
     if (batch.micro != 0 && batch.micro != unit)
-      throw Error(cat("batch.micro is ", batch.micro, ", but ", plan.span, " ranks share each virtual worker of ",
+      throw Error(cat("batch.micro is ", batch.micro, ", but ", common.span, " ranks share each virtual worker of ",
                       batch.worker, " samples, expected ", unit, ": a pass is a rank's part of one worker"),
                   cat("Set batch.micro=", unit, ", or 0."));
     if (small_batch % unit != 0)
       throw Error(cat("noise.small_batch is ", small_batch, ", expected a multiple of the ", unit,
-                      " samples of a pass: ", plan.span, " ranks share each virtual worker of ", batch.worker),
+                      " samples of a pass: ", common.span, " ranks share each virtual worker of ", batch.worker),
                   "noise.small_batch=0 measures what a rank does in one pass.");
-  } else if (batch.micro == 0) {
-    const std::int64_t wanted = std::max<std::int64_t>(1, preferred_micro_batch / unit);
-    plan.micro_batch = unit * nearest_divisor(units, wanted);
-  } else {
-    plan.micro_batch = batch.micro;
+  } else if (batch.micro != 0) {
     if (common.rows % batch.micro != 0)
       throw Error(cat("batch.micro ", batch.micro, " does not divide the ", common.rows, common.of_every_batch,
                       " rows of each of ", ranks, " ranks"),
@@ -172,8 +155,39 @@ BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t 
                   cat("Values of batch.micro that work: ", batch.worker, " x one of ",
                       nearest_divisors(units, std::max<std::int64_t>(1, batch.micro / unit)), "."));
   }
-  plan.small_batch = small_batch > 0 ? small_batch : plan.micro_batch;
-  return resized(plan, batch.global);
+  BatchShares shares{.global = batch.global,
+                     .worker = batch.worker,
+                     .ranks = ranks,
+                     .span = common.span,
+                     .small_batch = small_batch,
+                     .stated = batch.micro,
+                     .micro_batches = {unit}};
+  if (common.span > 1) return shares;
+  shares.micro_batches = divisors(units);
+  for (std::int64_t& size : shares.micro_batches) size *= unit;
+  return shares;
+}
+
+std::int64_t nearest_micro_batch(const BatchShares& shares, std::int64_t preferred) {
+  if (preferred < 1) throw Error(cat("a preferred micro-batch of ", preferred, ": expected positive numbers"));
+  const std::int64_t unit = shares.micro_batches.front(), wanted = std::max<std::int64_t>(1, preferred / unit);
+  return *std::ranges::min_element(shares.micro_batches, {},
+                                   [&](std::int64_t size) { return ratio(size / unit, wanted); });
+}
+
+BatchPlan batch_plan(const BatchShares& shares, std::int64_t micro_batch) {
+  const BatchPlan plan{.worker = shares.worker,
+                       .ranks = shares.ranks,
+                       .span = shares.span,
+                       .micro_batch = micro_batch,
+                       .small_batch = shares.small_batch > 0 ? shares.small_batch : micro_batch};
+  return resized(plan, shares.global);
+}
+
+BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
+                     bool whole_workers, std::int64_t small_batch) {
+  const BatchShares shares = batch_shares(batch, ranks, whole_workers, small_batch);
+  return batch_plan(shares, batch.micro > 0 ? batch.micro : nearest_micro_batch(shares, preferred_micro_batch));
 }
 
 BatchPlan resized(const BatchPlan& plan, std::int64_t batch) {

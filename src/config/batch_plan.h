@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "config/experiment.h"
 
@@ -28,22 +29,42 @@ struct BatchPlan {
   std::int64_t passes_of_small_batch() const { return small_batch / micro_batch; }
 };
 
-// Returns the plan for the first batch of the run.
-// `preferred_micro_batch` (at least 1) is the micro-batch that the backend runs fastest. If batch.micro is 0 (auto),
-// micro_batch is the divisor of rows_per_rank whose ratio to it is nearest to 1. For example, 4099 is a prime number.
-// If a rank has 4099 rows and 256 is preferred, micro_batch is 4099 and not 1.
-// `whole_workers` is true for a model with batch norm. A pass must not split a virtual worker then, so micro_batch is a
-// multiple of batch.worker. If ranks share a worker, micro_batch is one rank's part of it. The span is the smallest
-// power of two that divides both ranks and batch.worker and for which the number of teams divides the workers.
-// `small_batch` must be a multiple of batch.worker and of batch.micro, and must divide the rank's rows. micro_batch
-// then divides small_batch. If `small_batch` is 0, the plan's small_batch is micro_batch.
-// These rules hold for every batch that the run may have (batches_on_course()), with one micro_batch and small_batch.
+// How the ranks divide every batch of a run, before a micro-batch is chosen.
+struct BatchShares {
+  std::int64_t global = 0;  // the first batch
+  std::int64_t worker = 0;
+  std::int64_t ranks = 0;
+  std::int64_t span = 1;                    // as in BatchPlan
+  std::int64_t small_batch = 0;             // noise.small_batch; 0: a pass
+  std::int64_t stated = 0;                  // batch.micro, if it is set; 0: one of `micro_batches` is chosen
+  std::vector<std::int64_t> micro_batches;  // the possible ones, in increasing order; at least one
+};
+
+// Returns the shares of the ranks.
+// `whole_workers` is true for a model with batch norm. A pass must not split a virtual worker then, so a micro-batch is
+// a multiple of batch.worker. If ranks share a worker, it is one rank's part of it. The span is the smallest power of
+// two that divides both ranks and batch.worker and for which the number of teams divides the workers.
+// `small_batch` must be a multiple of batch.worker and of batch.micro, and must divide the rank's rows. A micro-batch
+// then divides small_batch.
+// These rules hold for every batch that the run may have (batches_on_course()), with one micro-batch and small_batch.
 // Throws Error if worker does not divide global, if ranks can neither divide the workers nor share them, or if
 // batch.micro or small_batch does not divide the rank's rows. The hint lists values that work.
+BatchShares batch_shares(const BatchConfig& batch, std::int64_t ranks, bool whole_workers,
+                         std::int64_t small_batch = 0);
+
+// Returns the possible micro-batch whose ratio to `preferred`, the one that the backend runs fastest, is nearest to 1.
+// For example, 4099 is a prime number. If a rank has 4099 rows and 256 is preferred, it is 4099 and not 1. Throws Error
+// if `preferred` is below 1.
+std::int64_t nearest_micro_batch(const BatchShares& shares, std::int64_t preferred);
+
+// Returns the plan for the first batch of the run with this micro-batch: shares.stated, or one that is possible. If
+// shares.small_batch is 0, the plan's small_batch is the micro-batch.
+BatchPlan batch_plan(const BatchShares& shares, std::int64_t micro_batch);
+// Returns the plan of these shares with batch.micro or, if it is 0, with the nearest micro-batch.
 BatchPlan batch_plan(const BatchConfig& batch, std::int64_t ranks, std::int64_t preferred_micro_batch,
                      bool whole_workers, std::int64_t small_batch = 0);
 
-// Returns the span of batch_plan() for a model with batch norm; 0 if ranks can neither divide nor share the workers.
+// Returns the span of batch_shares() for a model with batch norm; 0 if ranks can neither divide nor share the workers.
 std::int64_t ranks_per_worker(const BatchConfig& batch, std::int64_t ranks);
 
 // Returns the plan for another batch on the run's course. global, workers, rows_per_rank and accumulation change. The

@@ -10,26 +10,53 @@
 #include "base/table.h"
 #include "config/branch.h"
 #include "optim/batch_rules.h"
-#include "run/adascale_plan.h"
 #include "run/points.h"
 
 namespace ringtrain {
 namespace {
 
+// What ends a run, apart from the time and a target.
+struct RunLimits {
+  const StopConfig& stop;
+  const BranchConfig& branch;
+  bool is_branch = false;
+  Position begin;  // of a branch
+  const ScheduleContext& schedule;
+  bool by_gain = false;  // AdaScale: stop.epochs does not count updates
+
+  bool are_known() const { return stop.epochs > 0 || stop.steps > 0 || branch.samples > 0; }
+  bool are_reached(const Position& position) const;
+};
+
 // Returns the number of steps that stop.epochs asks for, in steps of the schedule. 0: stop.epochs is not given.
-std::int64_t last_step_of_epochs(const RunPlan& plan) {
-  StopConfig stop = plan.experiment.stop;
-  stop.steps = 0;
-  return total_steps(stop, plan.schedule.steps_per_epoch);
+std::int64_t last_step_of_epochs(const StopConfig& stop, const ScheduleContext& schedule) {
+  StopConfig by_epochs = stop;
+  by_epochs.steps = 0;
+  return total_steps(by_epochs, schedule.steps_per_epoch);
+}
+std::int64_t last_step_of_steps(const StopConfig& stop, const ScheduleContext& schedule) {
+  StopConfig by_steps = stop;
+  by_steps.epochs = 0;
+  return total_steps(by_steps, schedule.steps_per_epoch);
+}
+
+bool RunLimits::are_reached(const Position& position) const {
+  if (branch.samples > 0) return begin.samples + branch.samples - position.samples <= 0;
+  // The branch ends where the run that it leaves ends. Updates with another batch cannot be compared by their number.
+  if (is_branch && branch.batch_factor != 1)
+    return schedule.total_steps > 0 && schedule.steps(position) >= static_cast<double>(schedule.total_steps) - 1e-9;
+  return (stop.steps > 0 && position.step >= stop.steps) ||
+         (stop.epochs > 0 && !by_gain &&
+          schedule.steps(position) >= static_cast<double>(last_step_of_epochs(stop, schedule)));
+}
+
+RunLimits limits_of(const RunPlan& plan) {
+  const Experiment& e = plan.experiment;
+  return {e.stop, e.branch, is_branch(e), plan.branch.position, plan.schedule, plan.adascale_times > 0};
 }
 
 bool has_end(const RunPlan& plan) {
-  return plan.experiment.stop.epochs > 0 || plan.experiment.stop.steps > 0 || plan.experiment.branch.samples > 0;
-}
-
-// Returns the number of samples that are left of branch.samples.
-std::int64_t samples_left(const RunPlan& plan, const Position& p) {
-  return plan.branch.position.samples + plan.experiment.branch.samples - p.samples;
+  return limits_of(plan).are_known();
 }
 
 // Returns the position at which the batch of `position` changes or the run ends. Returns nothing if neither is known.
@@ -40,9 +67,9 @@ std::optional<Position> end_of_batch(const RunPlan& plan, const BatchCourse& cou
 }
 
 // Returns the position at which the run ends on this course. Returns nothing if it is not known.
-std::optional<Position> end_of_run(const RunPlan& plan, const BatchCourse& course) {
-  if (!has_end(plan)) return std::nullopt;
-  return course.first(course.settled(plan.branch.position), [&](const Position& p) { return is_over(plan, p); });
+std::optional<Position> end_of_run(const RunLimits& limits, const BatchCourse& course) {
+  if (!limits.are_known()) return std::nullopt;
+  return course.first(course.settled(limits.begin), [&](const Position& p) { return limits.are_reached(p); });
 }
 
 bool knows_updates(const RunPlan& plan) {
@@ -69,7 +96,7 @@ std::string describe_following(const RunPlan& plan) {
   t.row("doubles", cat("after the batch has been below ", with_digits(batch.follow_noise),
                        " x the noise scale's lower bound for ", with_thousands(plan.patience), " samples"));
   const auto steps_at = [&](std::int64_t b) {
-    return end_of_run(plan, constant_course(b, plan.samples_per_epoch, plan.course.keeps_rest))->step;
+    return end_of_run(limits_of(plan), constant_course(b, plan.samples_per_epoch, plan.course.keeps_rest))->step;
   };
   if (has_end(plan))
     t.row("steps", cat("from ", with_thousands(steps_at(plan.batches.back())), " to ",
@@ -77,76 +104,143 @@ std::string describe_following(const RunPlan& plan) {
   return t.str();
 }
 
-// Plans the course of a run that is not a branch.
-void plan_own_course(RunPlan& plan) {
-  const Experiment& e = plan.experiment;
-  const bool keeps_rest = plan.course.keeps_rest;
-  if (e.batch.follow_noise > 0) {
-    plan.schedule.total_steps = last_step_of_epochs(plan);
-    plan.updates = e.stop.epochs > 0 ? 0 : e.stop.steps;
-  } else if (has_end(plan) && (keeps_rest || plan.course.stages.size() > 1)) {
-    const Position end = *end_of_run(plan, plan.course);
-    plan.updates = end.step;
-    plan.schedule.total_steps = std::llround(plan.schedule.steps(end));
-    if (e.stop.epochs > 0) plan.schedule.total_steps = std::min(plan.schedule.total_steps, last_step_of_epochs(plan));
-  }
+// The steps of a run: the part of its plan that a branch takes from the run that it leaves.
+struct Steps {
+  BatchCourse course;
+  BranchPoint branch;
+  ScheduleContext schedule;
+  std::int64_t updates = 0;
+};
+
+// Returns how an epoch is read with this batch, on one rank.
+LoaderPlan epoch_of(const Experiment& e, const DatasetIndex& train, std::int64_t sequence, std::int64_t batch) {
+  const BatchPlan all{.global = batch, .rows_per_rank = batch, .micro_batch = batch};
+  return loader_plan(e, train, sequence, all, false);
+}
+
+// Returns the steps of an epoch with the experiment's first batch. Throws Error if a batch needs more than an epoch.
+std::int64_t checked_steps_per_epoch(const Experiment& e, const DatasetIndex& train, std::int64_t sequence,
+                                     std::int64_t samples) {
+  LoaderPlan epoch = epoch_of(e, train, sequence, e.batch.global);
+  epoch.course = constant_course(e.batch.global, samples, e.data.last_batch == "smaller");
+  const std::int64_t steps = steps_per_epoch(train, epoch);
+  if (const std::int64_t largest = batches_on_course(e.batch).back(); samples < largest)
+    throw Error(cat(train.prefix, ": an epoch has only ", samples, " samples, but the batch may grow to ", largest),
+                "set batch.largest to what an epoch holds, or less");
+  return steps;
+}
+
+// Returns the steps of a run that is not a branch.
+Steps own_steps(const Experiment& e, const DatasetIndex& train, std::int64_t sequence, std::int64_t samples) {
+  const bool keeps_rest = e.data.last_batch == "smaller";
+  const std::int64_t steps = checked_steps_per_epoch(e, train, sequence, samples), all = total_steps(e.stop, steps);
+  const bool has_rest = keeps_rest && samples % e.batch.global != 0;
+  const auto schedule_to = [&](std::int64_t total) {
+    return ScheduleContext{e.batch.global, steps, total, has_rest ? samples : 0};
+  };
+  const ScheduleContext schedule = schedule_to(all);
+  const std::int64_t by_epochs = last_step_of_epochs(e.stop, schedule);
+  const BatchCourse course = batch_course(e.batch, samples, keeps_rest, schedule.samples_per_epoch());
+  if (e.batch.follow_noise > 0) return {course, {}, schedule_to(by_epochs), e.stop.epochs > 0 ? 0 : e.stop.steps};
+  const RunLimits limits{e.stop, e.branch, false, {}, schedule};
+  if (!limits.are_known() || (!keeps_rest && course.stages.size() == 1)) return {course, {}, schedule, all};
+  const Position end = *end_of_run(limits, course);
+  const std::int64_t total = std::llround(schedule.steps(end));
+  return {course, {}, schedule_to(e.stop.epochs > 0 ? std::min(total, by_epochs) : total), end.step};
 }
 
 // A branch uses the schedule of the run that it leaves, with that run's batch. The branch's own batches and rate are
 // multiplied by its factors.
-void plan_branch(RunPlan& plan) {
-  RunPlan source = plan;
-  source.experiment = source_experiment(plan.experiment);
-  source.branch = {};
-  source.batch = resized(plan.batch, source.experiment.batch.global);
-  LoaderPlan& loader = source.train_loader;  // only the steps of an epoch are needed, on one rank
-  loader.global_batch = loader.rows = loader.micro_batch = source.batch.global;
-  source.batches = batches_on_course(source.experiment.batch);
-  plan_course(source);
-  plan.schedule = source.schedule;
-  plan.course =
-      course_of(plan.experiment, plan.samples_per_epoch, source.course.keeps_rest, plan.schedule.samples_per_epoch());
-  plan.train_loader.course = plan.course;
-  Position& begin = plan.branch.position;
+Steps branch_steps(const Experiment& e, const DatasetIndex& train, std::int64_t sequence, std::int64_t samples,
+                   const BranchPoint& known) {
+  checked_steps_per_epoch(e, train, sequence, samples);
+  const Steps source = own_steps(source_experiment(e), train, sequence, samples);
+  const ScheduleContext& schedule = source.schedule;
+  const BatchCourse course = course_of(e, samples, source.course.keeps_rest, schedule.samples_per_epoch());
   // If the source run does not exist yet, the branch begins where the source run will reach the point.
-  if (const auto from = parse_run_and_point(plan.experiment.branch.from); from && plan.branch.source == 0)
-    begin = position_of(from->point, source).value_or(Position{});
-  begin = plan.course.settled(begin);
-  const BranchConfig& branch = plan.experiment.branch;
-  const std::string& schedule = plan.experiment.learning_rate.schedule;
-  const double end = plan.schedule.steps(begin) +
-                     static_cast<double>(branch.samples) / static_cast<double>(plan.schedule.global_batch);
-  const auto last = static_cast<double>(plan.schedule.total_steps);
-  if ((schedule == "cosine" || schedule == "polynomial") && end > last + 1)
-    throw Error(cat("branch.samples is ", branch.samples, ", but the schedule, ", schedule,
-                    ", of the run that it leaves ", "at step ", begin.step, " ends ",
-                    std::llround(std::max(0.0, last - plan.schedule.steps(begin)) *
-                                 static_cast<double>(plan.schedule.global_batch)),
-                    " samples later, expected no more"),
-                "branch from an earlier checkpoint, or for fewer samples");
-  if (has_end(plan) && plan.experiment.batch.follow_noise == 0) plan.updates = end_of_run(plan, plan.course)->step;
+  const auto from = known.source == 0 ? parse_run_and_point(e.branch.from) : std::nullopt;
+  const Position begin = course.settled(
+      from ? position_of(from->point, schedule, source.course, {}, e.batch.follow_noise > 0).value_or(Position{})
+           : known.position);
+  const std::string& kind = e.learning_rate.schedule;
+  const double end =
+      schedule.steps(begin) + static_cast<double>(e.branch.samples) / static_cast<double>(schedule.global_batch);
+  const auto last = static_cast<double>(schedule.total_steps);
+  if ((kind == "cosine" || kind == "polynomial") && end > last + 1)
+    throw Error(
+        cat("branch.samples is ", e.branch.samples, ", but the schedule, ", kind, ", of the run that it leaves ",
+            "at step ", begin.step, " ends ",
+            std::llround(std::max(0.0, last - schedule.steps(begin)) * static_cast<double>(schedule.global_batch)),
+            " samples later, expected no more"),
+        "branch from an earlier checkpoint, or for fewer samples");
+  const RunLimits limits{e.stop, e.branch, true, begin, schedule};
+  const std::optional<Position> over = e.batch.follow_noise > 0 ? std::nullopt : end_of_run(limits, course);
+  return {course, {begin, known.source}, schedule, over ? over->step : 0};
+}
+
+// Returns AdaScale's schedule, whose epochs have as many steps as those of a run at base_batch. stop.epochs counts
+// these epochs.
+ScheduleContext schedule_of_base(const Experiment& e, const DatasetIndex& train, std::int64_t sequence) {
+  const std::int64_t base = e.learning_rate.base_batch;
+  const std::int64_t steps = samples_per_epoch(train, epoch_of(e, train, sequence, base)) / base;
+  return {base, steps, last_step_of_epochs(e.stop, {.steps_per_epoch = steps})};
+}
+
+// Returns evaluate.norm_samples.
+std::int64_t norm_samples_of(const Experiment& e, const DatasetIndex& train, std::int64_t samples) {
+  const std::int64_t norms = e.evaluate.norm_samples;
+  if (norms > samples)
+    throw Error(cat("evaluate.norm_samples is ", norms, ", but ", train.prefix, " has ", samples, " samples",
+                    samples < train.total ? cat(" in data.share ", e.data.share) : ""),
+                cat("expected at most ", samples / e.batch.worker * e.batch.worker));
+  return norms;
 }
 
 }  // namespace
 
-void plan_course(RunPlan& plan) {
-  const Experiment& e = plan.experiment;
-  const bool keeps_rest = e.data.last_batch == "smaller";
-  plan.train_loader.course = constant_course(plan.batch.global, plan.samples_per_epoch, keeps_rest);
-  const std::int64_t steps = steps_per_epoch(plan.train, plan.train_loader);
-  if (plan.samples_per_epoch < plan.batches.back())
-    throw Error(cat(plan.train.prefix, ": an epoch has only ", plan.samples_per_epoch,
-                    " samples, but the batch may grow to ", plan.batches.back()),
-                "set batch.largest to what an epoch holds, or less");
-  if (is_branch(e)) return plan_branch(plan);
-  plan.schedule.global_batch = plan.batch.global;
-  plan.schedule.steps_per_epoch = steps;
-  if (keeps_rest && plan.samples_per_epoch % plan.batch.global != 0) plan.schedule.whole_epoch = plan.samples_per_epoch;
-  plan.course = batch_course(e.batch, plan.samples_per_epoch, keeps_rest, plan.schedule.samples_per_epoch());
-  plan.train_loader.course = plan.course;
-  plan.schedule.total_steps = total_steps(e.stop, steps);
-  plan.updates = plan.schedule.total_steps;
-  plan_own_course(plan);
+RunCourse plan_course(const Experiment& e, const DatasetIndex& train, std::int64_t sequence,
+                      const std::optional<BranchPoint>& branch) {
+  const std::int64_t samples = samples_per_epoch(train, epoch_of(e, train, sequence, e.batch.global));
+  const std::int64_t norm_samples = norm_samples_of(e, train, samples);
+  const Steps steps = is_branch(e) ? branch_steps(e, train, sequence, samples, branch.value_or(BranchPoint{}))
+                                   : own_steps(e, train, sequence, samples);
+  const std::int64_t by_steps = last_step_of_steps(e.stop, steps.schedule);  // with AdaScale, only these are known
+  ScheduleContext schedule = steps.schedule;
+  if (e.optimizer.adascale) schedule.total_steps = by_steps;
+  const double half_life =
+      static_cast<double>(e.noise.half_life > 0 ? e.noise.half_life : 100 * source_experiment(e).batch.global);
+  const std::int64_t base = e.learning_rate.base_batch;
+  RunCourse plan{
+      .samples_per_epoch = samples,
+      .batches = batches_on_course(e.batch),
+      .course = steps.course,
+      .branch = steps.branch,
+      .schedule = schedule,
+      .updates = e.optimizer.adascale ? by_steps : steps.updates,
+      .adascale_times = e.optimizer.adascale ? static_cast<double>(e.batch.global) / static_cast<double>(base) : 0,
+      .base_schedule = e.optimizer.adascale ? schedule_of_base(e, train, sequence) : ScheduleContext{},
+      .noise_half_life = half_life,
+      .patience = e.batch.patience > 0 ? e.batch.patience : std::llround(half_life),
+      .norm_samples = norm_samples};
+  learning_rate(e.learning_rate, rate_schedule(plan), 0);  // an incomplete schedule throws Error here
+  return plan;
+}
+
+const ScheduleContext& rate_schedule(const RunCourse& plan) {
+  return plan.adascale_times > 0 ? plan.base_schedule : plan.schedule;
+}
+
+double schedule_steps(const RunCourse& plan, const Position& position, double scale_invariant_steps) {
+  return plan.adascale_times > 0 ? std::floor(scale_invariant_steps) : plan.schedule.steps(position);
+}
+
+bool sums_small_norms(const RunCourse& plan) {
+  return plan.adascale_times > 1;
+}
+
+std::int64_t gradient_elements(const RunCourse& plan, const ParameterTable& parameters) {
+  constexpr std::int64_t alignment = 64;
+  return parameters.size() + (sums_small_norms(plan) ? alignment : 0);
 }
 
 double rate_at(const RunPlan& plan, const Position& position, double scale_invariant_steps) {
@@ -168,7 +262,7 @@ bool has_step(const RunPlan& plan, std::int64_t step) {
 double end_epoch(const RunPlan& plan) {
   const ScheduleContext& schedule = rate_schedule(plan);
   if (!knows_updates(plan)) return schedule.epochs_of(schedule.total_steps);
-  const std::optional<Position> end = end_of_run(plan, plan.course);
+  const std::optional<Position> end = end_of_run(limits_of(plan), plan.course);
   return end ? schedule.epochs(*end) : 0;
 }
 
@@ -209,16 +303,14 @@ Position place_of_step(const ScheduleContext& schedule, std::int64_t step) {
 }
 
 bool is_over(const RunPlan& plan, const Position& position) {
-  const StopConfig& stop = plan.experiment.stop;
-  const BranchConfig& branch = plan.experiment.branch;
-  if (branch.samples > 0) return samples_left(plan, position) <= 0;
-  // The branch ends where the run that it leaves ends. Updates with another batch cannot be compared by their number.
-  if (is_branch(plan.experiment) && branch.batch_factor != 1)
-    return plan.schedule.total_steps > 0 &&
-           plan.schedule.steps(position) >= static_cast<double>(plan.schedule.total_steps) - 1e-9;
-  return (stop.steps > 0 && position.step >= stop.steps) ||
-         (stop.epochs > 0 && plan.adascale_times == 0 &&
-          plan.schedule.steps(position) >= static_cast<double>(last_step_of_epochs(plan)));
+  return limits_of(plan).are_reached(position);
+}
+
+bool has_all_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps) {
+  if (is_over(plan, position)) return true;
+  if (plan.experiment.branch.samples > 0) return false;
+  const auto end = static_cast<double>(plan.base_schedule.total_steps);
+  return plan.adascale_times > 0 && end > 0 && scale_invariant_steps >= end;
 }
 
 std::string describe_batch_course(const RunPlan& plan) {
@@ -250,9 +342,16 @@ std::string describe_learning_rate(const RunPlan& plan) {
   for (const RateChange& c : rate_changes(plan)) add(c);
   // A decay reaches its end one step after the last update.
   if (decays_to_end(plan.experiment.learning_rate) && knows_updates(plan) && !is_branch(plan.experiment))
-    if (const std::optional<Position> end = end_of_run(plan, plan.course))
+    if (const std::optional<Position> end = end_of_run(limits_of(plan), plan.course))
       add({end->step, plan.schedule.epochs(*end), rate_at(plan, *end), "end"});
   return t.str();
+}
+
+std::string describe_adascale_stop(const RunPlan& plan) {
+  const std::int64_t steps = plan.base_schedule.total_steps;
+  const double least = std::ceil(static_cast<double>(steps) / plan.adascale_times);
+  return cat("after ", with_thousands(steps), " scale-invariant steps (", plan.experiment.stop.epochs,
+             " epochs): ", with_thousands(std::llround(least)), " to ", with_thousands(steps), " steps");
 }
 
 }  // namespace ringtrain

@@ -1,7 +1,10 @@
-// The batch, the learning rate and the end of a run as functions of the run's position. The batch may change.
+// The batch, the learning rate and the end of a run as functions of the run's position. The batch may change. With
+// AdaScale, the learning rate and stop.epochs are measured in steps of learning_rate.base_batch samples. An update
+// counts as 1 to S such steps, where S = batch.global / base_batch.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,9 +12,24 @@
 
 namespace ringtrain {
 
-// Computes the course, the schedule, the updates and the beginning of a branch from the rest of the plan. Throws Error
-// if an epoch is smaller than a batch, or if branch.samples reaches beyond the end of a cosine or polynomial schedule.
-void plan_course(RunPlan& plan);
+// Plans the course of a run. `sequence` is Graph::sequence(). Throws Error if an epoch is smaller than a batch or than
+// evaluate.norm_samples, if branch.samples reaches beyond the end of a cosine or polynomial schedule, or if the
+// schedule of the learning rate is incomplete.
+RunCourse plan_course(const Experiment& experiment, const DatasetIndex& train, std::int64_t sequence,
+                      const std::optional<BranchPoint>& branch = std::nullopt);
+
+// Returns the schedule of the learning rate: base_schedule with AdaScale, otherwise RunCourse::schedule.
+const ScheduleContext& rate_schedule(const RunCourse& plan);
+// Returns the step of the schedule at this point of the run. It is the position in steps or, with AdaScale, the whole
+// part of `scale_invariant_steps` (Johnson et al. 2020, algorithm 1).
+double schedule_steps(const RunCourse& plan, const Position& position, double scale_invariant_steps);
+
+// Returns whether the norms of the small batches are summed over the ranks with the gradients: AdaScale's update needs
+// them.
+bool sums_small_norms(const RunCourse& plan);
+// Returns the length of the vector of gradients: the elements of the parameters, and after them a place for the sum of
+// norms.
+std::int64_t gradient_elements(const RunCourse& plan, const ParameterTable& parameters);
 
 // Returns the learning rate of the update that begins at `position`: the rate of the schedule times
 // BatchStage::rate_factor. The run trains with this rate. AdaScale's gain is not included; its schedule counts
@@ -42,8 +60,9 @@ double end_epoch(const RunPlan& plan);
 Position place_of_step(const ScheduleContext& schedule, std::int64_t step);
 
 // Returns whether stop.epochs or stop.steps end the run at this position. If branch.samples is set, it alone decides.
-// With AdaScale, stop.epochs does not count here; has_all_steps() checks it too.
+// With AdaScale, stop.epochs does not count here; has_all_steps() checks it too, with `scale_invariant_steps`.
 bool is_over(const RunPlan& plan, const Position& position);
+bool has_all_steps(const RunPlan& plan, const Position& position, double scale_invariant_steps);
 
 // Returns the table of batch.schedule or batch.follow_noise for `ringtrain plan`. Each batch has a row with its first
 // epoch, its passes, its learning rate and its number of steps. With batch.follow_noise, a row has only the
@@ -52,5 +71,7 @@ bool is_over(const RunPlan& plan, const Position& position);
 std::string describe_batch_course(const RunPlan& plan);
 // Returns the table of rate_changes() for `ringtrain plan`.
 std::string describe_learning_rate(const RunPlan& plan);
+// Returns a text such as "after 900 scale-invariant steps (10 epochs): 113 to 900 steps".
+std::string describe_adascale_stop(const RunPlan& plan);
 
 }  // namespace ringtrain

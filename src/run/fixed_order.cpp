@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/table.h"
-#include "run/adascale_plan.h"
+#include "run/course.h"
 
 namespace ringtrain {
 namespace {
@@ -55,11 +55,6 @@ std::int64_t micro_batch_in_any_order(const RunPlan& plan, Backend& backend) {
 }
 
 }  // namespace
-
-std::int64_t stated_micro_batch(const Experiment& experiment) {
-  if (experiment.batch.micro > 0 || !has_fixed_order(experiment)) return experiment.batch.micro;
-  return experiment.batch.worker;
-}
 
 void check_fixed_order(const RunPlan& plan) {
   if (!has_fixed_order(plan.experiment)) return;

@@ -15,10 +15,6 @@ namespace ringtrain {
 inline bool has_fixed_order(const Experiment& experiment) {
   return experiment.communication.order == "fixed";
 }
-// Returns the samples of a pass, if the experiment sets them: batch.micro, or batch.worker in a fixed order. 0: not
-// set.
-std::int64_t stated_micro_batch(const Experiment& experiment);
-
 // Throws Error if the passes of the ranks do not form a binary tree.
 void check_fixed_order(const RunPlan& plan);
 

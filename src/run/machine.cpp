@@ -20,7 +20,7 @@
 #include "cluster/staged_links.h"
 #include "run/instruction_sets.h"
 #include "run/plan.h"
-#include "run/stage_plan.h"
+#include "run/split.h"
 
 namespace ringtrain {
 

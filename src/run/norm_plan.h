@@ -1,4 +1,4 @@
-// The part of a run's plan for the batch norm statistics of evaluations (evaluate.norm_statistics).
+// The values that norms normalise together, and the statistics of evaluations (evaluate.norm_statistics).
 #pragma once
 
 #include <string>
@@ -7,13 +7,11 @@
 
 namespace ringtrain {
 
-// Computes norm_samples and norm_loader. Throws Error if the training set has fewer samples.
-void plan_norms(RunPlan& plan);
-
 // Throws Error if a norm of the model normalises a single value: batch.worker x height x width is 1 for batch norm, and
 // height x width x channels of a group is 1 for group norm. Its output would be its bias, whatever the picture is. Also
 // for the smaller batch at an epoch's end.
-void check_norm_values(const RunPlan& plan);
+void check_norm_values(const Experiment& experiment, const RunCourse& course, const RunSplit& split,
+                       const Graph& model);
 
 // Returns a warning if a norm normalises fewer than 4 values; "" otherwise.
 std::string small_norm(const RunPlan& plan);

@@ -1,9 +1,14 @@
-// The plan of a run. Begin reading here. A RunPlan is computed from the experiment, the data set's headers and the
-// number of ranks, before any memory is allocated. `ringtrain plan` prints the plan, and `ringtrain train` carries it
-// out. The other files of this folder (src/run) do everything in a run that is not training: course.h gives the batch
-// and the rate at a position, memory_plan.h keeps a rank below its memory limit, machine.h chooses devices and
-// communicators, folder.h makes and locks the run's folder, and recorder.h and record.h write metrics.jsonl and
-// run.json.
+// The plan of a run. Begin reading here, and then read make_run_plan() in plan.cpp. The plan is computed from the
+// experiment, the data sets' headers and the number of ranks, before any memory is allocated. It is a row of stages.
+// Each stage is a struct that a pure function makes once, whole, from the stages before it:
+//   RunTask    what is trained on what
+//   RunCourse  course.h: batch, steps and rate, on any number of ranks
+//   RunSplit   split.h: servers, stages, and how the ranks divide a batch
+//   RunPasses  passes.h: the micro-batch and the reason for it, the blocks that are computed again, the loaders
+//   memory     memory_plan.h: the bytes of a rank, which differ from rank to rank
+// `ringtrain plan` prints the plan in this order, and `ringtrain train` carries it out. The other files of this folder
+// (src/run) do everything in a run that is not training: machine.h chooses devices and communicators, folder.h makes
+// and locks the run's folder, and recorder.h and record.h write metrics.jsonl and run.json.
 #pragma once
 
 #include <memory>
@@ -36,49 +41,64 @@ struct ServerPlan {
   bool async = false;  // true: an update uses one worker's share of the batch; false: the shares that arrive first
 };
 
-// The part of the model that a rank computes: the whole model, or one stage of a pipeline.
-struct ModelPart {
-  Graph graph;
-  ParameterTable parameters;
-  std::int64_t stage = 0, stages = 1;
-  std::int64_t slots = 1;  // number of micro-batches in flight
-  bool is_whole() const { return stages == 1; }
-  bool is_last() const { return stage + 1 == stages; }
+// What is trained on what.
+struct RunTask {
+  Experiment experiment = {};
+  DatasetIndex train = {}, validation = {};
+  bool has_validation = false;
+  ParameterTable parameters = {};
+  Precision precision = Precision::fp32;
+  bool carries_state = false;  // whether an LSTM's hidden state is carried from step to step
 };
 
-struct RunPlan {
-  Experiment experiment;
-  DatasetIndex train, validation;
-  bool has_validation = false;
-  Graph graph;
-  ParameterTable parameters;
-  Precision precision = Precision::fp32;
-  std::vector<int> cuts;  // pipeline: the first node of each stage after the first; the ranks of `batch` are then
-                          // replicas, each with stages() ranks
-  std::int64_t stages() const { return std::ssize(cuts) + 1; }
-  BatchPlan batch;                    // async: the batch of one update, on one rank
-  std::optional<ServerPlan> servers;  // none: all ranks do the same work
-  std::int64_t norm_group = 0;        // samples that batch norm normalises together, on batch.span ranks; 0: none
-  BatchCourse course;                 // the batch over the run; only the first batch if it follows the noise
-  std::vector<std::int64_t> batches;  // all batches that the run may have, in increasing order
-  BranchPoint branch;                 // the beginning of a branch; otherwise the beginning of the data
-  ScheduleContext schedule;           // the run's schedule; in a branch, that of the run that it leaves
-  double adascale_times = 0;          // AdaScale's S = batch.global / learning_rate.base_batch; 0: it is off
-  ScheduleContext base_schedule;      // AdaScale: the schedule in steps of base_batch
-  std::int64_t updates = 0;           // updates of the run by stop.epochs, stop.steps and branch.samples; 0: not known
+// What the run computes, on any number of ranks. With asynchronous servers, a step is an update with the share of one
+// worker. An evaluation has only `batches`.
+struct RunCourse {
   std::int64_t samples_per_epoch = 0;
-  LoaderPlan train_loader, validation_loader;  // the loaders of rank 0; for_rank() makes those of other ranks
-  std::int64_t norm_samples = 0;               // samples for recomputing batch norm's statistics; 0: not recomputed
-  LoaderPlan norm_loader;                      // passes over these samples; each rank reads some of the passes
-  bool carries_state = false;                  // whether an LSTM's hidden state is carried from step to step
-  bool measures_noise = false;                 // whether some steps measure the gradient noise scale
-  double noise_half_life = 0;                  // samples
-  std::int64_t patience = 0;                   // samples of patience, for batch.follow_noise
+  std::vector<std::int64_t> batches = {};  // all batches that the run may have, in increasing order
+  BatchCourse course = {};                 // the batch over the run; only the first batch if it follows the noise
+  BranchPoint branch = {};                 // the beginning of a branch; otherwise the beginning of the data
+  ScheduleContext schedule = {};           // the run's schedule; in a branch, that of the run that it leaves
+  std::int64_t updates = 0;            // updates of the run by stop.epochs, stop.steps and branch.samples; 0: not known
+  double adascale_times = 0;           // AdaScale's S = batch.global / learning_rate.base_batch; 0: it is off
+  ScheduleContext base_schedule = {};  // AdaScale: the schedule in steps of base_batch
+  double noise_half_life = 0;          // samples
+  std::int64_t patience = 0;           // samples of patience, for batch.follow_noise
+  std::int64_t norm_samples = 0;       // samples for recomputing batch norm's statistics; 0: not recomputed
 };
+
+// How the ranks share the work.
+struct RunSplit {
+  std::optional<ServerPlan> servers = {};  // none: all ranks do the same work
+  std::vector<int> cuts = {};  // pipeline: the first node of each stage after the first; the ranks of `shares`
+                               // are then replicas, each with stages() ranks
+  std::int64_t stages() const { return std::ssize(cuts) + 1; }
+  BatchShares shares = {};      // async: of the batch of one update, on one rank
+  std::int64_t norm_group = 0;  // samples that batch norm normalises together, on shares.span ranks; 0: none
+};
+
+// A micro-batch and who decides it.
+struct MicroBatchChoice {
+  std::int64_t samples = 0;
+  std::string reason;    // a text such as "batch.micro" or "the largest that fits below memory.limit_gib"
+  bool is_open = false;  // whether another one may be chosen if this one does not fit
+};
+
+// The passes of a step.
+struct RunPasses {
+  Graph graph;  // the model, in which the blocks that a pass computes again are marked
+  MicroBatchChoice micro_batch;
+  BatchPlan batch;
+  bool measures_noise = false;                 // whether some steps measure the gradient noise scale
+  LoaderPlan train_loader, validation_loader;  // those of rank 0; for_rank() makes those of other ranks
+  LoaderPlan norm_loader;                      // passes over norm_samples; each rank reads some of the passes
+};
+
+struct RunPlan : RunTask, RunCourse, RunSplit, RunPasses {};
 
 // Makes the plan of a run. `recorded_micro_batch` (0: none) is kept if batch.micro is auto and the value still divides
-// the rank's rows. `branch` is where a branch begins; without it the run begins at the beginning of the data. memory.*
-// is applied here too (run/memory_plan.h). Throws Error if experiment, data and ranks do not fit together.
+// the rank's rows. `branch` is where a branch begins; without it the run begins at the beginning of the data. Throws
+// Error if experiment, data and ranks do not fit together.
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                       int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0,
                       const std::optional<BranchPoint>& branch = std::nullopt);
@@ -89,10 +109,17 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
 RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                              int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
 
+// Returns how the samples of a data set become passes of `batch`, for rank 0. `sequence` is Graph::sequence().
+LoaderPlan loader_plan(const Experiment& experiment, const DatasetIndex& index, std::int64_t sequence,
+                       const BatchPlan& batch, bool evaluation);
+
 // Returns the index of a data set of images that is not on this machine, for example a cluster's data set on a laptop.
 // It is made from data.train_samples or data.validation_samples and from data.classes. Throws Error if the experiment
 // does not give them.
 DatasetIndex stated_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples);
+// Reads the headers of the data set's shards. If there are no shards, the result is stated_index(), with a warning. So
+// a run for a cluster can be planned on a laptop.
+DatasetIndex planned_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples);
 
 // Returns a name for the experiment. It depends on everything that decides the result and on nothing else: every key
 // that decides what is learned, and the identity of both data sets (uuid and split, not the path). It has 16
@@ -104,7 +131,7 @@ DatasetIndex stated_index(const Experiment& experiment, const std::string& prefi
 std::string experiment_id(const RunPlan& plan);
 
 // Returns the steps of the whole run by stop.epochs and stop.steps, whichever ends first, if all steps have the first
-// batch. 0: neither is given. Not for AdaScale, whose epochs are those of RunPlan::base_schedule.
+// batch. 0: neither is given. Not for AdaScale, whose epochs are those of RunCourse::base_schedule.
 std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
 
 // Returns the number of values in a bucket of gradients, which is summed over the ranks by itself. If the experiment
@@ -112,31 +139,9 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
 // grow in a fixed order, because the small-batch norms are added bucket by bucket.
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks);
 
-// part_of() returns the part of the model that rank `rank` computes. for_rank() returns the loader of that rank. The
-// stages of a pipeline share the rows of their replica, and only the first stage needs pixels.
-ModelPart part_of(const RunPlan& plan, int rank);
-LoaderPlan for_rank(const RunPlan& plan, LoaderPlan loader, int rank);
-LoaderPlan for_rank(LoaderPlan plan, int rank);
-// Returns the first rank that computes gradients and evaluates.
-inline int first_worker(const RunPlan& plan) {
-  return plan.servers ? plan.servers->servers : 0;
-}
-// Returns the loader that a rank uses in training.
-LoaderPlan train_loader_of(const RunPlan& plan, int rank);
-// Compiles the program of this part for a micro-batch.
-std::unique_ptr<Program> compile_part(const RunPlan& plan, const ModelPart& part, Backend& backend, PassMode mode,
-                                      std::int64_t micro_batch);
-
 // Returns a text that is equal for two models if the weights of one fit the other. It contains every tensor's name and
 // shape, and the vocabulary of its rows.
 std::string model_fingerprint(const RunPlan& plan);
-
-// Returns the bytes of the arrays in a checkpoint of the run, in memory and nearly in the file: weights, statistics,
-// optimizer state and carried hidden state.
-std::int64_t checkpoint_bytes(const RunPlan& plan);
-
-// Returns the exact bytes of memory that one rank needs, item by item: vectors, programs, loaders and the data set.
-std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank = 0);
 
 // Returns whether the update from `before` to `position` reaches a multiple of `every_epochs` (may be a fraction) or
 // `every_steps`; 0 = never. If `offset_epochs` is above 0, the first time is after `offset_epochs`, and the next times

@@ -9,14 +9,10 @@
 #include "config/schema.h"
 #include "data/row_plan.h"
 #include "optim/batch_rules.h"
-#include "run/adascale_plan.h"
 #include "run/course.h"
-#include "run/memory_plan.h"
 #include "run/norm_plan.h"
-#include "run/owner_plan.h"
 #include "run/points.h"
-#include "run/server_plan.h"
-#include "run/stage_plan.h"
+#include "run/split_tables.h"
 
 namespace ringtrain {
 
@@ -274,30 +270,35 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   if (plan.has_validation)
     t.row("validation", describe_data(plan.validation, samples_per_epoch(plan.validation, plan.validation_loader)));
   if (plan.train.is_image()) t.row("images", describe_images(e.data));
+  t.row("precision", describe_precision(e));
+  t.row("seed", std::to_string(e.seed));
+
   t.row("batch", to_string(plan.batch));
-  if (plan.servers) t.row("servers", describe_servers(plan));
-  if (const std::string owners = describe_owners(plan); !owners.empty())
-    t.row(e.parallel.shard_state ? "shards" : "servers", owners);
   t.row("epoch", describe_epoch(plan));
   if (is_branch(e)) t.row("branch", describe_branch(plan));
   t.row("optimizer", describe_optimizer(plan));
   t.row("memory of a step", describe_half_lives(plan));
   if (decouples_decay(e.optimizer) && e.optimizer.weight_decay > 0) t.row("decay's time scale", describe_decay(plan));
   if (e.average.half_life > 0) t.row("average", describe_average(plan));
-  t.row("noise scale", describe_noise(plan));
-  if (e.evaluate.norm_statistics != "running") t.row("batch norm", describe_norm_statistics(e));
   t.row("stop", describe_stop(plan));
   if (!e.checkpoint.keep_at.empty()) t.row("kept for ever", describe_kept(plan));
+
   t.row("machine", cat(describe_ranks(plan), ", each: ", backend));
+  if (plan.servers) t.row("servers", describe_servers(plan));
+  if (const std::string owners = describe_owners(plan); !owners.empty())
+    t.row(e.parallel.shard_state ? "shards" : "servers", owners);
   if (plan.batch.ranks > 1 && e.parallel.kind == "ring") t.row("sums", describe_sums(plan, device > 0));
-  t.row("precision", describe_precision(e));
+
+  t.row("micro-batch", cat(plan.batch.micro_batch, ": ", plan.micro_batch.reason));
+  t.row("noise scale", describe_noise(plan));
+  if (e.evaluate.norm_statistics != "running") t.row("batch norm", describe_norm_statistics(e));
   std::vector<std::string> recomputed;
   for (const Block& block : plan.graph.blocks())
     if (block.recomputed) recomputed.push_back(block.name);
   if (!recomputed.empty()) t.row("recomputed", joined(recomputed));
+
   t.row("memory", cat(device > 0 ? cat(readable_bytes(static_cast<double>(device)), " of the GPU and ") : "",
                       readable_bytes(static_cast<double>(host)), " per rank"));
-  t.row("seed", std::to_string(e.seed));
   return t.str();
 }
 

@@ -8,8 +8,8 @@
 
 namespace ringtrain {
 
-// Returns the tables that `plan` prints in full and `train` in short. `backend` is Backend::describe(). `memory` is
-// rank_memory().
+// Returns the tables that `plan` prints in full and `train` in short, in the order of the plan's stages (plan.h).
+// `backend` is Backend::describe(). `memory` is rank_memory().
 std::string describe_run(const RunPlan& plan, const std::string& backend, const std::vector<MemoryItem>& memory);
 std::string describe_parameters(const RunPlan& plan);
 std::string describe_memory(const std::vector<MemoryItem>& memory);

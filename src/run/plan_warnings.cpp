@@ -6,9 +6,9 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "optim/learning_rate.h"
-#include "run/adascale_plan.h"
 #include "run/class_warnings.h"
 #include "run/course.h"
+#include "run/memory_plan.h"
 #include "run/norm_plan.h"
 #include "run/points.h"
 

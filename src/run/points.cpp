@@ -6,16 +6,15 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "config/batch_course.h"
-#include "run/adascale_plan.h"
 #include "run/course.h"
 
 namespace ringtrain {
 namespace {
 
 // Epochs such as 0.3 are not exact in binary. The tolerance avoids choosing the step after the one that is meant.
-bool has_passed(const RunPoint& point, const RunPlan& plan, const Position& position) {
+bool has_passed(const RunPoint& point, const ScheduleContext& schedule, const Position& position) {
   if (point.in_steps) return static_cast<double>(position.step) >= point.at;
-  return plan.schedule.steps(position) + 1e-6 >= point.at * static_cast<double>(plan.schedule.steps_per_epoch);
+  return schedule.steps(position) + 1e-6 >= point.at * static_cast<double>(schedule.steps_per_epoch);
 }
 
 std::string place(const RunPlan& plan, const Position& position) {
@@ -27,7 +26,7 @@ std::string place(const RunPlan& plan, const Position& position) {
 bool reaches(const RunPoint& point, const RunPlan& plan, const Position& before, const Position& position) {
   // Checkpoints do not store the step of `before`. A point in steps is therefore compared with `position` alone.
   if (point.in_steps) return static_cast<double>(position.step) == point.at;
-  return has_passed(point, plan, position) && !has_passed(point, plan, before);
+  return has_passed(point, plan.schedule, position) && !has_passed(point, plan.schedule, before);
 }
 
 bool reaches_kept_point(const RunPlan& plan, const Position& before, const Position& position) {
@@ -45,10 +44,14 @@ bool all_meet_after(const RunPlan& plan, const Position& before, const Position&
 }
 
 std::optional<Position> position_of(const RunPoint& point, const RunPlan& plan) {
-  const Position& begin = plan.branch.position;
-  if (has_passed(point, plan, begin)) return begin;
-  if (plan.experiment.batch.follow_noise > 0) return std::nullopt;
-  return plan.course.first(begin, [&](const Position& p) { return has_passed(point, plan, p); });
+  return position_of(point, plan.schedule, plan.course, plan.branch.position, plan.experiment.batch.follow_noise > 0);
+}
+
+std::optional<Position> position_of(const RunPoint& point, const ScheduleContext& schedule, const BatchCourse& course,
+                                    const Position& begin, bool follows_noise) {
+  if (has_passed(point, schedule, begin)) return begin;
+  if (follows_noise) return std::nullopt;
+  return course.first(begin, [&](const Position& p) { return has_passed(point, schedule, p); });
 }
 
 std::string describe_kept(const RunPlan& plan) {
@@ -56,7 +59,7 @@ std::string describe_kept(const RunPlan& plan) {
   for (const RunPoint& point : plan.experiment.checkpoint.keep_at) {
     const std::optional<Position> position = position_of(point, plan);
     text += cat(text.empty() ? "" : "; ", with_unit(point), ": ");
-    if (has_passed(point, plan, plan.branch.position) && plan.branch.position.step > 0)
+    if (has_passed(point, plan.schedule, plan.branch.position) && plan.branch.position.step > 0)
       text += "before the branch";
     else if (!position)
       text += "depending on the noise scale";

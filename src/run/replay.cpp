@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "parallel/arrivals_file.h"
-#include "run/adascale_plan.h"
+#include "run/course.h"
 #include "run/points.h"
 
 namespace ringtrain {

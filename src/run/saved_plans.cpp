@@ -1,6 +1,7 @@
 #include "run/saved_plans.h"
 
 #include "backend/cuda/backend.h"
+#include "run/split.h"
 
 namespace ringtrain {
 

@@ -8,6 +8,7 @@
 
 #include "run/machine.h"
 #include "run/plan.h"
+#include "run/split.h"
 
 namespace ringtrain {
 

@@ -8,7 +8,6 @@
 #include "config/branch.h"
 #include "run/course.h"
 #include "run/plan.h"
-#include "run/planned_index.h"
 
 namespace ringtrain {
 

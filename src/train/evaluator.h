@@ -15,6 +15,7 @@
 #include "parallel/pass_order.h"
 #include "parallel/stage_ranks.h"
 #include "run/plan.h"
+#include "run/split.h"
 #include "train/leaving.h"
 
 namespace ringtrain {

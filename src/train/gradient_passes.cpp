@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "run/adascale_plan.h"
+#include "run/course.h"
 #include "run/fixed_order.h"
 
 namespace ringtrain {

@@ -12,7 +12,6 @@
 #include "base/pages.h"
 #include "base/random.h"
 #include "optim/batch_rules.h"
-#include "run/adascale_plan.h"
 #include "run/course.h"
 #include "run/norm_plan.h"
 

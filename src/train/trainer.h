@@ -29,6 +29,7 @@
 #include "parallel/stage_ranks.h"
 #include "parallel/synchronizer.h"
 #include "run/plan.h"
+#include "run/split.h"
 #include "run/step_report.h"
 #include "train/gradient_passes.h"
 #include "train/replica_check.h"

@@ -3,7 +3,8 @@
 #include <optional>
 
 #include "pipeline_runs.h"
-#include "run/stage_plan.h"
+#include "run/memory_plan.h"
+#include "run/split.h"
 #include "train/evaluator.h"
 
 namespace ringtrain {

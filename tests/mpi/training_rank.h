@@ -23,7 +23,7 @@
 #include "mpi_tests.h"
 #include "ring_beside_device.h"
 #include "run/machine.h"
-#include "run/stage_plan.h"
+#include "run/split.h"
 #include "tests/emulation/fake_nccl.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/with_folder.h"

@@ -10,6 +10,7 @@
 #include "config/batch_plan.h"
 #include "config/reader.h"
 #include "run/course.h"
+#include "run/passes.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"
 
@@ -125,20 +126,16 @@ TEST(BatchCourse, ABatchThatFollowsTheNoiseDoublesUpToTheLargest) {
 
 // The plan of a run on images. No image files are needed, because no pixel is read.
 RunPlan planned(const std::vector<std::string>& overrides, std::int64_t samples) {
-  RunPlan plan;
-  plan.experiment = parse_experiment(good, "x.yaml", overrides);
-  plan.experiment.data.classes = 10;
-  plan.train = stated_index(plan.experiment, "x", samples);
-  plan.batch = batch_plan(plan.experiment.batch, 1, 16, false);
-  plan.batches = batches_on_course(plan.experiment.batch);
-  plan.samples_per_epoch = samples;
-  plan.patience = plan.experiment.batch.patience;
-  plan.train_loader.sequence = 1;
-  plan.train_loader.image.size = 8;
-  plan.train_loader.global_batch = plan.train_loader.rows = plan.batch.global;
-  plan.train_loader.micro_batch = plan.batch.micro_batch;
-  plan_course(plan);
-  return plan;
+  RunTask task;
+  task.experiment = parse_experiment(good, "x.yaml", overrides);
+  task.experiment.data.classes = 10;
+  task.experiment.data.image_size = 8;
+  task.train = stated_index(task.experiment, "x", samples);
+  const BatchConfig& batch = task.experiment.batch;
+  const RunSplit split{.shares = batch_shares(batch, 1, false)};
+  const MicroBatchChoice micro_batch{nearest_micro_batch(split.shares, 16), "", false};
+  const RunCourse course = plan_course(task.experiment, task.train, 1);
+  return {task, course, split, passes_of(task, course, split, {}, micro_batch)};
 }
 
 // Counts the updates of a run by going from one update to the next.

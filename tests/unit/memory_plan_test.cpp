@@ -10,6 +10,7 @@
 #include "backend/cuda/backend.h"
 #include "base/error.h"
 #include "config/reader.h"
+#include "run/memory_fit.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/good_experiment.h"
 
