@@ -39,6 +39,16 @@ std::string described(const Place& place) {
   return cat("step ", place.step, " (epoch ", with_digits(place.epochs), ")");
 }
 
+// Returns the header of the checkpoint that branch.from names. Returns nothing if the experiment is not a branch, or if
+// branch.from names a point of a run that does not exist yet.
+std::optional<Checkpoint> planned_source(const Experiment& experiment) {
+  if (!is_branch(experiment)) return std::nullopt;
+  const auto point = parse_run_and_point(experiment.branch.from);
+  std::error_code too_long;  // a name too long for a file counts as missing
+  if (point && !std::filesystem::exists(point->run, too_long)) return std::nullopt;
+  return read_checkpoint_header(source_checkpoint(experiment.branch.from));
+}
+
 }  // namespace
 
 std::string checkpoint_at(const std::string& run_dir, const RunPoint& point) {
@@ -83,12 +93,14 @@ BranchPoint branch_point_at(const Checkpoint& source) {
   return {progress_of(source).position, fnv1a(text)};
 }
 
-std::optional<Checkpoint> planned_source(const Experiment& experiment) {
-  if (!is_branch(experiment)) return std::nullopt;
-  const auto point = parse_run_and_point(experiment.branch.from);
-  std::error_code too_long;  // a name too long for a file counts as missing
-  if (point && !std::filesystem::exists(point->run, too_long)) return std::nullopt;
-  return read_checkpoint_header(source_checkpoint(experiment.branch.from));
+RunPlan plan_of_new_run(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                        int ranks, Backend& backend) {
+  const std::optional<Checkpoint> source = planned_source(experiment);
+  if (!source) return make_run_plan(experiment, train, validation, ranks, backend);
+  const RunPlan plan = make_run_plan(experiment, train, validation, ranks, backend, facts_of(*source).micro_batch,
+                                     branch_point_at(*source));
+  check_source(*source, plan);
+  return plan;
 }
 
 }  // namespace ringtrain

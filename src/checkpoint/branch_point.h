@@ -21,8 +21,10 @@ std::string source_checkpoint(const std::string& from);
 // continues. The header of the checkpoint suffices.
 BranchPoint branch_point_at(const Checkpoint& source);
 
-// Returns the header of the checkpoint that branch.from names, for an experiment that is planned but not run. Returns
-// nothing if the experiment is not a branch, or if branch.from names a point of a run that does not exist yet.
-std::optional<Checkpoint> planned_source(const Experiment& experiment);
+// Makes the plan of a run that need not begin. A branch begins at the checkpoint that branch.from names or, if this
+// names a point of a run that does not exist yet, where that run will reach the point. Throws Error as make_run_plan()
+// and check_source() do.
+RunPlan plan_of_new_run(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
+                        int ranks, Backend& backend);
 
 }  // namespace ringtrain

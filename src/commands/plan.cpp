@@ -12,8 +12,6 @@
 #include "base/table.h"
 #include "bench/preflight.h"
 #include "checkpoint/branch_point.h"
-#include "checkpoint/resume_rules.h"
-#include "checkpoint/run_state.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "config/schema.h"
@@ -28,7 +26,7 @@
 #include "run/progress.h"
 #include "run/replay.h"
 #include "run/saved_plans.h"
-#include "run/split_tables.h"
+#include "run/split.h"
 #include "run/step_bound.h"
 #include "run/traffic.h"
 #include "study/expected_time.h"
@@ -125,12 +123,8 @@ int plan(const PlanArguments& arguments) {
   const Machine machine = make_planning_machine(threads, arguments.device, experiment.machine.plan_cache,
                                                 arguments.save_plans.empty() ? nullptr : &saved);
   Backend* backend = machine.backend.get();
-  const std::optional<Checkpoint> source = planned_source(experiment);
-  const RunPlan p =
-      make_run_plan(experiment, train_index, experiment.data.validation.empty() ? nullptr : &validation_index,
-                    static_cast<int>(arguments.ranks), *backend, source ? facts_of(*source).micro_batch : 0,
-                    source ? std::optional(branch_point_at(*source)) : std::nullopt);
-  if (source) check_source(*source, p);
+  const RunPlan p = plan_of_new_run(experiment, train_index, data.validation.empty() ? nullptr : &validation_index,
+                                    static_cast<int>(arguments.ranks), *backend);
   check_replay(p, p.branch.position);
   const std::vector<MemoryItem> memory = rank_memory(p, *backend);
   const std::string traffic = machine.fusions ? plan_traffic(p, machine) : "";

@@ -34,11 +34,6 @@ std::int64_t last_step_of_epochs(const StopConfig& stop, const ScheduleContext& 
   by_epochs.steps = 0;
   return total_steps(by_epochs, schedule.steps_per_epoch);
 }
-std::int64_t last_step_of_steps(const StopConfig& stop, const ScheduleContext& schedule) {
-  StopConfig by_steps = stop;
-  by_steps.epochs = 0;
-  return total_steps(by_steps, schedule.steps_per_epoch);
-}
 
 bool RunLimits::are_reached(const Position& position) const {
   if (branch.samples > 0) return begin.samples + branch.samples - position.samples <= 0;
@@ -204,9 +199,8 @@ RunCourse plan_course(const Experiment& e, const DatasetIndex& train, std::int64
   const std::int64_t norm_samples = norm_samples_of(e, train, samples);
   const Steps steps = is_branch(e) ? branch_steps(e, train, sequence, samples, branch.value_or(BranchPoint{}))
                                    : own_steps(e, train, sequence, samples);
-  const std::int64_t by_steps = last_step_of_steps(e.stop, steps.schedule);  // with AdaScale, only these are known
   ScheduleContext schedule = steps.schedule;
-  if (e.optimizer.adascale) schedule.total_steps = by_steps;
+  if (e.optimizer.adascale) schedule.total_steps = e.stop.steps;  // stop.epochs counts no updates
   const double half_life =
       static_cast<double>(e.noise.half_life > 0 ? e.noise.half_life : 100 * source_experiment(e).batch.global);
   const std::int64_t base = e.learning_rate.base_batch;
@@ -216,7 +210,7 @@ RunCourse plan_course(const Experiment& e, const DatasetIndex& train, std::int64
       .course = steps.course,
       .branch = steps.branch,
       .schedule = schedule,
-      .updates = e.optimizer.adascale ? by_steps : steps.updates,
+      .updates = e.optimizer.adascale ? e.stop.steps : steps.updates,
       .adascale_times = e.optimizer.adascale ? static_cast<double>(e.batch.global) / static_cast<double>(base) : 0,
       .base_schedule = e.optimizer.adascale ? schedule_of_base(e, train, sequence) : ScheduleContext{},
       .noise_half_life = half_life,

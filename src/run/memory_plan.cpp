@@ -10,43 +10,44 @@
 #include "run/split.h"
 
 namespace ringtrain {
+namespace {
+
+std::int64_t float_bytes(std::int64_t values) {
+  return values * static_cast<std::int64_t>(sizeof(float));
+}
+
+}  // namespace
 
 std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank) {
   const ModelPart part = part_of(plan, rank);
-  const auto flat_bytes = part.parameters.size() * static_cast<std::int64_t>(sizeof(float));
-  const auto state_bytes = part.parameters.trained() * static_cast<std::int64_t>(sizeof(float));
-  std::vector<MemoryItem> items = {
-      {"weights", flat_bytes},
-      {"gradients", gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))}};
+  const std::int64_t flat_bytes = float_bytes(part.parameters.size());
+  const std::int64_t gradient_bytes = float_bytes(gradient_elements(plan, part.parameters));
+  std::vector<MemoryItem> items = {{"weights", flat_bytes}, {"gradients", gradient_bytes}};
   const auto own =
       owned_by(rank, owners(plan.experiment.parallel, plan.parameters.trained(),
                             bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks),
                             static_cast<int>(plan.batch.ranks)));
-  const std::int64_t own_bytes =
-      Optimizer::state_elements(part.parameters, own) * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t own_bytes = float_bytes(Optimizer::state_elements(part.parameters, own));
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, plan.experiment.average))
     items.push_back({"optimizer state " + name, own_bytes});
   if (plan.servers && !plan.servers->async && rank < plan.servers->servers)
-    items.push_back({"gradients of one worker, before they are added up",
-                     gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))});
-  const bool averages = Optimizer::averages(plan.experiment.optimizer, plan.experiment.average);
-  if (averages) items.push_back({"averaged weights", flat_bytes});
+    items.push_back({"gradients of one worker, before they are added up", gradient_bytes});
+  if (Optimizer::averages(plan.experiment.optimizer, plan.experiment.average))
+    items.push_back({"averaged weights", flat_bytes});
   if (plan.experiment.optimizer.kind == "muon") {
     const MuonLayout layout = muon_layout(plan.parameters, 1);
-    items.push_back({"directions of Muon", layout.size * static_cast<std::int64_t>(sizeof(float))});
+    items.push_back({"directions of Muon", float_bytes(layout.size)});
     items.push_back({"Newton-Schulz", backend.make_orthogonalizer(layout.matrices)->bytes()});
   }
-  const std::int64_t nodes = waiting_nodes(plan);
-  if (nodes > 0)
-    items.push_back({"gradients of passes, added in a fixed order",
-                     nodes * gradient_elements(plan, part.parameters) * static_cast<std::int64_t>(sizeof(float))});
+  if (const std::int64_t nodes = waiting_nodes(plan); nodes > 0)
+    items.push_back({"gradients of passes, added in a fixed order", nodes * gradient_bytes});
   if (has_fixed_order(plan.experiment) && backend.on_device() && plan.batch.ranks > 1 &&
       plan.experiment.communication.library != "mpi")
     items.push_back({"gradients of other ranks, in a fixed order",
                      nccl_arrival_bytes(bucket_elements(plan.experiment.communication, true, plan.batch.ranks))});
   if (plan.measures_noise && !has_fixed_order(plan.experiment) &&
       resized(plan.batch, plan.batches.back()).small_batches() > 1)
-    items.push_back({"gradients before a small batch, for the noise scale", state_bytes});
+    items.push_back({"gradients before a small batch, for the noise scale", float_bytes(part.parameters.trained())});
   std::int64_t crossing = 0, travelling = 0;
   const auto add_program = [&](PassMode mode, std::int64_t micro_batch) {
     const std::unique_ptr<Program> program = compile_part(plan, part, backend, mode, micro_batch);
@@ -62,7 +63,7 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   if (travelling > 0) items.push_back({"training: activations that wait in the host's memory", travelling});
   if (crossing > 0) items.push_back({"activations and gradients at the cuts", crossing, backend.on_device()});
   if (plan.carries_state) {
-    const auto bytes = plan.batch.rows_per_rank * part.graph.state_size() * static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t bytes = float_bytes(plan.batch.rows_per_rank * part.graph.state_size());
     items.push_back({"carried state", bytes});
     if (plan.has_validation) items.push_back({"carried state, evaluation", bytes});
   }
@@ -103,7 +104,7 @@ std::int64_t checkpoint_bytes(const RunPlan& plan) {
       if (!name.empty()) values += p.count;
   }
   if (plan.carries_state) values += plan.batch.global * plan.graph.state_size();
-  return values * static_cast<std::int64_t>(sizeof(float));
+  return float_bytes(values);
 }
 
 }  // namespace ringtrain

@@ -33,14 +33,6 @@ std::vector<int> cuts_of(const ParallelConfig& parallel, const Graph& model, int
   return cuts;
 }
 
-RunSplit split_of(const BatchShares& shares, const Graph& model, const std::optional<ServerPlan>& servers,
-                  std::vector<int> cuts) {
-  return {.servers = servers,
-          .cuts = std::move(cuts),
-          .shares = shares,
-          .norm_group = model.has_batch_norm() ? shares.worker : 0};
-}
-
 void check_ranks(const Experiment& experiment, const RunSplit& split, int ranks) {
   const BatchShares& batch = split.shares;
   const std::int64_t workers = batch.global / batch.worker;
@@ -97,16 +89,18 @@ Experiment experiment_of_update(const Experiment& experiment, const std::optiona
 RunSplit plan_split(const Experiment& experiment, const BatchConfig& batch, const Graph& model, int ranks,
                     const std::optional<ServerPlan>& servers) {
   const int equal = !servers ? ranks : servers->async ? 1 : servers->workers;
-  const std::vector<int> cuts = cuts_of(experiment.parallel, model, equal);
-  const BatchShares shares =
-      batch_shares(batch, equal / (std::ssize(cuts) + 1), model.has_batch_norm(), experiment.noise.small_batch);
-  const RunSplit split = split_of(shares, model, servers, cuts);
+  const std::int64_t replicas = equal / stages_of(experiment.parallel);
+  const RunSplit split{.servers = servers,
+                       .cuts = cuts_of(experiment.parallel, model, equal),
+                       .shares = batch_shares(batch, replicas, model.has_batch_norm(), experiment.noise.small_batch),
+                       .norm_group = model.has_batch_norm() ? batch.worker : 0};
   check_ranks(experiment, split, ranks);
   return split;
 }
 
 RunSplit plan_evaluation_split(const BatchConfig& batch, const Graph& model, int ranks) {
-  return split_of(batch_shares(batch, ranks, model.has_batch_norm()), model, std::nullopt, {});
+  return {.shares = batch_shares(batch, ranks, model.has_batch_norm()),
+          .norm_group = model.has_batch_norm() ? batch.worker : 0};
 }
 
 std::int64_t stages_of(const ParallelConfig& parallel) {

@@ -1,5 +1,3 @@
-#include "run/split_tables.h"
-
 #include <algorithm>
 
 #include "base/error.h"
@@ -71,9 +69,6 @@ std::string describe_elements(const RunPlan& plan, const Owned& owned, bool is_o
 }  // namespace
 
 std::string describe_ranks(const RunPlan& plan) {
-  const auto counted = [](std::int64_t count, const char* noun) {
-    return cat(count, " ", noun, count == 1 ? "" : "s");
-  };
   if (plan.servers) return counted(plan.servers->servers + plan.servers->workers, "rank");
   const std::string ranks = counted(plan.batch.ranks * plan.stages(), "rank");
   if (plan.stages() == 1) return ranks;

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "checkpoint/branch_point.h"
-#include "checkpoint/resume_rules.h"
-#include "checkpoint/run_state.h"
 #include "config/branch.h"
 #include "run/course.h"
 #include "run/plan.h"
@@ -30,13 +28,7 @@ TrialPlan TrialPlanner::plan(const Trial& trial) {
   const DatasetIndex* validation =
       e.data.validation.empty() ? nullptr : &index(e, e.data.validation, e.data.validation_samples);
   const int threads = e.run.threads > 0 ? static_cast<int>(e.run.threads) : threads_;
-  const std::optional<Checkpoint> source = planned_source(e);
-  const RunPlan p = make_run_plan(e, train, validation, static_cast<int>(trial.ranks), backend(threads),
-                                  source ? facts_of(*source).micro_batch : 0,
-                                  source ? std::optional(branch_point_at(*source)) : std::nullopt);
-  if (source) check_source(*source, p);
-
-  return trial_plan_of(p);
+  return trial_plan_of(plan_of_new_run(e, train, validation, static_cast<int>(trial.ranks), backend(threads)));
 }
 
 TrialPlan trial_plan_of(const RunPlan& p) {
