@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data_prep/common/ranks.h"
 #include "data_prep/images/array_import.h"
 #include "data_prep/images/convert.h"
@@ -254,8 +255,8 @@ DataCommand declare_verify(CommandLine& program) {
             std::size_t faults = 0;
             for (const std::string& target : *targets) {
               const Verification result = verify_dataset(target);
-              for (const std::string& line : result.summary) std::cout << line << "\n";
-              for (const std::string& line : result.faults) std::cerr << "fault: " << line << "\n";
+              for (const std::string& line : result.summary) std::cout << printable(line) << "\n";
+              for (const std::string& line : result.faults) std::cerr << "fault: " << printable(line) << "\n";
               faults += result.faults.size();
             }
             std::cout << (faults == 0 ? "no faults found\n" : cat(faults, " fault(s) found\n"));

@@ -232,11 +232,11 @@ char guess_separator(LineReader& lines, const TableQuestion& question) {
     check_no_rare_separator(lines, sample, question);
     return usual;
   }
-  if (question.tabs_first) prefer(fits, [](const Fit& fit) { return fit.separator == '\t'; });
   prefer(fits, [](const Fit& fit) { return fit.match > 0; });
   prefer(fits, [](const Fit& fit) { return fit.is_even; });
   prefer(fits, [](const Fit& fit) { return fit.is_whole; });
   prefer(fits, [](const Fit& fit) { return fit.match == 2; });
+  if (question.tabs_first) prefer(fits, [](const Fit& fit) { return fit.separator == '\t'; });
   if (fits.size() == 1) return fits[0].separator;
   std::string names;
   for (const Fit& fit : fits) names += cat(names.empty() ? "" : " or ", separator_name(fit.separator));

@@ -35,6 +35,7 @@ BM = ["bella", "max"]
     ("tab.csv", "name\tcity, state\nBella\tBonn\nMax\tUlm\n", BM),
     ("pipe.csv", "id|name|x\n1|Bella|a,b\n2|Max|c\n", BM),
     ("pipe.psv", "id|name\n1|Bella\n2|Max\n", BM),
+    ("tabs_in_semicolons.tsv", "name;a\tb\nBella;1\t2\nMax;3\t4\n", BM),
     ("semicolon.tsv", "id;name\n1;Bella\n2;Max\n", BM),
     ("comma.csv", "name,x;y\nBella,1;2\nMax,3\n", BM),
     ("Owner.CSV", "id;pet name\n1,5;Bella\n2,5;Max\n", BM),
