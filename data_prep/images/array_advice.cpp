@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -25,33 +26,57 @@ std::string variable_name(const std::string& dataset) {
 namespace {
 
 constexpr std::int64_t most_rows = 64, most_values = 1 << 24;
+constexpr std::int64_t most_examined_values = 1 << 28;
 
-// The first rows of an array, counted along an axis, as numbers.
-struct FirstRows {
+// Some rows of an array, counted along an axis, as numbers.
+struct Rows {
   std::vector<double> values;
   std::int64_t rows = 0;
 };
 
-// Returns no values if they cannot be read.
-FirstRows first_rows(const h5::File& file, const std::string& dataset, std::size_t axis) {
+// Reads at most 64 rows from `begin` on. Returns no values if they cannot be read.
+Rows rows_from(const h5::File& file, const std::string& dataset, std::size_t axis, std::int64_t begin) {
   const h5::Shape shape = file.shape(dataset);
   if (shape.empty()) return {};
   std::int64_t values_of_a_row = 1;
   for (std::size_t i = 0; i < shape.size(); ++i) values_of_a_row *= i == axis ? 1 : shape[i];
   if (values_of_a_row < 1 || values_of_a_row > most_values) return {};
-  const std::int64_t rows = std::min({most_rows, most_values / values_of_a_row, shape[axis]});
+  const std::int64_t rows = std::min({most_rows, most_values / values_of_a_row, shape[axis] - begin});
   if (rows < 1) return {};
   const h5::Guard guard;
   const h5::Handle handle = file.open_dataset(dataset), space(H5Dget_space(handle.get()), H5Sclose);
   std::vector<hsize_t> start(shape.size(), 0), size(shape.begin(), shape.end());
+  start[axis] = static_cast<hsize_t>(begin);
   size[axis] = static_cast<hsize_t>(rows);
   H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr);
   const h5::Handle memory(H5Screate_simple(static_cast<int>(size.size()), size.data(), nullptr), H5Sclose);
-  FirstRows found{std::vector<double>(static_cast<std::size_t>(rows * values_of_a_row)), rows};
+  Rows found{std::vector<double>(static_cast<std::size_t>(rows * values_of_a_row)), rows};
   if (H5Dread(handle.get(), H5T_NATIVE_DOUBLE, memory.get(), space.get(), H5P_DEFAULT, found.values.data()) >= 0)
     return found;
   H5Eclear2(H5E_DEFAULT);
   return {};
+}
+
+struct Range {
+  double least = std::numeric_limits<double>::infinity(), most = -least;  // of all finite values; least > most: none
+  std::int64_t rows = 0;
+};
+
+// Examines all rows, or the first ones of a very large array.
+Range range_of(const h5::File& file, const std::string& dataset, std::size_t axis) {
+  Range range;
+  for (std::int64_t examined = 0; examined < most_examined_values;) {
+    const Rows part = rows_from(file, dataset, axis, range.rows);
+    if (part.rows == 0) break;
+    for (const double value : part.values) {
+      if (!std::isfinite(value)) continue;
+      range.least = std::min(range.least, value);
+      range.most = std::max(range.most, value);
+    }
+    range.rows += part.rows;
+    examined += std::ssize(part.values);
+  }
+  return range;
 }
 
 // Returns the bytes of the first value of strings, opaque values, or rows of bytes. "": they cannot be read.
@@ -93,7 +118,7 @@ bool is_picture_file(const std::string& bytes) {
 std::string with_h5py(const h5::File& file, const std::string& dataset, const std::string& what,
                       const std::string& body) {
   return cat(what, ", in Python, and import it with --images ", dataset,
-             "_u8:\n    import h5py, numpy\n    with h5py.File(", python_text(file.path()),
+             "_u8:\n    import h5py, numpy, re\n    with h5py.File(", python_text(file.path()),
              ", 'r+') as f:\n        x = f[", python_text(dataset), "]\n        ", body);
 }
 
@@ -174,26 +199,27 @@ void refuse_pixels(const h5::File& file, const std::string& dataset, int axis, c
   if (type == "small arrays") advice = as_array(file, dataset, "write one array with more axes", "x[:]");
   if (type == "references")
     advice = as_array(file, dataset, "write one array of what the references name, if all have one size",
-                      "numpy.stack([f[r][()] for r in x[:]])");
+                      "numpy.stack([f[r][()] for r in x[:].ravel()])");
   if (type == "records of several fields")
     advice = "if one field has the pictures and one the labels, write each as a data set: f['images'] = x['FIELD']";
   if (!advice.empty()) throw Error(found, advice);
   if (type[0] != 'f' && type[0] != 'i' && type[0] != 'u') throw Error(found, expected_images);
   if (file.shape(dataset).size() == 2 && type == "i8" && is_picture_file(first_value(file, dataset)))
     throw Error(found, as_encoded(file, dataset, bytes_of_files, "numpy.trim_zeros(x[i].view('u1'), 'b')"));
-  FirstRows first = first_rows(file, dataset, static_cast<std::size_t>(axis));
-  std::erase_if(first.values, [](double value) { return !std::isfinite(value); });
-  if (first.values.empty()) throw Error(found, "scale the values to 0 to 255 first, and write them again as u8");
-  const auto [least, most] = std::minmax_element(first.values.begin(), first.values.end());
-  throw Error(
-      cat(found, ": the first ", first.rows, " images have ", *least, " to ", *most),
-      advice_on_range(type, *least, *most, origin.is_matlab(), origin.is_matlab() ? variable_name(dataset) : "x"));
+  const Range range = range_of(file, dataset, static_cast<std::size_t>(axis));
+  if (range.least > range.most) throw Error(found, "scale the values to 0 to 255 first, and write them again as u8");
+  throw Error(cat(found, ": the first ", range.rows, " images have ", range.least, " to ", range.most),
+              advice_on_range(type, range.least, range.most, origin.is_matlab(),
+                              origin.is_matlab() ? variable_name(dataset) : "x"));
 }
 
 namespace {
 
 // Returns how rows of so many pixels become pictures.
-std::string advice_on_rows_of_pixels(const h5::File& file, const std::string& dataset, std::int64_t pixels) {
+std::string advice_on_rows_of_pixels(const h5::File& file, const std::string& dataset) {
+  const bool by_matlab = file.has_attribute(dataset, "MATLAB_class");  // the file has MATLAB's axes backwards
+  const std::int64_t pixels = file.shape(dataset)[by_matlab ? 0 : 1];
+  const std::string rows = by_matlab ? "x[:].T" : "x[:]";
   const auto side_of = [](std::int64_t area) {
     const auto side = static_cast<std::int64_t>(std::llround(std::sqrt(static_cast<double>(area))));
     return side * side == area ? side : 0;
@@ -205,15 +231,15 @@ std::string advice_on_rows_of_pixels(const h5::File& file, const std::string& da
         file, dataset,
         cat("give each picture its axes; if a row has the channels pixel by pixel, not one after the other as "
             "in CIFAR, with (-1, ",
-            side, ", ", side, ", 3)"),
-        cat("x[:].reshape(-1, 3, ", side, ", ", side, ")"));
+            side, ", ", side, ", 3), and if the pictures are grey or not square, with their own (-1, HEIGHT, WIDTH)"),
+        cat(rows, ".reshape(-1, 3, ", side, ", ", side, ")"));
   if (grey > 0)
     return as_array(file, dataset,
                     "give each picture its axes; if it is not square or not grey, with its own (-1, HEIGHT, WIDTH, 3)",
-                    cat("x[:].reshape(-1, ", side, ", ", side, ")"));
+                    cat(rows, ".reshape(-1, ", side, ", ", side, ")"));
   return as_array(file, dataset,
                   cat("give each picture its axes, with its own height, width and channels, which make ", pixels),
-                  "x[:].reshape(-1, HEIGHT, WIDTH, 3)");
+                  cat(rows, ".reshape(-1, HEIGHT, WIDTH, 3)"));
 }
 
 }  // namespace
@@ -234,7 +260,7 @@ void refuse_shape(const h5::File& file, const std::string& dataset, const std::s
   }
   if (shape.size() == 2 && is_picture_file(first_value(file, dataset)))
     throw Error(found, as_encoded(file, dataset, bytes_of_files, "numpy.trim_zeros(x[i], 'b')"));
-  if (shape.size() == 2) throw Error(found, advice_on_rows_of_pixels(file, dataset, shape[1]));
+  if (shape.size() == 2) throw Error(found, advice_on_rows_of_pixels(file, dataset));
   if (shape.size() == 5)
     throw Error(found, as_array(file, dataset, "if the first two axes count the images, join them",
                                 "x[:].reshape(-1, *x.shape[2:])"));
@@ -258,7 +284,8 @@ std::string advice_on_group_of_images(const h5::File& file, const std::string& g
     same = same && found == shape;
     all_numbers = all_numbers && names[i].find_first_not_of("0123456789") == std::string::npos;
   }
-  const std::string keys = all_numbers ? "sorted(x, key=int)" : "sorted(x)";
+  const std::string keys =
+      all_numbers ? "sorted(x, key=int)" : "sorted(x, key=lambda k: [int(n) for n in re.findall(r'[0-9]+', k)])";
   const std::string order = "put its images into one data set, in the order of the labels";
   if (shape.size() == 1) return as_encoded(file, group, order, cat("x[", keys, "[i]][:]"));
   if (shape.size() != 2 && shape.size() != 3) return "";
@@ -312,7 +339,7 @@ std::string advice_on_label_rows(const h5::File& file, const std::string& datase
   const bool first_is_shorter = *first < *second;
   const auto shorter = static_cast<std::size_t>((first_is_shorter ? first : second) - shape.begin());
   const auto longer = static_cast<std::size_t>((first_is_shorter ? second : first) - shape.begin());
-  const FirstRows found = first_rows(file, dataset, longer);
+  const Rows found = rows_from(file, dataset, longer, 0);
   // The values of a label lie side by side, or as far apart as there are rows.
   const std::int64_t values = shape[shorter], stride = first_is_shorter ? found.rows : 1;
   bool is_one_hot = found.rows > 0;

@@ -40,6 +40,14 @@ bool is_below_octaves_group(const h5::File& file, const std::string& dataset) {
   return false;
 }
 
+// Returns whether MATLAB has marked what it wrote. Data sets without such a mark are then of another program.
+bool has_classes_of_matlab(const h5::File& file) {
+  return std::ranges::any_of(file.list("/"), [&](const std::string& name) {
+    const std::string path = "/" + name;
+    return file.has_attribute(path, "MATLAB_class");
+  });
+}
+
 }  // namespace
 
 ArrayOrigin origin_of(const h5::File& file, const std::string& dataset) {
@@ -49,7 +57,7 @@ ArrayOrigin origin_of(const h5::File& file, const std::string& dataset) {
   if (is_below_octaves_group(file, dataset)) return {"Octave", ""};
   const std::string bytes = first_bytes(file, dataset);
   for (const Mark& mark : user_blocks)
-    if (bytes.starts_with(mark.text)) return {mark.program, ""};
+    if (bytes.starts_with(mark.text) && !has_classes_of_matlab(file)) return {mark.program, ""};
   return {};
 }
 

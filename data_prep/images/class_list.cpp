@@ -152,6 +152,11 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
         throw Error(cat(path, ", line ", entry.line, ": the label ", shown(entry.label), " is ", label ? "a" : "not a",
                         " number, unlike that of line ", entries[0].line, ", ", shown(entries[0].label)),
                     "labels are all numbers, or all class ids; --class-list names the classes");
+      const std::size_t point = entry.label.find('.');
+      if (!label && point != std::string::npos && as_label(entry.label.substr(0, point)) &&
+          entry.label.find_first_not_of('0', point + 1) == std::string::npos)
+        throw Error(cat(path, ", line ", entry.line, ": the label ", shown(entry.label), " has a decimal point"),
+                    "write labels as whole numbers, for example with astype(int)");
       if (label.value_or(0) < 0)
         throw Error(cat(path, ", line ", entry.line, ": the label is ", *label), "labels count from 0");
       all_numbers = label.has_value();

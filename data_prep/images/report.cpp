@@ -161,17 +161,19 @@ std::string advice_on(const std::vector<ImageNote>& broken) {
     return note == broken.end() ? "" : note->text.substr(0, note->text.find(": " + note->reason));
   };
   std::string commands;
-  const std::string phone = first_with({"is HEIC", "is AVIF"});
-  const std::string other =
-      first_with({"is GIF", "is BMP", "is WebP", "is TIFF", "is PNM", "is JPEG 2000", "is JPEG XL"});
+  std::string phone = first_with({"is HEIC", "is AVIF"});
+  std::string other = first_with({"is GIF", "is BMP", "is WebP", "is TIFF", "is PNM", "is JPEG 2000", "is JPEG XL"});
+  std::error_code ignored;
+  const bool in_tar = !std::filesystem::exists(phone.empty() ? other : phone, ignored);
+  if (in_tar)  // the path that a member has after unpacking
+    for (std::string* path : {&phone, &other})
+      if (const std::size_t end = path->find(".tar/"); end != std::string::npos) path->erase(0, end + 5);
   if (!phone.empty())
     commands = cat(shell_command({"heif-convert", phone, phone.substr(0, phone.rfind('.')) + ".png"}),
                    " (package libheif-examples)");
   if (!other.empty())
     commands += cat(commands.empty() ? "" : ", ", shell_command({"mogrify", "-format", "png", other}),
                     " (ImageMagick; from version 7 on: magick mogrify)");
-  std::error_code ignored;
-  const bool in_tar = !std::filesystem::exists(phone.empty() ? other : phone, ignored);
   if (!commands.empty())
     return cat(in_tar ? "unpack the tar file; then " : "", "convert other formats to PNG or JPEG: ", commands,
                "; then delete the originals; ");
@@ -229,7 +231,7 @@ void warn_of_empty_classes(const ImageListing& listing, const Examination& exami
   const bool are_rows = listing.unit == std::string_view("rows");
   if (classes == 1) warnings.push_back("there is only one class, so there is nothing to tell apart");
   for (bool is_said = false; const EmptyClasses& empty : empty_classes(listing, examination, plans)) {
-    const bool lacks_0 = empty.classes == std::vector<std::size_t>{0};
+    const bool lacks_0 = empty.classes == std::vector<std::size_t>{0} && empty.splits.size() == plans.size();
     if (lacks_0 && classes > 2 && listing.classes.ids[0] == "0" && listing.first_label == 0) {
       warnings.push_back(cat(
           "class 0 has no pictures in ", empty.where(), ": do the labels count from 1? They must count from 0. ",

@@ -151,6 +151,7 @@ NameTableInfo read_table(LineReader& lines, const NameSource& source, bool tabs_
       }
     }
     ++rows;
+    if (fields[0].starts_with("\xEF\xBB\xBF")) fields[0].erase(0, 3);  // of a second file that was joined
     if (width > 1 && fields == header) {
       user.drop("header that occurs again", reader.line());
     } else if (count_filled(fields, width) > width) {

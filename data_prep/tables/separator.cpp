@@ -123,8 +123,8 @@ bool are_records(const std::vector<Record>& records) {
   return 2 * std::max(several, numbered) > std::ssize(records) || ends_in_codes(records);
 }
 
-// Returns whether most lines have two or more blanks within them, as columns of a fixed width have.
-bool has_fixed_columns(const Sample& sample) {
+// Throws Error if most lines have two or more blanks within them, as columns of a fixed width have.
+void check_no_fixed_columns(const LineReader& source, const Sample& sample) {
   std::istringstream in(sample.text);
   std::ptrdiff_t lines = 0, wide = 0;
   for (std::string line; std::getline(in, line);) {
@@ -133,7 +133,10 @@ bool has_fixed_columns(const Sample& sample) {
     ++lines;
     if (line.substr(first, last - first).find("  ") != std::string::npos) ++wide;
   }
-  return lines > 1 && 2 * wide > lines;
+  if (lines > 1 && 2 * wide > lines)
+    throw Error(cat(source.file_name(), ": its lines look like columns of a fixed width"),
+                "write the column of the names to a file of its own (cut -c), or use --separator none if each line is "
+                "one name");
 }
 
 // Returns whether most records have the same number of fields.
@@ -230,6 +233,7 @@ char guess_separator(LineReader& lines, const TableQuestion& question) {
     std::erase(present, usual);
     if (question.has_header) check_header_is_split(lines, sample, question, present);
     check_no_rare_separator(lines, sample, question);
+    check_no_fixed_columns(lines, sample);
     return usual;
   }
   prefer(fits, [](const Fit& fit) { return fit.match > 0; });
@@ -275,10 +279,7 @@ void check_is_no_table(LineReader& lines) {
       continue;  // "last name, first name"
     refuse_table(lines.file_name(), candidate);
   }
-  if (has_fixed_columns(sample))
-    throw Error(cat(lines.file_name(), ": its lines look like columns of a fixed width, expected one name a line"),
-                "write the column of the names to a file of its own (cut -c), or use --separator none if each line is "
-                "one name");
+  check_no_fixed_columns(lines, sample);
 }
 
 }  // namespace ringtrain

@@ -80,6 +80,7 @@ std::vector<std::string> words_that_read_again(const NamesOptions& options) {
   add("--header-line", input.header_line > 0 ? std::to_string(input.header_line) : "");
   add("--alphabet", options.alphabet);
   add("--out", options.out);
+  if (options.force) words.emplace_back("--force");
   return words;
 }
 

@@ -180,6 +180,13 @@ void print_changes(const CleanNames& clean, std::ostream& log) {
   line(clean.trimmed, "names: spaces at the ends were removed");
 }
 
+std::size_t count_numbers(const NameTable& names) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    count += names.name(i).find_first_not_of("0123456789.,-") == std::string_view::npos;
+  return count;
+}
+
 void print(const NamesReport& report, const NamesOptions& options, std::ostream& log) {
   const CleanNames& clean = report.clean;
   print_source(clean, options.input.path, log);
@@ -199,6 +206,9 @@ void print(const NamesReport& report, const NamesOptions& options, std::ostream&
   if (clean.source.longest_lines >= many_lines)
     log << "warning     a quoted field of line " << clean.source.longest_at << " goes on for "
         << clean.source.longest_lines << " more lines: is a quotation mark missing?\n";
+  if (const std::size_t numbers = count_numbers(clean.names); 2 * numbers > clean.names.size())
+    log << "warning     " << numbers << " of " << clean.names.size()
+        << " distinct names are numbers: is this the right column (--column)?\n";
   if (!clean.source.seems_header.empty())
     log << "warning     the first line, " << shown(clean.source.seems_header)
         << ", is taken for a name; if it is a header, give --column 1\n";

@@ -7,6 +7,7 @@ import os
 import re
 import struct
 import subprocess
+import textwrap
 
 import h5py
 import numpy
@@ -438,6 +439,46 @@ def test_an_import_does_not_replace_its_input(tmp_path):
 def test_a_share_that_holds_out_nothing_is_warned_of(tmp_path):
     result = import_arrays(tmp_path, Arrays(y=numpy.arange(60)), ["--validation", "0.1"])
     assert result.returncode == 0 and "--validation 0.1 held out no image, because no class has two" in result.stdout, result
+
+
+def test_an_array_that_h5py_added_to_a_file_of_matlab_has_its_own_order(tmp_path):
+    path = tmp_path / "a.mat"
+    Arrays(REVERSED, of_x={"MATLAB_class": numpy.bytes_("uint8")}, start=MATLAB_7).write(path)
+    with h5py.File(path, "r+") as file:
+        file["added"] = PIXELS
+    done = subprocess.run([CONVERTER, "import", path, "--images", "added", "--labels", "y", "--out", tmp_path / "out"], capture_output=True, text=True,
+                          timeout=180, env=environment())
+    assert done.returncode == 0 and "MATLAB" not in done.stdout, done
+    with h5py.File(next(tmp_path.glob("out-train*"))) as file:
+        assert set(map(tuple, file["shapes"][:])) == {PIXELS.shape[1:]}
+
+
+def test_a_class_that_one_split_lacks_is_no_sign_of_labels_from_1(tmp_path):
+    labels = numpy.where(numpy.arange(60) == 0, 0, 1 + numpy.arange(60) % 3)
+    result = import_arrays(tmp_path, Arrays(y=labels), ["--validation", "0.2"])
+    assert result.returncode == 0 and "1 of 4 classes have no image in the validation split: '0'" in result.stdout, result
+    assert "count from 1" not in result.stdout, result
+
+
+@pytest.mark.parametrize("late, most", [(0, 199), (499, 499)])
+def test_the_range_of_pixels_is_that_of_all_rows(tmp_path, late, most):
+    values = numpy.full((300, 4, 4, 3), 199, "u2")
+    values[250:] = late
+    result = import_arrays(tmp_path, Arrays(values, numpy.arange(300) % 3))
+    assert result.returncode == 1 and f"the first 300 images have {min(late, 199)} to {most}" in result.stderr, result
+
+
+def test_images_of_a_group_are_joined_in_the_order_of_their_numbers(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(12):
+            file[f"p/img_{i}"] = numpy.full((4, 4, 3), i, "u1")
+        file["y"] = numpy.arange(12)
+    words = [CONVERTER, "import", tmp_path / "a.h5", "--images", "p", "--labels", "y", "--out", tmp_path / "out"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180, env=environment())
+    code = done.stderr[done.stderr.index("    import h5py"):]
+    subprocess.run(["/usr/bin/python3", "-c", textwrap.dedent(code)], check=True, timeout=180)
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert list(file["p_u8"][:, 0, 0, 0]) == list(range(12))
 
 
 def test_a_file_whose_writer_was_killed_is_called_so(tmp_path):

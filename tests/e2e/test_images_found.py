@@ -334,6 +334,7 @@ def test_labels_with_blanks_in_a_list_need_tabs(tmp_path):
 
 @pytest.mark.parametrize("option, content, says", [
     ("--list", "0.jpg\tcat\t0\t0\n", "line 1: has 4 columns, expected a path and a label"),
+    ("--list", "cat/0.jpg 7.0\ndog/0.jpg 10.0\n", "line 1: the label '7.0' has a decimal point"),
     ("--list", "0.jpg\tcat\n".encode("utf-16"), "is UTF-16 text, expected UTF-8"),
     ("--class-list", "cat Katze\ndog K\u00e4fer\n".encode("cp1252"), "line 2: the class's name is not valid UTF-8"),
 ])

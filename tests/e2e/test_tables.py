@@ -100,6 +100,7 @@ def test_options_of_tables(tmp_path, name, content, options, expected):
     ("name,x\nMax,1\n#NV,1\n#DIV/0!,2\n", "2 error value of a spreadsheet, such as '#NV', '#DIV/0!'"),
     ("name,x\nMax,1\n#\u00dcBERLAUF!,1\n####,2\n", "2 error value of a spreadsheet"),
     ("name,x\nMax,1\nname,x\nRex,2\n", "1 header that occurs again, such as line 3"),
+    ("\ufeffname,x\nMax,1\n\ufeffname,x\nRex,2\n", "1 header that occurs again, such as line 3"),
     ("name,x\nMax,1\n" + "\u00e9" * 101 + ",1\nRex,2\n", "1 longer than 100 symbols"),
 ])
 def test_what_is_dropped_is_counted(tmp_path, content, reason):
@@ -142,6 +143,7 @@ def test_a_long_line_is_cut_between_symbols(tmp_path):
     ("a.txt", '"Bella",\n"Max",\n"Rex",\n', "separated by ','"),
     ("a.txt", "Bella,F,7065\nMax,M,2604\n", "a number, with --no-header, if the first line is a record"),
     ("a.csv", "name:x\nBella:3\nMax:2\nRex:1\n", "may be separated by ':'"),
+    ("a.csv", "Name      Art\nBella     dog\nMax       cat\n", "look like columns of a fixed width"),
     ("a.xls", "\n<HTML><table><tr><td>Bella</td></tr>\n<tr><td>Max</td></tr></table></html>\n", "is HTML or XML, expected names"),
     ("a.txt", '[\n {"name": "Bella"},\n {"name": "Max"}]\n', "is JSON, expected names"),
     ("a.txt", "BEGIN:VCARD\nFN:Bella\nEND:VCARD\n", "is a vCard, expected names"),
@@ -183,7 +185,7 @@ def test_what_cannot_be_read_is_one_error(tmp_path, name, content, says):
 def test_the_advice_for_an_encoding_repeats_the_options(tmp_path):
     (tmp_path / "a.csv").write_bytes("pet;x\nM\u00fcller;1\nJos\u00e9;2\n".encode("cp1252"))
     done = convert("names", tmp_path / "a.csv", "--column", "pet", "--separator", ";")
-    assert f"names --column pet --separator ';' --out {tmp_path}/made {tmp_path}/a-utf8.csv" in done.stderr, done
+    assert f"names --column pet --separator ';' --out {tmp_path}/made --force {tmp_path}/a-utf8.csv" in done.stderr, done
 
 
 def test_one_name_has_one_form(tmp_path):
@@ -286,6 +288,11 @@ def test_a_header_that_holds_a_number_may_be_a_record(tmp_path, options, names):
         assert done.returncode == 1 and "its first record is taken for the header, but holds the number 7065" in done.stderr, done
     else:
         assert done.returncode == 0 and f"kept        {names} of {names}" in done.stdout, done
+
+
+def test_names_that_are_numbers_are_warned_of(tmp_path):
+    said = names_of(tmp_path, "a.csv", "Number;Title;name\nBella;dog;1\nMax;cat;2\n")[1]
+    assert "warning     2 of 2 distinct names are numbers: is this the right column (--column)?" in said
 
 
 def test_a_first_line_that_says_name_is_warned_of(tmp_path):
