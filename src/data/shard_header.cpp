@@ -25,8 +25,9 @@ std::string converter_prefix(const std::string& prefix) {
 // Throws Error for an HDF5 file of another program. The message has the advice, too, because `verify` prints no hints.
 [[noreturn]] void refuse_array_file(const std::string& path) {
   bad_shard(path,
-            cat("is an HDF5 file, but not a data set of ringtrain: convert it with bin/ringtrain-data import ", path,
-                " --images KEY --labels KEY --out ", fs::path(path).replace_extension().string()),
+            cat("is an HDF5 file without the attribute 'schema', so it is not a data set of ringtrain: convert it with "
+                "bin/ringtrain-data import ",
+                path, " --images KEY --labels KEY --out ", fs::path(path).replace_extension().string()),
             "each KEY is the name of a data set in the file");
 }
 

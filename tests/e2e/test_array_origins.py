@@ -505,7 +505,7 @@ def test_other_files_given_to_verify_and_plan_are_called_so(tmp_path):
                          ("set.h5", CONVERTER, "verify", tmp_path / "set.h5")):
         result = subprocess.run(words, text=True, capture_output=True, timeout=180, env=environment())
         assert result.returncode != 0, result
-        assert (f"{name}: is an HDF5 file, but not a data set of ringtrain: convert it with bin/ringtrain-data import {tmp_path / name} --images KEY "
+        assert (f"{name}: is an HDF5 file without the attribute 'schema', so it is not a data set of ringtrain: convert it with bin/ringtrain-data import {tmp_path / name} --images KEY "
                 f"--labels KEY --out {tmp_path}/set\n") in result.stderr, result
 
 

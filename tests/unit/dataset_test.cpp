@@ -95,7 +95,8 @@ const std::vector<Damage> damages = {
      },
      "cannot open: No such file or directory"},
     {"no schema", [](auto& a, auto&) { edit(a, [](hid_t f) { drop_attribute(f, "/", "schema"); }); },
-     "is an HDF5 file, but not a data set of ringtrain: convert it with bin/ringtrain-data import"},
+     "is an HDF5 file without the attribute 'schema', so it is not a data set of ringtrain: convert it with "
+     "bin/ringtrain-data import"},
     {"another schema", [](auto& a, auto&) { edit(a, [](hid_t f) { set_attribute(f, "schema", "fuel"); }); },
      "attribute 'schema' is 'fuel', expected 'ringtrain'"},
     {"a later major version",
