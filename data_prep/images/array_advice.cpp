@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/foreign_files.h"
+#include "base/user_text.h"
 
 namespace ringtrain {
 
@@ -149,9 +149,7 @@ std::string advice_on_text_images(const h5::File& file, const std::string& datas
              "h5py.vlen_dtype('u1')";
     return as_encoded(file, dataset, bytes_of_files, "numpy.frombuffer(x[i], 'u1')");
   }
-  std::string lower = text;
-  std::ranges::transform(lower, lower.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  const std::string lower = ascii_lower(text);
   for (const char* ending : {".jpg", ".jpeg", ".png", ".jfif", ".jpe"})
     if (lower.ends_with(ending))
       return cat("they are paths, such as ", text,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/user_text.h"
 #include "data_prep/images/array_advice.h"
 
 namespace ringtrain {
@@ -64,9 +65,7 @@ ArrayOrigin origin_of(const h5::File& file, const std::string& dataset) {
 namespace {
 
 // Returns the letter of an axis that has this label in its file, or '?'.
-char axis_called(std::string label) {
-  std::ranges::transform(label, label.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+char axis_called(const std::string& label) {
   struct Axis {
     char letter;
     std::vector<std::string> names;
@@ -77,7 +76,7 @@ char axis_called(std::string label) {
       {'W', {"w", "x", "width", "column", "columns"}},
       {'C', {"c", "channel", "channels", "band", "bands", "colour", "color", "rgb"}}};
   for (const Axis& axis : axes)
-    if (std::ranges::count(axis.names, label) > 0) return axis.letter;
+    if (std::ranges::count(axis.names, ascii_lower(label)) > 0) return axis.letter;
   return '?';
 }
 

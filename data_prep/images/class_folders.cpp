@@ -104,7 +104,8 @@ std::string without_ending(const std::string& tar) {
            : std::string("INPUT is a folder with train/ and val/, or with a folder per class"));
 }
 
-// Throws Error if the images of a tar file have their labels beside them, so that the tar file is not a class.
+// A WebDataset's tar file has images of many classes, and beside each image a .cls file with its label. Throws Error if
+// `tar` seems to be one.
 void refuse_web_dataset(const std::string& tar, const std::vector<ImageItem>& items, const LeftOuts& left_out) {
   const auto labels = left_out.find(reason_of_ending("x.cls"));
   if (labels == left_out.end() || 2 * labels->second.count < items.size()) return;

@@ -5,18 +5,12 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/user_text.h"
 
 namespace ringtrain {
 namespace {
 
 using Words = std::initializer_list<std::string_view>;
-
-// Changes ASCII letters only, so that the result does not depend on the language of the system.
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return text;
-}
 
 bool is_one_of(std::string_view word, Words words) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -30,7 +24,7 @@ std::string file_name_of(const std::string& path) {
 std::string ending_of(const std::string& path) {
   const std::string name = file_name_of(path);
   const std::size_t dot = name.rfind('.');
-  return dot == std::string::npos || dot == 0 ? "" : lower(name.substr(dot + 1));
+  return dot == std::string::npos || dot == 0 ? "" : ascii_lower(name.substr(dot + 1));
 }
 
 }  // namespace
@@ -67,9 +61,9 @@ bool called_like_an_image(const std::string& name) {
 
 bool made_by_a_system(const std::string& name) {
   return name.starts_with(".") ||
-         is_one_of(lower(name), {"__macosx", "@eadir", "@tmp", "@recycle", "#recycle", "$recycle.bin", "lost+found",
-                                 "system volume information", "thumbs.db", "ehthumbs.db", "desktop.ini", "thumbnails",
-                                 "thumbnail", "thumbs", "__pycache__"});
+         is_one_of(ascii_lower(name), {"__macosx", "@eadir", "@tmp", "@recycle", "#recycle", "$recycle.bin",
+                                       "lost+found", "system volume information", "thumbs.db", "ehthumbs.db",
+                                       "desktop.ini", "thumbnails", "thumbnail", "thumbs", "__pycache__"});
 }
 
 std::string reason_of_system_name(const std::string& name) {
@@ -87,12 +81,12 @@ bool called_like_a_tar(const std::string& name) {
 }
 
 bool called_like_a_packed_file(const std::string& name) {
-  return lower(name).find(".tar.") != std::string::npos ||
+  return ascii_lower(name).find(".tar.") != std::string::npos ||
          is_one_of(ending_of(name), {"tgz", "tbz", "tbz2", "txz", "tzst", "zip", "7z", "rar"});
 }
 
 std::optional<SplitWord> split_word(const std::string& name) {
-  std::string word = lower(name);
+  std::string word = ascii_lower(name);
   // "test_set", "train-images" and "train2017" say the same as "test" and "train".
   word.erase(word.find_last_not_of("0123456789") + 1);
   for (const std::string_view more : Words{"set", "data", "dataset", "images", "imgs", "split"}) {

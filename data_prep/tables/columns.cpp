@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/user_text.h"
 #include "base/utf8.h"
 #include "data_prep/text/encoding.h"
 
@@ -34,11 +35,6 @@ std::string label(std::string header) {
 }
 
 }  // namespace
-
-std::string ascii_lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-  return text;
-}
 
 ColumnMatch match_column(const std::vector<std::string>& first_record, const std::string& asked, bool has_header) {
   const auto matches = [&](auto&& test) {

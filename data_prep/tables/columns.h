@@ -7,8 +7,6 @@
 
 namespace ringtrain {
 
-std::string ascii_lower(std::string text);
-
 // The columns that may be the one that is looked for, and how well their headers match.
 struct ColumnMatch {
   std::vector<std::size_t> columns;

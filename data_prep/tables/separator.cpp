@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/user_text.h"
 #include "data_prep/tables/columns.h"
 
 namespace ringtrain {

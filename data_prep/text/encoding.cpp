@@ -6,10 +6,10 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <initializer_list>
 #include <vector>
 
 #include "base/error.h"
+#include "base/foreign_files.h"
 #include "base/user_text.h"
 #include "base/utf8.h"
 
@@ -29,10 +29,6 @@ constexpr std::array formats = {
         "open it in the program that made it, and save it as CSV (UTF-8) or as plain text; if its name ends in .zip: "
         "unzip FILE -d FOLDER"},
     Format{"\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1"sv, "an old Excel or Word file", save_as_csv},
-    Format{"\x1F\x8B"sv, "compressed (gzip)", "unpack it first: gzip -d"},
-    Format{"BZh"sv, "compressed (bzip2)", "unpack it first: bzip2 -d"},
-    Format{"\xFD\x37zXZ\0"sv, "compressed (xz)", "unpack it first: xz -d"},
-    Format{"\x28\xB5\x2F\xFD"sv, "compressed (zstd)", "unpack it first: zstd -d"},
     Format{"7z\xBC\xAF\x27\x1C"sv, "a 7-Zip archive", "unpack it first"},
     Format{"%PDF-"sv, "a PDF file", "extract its text first: pdftotext"},
     Format{"{\\rtf"sv, "a rich-text file", save_as_text},
@@ -115,23 +111,14 @@ std::string likely_encoding(std::string_view text) {
 }
 
 void check_is_no_markup(std::string_view start, const std::string& file_name) {
-  constexpr std::size_t longest_mark = 16;
-  if (start.starts_with("\xEF\xBB\xBF"sv)) start.remove_prefix(3);
-  std::string begin(trim(start.substr(0, 256)).substr(0, longest_mark));
-  for (char& c : begin)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
-  const auto begins_with = [&](std::initializer_list<std::string_view> marks) {
-    return std::ranges::any_of(marks, [&](std::string_view mark) { return begin.starts_with(mark); });
-  };
   const auto refuse = [&](const char* format, const char* hint) {
     throw Error(cat(file_name, ": is ", format, ", expected names"), hint);
   };
-  if (begins_with({"<html", "<!doctype", "<table", "<?xml", "<head", "<meta"}))
-    refuse("HTML or XML", "open it in a spreadsheet program and save it as CSV (UTF-8)");
-  std::erase_if(begin, [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; });
-  if (begins_with({"{\"", "[{", "[\"", "[["}))
+  if (is_markup(start)) refuse("HTML or XML", "open it in a spreadsheet program and save it as CSV (UTF-8)");
+  const std::string mark = first_mark(start);
+  if (mark.starts_with("begin:vcard")) refuse("a vCard", "write one name a line: the lines FN: have them");
+  if (mark.starts_with("{\"") || mark.starts_with("[{") || mark.starts_with("[\"") || mark.starts_with("[["))
     refuse("JSON", "write one name a line, for example with jq -r '.[].name'");
-  if (begins_with({"begin:vcard"})) refuse("a vCard", "write one name a line: the lines FN: have them");
 }
 
 void check_is_utf8_text(std::string_view start, const std::string& file_name, const std::vector<std::string>& rerun) {
@@ -145,6 +132,8 @@ void check_is_utf8_text(std::string_view start, const std::string& file_name, co
     if (start.starts_with(format.begins))
       throw Error(cat(file_name, ": is ", format.name, ", expected UTF-8 text"), std::string(format.hint));
   }
+  if (const ForeignFile file = compressed_file(start))
+    throw Error(cat(file_name, ": is ", file.format, ", expected UTF-8 text"), file.advice);
   constexpr const char* no_mark = " without a byte-order mark";
   if (is_utf32(start, 3, 2)) refuse("UTF-32LE", no_mark);
   if (is_utf32(start, 0, 1)) refuse("UTF-32BE", no_mark);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/cat.h"
+#include "base/user_text.h"
 
 namespace ringtrain {
 namespace {
@@ -19,31 +20,35 @@ constexpr Compression compressions[] = {{"\x1f\x8b", "gzip", "gunzip"},
                                          "xz", "unxz"},
                                         {"BZh", "bzip2", "bunzip2"},
                                         {"\x28\xb5\x2f\xfd", "Zstandard", "unzstd"}};
-
-bool is_web_page(std::string_view start) {
-  start.remove_prefix(std::min(start.find_first_not_of(" \t\r\n"), start.size()));
-  std::string lower(start.substr(0, 16));
-  std::ranges::transform(lower, lower.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return lower.starts_with("<!doctype") || lower.starts_with("<html") || lower.starts_with("<?xml");
-}
+constexpr std::string_view markup[] = {"<!doctype", "<html", "<?xml", "<table", "<head", "<meta"};
 
 }  // namespace
 
-ForeignFile foreign_file(std::string_view start) {
+ForeignFile compressed_file(std::string_view start) {
   for (const Compression& each : compressions)
     if (start.starts_with(each.start))
       return {cat("compressed with ", each.name), cat("unpack it first: ", each.command)};
-  if (start.starts_with("version https://git-lfs"))
-    return {"a pointer of Git LFS, without the data", "fetch the file itself: git lfs pull"};
-  if (is_web_page(start)) return {"a web page", "download the file itself, not the page that shows it"};
   return {};
 }
 
-std::string python_text(std::string_view text) {
-  std::string result = "'";
-  for (const char c : text) result += cat(c == '\'' || c == '\\' ? "\\" : "", c);
-  return result + "'";
+std::string first_mark(std::string_view start) {
+  if (start.starts_with("\xEF\xBB\xBF")) start.remove_prefix(3);
+  std::string mark(start.substr(0, 256));
+  std::erase_if(mark, [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; });
+  return ascii_lower(mark);
+}
+
+bool is_markup(std::string_view start) {
+  const std::string found = first_mark(start);
+  return std::ranges::any_of(markup, [&](std::string_view mark) { return found.starts_with(mark); });
+}
+
+ForeignFile foreign_file(std::string_view start) {
+  if (ForeignFile file = compressed_file(start)) return file;
+  if (start.starts_with("version https://git-lfs"))
+    return {"a pointer of Git LFS, without the data", "fetch the file itself: git lfs pull"};
+  if (is_markup(start)) return {"a web page", "download the file itself, not the page that shows it"};
+  return {};
 }
 
 std::vector<std::string> members_of_zip(std::string_view end) {

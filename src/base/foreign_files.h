@@ -16,9 +16,12 @@ struct ForeignFile {
 
 // `start` is the beginning of the file. Knows gzip, xz, bzip2 and Zstandard, pointers of Git LFS and web pages.
 ForeignFile foreign_file(std::string_view start);
+ForeignFile compressed_file(std::string_view start);  // knows the compressed ones only
+bool is_markup(std::string_view start);               // whether HTML or XML begins there
 
-// Returns the text as Python writes it: 'it\'s'.
-std::string python_text(std::string_view text);
+// Returns the beginning of a file for comparisons with marks such as "<html": in lower case (ASCII), without white
+// space and without a byte-order mark. The bytes may be of any encoding.
+std::string first_mark(std::string_view start);
 
 // Returns the names of a zip file's members. `end` is the end of the file, which has their directory.
 // Source: PKWARE's APPNOTE.TXT, section 4.3.12.

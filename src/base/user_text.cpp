@@ -10,6 +10,11 @@
 
 namespace ringtrain {
 
+std::string ascii_lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  return text;
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i)
@@ -94,6 +99,12 @@ std::string shell_command(const std::vector<std::string>& words) {
     text += quoted(word);
   }
   return text;
+}
+
+std::string python_text(std::string_view text) {
+  std::string result = "'";
+  for (const char c : text) result += cat(c == '\'' || c == '\\' ? "\\" : "", c);
+  return result + "'";
 }
 
 }  // namespace ringtrain

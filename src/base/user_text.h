@@ -1,4 +1,4 @@
-// Text that users write or copy: misspelt words, paths, and commands for a shell.
+// Text that users write or copy: misspelt words, paths, and commands for a shell or for Python.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,9 @@
 #include <vector>
 
 namespace ringtrain {
+
+// Changes ASCII letters only, so that the result does not depend on the language of the system.
+std::string ascii_lower(std::string text);
 
 // Guesses which known word a user meant by a misspelt one.
 
@@ -26,10 +29,12 @@ std::string nearest_word(std::string_view word, std::span<const std::string_view
 // with `what`, the name of the key or option that has the path.
 std::string expand_path(std::string_view path, std::string_view what);
 
-// Writes commands so that a shell reads the same words again.
+// Writes commands so that a shell or Python reads the same words again.
 
 // Returns the words with spaces between them. A word that a shell would change or split is quoted: learning_rate.base=1
 // stays, and [2, 3] becomes '[2, 3]'.
 std::string shell_command(const std::vector<std::string>& words);
+// Returns the text as Python writes it: 'it\'s'.
+std::string python_text(std::string_view text);
 
 }  // namespace ringtrain

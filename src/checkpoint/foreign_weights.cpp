@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/foreign_files.h"
+#include "base/user_text.h"
 
 namespace ringtrain {
 namespace {
@@ -20,9 +22,7 @@ bool has(const std::string& text, std::string_view part) {
 }
 
 std::string safetensors_of(const std::string& path) {
-  const std::size_t slash = path.find_last_of('/'), dot = path.find_last_of('.');
-  const bool has_ending = dot != std::string::npos && (slash == std::string::npos || dot > slash + 1);
-  return python_text((has_ending ? path.substr(0, dot) : path) + ".safetensors");
+  return python_text(std::filesystem::path(path).replace_extension(".safetensors").string());
 }
 
 // The weights may be anywhere in the file: {'model': ...}, {'state_dict': ...}. The file may also hold the

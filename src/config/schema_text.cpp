@@ -79,8 +79,7 @@ std::string quoted(const std::string& text) {
 // Writes text without quotes if every reader of YAML reads it as text. "3x3" and "1f1b" are text; "0x3" is a number.
 std::string text_text(const std::string& text) {
   static constexpr std::string_view reserved[] = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"};
-  std::string lower;
-  for (const char c : text) lower += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  const std::string lower = ascii_lower(text);
   const bool letter = !text.empty() && lower[0] >= 'a' && lower[0] <= 'z';
   const bool starts_with_digit =
       !text.empty() && lower[0] >= '1' && lower[0] <= '9' && lower.find_first_of("xf") != std::string::npos;

@@ -48,10 +48,8 @@ constexpr H5F_libver_t oldest_format = H5F_LIBVER_LATEST;
 
 // Returns how other files become HDF5 files: what numpy loads is written with h5py.
 std::string with_numpy(const std::string& path, const std::string& body) {
-  const std::size_t slash = path.rfind('/'), dot = path.rfind('.');
-  const bool has_ending = dot != std::string::npos && (slash == std::string::npos || dot > slash + 1);
   return cat("convert it once, in Python:\n    import h5py, numpy\n    with h5py.File(",
-             python_text((has_ending ? path.substr(0, dot) : path) + ".h5"), ", 'w') as f: ", body);
+             python_text(std::filesystem::path(path).replace_extension(".h5").string()), ", 'w') as f: ", body);
 }
 
 // MATLAB's format v4 begins with five small numbers, of which the last is the length of a name that follows.

@@ -156,6 +156,7 @@ def test_a_long_line_is_cut_between_symbols(tmp_path):
     ("a.txt", "Pets\n" * 200 + "Bella\tdog\n" * 300, "separated by tabs"),
     ("a.csv", "", "is empty"),
     ("a.txt", "", "no names are left"),
+    ("a.txt", b"\x80\x81\x82", "no names are left (1 read; dropped: 1 not valid UTF-8)"),
     ("a.txt", "M\u00fcller\nJos\u00e9\nAnna\n".encode("latin-1"), "iconv -f WINDOWS-1252"),
     ("a.csv", "name;x\nM\u00fcller;1\nJos\u00e9;2\nAnna;3\n".encode("cp1252"), "iconv -f WINDOWS-1252"),
     ("a b.csv", "name;x\nM\u00fcller;1\nJos\u00e9;2\n".encode("cp1252"), "a b-utf8.csv' && bin/ringtrain-data names"),
