@@ -1,120 +1,17 @@
-"""Tests HDF5 arrays of MATLAB, Octave, R and Julia: in which order they are read, and what is said of arrays that are no
-pictures or labels yet."""
+"""Tests HDF5 arrays of MATLAB, Octave, R, Julia and h5py: in which order they are read, and what is said of them."""
 import fcntl
-import gzip
-import io
 import os
 import re
-import struct
 import subprocess
-import textwrap
 
 import h5py
 import numpy
 import pytest
 import yaml
-from PIL import Image
 
-from conftest import CONVERTER, LAUNCHER, PROGRAM, environment
-
-COUNT, SHAPE = 60, (60, 8, 6, 3)
-PIXELS = numpy.random.default_rng(1).integers(2, 255, SHAPE, dtype="u1")
-GREY = PIXELS[..., 0]
-MASKS = (PIXELS > 128).astype("u1")
-LABELS = numpy.arange(COUNT) % 4
-REVERSED, REVERSED_GREY = PIXELS.transpose(0, 3, 2, 1), GREY.transpose(0, 2, 1)
-FLOATS = PIXELS / 255
-MATLAB_7 = b"MATLAB 7.3 MAT-file, Platform: GLNXA64, Created on: Mon Jan  5 10:00:00 2026 HDF5 schema 1.00 ."
-
-
-def matlab(kind, **more):
-    return {"MATLAB_class": numpy.bytes_(kind), **more}
-
-
-class Arrays:
-    """A file with pictures x and labels y, as another program writes it. x and y may be functions that write them."""
-
-    def __init__(self, x=PIXELS, y=LABELS, of_x=(), of_y=(), start=b"", group="", of_group=()):
-        self.parts, self.start, self.group, self.of_group = {"x": (x, of_x), "y": (y, of_y)}, start, group, of_group
-
-    def write(self, path):
-        with h5py.File(path, "w", userblock_size=512 if self.start else 0) as file:
-            for name, (values, attributes) in self.parts.items():
-                values(file, self.group + name) if callable(values) else file.create_dataset(self.group + name, data=values)
-                if attributes:
-                    file[self.group + name].attrs.update(attributes)
-            if self.group:
-                file[self.group].attrs.update(self.of_group)
-        with open(path, "r+b") as file:
-            file.write(self.start)
-
-
-def references(file, name):
-    file.create_dataset(name, data=[file.create_dataset(f"#refs#/{name}", data=[1]).ref] * COUNT, dtype=h5py.ref_dtype)
-
-
-def group(file, name):
-    file[f"{name}/ir"] = [0, 1]
-    file[f"{name}/data"] = [1.0, 2.0]
-
-
-def one_label(value, dtype="i8", row=5):
-    labels = LABELS.astype(dtype)
-    labels[row] = value
-    return labels
-
-
-def axes_called(values, *names):
-    """The pictures, and labels of their axes."""
-    def write(file, key):
-        data = file.create_dataset(key, data=values)
-        for axis, name in zip(data.dims, names):
-            axis.label = name
-    return write
-
-
-def cell_of(kind, value):
-    def write(file, name):
-        part = file.create_dataset(f"#refs#/{name}", data=value)
-        part.attrs["MATLAB_class"] = numpy.bytes_(kind)
-        file.create_dataset(name, data=[part.ref] * COUNT, dtype=h5py.ref_dtype)
-    return write
-
-
-def named(**values):
-    """Labels of a type that names its values."""
-    return LABELS.astype(h5py.enum_dtype(values, basetype="i2"))
-
-
-def encoded(i, kind="JPEG"):
-    file = io.BytesIO()
-    Image.fromarray(PIXELS[i]).save(file, kind, quality=95)
-    return file.getvalue()
-
-
-FILES = [encoded(i) for i in range(COUNT)]
-LONGEST = max(map(len, FILES))
-PADDED = numpy.array([numpy.frombuffer(file.ljust(LONGEST, b"\0"), "u1") for file in FILES])
-
-
-def variable_length(shape, dtype, values):
-    def write(file, name):
-        data = file.create_dataset(name, shape, h5py.vlen_dtype(dtype))
-        for i, value in enumerate(values):
-            data[i] = numpy.frombuffer(value, dtype)
-    return write
-
-
-def data_set_per_image(name_of, values):
-    def write(file, name):
-        for i, value in enumerate(values):
-            file[f"{name}/{name_of(i)}"] = value
-    return write
-
-
-def references_to_images(file, name):
-    file.create_dataset(name, data=[file.create_dataset(f"parts/{i}", data=image).ref for i, image in enumerate(PIXELS)], dtype=h5py.ref_dtype)
-
+from array_files import (COUNT, FLOATS, GREY, LABELS, MASKS, MATLAB_7, PIXELS, REVERSED, REVERSED_GREY, Arrays, axes_called, cell_of,
+                         group, import_arrays, matlab, named, one_label, references)
+from conftest import CONVERTER, HANG_SECONDS, LAUNCHER, PROGRAM, environment
 
 UINT8 = matlab("uint8")
 NOTE = "note        read as {0}; arrays of h5create (MATLAB), R and Julia are usually {1}: --layout {1}. results/contact_sheet.py shows the pictures"
@@ -248,23 +145,6 @@ REFUSED = {
 }
 
 
-def import_arrays(folder, arrays, options=(), **how):
-    path = folder / "arrays.mat"
-    if isinstance(arrays, bytes):
-        path.write_bytes(arrays)
-    else:
-        arrays.write(path)
-    words = list(options)
-    if "--class-list" in words:
-        (folder / "classes.txt").write_text(words[words.index("--class-list") + 1])
-        words[words.index("--class-list") + 1] = folder / "classes.txt"
-    keys = [word for name in "xy" for word in (f"--{'images' if name == 'x' else 'labels'}", getattr(arrays, "group", "") + name)]
-    if "--labels" in words:
-        keys = keys[:2]
-    return subprocess.run([CONVERTER, "import", path, *keys, "--out", folder / "out", "--force", *words], text=True, capture_output=True,
-                          timeout=180, env=environment(), **how)
-
-
 def expect_words(result, words):
     """Words that begin with ! must not be printed. Those that begin with once: begin one line."""
     for word in words:
@@ -306,97 +186,6 @@ def test_the_advice_fits_the_program_that_wrote_the_array(tmp_path, name):
     assert result.stderr.count("\n") == 2 and not list(tmp_path.glob("out*.h5")), result
 
 
-# Pixels of other ranges, and what the printed expression must make of them.
-RANGES = {
-    "12 bits": (PIXELS.astype("u2") * 16, PIXELS * (255 * 16 / 4095)),
-    "10 bits": (PIXELS.astype("i4") * 4, PIXELS * (255 * 4 / 1023)),
-    "16 bits": (PIXELS.astype("u2") * 257, PIXELS),
-    "12 bits as floats": (PIXELS.astype("f4") * 16, PIXELS * (255 * 16 / 4095)),
-    "with a sign": ((PIXELS.astype("i2") - 128).astype("i1"), PIXELS),
-    "standardised": ((PIXELS - 128.0) / 64, (PIXELS - 2.0) * (255 / 252)),
-    "far from 0": (PIXELS + 1000.0 * 255, (PIXELS - 2.0) * (255 / 252)),
-}
-
-
-@pytest.mark.parametrize("name", RANGES)
-def test_the_expression_that_scales_pixels_keeps_the_picture(tmp_path, name):
-    values, wanted = RANGES[name]
-    result = import_arrays(tmp_path, Arrays(values))
-    assert result.returncode == 1, result
-    scaled = eval(result.stderr.split("again as u8: ")[1], {"numpy": numpy, "x": values})  # noqa: S307
-    assert scaled.dtype == "u1" and numpy.abs(scaled - wanted).max() <= 1, (result, scaled.max())
-
-
-ROWS = PIXELS.reshape(COUNT, -1)
-# Arrays that the printed Python turns into what is read. Pictures are pixels, or FILES.
-CONVERTED = {
-    "rows of pixels": (ROWS[:, :48], ROWS[:, :48].reshape(COUNT, 3, 4, 4).transpose(0, 2, 3, 1)),
-    "rows of grey pixels": (ROWS[:, :49], ROWS[:, :49].reshape(COUNT, 7, 7, 1)),
-    "batches": (PIXELS.reshape(6, 10, 8, 6, 3), PIXELS),
-    "an axis of one": (PIXELS[:, None], PIXELS),
-    "small arrays": (lambda file, name: file.create_dataset(name, (COUNT,), numpy.dtype(("u1", (8, 6, 3)))).__setitem__(..., PIXELS), PIXELS),
-    "references": (references_to_images, PIXELS),
-    "a data set for each image": (data_set_per_image("{:04}".format, PIXELS), PIXELS),
-    "a data set with a number for each image": (data_set_per_image(str, PIXELS), PIXELS),
-    "a data set for each file": (data_set_per_image("{:04}".format, [numpy.frombuffer(file, "u1") for file in FILES]), FILES),
-    "padded files": (PADDED, FILES),
-    "padded files with a sign": (PADDED.view("i1"), FILES),
-    "files as opaque values": (PADDED.view(f"V{LONGEST}")[:, 0], FILES),
-    "files as strings": (PADDED.view(f"S{LONGEST}")[:, 0], FILES),
-    "files as values with a sign": (variable_length((COUNT,), "i1", FILES), FILES),
-    "files with two axes": (variable_length((COUNT, 1), "u1", FILES), FILES),
-}
-
-
-@pytest.mark.parametrize("name", CONVERTED)
-def test_the_printed_python_makes_what_is_read(tmp_path, name):
-    values, wanted = CONVERTED[name]
-    result = import_arrays(tmp_path, Arrays(values))
-    assert result.returncode == 1 and "--images x_u8:\n" in result.stderr, result
-    lines = [line[4:] for line in result.stderr.splitlines() if line.startswith("    ")]
-    subprocess.run(["/usr/bin/python3", "-c", "\n".join(lines)], timeout=180, check=True)
-    result = subprocess.run([CONVERTER, "import", tmp_path / "arrays.mat", "--images", "x_u8", "--labels", "y", "--out", tmp_path / "out"],
-                            text=True, capture_output=True, timeout=180, env=environment())
-    assert result.returncode == 0, (lines, result)
-    with h5py.File(tmp_path / "out-train-00000-of-00001.h5") as file:
-        rows = [int(key.decode().split("[")[1][:-1]) for key in file["keys"]]
-        if isinstance(wanted, list):
-            offsets = file["offsets"][()]
-            found = [file["images"][first:end].tobytes().rstrip(b"\0") for first, end in zip(offsets, offsets[1:])]
-            assert found == [wanted[row] for row in rows]
-        else:
-            assert numpy.array_equal(file["images"], wanted[rows])
-
-
-# Other files than HDF5, and what is said of them.
-FORMATS = {
-    "a.npz": (lambda path: numpy.savez(path, x=PIXELS, y=LABELS), "is a NumPy .npz file, not an HDF5 file"),
-    "a.npy": (lambda path: numpy.save(path, PIXELS), "is one NumPy array (.npy), not an HDF5 file"),
-    "a.h5.gz": (lambda path: path.write_bytes(gzip.compress(bytes(99))), "is compressed with gzip, not an HDF5 file\n  unpack it first: gunzip"),
-    "lfs.h5": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n"), "git lfs pull"),
-    "page.h5": (lambda path: path.write_text("\n<html>404</html>"), "is a web page, not an HDF5 file\n  download the file itself"),
-    "v4.mat": (lambda path: path.write_bytes(struct.pack("<5i", 0, 40, 256, 0, 2) + b"y\0" + bytes(99)),
-               "is a .mat file of MATLAB's format v4, not an HDF5 file\n  in MATLAB: load it, and save it as HDF5"),
-    "a.zip": (lambda path: path.write_bytes(b"PK\3\4" + bytes(99)), "is a zip file, not an HDF5 file"),
-}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_other_formats_are_named(tmp_path, name):
-    write, said = FORMATS[name]
-    write(tmp_path / name)
-    words = [CONVERTER, "import", "FILE", "--images", "x", "--labels", "y", "--out", tmp_path / "out"]
-    words[2] = tmp_path / name
-    result = subprocess.run(words, text=True, capture_output=True, timeout=180, env=environment())
-    assert result.returncode == 1 and said in result.stderr, result
-    if name == "a.npz":
-        lines = [line[4:] for line in result.stderr.splitlines() if line.startswith("    ")]
-        subprocess.run(["/usr/bin/python3", "-c", "\n".join(lines)], timeout=180, check=True)
-        words[2] = tmp_path / "a.h5"
-        result = subprocess.run(words, text=True, capture_output=True, timeout=180, env=environment())
-        assert result.returncode == 0, result
-
-
 def test_a_file_that_may_not_be_read_is_not_made_again(tmp_path):
     assert import_arrays(tmp_path, Arrays()).returncode == 0
     experiment = {"name": "toy", "model": {"kind": "cnn"}, "batch": {"global": 20, "worker": 20}, "data": {"train": str(tmp_path / "out-train")},
@@ -406,7 +195,7 @@ def test_a_file_that_may_not_be_read_is_not_made_again(tmp_path):
     for path, *words in ((tmp_path / "out-train-00000-of-00001.h5", PROGRAM, "plan", tmp_path / "toy.yaml"),
                          (tmp_path / "arrays.mat", CONVERTER, "import", tmp_path / "arrays.mat", "--images", "x", "--labels", "y", "--out", "o")):
         path.chmod(0)
-        result = subprocess.run([*as_others, *words], text=True, capture_output=True, timeout=180, env=environment())
+        result = subprocess.run([*as_others, *words], text=True, capture_output=True, timeout=HANG_SECONDS, env=environment())
         said = " ".join(result.stderr.split())
         assert result.returncode == 1 and "cannot open: Permission denied" in said and f"chmod a+r {path}" in said, result
         assert "again" not in said, result
@@ -418,11 +207,11 @@ def test_a_file_that_is_being_written_is_refused(tmp_path):
     with open(tmp_path / "arrays.mat", "r+b") as file:
         for lock, more, code in (fcntl.LOCK_EX, {}, 1), (fcntl.LOCK_EX, {"HDF5_USE_FILE_LOCKING": "FALSE"}, 0), (fcntl.LOCK_SH, {}, 0):
             fcntl.flock(file, lock)
-            result = subprocess.run([CONVERTER, *words], text=True, capture_output=True, timeout=180, env=environment(more))
+            result = subprocess.run([CONVERTER, *words], text=True, capture_output=True, timeout=HANG_SECONDS, env=environment(more))
             assert result.returncode == code, result
             if code == 1:
                 assert "arrays.mat: is open for writing in another process\n  wait until it is closed" in result.stderr, result
-    result = subprocess.run([LAUNCHER, "2", CONVERTER, *words], text=True, capture_output=True, timeout=180, env=environment())
+    result = subprocess.run([LAUNCHER, "2", CONVERTER, *words], text=True, capture_output=True, timeout=HANG_SECONDS, env=environment())
     assert result.returncode == 0, result
 
 
@@ -431,7 +220,7 @@ def test_an_import_does_not_replace_its_input(tmp_path):
     Arrays().write(path)
     before = path.read_bytes()
     words = [CONVERTER, "import", path, "--images", "x", "--labels", "y", "--out", tmp_path / "out", "--force"]
-    result = subprocess.run(words, text=True, capture_output=True, timeout=180, env=environment())
+    result = subprocess.run(words, text=True, capture_output=True, timeout=HANG_SECONDS, env=environment())
     assert result.returncode == 1 and f"{path}: is the input, and this conversion would replace it" in result.stderr, result
     assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == [path.name]
 
@@ -447,7 +236,7 @@ def test_an_array_that_h5py_added_to_a_file_of_matlab_has_its_own_order(tmp_path
     with h5py.File(path, "r+") as file:
         file["added"] = PIXELS
     done = subprocess.run([CONVERTER, "import", path, "--images", "added", "--labels", "y", "--out", tmp_path / "out"], capture_output=True, text=True,
-                          timeout=180, env=environment())
+                          timeout=HANG_SECONDS, env=environment())
     assert done.returncode == 0 and "MATLAB" not in done.stdout, done
     with h5py.File(next(tmp_path.glob("out-train*"))) as file:
         assert set(map(tuple, file["shapes"][:])) == {PIXELS.shape[1:]}
@@ -460,38 +249,17 @@ def test_a_class_that_one_split_lacks_is_no_sign_of_labels_from_1(tmp_path):
     assert "count from 1" not in result.stdout, result
 
 
-@pytest.mark.parametrize("late, most", [(0, 199), (499, 499)])
-def test_the_range_of_pixels_is_that_of_all_rows(tmp_path, late, most):
-    values = numpy.full((300, 4, 4, 3), 199, "u2")
-    values[250:] = late
-    result = import_arrays(tmp_path, Arrays(values, numpy.arange(300) % 3))
-    assert result.returncode == 1 and f"the first 300 images have {min(late, 199)} to {most}" in result.stderr, result
-
-
-def test_images_of_a_group_are_joined_in_the_order_of_their_numbers(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i in range(12):
-            file[f"p/img_{i}"] = numpy.full((4, 4, 3), i, "u1")
-        file["y"] = numpy.arange(12)
-    words = [CONVERTER, "import", tmp_path / "a.h5", "--images", "p", "--labels", "y", "--out", tmp_path / "out"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=180, env=environment())
-    code = done.stderr[done.stderr.index("    import h5py"):]
-    subprocess.run(["/usr/bin/python3", "-c", textwrap.dedent(code)], check=True, timeout=180)
-    with h5py.File(tmp_path / "a.h5") as file:
-        assert list(file["p_u8"][:, 0, 0, 0]) == list(range(12))
-
-
 def test_a_file_whose_writer_was_killed_is_called_so(tmp_path):
     path = tmp_path / "killed.h5"
     code = f"import h5py, os; file = h5py.File({str(path)!r}, 'w', libver='latest'); file['x'] = [1]; file.flush(); os._exit(0)"
-    subprocess.run(["/usr/bin/python3", "-c", code], timeout=180, check=True)
+    subprocess.run(["/usr/bin/python3", "-c", code], timeout=HANG_SECONDS, check=True)
     result = subprocess.run([CONVERTER, "import", path, "--images", "x", "--labels", "y", "--out", tmp_path / "out"], text=True, capture_output=True,
-                            timeout=180)
+                            timeout=HANG_SECONDS)
     assert re.search(rf"killed.h5: is open for writing, or its writer was killed\n  close it there; .*h5clear -s {path}", result.stderr), result
 
 
 def test_the_synopsis_shows_what_is_required():
-    page = subprocess.run([CONVERTER, "import", "--help"], text=True, capture_output=True, timeout=180).stdout
+    page = subprocess.run([CONVERTER, "import", "--help"], text=True, capture_output=True, timeout=HANG_SECONDS).stdout
     assert "import FILE.h5 --images KEY --labels KEY [--layout LETTERS]" in " ".join(page.split()), page
 
 
@@ -503,7 +271,7 @@ def test_other_files_given_to_verify_and_plan_are_called_so(tmp_path):
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(experiment))
     for name, *words in (("set.mat", CONVERTER, "verify", tmp_path / "set.mat"), ("set.mat", PROGRAM, "plan", tmp_path / "toy.yaml"),
                          ("set.h5", CONVERTER, "verify", tmp_path / "set.h5")):
-        result = subprocess.run(words, text=True, capture_output=True, timeout=180, env=environment())
+        result = subprocess.run(words, text=True, capture_output=True, timeout=HANG_SECONDS, env=environment())
         assert result.returncode != 0, result
         assert (f"{name}: is an HDF5 file without the attribute 'schema', so it is not a data set of ringtrain: convert it with bin/ringtrain-data import {tmp_path / name} --images KEY "
                 f"--labels KEY --out {tmp_path}/set\n") in result.stderr, result
@@ -516,7 +284,7 @@ def test_plan_warns_of_pictures_that_are_enlarged(tmp_path):
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(experiment))
     for size, warns in (16, False), (32, True):
         result = subprocess.run([PROGRAM, "plan", tmp_path / "toy.yaml", f"data.image_size={size}", "data.resize=0"], text=True, capture_output=True,
-                                timeout=180, env=environment())
+                                timeout=HANG_SECONDS, env=environment())
         text = " ".join((result.stdout + result.stderr).split())
         assert result.returncode == 0 and ("have 8 x 6 pixels, and data.image_size is 32" in text) == warns, result
 
@@ -529,5 +297,5 @@ def test_each_data_set_is_named_once_also_where_groups_hold_themselves(tmp_path)
         file["b/z"] = LABELS
         file["c"] = file["b"]
     done = subprocess.run([CONVERTER, "import", tmp_path / "a.h5", "--images", "no", "--labels", "y", "--out", tmp_path / "o"],
-                          capture_output=True, text=True, timeout=180)
+                          capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 1 and "its data sets: x u8 (60, 8, 6, 3), y i64 (60), b/z i64 (60)\n" in done.stderr, done

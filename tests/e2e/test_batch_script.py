@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT, environment, last_step
+from conftest import HANG_SECONDS, ROOT, environment, last_step
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 from running import STUBS  # noqa: E402
@@ -41,7 +41,7 @@ class Batch:
                      "PATH": f"{self.bin}:{path or os.environ['PATH']}", "OMPI_MCA_plm": "isolated", "OMPI_MCA_ras": "^slurm",
                      "OMPI_MCA_mpi_yield_when_idle": "1", **variables}
         return subprocess.run([ROOT / "slurm" / script, *words], cwd=self.folder, env=environment() | variables,
-                              capture_output=True, text=True, timeout=180)
+                              capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
 @pytest.fixture

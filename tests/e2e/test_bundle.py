@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, curve, last_step
+from conftest import HANG_SECONDS, ROOT, curve, last_step
 
 pytestmark = pytest.mark.thorough
 
@@ -27,7 +27,7 @@ def bundle(tmp_path_factory):
 
 
 def run(folder, *command, **settings):
-    return subprocess.run([str(word) for word in command], cwd=folder, text=True, capture_output=True, timeout=180,
+    return subprocess.run([str(word) for word in command], cwd=folder, text=True, capture_output=True, timeout=HANG_SECONDS,
                           stdin=subprocess.DEVNULL, env={**BARE, **settings})
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 import yaml
 
-from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, environment, evaluations, last_step, steps
+from conftest import CONVERTER, HANG_SECONDS, LAUNCHER, PROGRAM, ROOT, environment, evaluations, last_step, steps
 
 GOOD = """name: e2e
 model: {hidden: 16}
@@ -70,18 +70,18 @@ def test_the_program_has_the_last_word(workshop):
     launched = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
     if "Open MPI) 4" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
         for ranks in "1", "2":  # mpirun itself, without the launcher's filter
-            done = subprocess.run([*launched, ranks, PROGRAM, "train", path], capture_output=True, text=True, timeout=180)
+            done = subprocess.run([*launched, ranks, PROGRAM, "train", path], capture_output=True, text=True, timeout=HANG_SECONDS)
             assert done.returncode == 1 and done.stderr.splitlines()[-2].startswith("ringtrain: error (rank 0"), done
         stopped = subprocess.Popen([*launched, "2", PROGRAM, "train", experiment], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 30
         while last_step(workshop.folder / "run") < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         stopped.send_signal(signal.SIGUSR1)
-        out, err = stopped.communicate(timeout=180)
+        out, err = stopped.communicate(timeout=HANG_SECONDS)
         assert stopped.returncode == 85 and err == "mpirun: Forwarding signal 10 to job\n" and out.splitlines()[-1].startswith("continue with: "), (out, err)
-    killed = subprocess.run([LAUNCHER, "2", "bash", "-c", "kill -9 $$"], capture_output=True, text=True, timeout=180)
+    killed = subprocess.run([LAUNCHER, "2", "bash", "-c", "kill -9 $$"], capture_output=True, text=True, timeout=HANG_SECONDS)
     assert killed.returncode == 137 and "ended by signal 9 (KILL)" in killed.stderr, killed
-    missing = subprocess.run([LAUNCHER, "2", "./nowhere"], capture_output=True, text=True, timeout=180)
+    missing = subprocess.run([LAUNCHER, "2", "./nowhere"], capture_output=True, text=True, timeout=HANG_SECONDS)
     assert missing.returncode != 0 and "Executable: ./nowhere" in missing.stderr, missing
 
 
@@ -520,7 +520,7 @@ def of_bytes(workshop, steps=30):
 
 def sample_bytes(workshop, run, *words):
     """Returns the output as bytes."""
-    done = subprocess.run([PROGRAM, "sample", run, "--count", "1", *map(str, words)], capture_output=True, timeout=180)
+    done = subprocess.run([PROGRAM, "sample", run, "--count", "1", *map(str, words)], capture_output=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -582,7 +582,7 @@ def test_trust_ratios_are_recorded_by_tensor_when_asked_for(workshop):
 
 def test_a_plan_that_cannot_be_written_is_an_error(workshop):
     with open("/dev/full", "w") as full:
-        done = subprocess.run([PROGRAM, "plan", workshop.experiment()], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=180)
+        done = subprocess.run([PROGRAM, "plan", workshop.experiment()], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=HANG_SECONDS)
     assert done.returncode == 1 and done.stderr.count("error") == 1 and "cannot write to standard output" in done.stderr, done
 
 

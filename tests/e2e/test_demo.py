@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 
-from conftest import ROOT, environment, some_names
+from conftest import HANG_SECONDS, ROOT, environment, some_names
 
 SMALL = {"model": {"hidden": 16}, "batch": {"global": 32, "worker": 8}, "stop": {"epochs": 2}, "run": {"threads": 1}}
 
@@ -33,7 +33,7 @@ def checkout(tmp_path):
 
 def demo(checkout, **variables):
     env = environment({"PYTHON": sys.executable, "OMPI_MCA_btl_vader_backing_directory": str(checkout), **variables})
-    return subprocess.run(["data_prep/demo.sh"], cwd=checkout, env=env, capture_output=True, text=True, timeout=180)
+    return subprocess.run(["data_prep/demo.sh"], cwd=checkout, env=env, capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
 def test_the_demo_goes_from_names_to_a_curve(checkout):
@@ -54,7 +54,7 @@ def test_the_demo_goes_from_names_to_a_curve(checkout):
     for command in commands:
         words = shlex.split(command)
         overrides = [] if "sample" in words else ["name=my_names", *(f"data.{part}=data_prep/data/my_names-{part}" for part in ("train", "validation"))]
-        tried = subprocess.run([*words, *overrides], cwd=checkout, capture_output=True, text=True, timeout=180)
+        tried = subprocess.run([*words, *overrides], cwd=checkout, capture_output=True, text=True, timeout=HANG_SECONDS)
         assert tried.returncode == 0, tried.stderr
 
 

@@ -7,14 +7,14 @@ import tarfile
 
 import pytest
 
-from conftest import ROOT
+from conftest import HANG_SECONDS, ROOT
 
 needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git checkout")
 
 
 def output_of(*words, cwd=ROOT, **variables):
     env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    done = subprocess.run(words, cwd=cwd, text=True, capture_output=True, timeout=180, env=env | variables)
+    done = subprocess.run(words, cwd=cwd, text=True, capture_output=True, timeout=HANG_SECONDS, env=env | variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

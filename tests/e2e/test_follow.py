@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import made_runs
-from conftest import ROOT
+from conftest import HANG_SECONDS, ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
 import follow as program_of_follow  # noqa: E402
@@ -69,7 +69,7 @@ def mlperf():
 def follow(*words, code=0, program=FOLLOW, **env):
     env = {**os.environ, "WANDB_MODE": "offline", **env}
     done = subprocess.run(
-        [sys.executable, program, *map(str, words)], capture_output=True, text=True, timeout=180, env=env
+        [sys.executable, program, *map(str, words)], capture_output=True, text=True, timeout=HANG_SECONDS, env=env
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -78,7 +78,7 @@ def follow(*words, code=0, program=FOLLOW, **env):
 def python(code, *words):
     env = {**os.environ, "PYTHONPATH": str(SITE)}
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, timeout=180, env=env
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, timeout=HANG_SECONDS, env=env
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -162,7 +162,7 @@ class Live:
             time.sleep(0.05)
 
     def ends(self, code=0):
-        text = self.process.communicate(timeout=180)[0]
+        text = self.process.communicate(timeout=HANG_SECONDS)[0]
         assert self.process.returncode == code, text
         return text
 
@@ -404,7 +404,7 @@ def test_wandb_has_every_number_of_a_run_once(packages, run, tmp_path):
         [SITE.parents[2] / "bin" / "wandb", "sync", "--dry-run", *sorted(tmp_path.glob("wandb/offline-run-*"))],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
         cwd=tmp_path,
         env={**os.environ, "WANDB_API_KEY": ""},
     )
@@ -498,7 +498,7 @@ def checker(log):
         ],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
         env=env,
     )
     return done.returncode == 0, done.stdout + done.stderr

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT, built_with_cuda, last_step
+from conftest import HANG_SECONDS, ROOT, built_with_cuda, last_step
 
 pytestmark = pytest.mark.thorough
 
@@ -63,7 +63,7 @@ def kit(checkout, tmp_path_factory):
 
 
 def run(folder, *command):
-    done = subprocess.run([str(word) for word in command], cwd=folder, text=True, capture_output=True, timeout=180,
+    done = subprocess.run([str(word) for word in command], cwd=folder, text=True, capture_output=True, timeout=HANG_SECONDS,
                           stdin=subprocess.DEVNULL, env={})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PROGRAM, ROOT, built_with_cuda
+from conftest import HANG_SECONDS, PROGRAM, ROOT, built_with_cuda
 from made_up_gpu import check_report, perform, text_of_tests
 
 import background
@@ -137,7 +137,7 @@ def test_a_call_gives_the_choice_to_its_programs_prints_it_and_records_it(tmp_pa
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     variables = {key: value for key, value in os.environ.items() if key not in ("RINGTRAIN_CUDA_LIBRARIES", "LD_LIBRARY_PATH", "RINGTRAIN_TEST_DEVICE")}
-    done = subprocess.run([kit / "tests/gpu/check.sh", "--only", "gate"], capture_output=True, text=True, timeout=180, env={
+    done = subprocess.run([kit / "tests/gpu/check.sh", "--only", "gate"], capture_output=True, text=True, timeout=HANG_SECONDS, env={
         **variables, "PATH": f"{tmp_path}/path:{os.environ['PATH']}", "VIRTUAL_ENV": str(tmp_path / "venv"), "OUT": str(tmp_path / "out"), "PYTHON": sys.executable,
         "CHECK_STARTED": ""})
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from h5py import h5d, h5f, h5p, h5s, h5t
 
-from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, environment, steps
+from conftest import CONVERTER, HANG_SECONDS, LAUNCHER, PROGRAM, ROOT, environment, steps
 
 COUNT, SHAPE = 60, (60, 8, 6, 3)
 HALF = (30, 8, 6, 3)
@@ -250,7 +250,7 @@ def import_file(folder, make, *options, ranks=None, **more):
             file["y"] = LABELS
     launcher = [] if ranks is None else [LAUNCHER, ranks]
     words = [*launcher, CONVERTER, "import", folder / "a.h5", "--images", "x", "--labels", "y", "--out", folder / "out", "--force", *options]
-    return subprocess.run([str(word) for word in words], cwd=ROOT, env=environment(), text=True, capture_output=True, timeout=180, **more)
+    return subprocess.run([str(word) for word in words], cwd=ROOT, env=environment(), text=True, capture_output=True, timeout=HANG_SECONDS, **more)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -285,7 +285,7 @@ def test_a_damaged_chunk_is_an_error_that_is_said_once(folder):
         file.seek(offset + 5)
         file.write(b"\0\xff\0")
     words = [CONVERTER, "import", folder / "a.h5", "--images", "x", "--labels", "y", "--out", folder / "out", "--force"]
-    results = [subprocess.run([str(word) for word in [*words, *more]], text=True, capture_output=True, timeout=180)
+    results = [subprocess.run([str(word) for word in [*words, *more]], text=True, capture_output=True, timeout=HANG_SECONDS)
                for more in ([], ["--broken", "skip"])]
     assert results[0].returncode == 1 and results[0].stderr.count("cannot read rows 20 to 29 of 'x'") == 1, results[0]
     assert results[0].stdout.count("cannot read") == 0 and "HDF5-DIAG" not in results[0].stderr, results[0]
@@ -320,7 +320,7 @@ def test_a_file_that_is_cut_off_is_called_so(folder):
     for size in (8, 50, 96, 800, len(whole) // 2, len(whole) - 1):
         (folder / "a.h5").write_bytes(whole[:size])
         words = [CONVERTER, "import", folder / "a.h5", "--images", "x", "--labels", "y", "--out", folder / "cut"]
-        result = subprocess.run(words, text=True, capture_output=True, timeout=180)
+        result = subprocess.run(words, text=True, capture_output=True, timeout=HANG_SECONDS)
         assert result.returncode == 1 and re.search("a.h5: cannot open as HDF5.*\n.*(cut off|incomplete copy)", result.stderr), result
 
 
@@ -338,7 +338,7 @@ def shard(tmp_path_factory):
     where = tmp_path_factory.mktemp("shard")
     with h5py.File(where / "toy.h5", "w") as file:
         file["x"], file["y"] = PIXELS, LABELS
-    result = subprocess.run([CONVERTER, "import", where / "toy.h5", "--images", "x", "--labels", "y", "--out", where / "toy"], timeout=180)
+    result = subprocess.run([CONVERTER, "import", where / "toy.h5", "--images", "x", "--labels", "y", "--out", where / "toy"], timeout=HANG_SECONDS)
     assert result.returncode == 0
     return (where / "toy-train-00000-of-00001.h5").read_bytes()
 
@@ -412,13 +412,13 @@ def verify_and_train(tmp_path, shard, change):
     path.write_bytes(shard)
     with h5py.File(path, "r+") as file:
         change(file)
-    verified = subprocess.run([CONVERTER, "verify", path], text=True, capture_output=True, timeout=180)
+    verified = subprocess.run([CONVERTER, "verify", path], text=True, capture_output=True, timeout=HANG_SECONDS)
     experiment = {"name": "toy", "model": {"kind": "cnn"}, "batch": {"global": 20, "worker": 20}, "optimizer": {"kind": "sgd"},
                   "data": {"train": str(tmp_path / "toy-train"), "image_size": 8, "resize": 8, "augmentation": "flip_crop"},
                   "learning_rate": {"base": 0.05}, "stop": {"steps": 3}, "run": {"dir": str(tmp_path / "run"), "threads": 1, "log_every_steps": 1}}
     experiment["data"].pop("augmentation")
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(experiment))
-    trained = subprocess.run([LAUNCHER, "1", PROGRAM, "train", tmp_path / "toy.yaml"], text=True, capture_output=True, timeout=180,
+    trained = subprocess.run([LAUNCHER, "1", PROGRAM, "train", tmp_path / "toy.yaml"], text=True, capture_output=True, timeout=HANG_SECONDS,
                              env=environment())
     return verified, trained
 

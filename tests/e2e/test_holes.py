@@ -14,7 +14,7 @@ import h5py
 import numpy
 import pytest
 
-from conftest import CONVERTER, ROOT, environment, last_step, some_names, start_ranks
+from conftest import CONVERTER, HANG_SECONDS, ROOT, environment, last_step, some_names, start_ranks
 from test_no_hangs import assert_gone
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
@@ -108,7 +108,7 @@ def test_a_file_that_may_not_grow_is_an_error_and_not_a_signal(workshop, tmp_pat
     source = tmp_path / "input.txt"
     source.write_text("\n".join(some_names(300, 1)) + "\n")
     done = subprocess.run(["bash", "-c", 'ulimit -f 4; exec "$0" "$@"', CONVERTER, "names", source, "--out", tmp_path / "set"],
-                          capture_output=True, text=True, timeout=180, cwd=ROOT)
+                          capture_output=True, text=True, timeout=HANG_SECONDS, cwd=ROOT)
     assert done.returncode == 1 and "ringtrain-data: error" in done.stderr and "File too large" in done.stderr, done
 
 
@@ -206,7 +206,7 @@ def sources(folder, kind):
 
 
 def convert(folder, preload, kind, rules=""):
-    return subprocess.run([CONVERTER, *sources(folder, kind), "--out", folder / "set"], cwd=ROOT, capture_output=True, text=True, timeout=180,
+    return subprocess.run([CONVERTER, *sources(folder, kind), "--out", folder / "set"], cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS,
                           env=environment(with_rules(preload, rules) if rules else {}))
 
 

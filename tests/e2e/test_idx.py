@@ -7,7 +7,7 @@ import h5py
 import numpy
 import pytest
 
-from conftest import CONVERTER, LAUNCHER, environment
+from conftest import CONVERTER, HANG_SECONDS, LAUNCHER, environment
 
 COUNT = 60
 PIXELS = numpy.random.default_rng(3).integers(0, 256, (COUNT, 8, 6), dtype="u1")
@@ -25,7 +25,7 @@ def convert(folder, images, labels, *words, ranks=None):
     (folder / "labels").write_bytes(labels)
     launcher = [] if ranks is None else [LAUNCHER, ranks]
     return subprocess.run([str(w) for w in [*launcher, CONVERTER, "idx", folder / "images", folder / "labels", "--out", folder / "o", *words]],
-                          text=True, capture_output=True, env=environment(), timeout=180)
+                          text=True, capture_output=True, env=environment(), timeout=HANG_SECONDS)
 
 
 def stored(folder, split="train"):

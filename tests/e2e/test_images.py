@@ -11,7 +11,7 @@ import h5py
 import numpy
 import pytest
 
-from conftest import CONVERTER, ROOT, arrays, assert_close, assert_same_bits, checkpoints, evaluations, last_step, steps
+from conftest import CONVERTER, HANG_SECONDS, ROOT, arrays, assert_close, assert_same_bits, checkpoints, evaluations, last_step, steps
 
 # Goyal's recipe in small. 96 images are 6 steps, each of 4 virtual workers.
 RESNET = {
@@ -43,7 +43,7 @@ def make_images(folder, encoding, size):
         file["x"], file["y"] = pixels.clip(0, 255).astype(numpy.uint8), labels
     done = subprocess.run([CONVERTER, "import", folder / "arrays.h5", "--images", "x", "--labels", "y", "--out", folder / "images",
                            "--encoding", encoding, "--rows", "0:96", "--validation-rows", "96:126", "--shards", "2"],
-                          capture_output=True, text=True, timeout=180)
+                          capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "images"
 
@@ -259,11 +259,11 @@ def test_verify_and_train_refuse_raw_pixels_with_another_number_of_channels(work
     with h5py.File(tmp_path / "grey.h5", "w") as file:
         file["x"], file["y"] = numpy.zeros((40, 32, 32), numpy.uint8), numpy.arange(40) % 2
     done = subprocess.run([CONVERTER, "import", tmp_path / "grey.h5", "--images", "x", "--labels", "y", "--out", tmp_path / "grey",
-                           "--validation", "0.5"], capture_output=True, text=True, timeout=180)
+                           "--validation", "0.5"], capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done
     with h5py.File(min(tmp_path.glob("grey-train-*.h5")), "r+") as file:
         file["shapes"][0] = (32, 32, 3)
-    verified = subprocess.run([CONVERTER, "verify", tmp_path / "grey"], capture_output=True, text=True, timeout=180)
+    verified = subprocess.run([CONVERTER, "verify", tmp_path / "grey"], capture_output=True, text=True, timeout=HANG_SECONDS)
     assert verified.returncode == 1 and "is 32 x 32 x 1 (height x width x channels), but 'shapes' says 32 x 32 x 3" in (
         verified.stdout + verified.stderr), verified
     workshop.data = tmp_path / "grey"
@@ -281,7 +281,7 @@ def test_train_and_verify_find_the_same_wrong_shape(workshop, data_sets, split):
         height, width, channels = file["shapes"][3]
         file["shapes"][3] = (height, width + 1, channels)
     fault = f"{height} x {width} x {channels} (height x width x channels), but 'shapes' says {height} x {width + 1} x"
-    verified = subprocess.run([CONVERTER, "verify", prefix], capture_output=True, text=True, timeout=180)
+    verified = subprocess.run([CONVERTER, "verify", prefix], capture_output=True, text=True, timeout=HANG_SECONDS)
     assert verified.returncode == 1 and f"record 3 of 'images' is {fault}" in verified.stdout + verified.stderr, verified
     workshop.data = prefix
     result = workshop.train_badly("wrong-shape", **CROPPED)

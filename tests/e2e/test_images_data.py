@@ -15,7 +15,7 @@ import numpy
 import pytest
 from matplotlib import pyplot
 
-from conftest import CONVERTER, LAUNCHER, ROOT, environment
+from conftest import CONVERTER, HANG_SECONDS, LAUNCHER, ROOT, environment
 
 
 def png(height, width, seed):
@@ -44,7 +44,7 @@ def images(tmp_path_factory):
     return folder
 
 
-def data(*words, ranks=None, timeout=180):
+def data(*words, ranks=None, timeout=HANG_SECONDS):
     launcher = [] if ranks is None else [LAUNCHER, ranks]
     return subprocess.run([str(w) for w in [*launcher, CONVERTER, *words]], cwd=ROOT, env=environment(), text=True,
                           capture_output=True, timeout=timeout)
@@ -114,7 +114,7 @@ def test_a_signal_leaves_no_unfinished_file_and_says_so(images, tmp_path, stop):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.001)
     process.send_signal(stop)
-    said = process.communicate(timeout=180)[1]
+    said = process.communicate(timeout=HANG_SECONDS)[1]
     assert process.returncode == 128 + stop and f"ringtrain-data: stopped by {stop.name}" in said, (process.returncode, said)
     assert not list(tmp_path.glob("out/*.lock"))
     for path in tmp_path.glob("out/*.tmp"):  # finished ones stay for --resume
@@ -127,7 +127,7 @@ def test_a_file_that_may_not_grow_leaves_nothing(images, tmp_path, kind):
     (tmp_path / "names.txt").write_text("\n".join(f"{a}{b}" for a in "bcdfghklmn" for b in ("ella", "ax", "una", "ex", "ine", "oris")))
     source = images if kind == "images" else tmp_path / "names.txt"
     done = subprocess.run(["bash", "-c", 'ulimit -f 8; exec "$0" "$@"', CONVERTER, kind, source, "--out", tmp_path / "out" / "set"],
-                          env=environment(), capture_output=True, text=True, timeout=180)
+                          env=environment(), capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 1 and done.stderr.count("error:") == 1 and "ulimit -f" in done.stderr, done
     assert not (tmp_path / "out").exists(), list((tmp_path / "out").iterdir())
 
@@ -237,7 +237,7 @@ def test_mistakes_give_one_clear_error(images, tmp_path, words, message):
 
 def sheet_of(*words):
     return subprocess.run([str(word) for word in (sys.executable, ROOT / "results" / "contact_sheet.py", *words)], text=True,
-                          capture_output=True, timeout=180)
+                          capture_output=True, timeout=HANG_SECONDS)
 
 
 @pytest.mark.parametrize("options", [[], ["--encoding", "raw", "--size", "12"]])

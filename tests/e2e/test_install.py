@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LAUNCHER, ROOT, curve, environment
+from conftest import HANG_SECONDS, LAUNCHER, ROOT, curve, environment
 
 VARIABLES = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LD_LIBRARY_PATH")}
 
@@ -29,7 +29,7 @@ def prefix(tmp_path_factory):
 
 def run(prefix, *words, cwd):
     """Runs a command with the prefix's programs first on PATH."""
-    return subprocess.run([str(word) for word in words], cwd=cwd, text=True, capture_output=True, timeout=180,
+    return subprocess.run([str(word) for word in words], cwd=cwd, text=True, capture_output=True, timeout=HANG_SECONDS,
                           env={**VARIABLES, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"})
 
 

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from conftest import CONVERTER, PROGRAM, environment
+from conftest import CONVERTER, HANG_SECONDS, PROGRAM, environment
 
 NO_PMI = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0"}
 LAUNCHERS = {
@@ -20,7 +20,7 @@ def test_one_process_says_that_the_launcher_does_not_fit(launcher, program, word
     variables, rank, message = LAUNCHERS[launcher]
     both = [subprocess.Popen([program, *words], env=environment({**variables, rank: str(number)}), stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True) for number in range(2)]
-    texts = [process.communicate(timeout=180)[0] for process in both]
+    texts = [process.communicate(timeout=HANG_SECONDS)[0] for process in both]
     if "Open MPI" not in subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout:
         pytest.skip("other MPIs understand older process managers")
     assert message in texts[0] and texts[0].count("error:") == 1 and "srun --mpi=pmix" in texts[0], texts

@@ -10,7 +10,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, environment, some_names, start_ranks, steps
+from conftest import CONVERTER, HANG_SECONDS, LAUNCHER, PROGRAM, ROOT, environment, some_names, start_ranks, steps
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 from running import build_preload  # noqa: E402
@@ -47,7 +47,7 @@ def test_a_run_that_may_open_too_few_files_is_refused_before_it_begins(workshop,
 @pytest.mark.parametrize("kind", ["train", "convert"])
 def test_a_stack_that_is_too_small_is_refused_before_it_crashes(workshop, kind):
     words = {"train": [PROGRAM, "train", workshop.experiment()], "convert": [CONVERTER, "verify", workshop.data]}[kind]
-    done = subprocess.run(["bash", "-c", 'ulimit -Ss 200; exec "$@"', "bash", *words], capture_output=True, text=True, timeout=180, env=environment())
+    done = subprocess.run(["bash", "-c", 'ulimit -Ss 200; exec "$@"', "bash", *words], capture_output=True, text=True, timeout=HANG_SECONDS, env=environment())
     assert done.returncode == 1 and "needs a stack of 1024 KiB, but this process may have 200 KiB (ulimit -s)" in done.stderr, done
 
 
@@ -83,7 +83,7 @@ def text(folder):
 
 
 def data(*words, env=None, **options):
-    return subprocess.run([str(word) for word in (CONVERTER, *words)], cwd=ROOT, capture_output=True, text=True, timeout=180,
+    return subprocess.run([str(word) for word in (CONVERTER, *words)], cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS,
                           env=environment(env or {}), **options)
 
 
@@ -159,7 +159,7 @@ def few_inodes(tmp_path):
 
     def run(inodes, *words):
         shell = SMALL.format(inodes=inodes, folder=disk) + ' && "$0" "$@"; code=$?; ls "' + str(disk) + '"; exit $code'
-        return subprocess.run([*space, "bash", "-c", shell, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=180,
+        return subprocess.run([*space, "bash", "-c", shell, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS,
                               env=environment({}))
 
     run.disk = disk
@@ -196,6 +196,6 @@ def test_an_error_of_the_input_is_printed_once(tmp_path, ranks, mistake):
     if mistake == "rows":
         words += ["--rows", "0:99"]
     done = subprocess.run([str(word) for word in (LAUNCHER, ranks, CONVERTER, "import", *words, "--out", tmp_path / "set")], cwd=ROOT,
-                          capture_output=True, text=True, timeout=180)
+                          capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode != 0 and done.stderr.count("ringtrain-data: error") == 1, done
     assert not list(tmp_path.glob("set*.h5"))

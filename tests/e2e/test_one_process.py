@@ -3,7 +3,7 @@ ends well."""
 import subprocess
 
 import pytest
-from conftest import CONVERTER, LAUNCHER, PROGRAM, Job, arrays, checkpoints, environment
+from conftest import CONVERTER, HANG_SECONDS, LAUNCHER, PROGRAM, Job, arrays, checkpoints, environment
 from PIL import Image
 
 
@@ -91,7 +91,7 @@ def test_ranks_with_different_arguments_are_refused(workshop):
 def test_a_converter_that_cannot_write_its_report_says_so(workshop, words):
     operands = {"verify": [workshop.data], "names": [workshop.folder / "data", workshop.data.parent / "names.txt"]}[words[0]]
     with open("/dev/full", "w") as full:
-        done = subprocess.run([CONVERTER, *words, *operands], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=180)
+        done = subprocess.run([CONVERTER, *words, *operands], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=HANG_SECONDS)
     assert done.returncode == 1 and done.stderr.count("error: cannot write to standard output") == 1, done
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import assert_close, assert_drawn, evaluations, steps
+from conftest import HANG_SECONDS, assert_close, assert_drawn, evaluations, steps
 
 PIPELINE = {"parallel__kind": "pipeline", "model__layers": 3, "batch__micro": 4}
 
@@ -82,7 +82,7 @@ def test_the_measured_split_sizes_leave_room_for_evaluations(workshop):
     limit = {"memory__limit_gib": (without + evaluating) / 2**31}
     table = workshop.folder / "split.csv"
     result = workshop.run("bench", "split", workshop.experiment(**pipeline(2), **limit), "--seconds", "1", "--csv", table,
-                          ranks=2, timeout=180)
+                          ranks=2, timeout=HANG_SECONDS)
     assert result.code == 0, result
     sizes = {row["split_size"] for row in csv.DictReader(table.open())}
     assert sizes
@@ -129,7 +129,7 @@ def test_killing_a_stage_ends_the_job_and_names_the_rank(workshop, victim):
 def test_bench_split_names_the_fastest_of_what_it_tried(workshop):
     table = workshop.folder / "split.csv"
     result = workshop.run("bench", "split", workshop.experiment(**pipeline(2)), "--seconds", "1", "--csv", table,
-                          ranks=2, timeout=180)
+                          ranks=2, timeout=HANG_SECONDS)
     assert result.code == 0, result
     rows = list(csv.DictReader(table.open()))
     assert {row["split_size"] for row in rows} == {"1", "2", "4", "8", "16", "32"}

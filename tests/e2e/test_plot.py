@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT
+from conftest import HANG_SECONDS, ROOT
 
 SCRIPT = ROOT / "results" / "plot.py"
 sys.path.insert(0, str(ROOT / "results"))
@@ -31,7 +31,7 @@ def write_run(folder, losses):
 
 
 def run(*words):
-    return subprocess.run([sys.executable, SCRIPT, *map(str, words)], capture_output=True, text=True, timeout=180)
+    return subprocess.run([sys.executable, SCRIPT, *map(str, words)], capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
 def test_records_are_read_and_a_line_that_was_cut_off_is_told(plot, tmp_path, capsys):
@@ -129,9 +129,9 @@ def test_a_python_without_matplotlib_hands_over_to_one_that_has_it(tmp_path):
     words = [SCRIPT, write_run(tmp_path / "run", [5.0, 4.0]), "-o", tmp_path / "loss.png"]
     bare = [sys.executable, "-S", "-E"]  # without the distribution's packages
     here = {"PATH": os.environ["PATH"], "PYTHON": sys.executable}
-    done = subprocess.run([*bare, *words], env=here, capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*bare, *words], env=here, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0 and (tmp_path / "loss.png").exists(), done
-    done = subprocess.run([*bare, *words], env={**here, "RINGTRAIN_PYTHON_TRIED": "1"}, capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*bare, *words], env={**here, "RINGTRAIN_PYTHON_TRIED": "1"}, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 1 and "no Python with matplotlib was found" in done.stderr and "Traceback" not in done.stderr, done
 
 
@@ -155,7 +155,7 @@ def test_a_format_that_bench_tables_cannot_have_is_one_sentence(tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "split.csv").write_text("experiment,stages,ranks,schedule,samples_per_second,split_size,cuts\ne,2,2,1f1b,5,8,1\n")
     words = [SCRIPT.with_name("plot_bench.py"), tmp_path / "split.csv", "-o", tmp_path / "split.txt"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 1 and "split.txt cannot be written: Format 'txt' is not supported" in done.stderr, done
     assert len(done.stderr.splitlines()) == 1, done
 

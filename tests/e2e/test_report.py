@@ -12,7 +12,7 @@ import numpy
 import pytest
 
 import made_runs
-from conftest import ROOT
+from conftest import HANG_SECONDS, ROOT
 
 sys.path[:0] = [str(ROOT / "results"), str(ROOT / "tests" / "golden")]
 import make_report  # noqa: E402
@@ -39,7 +39,7 @@ TABLES = {"experiments", "verdicts", "fit", "trials", "failures", "origins", "re
 
 def run_tool(name, *words):
     done = subprocess.run(
-        [sys.executable, ROOT / "results" / name, *map(str, words)], capture_output=True, text=True, timeout=180
+        [sys.executable, ROOT / "results" / name, *map(str, words)], capture_output=True, text=True, timeout=HANG_SECONDS
     )
     return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
 
@@ -128,7 +128,7 @@ def test_a_browser_draws_all_figures_within_the_width(report, tmp_path, width):
         "--dump-dom",
         f"file://{tmp_path}/page.html",
     ]
-    done = subprocess.run([browser, *words, *place], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([browser, *words, *place], capture_output=True, text=True, timeout=HANG_SECONDS)
     looked = re.search(r"LOOKED (\d+) (\d+) (\d+) (\d+)", done.stdout)
     assert looked and "CONSOLE" not in done.stderr, done.stdout[-2000:] + done.stderr
     inner, scroll, drawn, wide = map(int, looked.groups())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from conftest import ROOT
+from conftest import HANG_SECONDS, ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
 from reporting import cells, errors, fit, keys, mlperf, references, runs, tables, verdict  # noqa: E402
@@ -202,7 +202,7 @@ def test_a_broken_file_of_references_is_named_with_its_line(tmp_path):
 @pytest.fixture(scope="module")
 def rcp_checker():
     if mlperf.checker() is None:
-        subprocess.run([ROOT / ".ci" / "mlperf_logging.sh"], timeout=180, capture_output=True)
+        subprocess.run([ROOT / ".ci" / "mlperf_logging.sh"], timeout=HANG_SECONDS, capture_output=True)
     if mlperf.checker() is None:
         pytest.skip("mlperf-logging is not installed, and PyPI is not reached")
 

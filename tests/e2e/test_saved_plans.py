@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import PROGRAM, ROOT, built_with_cuda
+from conftest import HANG_SECONDS, PROGRAM, ROOT, built_with_cuda
 
 pytestmark = pytest.mark.thorough
 
@@ -32,7 +32,7 @@ def answers(gpu, questions):
     description = json.loads((DESCRIPTIONS / f"{gpu}.json").read_text())
     description.pop("origin", None)
     asked = b"".join(b"load %d %s\n%s" % (len(content), key.encode(), content) for key, content in questions)
-    done = subprocess.run([PROGRAM, "cudnn-planner"], input=json.dumps(description).encode() + b"\n" + asked, capture_output=True, timeout=180)
+    done = subprocess.run([PROGRAM, "cudnn-planner"], input=json.dumps(description).encode() + b"\n" + asked, capture_output=True, timeout=HANG_SECONDS)
     ready, *lines = done.stdout.decode().splitlines()
     assert ready.startswith("ready ") and len(lines) == len(questions), done
     return lines
@@ -45,7 +45,7 @@ def loaded(gpu, folder):
 
 def test_saved_plans_load_and_are_kept(workshop):
     words = ["plan", workshop.experiment(), "--device", "h100", "--save-plans", workshop.folder / "plans"]
-    first = workshop.run(*words, ranks=0, timeout=180)
+    first = workshop.run(*words, ranks=0, timeout=HANG_SECONDS)
     assert first.code == 0, first
     (folder,) = (workshop.folder / "plans").iterdir()
     found, refused = map(int, re.search(r"cuDNN's plans  (\d+), and (\d+) refusals, in " + re.escape(str(folder)), first.out).groups())
@@ -59,7 +59,7 @@ def test_saved_plans_load_and_are_kept(workshop):
     assert refusal.startswith("refused") and whole.startswith("found")
 
     times = [path.stat().st_mtime_ns for path in files]
-    again = workshop.run(*words, ranks=0, timeout=180)
+    again = workshop.run(*words, ranks=0, timeout=HANG_SECONDS)
     assert again.code == 0 and [path.stat().st_mtime_ns for path in sorted(folder.iterdir())] == times
 
 

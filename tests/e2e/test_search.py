@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conftest import arrays, checkpoints, evaluations, last_step, steps
+from conftest import HANG_SECONDS, arrays, checkpoints, evaluations, last_step, steps
 
 HALVING = """name: search
 experiment: {experiment}
@@ -21,7 +21,7 @@ def run_study(workshop, text, *words, ranks=2, code=0, **changes):
     if not path.exists():
         path.write_text(text.format(experiment=workshop.experiment(**changes)))
     given = [] if "--plan" in words else ["--ranks", ranks]
-    result = workshop.run("study", path, *words, *given, ranks=0, cwd=workshop.folder, timeout=180)
+    result = workshop.run("study", path, *words, *given, ranks=0, cwd=workshop.folder, timeout=HANG_SECONDS)
     assert result.code == code, result
     return result
 

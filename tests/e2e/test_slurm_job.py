@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import (LAUNCHER, PROGRAM, Job, assert_same_bits, checkpoints, evaluations, last_step, make_names, steps)
+from conftest import (HANG_SECONDS, LAUNCHER, PROGRAM, Job, assert_same_bits, checkpoints, evaluations, last_step, make_names, steps)
 
 ENDLESS = 10**9
 
@@ -164,8 +164,8 @@ def test_a_signal_ends_an_evaluation_half_way_and_the_resumed_run_makes_up_for_i
     assert result.code == 85, result
     assert last_step(run) == 2 and evaluations(run) == [], "the evaluation was broken off"
     assert checkpoints(run)[-1].name == "step-000000002.h5"
-    workshop.train("run", stop__steps=3, resume=True, timeout=180, **common)
-    whole = workshop.train("whole", stop__steps=3, timeout=180, **common)
+    workshop.train("run", stop__steps=3, resume=True, timeout=HANG_SECONDS, **common)
+    whole = workshop.train("whole", stop__steps=3, timeout=HANG_SECONDS, **common)
     assert_same_bits(whole, run)
     words = ("step", "validation_loss", "validation_accuracy")
     assert [[e[w] for w in words] for e in evaluations(run)] == [[e[w] for w in words] for e in evaluations(whole)]

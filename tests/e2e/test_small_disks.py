@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, environment
+from conftest import HANG_SECONDS, ROOT, environment
 
 TESTS = ("RunFolderTest.AFolderThatCannotBeWrittenIsAnErrorAtTheStart:RoomForTwoCheckpoints.*:"
          "PlanWarnings.CheckpointsThatTheDiskHasNoRoomFor:CheckpointTest.AFullDiskIsNamedAndLeavesTheOlderFilesWhole:"
@@ -34,7 +34,7 @@ def test_what_needs_a_small_disk_runs_without_root(folder_of_nobody):
         os.chown(folder_of_nobody, 65534, 65534)
     if subprocess.run([*user, *NAMESPACE, "true"], capture_output=True).returncode != 0:
         pytest.skip("users cannot make namespaces here")
-    done = subprocess.run([*user, *NAMESPACE, program, f"--gtest_filter={TESTS}"], cwd=folder_of_nobody, capture_output=True, text=True, timeout=180,
+    done = subprocess.run([*user, *NAMESPACE, program, f"--gtest_filter={TESTS}"], cwd=folder_of_nobody, capture_output=True, text=True, timeout=HANG_SECONDS,
                           env=environment({"TMPDIR": str(folder_of_nobody)}))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[  PASSED  ] 7 tests." in done.stdout and "SKIPPED" not in done.stdout, done.stdout

@@ -8,14 +8,14 @@ import h5py
 import numpy
 import pytest
 
-from conftest import ROOT, environment
+from conftest import HANG_SECONDS, ROOT, environment
 from test_images_data import png
 
 SCRIPT = ROOT / "data_prep" / "study_data.sh"
 
 
 def make(folder, *words, code=0, **extra):
-    done = subprocess.run([SCRIPT, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=180,
+    done = subprocess.run([SCRIPT, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=HANG_SECONDS,
                           env=environment({"DATA": str(folder), "PYTHON": sys.executable, **extra}))
     assert done.returncode == code, done.stdout + done.stderr
     return done

@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from conftest import (ROOT, assert_same_bits, checkpoints, children_of, evaluations, is_alive, last_step, parent_of,
+from conftest import (HANG_SECONDS, ROOT, assert_same_bits, checkpoints, children_of, evaluations, is_alive, last_step, parent_of,
                       steps)
 
 ENDLESS = 10**9
@@ -34,7 +34,7 @@ class Study:
         given = [] if "--plan" in words else ["--ranks", ranks]
         return self.workshop.start("study", self.path.name, *words, *given, ranks=0, env=env, cwd=self.workshop.folder)
 
-    def run(self, *words, ranks=1, code=0, timeout=180, env=None):
+    def run(self, *words, ranks=1, code=0, timeout=HANG_SECONDS, env=None):
         result = self.start(*words, ranks=ranks, env=env).wait(timeout)
         assert result.code == code, result
         return result

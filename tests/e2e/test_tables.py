@@ -6,7 +6,7 @@ import unicodedata
 
 import h5py
 import pytest
-from conftest import CONVERTER, PROGRAM
+from conftest import CONVERTER, HANG_SECONDS, PROGRAM
 
 
 def convert(kind, source, *options):
@@ -277,7 +277,7 @@ def test_a_text_with_zero_bytes_is_trained_and_resumed(tmp_path):
         f"optimizer: {{kind: sgd}}\nlearning_rate: {{base: 0.1}}\nstop: {{steps: 2}}\nrun: {{dir: {tmp_path}/run, threads: 1}}\n")
     for words in (["train", tmp_path / "a.yaml"], ["train", tmp_path / "a.yaml", "stop.steps=4", "--resume"],
                   ["sample", tmp_path / "run", "--count", "1"]):
-        done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=180)
+        done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=HANG_SECONDS)
         assert done.returncode == 0, (words, done)
 
 

@@ -9,7 +9,7 @@ import numpy
 import pytest
 import yaml
 
-from conftest import CONVERTER, LAUNCHER, PROGRAM, ROOT, environment
+from conftest import CONVERTER, HANG_SECONDS, LAUNCHER, PROGRAM, ROOT, environment
 
 EXPERIMENT = {
     "name": "words",
@@ -24,7 +24,7 @@ EXPERIMENT = {
 
 
 def call(folder, *words, cwd=None):
-    return subprocess.run([str(w) for w in words], cwd=cwd or folder, capture_output=True, env=environment(), timeout=180)
+    return subprocess.run([str(w) for w in words], cwd=cwd or folder, capture_output=True, env=environment(), timeout=HANG_SECONDS)
 
 
 def text_of(result):
@@ -108,7 +108,7 @@ def test_a_share_of_zero_trains_on_and_a_good_run_is_left_alone(toy):
 def test_a_path_that_is_not_utf8_is_refused_at_the_start(toy):
     name = b"caf\xe9"
     command = [os.fsencode(PROGRAM), b"train", b"toy.yaml", b"run.dir=" + name]
-    refused = subprocess.run(command, cwd=toy, capture_output=True, env=environment(), timeout=180)
+    refused = subprocess.run(command, cwd=toy, capture_output=True, env=environment(), timeout=HANG_SECONDS)
     told = text_of(refused)
     assert refused.returncode == 1 and "run.dir has the byte 0xe9" in told and "ln -s" in told, told
     assert not os.path.exists(os.fsencode(toy) + b"/" + name)
@@ -151,10 +151,10 @@ def test_a_study_works_in_a_folder_of_any_name(toy, name):
     with open(os.path.join(folder, b"study.yaml"), "wb") as out:
         out.write(b"name: odd-study\nexperiment: toy.yaml\nvary: {learning_rate.base: [0.01, 0.02]}\nlimits: {samples: 128}\n")
     done = subprocess.run([os.fsencode(PROGRAM), b"study", os.path.join(folder, b"study.yaml")], cwd=folder, capture_output=True,
-                          env=environment(), timeout=180)
+                          env=environment(), timeout=HANG_SECONDS)
     assert done.returncode == 0, done
     table = subprocess.run([b"/usr/bin/python3", os.fsencode(ROOT / "results/table.py"), os.path.join(folder, b"results/odd-study")],
-                           capture_output=True, timeout=180)
+                           capture_output=True, timeout=HANG_SECONDS)
     assert table.returncode == 0 and table.stdout.count(b"finished") >= 2, table
 
 
@@ -163,5 +163,5 @@ def test_a_run_in_a_folder_that_is_not_utf8_is_shown_in_a_table(toy):
     call(toy, PROGRAM, "train", "toy.yaml", "run.id=moved", "stop.epochs=0", "stop.steps=2")
     target = os.path.join(os.fsencode(toy), b"moved-\xe9")
     os.rename(os.fsencode(toy / "results/words/moved"), target)
-    table = subprocess.run([b"/usr/bin/python3", os.fsencode(ROOT / "results/table.py"), target], capture_output=True, timeout=180)
+    table = subprocess.run([b"/usr/bin/python3", os.fsencode(ROOT / "results/table.py"), target], capture_output=True, timeout=HANG_SECONDS)
     assert table.returncode == 0 and rb"moved-\xe9" in table.stdout, table

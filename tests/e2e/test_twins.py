@@ -16,7 +16,7 @@ import h5py
 import pytest
 import yaml
 
-from conftest import ROOT, environment
+from conftest import HANG_SECONDS, ROOT, environment
 
 TWINS = sorted((ROOT / "configs" / "studies").glob("twin_*.yaml"))
 WORDS = "/usr/share/dict/words"
@@ -33,7 +33,7 @@ def proper_names(tmp_path_factory):
         pytest.skip(f"there is no word list at {WORDS} (Debian: wamerican)")
     folder = tmp_path_factory.mktemp("proper")
     subprocess.run([ROOT / "data_prep" / "study_data.sh", "names"], env=environment({"DATA": str(folder)}), check=True,
-                   capture_output=True, timeout=180)
+                   capture_output=True, timeout=HANG_SECONDS)
     return folder / "names"
 
 
@@ -49,7 +49,7 @@ def test_every_trial_of_a_twin_is_planned(workshop, request, path):
 
 @pytest.mark.parametrize("words", [[], ["report", "name", "more"]])
 def test_a_wrong_call_of_the_record_prints_its_usage(words):
-    done = subprocess.run([ROOT / "results" / "study_record.sh", *words], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([ROOT / "results" / "study_record.sh", *words], capture_output=True, text=True, timeout=HANG_SECONDS)
     assert (done.returncode, done.stderr) == (2, "usage: results/study_record.sh REPORT_FOLDER [NAME]\n")
 
 
@@ -79,7 +79,7 @@ class Shop:
 
     def run(self, **extra):
         process = self.start(**extra)
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=HANG_SECONDS)
         return process.returncode, out, err
 
     def states(self):
@@ -108,7 +108,7 @@ def digits_of(tmp_path_factory):
 
 def record(shop, **extra):
     return subprocess.run([ROOT / "results" / "study_record.sh", shop.report, shop.name], capture_output=True, text=True,
-                          env=environment({"PYTHON": sys.executable, **extra}), timeout=180)
+                          env=environment({"PYTHON": sys.executable, **extra}), timeout=HANG_SECONDS)
 
 
 def same_cell(old, new):
@@ -234,7 +234,7 @@ def test_after_a_signal_it_goes_on(shop):
         assert time.monotonic() < deadline and process.poll() is None, process.communicate()
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGTERM)
-    out, err = process.communicate(timeout=180)
+    out, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 85 and "goes on where it was" in err, out + err
     shop_code, out, err = shop.run()
     assert shop_code == 0 and set(shop.states().values()) == {"finished"}, out + err

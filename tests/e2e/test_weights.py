@@ -9,7 +9,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from conftest import CONVERTER, arrays, assert_same_bits, checkpoints, convert, evaluations, last_step, make_names, some_names
+from conftest import CONVERTER, HANG_SECONDS, arrays, assert_same_bits, checkpoints, convert, evaluations, last_step, make_names, some_names
 
 TYPES = {"F32": numpy.float32, "F16": numpy.float16, "I64": numpy.int64, "U8": numpy.uint8}
 
@@ -402,7 +402,7 @@ def images(tmp_path_factory):
                 image = Image.fromarray(pixels.clip(0, 255).astype(numpy.uint8))
                 image.save(folder / "source" / split / name / f"{number}.jpg", quality=95)
     done = subprocess.run([CONVERTER, "images", folder / "source", "--out", folder / "images", "--shards", "2"],
-                          capture_output=True, text=True, timeout=180)
+                          capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "images"
 
@@ -560,7 +560,7 @@ def test_classes_called_by_bytes_that_are_no_utf8_are_trained_exported_and_impor
             for number in range(count):
                 Image.new("RGB", (16, 16), (number, 50, 9)).save(folder / f"{number}.jpg")
     workshop.data = workshop.folder / "drinks"
-    done = subprocess.run([CONVERTER, "images", workshop.folder / "source", "--out", workshop.data], capture_output=True, timeout=180)
+    done = subprocess.run([CONVERTER, "images", workshop.folder / "source", "--out", workshop.data], capture_output=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done
     run = workshop.train("run", **{**RESNET, "stop__steps": 1})
     imported = weights.bring_in(weights.export(run, "--newest"), "imported", **RESNET)
