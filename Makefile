@@ -116,15 +116,15 @@ LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(CUDA_PATTERNS),$(call 
 DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% $(SHARED_SOURCES),$(LIBRARY_SOURCES))
 
 INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(ZLIB_CFLAGS) $(UTF8PROC_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
-# Code that computes no tensors is compiled with -O1, which takes less time, and tests with -O0, but for those with long loops.
+# Code that computes no tensors is compiled with -Og, which takes less time, and tests with -O0, but for those with long loops.
 # The host's part of the GPU backend only queues commands.
 COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% build/unity/src_$(f)-%) \
-  src/backend/cuda/% build/unity/src_backend_cuda% data_prep/% build/unity/data_prep% tests/fuzz/% $(filter tests/unit/%,$(ALONE))
+  src/main.cpp src/backend/cuda/% build/unity/src_backend_cuda% data_prep/% build/unity/data_prep% tests/fuzz/% $(filter tests/unit/%,$(ALONE))
 UNOPTIMISED := $(foreach f,unit mpi gpu,tests/$(f)/% build/unity/tests_$(f)-%)
 # Errors name their place as src/FILE in both ways of building. GCC takes a unit for the only file that uses a type, and
 # warns of types in anonymous namespaces. Tests have local names that other tests have in their namespaces.
 UNIT_FLAGS = -fmacro-prefix-map=./= $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage) $(if $(filter build/unity/tests%,$<),-Wno-shadow)
-COMPILE = $(CXX) $(FLAGS) $(if $(filter $(COLD),$<),-O1)$(if $(filter $(UNOPTIMISED),$(filter-out $(ALONE),$<)),-O0) $(if $(filter build/unity/%,$<),$(UNIT_FLAGS)) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
+COMPILE = $(CXX) $(FLAGS) $(if $(filter $(COLD),$<),-Og)$(if $(filter $(UNOPTIMISED),$(filter-out $(ALONE),$<)),-O0) $(if $(filter build/unity/%,$<),$(UNIT_FLAGS)) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
 LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o,$^)
 # bin/libringtrain-cuda.so calls functions of the program that opens it. So the program has all of the library's, and
 # exports them.

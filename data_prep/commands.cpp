@@ -1,5 +1,6 @@
 #include "data_prep/commands.h"
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <iostream>
 #include <memory>
@@ -16,6 +17,9 @@
 
 namespace ringtrain {
 
+namespace {
+
+// Returns the one operand. Throws Error if there is none, or more than one.
 std::string one_input(const CLI::App& command, const std::vector<std::string>& words) {
   if (words.size() == 1) return words[0];
   const std::string own = "ringtrain-data " + command.get_name();
@@ -26,7 +30,19 @@ void add_validation(CLI::App& command, std::optional<double>& share, const std::
   command.add_option("--validation", share, help)->type_name("SHARE")->check(number(0));
 }
 
-namespace {
+// The options of all conversions.
+template <class Options>
+void add_file_options(CLI::App& command, Options& options, const std::string& shards_help) {
+  command.add_option("--out", options.out, "folder and first part of the files' names")->type_name("PREFIX");
+  command.add_option("--shards", options.shards, "files per split; does not change the data set [" + shards_help + "]")
+      ->type_name("N")
+      ->check(whole_number(1));
+  command.add_option("--seed", options.seed, "of the split and of the order on disk [1]")
+      ->type_name("N")
+      ->check(whole_number(0));
+  command.add_option("--license", options.license, "stored in the files")->type_name("TEXT");
+  command.add_flag("--force", options.force, "overwrites files");
+}
 
 void add_first_label(CLI::App& c, std::int64_t& first_label) {
   c.add_option("--first-label", first_label, "is subtracted from every label [0]")

@@ -5,17 +5,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "base/table.h"
 
 namespace ringtrain {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Visits the fields of a step's object by name. `Step` is a measurement that is read or written.
 template <class Step, class Visit>
@@ -194,7 +191,7 @@ std::string Preflight::to_json() const {
 
 Preflight parse_preflight(const std::string& json, const std::string& path) {
   const char* const advice = "measure again: ringtrain bench comm input step EXPERIMENT.yaml --json FILE";
-  const auto j = parse_json<Json>(json);
+  const auto j = parse_json(json);
   if (!j.is_object()) throw Error(cat(path, " is not JSON; expected what ringtrain bench --json has written"), advice);
   try {
     return preflight_from(j);

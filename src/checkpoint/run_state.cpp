@@ -4,12 +4,11 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <variant>
 
 #include "base/error.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "base/utf8.h"
 #include "base/version.h"
 #include "checkpoint/resume_rules.h"
@@ -105,17 +104,17 @@ void read(const Checkpoint& checkpoint, const Items& items) {
 
 // The states are one text, because twelve numbers for each of hundreds of tensors are too many for attributes.
 std::string groups_text(const TrainerState& state) {
-  return nlohmann::json(state.noise_groups).dump();
+  return Json(state.noise_groups).dump();
 }
 
 // Groups that the checkpoint does not have stay as they are.
 void read_groups(const Checkpoint& checkpoint, TrainerState& state) {
-  const auto stored = parse_json<nlohmann::json>(checkpoint.text_or(groups_name, "{}"));
+  const auto stored = parse_json(checkpoint.text_or(groups_name, "{}"));
   for (auto& [name, group] : state.noise_groups) {
     const auto own = stored.find(name);
     if (own == stored.end()) continue;
     const bool good = own->is_array() && own->size() == group.size() &&
-                      std::ranges::all_of(*own, [](const nlohmann::json& value) { return value.is_number(); });
+                      std::ranges::all_of(*own, [](const Json& value) { return value.is_number(); });
     if (!good) throw Error(cat("the checkpoint's noise_groups have no list of ", group.size(), " numbers for ", name));
     own->get_to(group);
   }
@@ -132,9 +131,7 @@ std::string steps_text(const std::vector<std::int64_t>& steps) {
 std::string image_input_of(const RunPlan& plan) {
   const auto& input = std::get<ImageInput>(plan.graph.nodes().front().operation);
   const DataConfig& data = plan.experiment.data;
-  return nlohmann::ordered_json(
-             {{"size", input.height}, {"resize", data.resize}, {"mean", input.mean}, {"std", input.std}})
-      .dump();
+  return Json({{"size", input.height}, {"resize", data.resize}, {"mean", input.mean}, {"std", input.std}}).dump();
 }
 
 // Writes what follows from the plan.
@@ -231,10 +228,8 @@ void broadcast_state(TrainerState& state, const Experiment& experiment, Communic
 }
 
 std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
-  const auto text_of = [](const nlohmann::json& list) {
-    return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  };
-  nlohmann::json symbols = nlohmann::json::array();
+  const auto text_of = [](const Json& list) { return list.dump(-1, ' ', false, Json::error_handler_t::replace); };
+  Json symbols = Json::array();
   for (const std::string& symbol : plan.train.text.vocabulary) {
     if (symbol.size() == 1 && find_invalid_utf8(symbol) != std::string_view::npos)
       symbols.push_back(static_cast<unsigned>(static_cast<unsigned char>(symbol[0])));
@@ -248,10 +243,10 @@ std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
 
 std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint) {
   std::vector<std::string> symbols;
-  const auto list = parse_json<nlohmann::json>(checkpoint.text("vocabulary"));
+  const auto list = parse_json(checkpoint.text("vocabulary"));
   bool good = list.is_array();
   if (good)
-    for (const nlohmann::json& symbol : list) {
+    for (const Json& symbol : list) {
       const auto byte = integer_in<unsigned char>(symbol);
       good = good && (symbol.is_string() || byte);
       if (good) symbols.push_back(byte ? std::string(1, static_cast<char>(*byte)) : symbol.get<std::string>());

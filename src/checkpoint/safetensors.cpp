@@ -7,18 +7,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/small_floats.h"
 #include "base/utf8.h"
 #include "checkpoint/foreign_weights.h"
 
 namespace ringtrain {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t longest_header = 100'000'000;  // the limit of the format's own library
 constexpr const char* copy_again_hint = "copy the file again, or write it again";
@@ -32,7 +30,7 @@ std::uint64_t bytes_of(const std::string& dtype) {
   return found == sizes.end() ? 0 : found->second;
 }
 
-// Throws Error if a name occurs twice; nlohmann::json alone would keep the last one.
+// Throws Error if a name occurs twice; Json alone would keep the last one.
 Json parse_header(const std::string& path, const std::string& text) {
   std::vector<std::set<std::string>> keys;  // the keys of each open object
   const auto watch = [&](int, Json::parse_event_t event, Json& value) {
@@ -45,7 +43,7 @@ Json parse_header(const std::string& path, const std::string& text) {
   try {
     Json header = Json::parse(text, watch);
     if (header.is_object()) return header;
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const Json::exception& error) {
     throw Error(cat(path, ": the header is no JSON: ", cut_to(error.what(), 200)), copy_again_hint);
   }
   throw Error(cat(path, ": the header is JSON, but no object"), copy_again_hint);

@@ -5,10 +5,10 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/small_floats.h"
 #include "checkpoint/safetensors.h"
 
@@ -76,7 +76,7 @@ void write_as_16_bits(Output& out, const TensorToWrite& tensor, std::span<const 
 }
 
 std::string header_of(const std::map<std::string, std::string>& metadata, const std::vector<TensorToWrite>& tensors) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
   for (const TensorToWrite& t : tensors) {
@@ -84,7 +84,7 @@ std::string header_of(const std::map<std::string, std::string>& metadata, const 
     header[t.name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the tensors are aligned
   return text;
 }

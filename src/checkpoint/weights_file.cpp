@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/table.h"
 #include "checkpoint/safetensors.h"
@@ -192,12 +191,11 @@ void read_tensor(const SafetensorsFile& file, const Entries& entries, const Para
   require_sound(file.path(), p.name, place_of(p, flat));
 }
 
-void use_mean_and_deviation(const std::string& path, const nlohmann::json& mean, const nlohmann::json& std,
-                            DataConfig& data) {
+void use_mean_and_deviation(const std::string& path, const Json& mean, const Json& std, DataConfig& data) {
   if (!data.mean.empty() || !data.std.empty()) return;
-  const auto is_triple = [](const nlohmann::json& list) {
+  const auto is_triple = [](const Json& list) {
     return list.is_array() && list.size() == 3 &&
-           std::ranges::all_of(list, [](const nlohmann::json& value) { return value.is_number(); });
+           std::ranges::all_of(list, [](const Json& value) { return value.is_number(); });
   };
   if (!is_triple(mean) || !is_triple(std))
     throw Error(cat(path, ": its mean and std are no lists of three numbers"), "state data.mean and data.std");
@@ -234,27 +232,24 @@ void load_safetensors_without_head(const std::string& path, const RunPlan& plan,
 void use_image_input_of(const SafetensorsFile& file, DataConfig& data) {
   const auto mean = file.metadata().find("mean"), std = file.metadata().find("std");
   if (mean == file.metadata().end() || std == file.metadata().end()) return;
-  use_mean_and_deviation(file.path(), parse_json<nlohmann::json>(mean->second), parse_json<nlohmann::json>(std->second),
-                         data);
+  use_mean_and_deviation(file.path(), parse_json(mean->second), parse_json(std->second), data);
 }
 
 void use_image_input_of(const Checkpoint& checkpoint, DataConfig& data) {
-  const auto input = parse_json<nlohmann::json>(checkpoint.text_or("image_input", "{}"));
+  const auto input = parse_json(checkpoint.text_or("image_input", "{}"));
   if (!input.is_object() || input.empty()) return;
-  use_mean_and_deviation("the checkpoint", input.value("mean", nlohmann::json()), input.value("std", nlohmann::json()),
-                         data);
+  use_mean_and_deviation("the checkpoint", input.value("mean", Json()), input.value("std", Json()), data);
 }
 
 void warn_of_other_pictures(const SafetensorsFile& file, const RunPlan& plan) {
   if (!plan.graph.has_images()) return;
   const auto& input = std::get<ImageInput>(plan.graph.nodes().front().operation);
-  const std::vector<std::tuple<const char*, const char*, nlohmann::json>> ours = {
-      {"image_size", "data.image_size", input.height},
-      {"mean", "data.mean", input.mean},
-      {"std", "data.std", input.std}};
+  const std::vector<std::tuple<const char*, const char*, Json>> ours = {{"image_size", "data.image_size", input.height},
+                                                                        {"mean", "data.mean", input.mean},
+                                                                        {"std", "data.std", input.std}};
   for (const auto& [name, key, value] : ours) {
     const auto stored = file.metadata().find(name);
-    if (stored == file.metadata().end() || parse_json<nlohmann::json>(stored->second) == value) continue;
+    if (stored == file.metadata().end() || parse_json(stored->second) == value) continue;
     log_warning(file.path(), ": was trained with ", key, " ", stored->second, ", and this experiment has ",
                 value.dump());
   }

@@ -1,5 +1,6 @@
 #include "cli/command_line.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -34,6 +35,8 @@ std::string nearest_of(const std::string& word, const std::vector<std::string>& 
 }
 
 }  // namespace
+
+CommandLine::~CommandLine() = default;
 
 CommandLine::CommandLine(std::string name, std::string summary) : name_(std::move(name)), summary_(std::move(summary)) {
   add_answer("--help", "prints this page; after a command, what the command takes", [this] { return help(); });

@@ -8,11 +8,18 @@
 // (commands.cpp).
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
+
+// Files that declare options include <CLI/CLI.hpp>. It is large, and the others need no more than these names.
+namespace CLI {
+class App;
+class Option;
+class Validator;
+}  // namespace CLI
 
 namespace ringtrain {
 
@@ -20,6 +27,7 @@ class CommandLine {
  public:
   // `summary` says in a few words what the program is.
   CommandLine(std::string name, std::string summary);
+  ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 

@@ -1,4 +1,5 @@
 // The man page of a program. The macros are those of man(7).
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <sstream>

@@ -1,5 +1,6 @@
 #include "commands/command_table.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <memory>

@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/table.h"
 #include "checkpoint/checkpoint.h"
@@ -116,8 +116,8 @@ class Samples {
       metadata["stride_in"] = plan_.experiment.model.stride_in;
       if (normalization(plan_.experiment.model) == "group")
         metadata["norm_groups"] = std::to_string(plan_.experiment.model.norm_groups);
-      metadata["mean"] = nlohmann::json(image->mean).dump();
-      metadata["std"] = nlohmann::json(image->std).dump();
+      metadata["mean"] = Json(image->mean).dump();
+      metadata["std"] = Json(image->std).dump();
     } else {
       inputs.push_back(plan_.graph.sequence());
       targets.push_back(plan_.graph.sequence());
@@ -159,17 +159,17 @@ void report(const Source& source, const RunPlan& plan, const Evaluation& e, cons
   table.pop_back();  // write_info_line() adds the end of the line
   write_info_line(table);
   if (json.empty()) return;
-  nlohmann::ordered_json record = {{"weights", source.path},
-                                   {"step", source.step},
-                                   {"validation_dataset", plan.validation.prefix},
-                                   {"validation_uuid", plan.validation.dataset_uuid},
-                                   {"validation_loss", e.loss},
-                                   {"validation_accuracy", e.accuracy}};
+  Json record = {{"weights", source.path},
+                 {"step", source.step},
+                 {"validation_dataset", plan.validation.prefix},
+                 {"validation_uuid", plan.validation.dataset_uuid},
+                 {"validation_loss", e.loss},
+                 {"validation_accuracy", e.accuracy}};
   if (e.accuracy5) record["validation_accuracy5"] = *e.accuracy5;
   record["validation_targets"] = e.targets;
   record["seconds"] = e.seconds;
   record["ranks"] = plan.batch.ranks;
-  write_file_atomically(json, record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_file_atomically(json, record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
 // `ringtrain export` writes the weights of a checkpoint for other programs.
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/table.h"
 #include "checkpoint/checkpoint.h"
@@ -26,7 +25,7 @@ std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, con
   if (experiment.model.stride_in != ModelConfig().stride_in) metadata["stride_in"] = experiment.model.stride_in;
   if (normalization(experiment.model) == "group")
     metadata["norm_groups"] = std::to_string(experiment.model.norm_groups);
-  const auto input = parse_json<nlohmann::json>(checkpoint.text_or("image_input", "{}"));
+  const auto input = parse_json(checkpoint.text_or("image_input", "{}"));
   for (const auto& [key, value] : input.items()) metadata[key == "size" ? "image_size" : key] = value.dump();
   for (const char* key : {"vocabulary", "class_ids"}) {
     const auto symbols = checkpoint.texts.find(key);

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/table.h"
 #include "bench/forecast.h"
@@ -56,18 +56,17 @@ double left_out(const Forecast& forecast) {
 std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
                  const std::vector<Forecast::Comparison>& comparisons) {
   const Uncertainty& u = forecast.uncertainty();
-  nlohmann::ordered_json j = {
-      {"model", forecast.base().model},
-      {"ranks_per_node", forecast.ranks_per_node()},
-      {"cores_per_node", forecast.cores_per_node()},
-      {"busy", forecast.busy()},
-      {"busy_is_fitted", forecast.busy_is_fitted()},
-      {"network_is_assumed", forecast.network_is_assumed()},
-      {"turns",
-       {{"slowdown", forecast.core_sharing().slowdown}, {"message_wait", forecast.core_sharing().message_wait}}},
-      {"turns_are_measured", forecast.core_sharing_is_measured()},
-      {"left_out", {{"computing", forecast.computing_excess()}, {"seconds", left_out(forecast)}}},
-      {"uncertainty", {{"compute", u.compute}, {"sums", u.sums}, {"model", u.model}, {"jitter", u.jitter}}}};
+  Json j = {{"model", forecast.base().model},
+            {"ranks_per_node", forecast.ranks_per_node()},
+            {"cores_per_node", forecast.cores_per_node()},
+            {"busy", forecast.busy()},
+            {"busy_is_fitted", forecast.busy_is_fitted()},
+            {"network_is_assumed", forecast.network_is_assumed()},
+            {"turns",
+             {{"slowdown", forecast.core_sharing().slowdown}, {"message_wait", forecast.core_sharing().message_wait}}},
+            {"turns_are_measured", forecast.core_sharing_is_measured()},
+            {"left_out", {{"computing", forecast.computing_excess()}, {"seconds", left_out(forecast)}}},
+            {"uncertainty", {{"compute", u.compute}, {"sums", u.sums}, {"model", u.model}, {"jitter", u.jitter}}}};
   for (const ForecastRow& r : rows)
     j["rows"].push_back({{"scaling", scaling_name(r.scaling)},
                          {"topology", topology_name(r.topology)},

@@ -3,13 +3,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/hash.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "run/folder.h"
 
@@ -46,18 +45,18 @@ RunChoices of_text(const std::string& text) {
 }  // namespace
 
 std::string RunChoices::head() const {
-  return nlohmann::json{{"device", device}, {"cudnn", cudnn}, {"communication", communication}}.dump();
+  return Json{{"device", device}, {"cudnn", cudnn}, {"communication", communication}}.dump();
 }
 
 RunChoices RunChoices::of_head(const std::string& line) {
   RunChoices choices;
   try {
-    const auto json = parse_json<nlohmann::json>(line);
+    const auto json = parse_json(line);
     if (!json.is_object()) throw Error("its first line is no JSON object");
     json.at("device").get_to(choices.device);
     json.at("cudnn").get_to(choices.cudnn);
     json.at("communication").get_to(choices.communication);
-  } catch (const nlohmann::json::exception&) {
+  } catch (const Json::exception&) {
     throw Error("its first line does not hold the texts 'device' and 'cudnn' and the object 'communication'");
   }
   return choices;

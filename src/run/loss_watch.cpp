@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/cat.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "base/table.h"
 #include "config/branch.h"
 
@@ -50,11 +50,10 @@ LossWatch::LossWatch(const RunPlan& plan)
     : LossWatch(plan.experiment.stop.diverged_share, run_length(plan), loss_of_guessing(plan.train)) {}
 
 void LossWatch::read(const std::string& run_dir) {
-  using Json = nlohmann::json;
   if (share_ == 0 || length_.total <= 0) return;
   std::ifstream in(run_dir + "/metrics.jsonl", std::ios::binary);
   for (std::string line; std::getline(in, line);) {
-    const Json record = parse_json<Json>(line);
+    const Json record = parse_json(line);
     if (!record.is_object()) continue;
     const auto number = [&](const char* key) {
       const auto found = record.find(key);

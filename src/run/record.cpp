@@ -7,11 +7,10 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "cluster/binding.h"
 #include "config/branch.h"
@@ -22,8 +21,6 @@
 
 namespace ringtrain {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* slurm_variables[] = {"SLURM_JOB_ID",        "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID",
                                            "SLURM_RESTART_COUNT", "SLURM_JOB_NAME",     "SLURM_JOB_PARTITION",
@@ -42,7 +39,7 @@ Json read_record(const std::string& run_dir) {
   const std::string path = path_of(run_dir);
   std::ifstream in(path);
   if (!in) return Json{};
-  Json json = parse_json<Json>(in);
+  Json json = parse_json(in);
   if (json.is_object() && json.contains("starts") && json["starts"].is_array() && is_text(json, "name") &&
       std::all_of(json["starts"].begin(), json["starts"].end(), [](const Json& start) { return start.is_object(); }))
     return json;
@@ -269,7 +266,7 @@ std::int64_t last_recorded_step(const std::string& run_dir) {
   std::ifstream in(run_dir + "/metrics.jsonl");
   std::int64_t last = 0;
   for (std::string line; std::getline(in, line) && !in.eof();) {
-    const Json record = parse_json<Json>(line);
+    const Json record = parse_json(line);
     if (record.is_object() && record.contains("loss") && record.contains("step"))
       last = std::max(last, integer_in<std::int64_t>(record["step"]).value_or(0));
   }

@@ -12,11 +12,11 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "run/progress.h"
 
@@ -25,22 +25,21 @@ namespace {
 
 // One line of metrics.jsonl. The keys have a fixed order. Doubles have the fewest digits that read back as the same
 // bits. Numbers that are not finite become null.
-using JsonLine = nlohmann::ordered_json;
 
 template <class Number>
-JsonLine object_of(const std::vector<std::pair<std::string, Number>>& values) {
-  JsonLine object = JsonLine::object();
+Json object_of(const std::vector<std::pair<std::string, Number>>& values) {
+  Json object = Json::object();
   for (const auto& [name, value] : values) object[name] = static_cast<double>(value);
   return object;
 }
 
-JsonLine number_or_null(std::optional<double> number) {
-  return number ? JsonLine(*number) : JsonLine();
+Json number_or_null(std::optional<double> number) {
+  return number ? Json(*number) : Json();
 }
 
 // The fields of a step's line, in their order.
-JsonLine line_of(const StepReport& r) {
-  JsonLine line;
+Json line_of(const StepReport& r) {
+  Json line;
   line["step"] = r.position.step;
   line["epoch"] = r.run.epoch;
   line["samples"] = r.position.samples;
@@ -235,7 +234,7 @@ void Recorder::step(const StepReport& report) {
 
 void Recorder::evaluation(const EvaluationRecord& record) {
   const std::lock_guard lock(state_->mutex);
-  JsonLine line;
+  Json line;
   line["step"] = record.step;
   line["epoch"] = record.epoch;
   line["samples"] = record.samples;

@@ -4,11 +4,10 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "base/error.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "bench/experiment_keys.h"
 #include "bench/forecast.h"
 #include "bench/only_ring.h"
@@ -28,7 +27,7 @@ double recorded_samples(const fs::path& folder, double step) {
   for (std::size_t end = text.rfind('\n'); end != std::string::npos && end > 0;) {
     const std::size_t before = text.rfind('\n', end - 1);
     const std::size_t begin = before == std::string::npos ? 0 : before + 1;
-    const auto record = parse_json<nlohmann::json>(text.substr(begin, end - begin));
+    const auto record = parse_json(text.substr(begin, end - begin));
     if (record.is_object() && record.contains("loss") && record.at("step").get<double>() <= step)
       return record.at("samples").get<double>();
     end = before;
@@ -38,11 +37,11 @@ double recorded_samples(const fs::path& folder, double step) {
 
 std::optional<MeasuredRun> measured_run(const fs::path& folder) {
   std::ifstream file(folder / "run.json");
-  const auto json = parse_json<nlohmann::json>(file);
+  const auto json = parse_json(file);
   if (!json.is_object() || !json.contains("starts") || !json["starts"].is_array() || json["starts"].empty())
     return std::nullopt;
   try {
-    const nlohmann::json& start = json.at("starts").back();
+    const Json& start = json.at("starts").back();
     MeasuredRun run;
     run.trial = folder.filename().string();
     run.started = start.value("started", "");
@@ -57,7 +56,7 @@ std::optional<MeasuredRun> measured_run(const fs::path& folder) {
     run.worker_batch = experiment.batch.worker;
     if (!(samples > 0 && run.seconds_per_sample > 0)) return std::nullopt;
     return run;
-  } catch (const nlohmann::json::exception&) {
+  } catch (const Json::exception&) {
   } catch (const Error&) {
   }
   return std::nullopt;  // the run is not finished, or its files have another form

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/table.h"
 #include "config/schema.h"
 
@@ -51,8 +51,8 @@ std::vector<Rung> rungs_of(const Study& study, const Trials& trials, const Trial
   return halving_rungs(std::ssize(points), budget);
 }
 
-nlohmann::ordered_json rungs_json(const TrialSearch& search, std::int64_t seeds) {
-  nlohmann::ordered_json json = nlohmann::json::array();
+Json rungs_json(const TrialSearch& search, std::int64_t seeds) {
+  Json json = Json::array();
   std::size_t number = 0;
   for (const Rung& rung : search.rungs)
     json.push_back({{"rung", ++number}, {"samples", rung.samples}, {"trials", rung.points * seeds}});
@@ -89,13 +89,13 @@ double samples_of_searches(const Study& study, const Trials& trials) {
 
 std::string search_json(const Study& study, const Trials& trials) {
   const std::vector<TrialSearch> searches = searches_of(study, trials);
-  nlohmann::ordered_json json = {{"kind", "halving"}, {"factor", study.budget->factor}};
+  Json json = {{"kind", "halving"}, {"factor", study.budget->factor}};
   if (study.within.empty()) {
     json["rungs"] = rungs_json(searches.front(), seeds_of(study));
     return json.dump();
   }
   json["within"] = study.within;
-  json["searches"] = nlohmann::json::array();
+  json["searches"] = Json::array();
   for (const TrialSearch& search : searches) {
     std::vector<std::string> names;
     for (const std::size_t place : search.places) names.push_back(trials.list[place].name);

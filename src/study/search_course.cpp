@@ -10,18 +10,14 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <regex>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/json_input.h"
+#include "base/json.h"
 
 namespace ringtrain {
 namespace {
-
-using SortedJson = nlohmann::json;
 
 constexpr double no_loss = std::numeric_limits<double>::quiet_NaN();
 
@@ -66,7 +62,7 @@ bool SearchCourse::read_decision() {
   if (!file || rung + 1 >= rungs_.size()) return false;
   const char* const move_away = "move it away: the rung is then decided again";
   try {
-    const auto json = parse_json<SortedJson>(file);
+    const auto json = parse_json(file);
     if (!json.is_object()) throw Error(cat(path, ": is no JSON"), move_away);
     Decision decision;
     const auto samples = integer_in<std::int64_t>(json.at("samples")).value_or(-1);
@@ -83,7 +79,7 @@ bool SearchCourse::read_decision() {
               rungs_[rung].samples),
           "the points and the budget of a search stay as they are: give the study another name");
     decided_.push_back(std::move(decision));
-  } catch (const SortedJson::exception& error) {
+  } catch (const Json::exception& error) {
     throw Error(cat(path, ": cannot be read: ", error.what()), move_away);
   }
   return true;
@@ -93,10 +89,9 @@ bool SearchCourse::read_decision() {
 // the first link counts.
 void SearchCourse::write_decision(const Decision& decision) const {
   const std::size_t rung = decided_.size();
-  SortedJson losses = SortedJson::object();
-  for (const auto& [point, loss] : decision.losses)
-    losses[point] = std::isfinite(loss) ? SortedJson(loss) : SortedJson();
-  const SortedJson json = {
+  Json losses = Json::object();
+  for (const auto& [point, loss] : decision.losses) losses[point] = std::isfinite(loss) ? Json(loss) : Json();
+  const Json json = {
       {"rung", rung + 1}, {"samples", rungs_[rung].samples}, {"losses", losses}, {"promoted", decision.promoted}};
   const std::string path = path_of(rung), own = cat(path, ".", ::getpid());
   write_file_atomically(own, json.dump(2) + "\n");
@@ -166,16 +161,29 @@ bool SearchCourse::is_left_behind(std::size_t trial) const {
 
 namespace {
 
+// Returns the key within whose values a decision's file says that trials were compared: "global" for
+// rung-2_global-128.json, and "" for rung-2.json. Returns nothing for other files.
+std::optional<std::string_view> key_of_decision(std::string_view file) {
+  constexpr std::string_view begin = "rung-", end = ".json";
+  if (!file.starts_with(begin) || !file.ends_with(end)) return std::nullopt;
+  file.remove_prefix(begin.size());
+  const std::size_t digits = std::min(file.find_first_not_of("0123456789"), file.size());
+  if (digits == 0) return std::nullopt;
+  file.remove_prefix(digits);
+  if (file == end) return "";
+  const std::size_t dash = file.find('-');
+  if (file.front() != '_' || dash == std::string_view::npos || dash == 1) return std::nullopt;
+  return file.substr(1, dash - 1);
+}
+
 // Throws Error if the folder has decisions of a study with another budget.within.
 void check_decisions(const std::vector<TrialSearch>& searches, const std::string& folder) {
   const std::string& name = searches.front().name;  // global-128
   const std::string key = name.substr(0, name.find('-'));
-  const std::regex decision(R"(rung-\d+(?:_([^-]+)-.*)?\.json)");
   std::error_code missing;
   for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
     const std::string file = entry.path().filename();
-    std::smatch parts;
-    if (std::regex_match(file, parts, decision) && parts[1].str() != key)
+    if (key_of_decision(file).value_or(key) != key)
       throw Error(cat(folder, "/", file, ": this study's searches were decided with another budget.within"),
                   "budget.within stays as it is: give the study another name");
   }

@@ -9,17 +9,15 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "run/folder.h"
 #include "run/record.h"
 
 namespace ringtrain {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Returns a number that changes when a file is replaced, and 0 for a missing file. A new file has another modification
 // time or length, and usually another inode.

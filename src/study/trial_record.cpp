@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "config/schema.h"
 #include "run/folder.h"
 #include "run/loss_watch.h"
@@ -15,8 +14,6 @@
 
 namespace ringtrain {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 template <class T>
 void take(const Json& json, const char* key, T& value) {
@@ -103,7 +100,7 @@ void read_metrics(const std::string& folder, double guessing, TrialOutcome& o) {
   std::vector<double> losses;
   std::int64_t first_step = 0;
   for (std::string text; std::getline(in, text);) {
-    const Json line = parse_json<Json>(text);
+    const Json line = parse_json(text);
     if (!line.is_object()) continue;  // a kill has cut the line off
     if (line.contains("validation_loss")) {
       add_evaluation(line, o);
@@ -138,7 +135,7 @@ Json value_of(const Field& field, const Experiment& experiment) {
 TrialOutcome read_outcome(const std::string& folder) {
   TrialOutcome o;
   std::ifstream in(folder + "/run.json");
-  const Json run = parse_json<Json>(in);
+  const Json run = parse_json(in);
   read_metrics(folder, run.is_object() ? guessing_in(run) : 0, o);
   if (!run.is_object()) return o;
   take(run, "outcome", o.outcome);
@@ -186,7 +183,7 @@ void write_trial_record(const std::string& folder, TrialRecord record) {
 bool read_trial_record(const std::string& folder, TrialRecord& record) {
   std::ifstream in(cat(folder, "/", trial_file_name));
   if (!in) return false;
-  const Json json = parse_json<Json>(in);
+  const Json json = parse_json(in);
   if (!json.is_object()) return false;
   std::string state;
   take(json, "state", state);

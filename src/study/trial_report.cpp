@@ -4,17 +4,14 @@
 #include <filesystem>
 #include <fstream>
 #include <new>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "base/system_limits.h"
 
 namespace ringtrain {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* end_words[] = {"finished", "paused", "stopped", "diverged", "failed"};
 
@@ -42,7 +39,7 @@ void write_report(const std::string& path, const TrialReport& report) try {
 
 std::optional<TrialReport> read_report(const std::string& path) {
   std::ifstream in(path);
-  const Json json = parse_json<Json>(in);
+  const Json json = parse_json(in);
   const auto text = [&](const char* key) {
     const auto found = json.find(key);
     return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();

@@ -1,8 +1,11 @@
 // Tests the command line: which arguments a declaration accepts, and the help, man page and completion made from it.
+#include "cli/command_line.h"
+
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
+
 #include "base/error.h"
-#include "cli/command_line.h"
 #include "cli/text.h"
 
 namespace ringtrain {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "base/json_input.h"
+#include "base/json.h"
 #include "base/utf8.h"
 #include "bench/preflight.h"
 #include "checkpoint/checkpoint.h"
@@ -179,7 +179,6 @@ TEST(DamagedClassList, OneLineDoesNotMakeAMillionClasses) {
 }
 
 TEST(JsonInput, WholeNumbersFitOrAreNone) {
-  using Json = nlohmann::json;
   EXPECT_EQ(integer_in<int>(Json(7)), 7);
   EXPECT_EQ(integer_in<int>(Json(-7)), -7);
   EXPECT_EQ(integer_in<int>(Json(7.9)), 7);
@@ -197,15 +196,14 @@ TEST(JsonInput, WholeNumbersFitOrAreNone) {
 }
 
 TEST(JsonInput, DepthIsLimited) {
-  using Json = nlohmann::json;
   const auto nested = [](int depth) {
     return std::string(static_cast<std::size_t>(depth), '[') + std::string(static_cast<std::size_t>(depth), ']');
   };
-  EXPECT_TRUE(parse_json<Json>(nested(deepest_json)).is_array());
-  EXPECT_TRUE(parse_json<Json>(nested(deepest_json + 1)).is_discarded());
-  EXPECT_TRUE(parse_json<Json>(nested(1000000)).is_discarded());
-  EXPECT_TRUE(parse_json<Json>("[\"" + std::string(1000, '[') + "\\\"[\", {\"]\": 1}]").is_array());
-  EXPECT_TRUE(parse_json<Json>("[1,").is_discarded());
+  EXPECT_TRUE(parse_json(nested(deepest_json)).is_array());
+  EXPECT_TRUE(parse_json(nested(deepest_json + 1)).is_discarded());
+  EXPECT_TRUE(parse_json(nested(1000000)).is_discarded());
+  EXPECT_TRUE(parse_json("[\"" + std::string(1000, '[') + "\\\"[\", {\"]\": 1}]").is_array());
+  EXPECT_TRUE(parse_json("[1,").is_discarded());
 }
 
 TEST_F(DamagedInput, FilesOfARunThatSayOtherThings) {

@@ -17,7 +17,7 @@
 #include "backend/cuda/hopper/plans.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "base/json_input.h"
+#include "base/json.h"
 #include "base/machine_share.h"
 #include "base/system_limits.h"
 #include "base/utf8.h"
