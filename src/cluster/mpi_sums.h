@@ -9,22 +9,39 @@
 
 #include "cluster/mpi_check.h"
 #include "cluster/rank_group_mpi.h"
+#include "cluster/sum_schedule.h"
 
 namespace ringtrain {
 
 using PartsLeft = std::shared_ptr<std::size_t>;  // number of parts of a collective that are still under way
 
-// Sums a few numbers over the ranks. The latency of the messages decides how long such a sum takes, so it uses few
-// rounds.
-//
-// Recursive doubling (Rabenseifner 2004, section 2). In round k = 1, 2, ... the partners rank and rank ^ 2^(k - 1)
-// exchange their values and add them. p ranks have log2(p) such rounds, rounded down. Both partners get the same bits
-// because a + b = b + a. Ranks beyond the largest power of two give their values to a partner in round 0, and get the
-// result in one more round at the end. All ranks start the same sums in the same order. One sum is under way at a time.
-class MpiCounterSums {
+// Carries out a schedule on a few double values, one step after the other.
+class MpiSteps {
  public:
   // `comm` must outlive this object, and must have no other messages with this tag.
-  MpiCounterSums(MPI_Comm comm, int tag) : comm_(comm), tag_(tag) {}
+  MpiSteps(MPI_Comm comm, int tag) : comm_(comm), tag_(tag) {}
+  // `values` stay in place until progress() has returned true. Throws Error if they are more than a message takes.
+  void start(std::span<double> values, SumSchedule schedule);
+  bool progress();  // returns whether all steps are done
+
+ private:
+  void post(const SumStep& step);
+
+  MPI_Comm comm_;
+  int tag_;
+  std::span<double> values_;
+  SumSchedule schedule_;
+  std::size_t next_ = 0;  // step
+  std::vector<double> incoming_;
+  MPI_Request requests_[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+};
+
+// Sums a few numbers over the ranks. The latency of the messages decides how long such a sum takes. Up to small_sum
+// numbers, halving_sum() has the fewest steps. All ranks start the same sums in the same order. One sum is under way at
+// a time.
+class MpiCounterSums {
+ public:
+  MpiCounterSums(MPI_Comm comm, int tag);                       // as for MpiSteps
   void start(std::span<double> values, const PartsLeft& left);  // adds 1 to *left; progress() subtracts it again
   void progress();
 
@@ -32,16 +49,12 @@ class MpiCounterSums {
   struct Sum {
     std::span<double> values;
     PartsLeft left;
-    std::vector<double> incoming = {};
-    int round = -1;
-    bool add_incoming = false;
   };
-  bool post_round(Sum& sum);
+  void begin_first();
 
-  MPI_Comm comm_;
-  int tag_;
+  int rank_ = 0, size_ = 1;
+  MpiSteps steps_;
   std::deque<Sum> sums_;  // the first one is under way
-  MPI_Request requests_[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
 };
 
 // Sums by the MPI library's own all-reduce, with which the other algorithms can be compared.

@@ -1,18 +1,13 @@
-// Sends all parts to all ranks by recursive doubling. Before round k (distance d = 2^k) rank r has the d parts of the
-// ranks that differ from it only in the lowest k bits. It exchanges these parts with those of rank r ^ d:
-//
-//   rank 0   0 . . .  -> 0 1 . .  -> 0 1 2 3
-//   rank 1   . 1 . .  -> 0 1 . .  -> 0 1 2 3
-//   rank 2   . . 2 .  -> . . 2 3  -> 0 1 2 3
-//   rank 3   . . . 3  -> . . 2 3  -> 0 1 2 3
 #include "cluster/span_ranks.h"
 
 #include <algorithm>
 #include <exception>
+#include <memory>
+#include <utility>
 
 #include "base/error.h"
+#include "cluster/mpi_sums.h"
 #include "cluster/rank_group_mpi.h"
-#include "cluster/sent_bytes.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -38,36 +33,22 @@ class SpanRanks final : public GroupRanks {
   void gather(std::span<double> parts, const std::function<void()>& poll) override {
     const auto length = parts.size() / static_cast<std::size_t>(size_);
     if (buffer_->size() < parts.size()) buffer_->resize(parts.size());
-    const auto at = [&](int member) { return static_cast<std::ptrdiff_t>(static_cast<std::size_t>(member) * length); };
-    std::copy_n(parts.begin() + at(rank()), length, buffer_->begin() + at(rank()));
-    for (int distance = 1; distance < size_; distance *= 2) {
-      const int own = rank() & ~(distance - 1), other = own ^ distance;
-      exchange(buffer_->data() + at(own), buffer_->data() + at(other), static_cast<std::size_t>(distance) * length,
-               first_ + (rank() ^ distance), poll);
-    }
+    const auto own = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank()) * length);
+    std::copy_n(parts.begin() + own, length, buffer_->begin() + own);
+    SumSchedule schedule = doubling_gather(rank(), size_, length);
+    for (SumStep& step : schedule) step.to += first_, step.from += first_;
+    open_ = true;
+    steps_.start({buffer_->data(), parts.size()}, std::move(schedule));
+    for (Waiter waiter; !steps_.progress(); waiter.pause())
+      if (poll) poll();
+    open_ = false;
     std::copy_n(buffer_->begin(), parts.size(), parts.begin());
   }
 
  private:
-  void exchange(const double* own, double* other, std::size_t count, int partner, const std::function<void()>& poll) {
-    if (count > 0x7fffffff) throw Error(cat(count, " numbers of batch norm are more than a message takes"));
-    const int values = static_cast<int>(count);
-    MPI_Request requests[2];
-    check_mpi(MPI_Irecv(other, values, MPI_DOUBLE, partner, 0, comm_, &requests[0]), "MPI_Irecv");
-    open_ = true;
-    check_mpi(MPI_Isend(own, values, MPI_DOUBLE, partner, 0, comm_, &requests[1]), "MPI_Isend");
-    sent_bytes().by_message += values * static_cast<std::int64_t>(sizeof(double));
-    for (Waiter waiter;; waiter.pause()) {
-      int done = 0;
-      check_mpi(MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
-      if (done) break;
-      if (poll) poll();
-    }
-    open_ = false;
-  }
-
   RankGroup group_;
   MPI_Comm comm_ = MPI_COMM_NULL;
+  MpiSteps steps_{comm_, 0};
   int first_, size_;
   bool open_ = false;  // MPI is using the buffer
   std::unique_ptr<std::vector<double>> buffer_ = std::make_unique<std::vector<double>>();

@@ -96,6 +96,19 @@ SumSchedule halving_sum(int rank, int ranks, std::size_t length, std::size_t ali
   return schedule;
 }
 
+SumSchedule doubling_gather(int rank, int ranks, std::size_t piece) {
+  SumSchedule schedule;
+  for (int distance = 1; distance < ranks; distance *= 2) {
+    const int own = rank & ~(distance - 1), partner = rank ^ distance;
+    const auto pieces_from = [&](int first) {
+      return SumRange{static_cast<std::size_t>(first) * piece, static_cast<std::size_t>(first + distance) * piece};
+    };
+    schedule.push_back(
+        {.to = partner, .from = partner, .sent = pieces_from(own), .received = pieces_from(own ^ distance)});
+  }
+  return schedule;
+}
+
 std::size_t most_received(std::size_t length, std::size_t align) {
   return halving_sum(0, 2, length, align).front().received.size();
 }

@@ -46,6 +46,16 @@ SumSchedule ring_all_gather(int rank, int ranks, std::size_t length, std::size_t
 SumSchedule halving_sum(int rank, int ranks, std::size_t length, std::size_t align);
 inline constexpr std::size_t small_sum = 4096;
 
+// Sends all pieces to all ranks by recursive doubling; `ranks` is a power of two, and rank r has piece r at the start.
+// Before step k (distance d = 2^k), a rank has the d pieces of the ranks that differ from it only in the lowest k bits.
+// It exchanges them with those of rank r ^ d:
+//
+//   rank 0   0 . . .  -> 0 1 . .  -> 0 1 2 3
+//   rank 1   . 1 . .  -> 0 1 . .  -> 0 1 2 3
+//   rank 2   . . 2 .  -> . . 2 3  -> 0 1 2 3
+//   rank 3   . . . 3  -> . . 2 3  -> 0 1 2 3
+SumSchedule doubling_gather(int rank, int ranks, std::size_t piece);
+
 // Returns the most elements that a rank receives at once in a sum by halving. The number of ranks is a power of two.
 std::size_t most_received(std::size_t length, std::size_t align);
 

@@ -8,13 +8,11 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <fstream>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
@@ -23,7 +21,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/system_limits.h"
+#include "base/ticker.h"
 #include "cluster/launcher.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/session.h"
@@ -43,6 +41,11 @@ struct alignas(64) Entry {
   std::int32_t rank, pid;
 };
 static_assert(std::atomic<double>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
+
+// Returns the seconds after which a thread looks again whether a limit has passed.
+double tick_of(double limit) {
+  return std::clamp(limit / 20, 0.01, 0.5);
+}
 
 // Returns the state letter of proc(5), or 0 if there is no such process (or if it is in another pid namespace).
 char process_state(int pid) {
@@ -117,17 +120,16 @@ struct Watchdog::State {
   Entry* own = nullptr;
   std::size_t next = 0;  // entry of the next rank on the node; the first one follows the last
   std::atomic<std::uint64_t> beats{0};
-  std::mutex mutex;
-  std::condition_variable stop_signal;
-  bool stop = false;
-  std::thread thread;
+  std::uint64_t last_beats = 0;
+  double idle = 0, dead = 0;  // seconds without a beat; since the death of the next rank
+  Ticker ticker;              // the last member, because its thread uses the others
 
   void write(std::int64_t step, Phase phase) {
     own->step_and_phase.store((step << 8) | static_cast<std::int64_t>(phase), std::memory_order_relaxed);
     own->changed.store(now_seconds(), std::memory_order_relaxed);
   }
   void beat() { beats.fetch_add(1, std::memory_order_relaxed); }
-  void watch();
+  void watch(double passed);
   const Entry* dead_peer() const;
   bool report(const std::string& reason);
   [[noreturn]] void end_job(const std::string& reason);
@@ -163,7 +165,8 @@ Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
   s.write(0, Phase::start);
   MPI_Barrier(s.node.get());
   for (const Entry* entry : s.board) s.visible.push_back(!is_dead(process_state(entry->pid)));
-  if (timeout_seconds > 0) s.thread = start_thread("watches for ranks that hang", [&s] { s.watch(); });
+  if (timeout_seconds > 0)
+    s.ticker.start("watches for ranks that hang", tick_of(timeout_seconds), [&s](double passed) { s.watch(passed); });
 }
 
 Watchdog::~Watchdog() {
@@ -178,12 +181,7 @@ Watchdog::~Watchdog() {
     MPI_Ibarrier(s.group.state().comm, &request);
     for (Waiter waiter; MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;) waiter.pause();
   }
-  {
-    const std::lock_guard lock(s.mutex);
-    s.stop = true;
-  }
-  s.stop_signal.notify_all();
-  if (s.thread.joinable()) s.thread.join();
+  s.ticker.stop();
   if (together)
     MPI_Win_free(&s.window);
   else
@@ -204,24 +202,15 @@ void Watchdog::step_finished(std::int64_t step) {
   state_->beat();
 }
 
-// Counts the time without a beat in ticks. A tick that took much longer than expected means that the whole process was
-// suspended (Ctrl-Z, Slurm's suspend). At most 2 s of such a tick count, or every rank would fire after waking up.
-void Watchdog::State::watch() {
-  const double tick = std::clamp(timeout / 20, 0.01, 0.5);
-  double idle = 0, dead = 0, last = now_seconds();
-  std::uint64_t last_beats = beats.load();
-  std::unique_lock lock(mutex);
-  while (!stop_signal.wait_for(lock, std::chrono::duration<double>(tick), [this] { return stop; })) {
-    const double now = now_seconds(), passed = std::min(now - last, std::max(1.0, 4 * tick));
-    last = now;
-    const std::uint64_t beats_now = beats.load(std::memory_order_relaxed);
-    idle = beats_now == last_beats ? idle + passed : 0;
-    last_beats = beats_now;
-    const Entry* lost = dead_peer();
-    dead = lost != nullptr ? dead + passed : 0;
-    if (dead > kDeadSeconds) end_job(cat("rank ", lost->rank, " (pid ", lost->pid, ") has died"));
-    if (idle > timeout) end_job(cat("no step was finished for ", timeout, " s"));
-  }
+// Called at every tick of the watchdog's thread.
+void Watchdog::State::watch(double passed) {
+  const std::uint64_t beats_now = beats.load(std::memory_order_relaxed);
+  idle = beats_now == last_beats ? idle + passed : 0;
+  last_beats = beats_now;
+  const Entry* lost = dead_peer();
+  dead = lost != nullptr ? dead + passed : 0;
+  if (dead > kDeadSeconds) end_job(cat("rank ", lost->rank, " (pid ", lost->pid, ") has died"));
+  if (idle > timeout) end_job(cat("no step was finished for ", timeout, " s"));
 }
 
 // Every rank checks only the next rank of its node, so that a tick costs one small read from /proc.
@@ -288,31 +277,21 @@ double start_seconds() {
 struct StartGuard::State {
   std::string what;
   double limit = 0;
-  std::mutex mutex;
-  std::condition_variable over;
-  bool is_over = false;
-  std::thread thread;
+  double waited = -kApart * std::min(launched_rank(), kRanksApart);
+  Ticker ticker;  // the last member, because its thread uses the others
 
-  // Counts ticks as the watchdog does. A tick that took much longer than expected means that the process was suspended.
-  void watch() {
-    const double tick = std::clamp(limit / 20, 0.01, 0.5);
-    double waited = -kApart * std::min(launched_rank(), kRanksApart), last = now_seconds();
-    std::unique_lock lock(mutex);
-    while (!over.wait_for(lock, std::chrono::duration<double>(tick), [this] { return is_over; })) {
-      const double now = now_seconds();
-      waited += std::min(now - last, std::max(1.0, 4 * tick));
-      last = now;
-      if (waited <= limit) continue;
-      char host[256] = "";
-      ::gethostname(host, sizeof host - 1);
-      const std::string text =
-          cat("\nringtrain: ", what, " within ", limit, " s (seen by rank ", launched_rank(), " on ", host, ", pid ",
-              ::getpid(), "); ending the job. A process of the job hangs, was stopped, or did not start: look at the ",
-              "processes on the nodes. If the start is only slow, raise RINGTRAIN_START_SECONDS (start of MPI) or ",
-              "communication.timeout_seconds (all later steps of the start)\n");
-      std::fputs(text.c_str(), stderr);
-      abort_job(exit_hung);
-    }
+  void watch(double passed) {
+    waited += passed;
+    if (waited <= limit) return;
+    char host[256] = "";
+    ::gethostname(host, sizeof host - 1);
+    const std::string text =
+        cat("\nringtrain: ", what, " within ", limit, " s (seen by rank ", launched_rank(), " on ", host, ", pid ",
+            ::getpid(), "); ending the job. A process of the job hangs, was stopped, or did not start: look at the ",
+            "processes on the nodes. If the start is only slow, raise RINGTRAIN_START_SECONDS (start of MPI) or ",
+            "communication.timeout_seconds (all later steps of the start)\n");
+    std::fputs(text.c_str(), stderr);
+    abort_job(exit_hung);
   }
 };
 
@@ -322,17 +301,10 @@ StartGuard::StartGuard(std::string what, double seconds) {
   state_ = std::make_unique<State>();
   state_->what = std::move(what);
   state_->limit = limit;
-  state_->thread = start_thread("watches the start of MPI", [state = state_.get()] { state->watch(); });
+  state_->ticker.start("watches the start of MPI", tick_of(limit),
+                       [state = state_.get()](double passed) { state->watch(passed); });
 }
 
-StartGuard::~StartGuard() {
-  if (!state_) return;
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->is_over = true;
-  }
-  state_->over.notify_all();
-  state_->thread.join();
-}
+StartGuard::~StartGuard() = default;
 
 }  // namespace ringtrain

@@ -1,13 +1,11 @@
 #include "run/energy.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
 #include "base/machine_share.h"
-#include "base/system_limits.h"
 
 namespace ringtrain {
 namespace {
@@ -46,19 +44,10 @@ EnergyMeter::EnergyMeter(const std::string& folder) {
       if (line_of(part + "/name") == "dram") add(part, name + " dram");
   }
   if (counters_.empty()) return;
-  thread_ = start_thread("reads the counters of energy", [this] {
-    std::unique_lock lock(mutex_);
-    while (!ending_.wait_for(lock, std::chrono::seconds(30), [this] { return ends_; })) read_all();
-  });
-}
-
-EnergyMeter::~EnergyMeter() {
-  {
+  ticker_.start("reads the counters of energy", 30, [this](double) {
     const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
-  ending_.notify_all();
-  if (thread_.joinable()) thread_.join();
+    read_all();
+  });
 }
 
 void EnergyMeter::add(const std::string& zone, const std::string& part) {

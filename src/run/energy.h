@@ -3,13 +3,13 @@
 // can read these files. For other users nothing is recorded.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "base/ticker.h"
 
 namespace ringtrain {
 
@@ -18,7 +18,6 @@ namespace ringtrain {
 class EnergyMeter {
  public:
   explicit EnergyMeter(const std::string& folder = "/sys/class/powercap");
-  ~EnergyMeter();
   EnergyMeter(const EnergyMeter&) = delete;
   EnergyMeter& operator=(const EnergyMeter&) = delete;
 
@@ -38,10 +37,8 @@ class EnergyMeter {
   void read_all();
 
   std::vector<Counter> counters_;
-  std::mutex mutex_;
-  std::condition_variable ending_;
-  bool ends_ = false;
-  std::thread thread_;
+  std::mutex mutex_;  // of the counters
+  Ticker ticker_;     // the last member, because its thread uses the others
 };
 
 }  // namespace ringtrain

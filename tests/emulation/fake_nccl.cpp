@@ -41,19 +41,19 @@ void narrow(std::span<const float> values, void* memory, NcclType type) {
 
 }  // namespace
 
-template <std::size_t Slot>
+// The functions of NCCL, with the FakeNccl that does the work as first argument.
 struct FakeNccl::Functions {
-  static NcclResult get_version(int* version) {
-    *version = living[Slot]->version;
+  static NcclResult get_version(FakeNccl& fake, int* version) {
+    *version = fake.version;
     return NcclResult::success;
   }
-  static NcclResult get_unique_id(NcclUniqueId* id) {
-    living[Slot]->calls.push_back("get_unique_id");
+  static NcclResult get_unique_id(FakeNccl& fake, NcclUniqueId* id) {
+    fake.calls.push_back("get_unique_id");
     std::ranges::fill(id->bytes, 'x');
     return NcclResult::success;
   }
-  static NcclResult init_rank(NcclComm** comm, int ranks, NcclUniqueId id, int rank, NcclConfig* config) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult init_rank(FakeNccl& fake, NcclComm** comm, int ranks, NcclUniqueId id, int rank,
+                              NcclConfig* config) {
     if (fake.initialised_) fake.misuses.push_back("a second communicator");
     if (id.bytes[0] != 'x') fake.misuses.push_back("an id that is not rank 0's");
     if (fake.on_init) fake.on_init(*config, ranks, rank);
@@ -63,9 +63,8 @@ struct FakeNccl::Functions {
     *comm = handle;
     return fake.begin(cat("init_rank of ", ranks, ", blocks ", config->max_ctas, ", blocking ", config->blocking));
   }
-  static NcclResult finalize(NcclComm*) { return living[Slot]->begin("finalize"); }
-  static NcclResult destroy(NcclComm*) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult finalize(FakeNccl& fake, NcclComm*) { return fake.begin("finalize"); }
+  static NcclResult destroy(FakeNccl& fake, NcclComm*) {
     const NcclResult result = fake.begin("destroy");
     for (const Memory& m : fake.memory_)
       if (m.registered) fake.misuses.push_back("destroyed with registered memory");
@@ -73,13 +72,12 @@ struct FakeNccl::Functions {
     fake.ended_ = true;
     return result == NcclResult::in_progress ? NcclResult::success : result;
   }
-  static NcclResult abort(NcclComm*) {  // allowed at any time, from another thread
-    living[Slot]->calls.push_back("abort");
-    living[Slot]->ended_ = true;
+  static NcclResult abort(FakeNccl& fake, NcclComm*) {  // allowed at any time, from another thread
+    fake.calls.push_back("abort");
+    fake.ended_ = true;
     return NcclResult::success;
   }
-  static NcclResult async_error(NcclComm* comm, NcclResult* error) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult async_error(FakeNccl& fake, NcclComm* comm, NcclResult* error) {
     if (comm != handle || fake.ended_) fake.misuses.push_back("async_error after the end");
     *error = fake.async;
     if (fake.in_progress_ && fake.async == NcclResult::success) {
@@ -94,9 +92,8 @@ struct FakeNccl::Functions {
     }
     return NcclResult::success;
   }
-  static NcclResult all_reduce(const void* from, void* to, std::size_t count, NcclType type, NcclOperation, NcclComm*,
-                               void* stream) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult all_reduce(FakeNccl& fake, const void* from, void* to, std::size_t count, NcclType type,
+                               NcclOperation, NcclComm*, void* stream) {
     if (from != to) fake.misuses.push_back("a sum that is not in place");
     const std::size_t bytes = count * (type == NcclType::fp32 ? 4 : 2);
     return fake.begin(
@@ -105,21 +102,20 @@ struct FakeNccl::Functions {
         [&fake, to, count, type, stream] { fake.give("all_reduce", to, count, type, stream, fake.sum_); });
   }
   // NCCL leaves the memory of the other ranks as it was.
-  static NcclResult reduce(const void* from, void* to, std::size_t count, NcclType type, NcclOperation, int root,
-                           NcclComm*, void* stream) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult reduce(FakeNccl& fake, const void* from, void* to, std::size_t count, NcclType type, NcclOperation,
+                           int root, NcclComm*, void* stream) {
     if (from != to) fake.misuses.push_back("a sum on one rank that is not in place");
-    return fake.begin(cat("reduce ", count, " ", type_text(type), " to ", root), [&fake, to, count, type, root, stream] {
-      fake.give("reduce", to, count, type, stream, [&fake, root](std::span<float> values) {
-        std::vector<float> sums(values.begin(), values.end());
-        fake.sum_(sums);
-        if (fake.rank_ == root) std::ranges::copy(sums, values.begin());
-      });
-    });
+    return fake.begin(cat("reduce ", count, " ", type_text(type), " to ", root),
+                      [&fake, to, count, type, root, stream] {
+                        fake.give("reduce", to, count, type, stream, [&fake, root](std::span<float> values) {
+                          std::vector<float> sums(values.begin(), values.end());
+                          fake.sum_(sums);
+                          if (fake.rank_ == root) std::ranges::copy(sums, values.begin());
+                        });
+                      });
   }
-  static NcclResult reduce_scatter(const void* from, void* to, std::size_t count, NcclType type, NcclOperation,
-                                   NcclComm*, void* stream) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult reduce_scatter(FakeNccl& fake, const void* from, void* to, std::size_t count, NcclType type,
+                                   NcclOperation, NcclComm*, void* stream) {
     const std::size_t own = static_cast<std::size_t>(fake.rank_) * count;
     if (static_cast<const char*>(from) + own * (type == NcclType::fp32 ? 4 : 2) != to)
       fake.misuses.push_back("a reduce-scatter that is not in place");
@@ -132,8 +128,8 @@ struct FakeNccl::Functions {
                 });
     });
   }
-  static NcclResult all_gather(const void* from, void* to, std::size_t count, NcclType type, NcclComm*, void* stream) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult all_gather(FakeNccl& fake, const void* from, void* to, std::size_t count, NcclType type, NcclComm*,
+                               void* stream) {
     const std::size_t own = static_cast<std::size_t>(fake.rank_) * count;
     if (static_cast<char*>(to) + own * (type == NcclType::fp32 ? 4 : 2) != from)
       fake.misuses.push_back("an all-gather that is not in place");
@@ -146,35 +142,32 @@ struct FakeNccl::Functions {
                 });
     });
   }
-  static NcclResult send(const void* from, std::size_t count, NcclType type, int peer, NcclComm*, void* stream) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult send(FakeNccl& fake, const void* from, std::size_t count, NcclType type, int peer, NcclComm*,
+                         void* stream) {
     if (!fake.peer_)
       return fake.cross({.sent = {static_cast<const float*>(from), count}, .to = peer, .stream = stream});
     if (type != NcclType::bytes || peer != 1 - fake.rank_) fake.misuses.push_back("a message to nobody");
     return fake.pass("send", const_cast<void*>(from), count, stream, true);
   }
-  static NcclResult receive(void* to, std::size_t count, NcclType type, int peer, NcclComm*, void* stream) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult receive(FakeNccl& fake, void* to, std::size_t count, NcclType type, int peer, NcclComm*,
+                            void* stream) {
     if (!fake.peer_) return fake.cross({.received = {static_cast<float*>(to), count}, .from = peer, .stream = stream});
     if (type != NcclType::bytes || peer != 1 - fake.rank_) fake.misuses.push_back("a message from nobody");
     return fake.pass("receive", to, count, stream, false);
   }
-  static NcclResult group_start() {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult group_start(FakeNccl& fake) {
     if (std::exchange(fake.grouped_, true)) fake.misuses.push_back("a group within a group");
     return NcclResult::success;
   }
-  static NcclResult group_end() {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult group_end(FakeNccl& fake) {
     if (!std::exchange(fake.grouped_, false)) fake.misuses.push_back("the end of no group");
     if (fake.crossing_.stream != nullptr) fake.give_crossing();
     return fake.begin("group_end", [works = std::exchange(fake.group_, {})] {
       for (const auto& work : works) work();
     });
   }
-  static NcclResult broadcast(const void* from, void* to, std::size_t count, NcclType type, int root, NcclComm*,
-                              void* stream) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult broadcast(FakeNccl& fake, const void* from, void* to, std::size_t count, NcclType type, int root,
+                              NcclComm*, void* stream) {
     if (from != to) fake.misuses.push_back("a broadcast that is not in place");
     return fake.begin(cat("broadcast ", count, " ", type_text(type), " from ", root),
                       [&fake, to, count, type, root, stream] {
@@ -188,8 +181,7 @@ struct FakeNccl::Functions {
     return result == NcclResult::remote_error ? "remote process exited" : "unhandled error";
   }
   static const char* last_error(NcclComm*) { return "said by NCCL"; }
-  static NcclResult allocate(void** memory, std::size_t bytes) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult allocate(FakeNccl& fake, void** memory, std::size_t bytes) {
     fake.calls.push_back(cat("allocate ", bytes));
     if (fake.refuse_allocation) return NcclResult{1};
     *memory = fake.device_.allocate(static_cast<std::int64_t>(bytes), "of NCCL");
@@ -197,8 +189,7 @@ struct FakeNccl::Functions {
     fake.memory_.push_back({static_cast<char*>(*memory), bytes, false});
     return NcclResult::success;
   }
-  static NcclResult release(void* memory) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult release(FakeNccl& fake, void* memory) {
     fake.calls.push_back("release");
     const auto m = std::ranges::find(fake.memory_, memory, [](const Memory& x) { return static_cast<void*>(x.begin); });
     if (m == fake.memory_.end()) {
@@ -210,8 +201,7 @@ struct FakeNccl::Functions {
     fake.device_.release(memory);
     return NcclResult::success;
   }
-  static NcclResult register_memory(NcclComm*, void* memory, std::size_t bytes, void** registration) {
-    FakeNccl& fake = *living[Slot];
+  static NcclResult register_memory(FakeNccl& fake, NcclComm*, void* memory, std::size_t bytes, void** registration) {
     if (fake.refuse_registration) {
       fake.calls.push_back("register refused");
       return NcclResult{4};
@@ -221,24 +211,46 @@ struct FakeNccl::Functions {
     *registration = memory;
     return fake.begin(cat("register ", bytes));
   }
-  static NcclResult deregister(NcclComm*, void* registration) {
-    for (Memory& m : living[Slot]->memory_)
+  static NcclResult deregister(FakeNccl& fake, NcclComm*, void* registration) {
+    for (Memory& m : fake.memory_)
       if (m.begin == registration) m.registered = false;
-    return living[Slot]->begin("deregister");
+    return fake.begin("deregister");
   }
+};
+
+// A function of NCCL has no state, so each slot has functions of its own.
+template <auto Function, std::size_t Slot>
+struct OfSlot;
+template <class Result, class... Arguments, Result (*Function)(FakeNccl&, Arguments...), std::size_t Slot>
+struct OfSlot<Function, Slot> {
+  static Result call(Arguments... arguments) { return Function(*living[Slot], arguments...); }
 };
 
 template <std::size_t... Slots>
 NcclApi FakeNccl::functions(std::size_t slot, std::index_sequence<Slots...>) {
-  const NcclApi all[] = {
-      {Functions<Slots>::get_version, Functions<Slots>::get_unique_id, Functions<Slots>::init_rank,
-       Functions<Slots>::finalize,    Functions<Slots>::destroy,       Functions<Slots>::abort,
-       Functions<Slots>::async_error, Functions<Slots>::all_reduce,    Functions<Slots>::broadcast,
-       Functions<Slots>::reduce,      Functions<Slots>::reduce_scatter, Functions<Slots>::all_gather,
-       Functions<Slots>::send,        Functions<Slots>::receive,       Functions<Slots>::group_start,
-       Functions<Slots>::group_end,   Functions<Slots>::error_text,    Functions<Slots>::last_error,
-       Functions<Slots>::allocate,    Functions<Slots>::release,       Functions<Slots>::register_memory,
-       Functions<Slots>::deregister}...};
+  using F = Functions;
+  const NcclApi all[] = {{OfSlot<F::get_version, Slots>::call,
+                          OfSlot<F::get_unique_id, Slots>::call,
+                          OfSlot<F::init_rank, Slots>::call,
+                          OfSlot<F::finalize, Slots>::call,
+                          OfSlot<F::destroy, Slots>::call,
+                          OfSlot<F::abort, Slots>::call,
+                          OfSlot<F::async_error, Slots>::call,
+                          OfSlot<F::all_reduce, Slots>::call,
+                          OfSlot<F::broadcast, Slots>::call,
+                          OfSlot<F::reduce, Slots>::call,
+                          OfSlot<F::reduce_scatter, Slots>::call,
+                          OfSlot<F::all_gather, Slots>::call,
+                          OfSlot<F::send, Slots>::call,
+                          OfSlot<F::receive, Slots>::call,
+                          OfSlot<F::group_start, Slots>::call,
+                          OfSlot<F::group_end, Slots>::call,
+                          F::error_text,
+                          F::last_error,
+                          OfSlot<F::allocate, Slots>::call,
+                          OfSlot<F::release, Slots>::call,
+                          OfSlot<F::register_memory, Slots>::call,
+                          OfSlot<F::deregister, Slots>::call}...};
   return all[slot];
 }
 
@@ -278,12 +290,12 @@ NcclResult FakeNccl::pass(const char* what, void* memory, std::size_t bytes, voi
       }
       return way->asked();
     };
-    device_.give_work({reinterpret_cast<std::uintptr_t>(stream)}, what,
-                      {{memory, static_cast<std::int64_t>(bytes), !sends}},
-                      [=, this] {
-                        if (!sends && !ended_) std::memcpy(memory, way->bytes.data(), bytes);
-                      },
-                      ready);
+    device_.give_work(
+        {reinterpret_cast<std::uintptr_t>(stream)}, what, {{memory, static_cast<std::int64_t>(bytes), !sends}},
+        [=, this] {
+          if (!sends && !ended_) std::memcpy(memory, way->bytes.data(), bytes);
+        },
+        ready);
   });
 }
 

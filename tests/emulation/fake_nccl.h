@@ -60,7 +60,6 @@ class FakeNccl {
   std::function<void(std::span<const float> sent, int to, std::span<float> received, int from)> exchange;
 
  private:
-  template <std::size_t Slot>
   struct Functions;
   template <std::size_t... Slots>
   static NcclApi functions(std::size_t slot, std::index_sequence<Slots...>);
