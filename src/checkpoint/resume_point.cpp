@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <utility>
 
 #include "base/log.h"
@@ -63,14 +62,10 @@ ResumePoint shared_resume_point(const Experiment& experiment, bool resume, const
     point.stop_cost = recorded_stop_cost(run_dir);
     point.choices = read_choices(run_dir);
   }
-  const auto share = [&](auto& value) {
-    static_assert(std::is_trivially_copyable_v<std::remove_reference_t<decltype(value)>>, "it travels as bytes");
-    communicator.broadcast(std::as_writable_bytes(std::span(&value, 1)), 0);
-  };
-  share(point.kind);
-  share(point.progress);
-  share(point.branch);
-  share(point.micro_batch);
+  point.kind = of_rank_0(communicator, point.kind);
+  point.progress = of_rank_0(communicator, point.progress);
+  point.branch = of_rank_0(communicator, point.branch);
+  point.micro_batch = of_rank_0(communicator, point.micro_batch);
   if (resume) point.choices = share_choices(std::move(point.choices), communicator);
   return point;
 }

@@ -276,9 +276,7 @@ static void share_parts(const Checkpoint* checkpoint, Trainer& trainer, const Ru
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator, StageRanks* stages) {
   const bool root = communicator.rank() == 0;
-  std::uint8_t begins = checkpoint == nullptr;
-  communicator.broadcast(std::as_writable_bytes(std::span(&begins, 1)), 0);
-  if (begins != 0)
+  if (of_rank_0(communicator, checkpoint == nullptr))
     begin_vectors(trainer, plan, communicator, stages != nullptr);
   else if (stages != nullptr)
     share_parts(checkpoint, trainer, plan, *stages);

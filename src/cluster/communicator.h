@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cluster/sum_choice.h"
@@ -128,6 +129,14 @@ class DeviceCommunicator : public Communicator {
 // Blocks until the collective is finished. It lets other threads run after a few tries, so that a waiting rank does not
 // starve the other ranks of an oversubscribed node.
 void wait(Pending& pending);
+
+// Returns rank 0's value on all ranks. Collective.
+template <class Value>
+Value of_rank_0(Communicator& communicator, Value value) {
+  static_assert(std::is_trivially_copyable_v<Value>, "it travels as bytes");
+  communicator.broadcast(std::as_writable_bytes(std::span(&value, 1)), 0);
+  return value;
+}
 
 // Broadcasts a string of any length.
 std::string broadcast_string(Communicator& communicator, std::string text, int root);

@@ -135,7 +135,7 @@ NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Com
 void NcclCommunicator::start() {
   NcclUniqueId id{};
   if (rank() == 0) id = connection_.make_id();
-  host_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+  id = of_rank_0(host_, id);
   connection_.start(id, "the start of NCCL");
 }
 

@@ -142,11 +142,15 @@ SumAlgorithm fastest_sum(const RankLayout& layout, const SumLinks& links, double
   return best;
 }
 
-void check_sum_choice(const SumChoice& choice, const RankLayout& layout) {
-  static constexpr std::array words = {"auto", "ring", "halving", "hierarchical", "mpi"};
-  if (std::ranges::find(words, choice.algorithm) == words.end())
-    throw Error(cat("communication.algorithm is '", choice.algorithm, "', and the sums of this run go through MPI"),
+void check_mpi_has(std::string_view algorithm) {
+  static constexpr std::array<std::string_view, 5> words = {"auto", "ring", "halving", "hierarchical", "mpi"};
+  if (std::ranges::find(words, algorithm) == words.end())
+    throw Error(cat("communication.algorithm is '", algorithm, "', and the sums of this run go through MPI"),
                 "choose auto, ring, halving, hierarchical or mpi; tree is NCCL's");
+}
+
+void check_sum_choice(const SumChoice& choice, const RankLayout& layout) {
+  check_mpi_has(choice.algorithm);
   if (choice.algorithm != "hierarchical" || layout.even()) return;
   const auto& nodes = layout.nodes();
   const auto [least, most] = std::ranges::minmax(nodes, {}, [](const auto& node) { return node.size(); });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ringtrain {
@@ -60,7 +61,10 @@ struct SumChoice {
   SumLinks links = {};
   std::vector<std::string> node_of_rank = {};  // empty: the hosts of the group
 };
-// Throws Error for an unknown algorithm, and for hierarchical if the nodes have different numbers of ranks.
+// Throws Error if MPI's sums do not have this algorithm (tree is NCCL's). For an experiment, this is known only after
+// the search for GPUs.
+void check_mpi_has(std::string_view algorithm);
+// Does what check_mpi_has() does. Also throws Error for hierarchical if the nodes have different numbers of ranks.
 void check_sum_choice(const SumChoice& choice, const RankLayout& layout);
 
 }  // namespace ringtrain

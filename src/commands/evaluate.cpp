@@ -184,7 +184,7 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   Source source;
   if (root) source = find_source(arguments);
   const Experiment experiment = shared_experiment(source.experiment, arguments.experiment.path, *start);
-  start->broadcast(std::as_writable_bytes(std::span(&source.micro_batch, 1)), 0);
+  source.micro_batch = of_rank_0(*start, source.micro_batch);
   guard.reset();  // from here on, the watchdog notices hangs
   Watchdog watchdog(session.job(), experiment.communication.timeout_seconds);
   Machine machine = make_machine(experiment, session.job(), thread_count(experiment, session));

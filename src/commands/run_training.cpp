@@ -71,9 +71,7 @@ PlannedRun agree_on_plan(const TrainingRequest& request, const TrainingData& dat
   from.progress.position = planned.plan.course.settled(from.progress.position);
   if (machine.host->rank() == 0 && !end_of(planned.plan, from.progress))
     planned.replay_end = check_replay(planned.plan, from.progress.position, request.pause_samples);
-  std::int64_t replay_end = planned.replay_end.value_or(-1);
-  machine.host->broadcast(std::as_writable_bytes(std::span(&replay_end, 1)), 0);
-  if (replay_end >= 0) planned.replay_end = replay_end;
+  planned.replay_end = of_rank_0(*machine.host, planned.replay_end);
   return planned;
 }
 

@@ -11,7 +11,7 @@
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
 #include "config/branch.h"
-#include "config/parallel_contradictions.h"
+#include "config/exclusions.h"
 #include "config/schema.h"
 
 namespace ringtrain {
@@ -145,153 +145,36 @@ std::optional<Contradiction> batch_schedule_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-std::optional<Contradiction> follow_noise_contradiction(const Experiment& e) {
-  const auto against = [&](std::string_view key, std::string_view expected) {
-    return Contradiction{{"batch.follow_noise", key},
-                         cat(statement("batch.follow_noise", e), " but ", statement(key, e), ", expected ", expected)};
-  };
-  if (!e.batch.schedule.empty()) return against("batch.schedule", "only one of them");
-  if (e.batch.largest < 2 * e.batch.global)
-    return against("batch.largest", cat("a largest batch of at least twice batch.global, ", 2 * e.batch.global));
-  if (e.noise.every_steps == 0) return against("noise.every_steps", "a noise scale that is measured");
-  if (e.noise.small_batch == 0)
-    return against("noise.small_batch", "a number above 0, so that the result does not depend on the number of ranks");
-  const std::string& schedule = e.learning_rate.schedule;
-  if (e.stop.steps > 0 && (schedule == "polynomial" || schedule == "cosine"))
-    return against("stop.steps", cat("stop.epochs alone: where ", schedule, " ends must not depend on the noise"));
-  return std::nullopt;
-}
-
 std::optional<Contradiction> batch_course_contradiction(const Experiment& e) {
   const BatchConfig& batch = e.batch;
-  const bool changes = !batch.schedule.empty() || batch.follow_noise > 0;
-  const auto against = [&](std::string_view a, std::string_view b, std::string_view expected) {
-    return Contradiction{{a, b}, cat(statement(a, e), " but ", statement(b, e), ", expected ", expected)};
-  };
-  if (changes && e.data.order == "streams")
-    return against(batch.schedule.empty() ? "batch.follow_noise" : "batch.schedule", "data.order",
-                   "windows: each row of the batch reads a stream of its own, so the batch cannot change");
-  if (e.data.last_batch == "smaller" && e.data.order == "streams")
-    return against("data.last_batch", "data.order", "drop: streams end together");
-  if (batch.patience > 0 && batch.follow_noise == 0)
-    return against("batch.patience", "batch.follow_noise", "batch.follow_noise above 0");
-  if (batch.largest > 0 && !changes)
+  if (batch.follow_noise > 0) return std::nullopt;
+  if (batch.largest > 0 && batch.schedule.empty())
     return {{{"batch.largest", "batch.schedule", "batch.follow_noise"},
              cat(statement("batch.largest", e),
                  " but the batch does not change, expected batch.schedule or "
                  "batch.follow_noise")}};
-  if (batch.largest > 0 && batch.largest < batch.global)
-    return against("batch.largest", "batch.global", "a largest batch of batch.global or more");
-  if (batch.largest % batch.worker != 0 && !batch.schedule.empty())
-    return against("batch.largest", "batch.worker", "a multiple of batch.worker");
-  if (batch.follow_noise > 0) return follow_noise_contradiction(e);
   return batch_schedule_contradiction(e);
 }
 
-std::optional<Contradiction> noise_contradiction(const Experiment& e) {
-  if (e.noise.groups != "none" && e.noise.every_steps == 0)
-    return {
-        {{"noise.groups", "noise.every_steps"},
-         cat(statement("noise.groups", e), " but noise.every_steps is 0, expected a measurement, or groups: none")}};
-  const std::int64_t small = e.noise.small_batch;
-  if (small == 0) return std::nullopt;
-  const auto against = [&](std::string_view key, std::string_view expected) {
-    return Contradiction{{"noise.small_batch", key},
-                         cat(statement("noise.small_batch", e), " but ", statement(key, e), ", expected ", expected)};
-  };
-  if (small % e.batch.worker != 0) return against("batch.worker", "a multiple of batch.worker");
-  if (small >= e.batch.global || e.batch.global % small != 0)
-    return against("batch.global", "a smaller number that divides batch.global");
-  if (e.batch.micro > 0 && small % e.batch.micro != 0) return against("batch.micro", "a multiple of batch.micro");
-  return std::nullopt;
-}
-
-std::optional<Contradiction> schedule_free_contradiction(const Experiment& e) {
-  if (!e.optimizer.schedule_free) return std::nullopt;
-  const auto against = [&](std::string_view key, std::string_view expected) {
-    return Contradiction{{"optimizer.schedule_free", key},
-                         cat("optimizer.schedule_free is true but ", statement(key, e), ", expected ", expected)};
-  };
-  for (const std::string_view key : {"optimizer.nesterov", "optimizer.rate_in_momentum", "optimizer.adascale"})
-    if (value_text(*find_field(key), e) == "true") return against(key, "only one of them");
-  const bool sgd = e.optimizer.kind == "sgd";
-  const std::string_view half_life = sgd ? "optimizer.half_life.momentum" : "optimizer.half_life.beta1";
-  if (!is_default(*find_field(half_life), e))
-    return against(half_life, "0: this factor is the weight of the average, not a memory that fades");
-  if (e.average.half_life > 0) return against("average.half_life", "0: the weights are averaged already");
-  if ((sgd ? e.optimizer.momentum : e.optimizer.beta1) == 0)
-    return against(sgd ? "optimizer.momentum" : "optimizer.beta1", "a value above 0: it is the weight of the average");
-  if (e.learning_rate.schedule != "constant")
-    return against("learning_rate.schedule", "constant: the averaging replaces the schedule");
-  if (has_batch_norm(e.model) && e.evaluate.norm_statistics != "recomputed")
+// Batch norm has seen no sample with averaged weights.
+std::optional<Contradiction> averaged_norm_contradiction(const Experiment& e) {
+  if (!has_batch_norm(e.model) || e.evaluate.norm_statistics == "recomputed") return std::nullopt;
+  const std::string cannot =
+      cat(" evaluates averaged weights, whose batch norm has seen no sample, but ",
+          statement("evaluate.norm_statistics", e), ", expected evaluate.norm_statistics: recomputed");
+  if (e.optimizer.schedule_free)
     return {{{"optimizer.schedule_free", "model.kind", "evaluate.norm_statistics"},
-             cat("optimizer.schedule_free evaluates averaged weights, whose batch norm has seen no sample, but ",
-                 statement("evaluate.norm_statistics", e), ", expected evaluate.norm_statistics: recomputed")}};
-  return std::nullopt;
-}
-
-std::optional<Contradiction> adascale_contradiction(const Experiment& e) {
-  if (!e.optimizer.adascale) return std::nullopt;
-  const auto against = [&](std::string_view key, std::string_view expected) {
-    return Contradiction{{"optimizer.adascale", key},
-                         cat("optimizer.adascale is true but ", statement(key, e), ", expected ", expected)};
-  };
-  if (e.learning_rate.base_batch == 0 || e.learning_rate.base_batch > e.batch.global)
-    return against("learning_rate.base_batch",
-                   "the batch for which learning_rate.base was chosen, at most batch.global");
-  if (e.learning_rate.scaling != "none")
-    return against("learning_rate.scaling", "none: the gain takes the place of a scaling");
-  if (e.optimizer.momentum_correction) return against("optimizer.momentum_correction", "false");
-  if (!e.batch.schedule.empty()) return against("batch.schedule", "a constant batch");
-  if (e.batch.follow_noise > 0) return against("batch.follow_noise", "a constant batch");
-  if (e.data.last_batch != "drop") return against("data.last_batch", "drop: every step has the same batch");
-  const bool needs_end = e.learning_rate.schedule == "polynomial" || e.learning_rate.schedule == "cosine";
-  if (needs_end && e.stop.epochs == 0)
-    return Contradiction{{"optimizer.adascale", "learning_rate.schedule", "stop.epochs"},
-                         cat("optimizer.adascale is true and ", statement("learning_rate.schedule", e),
-                             " but stop.epochs is 0, expected the schedule's length in stop.epochs: stop.steps counts "
-                             "updates")};
-  if (e.learning_rate.base_batch == e.batch.global) return std::nullopt;  // AdaScale's gain is then 1
-  if (e.noise.every_steps != 1) return against("noise.every_steps", "1: each step's gain follows from its gradients");
-  if (e.noise.small_batch == 0)
-    return against("noise.small_batch", "the batch whose gradients the gain is measured from");
-  return std::nullopt;
-}
-
-// Checks the average of the weights. Its keys have an effect with average.half_life only.
-std::optional<Contradiction> average_contradiction(const Experiment& e) {
-  if (e.average.half_life == 0) {
-    for (const std::string_view key : {"average.from_epoch", "average.evaluate"})
-      if (!is_default(*find_field(key), e))
-        return {{{key, "average.half_life"},
-                 cat(statement(key, e), " but average.half_life is 0, expected a half-life in samples")}};
-    return std::nullopt;
-  }
-  if (e.stop.epochs > 0 && e.average.from_epoch >= e.stop.epochs)
-    return {{{"average.from_epoch", "stop.epochs"},
-             cat(statement("average.from_epoch", e), " but ", statement("stop.epochs", e),
-                 ", expected an epoch before the end")}};
-  if (e.average.evaluate && has_batch_norm(e.model) && e.evaluate.norm_statistics != "recomputed")
+             cat("optimizer.schedule_free", cannot)}};
+  if (e.average.half_life > 0 && e.average.evaluate)
     return {{{"average.half_life", "average.evaluate", "model.kind", "evaluate.norm_statistics"},
-             cat("average.evaluate evaluates averaged weights, whose batch norm has seen no sample, but ",
-                 statement("evaluate.norm_statistics", e),
-                 ", expected evaluate.norm_statistics: recomputed, or average.evaluate: false")}};
+             cat("average.evaluate", cannot, ", or average.evaluate: false")}};
   return std::nullopt;
 }
 
-// Malladi et al. 2022, arXiv:2205.10287. The rule is one for Adam and RMSprop, and 1 - k (1 - beta) must be above 0.
+// Malladi et al. 2022, arXiv:2205.10287: 1 - k (1 - beta) must be above 0.
 std::optional<Contradiction> adam_sde_contradiction(const Experiment& e) {
   const OptimizerConfig& o = e.optimizer;
   if (e.learning_rate.scaling != "adam_sde") return std::nullopt;
-  const auto against = [&](std::string_view key, std::string_view expected) {
-    return Contradiction{{"learning_rate.scaling", key},
-                         cat("learning_rate.scaling is adam_sde but ", statement(key, e), ", expected ", expected)};
-  };
-  if (o.kind != "adam" && o.kind != "adamw" && o.kind != "rmsprop")
-    return against("optimizer.kind", "adam, adamw or rmsprop");
-  if (o.schedule_free) return against("optimizer.schedule_free", "false: its beta1 is the weight of an average");
-  for (const std::string_view key : {"optimizer.half_life.beta1", "optimizer.half_life.beta2"})
-    if (!is_default(*find_field(key), e)) return against(key, "only one of them: both change the beta with the batch");
   if (e.learning_rate.base_batch == 0) return std::nullopt;  // learning_rate_contradiction() says so
   const auto base = static_cast<double>(e.learning_rate.base_batch);
   const double k = static_cast<double>(e.batch.global) / base;
@@ -307,27 +190,6 @@ std::optional<Contradiction> adam_sde_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-std::optional<Contradiction> decay_contradiction(const Experiment& e) {
-  const OptimizerConfig& o = e.optimizer;
-  if (o.weight_decay_by != "sample" || o.kind != "muon" || o.other_kind == "adamw") return std::nullopt;
-  return {{{"optimizer.weight_decay_by", "optimizer.other_kind"},
-           cat("optimizer.weight_decay_by is sample but ", statement("optimizer.other_kind", e),
-               ", expected adamw: sgd adds the decay to the gradient")}};
-}
-
-// AdamW's keys have no effect if Muon uses SGD for the other parameters.
-std::optional<Contradiction> muon_contradiction(const Experiment& e) {
-  if (e.optimizer.kind != "muon" || e.optimizer.other_kind == "adamw") return std::nullopt;
-  const Experiment defaults;
-  for (const std::string_view key : {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon",
-                                     "optimizer.half_life.beta1", "optimizer.half_life.beta2"})
-    if (value_text(*find_field(key), e) != value_text(*find_field(key), defaults))
-      return {{{"optimizer.other_kind", key},
-               cat(statement(key, e), " but ", statement("optimizer.other_kind", e), "; ", key,
-                   " may be set only with adamw")}};
-  return std::nullopt;
-}
-
 std::optional<Contradiction> image_contradiction(const Experiment& e) {
   const DataConfig& data = e.data;
   for (const auto& [key, range] :
@@ -338,34 +200,6 @@ std::optional<Contradiction> image_contradiction(const Experiment& e) {
   if (data.mean.size() != data.std.size())
     return {{{"data.mean", "data.std"},
              cat(statement("data.mean", e), " and ", statement("data.std", e), ", expected lists of the same length")}};
-  if (data.resize > 0 && data.resize < data.image_size)
-    return {{{"data.resize", "data.image_size"},
-             cat(statement("data.resize", e), " but ", statement("data.image_size", e),
-                 ", expected resize at or above image_size, or 0")}};
-  if (e.model.kind == "resnet" && e.model.width % 16 != 0)
-    return {{{"model.width"}, cat(statement("model.width", e), ", expected a multiple of 16")}};
-  if (e.model.kind == "char_lstm" && e.loss.label_smoothing > 0)
-    return {{{"loss.label_smoothing", "model.kind"},
-             cat(statement("loss.label_smoothing", e), " but ", statement("model.kind", e),
-                 "; loss.label_smoothing may be set only with a model of images")}};
-  return std::nullopt;
-}
-
-std::optional<Contradiction> resnet_contradiction(const Experiment& e) {
-  const ModelConfig& model = e.model;
-  if (model.kind != "resnet") return std::nullopt;
-  const bool small = is_cifar_depth(model.depth);
-  if (!small && !has_bottlenecks(model.depth) && model.depth != 18 && model.depth != 34)
-    return {{{"model.depth"}, cat(statement("model.depth", e), ", expected ", resnet_depths)}};
-  if (small && model.stem != "small")
-    return {{{"model.depth", "model.stem"},
-             cat(statement("model.depth", e), " but ", statement("model.stem", e),
-                 ", expected small: the ResNets for CIFAR begin with a 3 x 3 convolution"),
-             "Set model.stem=small."}};
-  if (!model.zero_gamma && !has_norms(model))
-    return {{{"model.zero_gamma", "model.normalization"},
-             cat(statement("model.zero_gamma", e), " but ", statement("model.normalization", e),
-                 ", expected model.zero_gamma left out: there is no gamma")}};
   return std::nullopt;
 }
 
@@ -411,10 +245,11 @@ std::optional<Contradiction> norm_contradiction(const Experiment& e) {
 
 std::optional<Contradiction> model_contradiction(const Experiment& e) {
   const ModelConfig& model = e.model;
-  if (model.stride_in == "1x1" && !has_bottlenecks(model.depth))
-    return {{{"model.stride_in", "model.depth"},
-             cat(statement("model.stride_in", e), " but ", statement("model.depth", e),
-                 "; 1x1 may be set only with bottlenecks: model.depth 50, 101 or 152")}};
+  if (model.kind == "resnet" && model.width % 16 != 0)
+    return {{{"model.width"}, cat(statement("model.width", e), ", expected a multiple of 16")}};
+  if (model.kind == "resnet" && !is_cifar_depth(model.depth) && !has_bottlenecks(model.depth) && model.depth != 18 &&
+      model.depth != 34)
+    return {{{"model.depth"}, cat(statement("model.depth", e), ", expected ", resnet_depths)}};
   if (model.kind == "cnn" && model.kernel % 2 == 0)
     return {{{"model.kernel"}, cat(statement("model.kernel", e), ", expected an odd number")}};
   if (model.kind == "cnn" && model.channels.empty())
@@ -425,22 +260,11 @@ std::optional<Contradiction> model_contradiction(const Experiment& e) {
                  ", expected at least one hidden layer, such as [800]")}};
   if (model.kind == "mlp" && model.widths[0] % 16 != 0)
     return {{{"model.widths"}, cat(statement("model.widths", e), ", expected a first layer of a multiple of 16")}};
-  if (model.initial == "truncated_normal" && model.kind == "char_lstm")
-    return {{{"model.initial", "model.kind"},
-             cat(statement("model.initial", e), " but ", statement("model.kind", e), ", expected he or uniform")}};
-  if (model.initial == "uniform" && model.initial_range == 0 && model.kind != "char_lstm")
-    return {{{"model.initial", "model.initial_range", "model.kind"},
-             cat(statement("model.initial", e), " but ", statement("model.initial_range", e),
-                 ", expected a range above 0")}};
   return std::nullopt;
 }
 
 std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
   const EvaluateConfig& evaluate = e.evaluate;
-  if (evaluate.offset_epochs > 0 && evaluate.every_epochs == 0)
-    return {{{"evaluate.offset_epochs", "evaluate.every_epochs"},
-             cat(statement("evaluate.offset_epochs", e), " but ", statement("evaluate.every_epochs", e),
-                 ", expected every_epochs above 0")}};
   if (evaluate.norm_statistics == "running") return std::nullopt;
   const std::string chosen = statement("evaluate.norm_statistics", e);
   if (!has_batch_norm(e.model)) {
@@ -451,10 +275,6 @@ std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
              chooses ? cat(" and ", statement("model.normalization", e)) : "",
              ", expected a model with batch norm: resnet, alexnet with model.norm, or model.normalization: batch")}};
   }
-  if (evaluate.norm_statistics == "last" && e.model.norm_momentum != ModelConfig().norm_momentum)
-    return {{{"evaluate.norm_statistics", "model.norm_momentum"},
-             cat(chosen, " but ", statement("model.norm_momentum", e),
-                 ", expected model.norm_momentum left out: there is no running average")}};
   if (evaluate.norm_statistics != "recomputed") return std::nullopt;
   const std::string samples = cat(chosen, " but ", statement("evaluate.norm_samples", e));
   if (evaluate.norm_samples == 0)
@@ -468,30 +288,6 @@ std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
                  ", expected a multiple of batch.worker"),
              cat("The next multiple is ",
                  (evaluate.norm_samples + e.batch.worker - 1) / e.batch.worker * e.batch.worker, ".")}};
-  return std::nullopt;
-}
-
-// Checks for keys that a pipeline does not support. A rank of a pipeline has the gradients of its own layers only.
-std::optional<Contradiction> pipeline_contradiction(const Experiment& e) {
-  if (e.parallel.kind != "pipeline") return std::nullopt;
-  const Experiment defaults;
-  const struct {
-    bool asked;
-    std::string_view key, why;
-  } table[] = {
-      {e.noise.groups != defaults.noise.groups, "noise.groups", "a rank has the tensors of its own layers only"},
-      {e.optimizer.adascale, "optimizer.adascale", "its gain needs gradients of small batches over all stages"},
-      {e.optimizer.kind == "muon", "optimizer.kind", "its matrices are shared out among ranks with the whole model"},
-      {e.optimizer.record_trust_every_steps > 0, "optimizer.record_trust_every_steps",
-       "rank 0 has the ratios of its own layers only"},
-      {e.evaluate.norm_statistics == "recomputed", "evaluate.norm_statistics",
-       "statistics are recomputed on ranks with the whole model"},
-      {e.memory.offload, "memory.offload", "stages keep their activations on the GPU"},
-  };
-  for (const auto& [asked, key, why] : table)
-    if (asked)
-      return {{{"parallel.kind", key},
-               cat("parallel.kind is pipeline but ", statement(key, e), ", which a pipeline cannot have: ", why)}};
   return std::nullopt;
 }
 
@@ -523,36 +319,14 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
              cat(statement("batch.micro", e), " but ", statement("batch.global", e),
                  ", expected a micro that divides global"),
              cat("Values that do: ", nearest_divisors(batch.global, batch.micro), ".")}};
-  if (auto contradiction = find_server_contradiction(e)) return contradiction;
-  if (auto contradiction = find_order_contradiction(e)) return contradiction;
-  if (auto contradiction = pipeline_contradiction(e)) return contradiction;
-  if (auto contradiction = noise_contradiction(e)) return contradiction;
-  if (auto contradiction = schedule_free_contradiction(e)) return contradiction;
-  if (auto contradiction = adascale_contradiction(e)) return contradiction;
-  if (auto contradiction = muon_contradiction(e)) return contradiction;
-  if (auto contradiction = decay_contradiction(e)) return contradiction;
-  if (auto contradiction = average_contradiction(e)) return contradiction;
+  if (auto contradiction = find_exclusion(e)) return contradiction;
+  if (auto contradiction = averaged_norm_contradiction(e)) return contradiction;
   if (auto contradiction = batch_course_contradiction(e)) return contradiction;
   if (auto contradiction = branch_contradiction(e)) return contradiction;
-  if (e.optimizer.nesterov && e.optimizer.momentum == 0 && e.optimizer.half_life.momentum == 0)
-    return {{{"optimizer.nesterov", "optimizer.momentum"},
-             "optimizer.nesterov is true but optimizer.momentum is 0, expected a momentum above 0"}};
-  if (e.optimizer.momentum_correction && !e.optimizer.rate_in_momentum)
-    return {{{"optimizer.momentum_correction", "optimizer.rate_in_momentum"},
-             "optimizer.momentum_correction is true but optimizer.rate_in_momentum is false, expected both: the other "
-             "form needs no correction"}};
-  if (e.optimizer.clip_norm > 0 && e.optimizer.clip_value > 0)
-    return {{{"optimizer.clip_norm", "optimizer.clip_value"},
-             cat(statement("optimizer.clip_norm", e), " and ", statement("optimizer.clip_value", e),
-                 ", expected only one of them")}};
   if (auto contradiction = image_contradiction(e)) return contradiction;
-  if (auto contradiction = resnet_contradiction(e)) return contradiction;
   if (auto contradiction = norm_contradiction(e)) return contradiction;
   if (auto contradiction = model_contradiction(e)) return contradiction;
   if (auto contradiction = evaluation_contradiction(e)) return contradiction;
-  if (!e.run.dir.empty() && !e.run.id.empty())
-    return {{{"run.dir", "run.id"},
-             cat(statement("run.dir", e), " and ", statement("run.id", e), ", expected only one of them")}};
   if (auto contradiction = learning_rate_contradiction(source_experiment(e))) return contradiction;
   if (auto contradiction = adam_sde_contradiction(source_experiment(e))) return contradiction;
   if ((e.test.slow_rank >= 0) != (e.test.slow_seconds > 0))

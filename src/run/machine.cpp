@@ -18,6 +18,7 @@
 #include "cluster/nccl_links.h"
 #include "cluster/staged_communicator.h"
 #include "cluster/staged_links.h"
+#include "cluster/sum_choice.h"
 #include "run/instruction_sets.h"
 #include "run/plan.h"
 #include "run/split.h"
@@ -115,19 +116,11 @@ SumChoice sum_choice(const CommunicationConfig& c) {
   const bool fixed = c.order == "fixed";  // halving adds in a binary tree over the ranks
   return {.algorithm = fixed                   ? "halving"
                        : c.algorithm == "tree" ? "auto"
-                                               : c.algorithm,  // check_no_tree() refuses tree if MPI sums
+                                               : c.algorithm,  // check_mpi_has() refuses tree if MPI sums
           .links = {.node_latency = c.node_latency_us * 1e-6,
                     .node_bandwidth = c.node_gb_s * 1e9,
                     .network_latency = c.network_latency_us * 1e-6,
                     .network_bandwidth = c.network_gb_s * 1e9}};
-}
-
-// Throws Error if communication.algorithm is tree, which only NCCL has. The check comes this late because the program
-// must first look for GPUs to know that MPI sums.
-void check_no_tree(const CommunicationConfig& c) {
-  if (c.algorithm == "tree")
-    throw Error("communication.algorithm is 'tree', which is NCCL's, and the sums of this run go through MPI",
-                "choose auto, ring, halving, hierarchical or mpi");
 }
 
 }  // namespace
@@ -136,7 +129,7 @@ std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda
                                               const RunChoices& kept) {
   const CommunicationConfig& c = experiment.communication;
   if (c.library == "mpi") {
-    check_no_tree(c);
+    check_mpi_has(c.algorithm);
     return make_staged_communicator(device, host);
   }
   return make_nccl_communicator(nccl_api(), device, host,
@@ -208,7 +201,7 @@ void complete_machine(Machine& m, const Experiment& experiment, const RankGroup&
       if (std::string why; cuda::has_driver() && cuda::find_cuda_library(&why) == nullptr)
         log_info("this machine has NVIDIA's driver, and the run is on its CPUs: ", why, " (make cuda)");
     }
-    check_no_tree(c);
+    check_mpi_has(c.algorithm);
     report_lower_instruction_sets();
     m.stages = make_stage_ranks(experiment, group);
     m.backend = make_host_backend(experiment, threads, *m.host, m.stages.get());

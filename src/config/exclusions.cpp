@@ -1,0 +1,253 @@
+#include "config/exclusions.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "config/schema.h"
+
+namespace ringtrain {
+namespace {
+
+struct Exclusion {
+  bool is_broken;
+  std::string_view feature, key;
+  std::string expected;
+  std::string hint = {};  // as in Contradiction
+};
+
+constexpr const char* one = "only one of them";
+
+bool is_set(std::string_view key, const Experiment& e) {
+  return !is_default(*find_field(key), e);
+}
+
+// communication.algorithm names ways to sum on all ranks. Gradients take other ways to servers and to sharded state.
+std::vector<Exclusion> of_sums(const Experiment& e) {
+  const std::string& algorithm = e.communication.algorithm;
+  const bool fixed = e.communication.order == "fixed";
+  return {
+      {e.parallel.kind == "server" && algorithm != "auto", "communication.algorithm", "parallel.kind",
+       "auto: gradients are sent to the servers, which add them"},
+      {e.parallel.shard_state && algorithm != "auto" && algorithm != "ring", "communication.algorithm",
+       "parallel.shard_state", "auto or ring: each rank gets the sums of its own part around a ring"},
+      {fixed && e.run.threads == 0, "communication.order", "run.threads",
+       "a number: 0 is a share of the cores, and the sums within a pass depend on the threads of a rank",
+       "Set run.threads to the number of threads of each rank, for example run.threads=1. The bits are the same on any "
+       "number of ranks with that number of threads."},
+      {fixed && e.parallel.kind != "ring", "communication.order", "parallel.kind",
+       "ring, because servers and pipelines add gradients in another order"},
+      {fixed && e.parallel.shard_state, "communication.order", "parallel.shard_state",
+       "false: its gradients are added around a ring"},
+      {fixed && algorithm != "auto" && algorithm != "halving", "communication.order", "communication.algorithm",
+       "auto or halving, which adds in the binary tree"},
+      {fixed && e.communication.gradient_type != "fp32", "communication.order", "communication.gradient_type",
+       "fp32: each addition would be rounded to 16 bits"},
+  };
+}
+
+// Servers that update parts of the weights, because their workers have no common step. Others only keep parts.
+std::vector<Exclusion> of_servers(const Experiment& e) {
+  const ParallelConfig& p = e.parallel;
+  const bool async = p.mode == "async";
+  if (p.kind != "server" || (!async && p.backup_workers == 0)) return {};
+  const std::string_view mode = async ? "parallel.mode" : "parallel.backup_workers";
+  return {
+      {async && p.backup_workers > 0, mode, "parallel.backup_workers",
+       "only one of them: an asynchronous update waits for nobody"},
+      {e.precision == "fp16", mode, "precision",
+       "fp32 or bf16: a loss scale could change between the time when a worker gets weights and its update"},
+      {e.data.order == "streams", mode, "data.order",
+       "windows: the hidden state of streams would have to pass from update to update"},
+      {e.optimizer.kind == "muon", mode, "optimizer.kind",
+       "another optimizer: Muon needs whole matrices on every rank"},
+      {e.optimizer.adascale, mode, "optimizer.adascale", "false: servers do not see the gradients of small batches"},
+      {e.batch.follow_noise > 0, mode, "batch.follow_noise", "0: servers do not measure the noise scale"},
+      {e.noise.small_batch > 0, mode, "noise.small_batch", "0: servers do not measure the noise scale"},
+      {e.noise.groups != "none", mode, "noise.groups", "none: servers do not measure the noise scale"},
+      {e.communication.check_every_steps > 0, mode, "communication.check_every_steps",
+       "-1 (these ranks compare their copies when all of them meet, at evaluations and checkpoints) or 0 (never)"},
+      {!e.branch.from.empty(), mode, "branch.from", "a run that begins by itself"},
+      {p.servers > 1 && e.optimizer.record_trust_every_steps > 0, mode, "optimizer.record_trust_every_steps",
+       "0, or parallel.servers: 1: each server knows the ratios of its part only"},
+  };
+}
+
+// A rank of a pipeline has the gradients of its own layers only.
+std::vector<Exclusion> of_pipelines(const Experiment& e) {
+  if (e.parallel.kind != "pipeline") return {};
+  constexpr std::string_view kind = "parallel.kind";
+  return {
+      {is_set("noise.groups", e), kind, "noise.groups", "none: a rank has the tensors of its own layers only"},
+      {e.optimizer.adascale, kind, "optimizer.adascale",
+       "false: its gain needs gradients of small batches over all stages"},
+      {e.optimizer.kind == "muon", kind, "optimizer.kind",
+       "another optimizer: Muon's matrices are shared out among ranks with the whole model"},
+      {e.optimizer.record_trust_every_steps > 0, kind, "optimizer.record_trust_every_steps",
+       "0: rank 0 has the ratios of its own layers only"},
+      {e.evaluate.norm_statistics == "recomputed", kind, "evaluate.norm_statistics",
+       "running or last: statistics are recomputed on ranks with the whole model"},
+      {e.memory.offload, kind, "memory.offload", "false: stages keep their activations on the GPU"},
+  };
+}
+
+std::vector<Exclusion> of_noise(const Experiment& e) {
+  const std::int64_t small = e.noise.small_batch;
+  return {
+      {e.noise.groups != "none" && e.noise.every_steps == 0, "noise.groups", "noise.every_steps",
+       "a measurement, or groups: none"},
+      {small > 0 && small % e.batch.worker != 0, "noise.small_batch", "batch.worker", "a multiple of batch.worker"},
+      {small > 0 && (small >= e.batch.global || e.batch.global % small != 0), "noise.small_batch", "batch.global",
+       "a smaller number that divides batch.global"},
+      {small > 0 && e.batch.micro > 0 && small % e.batch.micro != 0, "noise.small_batch", "batch.micro",
+       "a multiple of batch.micro"},
+  };
+}
+
+std::vector<Exclusion> of_optimizers(const Experiment& e) {
+  const OptimizerConfig& o = e.optimizer;
+  const bool free = o.schedule_free, sgd = o.kind == "sgd", muon_with_sgd = o.kind == "muon" && o.other_kind != "adamw";
+  const std::string_view half_life = sgd ? "optimizer.half_life.momentum" : "optimizer.half_life.beta1";
+  const std::string_view weight = sgd ? "optimizer.momentum" : "optimizer.beta1";
+  std::vector<Exclusion> rows = {
+      {free && o.nesterov, "optimizer.schedule_free", "optimizer.nesterov", one},
+      {free && o.rate_in_momentum, "optimizer.schedule_free", "optimizer.rate_in_momentum", one},
+      {free && o.adascale, "optimizer.schedule_free", "optimizer.adascale", one},
+      {free && is_set(half_life, e), "optimizer.schedule_free", half_life,
+       "0: this factor is the weight of the average, not a memory that fades"},
+      {free && e.average.half_life > 0, "optimizer.schedule_free", "average.half_life",
+       "0: the weights are averaged already"},
+      {free && (sgd ? o.momentum : o.beta1) == 0, "optimizer.schedule_free", weight,
+       "a value above 0: it is the weight of the average"},
+      {free && e.learning_rate.schedule != "constant", "optimizer.schedule_free", "learning_rate.schedule",
+       "constant: the averaging replaces the schedule"},
+      {o.nesterov && o.momentum == 0 && o.half_life.momentum == 0, "optimizer.nesterov", "optimizer.momentum",
+       "a momentum above 0"},
+      {o.momentum_correction && !o.rate_in_momentum, "optimizer.momentum_correction", "optimizer.rate_in_momentum",
+       "both: the other form needs no correction"},
+      {o.clip_norm > 0 && o.clip_value > 0, "optimizer.clip_norm", "optimizer.clip_value", one},
+      {o.weight_decay_by == "sample" && muon_with_sgd, "optimizer.weight_decay_by", "optimizer.other_kind",
+       "adamw: sgd adds the decay to the gradient"},
+  };
+  for (const std::string_view key : {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon",
+                                     "optimizer.half_life.beta1", "optimizer.half_life.beta2"})
+    rows.push_back({muon_with_sgd && is_set(key, e), "optimizer.other_kind", key,
+                    cat(value_text(*find_field(key), Experiment()), ": only adamw uses ", key)});
+  return rows;
+}
+
+std::vector<Exclusion> of_adascale(const Experiment& e) {
+  if (!e.optimizer.adascale) return {};
+  const LearningRateConfig& lr = e.learning_rate;
+  const bool measures = lr.base_batch != e.batch.global;  // otherwise AdaScale's gain is 1
+  constexpr std::string_view adascale = "optimizer.adascale";
+  return {
+      {lr.base_batch == 0 || lr.base_batch > e.batch.global, adascale, "learning_rate.base_batch",
+       "the batch for which learning_rate.base was chosen, at most batch.global"},
+      {lr.scaling != "none", adascale, "learning_rate.scaling", "none: the gain takes the place of a scaling"},
+      {e.optimizer.momentum_correction, adascale, "optimizer.momentum_correction", "false"},
+      {!e.batch.schedule.empty(), adascale, "batch.schedule", "a constant batch"},
+      {e.batch.follow_noise > 0, adascale, "batch.follow_noise", "a constant batch"},
+      {e.data.last_batch != "drop", adascale, "data.last_batch", "drop: every step has the same batch"},
+      {(lr.schedule == "polynomial" || lr.schedule == "cosine") && e.stop.epochs == 0, adascale, "stop.epochs",
+       "the schedule's length in stop.epochs: stop.steps counts updates"},
+      {measures && e.noise.every_steps != 1, adascale, "noise.every_steps",
+       "1: each step's gain follows from its gradients"},
+      {measures && e.noise.small_batch == 0, adascale, "noise.small_batch",
+       "the batch whose gradients the gain is measured from"},
+  };
+}
+
+// Malladi et al. 2022, arXiv:2205.10287: a rule for Adam and RMSprop.
+std::vector<Exclusion> of_adam_sde(const Experiment& e) {
+  if (e.learning_rate.scaling != "adam_sde") return {};
+  const OptimizerConfig& o = e.optimizer;
+  constexpr std::string_view scaling = "learning_rate.scaling";
+  const std::string both = "only one of them: both change the beta with the batch";
+  return {
+      {o.kind != "adam" && o.kind != "adamw" && o.kind != "rmsprop", scaling, "optimizer.kind",
+       "adam, adamw or rmsprop"},
+      {o.schedule_free, scaling, "optimizer.schedule_free", "false: its beta1 is the weight of an average"},
+      {is_set("optimizer.half_life.beta1", e), scaling, "optimizer.half_life.beta1", both},
+      {is_set("optimizer.half_life.beta2", e), scaling, "optimizer.half_life.beta2", both},
+  };
+}
+
+std::vector<Exclusion> of_averages(const Experiment& e) {
+  const AverageConfig& a = e.average;
+  return {
+      {is_set("average.from_epoch", e) && a.half_life == 0, "average.from_epoch", "average.half_life",
+       "a half-life in samples"},
+      {is_set("average.evaluate", e) && a.half_life == 0, "average.evaluate", "average.half_life",
+       "a half-life in samples"},
+      {a.half_life > 0 && e.stop.epochs > 0 && a.from_epoch >= e.stop.epochs, "average.from_epoch", "stop.epochs",
+       "an epoch before the end"},
+  };
+}
+
+std::vector<Exclusion> of_batches(const Experiment& e) {
+  const BatchConfig& batch = e.batch;
+  const bool follows = batch.follow_noise > 0, changes = follows || !batch.schedule.empty();
+  const std::string& schedule = e.learning_rate.schedule;
+  return {
+      {changes && e.data.order == "streams", batch.schedule.empty() ? "batch.follow_noise" : "batch.schedule",
+       "data.order", "windows: each row of the batch reads a stream of its own, so the batch cannot change"},
+      {e.data.last_batch == "smaller" && e.data.order == "streams", "data.last_batch", "data.order",
+       "drop: streams end together"},
+      {batch.patience > 0 && !follows, "batch.patience", "batch.follow_noise", "batch.follow_noise above 0"},
+      {batch.largest > 0 && changes && batch.largest < batch.global, "batch.largest", "batch.global",
+       "a largest batch of batch.global or more"},
+      {!batch.schedule.empty() && batch.largest % batch.worker != 0, "batch.largest", "batch.worker",
+       "a multiple of batch.worker"},
+      {follows && !batch.schedule.empty(), "batch.follow_noise", "batch.schedule", one},
+      {follows && batch.largest < 2 * batch.global, "batch.follow_noise", "batch.largest",
+       cat("a largest batch of at least twice batch.global, ", 2 * batch.global)},
+      {follows && e.noise.every_steps == 0, "batch.follow_noise", "noise.every_steps",
+       "a noise scale that is measured"},
+      {follows && e.noise.small_batch == 0, "batch.follow_noise", "noise.small_batch",
+       "a number above 0, so that the result does not depend on the number of ranks"},
+      {follows && e.stop.steps > 0 && (schedule == "polynomial" || schedule == "cosine"), "batch.follow_noise",
+       "stop.steps", cat("stop.epochs alone: where ", schedule, " ends must not depend on the noise")},
+  };
+}
+
+std::vector<Exclusion> of_models(const Experiment& e) {
+  const ModelConfig& model = e.model;
+  const bool lstm = model.kind == "char_lstm", resnet = model.kind == "resnet";
+  return {
+      {resnet && is_cifar_depth(model.depth) && model.stem != "small", "model.depth", "model.stem",
+       "small: the ResNets for CIFAR begin with a 3 x 3 convolution", "Set model.stem=small."},
+      {resnet && !model.zero_gamma && !has_norms(model), "model.zero_gamma", "model.normalization",
+       "model.zero_gamma left out: there is no gamma"},
+      {model.stride_in == "1x1" && !has_bottlenecks(model.depth), "model.stride_in", "model.depth",
+       "bottlenecks: model.depth 50, 101 or 152"},
+      {model.initial == "truncated_normal" && lstm, "model.initial", "model.kind", "he or uniform"},
+      {model.initial == "uniform" && model.initial_range == 0 && !lstm, "model.initial", "model.initial_range",
+       "a range above 0"},
+      {lstm && e.loss.label_smoothing > 0, "loss.label_smoothing", "model.kind", "a model of images"},
+      {e.data.resize > 0 && e.data.resize < e.data.image_size, "data.resize", "data.image_size",
+       "resize at or above image_size, or 0"},
+      {e.evaluate.offset_epochs > 0 && e.evaluate.every_epochs == 0, "evaluate.offset_epochs", "evaluate.every_epochs",
+       "every_epochs above 0"},
+      {has_batch_norm(model) && e.evaluate.norm_statistics == "last" && is_set("model.norm_momentum", e),
+       "evaluate.norm_statistics", "model.norm_momentum", "model.norm_momentum left out: there is no running average"},
+      {!e.run.dir.empty() && !e.run.id.empty(), "run.dir", "run.id", one},
+  };
+}
+
+}  // namespace
+
+std::optional<Contradiction> find_exclusion(const Experiment& e) {
+  for (const auto& part : {of_sums, of_servers, of_pipelines, of_noise, of_optimizers, of_adascale, of_averages,
+                           of_batches, of_adam_sde, of_models})
+    for (const Exclusion& row : part(e))
+      if (row.is_broken)
+        return {{{row.feature, row.key},
+                 cat(statement(row.feature, e), row.expected.starts_with(one) ? " and " : " but ",
+                     statement(row.key, e), ", expected ", row.expected),
+                 row.hint}};
+  return std::nullopt;
+}
+
+}  // namespace ringtrain
