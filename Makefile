@@ -10,11 +10,12 @@ MAKEFLAGS += --no-builtin-rules
 # A build remembers the variables that were given on its command line: `make run` after `make demo CUDA=0` must not
 # compile everything again with CUDA. An empty value, or CUDA=auto, makes it forget a variable. Variables of the
 # environment come before remembered ones. `make -n` changes nothing.
-HOST_HOMES := MPI HDF5 YAML_CPP DNNL JPEG PNG UTF8PROC JSON CLI11 GTEST
+HOST_HOMES := MPI HDF5 YAML_CPP DNNL JPEG PNG UTF8PROC JSON CLI11
+TEST_HOMES := GTEST
 CUDA_HOMES := CUDA CUDNN CUDNN_FRONTEND NCCL
 HOPPER_HOMES := CUTLASS
 ifneq ($(filter-out help setup dist clean format,$(or $(MAKECMDGOALS),all)),)
-  REMEMBERED := CXX OPTIMISE WARNINGS UNITY CUDA CUDA_ARCHITECTURES $(addsuffix _HOME,$(HOST_HOMES) $(CUDA_HOMES) $(HOPPER_HOMES))
+  REMEMBERED := CXX OPTIMISE WARNINGS UNITY CUDA CUDA_ARCHITECTURES $(addsuffix _HOME,$(HOST_HOMES) $(TEST_HOMES) $(CUDA_HOMES) $(HOPPER_HOMES))
   -include build/chosen.mk
   $(foreach v,$(REMEMBERED),$(if $(filter command,$(origin $(v))),$(eval CHOSEN_$(v) := $(filter-out auto,$($(v))))))
   TAKEN := $(strip $(foreach v,$(REMEMBERED),$(if $(CHOSEN_$(v)),$(if $(filter undefined default,$(origin $(v))),$(v)))))
@@ -102,10 +103,18 @@ ifneq ($(filter hopper hopper-check bundle bin/libringtrain-hopper.so,$(BUILDING
   include build/hopper.mk
 endif
 
+# Only tests need GoogleTest. `make demo` does not install it, and `make test` does.
+ifneq ($(filter tests test-% lint check-headers bundle $(TESTS) build/obj/tests/% build/obj/unity/tests_%,$(BUILDING)),)
+  $(call write_if_changed,build/gtest-inputs,$(CXX) | $(call homes,$(TEST_HOMES)))
+  include build/gtest.mk
+endif
+
 build/config.mk: build/inputs .ci/configure.sh .ci/probes.sh
 	@.ci/configure.sh $@.tmp && mv $@.tmp $@
 build/cuda.mk: build/cuda-inputs .ci/configure_cuda.sh .ci/probes.sh .ci/cudnn_frontend.sh
 	@.ci/configure_cuda.sh $@.tmp && mv $@.tmp $@
+build/gtest.mk: build/gtest-inputs .ci/configure_gtest.sh .ci/probes.sh
+	@.ci/configure_gtest.sh $@.tmp && mv $@.tmp $@
 build/hopper.mk: build/hopper-inputs build/cuda.mk .ci/configure_hopper.sh .ci/probes.sh .ci/cutlass.sh
 	@NVCC="$$(sed -n 's/^NVCC := //p' build/cuda.mk)" .ci/configure_hopper.sh $@.tmp && mv $@.tmp $@
 
@@ -115,11 +124,12 @@ CUDA_OBJECTS := $(call single_objects,$(CUDA_SOURCES)) $(CUDA_KERNELS:src/%=buil
 LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(CUDA_PATTERNS),$(call sources,src))
 DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% $(SHARED_SOURCES),$(LIBRARY_SOURCES))
 
-INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(ZLIB_CFLAGS) $(UTF8PROC_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS) $(GTEST_CFLAGS)
+INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAGS) $(DNNL_CFLAGS) $(JPEG_CFLAGS) $(PNG_CFLAGS) $(ZLIB_CFLAGS) $(UTF8PROC_CFLAGS) $(JSON_CFLAGS) $(CLI11_CFLAGS)
 # Code that computes no tensors is compiled with -Og, which takes less time, and tests with -O0, but for those with long loops.
 # The host's part of the GPU backend only queues commands.
 COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% build/unity/src_$(f)-%) \
   src/main.cpp src/backend/cuda/% build/unity/src_backend_cuda% data_prep/% build/unity/data_prep% tests/fuzz/% $(filter tests/unit/%,$(ALONE))
+build/obj/tests/% build/obj/unity/tests_% build/alone/tests/%: INCLUDES += $(GTEST_CFLAGS)
 UNOPTIMISED := $(foreach f,unit mpi gpu,tests/$(f)/% build/unity/tests_$(f)-%)
 # Errors name their place as src/FILE in both ways of building. GCC takes a unit for the only file that uses a type, and
 # warns of types in anonymous namespaces. Tests have local names that other tests have in their namespaces.
@@ -187,7 +197,6 @@ build/tests/mpi_tests: $(call objects,$(wildcard tests/mpi/*.cpp) tests/unit/ima
 build/tests/gpu_tests: $(call objects,$(wildcard tests/gpu/*.cpp) tests/unit/image_reference.cpp $(KERNEL_TESTS) $(EMULATION_SOURCES)) build/libringtrain.a
 build/tests/unit_tests build/tests/mpi_tests build/tests/gpu_tests:
 	@mkdir -p $(@D)
-	@[ -n "$(GTEST_LIBS)" ] || { echo "error: the tests need GoogleTest: install libgtest-dev, or set GTEST_HOME" >&2; exit 1; }
 	@echo "$(STEP) link    $@"
 	$(Q)$(LINK_FOR_CUDA) $(GTEST_LIBS) $(LIBRARIES)
 

@@ -6,38 +6,6 @@ set -u
 output=${1:?usage: .ci/configure.sh OUTPUT}
 . "$(dirname "$0")/probes.sh"
 
-# Sets cflags and libs of one library. They come from X_HOME if it is set, else from pkg-config, else from the system's
-# folders.
-find_library() { # variable, header, library ("" = header only), Debian package, module/spack name, pkg-config names...
-  local variable=$1 header=$2 library=$3 package=$4 module=$5 home folder="" name
-  shift 5
-  home=${!variable:-}
-  if [ -n "$home" ]; then
-    [ -e "$home/include/$header" ] || fail "$variable=$home has no include/$header" "Set $variable to the folder that holds include/ and lib/ of $module, or unset it."
-    cflags="-isystem $home/include" libs=""
-    [ "$home" -ef /usr ] && cflags="" # with -isystem, it would come before the compiler's own headers
-    if [ -n "$library" ]; then
-      folder=$(library_folder "$home" "$library")
-      [ -n "$folder" ] || fail "$variable=$home has no lib/lib$library" "Set $variable to the folder that holds include/ and lib/ of $module, or unset it."
-      libs="-L$folder -Wl,-rpath,$folder -l$library"
-    fi
-    # shellcheck disable=SC2086
-    links "$header" $cflags $libs || fail "$variable=$home: a program with $header does not build" "$(grep -m1 -i error "$scratch/log")"
-    return
-  fi
-  for name in "$@"; do
-    pkg-config --exists "$name" 2> /dev/null || continue
-    cflags=$(pkg-config --cflags "$name" | sed 's/-I */-isystem /g') libs=$(pkg-config --libs "$name")
-    # shellcheck disable=SC2086
-    links "$header" $cflags $libs && return
-  done
-  cflags="" libs="${library:+-l$library}"
-  # shellcheck disable=SC2086
-  links "$header" $libs && return
-  fail "$module was not found ($header${library:+, lib$library})" \
-    "Debian: apt-get install $package (make setup does it) · modules: module load $module · spack: spack load $module · or set $variable."
-}
-
 command -v "$CXX" > /dev/null || fail "the compiler $CXX was not found" "Debian: apt-get install g++ (make setup does it) · modules: module load gcc · or set CXX."
 links source_location || fail "$CXX does not compile C++20 (<source_location>)" "GCC 11 or Clang 16 and newer do; set CXX."
 
@@ -110,19 +78,6 @@ find_library CLI11_HOME CLI/CLI.hpp "" libcli11-dev cli11 CLI11
 cli11_cflags=$cflags
 cli11_version=$(macro CLI11_VERSION CLI/Version.hpp $cflags)
 
-# Only the tests need GoogleTest. Without it everything else builds.
-gtest_found=$( (find_library GTEST_HOME gtest/gtest.h gtest libgtest-dev googletest gtest && echo "$cflags|$libs") 2>&1)
-gtest_libs="" gtest_cflags=""
-case $gtest_found in
-  error:*)
-    [ -z "${GTEST_HOME:-}" ] || { echo "$gtest_found" >&2; exit 1; }
-    gtest_line="missing: no tests (Debian: libgtest-dev; or set GTEST_HOME)" ;;
-  *)
-    gtest_cflags=${gtest_found%%|*} gtest_libs="-lgtest_main ${gtest_found#*|} -lpthread"
-    gtest_libs="$(grep -oE -- '-(L|Wl,)[^ ]*' <<< "$gtest_libs" | tr '\n' ' ') $gtest_libs"
-    gtest_line="found" ;;
-esac
-
 case $("$CXX" -dumpmachine) in
   x86_64-*) isas="baseline avx2 avx512 avx512_bf16" isa_flags="" ;;
   *) isas="baseline" isa_flags="-DRINGTRAIN_ONLY_BASELINE" ;;
@@ -150,8 +105,6 @@ UTF8PROC_CFLAGS := $utf8proc_cflags
 UTF8PROC_LIBS := $utf8proc_libs
 JSON_CFLAGS := $json_cflags
 CLI11_CFLAGS := $cli11_cflags
-GTEST_CFLAGS := $gtest_cflags
-GTEST_LIBS := $gtest_libs
 ISAS := $isas
 ISA_FLAGS := $isa_flags
 END
@@ -168,6 +121,5 @@ cat << END
   utf8proc   $utf8proc_version
   JSON       nlohmann $json_version
   CLI11      $cli11_version
-  GoogleTest $gtest_line
   CPU        kernels for: $isas (chosen at run time)
 END

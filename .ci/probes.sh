@@ -32,3 +32,35 @@ library_folder() { # home, library name
     ls "$folder/lib$2".* > /dev/null 2>&1 && echo "$folder" && return
   done
 }
+
+# Sets cflags and libs of one library. They come from X_HOME if it is set, else from pkg-config, else from the system's
+# folders.
+find_library() { # variable, header, library ("" = header only), Debian package, module/spack name, pkg-config names...
+  local variable=$1 header=$2 library=$3 package=$4 module=$5 home folder="" name
+  shift 5
+  home=${!variable:-}
+  if [ -n "$home" ]; then
+    [ -e "$home/include/$header" ] || fail "$variable=$home has no include/$header" "Set $variable to the folder that holds include/ and lib/ of $module, or unset it."
+    cflags="-isystem $home/include" libs=""
+    [ "$home" -ef /usr ] && cflags="" # with -isystem, it would come before the compiler's own headers
+    if [ -n "$library" ]; then
+      folder=$(library_folder "$home" "$library")
+      [ -n "$folder" ] || fail "$variable=$home has no lib/lib$library" "Set $variable to the folder that holds include/ and lib/ of $module, or unset it."
+      libs="-L$folder -Wl,-rpath,$folder -l$library"
+    fi
+    # shellcheck disable=SC2086
+    links "$header" $cflags $libs || fail "$variable=$home: a program with $header does not build" "$(grep -m1 -i error "$scratch/log")"
+    return
+  fi
+  for name in "$@"; do
+    pkg-config --exists "$name" 2> /dev/null || continue
+    cflags=$(pkg-config --cflags "$name" | sed 's/-I */-isystem /g') libs=$(pkg-config --libs "$name")
+    # shellcheck disable=SC2086
+    links "$header" $cflags $libs && return
+  done
+  cflags="" libs="${library:+-l$library}"
+  # shellcheck disable=SC2086
+  links "$header" $libs && return
+  fail "$module was not found ($header${library:+, lib$library})" \
+    "Debian: apt-get install $package (make setup does it) · modules: module load $module · spack: spack load $module · or set $variable."
+}

@@ -46,12 +46,12 @@ def test_hot_loops_use_the_full_registers_of_their_instruction_set(isa):
 
 @pytest.mark.parametrize("setting, named", [("HDF5_HOME=/nowhere", "HDF5_HOME"), ("MPI_HOME=/nowhere", "MPI_HOME"),
                                             ("DNNL_HOME=/nowhere", "DNNL_HOME"), ("YAML_CPP_HOME=/nowhere", "YAML_CPP_HOME"),
-                                            ("CUDA=yes", "CUDA"), ("CUDA=1 CUDA_HOME=/nowhere", "CUDA_HOME")])
+                                            ("CUDA=yes", "CUDA"), ("CUDA=1 CUDA_HOME=/nowhere", "CUDA_HOME"), ("GTEST_HOME=/nowhere", "GTEST_HOME")])
 def test_a_library_that_is_missing_where_it_was_asked_for_is_an_error_that_names_the_variable(setting, named, tmp_path):
     words = dict(w.split("=") for w in setting.split())
     clean = {"PATH": "/usr/local/bin:/usr/bin:/bin", "CXX": "g++", "CUDA": "auto"}
-    done = subprocess.run([ROOT / ".ci" / f"configure{'_cuda' if named.startswith('CUDA') else ''}.sh", tmp_path / "config.mk"], cwd=ROOT, env={**clean, **words}, text=True,
-                          capture_output=True)
+    part = {"CUDA": "_cuda", "GTEST": "_gtest"}.get(named.split("_")[0], "")
+    done = subprocess.run([ROOT / ".ci" / f"configure{part}.sh", tmp_path / "config.mk"], cwd=ROOT, env={**clean, **words}, text=True, capture_output=True)
     assert done.returncode != 0
     assert named in done.stderr, done.stderr
     assert not (tmp_path / "config.mk").exists()
@@ -72,15 +72,37 @@ def test_an_older_hdf5_is_refused_by_its_version(version, is_new_enough, tmp_pat
     assert done.stderr.count("error:") == (0 if is_new_enough else 1), done
 
 
+def makefile_alone(folder):
+    """Makes a folder with the Makefile, without sources, whose scripts find every library. Returns the environment for
+    make."""
+    (folder / "Makefile").write_text((ROOT / "Makefile").read_text())
+    (folder / ".ci").mkdir()
+    for name in "configure", "configure_cuda", "configure_gtest", "configure_hopper", "probes", "cudnn_frontend", "cutlass", "setup":
+        (folder / ".ci" / f"{name}.sh").write_text('#!/bin/bash\n[ -z "${1:-}" ] || touch "$1"\n')
+        (folder / ".ci" / f"{name}.sh").chmod(0o755)
+    # `make test` exports the variables that a build remembers. In a test they would override the remembered ones.
+    return {name: value for name, value in os.environ.items()
+            if not name.startswith(("CUDA", "MAKE", "MFLAGS")) and not name.endswith("_HOME") and name not in ("CXX", "OPTIMISE", "WARNINGS")}
+
+
+def test_googletest_that_is_installed_after_the_programs_were_built_is_found(tmp_path):
+    clean = makefile_alone(tmp_path)
+    script = tmp_path / ".ci" / "configure_gtest.sh"
+    found = script.read_text()
+    script.write_text("#!/bin/bash\necho 'error: gtest was not found' >&2\nexit 1\n")
+
+    def build(goal):
+        return subprocess.run(["make", goal], cwd=tmp_path, env=clean, text=True, capture_output=True)
+
+    assert build("build/config.mk").returncode == 0, "the programs need no GoogleTest"
+    without = build("check-headers")
+    assert without.returncode != 0 and "gtest was not found" in without.stderr, without
+    script.write_text(found)
+    assert build("check-headers").returncode == 0
+
+
 def test_a_build_keeps_the_variables_that_were_given_on_the_command_line(tmp_path):
-    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
-    (tmp_path / ".ci").mkdir()
-    for name in "configure", "configure_cuda", "configure_hopper", "probes", "cudnn_frontend", "cutlass", "setup":
-        (tmp_path / ".ci" / f"{name}.sh").write_text('#!/bin/bash\n[ -z "${1:-}" ] || touch "$1"\n')
-        (tmp_path / ".ci" / f"{name}.sh").chmod(0o755)
-    # `make test` exports the variables that a build remembers. In this test they would override the remembered ones.
-    clean = {name: value for name, value in os.environ.items()
-             if not name.startswith(("CUDA", "MAKE", "MFLAGS")) and not name.endswith("_HOME") and name not in ("CXX", "OPTIMISE", "WARNINGS")}
+    clean = makefile_alone(tmp_path)
 
     def inputs():
         return "".join((tmp_path / "build" / name).read_text() for name in ("inputs", "cuda-inputs"))
