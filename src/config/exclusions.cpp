@@ -151,7 +151,7 @@ std::vector<Exclusion> of_adascale(const Experiment& e) {
       {e.batch.follow_noise > 0, adascale, "batch.follow_noise", "a constant batch"},
       {e.data.last_batch != "drop", adascale, "data.last_batch", "drop: every step has the same batch"},
       {(lr.schedule == "polynomial" || lr.schedule == "cosine") && e.stop.epochs == 0, adascale, "stop.epochs",
-       "the schedule's length in stop.epochs: stop.steps counts updates"},
+       cat("the length of the ", lr.schedule, " schedule: stop.steps counts updates")},
       {measures && e.noise.every_steps != 1, adascale, "noise.every_steps",
        "1: each step's gain follows from its gradients"},
       {measures && e.noise.small_batch == 0, adascale, "noise.small_batch",
