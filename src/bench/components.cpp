@@ -1,4 +1,7 @@
-#include "bench/components.h"
+// `ringtrain bench components` takes a training pipeline of images apart. It removes each part in turn. The gain in
+// throughput is the cost of that part while all other parts run at the same time:
+//
+//   storage ─► decode ─► augment ─► copy ─► compute ─► all-reduce
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -6,22 +9,25 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
+#include <memory>
 #include <optional>
+#include <span>
 #include <sstream>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "base/version.h"
-#include "bench/only_ring.h"
+#include "bench/experiment_keys.h"
+#include "bench/measure.h"
 #include "bench/reduced_source.h"
-#include "optim/batch_rules.h"
-#include "optim/optimizer.h"
+#include "bench/synthetic_step.h"
 #include "parallel/synchronizer.h"
-#include "run/norm_plan.h"
 #include "run/split.h"
 #include "run/start.h"
 
@@ -58,99 +64,104 @@ void forget_files(const DatasetIndex& index) {
   }
 }
 
-// The trainer's step with parts that can be left out, and without records.
+struct ComponentRow {
+  std::string removed;            // "nothing", "storage", ...
+  double samples_per_second = 0;  // over all ranks
+  double seconds = 0;             // per step
+  double cost_seconds = 0;        // how much shorter a step is without the part; noise can make it negative
+};
+
+// The micro-batches of one of several loaders, with or without a copy to the device.
+class ChosenInput : public BatchInput {
+ public:
+  // If `copies` is false, only the first `first` micro-batches are copied.
+  void choose(Loader& loader, bool copies, std::int64_t first) {
+    loader_ = &loader;
+    copies_left_ = copies ? std::numeric_limits<std::int64_t>::max() : first;
+  }
+  void seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch) override {
+    loader_->seek(epoch, offset, batch);
+  }
+  const MicroBatch& next() override {
+    batch_ = loader_->next();
+    if (copies_left_-- <= 0) batch_.inputs = {}, batch_.targets = {};
+    return batch_;
+  }
+  std::vector<std::span<const std::byte>> ring() const override { return {}; }  // Reading pins the rings
+
+ private:
+  Loader* loader_ = nullptr;
+  std::int64_t copies_left_ = 0;
+  MicroBatch batch_;
+};
+
+// Every rank keeps its own gradients and counters.
+class NoSums : public Synchronizer {
+ public:
+  void begin(BeforeBucket) override {}
+  void ready(std::int64_t) override {}
+  void poll() override {}
+  void finish() override {}
+  void agree(std::span<double>) override {}
+};
+
+struct Reading {
+  Loader loader;
+  Pinned pinned;
+  Reading(Backend& backend, const std::shared_ptr<const Dataset>& dataset, const LoaderPlan& plan,
+          const std::optional<InputPart>& removed)
+      : loader(dataset, plan, removed ? make_reduced_source(dataset, plan, *removed) : nullptr),
+        pinned(backend, loader.ring()) {}
+};
+
+// The trainer's step, or its step without one of the parts.
 class Pipeline {
  public:
-  Pipeline(const RunPlan& plan, const Machine& machine, std::shared_ptr<const Dataset> dataset)
-      : plan_(plan),
-        machine_(machine),
-        backend_(*machine.backend),
-        weights_(backend_.make_vector(plan.parameters.size())),
-        gradients_(backend_.make_vector(plan.parameters.size(), true)),
-        synchronizer_(make_synchronizer(
-            plan.experiment.parallel, machine.communicator(), nullptr,
-            {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, plan.parameters.trained(),
-            bucket_elements(plan.experiment.communication, backend_.on_device(), plan.batch.ranks),
-            backend_.on_device())),
-        optimizer_(optimizer_of(plan.experiment, plan.schedule), plan.parameters, backend_, {},
-                   synchronizer_->update_share(), plan.experiment.average),
-        group_ranks_(plan.batch.span > 1 ? machine.communicator().share_groups(static_cast<int>(plan.batch.span))
-                                         : nullptr),
-        program_(
-            backend_.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group)),
-        dataset_(std::move(dataset)),
-        loader_plan_(for_rank(plan.train_loader, machine.communicator().rank())) {
-    program_->allocate();
-    std::vector<float> flat(static_cast<std::size_t>(weights_->size()));
-    initialize(plan.parameters, plan.experiment.seed, flat);
-    backend_.copy_from_host(flat, *weights_, 0);
-    program_->set_weights(*weights_);
-    machine.communicator().set_rounding(gradient_rounding(plan.parameters.trained(), plan.batch.global, 1));
-    context_.gradient_scale = 1.0f / static_cast<float>(plan.batch.global);
-    context_.statistic_scale = 1.0f / static_cast<float>(plan.batch.workers * plan.batch.span);
-    context_.dropout_key = random_key(plan.experiment.seed, RandomPurpose::dropout);
-    context_.group_ranks = group_ranks_.get();
+  Pipeline(const BenchContext& context, const RunPlan& plan, const std::vector<Variant>& variants)
+      : plan_(plan), host_(*context.machine.host) {
+    const auto dataset = shared_dataset(plan.train, context.session.job());
+    const LoaderPlan loading = for_rank(plan.train_loader, host_.rank());
+    for (const Variant& v : variants)
+      readings_.push_back(v.input || readings_.empty()
+                              ? std::make_shared<Reading>(*context.machine.backend, dataset, loading, v.input)
+                              : readings_.front());
+    input_.choose(readings_.front()->loader, true, 0);
+    steps_.emplace(context, plan, input_);
   }
 
   // Returns the seconds per step over `steps` steps. Steps whose input the loader has prepared before do not count.
-  double seconds_per_step(const Variant& variant, std::int64_t steps) {
+  double seconds_per_step(const Variant& variant, std::size_t index, std::int64_t steps) {
     if (variant.input != InputPart::storage) forget_files(plan_.train);
-    Loader loader(dataset_, loader_plan_,
-                  variant.input ? make_reduced_source(dataset_, loader_plan_, *variant.input) : nullptr);
-    const Pinned pinned(backend_, loader.ring());
-    loader.seek(0, 0);
+    input_.choose(readings_[index]->loader, variant.copies, 2 * plan_.batch.accumulation);
+    steps_->restart();
+    if (!variant.sums) std::swap(steps_->trainer().sums(), no_sums_);
     const std::int64_t ahead = (plan_.train_loader.prefetch + plan_.batch.accumulation) / plan_.batch.accumulation;
-    for (std::int64_t i = 0; i < std::max<std::int64_t>(2, ahead); ++i) step(loader, variant, i >= 2);
-    machine_.host->barrier();
+    for (std::int64_t i = 0; i < std::max<std::int64_t>(2, ahead); ++i) step(variant);
+    host_.barrier();
     const double begin = now_seconds();
-    for (std::int64_t i = 0; i < steps; ++i) step(loader, variant, true);
-    machine_.host->barrier();
-    return (now_seconds() - begin) / static_cast<double>(steps);
+    for (std::int64_t i = 0; i < steps; ++i) step(variant);
+    host_.barrier();
+    const double seconds = (now_seconds() - begin) / static_cast<double>(steps);
+    if (!variant.sums) std::swap(steps_->trainer().sums(), no_sums_);
+    return seconds;
   }
 
  private:
-  void step(Loader& loader, const Variant& variant, bool warm) {
-    if (variant.sums) synchronizer_->begin();
-    const BackwardHooks overlap{[&](std::int64_t mark) { synchronizer_->ready(mark); }, [&] { synchronizer_->poll(); }};
-    for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) {
-      const MicroBatch& batch = loader.next();
-      if (!variant.computes) continue;
-      if (variant.copies || !warm)
-        program_->stage({batch.inputs.data(), batch.targets.data()});
-      else
-        program_->stage_again();
-      context_.first_row = batch.first_row;
-      program_->forward(context_);
-      const bool last = i + 1 == plan_.batch.accumulation;
-      program_->backward(*gradients_, i > 0, last && variant.sums ? overlap : BackwardHooks{});
-    }
-    if (variant.sums && !variant.computes) synchronizer_->ready(gradients_->size());
-    if (variant.sums) synchronizer_->finish();
-    if (variant.computes)
-      optimizer_.start(*weights_, *gradients_, {.rate = 1e-30, .samples = static_cast<double>(plan_.batch.global)}, 1,
-                       norm_momentum(plan_.experiment), program_.get());
-    if (variant.computes) program_->take_sums();
-    double counters[7] = {};
-    if (variant.sums) synchronizer_->agree(counters);
-    if (variant.computes) optimizer_.finish();
-    if (variant.computes && variant.sums && optimizer_.is_shared()) {
-      synchronizer_->share(*weights_);
-      program_->set_weights(*weights_);
-    }
-    ++context_.step;
+  void step(const Variant& variant) {
+    if (variant.computes) return steps_->step();
+    Synchronizer& sums = *steps_->trainer().sums();
+    sums.begin();
+    for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) input_.next();
+    sums.finish();
+    StepCounters().sum_with([&](std::span<double> all) { sums.agree(all); });
   }
 
   const RunPlan& plan_;
-  const Machine& machine_;
-  Backend& backend_;
-  std::unique_ptr<Vector> weights_, gradients_;
-  std::unique_ptr<Synchronizer> synchronizer_;
-  Optimizer optimizer_;
-  std::unique_ptr<GroupRanks> group_ranks_;
-  std::unique_ptr<Program> program_;
-  std::shared_ptr<const Dataset> dataset_;
-  LoaderPlan loader_plan_;
-  PassContext context_;
+  Communicator& host_;
+  std::vector<std::shared_ptr<Reading>> readings_;  // of each variant
+  ChosenInput input_;
+  std::unique_ptr<Synchronizer> no_sums_ = std::make_unique<NoSums>();
+  std::optional<StillSteps> steps_;
 };
 
 // Returns the number of steps that take about `seconds`, the same on all ranks.
@@ -191,7 +202,7 @@ std::string csv_of(const BenchContext& context, const RunPlan& plan, const std::
 
 }  // namespace
 
-std::vector<ComponentRow> bench_components(const BenchContext& context, const std::string& csv) {
+void bench_components(const BenchContext& context, const std::string& csv) {
   refuse_other_kinds(context.experiment.parallel, "bench components takes the steps of a ring apart");
   Communicator& host = *context.machine.host;
   const DatasetIndex index = shared_index(context.experiment.data.train, host);
@@ -206,12 +217,12 @@ std::vector<ComponentRow> bench_components(const BenchContext& context, const st
                                      plan.norm_group);
   });
   const std::vector<Variant> all = variants(plan, context.machine.backend->on_device(), host.size());
-  Pipeline pipeline(plan, context.machine, shared_dataset(plan.train, context.session.job()));
+  Pipeline pipeline(context, plan, all);
   const double share = context.seconds / static_cast<double>(measured_rounds * all.size());
   std::vector<std::vector<double>> seconds(all.size());
-  const std::int64_t steps = steps_in(host, share, pipeline.seconds_per_step(all.front(), 1));
+  const std::int64_t steps = steps_in(host, share, pipeline.seconds_per_step(all.front(), 0, 1));
   for (int round = 0; round < measured_rounds; ++round)
-    for (std::size_t v = 0; v < all.size(); ++v) seconds[v].push_back(pipeline.seconds_per_step(all[v], steps));
+    for (std::size_t v = 0; v < all.size(); ++v) seconds[v].push_back(pipeline.seconds_per_step(all[v], v, steps));
   std::vector<ComponentRow> rows;
   for (std::size_t v = 0; v < all.size(); ++v) {
     std::ranges::sort(seconds[v]);
@@ -219,15 +230,14 @@ std::vector<ComponentRow> bench_components(const BenchContext& context, const st
     const double whole = rows.empty() ? median : rows.front().seconds;
     rows.push_back({all[v].removed, static_cast<double>(plan.batch.global) / median, median, whole - median});
   }
-  if (!context.root()) return rows;
+  if (!context.root()) return;
   log_info("components: ", plan.experiment.model.kind, ", ", to_string(plan.batch), "; each part is removed in turn");
   print(rows);
   if (!context.machine.backend->on_device())
     log_info("  copy: not measured, because a CPU reads the loader's memory directly");
-  if (csv.empty()) return rows;
+  if (csv.empty()) return;
   write_file_atomically(csv, csv_of(context, plan, rows));
   log_info("wrote ", csv);
-  return rows;
 }
 
 }  // namespace ringtrain

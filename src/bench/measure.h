@@ -1,10 +1,11 @@
 // Benchmarks of `ringtrain bench`. Begin reading here. Each benchmark has a file of its own. comm.cpp, input.cpp and
 // step.cpp write their results into a Preflight (preflight.h). From a Preflight, forecast.h predicts other numbers of
-// ranks with the formulas of scaling_model.h. start.cpp, components.h, split.h and utilisation.h only print their
+// ranks with the formulas of scaling_model.h. start.cpp, components.cpp, split.h and utilisation.h only print their
 // results or write them to a table. This file has what the benchmarks share.
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "bench/preflight.h"
@@ -51,5 +52,9 @@ void bench_input(const BenchContext& context, Preflight& result);
 // threads.
 void advise_on_input(const BenchContext& context, const Preflight& result);
 void bench_step(const BenchContext& context, Preflight& result);
+// Measures the whole pipeline of a training on images first, and then the pipeline without each of its parts. Data sets
+// of pixels have no decoding, CPUs no copy, and a single rank no all-reduce. Rank 0 writes the result to the file `csv`
+// unless that is "". Collective. Throws Error if the experiment does not train on images.
+void bench_components(const BenchContext& context, const std::string& csv);
 
 }  // namespace ringtrain

@@ -51,8 +51,7 @@ NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& pl
     try {
       cpu::expect_threads(threads);
       const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
-      SyntheticPasses passes(plan, *backend);
-      passes.compile(plan.batch.micro_batch);
+      SyntheticPasses passes(plan, *backend, plan.batch.micro_batch);
       for (++started_; !ending_.load(std::memory_order_relaxed);) passes.pass();
     } catch (const std::exception& e) {  // too little memory for all threads, so fewer run
       log_warning("a thread that keeps the other cores busy during the measurement has failed: ", e.what());

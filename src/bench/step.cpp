@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
 #include "bench/node_load.h"
-#include "bench/only_ring.h"
 #include "bench/synthetic_step.h"
 #include "checkpoint/snapshot.h"
 #include "run/split.h"
@@ -58,21 +59,60 @@ TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, d
   return {median(seconds), median(waited)};
 }
 
-// Measures passes again while other threads load the node, and passes and steps while two ranks share their cores.
-// Leaves out what this node does not allow. The result is complete on rank 0.
-void measure_node_load(const BenchContext& context, const RunPlan& plan, SyntheticStep& step, StepMeasurement& s) {
+double slowest_of(const BenchContext& context, double seconds, int most, const std::function<void()>& work) {
+  return timed_runs(*context.machine.host, seconds, most, TooSlow::run_anyway, work).slowest();
+}
+
+// Measures passes alone. On a CPU, the largest ones are measured again while other threads load the node, and while two
+// ranks share their cores, if this node allows it. Returns the median seconds of the largest passes of each rank, on
+// rank 0.
+std::vector<double> measure_passes(const BenchContext& context, const RunPlan& plan, StepMeasurement& s) {
   Communicator& host = *context.machine.host;
-  const double seconds = context.seconds / 8;
-  const auto slowest = [&](const auto& work) {
-    return timed_runs(host, seconds, 1000, TooSlow::run_anyway, work).slowest();
-  };
-  if (const NodeLoad load(context.session, host, plan, context.threads, context.machine.backend->allocated_bytes());
-      load.is_there())
-    s.full_node_pass = slowest([&] { step.pass(); });
-  if (const SharedCores sharing(context.session, host); sharing.are_shared()) {
-    s.shared_pass = slowest([&] { step.pass(); });
-    s.shared_step = slowest([&] { step.step(); });
+  Backend& backend = *context.machine.backend;
+  const std::vector<std::int64_t> sizes = micro_batches(plan, backend.on_device());
+  const double share = context.seconds / 2 / static_cast<double>(sizes.size());
+  std::vector<double> of_rank;
+  std::optional<SyntheticPasses> passes;
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    passes.reset();  // frees its memory first
+    passes.emplace(plan, backend, *size, &context.machine.communicator());
+    // The two kinds of runs alternate, so that a disturbance of the machine affects both.
+    std::vector<double> forward, pass;
+    const Runs both = timed_runs(host, share, 1000, TooSlow::run_anyway, [&] {
+      const double begin = now_seconds();
+      passes->forward();
+      const double between = now_seconds();
+      passes->pass();
+      forward.push_back(between - begin);
+      pass.push_back(now_seconds() - between);
+    });
+    const double f = median(forward), p = std::max(median(pass), f), slowest = both.slowest() / (f + p);
+    s.passes.push_back({static_cast<double>(*size), slowest * f, slowest * (p - f)});
+    s.jitter = both.jitter();
+    of_rank.clear();
+    for (std::size_t r = 0; r < both.of_rank.size(); ++r) of_rank.push_back(both.rank_median(r));
   }
+  s.forward = s.passes.back().forward;
+  s.backward = s.passes.back().backward;
+  if (backend.on_device()) return of_rank;
+  s.watermark = passes->watermark();
+  const auto pass = [&] { passes->pass(); };
+  if (const NodeLoad load(context.session, host, plan, context.threads, backend.allocated_bytes()); load.is_there())
+    s.full_node_pass = slowest_of(context, context.seconds / 8, 1000, pass);
+  if (const SharedCores sharing(context.session, host); sharing.are_shared())
+    s.shared_pass = slowest_of(context, context.seconds / 8, 1000, pass);
+  return of_rank;
+}
+
+// Measures steps with sums on random input. On a CPU, also while two ranks share their cores, if this node allows it.
+void measure_steps(const BenchContext& context, const RunPlan& plan, StepMeasurement& s) {
+  RandomInput input(plan, plan.batch.micro_batch);
+  StillSteps steps(context, plan, input);
+  s.seconds = slowest_of(context, context.seconds / 4, 1000, [&] { steps.step(); });
+  s.update = slowest_of(context, context.seconds / 20, 100, [&] { steps.update(); });
+  if (s.on_device) return;
+  if (const SharedCores sharing(context.session, *context.machine.host); sharing.are_shared())
+    s.shared_step = slowest_of(context, context.seconds / 8, 1000, [&] { steps.step(); });
 }
 
 void print(const StepMeasurement& s, const RunPlan& plan) {
@@ -124,7 +164,6 @@ void bench_step(const BenchContext& context, Preflight& result) {
     plan = make_run_plan(e, index, nullptr, host.size(), backend);
     backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group);
   });
-  const double seconds = context.seconds;
 
   StepMeasurement s;
   s.model = model_keys(e);
@@ -143,36 +182,8 @@ void bench_step(const BenchContext& context, Preflight& result) {
   s.on_device = backend.on_device();
   s.whole_workers = plan.graph.has_batch_norm();
 
-  std::vector<double> pass_of_rank;
-  {
-    SyntheticStep step(plan, context.machine);
-    const std::vector<std::int64_t> sizes = micro_batches(plan, backend.on_device());
-    const double share = seconds / 2 / static_cast<double>(sizes.size());
-    for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
-      step.compile(*size);
-      // The two kinds of runs alternate, so that a disturbance of the machine affects both.
-      std::vector<double> forward, pass;
-      const Runs both = timed_runs(host, share, 1000, TooSlow::run_anyway, [&] {
-        const double begin = now_seconds();
-        step.forward_alone();
-        const double between = now_seconds();
-        step.pass();
-        forward.push_back(between - begin);
-        pass.push_back(now_seconds() - between);
-      });
-      const double f = median(forward), p = std::max(median(pass), f), slowest = both.slowest() / (f + p);
-      s.passes.push_back({static_cast<double>(*size), slowest * f, slowest * (p - f)});
-      s.jitter = both.jitter();
-      pass_of_rank.clear();
-      for (std::size_t r = 0; r < both.of_rank.size(); ++r) pass_of_rank.push_back(both.rank_median(r));
-    }
-    if (!backend.on_device()) measure_node_load(context, plan, step, s);
-    s.update = timed_runs(host, seconds / 20, 100, TooSlow::run_anyway, [&] { step.update(); }).slowest();
-    s.seconds = timed_runs(host, seconds / 4, 1000, TooSlow::run_anyway, [&] { step.step(); }).slowest();
-    if (!backend.on_device()) s.watermark = step.watermark();
-  }
-  s.forward = s.passes.back().forward;
-  s.backward = s.passes.back().backward;
+  const std::vector<double> pass_of_rank = measure_passes(context, plan, s);
+  measure_steps(context, plan, s);
   const TrainingSteps training = training_steps(context, plan, s.seconds);
   s.input_seconds = training.seconds;
   s.input_wait = training.waited;

@@ -1,53 +1,64 @@
-// The parts of a training step, as in the trainer, on random input.
+// Passes and steps of the trainer on random input, for benchmarks. The updates practically do not change the weights.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "base/pages.h"
+#include "bench/measure.h"
 #include "bench/scaling_model.h"
-#include "optim/optimizer.h"
-#include "parallel/synchronizer.h"
-#include "run/machine.h"
-#include "run/plan.h"
+#include "train/trainer.h"
 
 namespace ringtrain {
 
-// Passes without communication.
-class SyntheticPasses {
+// Gives the same random micro-batch again and again.
+class RandomInput : public BatchInput {
  public:
-  SyntheticPasses(const RunPlan& plan, Backend& backend);
-  void compile(std::int64_t micro_batch);
-  void forward_alone();
-  void pass(const BackwardHooks& hooks = {});
-
- protected:
-  void forward();
-
-  const RunPlan& plan_;
-  Backend& backend_;
-  std::unique_ptr<Vector> weights_, gradients_;
-  std::unique_ptr<GroupRanks> group_ranks_;  // null: batch norm uses only this rank's part of a shared group
-  std::unique_ptr<Program> program_;
+  RandomInput(const RunPlan& plan, std::int64_t micro_batch);
+  void seek(std::int64_t, std::int64_t, std::int64_t) override { batch_.micro_step = -1; }
+  const MicroBatch& next() override;
+  std::vector<std::span<const std::byte>> ring() const override { return {pages_of(inputs_), pages_of(targets_)}; }
 
  private:
-  PassContext context_;
-  std::vector<std::uint8_t> inputs_;
-  std::vector<std::int32_t> targets_;
-  std::vector<float> state_;
+  std::int64_t micro_batch_, accumulation_;
+  PageVector<std::uint8_t> inputs_;
+  PageVector<std::int32_t> targets_;
+  MicroBatch batch_;
 };
 
-class SyntheticStep : public SyntheticPasses {
+// Passes without sums and updates. They need neither other ranks nor a data set.
+class SyntheticPasses {
  public:
-  SyntheticStep(const RunPlan& plan, const Machine& machine);
-  void update();                            // does the work of an update; the learning rate is practically 0
-  void step();                              // with the sum of gradients; collective
+  // `communicator` has the ranks that share batch norm's workers. null: batch norm uses only this rank's part of them.
+  SyntheticPasses(const RunPlan& plan, Backend& backend, std::int64_t micro_batch,
+                  Communicator* communicator = nullptr);
+  void forward();
+  void pass(const BackwardHooks& hooks = {});
   std::vector<WatermarkPoint> watermark();  // over one backward pass
 
  private:
-  void start_update();
-  std::unique_ptr<Synchronizer> synchronizer_;
-  Optimizer optimizer_;
-  BackwardHooks overlap_{[this](std::int64_t mark) { synchronizer_->ready(mark); }, [this] { synchronizer_->poll(); }};
+  RandomInput input_;
+  std::unique_ptr<Vector> weights_, gradients_;
+  std::unique_ptr<GroupRanks> group_ranks_;
+  std::unique_ptr<Program> program_;
+  PassContext context_;
+  std::vector<float> state_;
+};
+
+// The trainer's own steps with a constant batch and a learning rate that is practically 0. They measure no noise.
+class StillSteps {
+ public:
+  // Collective. `input` must outlive this object.
+  StillSteps(const BenchContext& context, const RunPlan& plan, BatchInput& input);
+  void restart() { trainer_.start_at({}, plan_.batch.global); }  // at the beginning of `input`
+  void step() { trainer_.step({}); }                             // collective
+  void update() { trainer_.apply({}, 1, 1); }                    // the update alone
+  Trainer& trainer() { return trainer_; }
+
+ private:
+  const RunPlan plan_;
+  Watchdog watchdog_;
+  Trainer trainer_;
 };
 
 }  // namespace ringtrain

@@ -104,8 +104,7 @@ double matrix_rate(const BenchContext& context, const RunPlan& like) {
   Backend& backend = *context.machine.backend;
   const RunPlan plan = plan_of_network(like, dense_network(backend.on_device() ? 8192 : 2048));
   const std::int64_t batch = backend.on_device() ? 8192 : 512;
-  SyntheticPasses passes(plan, backend);
-  passes.compile(batch);
+  SyntheticPasses passes(plan, backend, batch);
   const Runs runs =
       timed_runs(*context.machine.host, context.seconds / 4, 1000, TooSlow::run_anyway, [&] { passes.pass(); });
   const double operations = static_cast<double>(batch * plan.graph.training_flops_per_sample());
@@ -119,9 +118,9 @@ double matrix_rate(const BenchContext& context, const RunPlan& like) {
 
 UtilisationRow measure(const BenchContext& context, const RunPlan& plan, double seconds, double rate) {
   UtilisationRow row{.batch = plan.batch.micro_batch, .memory_bytes = memory_of(plan, *context.machine.backend)};
-  SyntheticStep step(plan, context.machine);
-  step.compile(plan.batch.micro_batch);
-  const Runs runs = timed_runs(*context.machine.host, seconds, 1000, TooSlow::run_anyway, [&] { step.step(); });
+  RandomInput input(plan, plan.batch.micro_batch);
+  StillSteps steps(context, plan, input);
+  const Runs runs = timed_runs(*context.machine.host, seconds, 1000, TooSlow::run_anyway, [&] { steps.step(); });
   if (!context.root()) return row;
   row.seconds = runs.slowest();
   row.samples_per_second = static_cast<double>(plan.batch.global) / row.seconds;

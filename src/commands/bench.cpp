@@ -5,7 +5,6 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "bench/components.h"
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
 #include "bench/split.h"

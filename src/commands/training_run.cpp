@@ -149,14 +149,14 @@ StopCost TrainingRun::stop_cost() const {
 }
 
 std::optional<NoiseSummary> TrainingRun::noise_summary() {
-  const NoiseScale& noise = trainer_.noise_scale();
+  const NoiseScale& noise = trainer_.noise().scale();
   if (!plan_.measures_noise || noise.empty()) return std::nullopt;
   NoiseSummary summary{.mean = noise.mean(),
                        .scale = noise.ratio(),
                        .batch = trainer_.batch(),
                        .training_samples = plan_.samples_per_epoch};
   if (!plan_.train.is_image()) summary.characters_per_sample = noise.targets_per_sample();
-  if (const std::optional<NoiseGroups>& groups = trainer_.noise_groups())
+  if (const std::optional<NoiseGroups>& groups = trainer_.noise().groups())
     for (std::size_t i = 0; i < groups->size(); ++i)
       if (const NoiseScale& own = groups->scale(i); !own.empty())
         summary.groups.push_back({groups->name(i), own.mean(), own.ratio()});

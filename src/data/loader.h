@@ -57,8 +57,10 @@ struct MicroBatch {
   std::int64_t step_targets = 0;  // counted targets of this rank's share of the step
   std::int64_t valid_rows = 0;    // rows with a counted target, which come first; fewer only at the end of the data
   bool resets_state = false;      // streams: the carried state starts from zero at this step
-  std::span<const std::uint8_t> inputs;   // [micro_batch, sequence]; images: [micro_batch, size, size, 3]
-  std::span<const std::int32_t> targets;  // [micro_batch, sequence]; ignored_target: does not count
+  std::span<const std::uint8_t> inputs;  // [micro_batch, sequence]; images: [micro_batch, size, size, 3]
+  // [micro_batch, sequence]; ignored_target: does not count. Empty: the pass takes the input of an earlier pass again
+  // (Program::stage_again()), which only benchmarks do.
+  std::span<const std::int32_t> targets;
 };
 
 // The samples of a step, for N samples or T characters (of the share that is used), a batch of B and sequences of L:
@@ -82,26 +84,35 @@ std::int64_t steps_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);
 
 class BatchSource;
 
-class Loader {
+// What gives a trainer its micro-batches. The functions are those of Loader.
+class BatchInput {
+ public:
+  virtual ~BatchInput() = default;
+  virtual void seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch) = 0;
+  virtual const MicroBatch& next() = 0;
+  virtual std::vector<std::span<const std::byte>> ring() const = 0;
+};
+
+class Loader : public BatchInput {
  public:
   // `source` fills the micro-batches. If it is null, the data set does, as the plan says.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan, std::unique_ptr<BatchSource> source);
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
-  ~Loader();  // ends the threads
+  ~Loader() override;  // ends the threads
   // Starts, or starts again, with the global batch after the first `offset` samples of this epoch (evaluation: epoch
   // 0). Batches that were prepared before are discarded, unless the loader is at this place already. `batch` is the
   // size of every global batch from there on. 0: the sizes stay those of the course, or of an earlier seek with a
   // batch. Throws Error if the epoch has no batch there.
-  void seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch = 0);
+  void seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch = 0) override;
   // With on_request: asks for the global batch after the first `offset` samples of the epoch. Batches are read in the
   // order of the requests.
   void request(std::int64_t epoch, std::int64_t offset);
   void forget_requests();  // also discards what was read for them
   // Returns the next micro-batch, in order and across epochs. It is valid until the next call. Throws the error of a
   // loader thread. If the batch with the error is discarded, by seek() or at the end, the error becomes a warning.
-  const MicroBatch& next();
+  const MicroBatch& next() override;
   // Returns the memory of all micro-batches, for devices that copy from it.
-  std::vector<std::span<const std::byte>> ring() const;
+  std::vector<std::span<const std::byte>> ring() const override;
   double waited_seconds() const;  // total time for which next() has waited
   // Returns the bytes of the ring. For images it adds the largest size of records that wait for decoding.
   static std::int64_t memory_bytes(const DatasetIndex& index, const LoaderPlan& plan);

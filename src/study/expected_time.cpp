@@ -10,7 +10,6 @@
 #include "base/json.h"
 #include "bench/experiment_keys.h"
 #include "bench/forecast.h"
-#include "bench/only_ring.h"
 #include "config/reader.h"
 #include "config/schema.h"
 

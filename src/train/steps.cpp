@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <optional>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/signals.h"
+#include "config/batch_course.h"
 #include "parallel/arrivals_file.h"
 #include "parallel/parameter_server.h"
-#include "train/step_positions.h"
 
 namespace ringtrain {
 namespace {
@@ -17,6 +18,26 @@ namespace {
 std::span<float> all_of(Vector& vector) {
   return {vector.data(), static_cast<std::size_t>(vector.size())};
 }
+
+// The positions at which the run's coming steps begin. Ranks that do not do the steps in order need them.
+class StepPositions {
+ public:
+  StepPositions(const BatchCourse& course, const Position& first) : course_(course), known_{course.settled(first)} {}
+  // Returns the position at which step `step` begins, after `step` updates. `step` must not be before the first
+  // position that is kept.
+  const Position& at(std::int64_t step) {
+    while (known_.back().step < step) known_.push_back(course_.after(known_.back()));
+    return known_[static_cast<std::size_t>(step - known_.front().step)];
+  }
+  void forget_before(std::int64_t step) {
+    at(step);
+    while (known_.front().step < step) known_.pop_front();
+  }
+
+ private:
+  BatchCourse course_;
+  std::deque<Position> known_;
+};
 
 class EqualSteps : public Steps {
  public:

@@ -9,82 +9,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/pages.h"
-#include "base/random.h"
 #include "optim/batch_rules.h"
 #include "run/course.h"
 #include "run/norm_plan.h"
 
 namespace ringtrain {
 
-// Tells the watchdog the current phase of the step and measures the time of each phase.
-class StepClock {
- public:
-  StepClock(Watchdog& watchdog, std::int64_t step) : watchdog_(watchdog), step_(step) {}
-  template <class Action>
-  auto time(Phase phase, double& seconds, const Action& action) {
-    struct Stop {
-      double& seconds;
-      double begin = now_seconds();
-      ~Stop() { seconds += now_seconds() - begin; }
-    };
-    watchdog_.enter(step_, phase);
-    const Stop stop{seconds};
-    return action();
-  }
-
- private:
-  Watchdog& watchdog_;
-  std::int64_t step_;
-};
-
-// The counters of a step, which are summed over all ranks.
-class StepCounters {
- public:
-  StepCounters(const LossSums& sums, const Requests& r, const PassTimes& passes, double small_norms,
-               const std::vector<double>& of_groups, const std::vector<double>& of_copies)
-      : values_{sums.loss,
-                static_cast<double>(sums.correct),
-                static_cast<double>(sums.correct5),
-                r.signal,
-                r.save,
-                r.stop,
-                r.fail,
-                r.diverged,
-                r.check,
-                passes.bubble,
-                passes.boundary,
-                small_norms},
-        copies_(of_copies.size()) {
-    values_.insert(values_.end(), of_groups.begin(), of_groups.end());
-    values_.insert(values_.end(), of_copies.begin(), of_copies.end());
-  }
-  std::span<double> values() { return values_; }
-  double loss() const { return values_[0]; }
-  double correct() const { return values_[1]; }
-  double correct5() const { return values_[2]; }
-  Requests requests() const { return {values_[3], values_[4], values_[5], values_[6], values_[7], values_[8]}; }
-  // Returns the mean over `ranks` ranks.
-  PassTimes passes(int ranks) const { return {values_[9] / ranks, values_[10] / ranks}; }
-  double small_norms() const { return values_[11]; }  // squared norms of all small batches; 0: not measured
-  std::span<const double> small_norms_of_groups() const {
-    return std::span(values_).subspan(12, values_.size() - copies_ - 12);
-  }
-  // Returns the counters of ReplicaCheck. They are empty if this step does not compare the copies.
-  std::span<const double> copies() const { return std::span(values_).last(copies_); }
-
- private:
-  std::vector<double> values_;
-  std::size_t copies_;
-};
-
 namespace {
-
-using Pieces = std::vector<std::span<const std::byte>>;
-Pieces with(Pieces pieces, const PageVector<float>& values) {
-  if (!values.empty()) pieces.push_back(pages_of(values));
-  return pieces;
-}
 
 // Returns the text of the error that stops the run. If the loss is not finite, the report has no gradient norm.
 std::string what_is_not_finite(const StepReport& report) {
@@ -101,12 +32,6 @@ UpdateRanks ranks_of(Communicator& communicator) {
       .broadcast = [&communicator](std::span<float> values, int root) { communicator.broadcast_vector(values, root); }};
 }
 
-std::optional<NoiseGroups> make_noise_groups(const RunPlan& plan) {
-  const std::string& by = plan.experiment.noise.groups;
-  if (!plan.measures_noise || by == "none") return std::nullopt;
-  return NoiseGroups(plan.parameters, by, plan.noise_half_life);
-}
-
 std::vector<ElementRange> ranges_of(const Optimizer& optimizer) {
   std::vector<ElementRange> ranges;
   for (const UpdateRange& range : optimizer.ranges()) ranges.push_back({range.begin, range.end});
@@ -115,51 +40,35 @@ std::vector<ElementRange> ranges_of(const Optimizer& optimizer) {
 
 }  // namespace
 
-Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
-                 std::optional<UpdateShare> share, StageRanks* stages)
+Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog,
+                 BatchInput& input, std::optional<UpdateShare> share, StageRanks* stages)
     : plan_(plan),
       part_(part_of(plan, communicator.rank())),
       backend_(backend),
       watchdog_(watchdog),
-      loader_(loader),
       communicator_(communicator),
       stages_(stages),
       weights_(backend.make_vector(part_.parameters.size())),
       gradients_(backend.make_vector(gradient_elements(plan, part_.parameters), true)),
-      synchronizer_(make_synchronizer(
+      sums_(make_synchronizer(
           plan.experiment.parallel, communicator, stages,
           {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, part_.parameters.trained(),
           bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks), backend.on_device())),
       optimizer_(optimizer_of(plan.experiment, plan.schedule), part_.parameters, backend, ranks_of(communicator),
-                 share ? std::move(*share) : synchronizer_->update_share(), plan.experiment.average),
+                 share ? std::move(*share) : sums_->update_share(), plan.experiment.average),
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
-      group_ranks_(plan.batch.span > 1 ? communicator.share_groups(static_cast<int>(plan.batch.span)) : nullptr),
-      program_(compile_part(plan, part_, backend, PassMode::training, plan.batch.micro_batch)),
-      order_(make_pass_order(stages, *program_, plan.experiment.parallel.schedule, part_.slots)),
-      noise_scale_(plan.noise_half_life),
-      noise_groups_(make_noise_groups(plan)),
-      passes_(plan, backend, part_.parameters, *gradients_, noise_groups_ ? &*noise_groups_ : nullptr,
-              ranges_of(optimizer_)),
-      noise_follower_(plan.experiment.batch.follow_noise, plan.patience, plan.experiment.batch.largest),
-      overlap_{[this](std::int64_t watermark) { synchronizer_->ready(watermark); }, [this] { synchronizer_->poll(); }},
-      course_(plan.course),
-      carried_state_(plan.carries_state ? static_cast<std::size_t>(plan.batch.rows_per_rank * part_.graph.state_size())
-                                        : 0),
-      pinned_(backend, with(loader.ring(), carried_state_)),
-      dropout_key_(random_key(plan.experiment.seed, RandomPurpose::dropout)),
-      slow_seconds_(plan.experiment.test.slow_rank == communicator.rank() ? plan.experiment.test.slow_seconds : 0) {
-  program_->allocate();
+      noise_(plan),
+      passes_(plan, part_, backend, communicator, stages, input),
+      added_(plan, backend, part_.parameters, *gradients_, noise_.groups() ? &*noise_.groups() : nullptr,
+             ranges_of(optimizer_)),
+      course_(plan.course) {
   communicator.set_rounding(
       gradient_rounding(part_.parameters.trained(), plan.batch.global * plan.graph.sequence(), loss_scale_.value()));
-  if (plan.adascale_times > 0)
-    adascale_.emplace(plan.adascale_times, static_cast<double>(plan.batch.global),
-                      static_cast<double>(plan.batch.small_batch));
 }
 
 TrainerState Trainer::fresh_state() const {
   TrainerState state;
-  for (std::size_t i = 0; noise_groups_ && i < noise_groups_->size(); ++i)
-    state.noise_groups[noise_groups_->name(i)] = {};
+  state.noise_groups = noise_.fresh_groups();
   return state;
 }
 
@@ -167,90 +76,59 @@ void Trainer::save(TrainerState& state) const {
   state.loss_scale = static_cast<double>(loss_scale_.value());
   state.loss_scale_steps = loss_scale_.steps_since_change();
   state.applied = optimizer_.applied();
-  state.noise = noise_scale_.state();
-  for (std::size_t i = 0; noise_groups_ && i < noise_groups_->size(); ++i)
-    state.noise_groups[noise_groups_->name(i)] = noise_groups_->scale(i).state();
-  if (adascale_) state.adascale = adascale_->state();
+  noise_.save(state);
   if (plan_.experiment.batch.follow_noise > 0) state.batch = batch();
-  state.batch_small_since = noise_follower_.small_since();
 }
 
 void Trainer::load(const TrainerState& state, const Position& position) {
   if (state.loss_scale > 0) loss_scale_.resume(static_cast<float>(state.loss_scale), state.loss_scale_steps);
   optimizer_.resume(state.applied);
-  noise_scale_.resume(state.noise);
-  for (std::size_t i = 0; noise_groups_ && i < noise_groups_->size(); ++i)
-    noise_groups_->scale(i).resume(state.noise_groups.at(noise_groups_->name(i)));
-  if (adascale_) adascale_->resume(state.adascale);
-  noise_follower_.resume(state.batch_small_since);
+  noise_.resume(state);
   start_at(position, state.batch);
 }
 
 void Trainer::start_at(const Position& position, std::int64_t batch) {
   if (batch > 0) course_ = constant_course(batch, course_.epoch_samples, course_.keeps_rest);
   position_ = course_.settled(position);
-  program_->set_weights(*weights_);
-  loader_.seek(position_.epoch, position_.offset, batch);
-  staged_.reset();
-  staged_of_step_ = 0;
+  passes_.program().set_weights(*weights_);
+  passes_.seek(position_, batch);
 }
 
 StepReport Trainer::step(const Requests& requests) {
   StepReport report;
   StepTimes& times = report.times;
-  StepClock clock(watchdog_, position_.step);
+  StepClock clock(watchdog_, position_.step, times);
   const double begin = now_seconds();
   const Position next = next_position();
-  const BatchPlan batch = batch_at(position_);
-  report.samples = course_.samples_at(position_);
-  const bool measures = measures_noise(next), compares = compares_now();
-  synchronizer_->begin(passes_.begin(batch, measures));
-  clock.time(Phase::forward, times.forward, [this] { sleep_if_slow(); });
-
-  order_->run(batch.accumulation, {.input =
-                                       [&](std::int64_t) {
-                                         if (!ahead_) get_input(clock, times, position_);
-                                       },
-                                   .forward =
-                                       [&](std::int64_t) {
-                                         if (!std::exchange(ahead_, false)) forward(clock, times, position_);
-                                       },
-                                   .backward =
-                                       [&](std::int64_t micro_step) {
-                                         clock.time(Phase::backward, times.backward,
-                                                    [&] { passes_.backward(*program_, micro_step, overlap_); });
-                                         // A device computes during this read.
-                                         if (!staged_ && keeps_reading(next))
-                                           clock.time(Phase::input, times.input, [&] { stage_next(); });
-                                       },
-                                   .waits = [&] { watchdog_.enter(position_.step, Phase::stage_wait); }});
-  staged_of_step_ = staged_ ? 1 : 0;
-  const std::int64_t targets = targets_;
-  program_->close_sums();
-  if (compares) clock.time(Phase::update, times.update, [&] { replicas_->start(); });
+  const PassStep now = step_at(position_);
+  report.samples = now.samples;
+  const bool compares = compares_now();
+  const BackwardHooks overlap{[this](std::int64_t watermark) { sums_->ready(watermark); }, [this] { sums_->poll(); }};
+  sums_->begin(added_.begin(now.batch, measures_noise()));
+  clock.time(Phase::forward, [this] { sleep_if_slow(); });
+  passes_.run(now, reads_on(next), *sums_, clock,
+              [&](std::int64_t micro_step) { added_.backward(passes_.program(), micro_step, overlap); });
+  const std::int64_t targets = passes_.targets();
+  if (compares) clock.time(Phase::update, [&] { replicas_->start(); });
 
   // The host gives a device all work of this step and the first pass of the next step before it waits, so that the
   // device is never idle.
-  clock.time(Phase::communication, times.communication, [&] { synchronizer_->finish(); });
-  clock.time(Phase::update, times.update, [&] { start_update(report); });
-  if (may_run_ahead()) {
-    get_input(clock, times, next);
-    forward(clock, times, next);
-    ahead_ = true;
-  }
-  const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return passes_.take_sums(*program_); });
-  const PassTimes passes = order_->times();
+  clock.time(Phase::communication, [&] { sums_->finish(); });
+  clock.time(Phase::update, [&] { start_update(report, 1); });
+  if (may_run_ahead()) passes_.run_ahead(step_at(next), *sums_, clock);
+  const LossSums sums = clock.time(Phase::backward, [&] { return added_.take_sums(passes_.program()); });
+  const PassTimes passes = passes_.times();
   note_passes(passes, begin, times);
-  StepCounters counters = clock.time(Phase::communication, times.communication,
-                                     [&] { return counters_of(sums, requests, passes, measures, compares); });
-  clock.time(Phase::communication, times.communication, [&] { synchronizer_->agree(counters.values()); });
-  if (compares) replicas_->judge(counters.copies(), position_.step);
-  compares_next_ = counters.requests().check > 0;
-  report.passes = counters.passes(communicator_.size());
-  clock.time(Phase::update, times.update, [&] { finish_update(report, counters, targets); });
-  if (report.applied && optimizer_.is_shared())
-    clock.time(Phase::communication, times.communication, [&] { share_weights(); });
-  times.server = synchronizer_->server_seconds();
+  StepCounters counters =
+      clock.time(Phase::communication, [&] { return counters_of(sums, requests, passes, compares); });
+  clock.time(Phase::communication, [&] { counters.sum_with([&](std::span<double> all) { sums_->agree(all); }); });
+  if (compares) replicas_->judge(counters.of_copies, position_.step);
+  compares_next_ = counters.requests.check > 0;
+  const double ranks = communicator_.size();
+  report.passes = {counters.passes.bubble / ranks, counters.passes.boundary / ranks};
+  clock.time(Phase::update, [&] { finish_update(report, counters, targets); });
+  if (report.applied && optimizer_.is_shared()) clock.time(Phase::communication, [&] { share_weights(); });
+  times.server = sums_->server_seconds();
 
   position_ = next;
   flip_bit();
@@ -278,38 +156,34 @@ void Trainer::note_passes(const PassTimes& passes, double step_begin, StepTimes&
 }
 
 void Trainer::sleep_if_slow() const {
-  if (slow_seconds_ > 0) std::this_thread::sleep_for(std::chrono::duration<double>(slow_seconds_));
+  const TestConfig& test = plan_.experiment.test;
+  if (test.slow_rank == communicator_.rank() && test.slow_seconds > 0)
+    std::this_thread::sleep_for(std::chrono::duration<double>(test.slow_seconds));
 }
 
 LossSums Trainer::compute(const Position& position, StepTimes& times, std::int64_t& targets) {
-  StepClock clock(watchdog_, position.step);
-  alone_ = true;
-  program_->set_weights(*weights_);
-  staged_.reset();
-  clock.time(Phase::forward, times.forward, [this] { sleep_if_slow(); });
-  const BackwardHooks no_hooks{[](std::int64_t) {}, [] {}};
-  for (std::int64_t pass = 0; pass < batch_at(position).accumulation; ++pass) {
-    get_input(clock, times, position);
-    forward(clock, times, position);
-    clock.time(Phase::backward, times.backward, [&] { program_->backward(*gradients_, pass > 0, no_hooks); });
-  }
-  targets = targets_;
-  program_->close_sums();
-  const LossSums sums = clock.time(Phase::backward, times.backward, [&] { return program_->take_sums(); });
+  StepClock clock(watchdog_, position.step, times);
+  Program& program = passes_.program();
+  program.set_weights(*weights_);
+  clock.time(Phase::forward, [this] { sleep_if_slow(); });
+  passes_.run(step_at(position, true), false, *sums_, clock, [&](std::int64_t micro_step) {
+    program.backward(*gradients_, micro_step > 0, {[](std::int64_t) {}, [] {}});
+  });
+  targets = passes_.targets();
+  const LossSums sums = clock.time(Phase::backward, [&] { return program.take_sums(); });
   watchdog_.step_finished(position.step);
   return sums;
 }
 
 StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rate_factor) {
   StepReport report;
-  StepClock clock(watchdog_, position_.step);
+  StepClock clock(watchdog_, position_.step, report.times);
   report.samples = course_.samples_at(position_);
   report.met = false;
-  rate_factor_ = rate_factor;
-  clock.time(Phase::update, report.times.update, [&] {
+  clock.time(Phase::update, [&] {
     sleep_if_slow();
-    start_update(report);
-    finish_update(report, counters_of(sums, {}, {}, false, false), targets);
+    start_update(report, rate_factor);
+    finish_update(report, counters_of(sums, {}, {}, false), targets);
   });
   position_ = report.position = next_position();
   flip_bit();
@@ -319,12 +193,19 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
 
 // Waits for a device if the small-batch norms are measured or the copies are compared.
 StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes,
-                                  bool measures, bool compares) {
-  std::vector<double> of_groups(noise_groups_ ? noise_groups_->size() : 0);
-  if (measures && noise_groups_) of_groups = passes_.small_norms()->sums_of_groups();
-  return {sums,      requests,
-          passes,    measures ? passes_.small_norms()->sum() : 0,
-          of_groups, compares ? replicas_->counters() : std::vector<double>{}};
+                                  bool compares) {
+  StepCounters counters{.loss = sums.loss,
+                        .correct = static_cast<double>(sums.correct),
+                        .correct5 = static_cast<double>(sums.correct5),
+                        .requests = requests,
+                        .passes = passes};
+  if (noise_.groups()) counters.small_norms_of_groups.resize(noise_.groups()->size());
+  if (measures_noise()) {
+    counters.small_norms = added_.small_norms()->sum();
+    if (noise_.groups()) counters.small_norms_of_groups = added_.small_norms()->sums_of_groups();
+  }
+  if (compares) counters.of_copies = replicas_->counters();
+  return counters;
 }
 
 void Trainer::compare_copies(std::function<KnownCheckpoint()> known_good) {
@@ -366,59 +247,30 @@ void Trainer::flip_bit() {
   backend_.copy_from_host(std::span(&value, 1), *tensor->vector, tensor->elements.begin);
 }
 
-bool Trainer::measures_noise(const Position& next) const {
-  return plan_.measures_noise && course_.samples_at(position_) > plan_.batch.small_batch &&
-         next.step % plan_.experiment.noise.every_steps == 0;
-}
-
-double Trainer::scheduled_rate() const {
-  return rate_at(plan_, position_, adascale_ ? adascale_->steps() : 0) * rate_factor_;
-}
-
-// Returns the number of counted targets in the global batch. In compute(), it is the number in this rank's part of
-// the batch. The gradient is divided by this number already in the backward pass, so that the reduction over the ranks
-// is a plain sum. Without masking every target counts, so the ranks need not exchange anything.
-std::int64_t Trainer::global_targets(const MicroBatch& first, const Position& position) {
-  if (alone_) return std::max<std::int64_t>(1, first.step_targets);
-  if (!plan_.train_loader.mask_blanks) return course_.samples_at(position) * plan_.graph.sequence();
-  double count = part_.is_last() ? static_cast<double>(first.step_targets) : 0;
-  synchronizer_->agree(std::span<double>(&count, 1));
-  return std::max<std::int64_t>(1, std::llround(count));
-}
-
-// Returns whether the noise scale of this step may change the batch of the next step. The answer must be known before
-// the noise scale is known, so that no pass with a wrong batch begins.
-bool Trainer::may_change_batch(const Position& next) const {
-  return measures_noise(next) && noise_follower_.may_double(course_.batch_at(position_), next.samples);
-}
-
 // If the batch grows, the samples that the loader has read ahead for the smaller batch are discarded. The loader reads
 // them again for the larger batch.
 void Trainer::follow_noise(const StepReport& report) {
-  if (plan_.experiment.batch.follow_noise == 0 || !report.noise) return;
   const std::int64_t batch = course_.batch_at(position_);
-  const std::int64_t now = noise_follower_.next(batch, report.noise->scale, position_.samples);
+  const std::int64_t now = noise_.next_batch(batch, report, position_.samples);
   if (now == batch) return;
   course_ = constant_course(now, course_.epoch_samples, course_.keeps_rest);
   position_ = course_.settled(position_);
-  if (!is_over(plan_, position_)) loader_.seek(position_.epoch, position_.offset, now);
+  if (!is_over(plan_, position_)) passes_.seek(position_, now);
 }
 
-void Trainer::get_input(StepClock& clock, StepTimes& times, const Position& position) {
-  if (!staged_) clock.time(Phase::input, times.input, [&] { stage_next(); });
-  if (staged_->micro_step > 0) return;
-  clock.time(Phase::communication, times.communication, [&] { targets_ = global_targets(*staged_, position); });
+PassStep Trainer::step_at(const Position& position, bool is_alone) const {
+  return {.position = position,
+          .batch = resized(plan_.batch, course_.batch_at(position)),
+          .samples = course_.samples_at(position),
+          .loss_scale = loss_scale_.value(),
+          .is_alone = is_alone};
 }
 
-void Trainer::forward(StepClock& clock, StepTimes& times, const Position& position) {
-  clock.time(Phase::forward, times.forward, [&] { program_->forward(pass_context(*staged_, position)); });
-  staged_.reset();
-}
-
-// Returns whether there is another micro-batch to read. After the last step there may be none. If this step may change
-// the batch, the next step's first micro-batch is not read early.
-bool Trainer::keeps_reading(const Position& next) {
-  return staged_of_step_ < batch_at(position_).accumulation || !(is_over(plan_, next) || may_change_batch(next));
+// Returns whether the first micro-batch of the next step may be read early. After the last step there is none. If this
+// step may change the batch, it is not read.
+bool Trainer::reads_on(const Position& next) const {
+  return !is_over(plan_, next) &&
+         !noise_.may_change_batch(course_.batch_at(position_), course_.samples_at(position_), next);
 }
 
 // Returns whether the first pass of the next step may begin before the host knows this step's sums. It may not begin if
@@ -428,36 +280,12 @@ bool Trainer::keeps_reading(const Position& next) {
 // may not begin if ranks share the update, because the weights of the other ranks have not arrived yet. Its input must
 // have been staged.
 bool Trainer::may_run_ahead() const {
-  return backend_.on_device() && stages_ == nullptr && staged_.has_value() && loss_scale_.fixed() &&
+  return backend_.on_device() && stages_ == nullptr && passes_.is_staged() && loss_scale_.fixed() &&
          !plan_.carries_state && !optimizer_.is_shared();
 }
 
-void Trainer::stage_next() {
-  staged_ = loader_.next();
-  ++staged_of_step_;
-  program_->stage({staged_->inputs.data(), staged_->targets.data()});
-}
-
-PassContext Trainer::pass_context(const MicroBatch& batch, const Position& position) {
-  PassContext context;
-  context.gradient_scale = loss_scale_.value() / static_cast<float>(targets_);
-  const BatchPlan batch_plan = batch_at(position);
-  context.statistic_scale =
-      1.0f / static_cast<float>(batch_plan.workers * batch_plan.span / (alone_ ? batch_plan.ranks : 1));
-  context.group_ranks = group_ranks_.get();
-  context.dropout_key = dropout_key_;
-  context.step = position.step;
-  context.first_row = batch.first_row;
-  if (plan_.carries_state) {
-    const std::int64_t rows = plan_.batch.micro_batch * part_.graph.state_size();
-    context.state = carried_state_.data() + batch.micro_step * rows;
-    if (batch.resets_state) std::fill_n(context.state, rows, 0.0f);
-  }
-  return context;
-}
-
-void Trainer::start_update(StepReport& report) {
-  const double rate = scheduled_rate();
+void Trainer::start_update(StepReport& report, double rate_factor) {
+  const double rate = rate_at(plan_, position_, noise_.scale_invariant_steps()) * rate_factor;
   report.learning_rate = rate;
   report.loss_scale = loss_scale_.value();
   const std::int64_t every = plan_.experiment.optimizer.record_trust_every_steps;
@@ -466,27 +294,32 @@ void Trainer::start_update(StepReport& report) {
                         .samples = static_cast<double>(report.samples),
                         .decay_factor = decay_factor_at(plan_, position_, report.samples),
                         .reports_trust = every > 0 && (position_.step + 1) % every == 0,
-                        .adascale = adascale_ ? adascale_->next(part_.parameters.size()) : std::nullopt};
-  const bool measures_groups = noise_groups_ && measures_noise(next_position());
-  Program* const copies = optimizer_.is_shared() ? nullptr : program_.get();  // null: share_weights() renews them
+                        .adascale = noise_.next_gain(part_.parameters.size())};
+  Program* const copies = optimizer_.is_shared() ? nullptr : &passes_.program();  // null: share_weights() renews them
   optimizer_.start(*weights_, *gradients_, step, loss_scale_.value(), norm_momentum(plan_.experiment), copies);
-  if (measures_groups) optimizer_.fetch_norms();  // must come before a device gets its next pass
+  if (noise_.groups() && measures_noise()) optimizer_.fetch_norms();  // must come before a device gets its next pass
 }
 
 // The reduced values have the same bits on all ranks. All ranks therefore continue, all skip the update, or all stop.
 // If the loss is not finite, no weight has changed: a CPU has not begun the update, and a device has found NaN in the
 // gradient and skipped it.
 void Trainer::finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets) {
-  report.requests = counters.requests();
-  report.loss = counters.loss() / static_cast<double>(targets);
-  report.accuracy = counters.correct() / static_cast<double>(targets);
-  report.accuracy5 = counters.correct5() / static_cast<double>(targets);
+  report.requests = counters.requests;
+  report.loss = counters.loss / static_cast<double>(targets);
+  report.accuracy = counters.correct / static_cast<double>(targets);
+  report.accuracy5 = counters.correct5 / static_cast<double>(targets);
   if (std::isfinite(report.loss)) {
     UpdateResult result = optimizer_.finish();
     report.gradient_norm = result.gradient_norm;
     report.applied = result.applied;
-    note_gain(report, result);
-    if (result.applied && measures_noise(next_position())) report.noise = measured_noise(report, counters, targets);
+    noise_.note_gain(report, result);
+    if (result.applied && measures_noise())
+      report.noise =
+          noise_.add(report, counters,
+                     {.targets = targets,
+                      .samples = next_position().samples,
+                      .is_rest = report.samples < course_.batch_at(position_),
+                      .gradient_norms = noise_.groups() ? optimizer_.gradient_norms() : std::vector<double>()});
     report.trust_ratios = std::move(result.trust_ratios);
     if (loss_scale_.advance(result.applied)) return;
   }
@@ -498,65 +331,8 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
 
 // Sends the weights that this rank has updated to the other ranks, and receives theirs.
 void Trainer::share_weights() {
-  synchronizer_->share(*weights_);
-  program_->set_weights(*weights_);
-}
-
-void Trainer::note_gain(StepReport& report, const UpdateResult& result) {
-  if (!adascale_) return;
-  adascale_->add(result);
-  report.scale_invariant_steps = adascale_->steps();
-  if (!result.applied) return;
-  report.gain = result.gain;
-  report.learning_rate *= result.gain;
-}
-
-// Each small batch has added loss_scale / n x its mean gradient G_b to the sum, where n is the number of small batches
-// over all ranks. So the mean of |G_b|^2 is n^2 / n x the sum of the squared norms of what the small batches have added
-// (without the loss scale). If the last small batch is smaller than the others, n is not a whole number.
-NoiseReport Trainer::measured_noise(const StepReport& report, const StepCounters& counters, std::int64_t targets) {
-  const double small_batch = mean_small_batch(report.samples, plan_.batch.small_batch);
-  const double n = static_cast<double>(report.samples) / small_batch;
-  const double scale = static_cast<double>(report.loss_scale);
-  const NoiseEstimate estimate = estimate_noise({.batch = report.samples,
-                                                 .small_batch = small_batch,
-                                                 .squared_norm = report.gradient_norm * report.gradient_norm,
-                                                 .small_squared_norm = n * counters.small_norms() / (scale * scale)});
-  const NoiseScale::Step step{.estimate = estimate,
-                              .samples = next_position().samples,
-                              .batch = report.samples,
-                              .small_batch = plan_.batch.small_batch,
-                              .learning_rate = report.learning_rate,
-                              .targets_per_sample = static_cast<double>(targets) / static_cast<double>(report.samples),
-                              .is_rest = report.samples < course_.batch_at(position_)};
-  noise_scale_.add(step);
-  if (noise_groups_) measure_groups(step, small_batch, counters, scale);
-  return {.estimate = estimate,
-          .scale = noise_scale_.ratio(),
-          .targets_per_sample = noise_scale_.targets_per_sample(),
-          .is_text = !plan_.train.is_image(),
-          .change = noise_scale_.change(),
-          .groups = scales_of_kinds()};
-}
-
-// Only kinds are reported, because they are few. The scales of all tensors would be longer than the rest of a record.
-std::vector<std::pair<std::string, double>> Trainer::scales_of_kinds() const {
-  std::vector<std::pair<std::string, double>> scales;
-  if (plan_.experiment.noise.groups != "kind") return scales;
-  for (std::size_t i = 0; i < noise_groups_->size(); ++i)
-    scales.emplace_back(noise_groups_->name(i), noise_groups_->scale(i).ratio().value);
-  return scales;
-}
-
-void Trainer::measure_groups(const NoiseScale::Step& whole, double small_batch, const StepCounters& counters,
-                             double scale) {
-  const double n = static_cast<double>(whole.batch) / small_batch;
-  std::vector<double> big = noise_groups_->by_group(optimizer_.gradient_norms());
-  const std::span<const double> sums = counters.small_norms_of_groups();
-  std::vector<double> small(sums.begin(), sums.end());
-  for (double& norm : big) norm /= scale * scale;
-  for (double& norm : small) norm *= n / (scale * scale);
-  noise_groups_->add(whole, small_batch, big, small);
+  sums_->share(*weights_);
+  passes_.program().set_weights(*weights_);
 }
 
 }  // namespace ringtrain

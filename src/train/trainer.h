@@ -1,31 +1,27 @@
 // The training step of one rank.
 //
-// This folder runs the training. Trainer does one step: it takes micro-batches from the Loader, runs their forward and
-// backward passes (GradientPasses), sums the gradients over the ranks (Synchronizer, src/parallel) and updates the
-// weights (Optimizer, src/optim). Steps (steps.h) wraps Trainer, so that a run with parameter servers looks like any
-// other run. Evaluator computes the validation loss and accuracy. ReplicaCheck compares the copies of the model on the
-// ranks. Begin reading with Trainer::step() in trainer.cpp.
+// This folder runs the training. Trainer does one step: it takes micro-batches from the Loader and runs their forward
+// and backward passes (StepPasses), adds their gradients (GradientPasses), sums the gradients over the ranks
+// (Synchronizer, src/parallel) and updates the weights (Optimizer, src/optim). StepNoise measures the gradient noise.
+// Steps (steps.h) wraps Trainer, so that a run with parameter servers looks like any other run. Evaluator computes the
+// validation loss and accuracy. ReplicaCheck compares the copies of the model on the ranks. Begin reading with
+// Trainer::step() in trainer.cpp. The benchmarks (src/bench) measure the same steps.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
-#include "base/pages.h"
 #include "cluster/communicator.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
-#include "optim/batch_rules.h"
 #include "optim/loss_scale.h"
-#include "optim/noise_scale.h"
 #include "optim/optimizer.h"
-#include "parallel/pass_order.h"
 #include "parallel/stage_ranks.h"
 #include "parallel/synchronizer.h"
 #include "run/plan.h"
@@ -33,30 +29,25 @@
 #include "run/step_report.h"
 #include "train/gradient_passes.h"
 #include "train/replica_check.h"
+#include "train/step_noise.h"
+#include "train/step_passes.h"
 
 namespace ringtrain {
 
 // The numbers that a trainer keeps from step to step. Its vectors are not among them. Checkpoints store all of them.
 // The defaults are those of a run that begins.
-struct TrainerState {
+struct TrainerState : NoiseState {
   double loss_scale = 0;  // of fp16; 0: loss_scale.initial
   std::int64_t loss_scale_steps = 0;
   Optimizer::Applied applied;
-  NoiseScale::State noise{};
-  std::map<std::string, NoiseScale::State> noise_groups;  // by name; empty: noise.groups is off
-  AdaScale::State adascale{};
   std::int64_t batch = 0;  // the batch that has grown with the noise scale; 0: the first batch, or one of the schedule
-  std::int64_t batch_small_since = NoiseFollower::not_small;
 };
-
-class StepClock;
-class StepCounters;
 
 class Trainer {
  public:
   // Allocates the memory. Weights and optimizer state are zero until they are loaded. Call load() after loading them.
   // `communicator` has all ranks. `stages` are the stages of a pipeline, if the plan has one.
-  Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, Loader& loader,
+  Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog, BatchInput& input,
           std::optional<UpdateShare> share = std::nullopt, StageRanks* stages = nullptr);
 
   // Does one update. Collective. Throws Diverged if the loss or the gradient is not finite (fp16: if the loss is not
@@ -88,16 +79,16 @@ class Trainer {
   Backend& backend() { return backend_; }
   // Returns the part of the model that this rank holds in weights(), the optimizer's state and the carried state.
   const ModelPart& part() const { return part_; }
-  const Program& program() const { return *program_; }
+  const Program& program() const { return passes_.program(); }
   const LossScale& loss_scale() const { return loss_scale_; }
   Vector& weights() { return *weights_; }
   Vector& gradients() { return *gradients_; }
   // Returns the weights that are evaluated and exported; see Optimizer::evaluated().
   Vector& evaluated_weights() { return optimizer_.evaluated(*weights_); }
   Optimizer& optimizer() { return optimizer_; }
-  const NoiseScale& noise_scale() const { return noise_scale_; }
-  const std::optional<NoiseGroups>& noise_groups() const { return noise_groups_; }  // empty: noise.groups is off
-  const std::optional<AdaScale>& adascale() const { return adascale_; }             // empty: AdaScale is off
+  const StepNoise& noise() const { return noise_; }
+  // Returns what sums the gradients. Benchmarks replace it for some steps. The optimizer still needs the first one.
+  std::unique_ptr<Synchronizer>& sums() { return sums_; }
   // Returns the named tensors that other ranks may hold with the same bits.
   std::vector<ReplicatedTensor> replicated() {
     return replicated_tensors(part_.parameters, *weights_, optimizer_, plan_.experiment);
@@ -111,72 +102,40 @@ class Trainer {
   double comparison_seconds() const { return replicas_ ? replicas_->seconds() : 0; }
   // Throws Error if the copies differ now. Collective.
   void check_copies();
-  // Returns the hidden state of running text after the last step: [rows of this rank, layers of its part, (h, c),
-  // hidden].
-  std::span<float> carried_state() { return carried_state_; }
+  std::span<float> carried_state() { return passes_.carried_state(); }  // see StepPasses
 
  private:
   void sleep_if_slow() const;
   void note_passes(const PassTimes& passes, double step_begin, StepTimes& times) const;
-  void stage_next();
-  // `position` is the position at which the step of the pass begins.
-  void get_input(StepClock& clock, StepTimes& times, const Position& position);
-  void forward(StepClock& clock, StepTimes& times, const Position& position);
-  bool keeps_reading(const Position& next);
-  std::int64_t global_targets(const MicroBatch& first, const Position& position);
-  BatchPlan batch_at(const Position& position) const { return resized(plan_.batch, course_.batch_at(position)); }
   Position next_position() const { return course_.after(position_); }
-  double scheduled_rate() const;
-  PassContext pass_context(const MicroBatch& batch, const Position& position);
+  PassStep step_at(const Position& position, bool is_alone = false) const;
+  bool reads_on(const Position& next) const;
   bool may_run_ahead() const;
-  bool measures_noise(const Position& next) const;
-  bool may_change_batch(const Position& next) const;
+  bool measures_noise() const { return noise_.measures(course_.samples_at(position_), next_position()); }
   void follow_noise(const StepReport& report);
-  void start_update(StepReport& report);
+  void start_update(StepReport& report, double rate_factor);
   void share_weights();
-  void note_gain(StepReport& report, const UpdateResult& result);
   void finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets);
-  StepCounters counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes, bool measures,
-                           bool compares);
+  StepCounters counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes, bool compares);
   bool compares_now() const;
   void flip_bit();
-  NoiseReport measured_noise(const StepReport& report, const StepCounters& counters, std::int64_t targets);
-  std::vector<std::pair<std::string, double>> scales_of_kinds() const;
-  void measure_groups(const NoiseScale::Step& whole, double small_batch, const StepCounters& counters, double scale);
 
   const RunPlan& plan_;
   ModelPart part_;
   Backend& backend_;
   Watchdog& watchdog_;
-  Loader& loader_;
   Communicator& communicator_;
   StageRanks* stages_;
   std::unique_ptr<Vector> weights_, gradients_;
-  std::unique_ptr<Synchronizer> synchronizer_;
+  std::unique_ptr<Synchronizer> sums_;
   Optimizer optimizer_;
   LossScale loss_scale_;
-  std::unique_ptr<GroupRanks> group_ranks_;  // the ranks that share batch norm's workers; null: not shared
-  std::unique_ptr<Program> program_;
-  std::unique_ptr<PassOrder> order_;
-  NoiseScale noise_scale_;
-  std::optional<NoiseGroups> noise_groups_;
-  GradientPasses passes_;
-  std::optional<AdaScale> adascale_;
-  NoiseFollower noise_follower_;
-  BackwardHooks overlap_;  // launches buckets while the last micro-step's backward pass runs
-  BatchCourse course_;
-  PageVector<float> carried_state_;
-  Pinned pinned_;
-  std::uint64_t dropout_key_;
+  StepNoise noise_;
+  StepPasses passes_;
+  GradientPasses added_;                    // the gradients of the passes
   std::unique_ptr<ReplicaCheck> replicas_;  // null: nothing is compared
   bool compares_next_ = false;              // whether rank 0's clock asked for a comparison
-  double slow_seconds_;                     // how long this rank sleeps in each step or update (test.slow_rank)
-  std::optional<MicroBatch> staged_;        // the input of the program's next forward pass
-  bool ahead_ = false;                      // whether the first pass of the next step has begun
-  std::int64_t staged_of_step_ = 0;         // micro-batches of this step that have been staged
-  std::int64_t targets_ = 0;                // targets of the newest pass's global batch
-  bool alone_ = false;                      // set by compute(): whether the mean is over this rank's targets only
-  double rate_factor_ = 1;                  // set by apply()
+  BatchCourse course_;
   Position position_;
 };
 

@@ -113,7 +113,7 @@ TEST_F(AdaScaleOfARun, ASkippedStepChangesNothing) {
   ASSERT_FALSE(report.applied);
   for (; !report.applied; report = run.trainer->step({})) {
     EXPECT_FALSE(report.gain.has_value());
-    EXPECT_EQ(run.trainer->adascale()->state(), AdaScale::State{});
+    EXPECT_EQ(run.trainer->noise().adascale()->state(), AdaScale::State{});
   }
   EXPECT_EQ(report.scale_invariant_steps, *report.gain);
 }
@@ -131,7 +131,7 @@ TEST_F(AdaScaleOfARun, GoesOnInMidAverageBitForBitAfterAResume) {
       EXPECT_EQ(reports[i].gain, expected[i].gain);
       EXPECT_EQ(reports[i].learning_rate, expected[i].learning_rate);
     }
-    EXPECT_EQ(resumed.trainer->adascale()->state(), first.trainer->adascale()->state());
+    EXPECT_EQ(resumed.trainer->noise().adascale()->state(), first.trainer->noise().adascale()->state());
     EXPECT_EQ(resumed.weights(), first.weights());
   }
 }

@@ -86,7 +86,7 @@ TEST_F(NoiseOfARun, IsTheSameOnAnyNumberOfRanksWhereTheSmallBatchIsStated) {
       ASSERT_TRUE(one.noise && all.noise);
       expect_near(all.noise->estimate, one.noise->estimate, 1e-4);
     }
-    expect_near(together.trainer->noise_scale().mean(), alone.trainer->noise_scale().mean(), 1e-4);
+    expect_near(together.trainer->noise().scale().mean(), alone.trainer->noise().scale().mean(), 1e-4);
   }
 }
 
@@ -159,7 +159,7 @@ TEST_F(NoiseOfARun, IsNotMeasuredWhereTheGradientOverflows) {
   ASSERT_FALSE(report.applied);
   for (; !report.applied; report = run.trainer->step({})) {
     EXPECT_FALSE(report.noise.has_value());
-    EXPECT_TRUE(run.trainer->noise_scale().empty());
+    EXPECT_TRUE(run.trainer->noise().scale().empty());
   }
   ASSERT_TRUE(report.noise.has_value());
   EXPECT_TRUE(std::isfinite(report.noise->estimate.trace));
@@ -199,7 +199,7 @@ TEST_F(NoiseOfARun, GoesOnInMidAverageBitForBitAfterAResume) {
       EXPECT_EQ(reports[i].noise->scale.low, expected[i].noise->scale.low);
       EXPECT_EQ(reports[i].noise->scale.high, expected[i].noise->scale.high);
     }
-    EXPECT_EQ(resumed.trainer->noise_scale().state(), first.trainer->noise_scale().state());
+    EXPECT_EQ(resumed.trainer->noise().scale().state(), first.trainer->noise().scale().state());
   }
 }
 
@@ -214,9 +214,9 @@ TEST_F(NoiseOfARun, OfGroupsAddsUpToTheWhole) {
         TrainingRank whole(experiment("names", sgd + Settings{"noise.small_batch=2"}), on_device);
         run.steps(3);
         whole.steps(3);
-        const NoiseEstimate mean = run.trainer->noise_scale().mean();
-        expect_near(mean, whole.trainer->noise_scale().mean(), 1e-6);
-        const NoiseGroups& all = *run.trainer->noise_groups();
+        const NoiseEstimate mean = run.trainer->noise().scale().mean();
+        expect_near(mean, whole.trainer->noise().scale().mean(), 1e-6);
+        const NoiseGroups& all = *run.trainer->noise().groups();
         EXPECT_EQ(all.size(), std::string(groups) == "kind" ? 2u : run.plan.parameters.all().size());
         NoiseEstimate sum;
         for (std::size_t i = 0; i < all.size(); ++i) {
@@ -235,7 +235,7 @@ TEST_F(NoiseOfARun, OfAGroupIsThatOfItsElements) {
     TrainingRank run(e, on_device);
     const std::vector<float> weights = run.weights();
     run.trainer->step({});
-    const NoiseGroups& groups = *run.trainer->noise_groups();
+    const NoiseGroups& groups = *run.trainer->noise().groups();
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const Parameter& p = run.plan.parameters.find(groups.name(i));
       expect_near(groups.scale(i).mean(), from_gradients_apart(e, weights, {p.offset, p.offset + p.count}), 2e-4);
@@ -251,8 +251,8 @@ TEST_F(NoiseOfARun, OfGroupsIsTheSameOnAnyNumberOfRanksAndInRecordsOfKindsOnly) 
     const StepReport report = together.steps(4).back();
     ASSERT_EQ(report.noise->groups.size(), 2u);
     for (std::size_t i = 0; i < 2; ++i) {
-      const NoiseScale& own = together.trainer->noise_groups()->scale(i);
-      expect_near(own.mean(), alone.trainer->noise_groups()->scale(i).mean(), 1e-4);
+      const NoiseScale& own = together.trainer->noise().groups()->scale(i);
+      expect_near(own.mean(), alone.trainer->noise().groups()->scale(i).mean(), 1e-4);
       EXPECT_EQ(report.noise->groups[i].first, i == 0 ? "weight" : "bias");
       EXPECT_EQ(report.noise->groups[i].second, own.ratio().value);
     }
@@ -270,7 +270,7 @@ TEST_F(NoiseOfARun, OfGroupsHasNoLossScaleInIt) {
   fp32.trainer->step({});
   fp16.trainer->step({});
   for (std::size_t i = 0; i < 2; ++i)
-    expect_near(fp16.trainer->noise_groups()->scale(i).mean(), fp32.trainer->noise_groups()->scale(i).mean(), 0.03);
+    expect_near(fp16.trainer->noise().groups()->scale(i).mean(), fp32.trainer->noise().groups()->scale(i).mean(), 0.03);
 }
 
 TEST_F(NoiseOfARun, OfGroupsGoesOnBitForBitAfterAResumeAndBeginsAnewWithOtherGroups) {
@@ -281,13 +281,13 @@ TEST_F(NoiseOfARun, OfGroupsGoesOnBitForBitAfterAResumeAndBeginsAnewWithOtherGro
   first.steps(3);
   TrainingRank resumed(e, false, &checkpoint);
   resumed.steps(3);
-  const NoiseGroups &is = *resumed.trainer->noise_groups(), &expected = *first.trainer->noise_groups();
+  const NoiseGroups &is = *resumed.trainer->noise().groups(), &expected = *first.trainer->noise().groups();
   for (std::size_t i = 0; i < is.size(); ++i) EXPECT_EQ(is.scale(i).state(), expected.scale(i).state()) << is.name(i);
   EXPECT_EQ(resumed.weights(), first.weights());
   TrainingRank kinds(experiment("names", {"noise.groups=kind"}), false, &checkpoint);
-  EXPECT_TRUE(kinds.trainer->noise_groups()->scale(0).empty());
+  EXPECT_TRUE(kinds.trainer->noise().groups()->scale(0).empty());
   TrainingRank off(experiment("names", {}), false, &checkpoint);
-  EXPECT_FALSE(off.trainer->noise_groups().has_value());
+  EXPECT_FALSE(off.trainer->noise().groups().has_value());
 }
 
 }  // namespace
