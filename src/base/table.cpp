@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdarg>
 #include <cstdio>
 
 namespace ringtrain {
@@ -56,9 +57,7 @@ std::string readable_bytes(double bytes) {
     bytes /= 1024;
     ++unit;
   }
-  char text[64];
-  std::snprintf(text, sizeof text, unit == 0 || bytes >= 100 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
-  return text;
+  return printed(unit == 0 || bytes >= 100 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
 }
 
 std::string counted(long long count, const std::string& noun) {
@@ -71,10 +70,19 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-std::string with_digits(double value, int digits) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*g", digits, value);
+std::string printed(const char* pattern, ...) {
+  std::va_list arguments, again;
+  va_start(arguments, pattern);
+  va_copy(again, arguments);
+  std::string text(static_cast<std::size_t>(std::vsnprintf(nullptr, 0, pattern, arguments)), ' ');
+  std::vsnprintf(text.data(), text.size() + 1, pattern, again);
+  va_end(again);
+  va_end(arguments);
   return text;
+}
+
+std::string with_digits(double value, int digits) {
+  return printed("%.*g", digits, value);
 }
 
 }  // namespace ringtrain

@@ -36,6 +36,8 @@ std::string readable_bytes(double bytes);
 std::string counted(long long count, const std::string& noun);
 // Joins the words with commas: "a, b, c".
 std::string joined(const std::vector<std::string>& words);
+// Returns what std::printf prints.
+[[gnu::format(printf, 1, 2)]] std::string printed(const char* pattern, ...);
 // Writes the value with `digits` significant digits: (0.123456, 3) becomes "0.123".
 std::string with_digits(double value, int digits = 6);
 

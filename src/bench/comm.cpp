@@ -1,11 +1,11 @@
 // `ringtrain bench comm` measures all-reduces of growing size within nodes, between nodes and over all ranks.
 #include <algorithm>
-#include <cstdio>
 #include <optional>
 
 #include "backend/cuda/device/device.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/table.h"
 #include "bench/measure.h"
 
 namespace ringtrain {
@@ -67,29 +67,24 @@ double bus_bandwidth(const SumSample& s) {
 }
 
 void print(const Preflight& result, double link_gbit) {
-  char line[160];
   for (const CommSample& c : result.comm) {
     if (c.sample.sums > 1) continue;
     const double bandwidth = bus_bandwidth(c.sample);
-    std::snprintf(line, sizeof line, "  %-8s %4d ranks %10lld bytes %12.1f us %8.3f GB/s", c.scope.c_str(),
-                  c.sample.ranks, static_cast<long long>(c.sample.bytes), c.sample.seconds * 1e6, bandwidth / 1e9);
-    std::string text = line;
+    std::string text = printed("  %-8s %4d ranks %10lld bytes %12.1f us %8.3f GB/s", c.scope.c_str(), c.sample.ranks,
+                               static_cast<long long>(c.sample.bytes), c.sample.seconds * 1e6, bandwidth / 1e9);
     if (link_gbit > 0 && c.scope != "node") {
-      std::snprintf(line, sizeof line, "  %3.0f %% of the link", 100 * bandwidth * 8e-9 / link_gbit);
-      text += line;
+      text += printed("  %3.0f %% of the link", 100 * bandwidth * 8e-9 / link_gbit);
     }
     log_info(text);
   }
   for (const auto& [scope, f] : result.fit) {
-    std::snprintf(
-        line, sizeof line,
+    log_info(printed(
         "  %-8s latency %.1f us a message (%.1f us if another is under way), %.3f GB/s; the fit is within %.0f %%",
-        scope.c_str(), f.alpha * 1e6, f.gap * 1e6, f.beta > 0 ? 1e-9 / f.beta : 0.0, 100 * f.error);
-    log_info(std::string(line));
+        scope.c_str(), f.alpha * 1e6, f.gap * 1e6, f.beta > 0 ? 1e-9 / f.beta : 0.0, 100 * f.error));
     if (f.beta <= 0 || (scope != "node" && scope != "network")) continue;
-    std::snprintf(line, sizeof line, "  communication.%s_latency_us=%.3g communication.%s_gb_s=%.3g", scope.c_str(),
-                  f.alpha * 1e6, scope.c_str(), 1e-9 / f.beta);
-    log_info(line, "  (for communication.algorithm: auto)");
+    log_info(printed("  communication.%s_latency_us=%.3g communication.%s_gb_s=%.3g", scope.c_str(), f.alpha * 1e6,
+                     scope.c_str(), 1e-9 / f.beta),
+             "  (for communication.algorithm: auto)");
   }
 }
 
@@ -105,16 +100,13 @@ void compare_algorithms(const BenchContext& context) {
   for (const std::string& algorithm : algorithms) sums.push_back(std::make_unique<Sums>(context, 0, algorithm));
   const double seconds = context.seconds / static_cast<double>(algorithms.size()) / 9;
   for (std::int64_t bytes = smallest_bytes; bytes <= largest_bytes; bytes *= 4) {
-    char text[32];
-    std::snprintf(text, sizeof text, "  %18lld ", static_cast<long long>(bytes));
-    std::string line = text;
+    std::string line = printed("  %18lld ", static_cast<long long>(bytes));
     for (const auto& way : sums) {
       const Runs runs = timed_runs(*context.machine.host, seconds, 200, TooSlow::give_up, [&] { way->sum(bytes, 1); });
       if (runs.of_rank.empty())  // one sum takes longer than the time for all runs
-        std::snprintf(text, sizeof text, "%12s", "-");
+        line += printed("%12s", "-");
       else
-        std::snprintf(text, sizeof text, "%12.1f", 1e6 * runs.slowest());
-      line += text;
+        line += printed("%12.1f", 1e6 * runs.slowest());
     }
     if (context.root()) log_info(line);
   }

@@ -8,8 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +20,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/table.h"
 #include "base/version.h"
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
@@ -71,27 +70,32 @@ struct ComponentRow {
   double cost_seconds = 0;        // how much shorter a step is without the part; noise can make it negative
 };
 
-// The micro-batches of one of several loaders, with or without a copy to the device.
-class ChosenInput : public BatchInput {
+// The input of a variant.
+class Reading : public BatchInput {
  public:
-  // If `copies` is false, only the first `first` micro-batches are copied.
-  void choose(Loader& loader, bool copies, std::int64_t first) {
-    loader_ = &loader;
-    copies_left_ = copies ? std::numeric_limits<std::int64_t>::max() : first;
-  }
+  Reading(Backend& backend, const std::shared_ptr<const Dataset>& dataset, const LoaderPlan& plan,
+          const Variant& variant)
+      : loader_(dataset, plan, variant.input ? make_reduced_source(dataset, plan, *variant.input) : nullptr),
+        pinned_(backend, loader_.ring()),
+        copies_(variant.copies),
+        of_two_steps_(2 * plan.rows / plan.micro_batch) {}
   void seek(std::int64_t epoch, std::int64_t offset, std::int64_t batch) override {
-    loader_->seek(epoch, offset, batch);
+    loader_.seek(epoch, offset, batch);
+    read_ = 0;
   }
+  // Without copies, only the first two steps copy their input to the device.
   const MicroBatch& next() override {
-    batch_ = loader_->next();
-    if (copies_left_-- <= 0) batch_.inputs = {}, batch_.targets = {};
+    batch_ = loader_.next();
+    if (!copies_ && read_++ >= of_two_steps_) batch_.inputs = {}, batch_.targets = {};
     return batch_;
   }
-  std::vector<std::span<const std::byte>> ring() const override { return {}; }  // Reading pins the rings
+  std::vector<std::span<const std::byte>> ring() const override { return {}; }  // it is pinned already
 
  private:
-  Loader* loader_ = nullptr;
-  std::int64_t copies_left_ = 0;
+  Loader loader_;
+  Pinned pinned_;
+  bool copies_;
+  std::int64_t of_two_steps_, read_ = 0;
   MicroBatch batch_;
 };
 
@@ -105,15 +109,6 @@ class NoSums : public Synchronizer {
   void agree(std::span<double>) override {}
 };
 
-struct Reading {
-  Loader loader;
-  Pinned pinned;
-  Reading(Backend& backend, const std::shared_ptr<const Dataset>& dataset, const LoaderPlan& plan,
-          const std::optional<InputPart>& removed)
-      : loader(dataset, plan, removed ? make_reduced_source(dataset, plan, *removed) : nullptr),
-        pinned(backend, loader.ring()) {}
-};
-
 // The trainer's step, or its step without one of the parts.
 class Pipeline {
  public:
@@ -122,24 +117,23 @@ class Pipeline {
     const auto dataset = shared_dataset(plan.train, context.session.job());
     const LoaderPlan loading = for_rank(plan.train_loader, host_.rank());
     for (const Variant& v : variants)
-      readings_.push_back(v.input || readings_.empty()
-                              ? std::make_shared<Reading>(*context.machine.backend, dataset, loading, v.input)
+      readings_.push_back(readings_.empty() || v.input || !v.copies
+                              ? std::make_shared<Reading>(*context.machine.backend, dataset, loading, v)
                               : readings_.front());
-    input_.choose(readings_.front()->loader, true, 0);
-    steps_.emplace(context, plan, input_);
+    steps_.emplace(context, plan, *readings_.front());
   }
 
   // Returns the seconds per step over `steps` steps. Steps whose input the loader has prepared before do not count.
   double seconds_per_step(const Variant& variant, std::size_t index, std::int64_t steps) {
     if (variant.input != InputPart::storage) forget_files(plan_.train);
-    input_.choose(readings_[index]->loader, variant.copies, 2 * plan_.batch.accumulation);
+    steps_->trainer().passes().read_from(*readings_[index]);
     steps_->restart();
     if (!variant.sums) std::swap(steps_->trainer().sums(), no_sums_);
     const std::int64_t ahead = (plan_.train_loader.prefetch + plan_.batch.accumulation) / plan_.batch.accumulation;
-    for (std::int64_t i = 0; i < std::max<std::int64_t>(2, ahead); ++i) step(variant);
+    for (std::int64_t i = 0; i < std::max<std::int64_t>(2, ahead); ++i) step(variant, *readings_[index]);
     host_.barrier();
     const double begin = now_seconds();
-    for (std::int64_t i = 0; i < steps; ++i) step(variant);
+    for (std::int64_t i = 0; i < steps; ++i) step(variant, *readings_[index]);
     host_.barrier();
     const double seconds = (now_seconds() - begin) / static_cast<double>(steps);
     if (!variant.sums) std::swap(steps_->trainer().sums(), no_sums_);
@@ -147,11 +141,11 @@ class Pipeline {
   }
 
  private:
-  void step(const Variant& variant) {
+  void step(const Variant& variant, Reading& input) {
     if (variant.computes) return steps_->step();
     Synchronizer& sums = *steps_->trainer().sums();
     sums.begin();
-    for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) input_.next();
+    for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) input.next();
     sums.finish();
     StepCounters().sum_with([&](std::span<double> all) { sums.agree(all); });
   }
@@ -159,7 +153,6 @@ class Pipeline {
   const RunPlan& plan_;
   Communicator& host_;
   std::vector<std::shared_ptr<Reading>> readings_;  // of each variant
-  ChosenInput input_;
   std::unique_ptr<Synchronizer> no_sums_ = std::make_unique<NoSums>();
   std::optional<StillSteps> steps_;
 };
@@ -173,15 +166,12 @@ std::int64_t steps_in(Communicator& host, double seconds, double seconds_per_ste
 }
 
 void print(const std::vector<ComponentRow>& rows) {
-  char line[160];
   for (const ComponentRow& row : rows) {
-    std::snprintf(line, sizeof line, "  without %-10s %10.1f samples/s %10.3f ms a step", row.removed.c_str(),
-                  row.samples_per_second, 1e3 * row.seconds);
-    std::string text = line;
+    std::string text = printed("  without %-10s %10.1f samples/s %10.3f ms a step", row.removed.c_str(),
+                               row.samples_per_second, 1e3 * row.seconds);
     if (&row != &rows.front()) {
-      std::snprintf(line, sizeof line, "  it costs %8.3f ms (%.1f %%)", 1e3 * row.cost_seconds,
-                    100 * row.cost_seconds / rows.front().seconds);
-      text += line;
+      text += printed("  it costs %8.3f ms (%.1f %%)", 1e3 * row.cost_seconds,
+                      100 * row.cost_seconds / rows.front().seconds);
     }
     log_info(text);
   }

@@ -78,9 +78,10 @@ std::optional<RunPlan> plan_that_fits(const Experiment& experiment, const Datase
 
 std::vector<std::int64_t> split_sizes(const RunPlan& plan, std::size_t most) {
   const std::int64_t unit = plan.graph.has_batch_norm() ? plan.batch.worker : 1, rows = plan.batch.rows_per_rank;
+  const std::int64_t whole = plan.shares.small_batch > 0 ? plan.shares.small_batch : rows;  // divides the rows
   std::vector<std::int64_t> sizes;
-  for (std::int64_t size = rows; size >= unit && sizes.size() < most; --size)
-    if (rows % size == 0 && size % unit == 0 && (sizes.empty() || 2 * size <= sizes.back() + sizes.back() / 3))
+  for (std::int64_t size = whole; size >= unit && sizes.size() < most; --size)
+    if (whole % size == 0 && size % unit == 0 && (sizes.empty() || 2 * size <= sizes.back() + sizes.back() / 3))
       sizes.push_back(size);
   std::ranges::reverse(sizes);
   return sizes;

@@ -22,8 +22,8 @@ struct SplitTrial {
   double boundary_seconds = 0;  // part of `seconds`: transfers at the cuts
 };
 
-// Returns at most `most` split sizes to try. They divide the rows of a replica, and each is about twice the one before.
-// With batch norm they are multiples of batch.worker.
+// Returns at most `most` split sizes to try. They divide the rows of a replica and noise.small_batch, and each is about
+// twice the one before. With batch norm they are multiples of batch.worker.
 std::vector<std::int64_t> split_sizes(const RunPlan& plan, std::size_t most = 10);
 
 // Returns the cuts of the plan, and variants in which one cut is moved by one layer in either direction.

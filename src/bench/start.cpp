@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <numeric>
@@ -13,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/table.h"
 #include "bench/measure.h"
 #include "data/image_dataset.h"
 #include "run/start.h"
@@ -78,14 +78,12 @@ void measure(const BenchContext& context, const TrainingData& data, const char* 
                             bytes = gathered(host, read), kept = gathered(host, resident_bytes() - resident);
   host.barrier();
   if (!context.root()) return;
-  char line[240];
-  std::snprintf(line, sizeof line,
-                "start: %-22s made in %.3f s, read in %.3f s (slowest rank); %.3f MB read and %.3f MB more memory in "
-                "all, %.3f MB read by the rank that reads most",
-                way, std::ranges::max(making), std::ranges::max(reading),
-                1e-6 * std::accumulate(bytes.begin(), bytes.end(), 0.0),
-                1e-6 * std::accumulate(kept.begin(), kept.end(), 0.0), 1e-6 * std::ranges::max(bytes));
-  log_info(std::string(line));
+  log_info(printed(
+      "start: %-22s made in %.3f s, read in %.3f s (slowest rank); %.3f MB read and %.3f MB more memory in "
+      "all, %.3f MB read by the rank that reads most",
+      way, std::ranges::max(making), std::ranges::max(reading),
+      1e-6 * std::accumulate(bytes.begin(), bytes.end(), 0.0),
+      1e-6 * std::accumulate(kept.begin(), kept.end(), 0.0), 1e-6 * std::ranges::max(bytes)));
 }
 
 }  // namespace
@@ -97,11 +95,9 @@ void bench_start(const BenchContext& context) {
   const TrainingData data = shared_data(context.experiment, host);
   const std::vector<double> headers = gathered(host, now_seconds() - begin);
   if (context.root()) {
-    char line[160];
-    std::snprintf(line, sizeof line,
-                  "start: %d ranks on %zu nodes: %.3f s from the first process to here, headers of the data sets %.3f s",
-                  host.size(), context.hosts.size(), std::ranges::max(started), std::ranges::max(headers));
-    log_info(std::string(line));
+    log_info(
+        printed("start: %d ranks on %zu nodes: %.3f s from the first process to here, headers of the data sets %.3f s",
+                host.size(), context.hosts.size(), std::ranges::max(started), std::ranges::max(headers)));
   }
   measure(context, data, "one copy for a node:",
           [&](const DatasetIndex& index) { return shared_dataset(index, context.session.job()); });

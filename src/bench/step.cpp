@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <optional>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/table.h"
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
 #include "bench/node_load.h"
@@ -116,39 +116,29 @@ void measure_steps(const BenchContext& context, const RunPlan& plan, StepMeasure
 }
 
 void print(const StepMeasurement& s, const RunPlan& plan) {
-  char line[200];
   const auto percent = [](double part, double whole) { return 100 * part / whole; };
   const double alone = static_cast<double>(s.accumulation) * (s.forward + s.backward) + s.update;
-  std::snprintf(line, sizeof line, "step: %s", to_string(plan.batch).c_str());
-  log_info(std::string(line));
+  log_info(printed("step: %s", to_string(plan.batch).c_str()));
   for (const PassTime& p : s.passes) {
-    std::snprintf(line, sizeof line, "  a pass of %5.0f samples: forward %9.3f ms, backward %9.3f ms, %9.0f samples/s",
-                  p.micro_batch, 1e3 * p.forward, 1e3 * p.backward, p.micro_batch / (p.forward + p.backward));
-    log_info(std::string(line));
+    log_info(printed("  a pass of %5.0f samples: forward %9.3f ms, backward %9.3f ms, %9.0f samples/s", p.micro_batch,
+                     1e3 * p.forward, 1e3 * p.backward, p.micro_batch / (p.forward + p.backward)));
   }
   const double pass = s.forward + s.backward;
   if (s.full_node_pass > 0) {
-    std::snprintf(line, sizeof line, "  a pass while the whole node computes: %.3f ms (%+.1f %%)",
-                  1e3 * s.full_node_pass, percent(s.full_node_pass - pass, pass));
-    log_info(std::string(line));
+    log_info(printed("  a pass while the whole node computes: %.3f ms (%+.1f %%)", 1e3 * s.full_node_pass,
+                     percent(s.full_node_pass - pass, pass)));
   }
   if (s.shared_pass > 0) {
-    std::snprintf(line, sizeof line,
-                  "  two ranks on one core: a pass %.3f ms (twice the time of one rank %+.1f %%), a step %.3f ms",
-                  1e3 * s.shared_pass, percent(s.shared_pass - 2 * pass, 2 * pass), 1e3 * s.shared_step);
-    log_info(std::string(line));
+    log_info(printed("  two ranks on one core: a pass %.3f ms (twice the time of one rank %+.1f %%), a step %.3f ms",
+                     1e3 * s.shared_pass, percent(s.shared_pass - 2 * pass, 2 * pass), 1e3 * s.shared_step));
   }
-  std::snprintf(line, sizeof line,
-                "  a step: %.3f ms of computing (update %.3f), %.3f ms with its sums (%+.1f %%): %.0f samples/s",
-                1e3 * alone, 1e3 * s.update, 1e3 * s.seconds, percent(s.seconds - alone, alone),
-                static_cast<double>(plan.batch.global) / s.seconds);
-  log_info(std::string(line));
+  log_info(printed("  a step: %.3f ms of computing (update %.3f), %.3f ms with its sums (%+.1f %%): %.0f samples/s",
+                   1e3 * alone, 1e3 * s.update, 1e3 * s.seconds, percent(s.seconds - alone, alone),
+                   static_cast<double>(plan.batch.global) / s.seconds));
   if (s.input_seconds == 0) return;
-  std::snprintf(line, sizeof line,
-                "  a training step with the data set: %.3f ms (%.1f %% waiting for input): %.0f samples/s",
-                1e3 * s.input_seconds, percent(s.input_wait, s.input_seconds),
-                static_cast<double>(plan.batch.global) / s.input_seconds);
-  log_info(std::string(line));
+  log_info(printed("  a training step with the data set: %.3f ms (%.1f %% waiting for input): %.0f samples/s",
+                   1e3 * s.input_seconds, percent(s.input_wait, s.input_seconds),
+                   static_cast<double>(plan.batch.global) / s.input_seconds));
 }
 
 }  // namespace

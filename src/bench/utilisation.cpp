@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/machine_share.h"
+#include "base/table.h"
 #include "base/version.h"
 #include "bench/synthetic_step.h"
 #include "run/memory_fit.h"
@@ -130,21 +130,17 @@ UtilisationRow measure(const BenchContext& context, const RunPlan& plan, double 
 }
 
 std::string mib(std::int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", static_cast<double>(bytes) / (1 << 20));
-  return text;
+  return printed("%.1f", static_cast<double>(bytes) / (1 << 20));
 }
 
 void print(const UtilisationRow& row) {
-  char line[160];
   if (row.fits)
-    std::snprintf(line, sizeof line, "  %9lld %12.0f samples/s %9.3f ms %9.1f GFLOP/s %5.1f %% of it %10s MiB",
-                  static_cast<long long>(row.batch), row.samples_per_second, 1e3 * row.seconds, 1e-9 * row.flops,
-                  100 * row.share, mib(row.memory_bytes).c_str());
+    log_info(printed("  %9lld %12.0f samples/s %9.3f ms %9.1f GFLOP/s %5.1f %% of it %10s MiB",
+                     static_cast<long long>(row.batch), row.samples_per_second, 1e3 * row.seconds, 1e-9 * row.flops,
+                     100 * row.share, mib(row.memory_bytes).c_str()));
   else
-    std::snprintf(line, sizeof line, "  %9lld does not fit%s", static_cast<long long>(row.batch),
-                  row.memory_bytes > 0 ? cat(": ", mib(row.memory_bytes), " MiB").c_str() : "");
-  log_info(std::string(line));
+    log_info(printed("  %9lld does not fit%s", static_cast<long long>(row.batch),
+                     row.memory_bytes > 0 ? cat(": ", mib(row.memory_bytes), " MiB").c_str() : ""));
 }
 
 std::string csv_of(const BenchContext& context, const Utilisation& u) {

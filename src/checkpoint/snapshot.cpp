@@ -171,10 +171,10 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, RunState state, 
   const bool root = communicator.rank() == 0;
   std::vector<float> carried;
   if (plan.carries_state && stages != nullptr) {
-    carried = gather_state(plan, *stages, trainer.carried_state());
+    carried = gather_state(plan, *stages, trainer.passes().carried_state());
   } else if (plan.carries_state) {
     if (root) carried.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
-    communicator.gather(trainer.carried_state(), carried, 0);
+    communicator.gather(trainer.passes().carried_state(), carried, 0);
   }
   if (!root && stages == nullptr && !trainer.optimizer().is_shared()) return {};
   Checkpoint c;
@@ -291,9 +291,9 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
       all = array.values;
     }
     if (stages != nullptr)
-      scatter_state(plan, *stages, all, trainer.carried_state());
+      scatter_state(plan, *stages, all, trainer.passes().carried_state());
     else
-      communicator.scatter(all, trainer.carried_state(), 0);
+      communicator.scatter(all, trainer.passes().carried_state(), 0);
   }
   TrainerState state = trainer.fresh_state();
   if (checkpoint != nullptr) read_state(*checkpoint, plan, state);

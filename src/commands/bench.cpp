@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <optional>
 
 #include "base/files.h"
 #include "base/log.h"
+#include "base/table.h"
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
 #include "bench/split.h"
@@ -52,10 +52,8 @@ void examine_job(const BenchContext& context, Preflight& result) {
   log_info(result.ranks, result.ranks == 1 ? " rank" : " ranks", " on ", context.hosts.size(),
            context.hosts.size() == 1 ? " node, each: " : " nodes, each: ", context.machine.backend->describe());
   if (context.hosts.size() == 1) return;
-  char line[120];
-  std::snprintf(line, sizeof line, "clocks within %.6f s (known to %.6f s); programs and libraries %s", largest,
-                accuracy, result.versions_equal ? "the same on all nodes" : "DIFFER between nodes");
-  log_info(std::string(line));
+  log_info(printed("clocks within %.6f s (known to %.6f s); programs and libraries %s", largest, accuracy,
+                   result.versions_equal ? "the same on all nodes" : "DIFFER between nodes"));
 }
 
 // Returns " layer2.0,layer4.0".
@@ -73,14 +71,12 @@ void bench_split(const BenchContext& context, const BenchArguments& arguments) {
                      context.session.job(), context.seconds, false);
   if (!context.root()) return;
   const SplitTrial& best = fastest(trials);
-  char line[160];
   for (const SplitTrial& t : trials) {
     const auto bar = static_cast<std::size_t>(std::lround(20 * t.samples_per_second / best.samples_per_second));
-    std::snprintf(line, sizeof line,
-                  "split size %5lld x %4lld: %8.3f ms a step, %9.1f samples/s %-20s bubble %5.1f %%, cuts",
-                  static_cast<long long>(t.micro_batch), static_cast<long long>(t.micro_batches), 1e3 * t.seconds,
-                  t.samples_per_second, std::string(bar, '#').c_str(), 100 * t.bubble_seconds / t.seconds);
-    log_info(std::string(line), describe_cuts(t));
+    log_info(printed("split size %5lld x %4lld: %8.3f ms a step, %9.1f samples/s %-20s bubble %5.1f %%, cuts",
+                     static_cast<long long>(t.micro_batch), static_cast<long long>(t.micro_batches), 1e3 * t.seconds,
+                     t.samples_per_second, std::string(bar, '#').c_str(), 100 * t.bubble_seconds / t.seconds),
+             describe_cuts(t));
   }
   log_info("fastest: batch.micro=", best.micro_batch, " parallel.cuts=[", describe_cuts(best).substr(1), "], ",
            std::llround(best.samples_per_second), " samples/s");
@@ -137,9 +133,8 @@ int bench(const BenchArguments& arguments, Session& session) {
   if (asks_for("input")) advise_on_input(context, result);
   if (context.root()) {
     for (const SlowHost& s : result.slow) {
-      char times[32];
-      std::snprintf(times, sizeof times, "%.2f", s.times_median);
-      log_warning("slow node: ", s.host, ", ", s.what, ": ", times, " x the median node's time");
+      log_warning("slow node: ", s.host, ", ", s.what, ": ", printed("%.2f", s.times_median),
+                  " x the median node's time");
     }
     const bool has_compared = result.has_step || !result.input.empty() ||
                               std::ranges::any_of(result.comm, [](const CommSample& s) { return s.scope == "node"; });

@@ -1,7 +1,6 @@
 // `ringtrain predict` prints and writes the table of predictions. It is one process without MPI and runs on a login
 // node.
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 
@@ -107,17 +106,13 @@ void print(const std::vector<ForecastRow>& rows, Scaling scaling) {
     std::string hierarchical = "-";
     for (const ForecastRow& h : rows)
       if (h.scaling == scaling && h.topology == Topology::hierarchical && h.ranks == r.ranks && r.nodes > 1) {
-        char text[24];
-        std::snprintf(text, sizeof text, "%.1f %%", 100 * h.efficiency);
-        hierarchical = text;
+        hierarchical = printed("%.1f %%", 100 * h.efficiency);
       }
-    char line[200];
-    std::snprintf(line, sizeof line, "%6d %5d %8lld %9lld %10.2f (%8.2f .. %8.2f) %13s %8.1f %% %12s  %s%s", r.ranks,
-                  r.nodes, static_cast<long long>(r.global_batch), static_cast<long long>(r.rows_per_rank),
-                  1e3 * r.step.total(), 1e3 * r.range.low, 1e3 * r.range.high,
-                  with_thousands(std::llround(r.samples_per_second())).c_str(), 100 * r.efficiency,
-                  hierarchical.c_str(), limit_of(r), r.crowding > 1 ? ", cores shared" : "");
-    log_info(std::string(line));
+    log_info(printed("%6d %5d %8lld %9lld %10.2f (%8.2f .. %8.2f) %13s %8.1f %% %12s  %s%s", r.ranks, r.nodes,
+                     static_cast<long long>(r.global_batch), static_cast<long long>(r.rows_per_rank),
+                     1e3 * r.step.total(), 1e3 * r.range.low, 1e3 * r.range.high,
+                     with_thousands(std::llround(r.samples_per_second())).c_str(), 100 * r.efficiency,
+                     hierarchical.c_str(), limit_of(r), r.crowding > 1 ? ", cores shared" : ""));
   }
 }
 
@@ -142,45 +137,33 @@ void print_turns(const Forecast& f, const std::vector<ForecastRow>& rows) {
   double most = 1;
   for (const ForecastRow& r : rows) most = std::max(most, r.crowding);
   if (most <= 1) return;
-  char line[300];
   if (f.core_sharing_is_measured())
-    std::snprintf(
-        line, sizeof line,
+    log_info(printed(
         "cores shared: up to %.3g threads take turns on a core; each thread after the first slows computing by "
         "%.1f %% in addition to taking turns, and holds a message up by %.0f us (measured with two; the range: nothing "
         "of this, up to twice as much)",
-        most, 100 * f.core_sharing().slowdown, 1e6 * f.core_sharing().message_wait);
+        most, 100 * f.core_sharing().slowdown, 1e6 * f.core_sharing().message_wait));
   else
-    std::snprintf(
-        line, sizeof line,
+    log_info(printed(
         "cores shared: up to %.3g threads take turns on a core; what that costs in addition to taking turns was not "
         "measured (ringtrain bench comm step on an even number of ranks of a node measures it): the range is wide",
-        most);
-  log_info(std::string(line));
+        most));
 }
 
 void print_basis(const Forecast& f) {
   const Uncertainty& u = f.uncertainty();
   const StepMeasurement& s = f.base();
-  char line[300];
-  std::snprintf(
-      line, sizeof line,
-      "fitted on steps of up to %d ranks (%d a node, %d threads each, %d cores a node); nodes of %d ranks and "
-      "%d cores",
-      s.ranks, s.ranks_per_node, s.threads, s.cores_per_node, f.ranks_per_node(), f.cores_per_node());
-  log_info(std::string(line));
-  std::snprintf(line, sizeof line, "while gradients are summed, computing keeps %.0f %% of its speed (%s)",
-                100 * (1 - f.busy()), f.busy_is_fitted() ? "fitted" : "assumed: no step of several ranks was measured");
-  log_info(std::string(line));
-  std::snprintf(
-      line, sizeof line,
+  log_info(
+      printed("fitted on steps of up to %d ranks (%d a node, %d threads each, %d cores a node); nodes of %d ranks and "
+              "%d cores",
+              s.ranks, s.ranks_per_node, s.threads, s.cores_per_node, f.ranks_per_node(), f.cores_per_node()));
+  log_info(printed("while gradients are summed, computing keeps %.0f %% of its speed (%s)", 100 * (1 - f.busy()),
+                   f.busy_is_fitted() ? "fitted" : "assumed: no step of several ranks was measured"));
+  log_info(printed(
       "uncertainty: passes %.1f %%, all-reduce %.0f %%, left out of fitted steps %.1f %%, jitter of a rank %.1f %%",
-      100 * u.compute, 100 * u.sums, 100 * u.model, 100 * u.jitter);
-  log_info(std::string(line));
-  std::snprintf(line, sizeof line,
-                "left out by the model, and added: %+.1f %% of computing, %+.3f ms of a step of %d ranks",
-                100 * f.computing_excess(), 1e3 * left_out(f), s.ranks);
-  log_info(std::string(line));
+      100 * u.compute, 100 * u.sums, 100 * u.model, 100 * u.jitter));
+  log_info(printed("left out by the model, and added: %+.1f %% of computing, %+.3f ms of a step of %d ranks",
+                   100 * f.computing_excess(), 1e3 * left_out(f), s.ranks));
   if (f.network_is_assumed())
     log_warning(
         "no network was measured: the links inside a node are used instead, so the prediction is too optimistic. "
@@ -196,12 +179,10 @@ void print_basis(const Forecast& f) {
 void warn_of_contradictions(const std::vector<Preflight>& measured) {
   for (const Preflight& p : measured) {
     if (!p.has_step || p.step.input_seconds <= 0 || p.step.input_seconds > 0.8 * p.step.seconds) continue;
-    char text[300];
-    std::snprintf(text, sizeof text,
-                  "on %d ranks, a step with the data set took %.3f ms, and a step without it %.3f ms: other work "
-                  "disturbed the measurement. Measure again on an idle machine, with a longer --seconds",
-                  p.step.ranks, 1e3 * p.step.input_seconds, 1e3 * p.step.seconds);
-    log_warning(std::string(text));
+    log_warning(
+        printed("on %d ranks, a step with the data set took %.3f ms, and a step without it %.3f ms: other work "
+                "disturbed the measurement. Measure again on an idle machine, with a longer --seconds",
+                p.step.ranks, 1e3 * p.step.input_seconds, 1e3 * p.step.seconds));
   }
 }
 
@@ -263,12 +244,9 @@ int predict(const PredictArguments& arguments) {
     // The curves are for this number of ranks per node. Measurements with other numbers are left out.
     if (c.ranks_on_node == std::min(c.ranks, forecast.ranks_per_node()))
       points.push_back({c.ranks, c.measured, static_cast<double>(p.step.rows_per_rank * p.step.ranks) / c.measured});
-    char line[200];
-    std::snprintf(line, sizeof line,
-                  "measured on %d ranks (%d a node), %s: %.3f ms; predicted %.3f ms (%.3f .. %.3f), off by %+.1f %%",
-                  c.ranks, c.ranks_on_node, how, 1e3 * c.measured, 1e3 * c.predicted, 1e3 * c.range.low,
-                  1e3 * c.range.high, 100 * (c.predicted / c.measured - 1));
-    log_info(std::string(line));
+    log_info(printed("measured on %d ranks (%d a node), %s: %.3f ms; predicted %.3f ms (%.3f .. %.3f), off by %+.1f %%",
+                     c.ranks, c.ranks_on_node, how, 1e3 * c.measured, 1e3 * c.predicted, 1e3 * c.range.low,
+                     1e3 * c.range.high, 100 * (c.predicted / c.measured - 1)));
   };
   for (const Preflight& p : measured) compare(p, "fitted");
   for (const Preflight& p : held_out) compare(p, "not fitted");

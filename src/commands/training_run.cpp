@@ -74,7 +74,8 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
     recorder_->note(describe(stop_cost_, false, slurm_job().in_slurm()));
     record_stop_cost(run_dir, stop_cost_);
   }
-  if (!end_of(plan, progress_)) bound_ = measure_step_bound(plan, trainer_.part(), trainer_.program(), machine);
+  if (!end_of(plan, progress_))
+    bound_ = measure_step_bound(plan, trainer_.part(), trainer_.passes().program(), machine);
   if (recorder_ && bound_.ranks > 0) record_bound(run_dir, bound_);
   begin_ = now_seconds() - progress_.elapsed_seconds;
   last_save_ = last_comparison_ = now_seconds();

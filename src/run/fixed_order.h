@@ -1,5 +1,5 @@
 // The fixed order of sums (communication.order: fixed). Gradients are added in one binary tree over the passes of all
-// ranks. The bits of a run then do not depend on the number of ranks. train/gradient_passes.h adds the gradients.
+// ranks. The bits of a run then do not depend on the number of ranks. train/step_passes.h adds the gradients.
 #pragma once
 
 #include <cstdint>

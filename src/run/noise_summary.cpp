@@ -10,9 +10,7 @@ namespace ringtrain {
 namespace {
 
 std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
+  return printed("%.4g", value);
 }
 
 std::string rounded(double samples) {

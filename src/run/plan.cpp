@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/table.h"
 #include "config/branch.h"
 #include "config/schema.h"
 #include "data/shard_header.h"
@@ -236,9 +237,7 @@ std::string experiment_id(const RunPlan& plan) {
     text += cat("data.validation=", plan.validation.dataset_uuid, " ", plan.validation.split, "\n");
   if (plan.servers) text += cat("parallel.workers=", plan.servers->workers, "\n");
   if (is_branch(plan.experiment)) text += cat("branch.from=", plan.branch.source, "\n");
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(fnv1a(text)));
-  return digits;
+  return printed("%016llx", static_cast<unsigned long long>(fnv1a(text)));
 }
 
 std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch) {
@@ -284,9 +283,7 @@ bool due(double every_epochs, std::int64_t every_steps, const RunPlan& plan, con
 }
 
 std::string source_text(const BranchPoint& point) {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(point.source));
-  return digits;
+  return printed("%016llx", static_cast<unsigned long long>(point.source));
 }
 
 }  // namespace ringtrain

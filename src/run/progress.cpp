@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -21,17 +19,8 @@ namespace {
 constexpr double smoothing_seconds = 5;
 constexpr double seconds_between_drawings = 0.2;
 
-__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
-  char text[256];
-  std::va_list arguments;
-  va_start(arguments, pattern);
-  std::vsnprintf(text, sizeof text, pattern, arguments);
-  va_end(arguments);
-  return text;
-}
-
 std::string readable_rate(double rate) {
-  return rate >= 100 ? with_thousands(std::llround(rate)) : format("%.3g", rate);
+  return rate >= 100 ? with_thousands(std::llround(rate)) : printed("%.3g", rate);
 }
 
 // Returns a text such as "  41 % of bound" or "  3.2 % of bound"; "" for a share that is not known. A share above 1 is
@@ -39,7 +28,7 @@ std::string readable_rate(double rate) {
 std::string share_text(double share) {
   if (share <= 0) return "";
   if (share > 1) return "  over 100 % of bound";
-  return cat("  ", format(share >= 0.0995 ? "%.0f" : "%.2g", 100 * share), " % of bound");
+  return cat("  ", printed(share >= 0.0995 ? "%.0f" : "%.2g", 100 * share), " % of bound");
 }
 
 std::string step_text(const StepReport& report, std::int64_t total_steps) {
@@ -65,17 +54,17 @@ void SmoothedRate::add(std::int64_t samples, double seconds, double bound_second
 std::string readable_duration(double seconds) {
   if (!(seconds >= 0) || seconds > longest_duration) return "unknown";
   const long long s = std::llround(seconds);
-  if (s < 60) return format("%llds", s);
-  if (s < 3600) return format("%lld:%02lld", s / 60, s % 60);
-  if (s < 86400) return format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-  return format("%lldd %02lld:%02lld", s / 86400, s / 3600 % 24, s / 60 % 60);
+  if (s < 60) return printed("%llds", s);
+  if (s < 3600) return printed("%lld:%02lld", s / 60, s % 60);
+  if (s < 86400) return printed("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+  return printed("%lldd %02lld:%02lld", s / 86400, s / 3600 % 24, s / 60 % 60);
 }
 
 std::string progress_bar(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate, int width) {
   const std::string left = step_text(report, total_steps);
   const std::string right =
       cat("  ", readable_rate(rate.samples_per_second()), " samples/s", share_text(rate.share_of_bound()), "  loss ",
-          format("%.4f", report.loss), eta_text(report, total_steps, rate));
+          printed("%.4f", report.loss), eta_text(report, total_steps, rate));
   const auto columns =
       static_cast<std::size_t>(std::max(width - 1, 1));  // a text in the last column would wrap on some terminals
   const std::size_t text_columns = left.size() + right.size() + 3;  // " [" and "]"
@@ -94,9 +83,9 @@ std::string progress_bar(const StepReport& report, std::int64_t total_steps, con
 
 std::string progress_line(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate,
                           double samples_per_second, double share_of_bound) {
-  return cat(step_text(report, total_steps), format("  epoch %.2f", report.run.epoch),
-             format("  loss %.4f", report.loss), format("  lr %.4g", report.learning_rate),
-             format("  grad norm %.4g", report.gradient_norm), "  ", readable_rate(samples_per_second), " samples/s",
+  return cat(step_text(report, total_steps), printed("  epoch %.2f", report.run.epoch),
+             printed("  loss %.4f", report.loss), printed("  lr %.4g", report.learning_rate),
+             printed("  grad norm %.4g", report.gradient_norm), "  ", readable_rate(samples_per_second), " samples/s",
              share_text(share_of_bound), eta_text(report, total_steps, rate));
 }
 

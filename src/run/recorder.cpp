@@ -18,6 +18,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/table.h"
 #include "run/progress.h"
 
 namespace ringtrain {
@@ -245,13 +246,11 @@ void Recorder::evaluation(const EvaluationRecord& record) {
   line["evaluation_seconds"] = record.seconds;
   line["best"] = record.best;
   state_->append(line.dump() + "\n");
-  char text[160], top5[32] = "";
-  if (record.validation_accuracy5)
-    std::snprintf(top5, sizeof top5, ", top-5 %.2f %%", 100 * *record.validation_accuracy5);
-  std::snprintf(text, sizeof text, "epoch %.2f  validation loss %.4f  accuracy %.2f %%%s  (%.2f s)%s", record.epoch,
-                record.validation_loss, 100 * record.validation_accuracy, top5, record.seconds,
-                record.best ? "  best so far" : "");
-  state_->progress.line(text);
+  const std::string top5 =
+      record.validation_accuracy5 ? printed(", top-5 %.2f %%", 100 * *record.validation_accuracy5) : "";
+  state_->progress.line(printed("epoch %.2f  validation loss %.4f  accuracy %.2f %%%s  (%.2f s)%s", record.epoch,
+                                record.validation_loss, 100 * record.validation_accuracy, top5.c_str(), record.seconds,
+                                record.best ? "  best so far" : ""));
 }
 
 std::vector<double> Recorder::last_accuracies() const {

@@ -1,7 +1,6 @@
 #include "run/stop_time.h"
 
 #include <cmath>
-#include <cstdio>
 
 #include "base/error.h"
 #include "base/table.h"
@@ -14,9 +13,7 @@ namespace {
 constexpr int kUsualKillWait = 30;
 
 std::string seconds_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, seconds < 10 ? "%.2g s" : "%.0f s", seconds);
-  return text;
+  return printed(seconds < 10 ? "%.2g s" : "%.0f s", seconds);
 }
 
 }  // namespace

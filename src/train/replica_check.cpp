@@ -137,10 +137,6 @@ void ReplicaCheck::start() {
   seconds_ = now_seconds() - begin;
 }
 
-std::int64_t ReplicaCheck::counter_count() const {
-  return static_cast<std::int64_t>(per_group) * groups_.count;
-}
-
 std::vector<double> ReplicaCheck::counters() {
   std::vector<double> all(per_group * static_cast<std::size_t>(groups_.count), 0.0);
   const std::span<double> own = std::span(all).subspan(per_group * static_cast<std::size_t>(groups_.index), per_group);

@@ -60,7 +60,6 @@ class ReplicaCheck {
   void start();
   // Returns the counters of this rank, which must be summed over all ranks. Waits for a device.
   std::vector<double> counters();
-  std::int64_t counter_count() const;
   // Collective if copies differ. Throws Error if they differ, with the same text on all ranks; the ranks exchange
   // messages to write that text. `sums` are the summed counters(). `step` is the number of updates in the copies.
   void judge(std::span<const double> sums, std::int64_t step);

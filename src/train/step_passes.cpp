@@ -1,10 +1,12 @@
 #include "train/step_passes.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
 #include "base/random.h"
+#include "run/fixed_order.h"
 
 namespace ringtrain {
 namespace {
@@ -15,16 +17,91 @@ Pieces with(Pieces pieces, const PageVector<float>& values) {
   return pieces;
 }
 
+// Returns the number of tree levels below a node that has `passes` passes. `passes` must be a power of two.
+std::size_t levels_below(std::int64_t passes) {
+  return static_cast<std::size_t>(std::countr_zero(static_cast<std::uint64_t>(passes)));
+}
+
 }  // namespace
 
+GradientPasses::GradientPasses(const RunPlan& plan, Backend& backend, Vector& gradients, SmallBatchNorms* small_norms)
+    : backend_(backend),
+      gradients_(gradients),
+      fixed_order_(has_fixed_order(plan.experiment)),
+      bucket_elements_(bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks)),
+      small_norms_(small_norms),
+      batch_(plan.batch) {
+  if (fixed_order_) small_level_ = levels_below(plan.batch.passes_of_small_batch());
+  for (std::int64_t level = 0; level < waiting_nodes(plan); ++level)
+    levels_.push_back(backend.make_vector(gradients.size()));
+}
+
+BeforeBucket GradientPasses::begin(const BatchPlan& batch, bool measures) {
+  batch_ = batch;
+  measures_ = measures;
+  losses_ = {};
+  if (measures) small_norms_->begin();
+  if (fixed_order_) return [this](std::int64_t begin, std::uintptr_t stream) { complete(begin, stream); };
+  if (!measures) return {};
+  return [this](std::int64_t begin, std::uintptr_t stream) { small_norms_->measure_bucket(gradients_, begin, stream); };
+}
+
+void GradientPasses::backward(Program& program, std::int64_t pass, const BackwardHooks& hooks) {
+  const bool last = pass + 1 == batch_.accumulation;
+  program.backward(gradients_, !fixed_order_ && pass > 0, last ? hooks : BackwardHooks{});
+  if (last) return;
+  if (fixed_order_) {
+    losses_.add(program.take_sums());
+    keep_node(pass);
+  } else if (measures_ && (pass + 1) % batch_.passes_of_small_batch() == 0) {
+    small_norms_->measure(gradients_);
+  }
+}
+
+LossSums GradientPasses::take_sums(Program& program) {
+  if (!fixed_order_) return program.take_sums();
+  TreeSum<LossSums> all = losses_;
+  all.add(program.take_sums());
+  return all.total();
+}
+
+// The binary number of the pass ends with `level` ones. The pass therefore completes a node on every level up to
+// `level`. The largest of these nodes waits for its neighbour.
+void GradientPasses::keep_node(std::int64_t pass) {
+  const auto level = static_cast<std::size_t>(std::countr_one(static_cast<std::uint64_t>(pass)));
+  const ElementRange all{0, gradients_.size()};
+  const std::size_t before = std::min(level, small_level_);
+  fold(0, before, all, 0);
+  if (measures_ && level >= small_level_) small_norms_->measure(gradients_);
+  fold(before, level, all, 0);
+  backend_.copy(gradients_, *levels_[level]);
+}
+
+// After the last pass of a step, every waiting node is the left neighbour of the node that has just been completed.
+void GradientPasses::complete(std::int64_t begin, std::uintptr_t stream) {
+  const ElementRange bucket{begin, std::min(begin + bucket_elements_, gradients_.size())};
+  const std::size_t root = levels_below(batch_.accumulation);
+  fold(0, std::min(root, small_level_), bucket, stream);
+  if (measures_) small_norms_->measure_bucket(gradients_, begin, stream);
+  fold(std::min(root, small_level_), root, bucket, stream);
+}
+
+// Adds the waiting nodes of levels [from_level, to_level) to the gradients.
+void GradientPasses::fold(std::size_t from_level, std::size_t to_level, ElementRange range, std::uintptr_t stream) {
+  std::vector<const Vector*> nodes;
+  for (std::size_t level = from_level; level < to_level; ++level) nodes.push_back(levels_[level].get());
+  if (!nodes.empty()) backend_.add(nodes, range, gradients_, stream);
+}
+
 StepPasses::StepPasses(const RunPlan& plan, const ModelPart& part, Backend& backend, Communicator& communicator,
-                       StageRanks* stages, BatchInput& input)
+                       StageRanks* stages, BatchInput& input, Vector& gradients, SmallBatchNorms* small_norms)
     : plan_(plan),
       part_(part),
-      input_(input),
+      input_(&input),
       group_ranks_(plan.batch.span > 1 ? communicator.share_groups(static_cast<int>(plan.batch.span)) : nullptr),
       program_(compile_part(plan, part, backend, PassMode::training, plan.batch.micro_batch)),
       order_(make_pass_order(stages, *program_, plan.experiment.parallel.schedule, part.slots)),
+      added_(plan, backend, gradients, small_norms),
       carried_state_(plan.carries_state ? static_cast<std::size_t>(plan.batch.rows_per_rank * part.graph.state_size())
                                         : 0),
       pinned_(backend, with(input.ring(), carried_state_)),
@@ -33,30 +110,29 @@ StepPasses::StepPasses(const RunPlan& plan, const ModelPart& part, Backend& back
 }
 
 void StepPasses::seek(const Position& position, std::int64_t batch) {
-  input_.seek(position.epoch, position.offset, batch);
+  input_->seek(position.epoch, position.offset, batch);
   staged_.reset();
   staged_of_step_ = 0;
   is_ahead_ = false;
 }
 
-void StepPasses::run(const PassStep& step, bool reads_on, Synchronizer& sums, StepClock& clock,
-                     const std::function<void(std::int64_t)>& backward) {
-  order_->run(step.batch.accumulation, {.input =
-                                            [&](std::int64_t) {
-                                              if (!is_ahead_) get_input(step, sums, clock);
-                                            },
-                                        .forward =
-                                            [&](std::int64_t) {
-                                              if (!std::exchange(is_ahead_, false)) forward(step, clock);
-                                            },
-                                        .backward =
-                                            [&](std::int64_t micro_step) {
-                                              clock.time(Phase::backward, [&] { backward(micro_step); });
-                                              // A device computes during this read.
-                                              if (!staged_ && (staged_of_step_ < step.batch.accumulation || reads_on))
-                                                clock.time(Phase::input, [&] { stage_next(); });
-                                            },
-                                        .waits = [&] { clock.enter(Phase::stage_wait); }});
+void StepPasses::run(const PassStep& step, bool reads_on, const BackwardHooks& hooks, Synchronizer& sums,
+                     StepClock& clock) {
+  PassCalls calls;
+  calls.input = [&](std::int64_t) {
+    if (!is_ahead_) get_input(step, sums, clock);
+  };
+  calls.forward = [&](std::int64_t) {
+    if (!std::exchange(is_ahead_, false)) forward(step, clock);
+  };
+  calls.backward = [&](std::int64_t micro_step) {
+    clock.time(Phase::backward, [&] { added_.backward(*program_, micro_step, hooks); });
+    // A device computes during this read.
+    if (!staged_ && (staged_of_step_ < step.batch.accumulation || reads_on))
+      clock.time(Phase::input, [&] { stage_next(); });
+  };
+  calls.waits = [&] { clock.enter(Phase::stage_wait); };
+  order_->run(step.batch.accumulation, calls);
   staged_of_step_ = staged_ ? 1 : 0;
   program_->close_sums();
 }
@@ -68,7 +144,7 @@ void StepPasses::run_ahead(const PassStep& next, Synchronizer& sums, StepClock& 
 }
 
 void StepPasses::stage_next() {
-  staged_ = input_.next();
+  staged_ = input_->next();
   ++staged_of_step_;
   if (staged_->targets.empty())
     program_->stage_again();

@@ -1,4 +1,5 @@
-// The passes of a rank's steps: the input of each micro-batch, its forward pass and its backward pass.
+// The passes of a rank's steps: the input of each micro-batch, its forward pass and its backward pass, and the sum of
+// the gradients.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +7,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/pages.h"
+#include "base/tree_sum.h"
 #include "cluster/communicator.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
@@ -19,6 +22,7 @@
 #include "run/plan.h"
 #include "run/split.h"
 #include "run/step_times.h"
+#include "train/step_noise.h"
 
 namespace ringtrain {
 
@@ -64,29 +68,80 @@ struct PassStep {
   bool is_alone = false;  // whether the mean gradient is over this rank's targets only
 };
 
+// Adds the gradients and losses of a rank's passes, which gives this rank's part of a step.
+//
+// Normally every pass adds to one gradient vector. In a fixed order (communication.order: fixed) the passes are the
+// leaves of a binary tree. The sum then has the same bits for any number of ranks that share the tree:
+//
+//   pass     0   1   2   3   4   5   6   7
+//            '-+-'   '-+-'   '-+-'   '-+-'     level 1
+//              '---+---'       '---+---'       level 2
+//                  '-------+-------'           level 3
+//
+// A rank has 2^k neighbouring passes of the global batch. Their sum is one node of the tree. halving_sum()
+// (cluster/sum_schedule.h) adds the nodes of the ranks in the same tree. Each level has one vector, for a node that
+// waits for its neighbour. After the last pass, the nodes of the rank are added bucket by bucket. Each bucket is added
+// just before it is summed over the ranks.
+class GradientPasses {
+ public:
+  // `gradients` holds the gradients of this rank's parameters and the other values that are summed with them.
+  // `small_norms` measures the norms of the small batches. null: no step measures them.
+  GradientPasses(const RunPlan& plan, Backend& backend, Vector& gradients, SmallBatchNorms* small_norms);
+
+  // Begins a step of batch.accumulation passes. If `measures` is true, the norms of the step's small batches are
+  // measured. Returns a function that must be called for each bucket of gradients before the bucket is summed over the
+  // ranks. The function is empty if there is nothing to do for a bucket.
+  BeforeBucket begin(const BatchPlan& batch, bool measures);
+  // Runs the backward pass of pass `pass` of the step, after its forward pass. `hooks` launch buckets during the last
+  // backward pass.
+  void backward(Program& program, std::int64_t pass, const BackwardHooks& hooks);
+  // Returns the sums over all passes of the step.
+  LossSums take_sums(Program& program);
+
+ private:
+  void keep_node(std::int64_t pass);
+  void complete(std::int64_t begin, std::uintptr_t stream);
+  void fold(std::size_t from_level, std::size_t to_level, ElementRange range, std::uintptr_t stream);
+
+  Backend& backend_;
+  Vector& gradients_;
+  bool fixed_order_;
+  std::int64_t bucket_elements_;
+  std::size_t small_level_ = 0;                  // the level of the nodes that are small batches
+  std::vector<std::unique_ptr<Vector>> levels_;  // the waiting node of each level; fixed order only
+  TreeSum<LossSums> losses_;                     // losses of the passes before the last one; fixed order only
+  SmallBatchNorms* small_norms_;
+  BatchPlan batch_;
+  bool measures_ = false;
+};
+
 class StepPasses {
  public:
-  // Allocates the memory of the program of `part`. `stages` are the stages of a pipeline (null: none).
+  // Allocates the memory of the program of `part`. `stages` are the stages of a pipeline (null: none). The ring of
+  // `input` is pinned. `gradients` and `small_norms` are as in GradientPasses.
   StepPasses(const RunPlan& plan, const ModelPart& part, Backend& backend, Communicator& communicator,
-             StageRanks* stages, BatchInput& input);
+             StageRanks* stages, BatchInput& input, Vector& gradients, SmallBatchNorms* small_norms);
 
   Program& program() { return *program_; }
-  const Program& program() const { return *program_; }
   // Returns the hidden state of running text after the last step: [rows of this rank, layers of its part, (h, c),
   // hidden].
   std::span<float> carried_state() { return carried_state_; }
+  // Takes another input. The caller pins its ring, and calls seek().
+  void read_from(BatchInput& input) { input_ = &input; }
   // The next step begins at `position`. `batch` is as in BatchInput::seek().
   void seek(const Position& position, std::int64_t batch);
 
-  // Does the forward and backward passes of a step. `sums` tells the number of targets where the ranks' numbers differ.
-  // `backward` does the backward pass of a micro-step. If `reads_on` is true, the first micro-batch of the next step is
+  // Begins a step. If `measures` is true, the norms of its small batches are measured. See GradientPasses::begin().
+  BeforeBucket begin(const PassStep& step, bool measures) { return added_.begin(step.batch, measures); }
+  // Does the forward and backward passes of the step. `sums` tells the number of targets where the ranks' numbers
+  // differ. `hooks` are for the last backward pass. If `reads_on` is true, the first micro-batch of the next step is
   // read early.
-  void run(const PassStep& step, bool reads_on, Synchronizer& sums, StepClock& clock,
-           const std::function<void(std::int64_t micro_step)>& backward);
+  void run(const PassStep& step, bool reads_on, const BackwardHooks& hooks, Synchronizer& sums, StepClock& clock);
   // Does the first forward pass of the next step. The next run() goes on with its backward pass. is_staged() returns
   // whether the input of that pass has been read.
   void run_ahead(const PassStep& next, Synchronizer& sums, StepClock& clock);
   bool is_staged() const { return staged_.has_value(); }
+  LossSums take_sums() { return added_.take_sums(*program_); }  // over all passes of the step
 
   std::int64_t targets() const { return targets_; }    // of the global batch of the newest pass, at least 1
   PassTimes times() const { return order_->times(); }  // see PassOrder::times()
@@ -100,10 +155,11 @@ class StepPasses {
 
   const RunPlan& plan_;
   const ModelPart& part_;
-  BatchInput& input_;
+  BatchInput* input_;
   std::unique_ptr<GroupRanks> group_ranks_;  // the ranks that share batch norm's workers; null: not shared
   std::unique_ptr<Program> program_;
   std::unique_ptr<PassOrder> order_;
+  GradientPasses added_;
   PageVector<float> carried_state_;
   Pinned pinned_;
   std::uint64_t dropout_key_;

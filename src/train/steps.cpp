@@ -19,26 +19,6 @@ std::span<float> all_of(Vector& vector) {
   return {vector.data(), static_cast<std::size_t>(vector.size())};
 }
 
-// The positions at which the run's coming steps begin. Ranks that do not do the steps in order need them.
-class StepPositions {
- public:
-  StepPositions(const BatchCourse& course, const Position& first) : course_(course), known_{course.settled(first)} {}
-  // Returns the position at which step `step` begins, after `step` updates. `step` must not be before the first
-  // position that is kept.
-  const Position& at(std::int64_t step) {
-    while (known_.back().step < step) known_.push_back(course_.after(known_.back()));
-    return known_[static_cast<std::size_t>(step - known_.front().step)];
-  }
-  void forget_before(std::int64_t step) {
-    at(step);
-    while (known_.front().step < step) known_.pop_front();
-  }
-
- private:
-  BatchCourse course_;
-  std::deque<Position> known_;
-};
-
 class EqualSteps : public Steps {
  public:
   explicit EqualSteps(Trainer& trainer) : trainer_(trainer) {}
@@ -53,9 +33,15 @@ class EqualSteps : public Steps {
 class ServedSteps : public Steps {
  public:
   explicit ServedSteps(const StepParts& parts)
-      : parts_(parts), positions_(parts.plan.course, parts.trainer.position()) {}
+      : parts_(parts), course_(parts.plan.course), known_{course_.settled(parts.trainer.position())} {}
 
  protected:
+  // Returns the position at which step `step` begins, after `step` updates. The steps before the last meeting are
+  // forgotten.
+  const Position& position_at(std::int64_t step) {
+    while (known_.back().step < step) known_.push_back(course_.after(known_.back()));
+    return known_[static_cast<std::size_t>(step - known_.front().step)];
+  }
   void share_all() {
     ServerRanks& servers = *parts_.servers;
     Trainer& trainer = parts_.trainer;
@@ -78,18 +64,21 @@ class ServedSteps : public Steps {
     StepReport report;
     report.times.communication = now_seconds() - begin;
     report.met = true;
-    report.before = positions_.at(step - 1);
-    report.position = positions_.at(step);
+    report.before = position_at(step - 1);
+    report.position = position_at(step);
     report.samples = report.position.samples - report.before->samples;
     report.requests = {wishes[0], wishes[1], wishes[2], wishes[3], wishes[4]};
     parts_.trainer.stand_at(report.position);
     parts_.watchdog.step_finished(step);
-    positions_.forget_before(step);
+    while (known_.front().step < step) known_.pop_front();
     return report;
   }
 
   StepParts parts_;
-  StepPositions positions_;
+
+ private:
+  BatchCourse course_;
+  std::deque<Position> known_;
 };
 
 class ServerSteps : public ServedSteps {
@@ -113,7 +102,7 @@ class ServerSteps : public ServedSteps {
     if (parts_.servers->mailbox().rank() != 0) {
       report = meeting(parts_.trainer.position().step, server_.wishes());
     } else {
-      const Position before = positions_.at(report.position.step - 1);
+      const Position before = position_at(report.position.step - 1);
       report.times = {};
       if (met) {
         const StepReport shared = meeting(report.position.step, server_.wishes());
@@ -131,7 +120,7 @@ class ServerSteps : public ServedSteps {
  private:
   std::unique_ptr<UpdateOrder> order() {
     if (parts_.servers->mailbox().rank() != 0) return nullptr;
-    const MeetsAfter meets = [this](std::int64_t step) { return meets_(positions_.at(step - 1), positions_.at(step)); };
+    const MeetsAfter meets = [this](std::int64_t step) { return meets_(position_at(step - 1), position_at(step)); };
     const ParallelConfig& parallel = parts_.plan.experiment.parallel;
     const int workers = parts_.servers->workers();
     const std::int64_t begin = parts_.trainer.position().step;
@@ -204,7 +193,7 @@ class WorkerSteps : public ServedSteps {
 
  private:
   void request(std::int64_t update) {
-    const Position& position = positions_.at(update);
+    const Position& position = position_at(update);
     parts_.loader.request(position.epoch, position.offset);
     requested_ = update;
   }
@@ -217,7 +206,7 @@ class WorkerSteps : public ServedSteps {
     requested_ = -1;
     if (grant.hint >= 0) request(grant.hint);
     std::int64_t targets = 0;
-    const LossSums sums = parts_.trainer.compute(positions_.at(grant.update), times, targets);
+    const LossSums sums = parts_.trainer.compute(position_at(grant.update), times, targets);
     return {.loss = sums.loss,
             .correct = sums.correct,
             .correct5 = sums.correct5,

@@ -32,12 +32,6 @@ UpdateRanks ranks_of(Communicator& communicator) {
       .broadcast = [&communicator](std::span<float> values, int root) { communicator.broadcast_vector(values, root); }};
 }
 
-std::vector<ElementRange> ranges_of(const Optimizer& optimizer) {
-  std::vector<ElementRange> ranges;
-  for (const UpdateRange& range : optimizer.ranges()) ranges.push_back({range.begin, range.end});
-  return ranges;
-}
-
 }  // namespace
 
 Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicator, Watchdog& watchdog,
@@ -57,10 +51,8 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       optimizer_(optimizer_of(plan.experiment, plan.schedule), part_.parameters, backend, ranks_of(communicator),
                  share ? std::move(*share) : sums_->update_share(), plan.experiment.average),
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
-      noise_(plan),
-      passes_(plan, part_, backend, communicator, stages, input),
-      added_(plan, backend, part_.parameters, *gradients_, noise_.groups() ? &*noise_.groups() : nullptr,
-             ranges_of(optimizer_)),
+      noise_(plan, backend, part_.parameters, optimizer_),
+      passes_(plan, part_, backend, communicator, stages, input, *gradients_, noise_.small_norms()),
       course_(plan.course) {
   communicator.set_rounding(
       gradient_rounding(part_.parameters.trained(), plan.batch.global * plan.graph.sequence(), loss_scale_.value()));
@@ -68,7 +60,8 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
 
 TrainerState Trainer::fresh_state() const {
   TrainerState state;
-  state.noise_groups = noise_.fresh_groups();
+  if (noise_.groups())
+    for (std::size_t i = 0; i < noise_.groups()->size(); ++i) state.noise_groups[noise_.groups()->name(i)] = {};
   return state;
 }
 
@@ -104,10 +97,9 @@ StepReport Trainer::step(const Requests& requests) {
   report.samples = now.samples;
   const bool compares = compares_now();
   const BackwardHooks overlap{[this](std::int64_t watermark) { sums_->ready(watermark); }, [this] { sums_->poll(); }};
-  sums_->begin(added_.begin(now.batch, measures_noise()));
+  sums_->begin(passes_.begin(now, measures_noise()));
   clock.time(Phase::forward, [this] { sleep_if_slow(); });
-  passes_.run(now, reads_on(next), *sums_, clock,
-              [&](std::int64_t micro_step) { added_.backward(passes_.program(), micro_step, overlap); });
+  passes_.run(now, reads_on(next), overlap, *sums_, clock);
   const std::int64_t targets = passes_.targets();
   if (compares) clock.time(Phase::update, [&] { replicas_->start(); });
 
@@ -116,7 +108,7 @@ StepReport Trainer::step(const Requests& requests) {
   clock.time(Phase::communication, [&] { sums_->finish(); });
   clock.time(Phase::update, [&] { start_update(report, 1); });
   if (may_run_ahead()) passes_.run_ahead(step_at(next), *sums_, clock);
-  const LossSums sums = clock.time(Phase::backward, [&] { return added_.take_sums(passes_.program()); });
+  const LossSums sums = clock.time(Phase::backward, [&] { return passes_.take_sums(); });
   const PassTimes passes = passes_.times();
   note_passes(passes, begin, times);
   StepCounters counters =
@@ -163,14 +155,13 @@ void Trainer::sleep_if_slow() const {
 
 LossSums Trainer::compute(const Position& position, StepTimes& times, std::int64_t& targets) {
   StepClock clock(watchdog_, position.step, times);
-  Program& program = passes_.program();
-  program.set_weights(*weights_);
+  const PassStep step = step_at(position, true);
+  passes_.program().set_weights(*weights_);
+  passes_.begin(step, false);
   clock.time(Phase::forward, [this] { sleep_if_slow(); });
-  passes_.run(step_at(position, true), false, *sums_, clock, [&](std::int64_t micro_step) {
-    program.backward(*gradients_, micro_step > 0, {[](std::int64_t) {}, [] {}});
-  });
+  passes_.run(step, false, {}, *sums_, clock);
   targets = passes_.targets();
-  const LossSums sums = clock.time(Phase::backward, [&] { return program.take_sums(); });
+  const LossSums sums = clock.time(Phase::backward, [&] { return passes_.take_sums(); });
   watchdog_.step_finished(position.step);
   return sums;
 }
@@ -199,11 +190,7 @@ StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests
                         .correct5 = static_cast<double>(sums.correct5),
                         .requests = requests,
                         .passes = passes};
-  if (noise_.groups()) counters.small_norms_of_groups.resize(noise_.groups()->size());
-  if (measures_noise()) {
-    counters.small_norms = added_.small_norms()->sum();
-    if (noise_.groups()) counters.small_norms_of_groups = added_.small_norms()->sums_of_groups();
-  }
+  noise_.count(measures_noise(), counters);
   if (compares) counters.of_copies = replicas_->counters();
   return counters;
 }
@@ -315,11 +302,7 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
     noise_.note_gain(report, result);
     if (result.applied && measures_noise())
       report.noise =
-          noise_.add(report, counters,
-                     {.targets = targets,
-                      .samples = next_position().samples,
-                      .is_rest = report.samples < course_.batch_at(position_),
-                      .gradient_norms = noise_.groups() ? optimizer_.gradient_norms() : std::vector<double>()});
+          noise_.add(report, counters, targets, next_position().samples, report.samples < course_.batch_at(position_));
     report.trust_ratios = std::move(result.trust_ratios);
     if (loss_scale_.advance(result.applied)) return;
   }

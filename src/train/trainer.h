@@ -1,8 +1,8 @@
 // The training step of one rank.
 //
-// This folder runs the training. Trainer does one step: it takes micro-batches from the Loader and runs their forward
-// and backward passes (StepPasses), adds their gradients (GradientPasses), sums the gradients over the ranks
-// (Synchronizer, src/parallel) and updates the weights (Optimizer, src/optim). StepNoise measures the gradient noise.
+// This folder runs the training. Trainer does one step: it takes micro-batches from the Loader, runs their forward
+// and backward passes and adds their gradients (StepPasses), sums the gradients over the ranks (Synchronizer,
+// src/parallel) and updates the weights (Optimizer, src/optim). StepNoise measures the gradient noise.
 // Steps (steps.h) wraps Trainer, so that a run with parameter servers looks like any other run. Evaluator computes the
 // validation loss and accuracy. ReplicaCheck compares the copies of the model on the ranks. Begin reading with
 // Trainer::step() in trainer.cpp. The benchmarks (src/bench) measure the same steps.
@@ -27,7 +27,6 @@
 #include "run/plan.h"
 #include "run/split.h"
 #include "run/step_report.h"
-#include "train/gradient_passes.h"
 #include "train/replica_check.h"
 #include "train/step_noise.h"
 #include "train/step_passes.h"
@@ -71,7 +70,7 @@ class Trainer {
   TrainerState fresh_state() const;
   void save(TrainerState& state) const;
   // Call this before the first step. Training continues at `position`, with `state` and the current contents of
-  // weights(), optimizer() and carried_state().
+  // weights(), optimizer() and passes().carried_state().
   void load(const TrainerState& state, const Position& position);
   // Does what load() does, but keeps the numbers of the trainer. `batch` is TrainerState::batch.
   void start_at(const Position& position, std::int64_t batch = 0);
@@ -79,7 +78,7 @@ class Trainer {
   Backend& backend() { return backend_; }
   // Returns the part of the model that this rank holds in weights(), the optimizer's state and the carried state.
   const ModelPart& part() const { return part_; }
-  const Program& program() const { return passes_.program(); }
+  StepPasses& passes() { return passes_; }
   const LossScale& loss_scale() const { return loss_scale_; }
   Vector& weights() { return *weights_; }
   Vector& gradients() { return *gradients_; }
@@ -102,7 +101,6 @@ class Trainer {
   double comparison_seconds() const { return replicas_ ? replicas_->seconds() : 0; }
   // Throws Error if the copies differ now. Collective.
   void check_copies();
-  std::span<float> carried_state() { return passes_.carried_state(); }  // see StepPasses
 
  private:
   void sleep_if_slow() const;
@@ -132,7 +130,6 @@ class Trainer {
   LossScale loss_scale_;
   StepNoise noise_;
   StepPasses passes_;
-  GradientPasses added_;                    // the gradients of the passes
   std::unique_ptr<ReplicaCheck> replicas_;  // null: nothing is compared
   bool compares_next_ = false;              // whether rank 0's clock asked for a comparison
   BatchCourse course_;

@@ -69,6 +69,13 @@ def test_the_split_size_is_measured_once_and_kept(workshop):
     assert re.search(rf"micro-steps? x {chosen[1]}\b", second.text), second
 
 
+def test_the_measured_split_sizes_divide_the_small_batch_of_the_noise(workshop):
+    run_dir, job = workshop.start_training("run", ranks=2, **{**pipeline(2), "batch__micro": 0}, noise={"small_batch": 8}, stop__steps=4)
+    result = job.wait()
+    assert result.code == 0 and len(steps(run_dir)) == 4, result
+    assert 8 % int(re.search(r"of \d+ split sizes (\d+) was the fastest", result.text)[1]) == 0, result
+
+
 @pytest.mark.thorough
 def test_the_measured_split_sizes_leave_room_for_evaluations(workshop):
     """The limit is between the memory of a run without evaluations and that of a run with them."""

@@ -1,5 +1,5 @@
 // Tests what is added to predicted steps because measured ones took longer.
-#include "bench/unexplained.h"
+#include "bench/forecast.h"
 
 #include <gtest/gtest.h>
 
