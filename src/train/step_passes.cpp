@@ -109,11 +109,16 @@ StepPasses::StepPasses(const RunPlan& plan, const ModelPart& part, Backend& back
   program_->allocate();
 }
 
+// A pass that has been staged or has begun for another position is done, and its sums are dropped.
 void StepPasses::seek(const Position& position, std::int64_t batch) {
-  input_->seek(position.epoch, position.offset, batch);
+  PassContext unused;
+  unused.group_ranks = group_ranks_.get();
+  if (staged_) order_->forward([&] { program_->forward(unused); }, [] {});
+  if (staged_ || is_ahead_) program_->take_sums();
   staged_.reset();
   staged_of_step_ = 0;
   is_ahead_ = false;
+  input_->seek(position.epoch, position.offset, batch);
 }
 
 void StepPasses::run(const PassStep& step, bool reads_on, const BackwardHooks& hooks, Synchronizer& sums,

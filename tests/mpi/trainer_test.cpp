@@ -171,6 +171,20 @@ TEST_F(TrainerOnDevices, Fp16BeginsAtItsOwnLossScaleAfterAnotherPrecisionAndGoes
   EXPECT_EQ(scale_after({"precision=fp16", "loss_scale.initial=32"}, fp16), 32);
 }
 
+// A device has begun the first pass of the next step when a trainer is set to another position, as benchmarks do. With
+// a loss scale that may change, it has only the input.
+TEST_F(TrainerOnDevices, StartsAgainWithoutThePassThatHasBegun) {
+  for (const Settings& settings : {Settings{"batch.micro=2"}, Settings{"precision=fp16"}}) {
+    SCOPED_TRACE(settings[0]);
+    TrainingRank straight(experiment("names", settings), true), again(experiment("names", settings), true);
+    const std::vector<StepReport> expected = straight.steps(4);
+    again.steps(2);
+    again.trainer->start_at(again.trainer->position());
+    const std::vector<StepReport> reports = again.steps(2);
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(reports[i].loss, expected[i + 2].loss) << i;
+  }
+}
+
 // The position of a transition between the first two steps of an epoch must not change the result.
 TEST_F(TrainerOnDevices, RmspropTurnsIntoSgdAtTheEpochOfTheRunsPosition) {
   const auto trained = [this](const std::string& center) {
