@@ -103,10 +103,8 @@ void compare_algorithms(const BenchContext& context) {
     std::string line = printed("  %18lld ", static_cast<long long>(bytes));
     for (const auto& way : sums) {
       const Runs runs = timed_runs(*context.machine.host, seconds, 200, TooSlow::give_up, [&] { way->sum(bytes, 1); });
-      if (runs.of_rank.empty())  // one sum takes longer than the time for all runs
-        line += printed("%12s", "-");
-      else
-        line += printed("%12.1f", 1e6 * runs.slowest());
+      // "-": one sum takes longer than the time for all runs
+      line += runs.of_rank.empty() ? printed("%12s", "-") : printed("%12.1f", 1e6 * runs.slowest());
     }
     if (context.root()) log_info(line);
   }

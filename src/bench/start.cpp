@@ -94,11 +94,10 @@ void bench_start(const BenchContext& context) {
   const double begin = now_seconds();
   const TrainingData data = shared_data(context.experiment, host);
   const std::vector<double> headers = gathered(host, now_seconds() - begin);
-  if (context.root()) {
+  if (context.root())
     log_info(
         printed("start: %d ranks on %zu nodes: %.3f s from the first process to here, headers of the data sets %.3f s",
                 host.size(), context.hosts.size(), std::ranges::max(started), std::ranges::max(headers)));
-  }
   measure(context, data, "one copy for a node:",
           [&](const DatasetIndex& index) { return shared_dataset(index, context.session.job()); });
   measure(context, data, "a copy of each rank:", [](const DatasetIndex& index) { return make_dataset(index); });
