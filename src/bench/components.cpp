@@ -161,8 +161,7 @@ class Pipeline {
 std::int64_t steps_in(Communicator& host, double seconds, double seconds_per_step) {
   auto steps = static_cast<std::int64_t>(seconds / std::max(seconds_per_step, 1e-6));
   steps = std::clamp<std::int64_t>(steps, 2, 1000);
-  host.broadcast(std::as_writable_bytes(std::span(&steps, 1)), 0);
-  return steps;
+  return of_rank_0(host, steps);
 }
 
 void print(const std::vector<ComponentRow>& rows) {

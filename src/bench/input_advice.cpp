@@ -45,8 +45,8 @@ std::vector<std::string> input_advice_lines(const NodeInput& node, double wanted
                         " samples/s is what its free cores load"));
   } else {
     lines.push_back(cat(kind, " will not do (", rate(a.samples_per_core * static_cast<double>(a.free_cores)),
-                        " samples/s): it needs a decoded data set, bin/ringtrain-data images ... --size ", a.decoded_size,
-                        " --encoding raw"));
+                        " samples/s): it needs a decoded data set, bin/ringtrain-data images ... --size ",
+                        a.decoded_size, " --encoding raw"));
     lines.push_back(cat("which is read with ", readable_bytes(a.decoded_bytes_per_second), "/s; the files gave ",
                         readable_bytes(node.bytes_per_second), "/s",
                         a.files_do ? "" : ": too slow, unless the node's memory or a local disk holds it"));

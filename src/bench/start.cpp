@@ -1,4 +1,6 @@
 // `ringtrain bench start` measures what the ranks of a job read and keep in memory before they can train.
+#include "run/start.h"
+
 #include <time.h>
 #include <unistd.h>
 
@@ -15,7 +17,6 @@
 #include "base/table.h"
 #include "bench/measure.h"
 #include "data/image_dataset.h"
-#include "run/start.h"
 
 namespace ringtrain {
 namespace {
@@ -56,8 +57,8 @@ void touch_all(const Dataset& dataset) {
   const std::int64_t row = index.text.running_text ? 1 : index.text.context_length + 1;
   std::vector<std::uint8_t> piece(static_cast<std::size_t>(index.text.crc_block_bytes));
   for (std::int64_t at = 0; at < index.total * row; at += std::ssize(piece))
-    text.read_text(at, std::span(piece).first(
-                           std::min(piece.size(), static_cast<std::size_t>(index.total * row - at))));
+    text.read_text(at,
+                   std::span(piece).first(std::min(piece.size(), static_cast<std::size_t>(index.total * row - at))));
 }
 
 // Measures one way to keep the data sets, on all ranks at the same time.
@@ -81,8 +82,7 @@ void measure(const BenchContext& context, const TrainingData& data, const char* 
   log_info(printed(
       "start: %-22s made in %.3f s, read in %.3f s (slowest rank); %.3f MB read and %.3f MB more memory in "
       "all, %.3f MB read by the rank that reads most",
-      way, std::ranges::max(making), std::ranges::max(reading),
-      1e-6 * std::accumulate(bytes.begin(), bytes.end(), 0.0),
+      way, std::ranges::max(making), std::ranges::max(reading), 1e-6 * std::accumulate(bytes.begin(), bytes.end(), 0.0),
       1e-6 * std::accumulate(kept.begin(), kept.end(), 0.0), 1e-6 * std::ranges::max(bytes)));
 }
 
@@ -98,8 +98,9 @@ void bench_start(const BenchContext& context) {
     log_info(
         printed("start: %d ranks on %zu nodes: %.3f s from the first process to here, headers of the data sets %.3f s",
                 host.size(), context.hosts.size(), std::ranges::max(started), std::ranges::max(headers)));
-  measure(context, data, "one copy for a node:",
-          [&](const DatasetIndex& index) { return shared_dataset(index, context.session.job()); });
+  measure(context, data, "one copy for a node:", [&](const DatasetIndex& index) {
+    return shared_dataset(index, context.session.job());
+  });
   measure(context, data, "a copy of each rank:", [](const DatasetIndex& index) { return make_dataset(index); });
 }
 

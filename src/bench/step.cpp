@@ -43,7 +43,7 @@ TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, d
   Communicator& host = *context.machine.host;
   steps = std::clamp<std::int64_t>(steps, 5, 200);
   if (plan.updates > 0) steps = std::min(steps, plan.updates);
-  host.broadcast(std::as_writable_bytes(std::span(&steps, 1)), 0);
+  steps = of_rank_0(host, steps);
 
   Watchdog watchdog(context.session.job(), plan.experiment.communication.timeout_seconds);
   Loader loader(shared_dataset(plan.train, context.session.job()), for_rank(plan.train_loader, host.rank()));

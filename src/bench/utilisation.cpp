@@ -37,9 +37,8 @@ std::int64_t memory_limit(const BenchContext& context, double limit_gib) {
     bytes = 0.9 * static_cast<double>(free_host_bytes()) / context.session.node_size();
   // The smallest value over the ranks decides.
   const std::vector<double> all = gathered(*context.machine.host, bytes);
-  double least = all.empty() ? 0 : *std::ranges::min_element(all);
-  context.machine.host->broadcast(std::as_writable_bytes(std::span(&least, 1)), 0);
-  return static_cast<std::int64_t>(least);
+  const double least = all.empty() ? 0 : *std::ranges::min_element(all);
+  return static_cast<std::int64_t>(of_rank_0(*context.machine.host, least));
 }
 
 // Returns the plan of the experiment with `batch` samples in one pass of each rank. It has only the keys that decide
