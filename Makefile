@@ -356,7 +356,7 @@ help:
 ALL_CORES = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 setup:
-	@.ci/setup.sh $(or $(filter demo study,$(MAKECMDGOALS)),all)
+	@WITH_CUDA=$(if $(GPU_HERE),yes) .ci/setup.sh $(or $(filter demo study,$(MAKECMDGOALS)),all)
 
 # Without an NVIDIA driver, the demo and the study leave out the library for GPUs, unless CUDA=1 asks for it.
 GPU_HERE = $(or $(filter 1,$(CUDA)),$(shell { ldconfig -p; ls /usr/lib/wsl/lib; } 2> /dev/null | grep -om1 'libcuda\.so\.1'))

@@ -3,6 +3,7 @@
 #   .ci/setup.sh demo     the build of the programs, and the plot of a run
 #   .ci/setup.sh study    also the reports of studies
 #   .ci/setup.sh [all]    also the tests, and the build of the library for GPUs where CUDA is
+# With WITH_CUDA=yes, the first two build that library, too.
 set -u
 packages="g++ make pkg-config git libopenmpi-dev openmpi-bin libhdf5-dev libyaml-cpp-dev libdnnl-dev libjpeg-dev libpng-dev zlib1g-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev
   wamerican python3 python3-numpy python3-matplotlib"
@@ -19,7 +20,7 @@ esac
 cd "$(dirname "$0")/.." || exit 1
 
 # If there is CUDA, the build downloads cuDNN's front end from PyPI (.ci/cudnn_frontend.sh).
-if [ "$purpose" = all ] && [ "${CUDA:-auto}" != 0 ] && command -v "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" > /dev/null; then
+if { [ "$purpose" = all ] || [ -n "${WITH_CUDA:-}" ]; } && [ "${CUDA:-auto}" != 0 ] && command -v "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" > /dev/null; then
   python3 -m pip --version > /dev/null 2>&1 || packages+=" python3-pip"
 fi
 

@@ -1,10 +1,11 @@
 #include "bench/scaling_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <iterator>
 #include <utility>
+
+#include "cluster/sum_choice.h"
 
 namespace ringtrain {
 
@@ -77,15 +78,26 @@ Link fit_link(std::span<const SumSample> samples) {
   return link;
 }
 
+namespace {
+
+SumCost cost_of(const Link& link, const std::vector<SumMessages>& messages) {
+  SumCost cost;
+  for (const SumMessages& m : messages) {
+    cost.latency += m.count * link.alpha;
+    cost.transfer += m.count * m.bytes * link.beta;
+    cost.gap += m.count * link.gap;
+  }
+  return cost;
+}
+
+}  // namespace
+
 SumCost ring_cost(const Link& link, int ranks, double bytes) {
-  return {messages(ranks) * link.alpha, traffic(ranks) * bytes * link.beta, messages(ranks) * link.gap};
+  return cost_of(link, ring_messages(ranks, bytes));
 }
 
 SumCost halving_cost(const Link& link, int ranks, double bytes) {
-  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
-  const bool beyond = power < ranks;
-  const double count = 2 * (std::log2(power) + beyond), times = traffic(power) + 2 * beyond;
-  return {count * link.alpha, times * bytes * link.beta, count * link.gap};
+  return cost_of(link, halving_messages(ranks, bytes));
 }
 
 SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes) {

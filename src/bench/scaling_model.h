@@ -35,11 +35,8 @@ struct SumCost {
   double occupancy() const { return gap + transfer; }
 };
 
-// A ring sends 2 (p - 1) messages of bytes / p (Patarasuk and Yuan 2009).
+// The costs of the messages that cluster/sum_choice.h counts.
 SumCost ring_cost(const Link& link, int ranks, double bytes);
-
-// Halving and doubling sends 2 log2(p) messages of 1/2, 1/4, ... of the bytes (Rabenseifner 2004). If p is not a power
-// of two, the ranks beyond the power of two send their bytes to a partner and get the sum back.
 SumCost halving_cost(const Link& link, int ranks, double bytes);
 
 enum class FlatSums { ring, halving, faster };  // the algorithm of sums; faster: the faster one of the other two

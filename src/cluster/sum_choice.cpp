@@ -22,34 +22,35 @@ StepCost network_step(const SumLinks& links, double flows) {
   return {links.network_latency, std::max(flows / links.network_bandwidth, 1 / links.node_bandwidth)};
 }
 
-void add(SumSeconds& sum, const StepCost& step, double steps, double bytes) {
-  sum.latency += steps * step.latency;
-  sum.transfer += steps * bytes * step.seconds_per_byte;
-}
-
-SumSeconds ring_seconds(int ranks, const StepCost& step, double bytes) {
-  SumSeconds sum;
-  add(sum, step, 2.0 * (ranks - 1), bytes / ranks);
-  return sum;
-}
-
-// `step_to(distance)` is the cost of a message to rank r ^ distance. Distance 0 stands for a message to or from a rank
-// beyond the largest power of two.
+// `step_to(distance)` is the cost of a message over this distance.
 template <class StepTo>
-SumSeconds halving_seconds(int ranks, const StepTo& step_to, double bytes) {
+SumSeconds seconds_of(const std::vector<SumMessages>& messages, const StepTo& step_to) {
   SumSeconds sum;
-  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
-  if (power < ranks) add(sum, step_to(0), 2, bytes);
-  const bool small = bytes <= static_cast<double>(small_sum * sizeof(float));
-  double piece = bytes;
-  for (int distance = 1; distance < power; distance *= 2) {
-    if (!small) piece /= 2;
-    add(sum, step_to(distance), small ? 1 : 2, piece);
+  for (const SumMessages& m : messages) {
+    const StepCost step = step_to(m.distance);
+    sum.latency += m.count * step.latency;
+    sum.transfer += m.count * m.bytes * step.seconds_per_byte;
   }
   return sum;
 }
 
 }  // namespace
+
+std::vector<SumMessages> ring_messages(int ranks, double bytes) {
+  return {{1, 2.0 * (ranks - 1), bytes / ranks}};
+}
+
+std::vector<SumMessages> halving_messages(int ranks, double bytes) {
+  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
+  const bool small = bytes <= static_cast<double>(small_sum * sizeof(float));
+  std::vector<SumMessages> messages;
+  if (power < ranks) messages.push_back({0, 2, bytes});
+  for (int distance = 1; distance < power; distance *= 2) {
+    if (!small) bytes /= 2;
+    messages.push_back({distance, small ? 1.0 : 2.0, bytes});
+  }
+  return messages;
+}
 
 const char* sum_algorithm_name(SumAlgorithm algorithm) {
   switch (algorithm) {
@@ -106,23 +107,22 @@ SumSeconds sum_seconds(SumAlgorithm algorithm, const RankLayout& layout, const S
   std::size_t most = 1;  // largest number of ranks on a node
   for (const auto& node : layout.nodes()) most = std::max(most, node.size());
   const StepCost in_node = node_step(links), all_out = network_step(links, static_cast<double>(most));
+  const auto out = [&](int) { return all_out; };
   switch (algorithm) {
     case SumAlgorithm::ring:
-      return ring_seconds(ranks, nodes == 1 ? in_node : network_step(links, layout.ring_flows()), bytes);
+      return seconds_of(ring_messages(ranks, bytes),
+                        [&](int) { return nodes == 1 ? in_node : network_step(links, layout.ring_flows()); });
     case SumAlgorithm::halving:
-      return halving_seconds(
-          ranks,
-          [&](int distance) { return nodes == 1 || (distance > 0 && layout.neighbours(distance)) ? in_node : all_out; },
-          bytes);
+      return seconds_of(halving_messages(ranks, bytes), [&](int distance) {
+        return nodes == 1 || (distance > 0 && layout.neighbours(distance)) ? in_node : all_out;
+      });
     case SumAlgorithm::hierarchical: {
-      const double locals = static_cast<double>(most);
-      SumSeconds sum;
-      add(sum, in_node, 2 * (locals - 1), bytes / locals);
-      const auto to_node = [&](int) { return all_out; };
-      const SumSeconds between = std::has_single_bit(static_cast<unsigned>(nodes))
-                                     ? halving_seconds(nodes, to_node, bytes / locals)
-                                     : ring_seconds(nodes, all_out, bytes / locals);
-      return {sum.latency + between.latency, sum.transfer + between.transfer};
+      const int locals = static_cast<int>(most);
+      const double piece = bytes / locals;
+      const bool halves = std::has_single_bit(static_cast<unsigned>(nodes));
+      const SumSeconds inside = seconds_of(ring_messages(locals, bytes), [&](int) { return in_node; });
+      const SumSeconds between = seconds_of(halves ? halving_messages(nodes, piece) : ring_messages(nodes, piece), out);
+      return {inside.latency + between.latency, inside.transfer + between.transfer};
     }
     case SumAlgorithm::library:
       break;

@@ -42,6 +42,19 @@ class RankLayout {
   std::vector<int> node_of_rank_;
 };
 
+// Messages of a sum that a rank sends one after the other, to the rank at this distance: the next one of a ring, or r ^
+// distance in halving and doubling. Distance 0 stands for a message to or from a rank beyond the largest power of two.
+struct SumMessages {
+  int distance = 1;
+  double count = 0, bytes = 0;  // bytes of each
+};
+// A ring sends 2 (p - 1) messages of bytes / p (Patarasuk and Yuan 2009).
+std::vector<SumMessages> ring_messages(int ranks, double bytes);
+// Halving and doubling sends 2 log2(p) messages of 1/2, 1/4, ... of the bytes, and half as many of all bytes in a sum
+// of at most small_sum elements (Rabenseifner 2004). If p is not a power of two, the ranks beyond it send their bytes
+// to a partner and get the sum back.
+std::vector<SumMessages> halving_messages(int ranks, double bytes);
+
 // The seconds of a sum: latencies of its messages, and transfer of its bytes. The ranks of a node share its network.
 struct SumSeconds {
   double latency = 0, transfer = 0;

@@ -101,6 +101,17 @@ def test_googletest_that_is_installed_after_the_programs_were_built_is_found(tmp
     assert build("check-headers").returncode == 0
 
 
+@pytest.mark.parametrize("purpose, with_cuda, installs_pip", [("demo", "", False), ("demo", "yes", True), ("study", "yes", True), ("all", "", True)])
+def test_where_the_part_for_gpus_is_built_pip_is_installed_which_fetches_cudnns_front_end(purpose, with_cuda, installs_pip, tmp_path):
+    for name, code in {"nvcc": 0, "python3": 1, "dpkg-query": 1, "apt-get": 0, "sudo": 0}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / name).chmod(0o755)
+    clean = {"PATH": f"{tmp_path}:/usr/bin:/bin", "WITH_CUDA": with_cuda}
+    done = subprocess.run([ROOT / ".ci" / "setup.sh", purpose], env=clean, text=True, capture_output=True)
+    assert done.returncode == 0, done
+    assert ("python3-pip" in done.stdout) == installs_pip, done.stdout
+
+
 def test_a_build_keeps_the_variables_that_were_given_on_the_command_line(tmp_path):
     clean = makefile_alone(tmp_path)
 
