@@ -113,8 +113,9 @@ build/config.mk: build/inputs .ci/configure.sh .ci/probes.sh
 	@.ci/configure.sh $@.tmp && mv $@.tmp $@
 build/cuda.mk: build/cuda-inputs .ci/configure_cuda.sh .ci/probes.sh .ci/cudnn_frontend.sh
 	@.ci/configure_cuda.sh $@.tmp && mv $@.tmp $@
+# Objects for another GoogleTest go, because make sees no difference between them.
 build/gtest.mk: build/gtest-inputs .ci/configure_gtest.sh .ci/probes.sh
-	@.ci/configure_gtest.sh $@.tmp && mv $@.tmp $@
+	@.ci/configure_gtest.sh $@.tmp && mv $@.tmp $@ && rm -rf build/obj/tests build/obj/unity/tests_* build/alone/tests
 build/hopper.mk: build/hopper-inputs build/cuda.mk .ci/configure_hopper.sh .ci/probes.sh .ci/cutlass.sh
 	@NVCC="$$(sed -n 's/^NVCC := //p' build/cuda.mk)" .ci/configure_hopper.sh $@.tmp && mv $@.tmp $@
 
@@ -130,11 +131,12 @@ INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAG
 COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% build/unity/src_$(f)-%) \
   src/main.cpp src/backend/cuda/% build/unity/src_backend_cuda% data_prep/% build/unity/data_prep% tests/fuzz/% $(filter tests/unit/%,$(ALONE))
 build/obj/tests/% build/obj/unity/tests_% build/alone/tests/%: INCLUDES += $(GTEST_CFLAGS)
+COLD_FLAGS := -Og $(if $(findstring clang,$(CXX)),,-Wno-maybe-uninitialized) # with -Og, GCC warns of variables that are set
 UNOPTIMISED := $(foreach f,unit mpi gpu,tests/$(f)/% build/unity/tests_$(f)-%)
 # Errors name their place as src/FILE in both ways of building. GCC takes a unit for the only file that uses a type, and
 # warns of types in anonymous namespaces. Tests have local names that other tests have in their namespaces.
 UNIT_FLAGS = -fmacro-prefix-map=./= $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage) $(if $(filter build/unity/tests%,$<),-Wno-shadow)
-COMPILE = $(CXX) $(FLAGS) $(if $(filter $(COLD),$<),-Og)$(if $(filter $(UNOPTIMISED),$(filter-out $(ALONE),$<)),-O0) $(if $(filter build/unity/%,$<),$(UNIT_FLAGS)) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
+COMPILE = $(CXX) $(FLAGS) $(if $(filter $(COLD),$<),$(COLD_FLAGS))$(if $(filter $(UNOPTIMISED),$(filter-out $(ALONE),$<)),-O0) $(if $(filter build/unity/%,$<),$(UNIT_FLAGS)) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
 LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o,$^)
 # bin/libringtrain-cuda.so calls functions of the program that opens it. So the program has all of the library's, and
 # exports them.
@@ -170,8 +172,8 @@ bin/libcuda-stand-in.so: src/backend/cuda/device/stand_in_driver.c build/cuda.mk
 	@echo "$(STEP) link    $@"
 	$(Q)$(CXX) -x c -O1 -fPIC -Wall -Wextra -Werror -shared -Wl,-soname,libcuda.so.1 $< -o $@
 
-# cuDNN's front end has a quarter of a million lines after the preprocessor, and its speed does not matter.
-build/obj/backend/cuda/dnn/plans.o: FLAGS += -O1 -g0
+# cuDNN's front end has a quarter of a million lines after the preprocessor. Debug information of them would be large.
+build/obj/backend/cuda/dnn/plans.o: FLAGS += -g0
 
 # The resources that each kernel needs on a GPU, as lines of kernel, type, compute capability, registers, shared bytes.
 build/generated/kernel_resources.inc: src/backend/cuda/device/recorded/kernel_resources.csv

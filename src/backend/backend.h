@@ -248,16 +248,16 @@ class Backend {
   // The result takes no memory before its allocate(). Throws Error if the machine cannot orthogonalise.
   virtual std::unique_ptr<Orthogonalizer> make_orthogonalizer(std::span<const MatrixRange> matrices) = 0;
 
-  // Starts an update of the trained elements and then of the running statistics after them. Nothing changes if the norm
-  // of the gradient is not finite. A device does the update before any work that comes after start_update(). A CPU
+  // Queues an update of the trained elements and then of the running statistics after them. Nothing changes if the norm
+  // of the gradient is not finite. A device does the update before any work that comes after queue_update(). A CPU
   // does the update in finish_update(). Until then its gradients may still be summed. On a CPU, an update that is never
   // finished changes nothing.
-  virtual void start_update(const Update& update, Vector& weights, const Vector& gradients,
+  virtual void queue_update(const Update& update, Vector& weights, const Vector& gradients,
                             std::span<const std::unique_ptr<Vector>> state) = 0;
-  virtual UpdateResult finish_update() = 0;  // waits for the started update
+  virtual UpdateResult finish_update() = 0;  // ends the queued update
   UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
                       std::span<const std::unique_ptr<Vector>> state) {
-    start_update(update, weights, gradients, state);
+    queue_update(update, weights, gradients, state);
     return finish_update();
   }
 

@@ -10,6 +10,7 @@
 namespace ringtrain {
 
 void Ticker::start(const std::string& purpose, double seconds, std::function<void(double passed)> work) {
+  ends_ = false;
   thread_ = start_thread(purpose, [this, seconds, work = std::move(work)] {
     double last = now_seconds();
     std::unique_lock lock(mutex_);

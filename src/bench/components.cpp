@@ -105,56 +105,61 @@ class NoSums : public Synchronizer {
   void begin(BeforeBucket) override {}
   void ready(std::int64_t) override {}
   void poll() override {}
-  void finish() override {}
+  void all_ready() override {}
   void agree(std::span<double>) override {}
 };
 
 // The trainer's step, or its step without one of the parts.
 class Pipeline {
  public:
-  Pipeline(const BenchContext& context, const RunPlan& plan, const std::vector<Variant>& variants)
-      : plan_(plan), host_(*context.machine.host) {
-    const auto dataset = shared_dataset(plan.train, context.session.job());
-    const LoaderPlan loading = for_rank(plan.train_loader, host_.rank());
-    for (const Variant& v : variants)
-      readings_.push_back(readings_.empty() || v.input || !v.copies
-                              ? std::make_shared<Reading>(*context.machine.backend, dataset, loading, v)
-                              : readings_.front());
-    steps_.emplace(context, plan, *readings_.front());
-  }
+  Pipeline(const BenchContext& context, const RunPlan& plan, const Variant& first)
+      : plan_(plan),
+        host_(*context.machine.host),
+        backend_(*context.machine.backend),
+        dataset_(shared_dataset(plan.train, context.session.job())),
+        reading_(reading_of(first)),
+        steps_(context, plan, *reading_) {}
 
   // Returns the seconds per step over `steps` steps. Steps whose input the loader has prepared before do not count.
-  double seconds_per_step(const Variant& variant, std::size_t index, std::int64_t steps) {
+  double seconds_per_step(const Variant& variant, std::int64_t steps) {
     if (variant.input != InputPart::storage) forget_files(plan_.train);
-    steps_->trainer().passes().read_from(*readings_[index]);
-    steps_->restart();
-    if (!variant.sums) std::swap(steps_->trainer().sums(), no_sums_);
+    std::unique_ptr<Reading> reading = reading_of(variant);
+    steps_.trainer().passes().read_from(*reading);
+    steps_.restart();
+    reading_ = std::move(reading);  // not before: a copy to the device may still have read the last one's memory
+    if (!variant.sums) std::swap(steps_.trainer().sums(), no_sums_);
     const std::int64_t ahead = (plan_.train_loader.prefetch + plan_.batch.accumulation) / plan_.batch.accumulation;
-    for (std::int64_t i = 0; i < std::max<std::int64_t>(2, ahead); ++i) step(variant, *readings_[index]);
+    for (std::int64_t i = 0; i < std::max<std::int64_t>(2, ahead); ++i) step(variant);
     host_.barrier();
     const double begin = now_seconds();
-    for (std::int64_t i = 0; i < steps; ++i) step(variant, *readings_[index]);
+    for (std::int64_t i = 0; i < steps; ++i) step(variant);
     host_.barrier();
     const double seconds = (now_seconds() - begin) / static_cast<double>(steps);
-    if (!variant.sums) std::swap(steps_->trainer().sums(), no_sums_);
+    if (!variant.sums) std::swap(steps_.trainer().sums(), no_sums_);
     return seconds;
   }
 
  private:
-  void step(const Variant& variant, Reading& input) {
-    if (variant.computes) return steps_->step();
-    Synchronizer& sums = *steps_->trainer().sums();
+  std::unique_ptr<Reading> reading_of(const Variant& variant) const {
+    return std::make_unique<Reading>(backend_, dataset_, for_rank(plan_.train_loader, host_.rank()), variant);
+  }
+
+  void step(const Variant& variant) {
+    if (variant.computes) return steps_.step();
+    Synchronizer& sums = *steps_.trainer().sums();
     sums.begin();
-    for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) input.next();
-    sums.finish();
+    for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) reading_->next();
+    sums.all_ready();
     StepCounters().sum_with([&](std::span<double> all) { sums.agree(all); });
   }
 
   const RunPlan& plan_;
   Communicator& host_;
-  std::vector<std::shared_ptr<Reading>> readings_;  // of each variant
+  Backend& backend_;
+  std::shared_ptr<const Dataset> dataset_;
+  std::unique_ptr<Reading> reading_;
   std::unique_ptr<Synchronizer> no_sums_ = std::make_unique<NoSums>();
-  std::optional<StillSteps> steps_;
+  StillSteps steps_;
 };
 
 // Returns the number of steps that take about `seconds`, the same on all ranks.
@@ -206,12 +211,12 @@ void bench_components(const BenchContext& context, const std::string& csv) {
                                      plan.norm_group);
   });
   const std::vector<Variant> all = variants(plan, context.machine.backend->on_device(), host.size());
-  Pipeline pipeline(context, plan, all);
+  Pipeline pipeline(context, plan, all.front());
   const double share = context.seconds / static_cast<double>(measured_rounds * all.size());
   std::vector<std::vector<double>> seconds(all.size());
-  const std::int64_t steps = steps_in(host, share, pipeline.seconds_per_step(all.front(), 0, 1));
+  const std::int64_t steps = steps_in(host, share, pipeline.seconds_per_step(all.front(), 1));
   for (int round = 0; round < measured_rounds; ++round)
-    for (std::size_t v = 0; v < all.size(); ++v) seconds[v].push_back(pipeline.seconds_per_step(all[v], v, steps));
+    for (std::size_t v = 0; v < all.size(); ++v) seconds[v].push_back(pipeline.seconds_per_step(all[v], steps));
   std::vector<ComponentRow> rows;
   for (std::size_t v = 0; v < all.size(); ++v) {
     std::ranges::sort(seconds[v]);

@@ -52,7 +52,8 @@ class StillSteps {
   StillSteps(const BenchContext& context, const RunPlan& plan, BatchInput& input);
   void restart() { trainer_.start_at({}, plan_.batch.global); }  // at the beginning of `input`
   void step() { trainer_.step({}); }                             // collective
-  void update() { trainer_.apply({}, 1, 1); }                    // the update alone
+  // The update alone. Collective for Muon, whose matrices the ranks share, and for sharded state.
+  void update() { trainer_.apply({}, 1, 1); }
   Trainer& trainer() { return trainer_; }
 
  private:

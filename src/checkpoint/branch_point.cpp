@@ -97,8 +97,9 @@ RunPlan plan_of_new_run(const Experiment& experiment, const DatasetIndex& train,
                         int ranks, Backend& backend) {
   const std::optional<Checkpoint> source = planned_source(experiment);
   if (!source) return make_run_plan(experiment, train, validation, ranks, backend);
-  const RunPlan plan = make_run_plan(experiment, train, validation, ranks, backend, facts_of(*source).micro_batch,
-                                     branch_point_at(*source));
+  const RunPlan plan =
+      make_run_plan(experiment, train, validation, ranks, backend,
+                    micro_batch_of_checkpoint(facts_of(*source).micro_batch), branch_point_at(*source));
   check_source(*source, plan);
   return plan;
 }

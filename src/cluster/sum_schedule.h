@@ -1,5 +1,6 @@
-// The steps in which ranks exchange parts of a vector to sum it. This file only computes the steps; mpi_lanes.h
-// carries them out. A schedule lists the steps of one rank. The schedules of all ranks fit together.
+// The steps in which ranks exchange parts of a vector to sum it. This file only computes the steps. mpi_lanes.h carries
+// them out for gradients, and MpiSteps (mpi_sums.h) for a few numbers. A schedule lists the steps of one rank. The
+// schedules of all ranks fit together.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,7 @@ struct SumStep {
 
 using SumSchedule = std::vector<SumStep>;
 
-// In all schedules, each element is summed by one rank, or by all ranks in the same order. All ranks therefore get the
+// In all sums, each element is summed by one rank, or by all ranks in the same order. All ranks therefore get the
 // same bits. `length` is the number of elements. Pieces begin at multiples of `align` elements.
 
 // Returns the steps of a reduce-scatter and an all-gather around a ring of p ranks: 2 (p - 1) steps with length / p

@@ -54,12 +54,12 @@ bool has_ended(const PlannedRun& planned, const RunProgress& progress) {
 // Makes the plan on all ranks and completes the position in `from`. Rank 0 throws Error for a checkpoint or a
 // recorded order of arrival with which the plan cannot continue. Takes no memory yet. Collective.
 PlannedRun agree_on_plan(const TrainingRequest& request, const TrainingData& data, Machine& machine,
-                         ResumePoint& from) {
+                         const MicroBatchChoice& known, ResumePoint& from) {
   const Experiment& experiment = request.experiment;
   PlannedRun planned;
   machine.agree_on_fusions([&] {
     planned.plan = make_run_plan(experiment, data.train, data.validation ? &*data.validation : nullptr,
-                                 request.session.size(), *machine.backend, from.micro_batch, from.branch);
+                                 request.session.size(), *machine.backend, known, from.branch);
     // Rank 0 makes the choices for the other stages of a pipeline, too.
     for (int stage = 1; machine.host->rank() == 0 && stage < planned.plan.stages(); ++stage)
       rank_memory(planned.plan, *machine.backend, stage);
@@ -379,9 +379,12 @@ void JobTraining::prepare() {
 
   complete_machine(machine_, experiment, request_.session.job(), threads_, from_.choices);
   machine_.take_choices(from_.checkpoint ? facts_of(*from_.checkpoint).fusions : "", from_.choices);
-  if (experiment.batch.micro == 0 && from_.micro_batch == 0 && machine_.stages)
-    from_.micro_batch = measured_split(experiment, data, machine_, request_.session.job());
-  planned_ = agree_on_plan(request_, data, machine_, from_);
+  const bool measures = experiment.batch.micro == 0 && from_.micro_batch == 0 && machine_.stages;
+  const MicroBatchChoice known =
+      measures ? MicroBatchChoice{measured_split(experiment, data, machine_, request_.session.job()),
+                                  "the fastest of those that were measured"}
+               : micro_batch_of_checkpoint(from_.micro_batch);
+  planned_ = agree_on_plan(request_, data, machine_, known, from_);
   progress_ = from_.progress;
   log_job(request_.session.job(), request_.session.launcher(), machine_.gpu);
 }

@@ -200,6 +200,11 @@ std::optional<Contradiction> image_contradiction(const Experiment& e) {
   if (data.mean.size() != data.std.size())
     return {{{"data.mean", "data.std"},
              cat(statement("data.mean", e), " and ", statement("data.std", e), ", expected lists of the same length")}};
+  if (e.model.kind == "resnet" && e.model.width % 16 != 0)
+    return {{{"model.width"}, cat(statement("model.width", e), ", expected a multiple of 16")}};
+  if (e.model.kind == "resnet" && !is_cifar_depth(e.model.depth) && !has_bottlenecks(e.model.depth) &&
+      e.model.depth != 18 && e.model.depth != 34)
+    return {{{"model.depth"}, cat(statement("model.depth", e), ", expected ", resnet_depths)}};
   return std::nullopt;
 }
 
@@ -245,11 +250,6 @@ std::optional<Contradiction> norm_contradiction(const Experiment& e) {
 
 std::optional<Contradiction> model_contradiction(const Experiment& e) {
   const ModelConfig& model = e.model;
-  if (model.kind == "resnet" && model.width % 16 != 0)
-    return {{{"model.width"}, cat(statement("model.width", e), ", expected a multiple of 16")}};
-  if (model.kind == "resnet" && !is_cifar_depth(model.depth) && !has_bottlenecks(model.depth) && model.depth != 18 &&
-      model.depth != 34)
-    return {{{"model.depth"}, cat(statement("model.depth", e), ", expected ", resnet_depths)}};
   if (model.kind == "cnn" && model.kernel % 2 == 0)
     return {{{"model.kernel"}, cat(statement("model.kernel", e), ", expected an odd number")}};
   if (model.kind == "cnn" && model.channels.empty())

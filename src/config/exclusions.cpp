@@ -14,7 +14,8 @@ struct Exclusion {
   bool is_broken;
   std::string_view feature, key;
   std::string expected;
-  std::string hint = {};  // as in Contradiction
+  std::string hint = {};       // as in Contradiction
+  std::string_view also = {};  // a key without which the feature would not need this
 };
 
 constexpr const char* one = "only one of them";
@@ -151,7 +152,7 @@ std::vector<Exclusion> of_adascale(const Experiment& e) {
       {e.batch.follow_noise > 0, adascale, "batch.follow_noise", "a constant batch"},
       {e.data.last_batch != "drop", adascale, "data.last_batch", "drop: every step has the same batch"},
       {(lr.schedule == "polynomial" || lr.schedule == "cosine") && e.stop.epochs == 0, adascale, "stop.epochs",
-       cat("the length of the ", lr.schedule, " schedule: stop.steps counts updates")},
+       cat("the length of the ", lr.schedule, " schedule: stop.steps counts updates"), "", "learning_rate.schedule"},
       {measures && e.noise.every_steps != 1, adascale, "noise.every_steps",
        "1: each step's gain follows from its gradients"},
       {measures && e.noise.small_batch == 0, adascale, "noise.small_batch",
@@ -224,7 +225,7 @@ std::vector<Exclusion> of_models(const Experiment& e) {
        "bottlenecks: model.depth 50, 101 or 152"},
       {model.initial == "truncated_normal" && lstm, "model.initial", "model.kind", "he or uniform"},
       {model.initial == "uniform" && model.initial_range == 0 && !lstm, "model.initial", "model.initial_range",
-       "a range above 0"},
+       "a range above 0", "", "model.kind"},
       {lstm && e.loss.label_smoothing > 0, "loss.label_smoothing", "model.kind", "a model of images"},
       {e.data.resize > 0 && e.data.resize < e.data.image_size, "data.resize", "data.image_size",
        "resize at or above image_size, or 0"},
@@ -242,11 +243,14 @@ std::optional<Contradiction> find_exclusion(const Experiment& e) {
   for (const auto& part : {of_sums, of_servers, of_pipelines, of_noise, of_optimizers, of_adascale, of_averages,
                            of_batches, of_adam_sde, of_models})
     for (const Exclusion& row : part(e))
-      if (row.is_broken)
-        return {{{row.feature, row.key},
-                 cat(statement(row.feature, e), row.expected.starts_with(one) ? " and " : " but ",
-                     statement(row.key, e), ", expected ", row.expected),
-                 row.hint}};
+      if (row.is_broken) {
+        Contradiction found{{row.feature, row.key},
+                            cat(statement(row.feature, e), row.expected.starts_with(one) ? " and " : " but ",
+                                statement(row.key, e), ", expected ", row.expected),
+                            row.hint};
+        if (!row.also.empty()) found.keys.push_back(row.also);
+        return found;
+      }
   return std::nullopt;
 }
 

@@ -331,7 +331,7 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
   const std::span<const std::unique_ptr<Vector>> own_state(state_.data(), state_.size() - (has_mean() ? 1 : 0));
   std::function<double(std::span<double>)> completes;
   if (share_.sum) completes = [this](std::span<double> norms) { return complete_norms(norms); };
-  backend_.start_update({.rule = rule,
+  backend_.queue_update({.rule = rule,
                          .ranges = parts_,
                          .gradient_norms = gradient_norms_.get(),
                          .clip_norm = config_.clip_norm,

@@ -26,7 +26,7 @@ class RingSynchronizer : public Synchronizer {
   void poll() override { reducer_.poll(); }
 
   // On a device, the sums are queued before all later work. In host memory they continue until agree().
-  void finish() override {
+  void all_ready() override {
     reducer_.ready(elements_);
     if (on_device_)
       reducer_.finish({});
@@ -46,7 +46,7 @@ class RingSynchronizer : public Synchronizer {
   GradientReducer reducer_;
   std::int64_t elements_;
   bool on_device_;
-  bool is_summing_ = false;  // true in host memory between finish() and agree()
+  bool is_summing_ = false;  // true in host memory between all_ready() and agree()
 };
 
 }  // namespace
@@ -64,7 +64,7 @@ class OwnedSums : public Synchronizer {
   void begin(BeforeBucket before) override;
   void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
   void poll() override { reducer_.poll(); }
-  void finish() override;
+  void all_ready() override;
   void agree(std::span<double> counters) override;
   UpdateShare update_share() override;
   void share(Vector& weights) override;
@@ -93,7 +93,7 @@ class OwnedSums : public Synchronizer {
 
   GradientReducer reducer_;
   bool on_device_;
-  bool is_summing_ = false;  // true in host memory between finish() and agree()
+  bool is_summing_ = false;  // true in host memory between all_ready() and agree()
   double waited_seconds_ = 0;
 };
 
@@ -124,7 +124,7 @@ void OwnedSums::start_bucket(std::int64_t begin, std::int64_t end, const BeforeS
 }
 
 // On a device, the sums are queued before all later work. In host memory they continue until agree().
-void OwnedSums::finish() {
+void OwnedSums::all_ready() {
   reducer_.ready(std::ssize(gradients_));
   if (on_device_) {
     reducer_.finish({});
@@ -237,7 +237,7 @@ class StageSynchronizer : public Synchronizer {
   void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
   void poll() override { reducer_.poll(); }
   // On a device, the sums are queued before all later work. In host memory they continue until agree().
-  void finish() override {
+  void all_ready() override {
     reducer_.ready(elements_);
     if (on_device_)
       reducer_.finish({});
@@ -256,7 +256,7 @@ class StageSynchronizer : public Synchronizer {
   GradientReducer reducer_;
   std::int64_t elements_;
   bool on_device_;
-  bool is_summing_ = false;  // true in host memory between finish() and agree()
+  bool is_summing_ = false;  // true in host memory between all_ready() and agree()
 };
 
 std::unique_ptr<Synchronizer> make_stage_synchronizer(Communicator& all, StageRanks& stages, std::span<float> gradients,

@@ -31,10 +31,10 @@ class Synchronizer {
   virtual void begin(BeforeBucket before = {}) = 0;
   virtual void ready(std::int64_t watermark) = 0;  // elements [0, watermark) hold this rank's final values
   virtual void poll() = 0;                         // lets the sums advance; cheap, called between kernels
-  // Call this when every gradient is ready. After it, Backend::start_update() may be called with the gradients.
-  virtual void finish() = 0;
-  // Sums `counters` over the ranks. All ranks get the same bits. On a CPU, agree() after finish() also waits for the
-  // sums of the gradients. Backend::finish_update() may then be called.
+  // Says that every gradient is ready, so that the last bucket goes out. Backend::queue_update() may then be called.
+  virtual void all_ready() = 0;
+  // Sums `counters` over the ranks. All ranks get the same bits. On a CPU, agree() also waits for the sums of the
+  // gradients. Backend::finish_update() may then be called.
   virtual void agree(std::span<double> counters) = 0;
 
   // Returns the elements that this rank updates. A rank that updates a part gets the summed gradients of that part

@@ -50,7 +50,7 @@ std::int64_t micro_batch_in_any_order(const RunPlan& plan, Backend& backend) {
   Experiment experiment = plan.experiment;
   experiment.communication.order = "any";
   return make_run_plan(experiment, plan.train, plan.has_validation ? &plan.validation : nullptr,
-                       static_cast<int>(plan.batch.ranks), backend, 0, plan.branch)
+                       static_cast<int>(plan.batch.ranks), backend, {}, plan.branch)
       .batch.micro_batch;
 }
 

@@ -87,7 +87,7 @@ RunPasses passes_of(const RunTask& task, const RunCourse& course, const RunSplit
 }
 
 MicroBatchChoice preferred_choice(const RunTask& task, const RunSplit& split, const Graph& model, Backend& backend,
-                                  std::int64_t recorded) {
+                                  const MicroBatchChoice& known) {
   const BatchShares& shares = split.shares;
   const Experiment& e = task.experiment;
   if (shares.stated > 0) return {shares.stated, "batch.micro"};
@@ -95,7 +95,7 @@ MicroBatchChoice preferred_choice(const RunTask& task, const RunSplit& split, co
     return {shares.micro_batches.front(),
             cat("a rank's part of a virtual worker, which ", shares.span, " ranks share")};
   if (has_fixed_order(e)) return {shares.worker, "batch.worker, because communication.order is fixed"};
-  if (std::ranges::binary_search(shares.micro_batches, recorded)) return {recorded, "that of the checkpoint"};
+  if (std::ranges::binary_search(shares.micro_batches, known.samples)) return {known.samples, known.reason};
   const std::int64_t rows = shares.micro_batches.back(), fills = rows / passes_that_fill(split.stages());
   const std::int64_t preferred = backend.preferred_micro_batch(model, task.precision,
                                                                {.rows = rows,
@@ -114,8 +114,8 @@ MicroBatchChoice preferred_choice(const RunTask& task, const RunSplit& split, co
 }
 
 RunPasses plan_passes(const RunTask& task, const RunCourse& course, const RunSplit& split, const Graph& model,
-                      Backend& backend, std::int64_t recorded) {
-  const MicroBatchChoice preferred = preferred_choice(task, split, model, backend, recorded);
+                      Backend& backend, const MicroBatchChoice& known) {
+  const MicroBatchChoice preferred = preferred_choice(task, split, model, backend, known);
   const FittingPasses fitting =
       passes_that_fit({task, course, split, passes_of(task, course, split, model, preferred)}, backend);
   return passes_of(task, course, split, fitting.graph, fitting.micro_batch);

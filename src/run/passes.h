@@ -11,14 +11,14 @@ namespace ringtrain {
 RunPasses passes_of(const RunTask& task, const RunCourse& course, const RunSplit& split, Graph graph,
                     const MicroBatchChoice& micro_batch);
 
-// Returns the micro-batch without regard to memory.*: the one that the experiment states, or `recorded` (the
-// checkpoint's; 0: none) if it is possible, or the one that the backend prefers. A pipeline gets enough micro-batches
-// to fill it: 4 per stage, as Huang et al. 2019 (GPipe, section 2.3) advise.
+// Returns the micro-batch without regard to memory.*: the one that the experiment states; that of ranks
+// which share a worker, or of communication.order: fixed; `known` if it is possible; the one that the backend prefers.
+// A pipeline gets enough micro-batches to fill it: 4 per stage, as Huang et al. 2019 (GPipe, section 2.3) advise.
 MicroBatchChoice preferred_choice(const RunTask& task, const RunSplit& split, const Graph& model, Backend& backend,
-                                  std::int64_t recorded);
+                                  const MicroBatchChoice& known);
 
 // Plans the passes of training and carries out memory.* (memory_fit.h). Throws Error if they do not fit.
 RunPasses plan_passes(const RunTask& task, const RunCourse& course, const RunSplit& split, const Graph& model,
-                      Backend& backend, std::int64_t recorded);
+                      Backend& backend, const MicroBatchChoice& known);
 
 }  // namespace ringtrain

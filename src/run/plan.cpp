@@ -142,7 +142,7 @@ void check_servers(const ParallelConfig& parallel, std::int64_t weights) {
 }  // namespace
 
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
-                      int ranks, Backend& backend, std::int64_t recorded_micro_batch,
+                      int ranks, Backend& backend, const MicroBatchChoice& known,
                       const std::optional<BranchPoint>& branch) {
   const std::optional<ServerPlan> servers = server_plan(experiment, ranks, backend.on_device());
   check_parallel(experiment, ranks);
@@ -157,7 +157,7 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
   check_norm_values(experiment, course, split, model);
   check_flipped_tensor(experiment, task.parameters);
   check_servers(experiment.parallel, task.parameters.trained());
-  const RunPasses passes = plan_passes(task, course, split, model, backend, recorded_micro_batch);
+  const RunPasses passes = plan_passes(task, course, split, model, backend, known);
   const RunPlan plan = {task, course, split, passes};
   check_fixed_order(plan);
   return plan;
@@ -176,7 +176,8 @@ RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& t
   if (!task.carries_state) batch = evaluation_batch(batch, ranks, recorded_micro_batch);
   const RunCourse course{.batches = {batch.global}};
   const RunSplit split = plan_evaluation_split(batch, model, used);
-  const MicroBatchChoice micro_batch = preferred_choice(task, split, model, backend, recorded_micro_batch);
+  const MicroBatchChoice micro_batch =
+      preferred_choice(task, split, model, backend, micro_batch_of_checkpoint(recorded_micro_batch));
   return {task, course, split, passes_of(task, course, split, model, micro_batch)};
 }
 

@@ -96,11 +96,16 @@ struct RunPasses {
 
 struct RunPlan : RunTask, RunCourse, RunSplit, RunPasses {};
 
-// Makes the plan of a run. `recorded_micro_batch` (0: none) is kept if batch.micro is auto and the value still divides
-// the rank's rows. `branch` is where a branch begins; without it the run begins at the beginning of the data. Throws
+// The micro-batch of an earlier start or of a branch's source; 0: none.
+inline MicroBatchChoice micro_batch_of_checkpoint(std::int64_t samples) {
+  return {samples, "that of the checkpoint"};
+}
+
+// Makes the plan of a run. `known` (0 samples: none) is the micro-batch if batch.micro is 0 and it divides the rank's
+// rows. `branch` is where a branch begins; without it the run begins at the beginning of the data. Throws
 // Error if experiment, data and ranks do not fit together.
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
-                      int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0,
+                      int ranks, Backend& backend, const MicroBatchChoice& known = {},
                       const std::optional<BranchPoint>& branch = std::nullopt);
 
 // Makes a plan for an evaluation on any number of ranks. It needs neither a learning rate nor enough samples for a

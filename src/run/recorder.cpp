@@ -24,8 +24,8 @@
 namespace ringtrain {
 namespace {
 
-// One line of metrics.jsonl. The keys have a fixed order. Doubles have the fewest digits that read back as the same
-// bits. Numbers that are not finite become null.
+// The lines of metrics.jsonl are Json. Their keys have a fixed order. Doubles have the fewest digits that read back as
+// the same bits. Numbers that are not finite become null.
 
 template <class Number>
 Json object_of(const std::vector<std::pair<std::string, Number>>& values) {

@@ -104,15 +104,15 @@ StepReport Trainer::step(const Requests& requests) {
   if (compares) clock.time(Phase::update, [&] { replicas_->start(); });
 
   // The host gives a device all work of this step and the first pass of the next step before it waits, so that the
-  // device is never idle.
-  clock.time(Phase::communication, [&] { sums_->finish(); });
-  clock.time(Phase::update, [&] { start_update(report, 1); });
+  // device is never idle. On a CPU, agree() ends the sums, and finish_update() makes the update.
+  clock.time(Phase::communication, [&] { sums_->all_ready(); });
+  clock.time(Phase::update, [&] { queue_update(report, 1); });
   if (may_run_ahead()) passes_.run_ahead(step_at(next), *sums_, clock);
   const LossSums sums = clock.time(Phase::backward, [&] { return passes_.take_sums(); });
-  const PassTimes passes = passes_.times();
-  note_passes(passes, begin, times);
+  const PassTimes stage_waits = passes_.times();
+  note_stage_waits(stage_waits, begin, times);
   StepCounters counters =
-      clock.time(Phase::communication, [&] { return counters_of(sums, requests, passes, compares); });
+      clock.time(Phase::communication, [&] { return counters_of(sums, requests, stage_waits, compares); });
   clock.time(Phase::communication, [&] { counters.sum_with([&](std::span<double> all) { sums_->agree(all); }); });
   if (compares) replicas_->judge(counters.of_copies, position_.step);
   compares_next_ = counters.requests.check > 0;
@@ -134,7 +134,7 @@ StepReport Trainer::step(const Requests& requests) {
 // While a device waits for another stage, the host waits for the device. A part of this time is in no other time of the
 // step, because the host was queueing messages. The rest was counted as backward, forward and so on, and is subtracted
 // there.
-void Trainer::note_passes(const PassTimes& passes, double step_begin, StepTimes& times) const {
+void Trainer::note_stage_waits(const PassTimes& passes, double step_begin, StepTimes& times) const {
   const double uncounted = now_seconds() - step_begin - times.counted();
   times.bubble = passes.bubble;
   times.boundary = passes.boundary;
@@ -173,7 +173,7 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
   report.met = false;
   clock.time(Phase::update, [&] {
     sleep_if_slow();
-    start_update(report, rate_factor);
+    queue_update(report, rate_factor);
     finish_update(report, counters_of(sums, {}, {}, false), targets);
   });
   position_ = report.position = next_position();
@@ -271,7 +271,7 @@ bool Trainer::may_run_ahead() const {
          !plan_.carries_state && !optimizer_.is_shared();
 }
 
-void Trainer::start_update(StepReport& report, double rate_factor) {
+void Trainer::queue_update(StepReport& report, double rate_factor) {
   const double rate = rate_at(plan_, position_, noise_.scale_invariant_steps()) * rate_factor;
   report.learning_rate = rate;
   report.loss_scale = loss_scale_.value();

@@ -104,14 +104,14 @@ class Trainer {
 
  private:
   void sleep_if_slow() const;
-  void note_passes(const PassTimes& passes, double step_begin, StepTimes& times) const;
+  void note_stage_waits(const PassTimes& passes, double step_begin, StepTimes& times) const;
   Position next_position() const { return course_.after(position_); }
   PassStep step_at(const Position& position, bool is_alone = false) const;
   bool reads_on(const Position& next) const;
   bool may_run_ahead() const;
   bool measures_noise() const { return noise_.measures(course_.samples_at(position_), next_position()); }
   void follow_noise(const StepReport& report);
-  void start_update(StepReport& report, double rate_factor);
+  void queue_update(StepReport& report, double rate_factor);
   void share_weights();
   void finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets);
   StepCounters counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes, bool compares);

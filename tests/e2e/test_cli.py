@@ -464,7 +464,7 @@ def test_keys_that_say_nothing_about_this_data_are_an_error(workshop, changes, w
 
 def test_the_tree_of_nccl_is_refused_on_cpus(workshop):
     result = workshop.train_badly("run", ranks=2, communication__algorithm="tree")
-    assert "communication.algorithm is 'tree', which is NCCL's" in result.err and "halving" in result.err, result
+    assert "communication.algorithm is 'tree', and the sums of this run go through MPI" in result.err and "halving" in result.err, result
 
 
 def test_an_error_says_its_place_in_the_code_where_it_is_asked_for(workshop):

@@ -63,10 +63,12 @@ def test_the_split_size_is_measured_once_and_kept(workshop):
     assert first.code == 0, first
     chosen = re.search(r"of \d+ split sizes (\d+) was the fastest", first.text)
     assert chosen, first
+    assert f"{chosen[1]}: the fastest of those that were measured" in first.text, first
     _, job = workshop.start_training("run", ranks=2, resume=True, **{**pipeline(2), "batch__micro": 0}, stop__steps=8)
     second = job.wait()
     assert second.code == 0 and "was the fastest" not in second.text, second
     assert re.search(rf"micro-steps? x {chosen[1]}\b", second.text), second
+    assert f"{chosen[1]}: that of the checkpoint" in second.text, second
 
 
 def test_the_measured_split_sizes_divide_the_small_batch_of_the_noise(workshop):

@@ -266,7 +266,8 @@ TEST_F(NormSpanTraining, ARunGoesOnWithWorkersSharedAndWhole) {
   const std::int64_t of_checkpoint = first.plan.batch.micro_batch;
   const DatasetIndex index = read_dataset_index(e.data.train);
   for (const int ranks : {1, 2, 3, 4, 6, 12}) {
-    const RunPlan plan = make_run_plan(e, index, nullptr, ranks, *first.backend, of_checkpoint);
+    const RunPlan plan =
+        make_run_plan(e, index, nullptr, ranks, *first.backend, micro_batch_of_checkpoint(of_checkpoint));
     EXPECT_EQ(plan.batch.micro_batch * plan.batch.span % 4, 0) << ranks;
   }
   TrainingRank resumed(e, false, &checkpoint);

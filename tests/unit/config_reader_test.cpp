@@ -435,6 +435,13 @@ TEST(ConfigReader, EveryContradictionIsReportedAtTheLaterKey) {
        "override 'data.last_batch=smaller': optimizer.adascale is true but data.last_batch is smaller, expected drop: "
        "every step has the same batch"},
       {good + adascale,
+       {"learning_rate.base_batch=16", "stop.steps=100", "stop.epochs=0", "learning_rate.schedule=cosine"},
+       "override 'learning_rate.schedule=cosine': optimizer.adascale is true but stop.epochs is 0, expected the length "
+       "of the cosine schedule: stop.steps counts updates"},
+      {good,
+       {"model.kind=resnet", "model.normalization=group", "model.width=20"},
+       "override 'model.width=20': model.width is 20, expected a multiple of 16"},
+      {good + adascale,
        {"learning_rate.base_batch=16", "stop.steps=100", "learning_rate.schedule=cosine", "stop.epochs=0"},
        "override 'stop.epochs=0': optimizer.adascale is true but stop.epochs is 0, expected the length of the cosine "
        "schedule: stop.steps counts updates"},

@@ -25,7 +25,8 @@ class MemoryPlan : public testing::Test {
                             "data.train_samples=640", "data.mean=[0.5,0.5,0.5]", "data.std=[0.2,0.2,0.2]"})
       overrides.insert(overrides.begin(), key);
     const Experiment e = parse_experiment(good, "x.yaml", overrides);
-    return make_run_plan(e, stated_index(e, "images", e.data.train_samples), nullptr, 1, *backend_, recorded);
+    return make_run_plan(e, stated_index(e, "images", e.data.train_samples), nullptr, 1, *backend_,
+                         micro_batch_of_checkpoint(recorded));
   }
   std::int64_t bytes(const RunPlan& p) { return limited_bytes(rank_memory(p, *backend_), *backend_); }
   std::int64_t bytes_at(std::int64_t micro, const std::string& recompute) {

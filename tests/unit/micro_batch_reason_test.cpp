@@ -22,7 +22,8 @@ class MicroBatchReason : public testing::Test {
                 {"model.kind=resnet", "model.depth=18", "model.width=16", "model.stem=small", "data.image_size=16",
                  "data.resize=16", "data.classes=10", "data.train_samples=640", "batch.worker=4", "run.threads=1"});
     const Experiment e = parse_experiment(good, "x.yaml", keys);
-    return make_run_plan(e, stated_index(e, "images", e.data.train_samples), nullptr, ranks, *backend_, recorded);
+    return make_run_plan(e, stated_index(e, "images", e.data.train_samples), nullptr, ranks, *backend_,
+                         micro_batch_of_checkpoint(recorded));
   }
   // Returns the row of `ringtrain plan`, such as "8: batch.micro".
   std::string row(const RunPlan& p) {

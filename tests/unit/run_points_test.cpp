@@ -67,7 +67,7 @@ RunPlan plan_from_point(const std::vector<std::string>& overrides,
   index.shards[0].count = 1000;
   index.dataset_uuid = "1234";
   const auto backend = make_cpu_backend(1);
-  return make_run_plan(parse_experiment(good, "x.yaml", overrides), index, nullptr, 1, *backend, 0, branch);
+  return make_run_plan(parse_experiment(good, "x.yaml", overrides), index, nullptr, 1, *backend, {}, branch);
 }
 
 // Walks through the whole course and asks after every update, as training does.

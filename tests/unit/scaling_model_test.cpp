@@ -41,6 +41,15 @@ double simulated_ring(const std::vector<Link>& to_the_right, double bytes) {
   return *std::max_element(received.begin(), received.end());
 }
 
+TEST(ScalingModel, ASmallSumByHalvingTakesHalfAsManyMessagesOfAllBytes) {
+  const Link link{.alpha = 1e-6, .beta = 1e-9};
+  const SumCost small = halving_cost(link, 8, 4096), large = halving_cost(link, 8, 1 << 20);
+  EXPECT_DOUBLE_EQ(small.latency, 3e-6);
+  EXPECT_DOUBLE_EQ(small.transfer, 3 * 4096e-9);
+  EXPECT_DOUBLE_EQ(large.latency, 6e-6);
+  EXPECT_DOUBLE_EQ(large.transfer, 2 * 7.0 / 8 * (1 << 20) * 1e-9);
+}
+
 TEST(ScalingModel, ARingCostsWhatItsMessagesCostOneByOne) {
   for (const int p : {2, 3, 4, 7, 16, 64})
     for (const double bytes : {4e3, 1e6, 1e8})

@@ -133,7 +133,7 @@ class CpuBackend : public Backend {
   std::unique_ptr<Orthogonalizer> make_orthogonalizer(std::span<const MatrixRange> matrices) override {
     return std::make_unique<CpuOrthogonalizer>(threads_, kernels_, matrices, count_);
   }
-  void start_update(const Update& update, Vector& weights, const Vector& gradients,
+  void queue_update(const Update& update, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) override {
     update_ = [this, update, &weights, &gradients, state] {
       return run_update(threads_, kernels_, update, weights, gradients, state);
@@ -161,7 +161,7 @@ class CpuBackend : public Backend {
   const Kernels& kernels_;
   ReducedMemory reduced_;
   MemoryCount count_ = std::make_shared<std::int64_t>(0);
-  std::function<UpdateResult()> update_;  // the update that start_update() began
+  std::function<UpdateResult()> update_;  // the update that queue_update() began
 };
 
 }  // namespace

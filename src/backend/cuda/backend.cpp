@@ -101,7 +101,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<Orthogonalizer> make_orthogonalizer(std::span<const MatrixRange> matrices) override {
     return std::make_unique<DeviceOrthogonalizer>(device_, options_.poll, matrices, norm_bytes_);
   }
-  void start_update(const Update& update, Vector& weights, const Vector& gradients,
+  void queue_update(const Update& update, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) override {
     const ProgramBase* program =
         update.program == nullptr ? nullptr : &dynamic_cast<const ProgramBase&>(*update.program);
