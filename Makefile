@@ -131,12 +131,11 @@ INCLUDES = -Isrc -I. -Ibuild/generated $(MPI_CFLAGS) $(HDF5_CFLAGS) $(YAML_CFLAG
 COLD := $(foreach f,commands study run checkpoint bench config cli,src/$(f)/% build/unity/src_$(f)-%) \
   src/main.cpp src/backend/cuda/% build/unity/src_backend_cuda% data_prep/% build/unity/data_prep% tests/fuzz/% $(filter tests/unit/%,$(ALONE))
 build/obj/tests/% build/obj/unity/tests_% build/alone/tests/%: INCLUDES += $(GTEST_CFLAGS)
-COLD_FLAGS := -Og $(if $(findstring clang,$(CXX)),,-Wno-maybe-uninitialized) # with -Og, GCC warns of variables that are set
 UNOPTIMISED := $(foreach f,unit mpi gpu,tests/$(f)/% build/unity/tests_$(f)-%)
 # Errors name their place as src/FILE in both ways of building. GCC takes a unit for the only file that uses a type, and
 # warns of types in anonymous namespaces. Tests have local names that other tests have in their namespaces.
 UNIT_FLAGS = -fmacro-prefix-map=./= $(if $(findstring clang,$(CXX)),,-Wno-subobject-linkage) $(if $(filter build/unity/tests%,$<),-Wno-shadow)
-COMPILE = $(CXX) $(FLAGS) $(if $(filter $(COLD),$<),$(COLD_FLAGS))$(if $(filter $(UNOPTIMISED),$(filter-out $(ALONE),$<)),-O0) $(if $(filter build/unity/%,$<),$(UNIT_FLAGS)) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
+COMPILE = $(CXX) $(FLAGS) $(if $(filter $(COLD),$<),-Og)$(if $(filter $(UNOPTIMISED),$(filter-out $(ALONE),$<)),-O0) $(if $(filter build/unity/%,$<),$(UNIT_FLAGS)) $(ISA_FLAGS) $(INCLUDES) -MMD -MP
 LINK = $(CXX) $(FLAGS) -o $@ $(filter %.o,$^)
 # bin/libringtrain-cuda.so calls functions of the program that opens it. So the program has all of the library's, and
 # exports them.

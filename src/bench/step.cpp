@@ -118,7 +118,7 @@ void measure_steps(const BenchContext& context, const RunPlan& plan, StepMeasure
 void print(const StepMeasurement& s, const RunPlan& plan) {
   const auto percent = [](double part, double whole) { return 100 * part / whole; };
   const double alone = static_cast<double>(s.accumulation) * (s.forward + s.backward) + s.update;
-  log_info(printed("step: %s", to_string(plan.batch).c_str()));
+  log_info("step: ", to_string(plan.batch));
   for (const PassTime& p : s.passes) {
     log_info(printed("  a pass of %5.0f samples: forward %9.3f ms, backward %9.3f ms, %9.0f samples/s", p.micro_batch,
                      1e3 * p.forward, 1e3 * p.backward, p.micro_batch / (p.forward + p.backward)));

@@ -139,22 +139,16 @@ class Samples {
   std::vector<float> logits_;
 };
 
-std::string text_of(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 void report(const Source& source, const RunPlan& plan, const Evaluation& e, const std::string& json) {
   const bool images = plan.graph.has_images();
   Table t;
   t.section(cat("evaluation of ", source.path, source.checkpoint ? cat(", step ", with_thousands(source.step)) : ""));
   t.row("data", plan.validation.prefix);
-  t.row("loss", text_of("%.6f", e.loss));
-  t.row(images ? "top-1" : "accuracy", text_of("%.2f %%", 100 * e.accuracy));
-  if (e.accuracy5) t.row("top-5", text_of("%.2f %%", 100 * *e.accuracy5));
+  t.row("loss", printed("%.6f", e.loss));
+  t.row(images ? "top-1" : "accuracy", printed("%.2f %%", 100 * e.accuracy));
+  if (e.accuracy5) t.row("top-5", printed("%.2f %%", 100 * *e.accuracy5));
   t.row("counted", cat(with_thousands(e.targets), images ? " images" : " characters"));
-  t.row("time", text_of("%.1f s", e.seconds));
+  t.row("time", printed("%.1f s", e.seconds));
   std::string table = t.str();
   table.pop_back();  // write_info_line() adds the end of the line
   write_info_line(table);

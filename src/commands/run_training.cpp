@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -14,6 +13,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "base/table.h"
 #include "base/user_text.h"
 #include "base/version.h"
 #include "bench/split.h"
@@ -202,15 +202,11 @@ LaterRecords open_folder(const std::string& run_dir, const StartFacts& start, co
 // ---- Rank 0 at the end ---------------------------------------------------------------------------------------------
 
 std::string percent(double share) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
-  return text;
+  return printed("%.2f %%", 100 * share);
 }
 
 std::string tenths(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", seconds);
-  return text;
+  return printed("%.1f", seconds);
 }
 
 // Returns the name of the signal that this rank has received, or says that the signal came to another rank.

@@ -1,7 +1,6 @@
 // `ringtrain sample` invents names or writes text with the weights of a checkpoint.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <set>
 
@@ -9,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/table.h"
 #include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resume_rules.h"
@@ -40,9 +40,7 @@ std::string title_case(const std::string& text) {
 std::string first_symbol(std::string_view text) {
   const std::size_t length = symbol_length(text);
   if (length > 0) return cat("'", text.substr(0, length), "'");
-  char byte[16];
-  std::snprintf(byte, sizeof byte, "byte 0x%02X", static_cast<unsigned>(static_cast<unsigned char>(text[0])));
-  return byte;
+  return printed("byte 0x%02X", static_cast<unsigned>(static_cast<unsigned char>(text[0])));
 }
 
 // Converts between text and the symbols of a model.

@@ -15,14 +15,9 @@ namespace ringtrain {
 namespace {
 
 std::string readable_time(double seconds) {
-  char text[40];
-  if (seconds < 120)
-    std::snprintf(text, sizeof text, "%.3g s", seconds);
-  else if (seconds < 7200)
-    std::snprintf(text, sizeof text, "%.3g min", seconds / 60);
-  else
-    std::snprintf(text, sizeof text, "%.3g h", seconds / 3600);
-  return text;
+  if (seconds < 120) return printed("%.3g s", seconds);
+  if (seconds < 7200) return printed("%.3g min", seconds / 60);
+  return printed("%.3g h", seconds / 3600);
 }
 
 std::string described(const Axis& axis) {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/table.h"
 #include "base/user_text.h"
 #include "base/utf8.h"
 #include "config/contradictions.h"
@@ -85,8 +85,7 @@ void expect_plain_text(const std::string& place, std::string_view key, const std
       std::ranges::find_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
   const std::size_t at = std::min(find_invalid_utf8(text), static_cast<std::size_t>(control - text.begin()));
   if (at >= text.size()) return;
-  char byte[8];
-  std::snprintf(byte, sizeof byte, "0x%02x", static_cast<unsigned char>(text[at]));
+  const std::string byte = printed("0x%02x", static_cast<unsigned char>(text[at]));
   throw Error(cat(place, key, " has the byte ", byte, text[at] == '\n' ? " (a new line)" : "", " after ",
                   shown(text.substr(0, at)), ", expected one line of UTF-8: a run's records could not be read back"),
               "rename the file or folder, or make a link with another name (ln -s) and give that");

@@ -1,10 +1,10 @@
 #include "data/shard_header.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 
+#include "base/table.h"
 #include "data/hdf5_storage.h"
 #include "data/shard_files.h"
 #include "data/shard_header_internal.h"
@@ -126,10 +126,8 @@ ShardHeader read_shard_header(const std::string& path) {
 }
 
 std::string shard_path(const std::string& prefix, std::int64_t shard_index, std::int64_t num_shards) {
-  char text[64];
-  std::snprintf(text, sizeof text, "-%05lld-of-%05lld.h5", static_cast<long long>(shard_index),
-                static_cast<long long>(num_shards));
-  return prefix + text;
+  return prefix +
+         printed("-%05lld-of-%05lld.h5", static_cast<long long>(shard_index), static_cast<long long>(num_shards));
 }
 
 bool parse_shard_name(const std::string& prefix, const std::string& path, std::int64_t& shard_index,

@@ -1,10 +1,10 @@
 #include "study/trial_name.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/table.h"
 #include "config/schema.h"
 
 namespace ringtrain {
@@ -13,9 +13,7 @@ namespace {
 constexpr std::size_t longest_name = 100;
 
 std::string hash_of(const std::string& text) {
-  char digits[9];
-  std::snprintf(digits, sizeof digits, "%08llx", static_cast<unsigned long long>(fnv1a(text) & 0xffffffff));
-  return digits;
+  return printed("%08llx", static_cast<unsigned long long>(fnv1a(text) & 0xffffffff));
 }
 
 // Writes [30, 60, 80] as 30-60-80. A character that a folder's name cannot have becomes '-', and a hash of the value is

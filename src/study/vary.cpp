@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 
+#include "base/table.h"
 #include "config/experiment.h"
 
 namespace ringtrain {
@@ -13,10 +13,9 @@ namespace {
 constexpr int digits = 4;  // significant digits of drawn numbers: enough to differ, and few enough to type
 
 double rounded(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.*g", digits, value);
+  const std::string text = with_digits(value, digits);
   double result = value;
-  std::from_chars(text, text + sizeof text, result);
+  std::from_chars(text.data(), text.data() + text.size(), result);
   return result;
 }
 
