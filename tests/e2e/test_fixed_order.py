@@ -107,7 +107,7 @@ def test_a_run_goes_on_with_other_ranks(workshop, pictures):
 @pytest.mark.parametrize("ranks, changes, says", [
     (3, dict(batch={"global": 24, "worker": 2}), "24 samples of a step are 12 passes of 2, expected a power of two"),
     (3, dict(batch={"global": 32, "worker": 4}), "3 ranks do not divide the 8 virtual workers"),
-    (2, dict(run={"threads": 0}), "expected a number: the sums within a pass depend on the threads"),
+    (2, dict(run={"threads": 0}), "run.threads is 0, expected a number"),
     (4, dict(parallel={"kind": "pipeline"}), "parallel.kind is pipeline, expected ring"),
     (4, dict(parallel={"shard_state": True}), "parallel.shard_state is true, expected false"),
     (4, dict(communication__algorithm="ring"), "communication.algorithm is ring, expected auto or halving"),
