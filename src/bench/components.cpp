@@ -127,7 +127,7 @@ class Pipeline {
     steps_.trainer().passes().read_from(*reading);
     steps_.restart();
     reading_ = std::move(reading);  // not before: a copy to the device may still have read the last one's memory
-    if (!variant.sums) std::swap(steps_.trainer().sums(), no_sums_);
+    if (!variant.sums) std::swap(steps_.trainer().synchronizer(), no_sums_);
     const std::int64_t ahead = (plan_.train_loader.prefetch + plan_.batch.accumulation) / plan_.batch.accumulation;
     for (std::int64_t i = 0; i < std::max<std::int64_t>(2, ahead); ++i) step(variant);
     host_.barrier();
@@ -135,7 +135,7 @@ class Pipeline {
     for (std::int64_t i = 0; i < steps; ++i) step(variant);
     host_.barrier();
     const double seconds = (now_seconds() - begin) / static_cast<double>(steps);
-    if (!variant.sums) std::swap(steps_.trainer().sums(), no_sums_);
+    if (!variant.sums) std::swap(steps_.trainer().synchronizer(), no_sums_);
     return seconds;
   }
 
@@ -146,7 +146,7 @@ class Pipeline {
 
   void step(const Variant& variant) {
     if (variant.computes) return steps_.step();
-    Synchronizer& sums = *steps_.trainer().sums();
+    Synchronizer& sums = *steps_.trainer().synchronizer();
     sums.begin();
     for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) reading_->next();
     sums.all_ready();

@@ -1,7 +1,7 @@
 // Benchmarks of `ringtrain bench`. Begin reading here. Each benchmark has a file of its own. comm.cpp, input.cpp and
 // step.cpp write their results into a Preflight (preflight.h). From a Preflight, forecast.h predicts other numbers of
-// ranks with the formulas of scaling_model.h. start.cpp, components.cpp, split.h and utilisation.h only print their
-// results or write them to a table. This file has what the benchmarks share.
+// ranks with the formulas of scaling_model.h. start.cpp, components.cpp, pipeline_trials.h and utilisation.h only print
+// their results or write them to a table. This file has what the benchmarks share.
 #pragma once
 
 #include <functional>

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "checkpoint/branch_point.h"
+#include "checkpoint/writer.h"
 #include "config/branch.h"
 
 namespace ringtrain {

@@ -234,7 +234,7 @@ void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters
 }
 
 // Collective. The optimizer's state vectors start at zero, except those that begin() makes from the weights.
-static void begin_vectors(Trainer& trainer, const RunPlan& plan, Communicator& communicator, bool has_stages) {
+static void initialize_vectors(Trainer& trainer, const RunPlan& plan, Communicator& communicator, bool has_stages) {
   // Every rank of a pipeline computes the initial weights of its part of the model. They follow from the seed and the
   // tensors' names, so they are the same in all replicas.
   Vector& weights = trainer.weights();
@@ -257,7 +257,7 @@ static void load_vectors(const Checkpoint* checkpoint, Trainer& trainer, const R
 }
 
 // Collective. Gives every rank of a pipeline its part. `checkpoint` is null on all ranks but 0.
-static void share_parts(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, StageRanks& stages) {
+static void load_parts(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, StageRanks& stages) {
   const auto share = [&](std::span<const float> whole, Vector& vector, Elements elements) {
     std::vector<float> mine(static_cast<std::size_t>(vector.size()));
     scatter_parts(plan, stages, whole, mine, elements);
@@ -277,9 +277,9 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
                   Communicator& communicator, StageRanks* stages) {
   const bool root = communicator.rank() == 0;
   if (of_rank_0(communicator, checkpoint == nullptr))
-    begin_vectors(trainer, plan, communicator, stages != nullptr);
+    initialize_vectors(trainer, plan, communicator, stages != nullptr);
   else if (stages != nullptr)
-    share_parts(checkpoint, trainer, plan, *stages);
+    load_parts(checkpoint, trainer, plan, *stages);
   else
     load_vectors(checkpoint, trainer, plan, communicator);
   if (plan.carries_state && progress.position.step > 0) {

@@ -1,3 +1,5 @@
+#include "checkpoint/writer.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +14,6 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/run_state.h"
 
 namespace ringtrain {

@@ -7,7 +7,7 @@
 #include "base/table.h"
 #include "bench/experiment_keys.h"
 #include "bench/measure.h"
-#include "bench/split.h"
+#include "bench/pipeline_trials.h"
 #include "bench/utilisation.h"
 #include "cluster/clock_offsets.h"
 #include "commands/commands.h"
@@ -57,7 +57,7 @@ void examine_job(const BenchContext& context, Preflight& result) {
 }
 
 // Returns " layer2.0,layer4.0".
-std::string describe_cuts(const SplitTrial& trial) {
+std::string describe_cuts(const PipelineTrial& trial) {
   std::string text;
   for (const std::string& cut : trial.cuts) text += (text.empty() ? " " : ",") + cut;
   return text;
@@ -66,12 +66,12 @@ std::string describe_cuts(const SplitTrial& trial) {
 void bench_split(const BenchContext& context, const BenchArguments& arguments) {
   Machine& machine = context.machine;
   const TrainingData data = shared_data(context.experiment, *machine.host);
-  const std::vector<SplitTrial> trials =
-      measure_splits(context.experiment, data.train, data.validation ? &*data.validation : nullptr, machine,
-                     context.session.job(), context.seconds, false);
+  const std::vector<PipelineTrial> trials =
+      measure_pipelines(context.experiment, data.train, data.validation ? &*data.validation : nullptr, machine,
+                        context.session.job(), context.seconds, false);
   if (!context.root()) return;
-  const SplitTrial& best = fastest(trials);
-  for (const SplitTrial& t : trials) {
+  const PipelineTrial& best = fastest(trials);
+  for (const PipelineTrial& t : trials) {
     const auto bar = static_cast<std::size_t>(std::lround(20 * t.samples_per_second / best.samples_per_second));
     log_info(printed("split size %5lld x %4lld: %8.3f ms a step, %9.1f samples/s %-20s bubble %5.1f %%, cuts",
                      static_cast<long long>(t.micro_batch), static_cast<long long>(t.micro_batches), 1e3 * t.seconds,
@@ -81,7 +81,7 @@ void bench_split(const BenchContext& context, const BenchArguments& arguments) {
   log_info("fastest: batch.micro=", best.micro_batch, " parallel.cuts=[", describe_cuts(best).substr(1), "], ",
            std::llround(best.samples_per_second), " samples/s");
   if (!arguments.csv.empty())
-    write_file_atomically(arguments.csv, split_csv(context.experiment, context.session.size(), trials));
+    write_file_atomically(arguments.csv, pipeline_csv(context.experiment, context.session.size(), trials));
 }
 
 int most_ranks_on_a_host(const std::vector<std::string>& hosts) {

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "backend/cuda/backend.h"
+#include "backend/cuda/device/described.h"
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -25,7 +27,6 @@
 #include "run/plan_warnings.h"
 #include "run/progress.h"
 #include "run/replay.h"
-#include "run/saved_plans.h"
 #include "run/split.h"
 #include "run/step_bound.h"
 #include "run/traffic.h"
@@ -35,6 +36,22 @@
 namespace ringtrain {
 
 namespace {
+
+// Builds cuDNN's plans for a GPU on a machine without one, so that the first start there finds them in a folder.
+// Compiles the passes of training and evaluation for a described GPU, and saves the plans of every way to compute a
+// layer below `saved.plan_cache`, which a run on such a GPU takes as machine.plan_cache. Plans that the folder has are
+// kept. Throws Error when cuDNN is missing or the folder cannot be written.
+void save_plans(const RunPlan& plan, const std::string& gpu, cuda::SavedPlans& saved) {
+  const auto device = cuda::make_saving_device(cuda::find_description(gpu), true, saved);
+  cuda::FusionTable fusions(0);
+  const auto backend = cuda::make_backend(*device, {.fusions = &fusions});
+  for (int stage = 0; stage < plan.stages(); ++stage) {
+    const ModelPart part = part_of(plan, stage);
+    compile_part(plan, part, *backend, PassMode::training, plan.batch.micro_batch);
+    if (plan.has_validation)
+      compile_part(plan, part, *backend, PassMode::inference, plan.validation_loader.micro_batch);
+  }
+}
 
 std::string plan_traffic(const RunPlan& p, const Machine& machine) {
   const std::size_t before = machine.fusions->choices().size();

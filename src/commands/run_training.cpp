@@ -16,12 +16,12 @@
 #include "base/table.h"
 #include "base/user_text.h"
 #include "base/version.h"
-#include "bench/split.h"
+#include "bench/pipeline_trials.h"
 #include "checkpoint/resume_point.h"
 #include "checkpoint/resume_rules.h"
 #include "checkpoint/run_state.h"
 #include "commands/commands.h"
-#include "commands/training_run.h"
+#include "commands/training_loop.h"
 #include "config/branch.h"
 #include "config/position.h"
 #include "config/reader.h"
@@ -257,7 +257,7 @@ std::string describe_staleness(const std::map<std::int64_t, std::int64_t>& updat
              "; updates by staleness: ", text);
 }
 
-void log_summary(const TrainingRun& run) {
+void log_summary(const TrainingLoop& run) {
   log_info("steps waited ", percent(run.input_share()), " of their time for input");
   // The median of the last 5 evaluations (Goyal et al. 2017) has less noise than the last one, and unlike the best one
   // it is not biased upwards.
@@ -272,8 +272,8 @@ std::string continuation(const std::string& run_dir) {
   return shell_command({"ringtrain", "train", run_dir, "--resume"});
 }
 
-void record_outcome(TrainingRun& run, int code, const std::string& run_dir, const StopConfig& stop, EnergyMeter* energy,
-                    const RankFigures& figures) {
+void record_outcome(TrainingLoop& run, int code, const std::string& run_dir, const StopConfig& stop,
+                    EnergyMeter* energy, const RankFigures& figures) {
   const RunProgress& p = run.progress();
   record_stop_cost(run_dir, run.stop_cost());
   const std::string paused = cat("paused after ", p.position.samples, " samples");
@@ -291,7 +291,7 @@ void record_outcome(TrainingRun& run, int code, const std::string& run_dir, cons
 
 // Prints how the run ended. `why` says why the run ended by itself. It is "" if the run did not end by itself, if it
 // has simply done all its steps, or if an earlier start has already recorded the end.
-void say_outcome(TrainingRun& run, int code, const std::string& why, const std::string& run_dir) {
+void say_outcome(TrainingLoop& run, int code, const std::string& why, const std::string& run_dir) {
   const RunProgress& p = run.progress();
   if (requested_signal() != 0 && code == exit_checkpointed)
     log_info(stop_cause(), " came ", tenths(seconds_since_signal()), " s ago");
@@ -318,9 +318,9 @@ void remove_folder(const std::string& run_dir) {
 std::int64_t measured_split(const Experiment& experiment, const TrainingData& data, Machine& machine,
                             const RankGroup& group) {
   constexpr double seconds = 5;
-  const std::vector<SplitTrial> trials = measure_splits(
+  const std::vector<PipelineTrial> trials = measure_pipelines(
       experiment, data.train, data.validation ? &*data.validation : nullptr, machine, group, seconds, true);
-  const SplitTrial& best = fastest(trials);
+  const PipelineTrial& best = fastest(trials);
   if (group.rank() == 0)
     log_info("batch.micro is 0: of ", trials.size(), " split sizes ", best.micro_batch, " was the fastest, ",
              std::llround(best.samples_per_second), " samples/s");
@@ -359,7 +359,7 @@ class JobTraining {
   PlannedRun planned_;
   RunProgress progress_;
   std::optional<EnergyMeter> energy_;  // on rank 0
-  std::unique_ptr<TrainingRun> run_;
+  std::unique_ptr<TrainingLoop> run_;
   bool is_recorded_ = false;  // whether this start is in run.json
 };
 
@@ -393,8 +393,8 @@ void JobTraining::open() {
   const bool recorded = root_ && !is_done(planned_, progress_, run_dir());
   if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_, recorded);
   is_recorded_ = recorded;
-  run_ = std::make_unique<TrainingRun>(planned_.plan, std::move(from_), run_dir(), machine_, threads_, later, watchdog_,
-                                       request_.session.job());
+  run_ = std::make_unique<TrainingLoop>(planned_.plan, std::move(from_), run_dir(), machine_, threads_, later,
+                                        watchdog_, request_.session.job());
   machine_.host->barrier();  // the run has started when every rank has its memory and weights
   if (!root_) return;
   if (recorded) write_experiment(run_dir(), planned_.plan.experiment, progress_.position.step);

@@ -17,7 +17,7 @@ struct TrainingRequest {
   std::vector<std::string> command_line;  // for the records of the run
   bool resume = false;
   std::string resumed_folder = "";  // on rank 0: the folder to resume; "": run_folder_path() finds it
-  std::int64_t pause_samples = 0;   // see TrainingRun::pause_after()
+  std::int64_t pause_samples = 0;   // see TrainingLoop::pause_after()
   bool shares_node = false;         // whether other runs use the node at the same time
 };
 

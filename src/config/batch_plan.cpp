@@ -65,11 +65,11 @@ struct CommonRows {
 };
 
 // Throws Error if a batch of the run cannot be divided among the ranks.
-CommonRows common_rows(const BatchConfig& batch, std::int64_t ranks, bool may_share, std::int64_t small_batch) {
+CommonRows common_rows(const BatchConfig& batch, std::int64_t ranks, bool whole_workers, std::int64_t small_batch) {
   const std::vector<std::int64_t> batches = batches_on_course(batch);
   const std::int64_t all = common_batch(batch);
   const std::int64_t workers = std::max<std::int64_t>(1, all / batch.worker);
-  const std::int64_t span = may_share ? ranks_per_worker(batch, ranks) : 1;
+  const std::int64_t span = whole_workers ? ranks_per_worker(batch, ranks) : 1;
   for (const std::int64_t b : batches) {
     const std::string global = b == batch.global ? cat("batch.global ", b) : cat("the batch of ", b);
     if (b % batch.worker != 0)

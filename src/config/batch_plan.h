@@ -1,5 +1,5 @@
-// Divides the global batch into virtual workers, ranks and micro-batches. Only this file does batch arithmetic. A
-// virtual worker is a group of batch.worker samples over which batch norm computes its statistics.
+// Divides the global batch into virtual workers, ranks and micro-batches. A virtual worker is a group of
+// batch.worker samples over which batch norm computes its statistics.
 //   global = workers x worker = ranks x accumulation x micro_batch
 // A model with batch norm may have more ranks than whole workers. A team of ranks then shares each worker. The size of
 // the team (span) is a power of two. The team processes one worker in each pass, and every member takes an equal part

@@ -176,10 +176,10 @@ class StagePasses : public PassOrder {
       gradients_out_.finish();
     });
   }
-  PassTimes times() override { return {bubble_->take_seconds(), boundary_->take_seconds()}; }
+  StageWaits stage_waits() override { return {bubble_->take_seconds(), boundary_->take_seconds()}; }
 
   void forward(const std::function<void()>& pass, const std::function<void()>& waits) override {
-    times();  // forgets the times of earlier calls, because nobody asks for them
+    stage_waits();  // forgets the times of earlier calls, because nobody asks for them
     activations_in_.expect(1);
     forward_pass(pass, waits);
     waits();

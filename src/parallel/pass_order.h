@@ -23,7 +23,7 @@ struct PassCalls {
 };
 
 // The seconds of a step in which a stage of a pipeline computes no pass.
-struct PassTimes {
+struct StageWaits {
   double bubble = 0;    // waiting for activations or gradients of the stage before or after this one
   double boundary = 0;  // giving activations and gradients to the other stages, and waiting until they have them
 };
@@ -34,7 +34,7 @@ class PassOrder {
   // Does the forward and backward pass of every micro-batch of the step. Collective over the ranks of a pipeline.
   virtual void run(std::int64_t micro_batches, const PassCalls& calls) = 0;
   // Returns the times of the last run(). On a device it is called after the passes have ended (Program::take_sums()).
-  virtual PassTimes times() { return {}; }
+  virtual StageWaits stage_waits() { return {}; }
   // Does one forward pass without a backward pass. `pass` runs the program. `waits` is as in PassCalls.
   virtual void forward(const std::function<void()>& pass, const std::function<void()>& waits) {
     static_cast<void>(waits);

@@ -31,7 +31,7 @@ struct Requests {
 struct StepCounters {
   double loss = 0, correct = 0, correct5 = 0;  // as in LossSums
   Requests requests = {};
-  PassTimes passes = {};                           // pipeline only
+  StageWaits stage_waits = {};                     // pipeline only
   double small_norms = 0;                          // squared norms of all small batches; 0: not measured
   std::vector<double> small_norms_of_groups = {};  // one for each group of noise.groups
   std::vector<double> of_copies = {};              // of ReplicaCheck; empty: this step does not compare the copies
@@ -41,7 +41,7 @@ struct StepCounters {
   void for_each(const Action& action) {
     for (double* counter :
          {&loss, &correct, &correct5, &requests.signal, &requests.save, &requests.stop, &requests.fail,
-          &requests.diverged, &requests.check, &passes.bubble, &passes.boundary, &small_norms})
+          &requests.diverged, &requests.check, &stage_waits.bubble, &stage_waits.boundary, &small_norms})
       action(*counter);
     for (std::vector<double>* counters : {&small_norms_of_groups, &of_copies})
       for (double& counter : *counters) action(counter);
@@ -77,7 +77,7 @@ struct ServedReport {
   StepTimes times = {};                     // of the workers: the mean over the gradients of this update
 };
 
-// The members that TrainingRun fills in, on rank 0.
+// The members that TrainingLoop fills in, on rank 0.
 struct RecordedStep {
   double epoch = 0;                                       // finished epochs, with a fraction
   std::optional<double> scale_invariant_epoch = {};       // AdaScale only: its finished epochs, with a fraction
@@ -108,7 +108,7 @@ struct StepReport {
   std::vector<float> trust_ratios;     // one per range of the optimizer, if this step records them
   std::optional<NoiseReport> noise;    // if this step measured the noise scale
   StepTimes times;                     // times of this rank
-  PassTimes passes;                    // pipeline only: the mean over its ranks
+  StageWaits stage_waits;              // pipeline only: the mean over its ranks
   RecordedStep run;
 };
 

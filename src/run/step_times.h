@@ -11,7 +11,7 @@ namespace ringtrain {
 // Seconds of one step or of many steps of one rank. These parts do not overlap; the rest of a step is bookkeeping.
 struct StepTimes {
   double input = 0, forward = 0, backward = 0;
-  double bubble = 0, boundary = 0;  // only in a pipeline; see PassTimes
+  double bubble = 0, boundary = 0;  // only in a pipeline; see StageWaits
   double communication = 0;         // waiting for other ranks and for sums; a parameter server also sends and receives
   double update = 0;
   double server = 0;   // the part of `communication` in which this rank waited for parameter servers

@@ -143,8 +143,8 @@ class StepPasses {
   bool is_staged() const { return staged_.has_value(); }
   LossSums take_sums() { return added_.take_sums(*program_); }  // over all passes of the step
 
-  std::int64_t targets() const { return targets_; }    // of the global batch of the newest pass, at least 1
-  PassTimes times() const { return order_->times(); }  // see PassOrder::times()
+  std::int64_t targets() const { return targets_; }  // of the global batch of the newest pass, at least 1
+  StageWaits stage_waits() const { return order_->stage_waits(); }  // see PassOrder::stage_waits()
 
  private:
   void stage_next();

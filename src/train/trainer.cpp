@@ -44,12 +44,12 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       stages_(stages),
       weights_(backend.make_vector(part_.parameters.size())),
       gradients_(backend.make_vector(gradient_elements(plan, part_.parameters), true)),
-      sums_(make_synchronizer(
+      synchronizer_(make_synchronizer(
           plan.experiment.parallel, communicator, stages,
           {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, part_.parameters.trained(),
           bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks), backend.on_device())),
       optimizer_(optimizer_of(plan.experiment, plan.schedule), part_.parameters, backend, ranks_of(communicator),
-                 share ? std::move(*share) : sums_->update_share(), plan.experiment.average),
+                 share ? std::move(*share) : synchronizer_->update_share(), plan.experiment.average),
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
       noise_(plan, backend, part_.parameters, optimizer_),
       passes_(plan, part_, backend, communicator, stages, input, *gradients_, noise_.small_norms()),
@@ -96,31 +96,33 @@ StepReport Trainer::step(const Requests& requests) {
   const PassStep now = step_at(position_);
   report.samples = now.samples;
   const bool compares = compares_now();
-  const BackwardHooks overlap{[this](std::int64_t watermark) { sums_->ready(watermark); }, [this] { sums_->poll(); }};
-  sums_->begin(passes_.begin(now, measures_noise()));
+  const BackwardHooks overlap{[this](std::int64_t watermark) { synchronizer_->ready(watermark); },
+                              [this] { synchronizer_->poll(); }};
+  synchronizer_->begin(passes_.begin(now, measures_noise()));
   clock.time(Phase::forward, [this] { sleep_if_slow(); });
-  passes_.run(now, reads_on(next), overlap, *sums_, clock);
+  passes_.run(now, reads_on(next), overlap, *synchronizer_, clock);
   const std::int64_t targets = passes_.targets();
   if (compares) clock.time(Phase::update, [&] { replicas_->start(); });
 
   // The host gives a device all work of this step and the first pass of the next step before it waits, so that the
   // device is never idle. On a CPU, agree() ends the sums, and finish_update() makes the update.
-  clock.time(Phase::communication, [&] { sums_->all_ready(); });
+  clock.time(Phase::communication, [&] { synchronizer_->all_ready(); });
   clock.time(Phase::update, [&] { queue_update(report, 1); });
-  if (may_run_ahead()) passes_.run_ahead(step_at(next), *sums_, clock);
+  if (may_run_ahead()) passes_.run_ahead(step_at(next), *synchronizer_, clock);
   const LossSums sums = clock.time(Phase::backward, [&] { return passes_.take_sums(); });
-  const PassTimes stage_waits = passes_.times();
+  const StageWaits stage_waits = passes_.stage_waits();
   note_stage_waits(stage_waits, begin, times);
   StepCounters counters =
       clock.time(Phase::communication, [&] { return counters_of(sums, requests, stage_waits, compares); });
-  clock.time(Phase::communication, [&] { counters.sum_with([&](std::span<double> all) { sums_->agree(all); }); });
+  clock.time(Phase::communication,
+             [&] { counters.sum_with([&](std::span<double> all) { synchronizer_->agree(all); }); });
   if (compares) replicas_->judge(counters.of_copies, position_.step);
   compares_next_ = counters.requests.check > 0;
   const double ranks = communicator_.size();
-  report.passes = {counters.passes.bubble / ranks, counters.passes.boundary / ranks};
+  report.stage_waits = {counters.stage_waits.bubble / ranks, counters.stage_waits.boundary / ranks};
   clock.time(Phase::update, [&] { finish_update(report, counters, targets); });
   if (report.applied && optimizer_.is_shared()) clock.time(Phase::communication, [&] { share_weights(); });
-  times.server = sums_->server_seconds();
+  times.server = synchronizer_->server_seconds();
 
   position_ = next;
   flip_bit();
@@ -134,12 +136,12 @@ StepReport Trainer::step(const Requests& requests) {
 // While a device waits for another stage, the host waits for the device. A part of this time is in no other time of the
 // step, because the host was queueing messages. The rest was counted as backward, forward and so on, and is subtracted
 // there.
-void Trainer::note_stage_waits(const PassTimes& passes, double step_begin, StepTimes& times) const {
+void Trainer::note_stage_waits(const StageWaits& waits, double step_begin, StepTimes& times) const {
   const double uncounted = now_seconds() - step_begin - times.counted();
-  times.bubble = passes.bubble;
-  times.boundary = passes.boundary;
+  times.bubble = waits.bubble;
+  times.boundary = waits.boundary;
   if (!backend_.on_device()) return;
-  double waited = std::max(0.0, passes.bubble + passes.boundary - std::max(0.0, uncounted));
+  double waited = std::max(0.0, waits.bubble + waits.boundary - std::max(0.0, uncounted));
   for (double* part : {&times.backward, &times.forward, &times.input, &times.communication, &times.update}) {
     const double taken = std::min(*part, waited);
     *part -= taken;
@@ -159,7 +161,7 @@ LossSums Trainer::compute(const Position& position, StepTimes& times, std::int64
   passes_.program().set_weights(*weights_);
   passes_.begin(step, false);
   clock.time(Phase::forward, [this] { sleep_if_slow(); });
-  passes_.run(step, false, {}, *sums_, clock);
+  passes_.run(step, false, {}, *synchronizer_, clock);
   targets = passes_.targets();
   const LossSums sums = clock.time(Phase::backward, [&] { return passes_.take_sums(); });
   watchdog_.step_finished(position.step);
@@ -183,13 +185,13 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
 }
 
 // Waits for a device if the small-batch norms are measured or the copies are compared.
-StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes,
+StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, const StageWaits& waits,
                                   bool compares) {
   StepCounters counters{.loss = sums.loss,
                         .correct = static_cast<double>(sums.correct),
                         .correct5 = static_cast<double>(sums.correct5),
                         .requests = requests,
-                        .passes = passes};
+                        .stage_waits = waits};
   noise_.count(measures_noise(), counters);
   if (compares) counters.of_copies = replicas_->counters();
   return counters;
@@ -314,7 +316,7 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
 
 // Sends the weights that this rank has updated to the other ranks, and receives theirs.
 void Trainer::share_weights() {
-  sums_->share(*weights_);
+  synchronizer_->share(*weights_);
   passes_.program().set_weights(*weights_);
 }
 

@@ -87,7 +87,7 @@ class Trainer {
   Optimizer& optimizer() { return optimizer_; }
   const StepNoise& noise() const { return noise_; }
   // Returns what sums the gradients. Benchmarks replace it for some steps. The optimizer still needs the first one.
-  std::unique_ptr<Synchronizer>& sums() { return sums_; }
+  std::unique_ptr<Synchronizer>& synchronizer() { return synchronizer_; }
   // Returns the named tensors that other ranks may hold with the same bits.
   std::vector<ReplicatedTensor> replicated() {
     return replicated_tensors(part_.parameters, *weights_, optimizer_, plan_.experiment);
@@ -104,7 +104,7 @@ class Trainer {
 
  private:
   void sleep_if_slow() const;
-  void note_stage_waits(const PassTimes& passes, double step_begin, StepTimes& times) const;
+  void note_stage_waits(const StageWaits& waits, double step_begin, StepTimes& times) const;
   Position next_position() const { return course_.after(position_); }
   PassStep step_at(const Position& position, bool is_alone = false) const;
   bool reads_on(const Position& next) const;
@@ -114,7 +114,7 @@ class Trainer {
   void queue_update(StepReport& report, double rate_factor);
   void share_weights();
   void finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets);
-  StepCounters counters_of(const LossSums& sums, const Requests& requests, const PassTimes& passes, bool compares);
+  StepCounters counters_of(const LossSums& sums, const Requests& requests, const StageWaits& waits, bool compares);
   bool compares_now() const;
   void flip_bit();
 
@@ -125,7 +125,7 @@ class Trainer {
   Communicator& communicator_;
   StageRanks* stages_;
   std::unique_ptr<Vector> weights_, gradients_;
-  std::unique_ptr<Synchronizer> sums_;
+  std::unique_ptr<Synchronizer> synchronizer_;
   Optimizer optimizer_;
   LossScale loss_scale_;
   StepNoise noise_;

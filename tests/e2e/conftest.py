@@ -37,7 +37,7 @@ EXPERIMENT = {
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "thorough: not in the fast tier of tests/run_tests")
-    config.addinivalue_line("markers", "fast_cases(ids): the other cases of this parametrized test are marked thorough")
+    config.addinivalue_line("markers", "fast_cases(ids): the other cases of this parametrized test are marked thorough; without ids there are none")
 
 
 HANG_SECONDS = 180  # a job that takes longer hangs; a shared machine is several times slower at times
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items):
     for (path, name), cases in tables.items():
         ids = [item.callspec.id for item in cases]
         marks = [mark.args for mark in cases[0].iter_markers("fast_cases")]
-        fast = marks[0] if marks else spread(ids)
+        fast = spread(ids) if not marks else marks[0] or ids
         if len(ids) > 1 and not set(fast) <= set(ids):  # one case alone was asked for by its name
             raise pytest.UsageError(f"{path}: {name} has no case {', '.join(set(fast) - set(ids))}")
         for item in cases:

@@ -76,6 +76,7 @@ def test_a_good_tree_has_no_findings(tmp_path):
     assert set(lint.CHECKS) == set(BAD) | {lint.commits}, "a check has no test"
 
 
+@pytest.mark.fast_cases()  # each case is the only test of its check, and takes milliseconds
 @pytest.mark.parametrize("check, name, text, said", [(check, *bad) for check, bad in BAD.items()] + OTHERS,
                          ids=lambda value: getattr(value, "__name__", ""))
 def test_a_fault_is_found_at_its_place(tmp_path, check, name, text, said):

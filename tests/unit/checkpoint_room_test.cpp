@@ -3,7 +3,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/writer.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {

@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/random.h"
+#include "checkpoint/writer.h"
 #include "data/hdf5.h"
 #include "tests/unit/with_folder.h"
 
@@ -505,7 +506,18 @@ TEST_F(CheckpointTest, TheBestIsTheLastResort) {
   EXPECT_EQ(newest_checkpoint(folder_, nullptr), path("checkpoints/best.h5"));
 }
 
+// Every other kill waits until the writer has finished a checkpoint, however slow the machine is. The random time after
+// that covers several writes on a fast one.
 TEST_F(CheckpointTest, AKillAtAnyMomentLeavesAWholeNewestFile) {
+  const auto wait_for = [](const std::function<bool()>& condition) {
+    for (int tick = 0; tick < 600'000 && !condition(); ++tick)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    ASSERT_TRUE(condition()) << "the writer has written nothing in a minute";
+  };
+  const auto is_writing = [this] {
+    return fs::exists(path("checkpoints")) &&
+           std::ranges::any_of(files_in(path("checkpoints")), [](const auto& name) { return name.ends_with(".tmp"); });
+  };
   int kills_in_the_middle = 0;
   std::int64_t first = 1;
   for (std::uint64_t kill = 0; kill < 25; ++kill) {
@@ -514,7 +526,9 @@ TEST_F(CheckpointTest, AKillAtAnyMomentLeavesAWholeNewestFile) {
       CheckpointWriter writer(folder_, 2);
       for (std::int64_t step = first;; ++step) writer.start(example(step, 20000), step % 2 == 0);
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int>(60000 * random_uniform(11, kill)) + 3000));
+    if (kill % 2 == 1) wait_for([&] { return fs::exists(checkpoint_path(folder_, first)); });
+    if (kill % 4 != 0) wait_for(is_writing);
+    std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int>(60000 * random_uniform(11, kill))));
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     std::vector<std::string> warnings;
@@ -526,7 +540,7 @@ TEST_F(CheckpointTest, AKillAtAnyMomentLeavesAWholeNewestFile) {
     EXPECT_GE(found.step, first - 1) << "went back to a step before an earlier checkpoint";
     expect_same_bits(example(found.step, 20000), found);
     first = found.step + 1;
-    for (const std::string& name : files_in(path("checkpoints"))) kills_in_the_middle += name.ends_with(".tmp") ? 1 : 0;
+    kills_in_the_middle += is_writing() ? 1 : 0;
   }
   EXPECT_GT(first, 1) << "no checkpoint was ever finished";
   EXPECT_GT(kills_in_the_middle, 0) << "no kill hit a write";

@@ -12,7 +12,7 @@
 
 namespace ringtrain {
 
-struct SplitTrial {
+struct PipelineTrial {
   std::int64_t micro_batch = 0;    // the split size
   std::int64_t micro_batches = 0;  // number of micro-batches in a step of a replica
   std::vector<std::string> cuts;   // the first layer of each stage after the first
@@ -24,7 +24,7 @@ struct SplitTrial {
 
 // Returns at most `most` split sizes to try. They divide the rows of a replica and noise.small_batch, and each is about
 // twice the one before. With batch norm they are multiples of batch.worker.
-std::vector<std::int64_t> split_sizes(const RunPlan& plan, std::size_t most = 10);
+std::vector<std::int64_t> micro_batches_to_try(const RunPlan& plan, std::size_t most = 10);
 
 // Returns the cuts of the plan, and variants in which one cut is moved by one layer in either direction.
 std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan);
@@ -34,13 +34,13 @@ std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan);
 // at most 6 sizes. `validation` is the validation set (null: none). It matters because it takes memory. Candidates that
 // do not fit into memory are left out. Collective over the group. All ranks get the same result. Throws Error if the
 // experiment is not a pipeline, or if no candidate fits.
-std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train,
-                                       const DatasetIndex* validation, Machine& machine, const RankGroup& group,
-                                       double seconds, bool only_sizes);
+std::vector<PipelineTrial> measure_pipelines(const Experiment& experiment, const DatasetIndex& train,
+                                             const DatasetIndex* validation, Machine& machine, const RankGroup& group,
+                                             double seconds, bool only_sizes);
 
-const SplitTrial& fastest(const std::vector<SplitTrial>& trials);
+const PipelineTrial& fastest(const std::vector<PipelineTrial>& trials);
 // Returns a row for each trial. results/plot_bench.py draws the throughput against the split size, with a line for each
 // set of cuts.
-std::string split_csv(const Experiment& experiment, int ranks, const std::vector<SplitTrial>& trials);
+std::string pipeline_csv(const Experiment& experiment, int ranks, const std::vector<PipelineTrial>& trials);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-#include "bench/split.h"
+#include "bench/pipeline_trials.h"
 
 #include <algorithm>
 #include <array>
@@ -32,7 +32,7 @@ std::vector<std::size_t> cut_layers(const RunPlan& plan, const std::vector<Model
 
 struct Measured {
   double seconds = 0;
-  PassTimes passes;
+  StageWaits waits;
 };
 
 // Returns medians over the steps after the first.
@@ -50,8 +50,8 @@ Measured measure(const RunPlan& plan, Machine& machine, const RankGroup& group, 
     double own = now_seconds() - step_begin;
     host.sum(std::span<double>(&own, 1));
     times.push_back(own / host.size());
-    bubbles.push_back(report.passes.bubble);
-    boundaries.push_back(report.passes.boundary);
+    bubbles.push_back(report.stage_waits.bubble);
+    boundaries.push_back(report.stage_waits.boundary);
     double enough = times.size() > 1 && now_seconds() - begin > seconds ? 1 : 0;
     host.sum(std::span<double>(&enough, 1));
     more = enough == 0 && (plan.updates == 0 || std::ssize(times) < plan.updates);
@@ -76,7 +76,7 @@ std::optional<RunPlan> plan_that_fits(const Experiment& experiment, const Datase
 
 }  // namespace
 
-std::vector<std::int64_t> split_sizes(const RunPlan& plan, std::size_t most) {
+std::vector<std::int64_t> micro_batches_to_try(const RunPlan& plan, std::size_t most) {
   const std::int64_t unit = plan.graph.has_batch_norm() ? plan.batch.worker : 1, rows = plan.batch.rows_per_rank;
   const std::int64_t whole = plan.shares.small_batch > 0 ? plan.shares.small_batch : rows;  // divides the rows
   std::vector<std::int64_t> sizes;
@@ -106,17 +106,17 @@ std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan) {
   return names;
 }
 
-std::vector<SplitTrial> measure_splits(const Experiment& experiment, const DatasetIndex& train,
-                                       const DatasetIndex* validation, Machine& machine, const RankGroup& group,
-                                       double seconds, bool only_sizes) {
+std::vector<PipelineTrial> measure_pipelines(const Experiment& experiment, const DatasetIndex& train,
+                                             const DatasetIndex* validation, Machine& machine, const RankGroup& group,
+                                             double seconds, bool only_sizes) {
   if (stages_of(experiment.parallel) == 1)
     throw Error("bench split measures pipelines, and every rank of this experiment computes the whole model",
                 "give an experiment with parallel.kind: pipeline, or add parallel.kind=pipeline");
   const RunPlan first = make_run_plan(experiment, train, validation, group.size(), *machine.backend);
-  const std::vector<std::int64_t> sizes = split_sizes(first, only_sizes ? 6 : 10);
+  const std::vector<std::int64_t> sizes = micro_batches_to_try(first, only_sizes ? 6 : 10);
   std::vector<std::vector<std::string>> cuts = cuts_nearby(first);
   if (only_sizes) cuts.resize(1);
-  std::vector<SplitTrial> trials;
+  std::vector<PipelineTrial> trials;
   for (const std::vector<std::string>& cut : cuts)
     for (const std::int64_t size : sizes) {
       Experiment candidate = experiment;
@@ -131,24 +131,24 @@ std::vector<SplitTrial> measure_splits(const Experiment& experiment, const Datas
                         .cuts = cut,
                         .seconds = m.seconds,
                         .samples_per_second = static_cast<double>(plan.batch.global) / m.seconds,
-                        .bubble_seconds = m.passes.bubble,
-                        .boundary_seconds = m.passes.boundary});
+                        .bubble_seconds = m.waits.bubble,
+                        .boundary_seconds = m.waits.boundary});
     }
   if (trials.empty())
     throw Error("no split size fits into the memory of a rank", "raise memory.limit_gib, or set memory.recompute=auto");
   return trials;
 }
 
-const SplitTrial& fastest(const std::vector<SplitTrial>& trials) {
-  return *std::ranges::max_element(trials, {}, &SplitTrial::samples_per_second);
+const PipelineTrial& fastest(const std::vector<PipelineTrial>& trials) {
+  return *std::ranges::max_element(trials, {}, &PipelineTrial::samples_per_second);
 }
 
-std::string split_csv(const Experiment& experiment, int ranks, const std::vector<SplitTrial>& trials) {
+std::string pipeline_csv(const Experiment& experiment, int ranks, const std::vector<PipelineTrial>& trials) {
   std::string text =
       "experiment,ranks,stages,schedule,cuts,split_size,micro_batches,step_seconds,samples_per_second,"
       "bubble_seconds,boundary_seconds\n";
   const ParallelConfig& parallel = experiment.parallel;
-  for (const SplitTrial& t : trials)
+  for (const PipelineTrial& t : trials)
     text += cat(experiment.name, ",", ranks, ",", parallel.stages, ",", parallel.schedule, ",", joined(t.cuts, " "),
                 ",", t.micro_batch, ",", t.micro_batches, ",", t.seconds, ",", t.samples_per_second, ",",
                 t.bubble_seconds, ",", t.boundary_seconds, "\n");

@@ -1,9 +1,9 @@
-#include "run/stop_time.h"
+#include "run/stop_cost.h"
 
 #include <filesystem>
 #include <fstream>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/writer.h"
 #include "run/record.h"
 #include "tests/unit/with_folder.h"
 

@@ -1,4 +1,4 @@
-#include "commands/training_run.h"
+#include "commands/training_loop.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@
 #include "run/points.h"
 #include "run/split.h"
 #include "run/start.h"
-#include "run/stop_time.h"
+#include "run/stop_cost.h"
 
 namespace ringtrain {
 
@@ -28,8 +28,8 @@ std::optional<RunEnd> end_of(const RunPlan& plan, const RunProgress& progress) {
   return std::nullopt;
 }
 
-TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine,
-                         int threads, LaterRecords later, Watchdog& watchdog, const RankGroup& group)
+TrainingLoop::TrainingLoop(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine,
+                           int threads, LaterRecords later, Watchdog& watchdog, const RankGroup& group)
     : plan_(plan),
       machine_(machine),
       run_dir_(run_dir),
@@ -81,7 +81,7 @@ TrainingRun::TrainingRun(const RunPlan& plan, ResumePoint from, const std::strin
   last_save_ = last_comparison_ = now_seconds();
 }
 
-int TrainingRun::run() {
+int TrainingLoop::run() {
   std::optional<RunEnd> ended = end_of(plan_, progress_);
   if (!ended && reaches_stop_step()) ended = RunEnd{RunEnd::Cause::recorded_order};
   end_ = ended.value_or(RunEnd{});
@@ -91,10 +91,10 @@ int TrainingRun::run() {
   // were left out. Both are done now.
   if (progress_.position.step > 0) {
     const bool evaluates = evaluation_due(stop);
-    const bool improved = evaluates && evaluate(stop);
+    const bool is_best = evaluates && evaluate(stop);
     const bool lacks_norms = norms_ && progress_.norms_step != progress_.position.step;
-    const bool saves = !leaving_ && (improved || (stop && (evaluates || lacks_norms)));
-    if (saves) save(improved);
+    const bool saves = !leaving_ && (is_best || (stop && (evaluates || lacks_norms)));
+    if (saves) save(is_best);
     if (stop && !evaluates && !saves && recorder_) recorder_->note(describe_nothing_to_do());
   }
   step_begin_ = now_seconds();
@@ -122,8 +122,8 @@ int TrainingRun::run() {
     stop = leaving_ || report.requests.stop > 0 || at_last_step();
     if (report.requests.stop > 0 && !at_last_step())
       end_.cause = reaches_stop_step() ? RunEnd::Cause::recorded_order : RunEnd::Cause::seconds;
-    const bool improved = !leaving_ && evaluation_due(stop) && evaluate(stop);
-    if (stop || improved || report.requests.save > 0 || checkpoint_due()) save(improved);
+    const bool is_best = !leaving_ && evaluation_due(stop) && evaluate(stop);
+    if (stop || is_best || checkpoint_due(report.requests)) save(is_best);
     step_begin_ = now_seconds();
   }
   finish_writing();
@@ -132,24 +132,24 @@ int TrainingRun::run() {
   return leaving_ ? exit_checkpointed : 0;
 }
 
-bool TrainingRun::reaches_stop_step() const {
+bool TrainingLoop::reaches_stop_step() const {
   return stop_step_ && progress_.position.step >= *stop_step_;
 }
 
-std::string TrainingRun::describe_nothing_to_do() const {
+std::string TrainingLoop::describe_nothing_to_do() const {
   if (paused()) return cat("nothing to do: the run pauses after ", progress_.position.samples, " samples");
   if (end_.cause != RunEnd::Cause::all_steps) return "nothing to do: " + describe_end(end_, plan_.experiment.stop);
   return cat("nothing to do: the run has its ", progress_.position.step, " steps");
 }
 
-StopCost TrainingRun::stop_cost() const {
+StopCost TrainingLoop::stop_cost() const {
   StopCost cost = stop_cost_;
   if (writer_->slowest().bytes > 0) cost.checkpoint = writer_->slowest();
   if (steps_ > 0) cost.step_seconds = step_seconds_ / static_cast<double>(steps_);
   return cost;
 }
 
-std::optional<NoiseSummary> TrainingRun::noise_summary() {
+std::optional<NoiseSummary> TrainingLoop::noise_summary() {
   const NoiseScale& noise = trainer_.noise().scale();
   if (!plan_.measures_noise || noise.empty()) return std::nullopt;
   NoiseSummary summary{.mean = noise.mean(),
@@ -164,7 +164,7 @@ std::optional<NoiseSummary> TrainingRun::noise_summary() {
   return summary;
 }
 
-Requests TrainingRun::requests() const {
+Requests TrainingLoop::requests() const {
   Requests r;
   if (requested_signal() != 0) r.signal = 1;
   if (communicator_.rank() != 0) return r;
@@ -182,13 +182,13 @@ Requests TrainingRun::requests() const {
 }
 
 // All ranks call this after the same step. The run then only writes its checkpoint and ends.
-void TrainingRun::prepare_to_leave() {
+void TrainingLoop::prepare_to_leave() {
   leaving_ = true;
   hold_signals();
 }
 
 // All ranks call this after the same step. The weights are of no use, so no checkpoint is written.
-void TrainingRun::end_diverged() {
+void TrainingLoop::end_diverged() {
   finish_writing();
   const std::string what = broadcast_string(communicator_, watch_ ? watch_->describe() : "", 0);
   throw Diverged(
@@ -197,33 +197,33 @@ void TrainingRun::end_diverged() {
       "--resume trains on in spite of it");
 }
 
-bool TrainingRun::paused() const {
+bool TrainingLoop::paused() const {
   return pause_samples_ > 0 && progress_.position.samples >= pause_samples_ &&
          !has_all_steps(plan_, progress_.position, progress_.scale_invariant_steps);
 }
 
-bool TrainingRun::at_last_step() const {
+bool TrainingLoop::at_last_step() const {
   return paused() || has_all_steps(plan_, progress_.position, progress_.scale_invariant_steps);
 }
 
 // Returns whether an evaluation is due at this step and has not been made yet.
-bool TrainingRun::evaluation_due(bool at_end) const {
+bool TrainingLoop::evaluation_due(bool at_end) const {
   const EvaluateConfig& e = plan_.experiment.evaluate;
   return evaluator_ && progress_.evaluated_step < progress_.position.step &&
          (at_end || due(e.every_epochs, e.every_steps, plan_, progress_.before, progress_.position, e.offset_epochs));
 }
 
-bool TrainingRun::checkpoint_due() const {
+bool TrainingLoop::checkpoint_due(const Requests& requests) const {
   const CheckpointConfig& c = plan_.experiment.checkpoint;
-  if (reaches_kept_point(plan_, progress_.before, progress_.position)) return true;
+  if (requests.save > 0 || reaches_kept_point(plan_, progress_.before, progress_.position)) return true;
   return due(c.every_epochs, c.every_steps, plan_, progress_.before, progress_.position);
 }
 
-double TrainingRun::epochs(const Position& position) const {
+double TrainingLoop::epochs(const Position& position) const {
   return plan_.schedule.epochs(position);
 }
 
-void TrainingRun::record(StepReport& r, const SentBytes& sent) {
+void TrainingLoop::record(StepReport& r, const SentBytes& sent) {
   if (!recorder_) return;
   r.run.epoch = epochs(r.position);
   if (plan_.adascale_times > 0)
@@ -252,7 +252,7 @@ void TrainingRun::record(StepReport& r, const SentBytes& sent) {
 }
 
 // Returns the trust ratios of the tensors that have one.
-std::vector<std::pair<std::string, float>> TrainingRun::trust_ratios_by_name(const std::vector<float>& ratios) {
+std::vector<std::pair<std::string, float>> TrainingLoop::trust_ratios_by_name(const std::vector<float>& ratios) {
   std::vector<std::pair<std::string, float>> named;
   if (ratios.empty()) return named;
   const auto ranges = trainer_.optimizer().ranges();
@@ -264,7 +264,7 @@ std::vector<std::pair<std::string, float>> TrainingRun::trust_ratios_by_name(con
 
 // Recomputes the statistics with which batch norm is evaluated, for the present weights. Returns false if a signal
 // ended it before its end.
-bool TrainingRun::measure_norms() {
+bool TrainingLoop::measure_norms() {
   if (!norms_ || norms_are_measured()) return true;
   const std::int64_t step = progress_.position.step;
   const bool measured = norms_->measure(trainer_.evaluated_weights(), step, [] { return requested_signal() != 0; });
@@ -274,7 +274,7 @@ bool TrainingRun::measure_norms() {
 }
 
 // Evaluates. Returns nothing if a signal has ended the evaluation before its end.
-std::optional<Evaluation> TrainingRun::run_evaluation() {
+std::optional<Evaluation> TrainingLoop::run_evaluation() {
   if (!measure_norms()) return std::nullopt;
   Vector& weights = trainer_.evaluated_weights();
   if (norms_) norms_->exchange(weights);
@@ -287,7 +287,7 @@ std::optional<Evaluation> TrainingRun::run_evaluation() {
 // Evaluates. Returns whether a new best checkpoint must be written: the loss is the best so far, and checkpoint.best is
 // true. Sets `stop` if the target is reached, or if a signal ends the evaluation before its end. In the second case,
 // the resumed run begins with this evaluation.
-bool TrainingRun::evaluate(bool& stop) {
+bool TrainingLoop::evaluate(bool& stop) {
   const std::optional<Evaluation> whole = run_evaluation();
   if (!whole) {
     prepare_to_leave();
@@ -318,7 +318,7 @@ bool TrainingRun::evaluate(bool& stop) {
   return improved && plan_.experiment.checkpoint.best;
 }
 
-Checkpoint TrainingRun::snapshot() {
+Checkpoint TrainingLoop::snapshot() {
   const std::span<const float> norms = norms_are_measured() ? norms_->values() : std::span<const float>{};
   const RunFacts facts{.threads = threads_,
                        .compared = trainer_.compares_copies(),  // save() has compared the copies
@@ -328,14 +328,14 @@ Checkpoint TrainingRun::snapshot() {
 }
 
 // Adds this step to the checkpoints of checkpoint.keep_at, if the step has reached one of these points.
-void TrainingRun::note_kept() {
+void TrainingLoop::note_kept() {
   const std::int64_t step = progress_.position.step;
   if (reaches_kept_point(plan_, progress_.before, progress_.position) && std::ranges::count(kept_, step) == 0)
     kept_.push_back(step);
 }
 
 // Prints and records what a stop costs, as soon as the first checkpoint of the run has been written.
-void TrainingRun::note_stop_cost() {
+void TrainingLoop::note_stop_cost() {
   const bool is_known = stop_cost_.checkpoint.bytes > 0;
   if (!recorder_ || is_known || !writer_->work().ended_within(0) || writer_->slowest().bytes == 0) return;
   stop_cost_ = stop_cost();
@@ -344,14 +344,14 @@ void TrainingRun::note_stop_cost() {
 }
 
 // Waits, on all ranks, until rank 0 has written the last checkpoint. Rank 0 throws the error of the write, if any.
-void TrainingRun::finish_writing() {
+void TrainingLoop::finish_writing() {
   wait_together(writer_ ? &writer_->work() : nullptr, communicator_, watchdog_, progress_.position.step);
   if (writer_) writer_->finish();
 }
 
 // Rank 0 calls this. Returns the newest checkpoint whose copies were compared. If there is none, returns the newest one
 // that can be read. Checkpoints of later steps are left out: --resume did not use them, because they are damaged.
-KnownCheckpoint TrainingRun::known_good() const {
+KnownCheckpoint TrainingLoop::known_good() const {
   KnownCheckpoint newest{.name = "", .compared = false};
   for (const std::int64_t step : checkpoint_steps(run_dir_)) {
     if (step > progress_.position.step) continue;
@@ -366,7 +366,7 @@ KnownCheckpoint TrainingRun::known_good() const {
   return newest;
 }
 
-void TrainingRun::save(bool best) {
+void TrainingLoop::save(bool best) {
   finish_writing();
   watchdog_.enter(progress_.position.step, Phase::checkpoint);
   trainer_.check_copies();

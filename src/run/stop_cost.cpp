@@ -1,4 +1,4 @@
-#include "run/stop_time.h"
+#include "run/stop_cost.h"
 
 #include <cmath>
 

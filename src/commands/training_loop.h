@@ -1,4 +1,5 @@
-// The training loop on one rank. After every step it decides whether to evaluate, save or stop. All ranks decide alike.
+// The loop over the steps of a run, on one rank. After every step it decides whether to evaluate, save or stop. All
+// ranks decide alike. run_training.h has what comes before and after the loop.
 #pragma once
 
 #include <functional>
@@ -9,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/resume_point.h"
+#include "checkpoint/writer.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
 #include "parallel/arrivals_file.h"
@@ -32,12 +33,12 @@ namespace ringtrain {
 // still be missing.
 std::optional<RunEnd> end_of(const RunPlan& plan, const RunProgress& progress);
 
-class TrainingRun {
+class TrainingLoop {
  public:
   // Takes the memory and loads the weights. `run_dir` matters on rank 0 only. `later` says what happens to records of
   // later steps. Collective.
-  TrainingRun(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine, int threads,
-              LaterRecords later, Watchdog& watchdog, const RankGroup& group);
+  TrainingLoop(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine, int threads,
+               LaterRecords later, Watchdog& watchdog, const RankGroup& group);
 
   // Call it before run(). The run then pauses at the first step that reaches this number of samples; 0: it does not
   // pause.
@@ -79,7 +80,7 @@ class TrainingRun {
   [[noreturn]] void end_diverged();
   bool at_last_step() const;
   bool evaluation_due(bool at_end) const;
-  bool checkpoint_due() const;
+  bool checkpoint_due(const Requests& requests) const;
   double epochs(const Position& position) const;
   void record(StepReport& report, const SentBytes& sent);
   std::vector<std::pair<std::string, float>> trust_ratios_by_name(const std::vector<float>& ratios);
