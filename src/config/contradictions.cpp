@@ -197,6 +197,7 @@ std::optional<Contradiction> image_contradiction(const Experiment& e) {
         {"data.crop_ratio", data.crop_ratio}})
     if (range.size() != 2 || range[0] > range[1])
       return {{{key}, cat(statement(key, e), ", expected two numbers, the smaller one first")}};
+  if (data.channels == 2) return {{{"data.channels"}, cat(statement("data.channels", e), ", expected 1 or 3")}};
   if (data.mean.size() != data.std.size())
     return {{{"data.mean", "data.std"},
              cat(statement("data.mean", e), " and ", statement("data.std", e), ", expected lists of the same length")}};

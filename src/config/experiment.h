@@ -78,6 +78,7 @@ struct DataConfig {
   std::int64_t sequence = 64;      // running text: characters per window; names bring their own context length
   std::string blanks = "counted";  // names: counted | masked (padding targets in the loss)
   std::int64_t image_size = 224;   // images: pixels per side that the model sees
+  std::int64_t channels = 3;       // images: 3 colours, or 1 for grey
   std::int64_t resize = 256;       // images: pixels of the short side before the central crop; 0: not resized
   std::string augmentation = "random_resized_crop";     // images: random_resized_crop | pad_crop | none
   std::vector<double> crop_area = {0.08, 1};            // random_resized_crop: share of the image

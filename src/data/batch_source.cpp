@@ -235,7 +235,7 @@ RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan) {
   sizes.parts = plan.micro_batch;
   sizes.inputs = 0;
   if (!plan.has_pixels) return sizes;
-  sizes.inputs = plan.micro_batch * plan.image.size * plan.image.size * 3;
+  sizes.inputs = plan.micro_batch * plan.image.size * plan.image.size * plan.image.channels;
   sizes.readers = plan.reads;
   // Each reader may read one record while another one waits, and each decoder works on one record. Buffers have the
   // usual size of a record. The largest photographs may be a hundred times as large, so they are counted separately.

@@ -134,12 +134,20 @@ CropBox training_crop(const ImageTransform& transform, std::int64_t height, std:
 struct ImageDecoder::State {
   ImageTransform transform;
   BilinearResizer resizer;
-  std::vector<std::uint8_t> rows;  // two rows, for images in memory
+  std::vector<std::uint8_t> rows;     // two rows, for images in memory
+  std::vector<std::uint8_t> colours;  // the square before it is turned to grey
 
-  void check_output(std::span<std::uint8_t> out) const {
-    if (std::ssize(out) != transform.size * transform.size * 3)
+  // Calls `write` with room for three channels. If the model sees one channel, turns the result to grey.
+  template <class Write>
+  void in_channels(std::span<std::uint8_t> out, Write write) {
+    if (std::ssize(out) != transform.size * transform.size * transform.channels)
       throw Error(cat("room for ", out.size(), " values was given for an image of ", transform.size, " x ",
-                      transform.size, " x 3"));
+                      transform.size, " x ", transform.channels));
+    if (transform.channels == 3) return write(out);
+    colours.resize(out.size() * 3);
+    write(std::span<std::uint8_t>(colours));
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = grey_of(colours[3 * i], colours[3 * i + 1], colours[3 * i + 2]);
   }
 
   // `start(box)` prepares a part of the image, and `read(count)` returns its next one or two rows.
@@ -163,22 +171,26 @@ struct ImageDecoder::State {
   }
 
   void from_jpeg(JpegReader& reader, const Cut& cut, std::span<std::uint8_t> out) {
-    write(
-        cut, [&](const PixelBox& box) { reader.start(box, resizer.padding_bytes()); },
-        [&](std::int64_t count) { return reader.read(count); }, out);
+    in_channels(out, [&](std::span<std::uint8_t> to) {
+      write(
+          cut, [&](const PixelBox& box) { reader.start(box, resizer.padding_bytes()); },
+          [&](std::int64_t count) { return reader.read(count); }, to);
+    });
   }
 
   // Reads the rows that `cut` needs and copies their beginnings into the rows of `out`. After the last row of `out` it
   // continues with the first.
   void from_jpeg_as_it_is(JpegReader& reader, const Cut& cut, std::span<std::uint8_t> out) {
     const std::int64_t size = transform.size, width = std::min(size, cut.source.width);
-    reader.start(cut.source, 0);
-    for (std::int64_t row = 0; row < cut.source.height; row += 2) {
-      const std::int64_t count = std::min<std::int64_t>(2, cut.source.height - row);
-      const auto [first, second] = reader.read(count);
-      std::copy_n(first, width * 3, out.data() + row % size * size * 3);
-      if (count > 1) std::copy_n(second, width * 3, out.data() + (row + 1) % size * size * 3);
-    }
+    in_channels(out, [&](std::span<std::uint8_t> to) {
+      reader.start(cut.source, 0);
+      for (std::int64_t row = 0; row < cut.source.height; row += 2) {
+        const std::int64_t count = std::min<std::int64_t>(2, cut.source.height - row);
+        const auto [first, second] = reader.read(count);
+        std::copy_n(first, width * 3, to.data() + row % size * size * 3);
+        if (count > 1) std::copy_n(second, width * 3, to.data() + (row + 1) % size * size * 3);
+      }
+    });
   }
 
   void from_pixels(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width, std::int64_t channels,
@@ -199,16 +211,16 @@ struct ImageDecoder::State {
         copy_rgb(pixels.data() + (next * width + box.left) * channels, channels, box.width, rows.data() + i * stride);
       return JpegReader::Rows{rows.data(), count > 1 ? rows.data() + stride : nullptr};
     };
-    write(cut, start, read, out);
+    in_channels(out, [&](std::span<std::uint8_t> to) { write(cut, start, read, to); });
   }
 };
 
 ImageDecoder::ImageDecoder(const ImageTransform& transform) : state_(std::make_unique<State>()) {
-  if (transform.size < 1 || transform.resize < 0 || transform.pad < 0 || !(transform.scale_low > 0) ||
-      !(transform.scale_low <= transform.scale_high) || !(transform.ratio_low > 0) ||
-      !(transform.ratio_low <= transform.ratio_high))
+  if (transform.size < 1 || (transform.channels != 1 && transform.channels != 3) || transform.resize < 0 ||
+      transform.pad < 0 || !(transform.scale_low > 0) || !(transform.scale_low <= transform.scale_high) ||
+      !(transform.ratio_low > 0) || !(transform.ratio_low <= transform.ratio_high))
     throw Error(
-        "an image transform needs size >= 1, resize >= 0, pad >= 0, 0 < scale_low <= scale_high and "
+        "an image transform needs size >= 1, 1 or 3 channels, resize >= 0, pad >= 0, 0 < scale_low <= scale_high and "
         "0 < ratio_low <= ratio_high");
   state_->transform = transform;
 }
@@ -218,7 +230,6 @@ ImageDecoder::ImageDecoder(ImageDecoder&&) noexcept = default;
 
 JpegHeader ImageDecoder::training(std::span<const std::uint8_t> jpeg, const SampleKey& key,
                                   std::span<std::uint8_t> out) {
-  state_->check_output(out);
   JpegReader reader(jpeg);
   const JpegHeader& header = reader.header();
   state_->from_jpeg(reader, training_cut(state_->transform, header.height, header.width, key), out);
@@ -226,14 +237,12 @@ JpegHeader ImageDecoder::training(std::span<const std::uint8_t> jpeg, const Samp
 }
 
 void ImageDecoder::decoded_only(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out) {
-  state_->check_output(out);
   JpegReader reader(jpeg);
   const JpegHeader& header = reader.header();
   state_->from_jpeg_as_it_is(reader, training_cut(state_->transform, header.height, header.width, key), out);
 }
 
 JpegHeader ImageDecoder::evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out) {
-  state_->check_output(out);
   JpegReader reader(jpeg);
   const JpegHeader& header = reader.header();
   state_->from_jpeg(reader, evaluation_cut(state_->transform, header.height, header.width), out);
@@ -241,7 +250,6 @@ JpegHeader ImageDecoder::evaluation(std::span<const std::uint8_t> jpeg, std::spa
 }
 
 void ImageDecoder::resized_crop(std::span<const std::uint8_t> jpeg, const CropBox& box, std::span<std::uint8_t> out) {
-  state_->check_output(out);
   JpegReader reader(jpeg);
   const JpegHeader& header = reader.header();
   if (box.top < 0 || box.left < 0 || box.height < 1 || box.width < 1 || box.top + box.height > header.height ||
@@ -255,13 +263,11 @@ void ImageDecoder::resized_crop(std::span<const std::uint8_t> jpeg, const CropBo
 
 void ImageDecoder::training_raw(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,
                                 std::int64_t channels, const SampleKey& key, std::span<std::uint8_t> out) {
-  state_->check_output(out);
   state_->from_pixels(pixels, height, width, channels, training_cut(state_->transform, height, width, key), out);
 }
 
 void ImageDecoder::evaluation_raw(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,
                                   std::int64_t channels, std::span<std::uint8_t> out) {
-  state_->check_output(out);
   state_->from_pixels(pixels, height, width, channels, evaluation_cut(state_->transform, height, width), out);
 }
 

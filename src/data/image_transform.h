@@ -14,7 +14,8 @@ namespace ringtrain {
 enum class Augmentation { none, random_resized_crop, pad_crop };
 
 struct ImageTransform {
-  std::int64_t size = 224;  // side of the result u8 [size, size, 3]
+  std::int64_t size = 224;    // side of the result u8 [size, size, channels]
+  std::int64_t channels = 3;  // 3: colours, and grey is repeated three times. 1: grey, as in grey_of()
   // The short side is resized to this number of pixels, in evaluations and in training without random_resized_crop. The
   // length of the long side is truncated, as in torchvision's Resize. Then the central size x size is cut out
   // (CenterCrop, offsets rounded half to even). 0: no resizing.
@@ -46,15 +47,20 @@ struct SampleKey {
 // size x size image.
 CropBox training_crop(const ImageTransform& transform, std::int64_t height, std::int64_t width, const SampleKey& key);
 
+// Returns the grey value of a colour as Pillow's convert("L") does (ITU-R BT.601). Equal values give that value.
+inline std::uint8_t grey_of(std::uint8_t red, std::uint8_t green, std::uint8_t blue) {
+  return static_cast<std::uint8_t>((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16);
+}
+
 // Decodes and transforms images. Each thread has its own decoder, because a decoder keeps scratch memory.
 class ImageDecoder {
  public:
   explicit ImageDecoder(const ImageTransform& transform);
   ~ImageDecoder();
   ImageDecoder(ImageDecoder&&) noexcept;
-  // Writes u8 [size, size, 3] to `out`. Throws Error that says what is wrong with the image; the caller adds file and
-  // record. Grey is repeated to three channels. Only the necessary rows and columns are decoded. Returns the header of
-  // the JPEG file.
+  // Writes u8 [size, size, channels] to `out`. Throws Error that says what is wrong with the image; the caller adds
+  // file and record. With one channel, the finished square of colours is turned to grey. Only the necessary rows and
+  // columns are decoded. Returns the header of the JPEG file.
   JpegHeader training(std::span<const std::uint8_t> jpeg, const SampleKey& key, std::span<std::uint8_t> out);
   JpegHeader evaluation(std::span<const std::uint8_t> jpeg, std::span<std::uint8_t> out);
   // Does the part of training() after the choice of the crop: torchvision's resized_crop to size x size, then the flip.

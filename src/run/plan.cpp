@@ -32,6 +32,7 @@ TextOrder text_order(const Experiment& e, const DatasetIndex& index) {
 ImageTransform image_transform(const DataConfig& data) {
   ImageTransform t;
   t.size = data.image_size;
+  t.channels = data.channels;
   t.resize = data.resize;
   t.augmentation = data.augmentation == "none"       ? Augmentation::none
                    : data.augmentation == "pad_crop" ? Augmentation::pad_crop
@@ -81,11 +82,18 @@ SampleShape sample_shape(const Experiment& e, const DatasetIndex& train) {
   if (!train.is_image())
     return {train.text.running_text ? e.data.sequence : train.text.context_length,
             static_cast<std::int64_t>(train.text.vocabulary.size())};
-  const std::vector<double>& mean = e.data.mean.empty() ? train.image.mean : e.data.mean;
-  const std::vector<double>& std = e.data.std.empty() ? train.image.std : e.data.std;
-  if (mean.size() != 3 || std.size() != 3)
-    throw Error(
-        cat("data.mean and data.std need 3 values, one per channel; there are ", mean.size(), " and ", std.size()));
+  // The statistics of grey pictures are three times the same. Those of colours are weighted as grey_of() weights them;
+  // for the deviation, that is an approximation.
+  const auto of_channels = [&](const std::vector<double>& stated, const std::vector<double>& own) {
+    if (!stated.empty() || e.data.channels == 3 || own.size() != 3) return stated.empty() ? own : stated;
+    if (own[0] == own[1] && own[1] == own[2]) return std::vector{own[0]};
+    return std::vector{0.299 * own[0] + 0.587 * own[1] + 0.114 * own[2]};
+  };
+  const std::vector<double> mean = of_channels(e.data.mean, train.image.mean),
+                            std = of_channels(e.data.std, train.image.std);
+  if (std::ssize(mean) != e.data.channels || std::ssize(std) != e.data.channels)
+    throw Error(cat("data.mean and data.std need ", e.data.channels, e.data.channels == 1 ? " value" : " values",
+                    ", one per channel (data.channels); there are ", mean.size(), " and ", std.size()));
   return {0, 0, e.data.image_size, std::ssize(train.image.class_ids), mean, std};
 }
 

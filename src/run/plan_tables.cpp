@@ -55,7 +55,8 @@ std::string describe_model(const RunPlan& plan) {
   if (m.initial != "he") text += cat(", initial weights ", m.initial, m.initial_range > 0 ? " +-" : "");
   if (m.initial_range > 0) text += with_digits(m.initial_range);
   if (m.forget_bias != 0) text += cat(", forget bias ", with_digits(m.forget_bias));
-  if (plan.train.is_image()) text += cat(", ", plan.experiment.data.image_size, " px");
+  if (plan.train.is_image())
+    text += cat(", ", plan.experiment.data.image_size, " px", plan.experiment.data.channels == 1 ? " grey" : "");
   if (plan.norm_group > 0) text += cat(", batch norm over ", plan.norm_group);
   if (normalization(m) == "group")
     text += cat(", group norm with ", m.norm_groups, m.norm_groups > 1 ? " groups" : " group");

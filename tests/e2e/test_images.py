@@ -308,6 +308,37 @@ def test_sample_of_a_run_of_images_says_what_it_needs(images):
 
 
 @pytest.mark.thorough
+def test_grey_pictures_have_one_channel(workshop, tmp_path):
+    """With data.channels: 1 a network reads grey pictures as they were published: one channel, and statistics of one value.
+    NumPy computes the loss of the weights of the last checkpoint, in float64, from the pictures that were converted."""
+    generator = numpy.random.default_rng(2)
+    labels = numpy.arange(48 + 20) % 4
+    pixels = (40 * labels[:, None, None] + generator.integers(0, 120, (len(labels), 12, 12))).astype(numpy.uint8)
+    with h5py.File(tmp_path / "arrays.h5", "w") as file:
+        file["x"], file["y"] = pixels, labels
+    subprocess.run([CONVERTER, "import", tmp_path / "arrays.h5", "--images", "x", "--labels", "y", "--out", tmp_path / "grey", "--rows",
+                    "0:48", "--validation-rows", "48:68", "--statistics"], check=True, capture_output=True, timeout=HANG_SECONDS)
+    workshop.data = tmp_path / "grey"
+    keys = {"model": {"kind": "mlp", "widths": [10], "dropout": 0}, "data__image_size": 12, "data__resize": 0, "data__augmentation": "none",
+            "data__flip": False, "batch": {"global": 16, "worker": 4}, "learning_rate": {"base": 0.05}, "stop": {"steps": 6}}
+    grey = {**keys, "data__channels": 1}
+    one, two = workshop.train("one", **grey), workshop.train("two", ranks=2, **grey)
+    assert_close(one, two)
+    weights = {name.removeprefix("weights/"): value.astype(float) for name, value in arrays(checkpoints(one)[-1]).items()}
+    assert weights["fc1.weight"].shape == (10, 1, 12, 12)
+    training, validation = (pixels[rows].reshape(-1, 144) / 255 for rows in (slice(48), slice(48, 68)))
+    hidden = (validation - training.mean()) / training.std() @ weights["fc1.weight"].reshape(10, -1).T + weights["fc1.bias"]
+    logits = hidden.clip(0) @ weights["fc.weight"].T + weights["fc.bias"]
+    losses = numpy.log(numpy.exp(logits).sum(1)) - logits[numpy.arange(20), labels[48:]]
+    assert evaluations(one)[-1]["validation_loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    three = workshop.train("three", **keys)
+    assert arrays(checkpoints(three)[-1])["weights/fc1.weight"].shape == (10, 3, 12, 12)
+    text = workshop.run("plan", workshop.experiment(**grey), ranks=0).out
+    assert "12 px grey" in text, text
+    wrong = workshop.run("plan", workshop.experiment(**grey), "data.mean=[0.1,0.2,0.3]", "data.std=[1,1,1]", ranks=0)
+    assert wrong.code != 0 and "need 1 value, one per channel (data.channels); there are 3 and 3" in wrong.err, wrong
+
+
 def test_bench_input_says_which_input_a_node_needs_and_how_many_threads(workshop, data_sets):
     def advice(encoding, wanted, *more):
         workshop.data = data_sets[encoding]

@@ -408,6 +408,9 @@ TEST(Contradictions, EveryContradictionIsReportedAtTheLaterKey) {
        {"model.kind=resnet", "evaluate.norm_statistics=recomputed", "evaluate.norm_samples=40"},
        "override 'evaluate.norm_samples=40': evaluate.norm_samples is 40 but batch.worker is 16, expected a multiple "
        "of batch.worker"},
+      {good,
+       {"data.channels=2"},
+       "override 'data.channels=2': data.channels is 2, expected 1 or 3"},
       {good, {"run.dir=a", "run.id=b"}, "override 'run.id=b': run.dir is a and run.id is b, expected only one of them"},
   };
   for (const BadExperiment& bad : cases) EXPECT_EQ(reading_error(bad.yaml, bad.overrides), bad.what) << bad.yaml;

@@ -20,7 +20,7 @@ ImageTransform transform_of(std::int64_t size, std::int64_t resize, Augmentation
 }
 
 Bytes room(const ImageTransform& transform) {
-  return Bytes(static_cast<std::size_t>(transform.size * transform.size * 3), std::uint8_t{77});
+  return Bytes(static_cast<std::size_t>(transform.size * transform.size * transform.channels), std::uint8_t{77});
 }
 
 Bytes mirrored(const Bytes& square, std::int64_t size) {
@@ -263,6 +263,63 @@ TEST(TrainingCrop, FallsBackToTorchvisionsCentralCrop) {
     for (std::uint64_t sample = 0; sample < 50; ++sample)
       EXPECT_EQ(training_crop(transform, c.at("height"), c.at("width"), {1, 0, sample}), expected) << c;
   }
+}
+
+// The values of Pillow's convert("L").
+TEST(ImageDecoder, GreyIsThatOfPillow) {
+  EXPECT_EQ(grey_of(255, 0, 0), 76);
+  EXPECT_EQ(grey_of(0, 255, 0), 150);
+  EXPECT_EQ(grey_of(0, 0, 255), 29);
+  EXPECT_EQ(grey_of(12, 200, 99), 132);
+  for (int value = 0; value < 256; ++value) {
+    const auto v = static_cast<std::uint8_t>(value);
+    EXPECT_EQ(grey_of(v, v, v), v);
+  }
+}
+
+// With one channel, the result is the grey form of the result with three, cut and mirrored alike.
+TEST(ImageDecoder, OneChannelIsTheGreyOfThree) {
+  const Bytes jpeg = golden_image(golden_images("good").at(0).at("name"));
+  const Image whole = decode_jpeg(jpeg);
+  for (const Augmentation augmentation :
+       {Augmentation::none, Augmentation::random_resized_crop, Augmentation::pad_crop}) {
+    ImageTransform transform = transform_of(24, 30, augmentation);
+    ImageDecoder colour(transform);
+    Bytes colours = room(transform), of_pixels = colours;
+    transform.channels = 1;
+    ImageDecoder grey(transform);
+    Bytes greys = room(transform), of_grey_pixels = greys;
+    const auto expect_grey = [&](const Bytes& from, const Bytes& to) {
+      for (std::size_t i = 0; i < to.size(); ++i)
+        ASSERT_EQ(to[i], grey_of(from[3 * i], from[3 * i + 1], from[3 * i + 2])) << i;
+    };
+    for (std::uint64_t id = 0; id < 4; ++id) {
+      const SampleKey key{7, 1, id};
+      colour.training(jpeg, key, colours);
+      grey.training(jpeg, key, greys);
+      expect_grey(colours, greys);
+      grey.training_raw(whole.pixels, whole.height, whole.width, 3, key, of_grey_pixels);
+      colour.training_raw(whole.pixels, whole.height, whole.width, 3, key, of_pixels);
+      expect_grey(of_pixels, of_grey_pixels);
+    }
+    colour.evaluation(jpeg, colours);
+    grey.evaluation(jpeg, greys);
+    expect_grey(colours, greys);
+  }
+}
+
+// Stored grey pixels of the model's size reach the model as they are.
+TEST(ImageDecoder, GreyPixelsAreUnchanged) {
+  ImageTransform transform = transform_of(8, 0, Augmentation::none);
+  transform.channels = 1;
+  transform.flip = false;
+  Bytes pixels(64), out = room(transform);
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(4 * i + 1);
+  ImageDecoder decoder(transform);
+  decoder.evaluation_raw(pixels, 8, 8, 1, out);
+  EXPECT_EQ(out, pixels);
+  decoder.training_raw(pixels, 8, 8, 1, {1, 0, 5}, out);
+  EXPECT_EQ(out, pixels);
 }
 
 TEST(ImageDecoder, SaysWhatIsWrong) {
