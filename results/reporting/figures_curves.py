@@ -10,6 +10,7 @@ from .style import Figure, Missing
 
 POINTS = 200  # points of a line; more could not be seen
 LINES = 12
+START = 0.05  # the share of the samples of a run that counts as its start
 
 
 def chosen(cells, value_of):
@@ -221,22 +222,32 @@ def published_noise(cells, made, rows):
         drawing,
         table,
         "Published: McCandlish et al. 2018, table 1, a line from the start of training to the average over it (marker); "
-        "other models and data than ours. Ours: the median along all runs, and the fit.",
+        f"other models and data than ours. Ours: the medians over the first {100 * START:.0f} % of the samples and along all "
+        "runs, and the fit.",
     )
 
 
 def own_scales(cells):
-    """Maps a family's label to its median noise scale over steps and runs, in the form of a published row."""
+    """Maps a family's label to its median noise scale over steps and runs, in the form of a published row: at the start of
+    the runs (the first START of their samples), and along all of them."""
     found = {}
     for family, own in grouping.families(cells).items():
-        values = [
-            run.steps["noise_scale"]
-            for cell in own
-            for run in cell.runs
-            if "noise_scale" in run.steps and run.state != "diverged"
-        ]
-        values = numpy.concatenate(values) if values else numpy.array([])
-        values = values[numpy.isfinite(values) & (values > 0)]
-        if len(values):
-            found[grouping.label(family)] = {"noise_scale_average": float(numpy.median(values))}
+        runs = [r for cell in own for r in cell.runs if "noise_scale" in r.steps and r.state != "diverged"]
+        medians = {
+            "noise_scale_start": median_scale(r.steps["noise_scale"][: beginning(r.steps["samples"])] for r in runs),
+            "noise_scale_average": median_scale(r.steps["noise_scale"] for r in runs),
+        }
+        if medians["noise_scale_average"] is not None:
+            found[grouping.label(family)] = {name: value for name, value in medians.items() if value is not None}
     return found
+
+
+def beginning(samples):
+    """Returns the number of steps, at least one, within the first START of a run's samples."""
+    return max(1, int(numpy.searchsorted(samples, START * samples[-1], side="right"))) if len(samples) else 0
+
+
+def median_scale(parts):
+    values = numpy.concatenate([numpy.array([]), *parts])
+    values = values[numpy.isfinite(values) & (values > 0)]
+    return float(numpy.median(values)) if len(values) else None

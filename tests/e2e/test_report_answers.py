@@ -13,7 +13,7 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
-from reporting import answers, cells, compare, errors, figures_best_batch, figures_share, figures_target, fit, goals, measures  # noqa: E402
+from reporting import answers, cells, compare, errors, figures_best_batch, figures_curves, figures_share, figures_target, fit, goals, measures  # noqa: E402
 from reporting import power_law, rate_rules, references, runs, twenty, verdict  # noqa: E402
 from test_report_verdicts import goyal_run  # noqa: E402
 
@@ -311,6 +311,22 @@ def test_ranks_scale_well_or_badly(efficiency, word):
     ]
     (answer,) = answers.of_ranks(SimpleNamespace(rows=rows))
     assert answer.text.startswith(f"4 ranks compute {4 * efficiency:.2f} x as many samples") and answer.verdict == word
+
+
+def test_the_noise_scale_has_a_start_and_an_average():
+    def run(scale):
+        samples = numpy.arange(1, 201) * 10
+        return SimpleNamespace(steps={"samples": samples, "noise_scale": numpy.array([scale(s) for s in samples])}, state="finished")
+
+    def scales(*made):
+        cell = SimpleNamespace(runs=list(made), family=())
+        return list(figures_curves.own_scales([cell]).values())
+
+    grows = run(lambda samples: samples)  # the first 5 % end at 100 of 2,000 samples
+    assert scales(grows) == [{"noise_scale_start": 55.0, "noise_scale_average": 1005.0}]
+    late = run(lambda samples: numpy.nan if samples <= 100 else 7.0)  # nothing was measured at the start
+    assert scales(late) == [{"noise_scale_average": 7.0}]
+    assert scales(run(lambda samples: -1.0)) == []
 
 
 @pytest.mark.parametrize("scale, word", [(700, "it predicts B_crit"), (41, "it does not predict B_crit")])
