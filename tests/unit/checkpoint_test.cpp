@@ -510,9 +510,11 @@ TEST_F(CheckpointTest, TheBestIsTheLastResort) {
 // that covers several writes on a fast one.
 TEST_F(CheckpointTest, AKillAtAnyMomentLeavesAWholeNewestFile) {
   const auto wait_for = [](const std::function<bool()>& condition) {
-    for (int tick = 0; tick < 600'000 && !condition(); ++tick)
+    for (int tick = 0; tick < 600'000; ++tick) {
+      if (condition()) return;
       std::this_thread::sleep_for(std::chrono::microseconds(100));
-    ASSERT_TRUE(condition()) << "the writer has written nothing in a minute";
+    }
+    FAIL() << "the writer has written nothing in a minute";
   };
   const auto is_writing = [this] {
     return fs::exists(path("checkpoints")) &&
