@@ -29,6 +29,7 @@ def names_of(tmp_path, name, content, *options):
 BM = ["bella", "max"]
 
 
+@pytest.mark.fast_cases()  # each case has its own rule
 @pytest.mark.parametrize("name, content, expected", [
     ("semicolon.csv", "name;price, EUR\nBella;3,50\nMax;2,00\n", BM),
     ("tab.tsv", "name\tcity, state\nBella\tBonn\nMax\tUlm\n", BM),
