@@ -13,7 +13,8 @@
 #include <string>
 
 #include "backend/cpu/convolution.h"
-#include "backend/cpu/image_program.h"
+#include "backend/cpu/onednn.h"
+#include "backend/cpu/program.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "models/models.h"
@@ -208,15 +209,19 @@ void run(const Options& options) {
   for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(random_uniform(1, i) * 256);
   std::vector<std::int32_t> targets(static_cast<std::size_t>(batch), 3);
 
-  const auto program =
-      cpu::compile_image_program(graph, batch, group, bf16 ? Precision::bf16 : Precision::fp32, PassMode::training,
-                                 threads, cpu::best_isa(), std::make_shared<std::int64_t>(0));
+  cpu::CpuProgram program(graph,
+                          {.micro_batch = batch,
+                           .group = group,
+                           .precision = bf16 ? Precision::bf16 : Precision::fp32,
+                           .threads = threads,
+                           .isa = cpu::best_isa()},
+                          std::make_shared<std::int64_t>(0));
   std::int64_t bytes = 0;
-  for (const MemoryItem& item : program->memory()) {
+  for (const MemoryItem& item : program.memory()) {
     std::printf("%-60s %10.1f MB\n", item.what.c_str(), static_cast<double>(item.bytes) / 1e6);
     bytes += item.bytes;
   }
-  program->allocate();
+  program.allocate();
   PassInput input;
   input.inputs = pixels.data();
   input.targets = targets.data();
@@ -229,10 +234,10 @@ void run(const Options& options) {
   double set = 1e30, forward = 1e30, backward = 1e30, update = 1e30, whole = 1e30;
   std::vector<cpu::StepCost> costs;
   for (int i = 0; i <= repeat; ++i) {
-    program->reset_costs();
-    const double a = seconds([&] { program->set_weights(*weights); });
-    const double b = seconds([&] { program->run(input, context); });
-    const double c = seconds([&] { program->backward(*gradients, false, {}); });
+    program.reset_costs();
+    const double a = seconds([&] { program.set_weights(*weights); });
+    const double b = seconds([&] { program.run(input, context); });
+    const double c = seconds([&] { program.backward(*gradients, false, {}); });
     const double d = seconds([&] {
       backend->update(
           {.rule = {}, .ranges = {&all, 1}, .gradient_norms = gradient_norms.get(), .trained = table.trained()},
@@ -244,7 +249,7 @@ void run(const Options& options) {
     backward = std::min(backward, c);
     update = std::min(update, d);
     whole = std::min(whole, a + b + c + d);
-    const std::vector<cpu::StepCost> now = program->costs();
+    const std::vector<cpu::StepCost> now = program.costs();
     if (costs.empty()) costs = now;
     for (std::size_t k = 0; k < now.size(); ++k) costs[k].seconds = std::min(costs[k].seconds, now[k].seconds);
   }

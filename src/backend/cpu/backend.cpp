@@ -2,20 +2,19 @@
 // (gemm.h) and convolutions (convolution.h). The program's own kernels (kernels.h, image_kernels.h, norm_kernels.h)
 // compute the rest. OpenMP threads share the work.
 //
-// For images, image_program.h turns the graph of a model into operations (image_operation.h), and schedule.h runs their
-// steps. For text, lstm_program.h does both. isa.h finds the instruction set, which decides which copy of the kernels
-// runs. To change an image model's computation, begin with image_program.h, then read schedule.h and one operation,
+// program.h compiles a graph: image_operations.h or sequence_operations.h turns it into operations (operation.h), and
+// schedule.h plans their memory and runs their steps. isa.h finds the instruction set, which decides which copy of the
+// kernels runs. To change a model's computation, begin with one of the two, then read schedule.h and one operation,
 // such as pool_operation.h.
 #include <algorithm>
 #include <functional>
 #include <utility>
 
 #include "backend/cpu/gemm.h"
-#include "backend/cpu/image_program.h"
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/lstm_program.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/onednn.h"
+#include "backend/cpu/program.h"
 #include "backend/cpu/update.h"
 #include "backend/cpu/vector_operations.h"
 #include "base/error.h"
@@ -111,16 +110,23 @@ class CpuBackend : public Backend {
     if (precision == Precision::bf16 && isa_ != Isa::avx512_bf16)
       throw Error(cat("precision bf16 needs a CPU with AVX-512 BF16; this one has ", isa_name(isa_)),
                   "use precision: fp32, or run on a CPU with avx512_bf16 in /proc/cpuinfo");
-    if (!graph.has_images())
-      return compile_lstm_program(graph, micro_batch, precision, mode, threads_, isa_, count_, slots);
-    return compile_image_program(graph, micro_batch, group == 0 ? micro_batch : group, precision, mode, threads_, isa_,
-                                 count_, slots);
+    return std::make_unique<CpuProgram>(graph,
+                                        CompileOptions{.micro_batch = micro_batch,
+                                                       .group = group == 0 ? micro_batch : group,
+                                                       .precision = precision,
+                                                       .mode = mode,
+                                                       .threads = threads_,
+                                                       .isa = isa_,
+                                                       .slots = slots},
+                                        count_);
   }
 
   std::int64_t preferred_micro_batch(const Graph& graph, Precision, const PassDemand&) override {
-    if (graph.has_images()) return preferred_image_batch(graph, threads_);
-    // Each thread gets two blocks of 64 rows. Products then run at full speed, and the activations stay in the caches.
-    return 128 * threads_;
+    // Text: each thread gets two blocks of 64 rows. Products then run at full speed, and the activations stay in the
+    // caches.
+    if (!graph.has_images()) return 128 * threads_;
+    // Large maps fill the caches by themselves. Small maps need more images to outweigh the traffic of the weights.
+    return (graph.input_bytes() >= 128 * 128 * 3 ? 16 : 64) * threads_;
   }
 
   std::unique_ptr<RangeNorms> make_range_norms(std::span<const ElementRange> ranges) override {

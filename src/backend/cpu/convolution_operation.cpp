@@ -13,7 +13,7 @@ PixelOperation<T>::PixelOperation(const ImageContext& context, const ImageInput&
       table_[c * 256 + v] = from_float<T>((static_cast<float>(v) / 255.0f - static_cast<float>(node.mean[c])) /
                                           static_cast<float>(node.std[c]));
   y_->forward = y_->backward =
-      context_.schedule->per_image("pixels", y_->shape.size() * static_cast<std::int64_t>(sizeof(T)));
+      context_.schedule->per_sample("pixels", y_->shape.size() * static_cast<std::int64_t>(sizeof(T)));
 }
 
 template <class T>
@@ -71,7 +71,7 @@ ConvolutionOperation<T>::ConvolutionOperation(const ImageContext& context, const
       name_(node.weight.substr(0, node.weight.rfind('.'))) {
   Schedule& s = *context_.schedule;
   x_->read_again = true;
-  y_->forward = y_->backward = s.per_image(name_ + " output", context_.bytes<T>(*y_));
+  y_->forward = y_->backward = s.per_sample(name_ + " output", context_.bytes<T>(*y_));
   weights_ = s.lasting(name_ + " weights", 0);
   scratch_ = s.fixed(name_ + " scratch", 0);
   if (!context_.training) return;
@@ -83,8 +83,8 @@ template <class T>
 void ConvolutionOperation<T>::forward_steps() {
   Step step{.name = name_,
             .uses = {x_->forward, y_->forward, scratch_},
-            .least_images = primitives_.least_images(),
-            .flops_per_image = primitives_.flops(1)};
+            .least_samples = primitives_.least_images(),
+            .flops_per_sample = primitives_.flops(1)};
   step.prepare = [this](std::int64_t images) {
     primitives_.make_forward(images);
     context_.schedule->resize(weights_, primitives_.weight_bytes());
@@ -141,12 +141,12 @@ void ConvolutionOperation<T>::backward_steps() {
     s.add(std::move(step));
   }
   if (!pixels_) {
-    const int target = s.per_image(name_ + " input gradient", context_.bytes<T>(*x_));
+    const int target = s.per_sample(name_ + " input gradient", context_.bytes<T>(*x_));
     x_->gradients.push_back(target);
     Step step{.name = name_ + " data",
               .uses = {gradient, target, data_scratch_},
-              .least_images = primitives_.least_images(),
-              .flops_per_image = primitives_.flops(1)};
+              .least_samples = primitives_.least_images(),
+              .flops_per_sample = primitives_.flops(1)};
     step.prepare = [this](std::int64_t images) {
       primitives_.make_backward_data(images);
       context_.schedule->resize(data_scratch_, primitives_.data_scratch_bytes());
@@ -164,7 +164,7 @@ void ConvolutionOperation<T>::backward_steps() {
             .whole = true,
             .uses = {x_->backward, gradient, weights_scratch_},
             .finishes = {weight_.name},
-            .flops_per_image = primitives_.flops(1)};
+            .flops_per_sample = primitives_.flops(1)};
   if (bias_.count > 0) step.finishes.push_back(bias_.name);
   step.prepare = [this](std::int64_t images) {
     primitives_.make_backward_weights(images);
@@ -172,7 +172,7 @@ void ConvolutionOperation<T>::backward_steps() {
   };
   step.run = [this, gradient](const Slice& slice) {
     const Schedule& schedule = *context_.schedule;
-    const ImagePass& pass = *context_.pass;
+    const Pass& pass = *context_.pass;
     primitives_.backward_weights(*context_.image, schedule.at<T>(x_->backward, slice, 0),
                                  schedule.at<T>(gradient, slice, 0), schedule.at<char>(weights_scratch_),
                                  pass.gradients + weight_.offset, pass.gradients + bias_.offset, pass.accumulate);

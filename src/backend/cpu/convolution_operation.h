@@ -3,13 +3,13 @@
 #pragma once
 
 #include "backend/cpu/convolution.h"
-#include "backend/cpu/image_operation.h"
+#include "backend/cpu/image_context.h"
 
 namespace ringtrain::cpu {
 
 // Normalises the pixels of the image and writes them in the layout of the first convolution.
 template <class T>
-class PixelOperation : public ImageOperation {
+class PixelOperation : public CpuOperation {
  public:
   PixelOperation(const ImageContext& context, const ImageInput& node, Feature* y);
   void set_reader(const ConvolutionPrimitives* reader) { reader_ = reader; }
@@ -25,7 +25,7 @@ class PixelOperation : public ImageOperation {
 };
 
 template <class T>
-class ConvolutionOperation : public ImageOperation {
+class ConvolutionOperation : public CpuOperation {
  public:
   // `behind_norm`: a norm comes before this convolution. Its backward sums are computed slice by slice after this
   // convolution's data gradient. The weight gradient needs the whole micro-batch, so it then waits for the next cut.

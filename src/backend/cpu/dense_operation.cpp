@@ -12,7 +12,7 @@ DenseOperation<T>::DenseOperation(const ImageContext& context, const Dense& node
     : context_(context),
       weight_(context.parameters->find(node.weight)),
       bias_(context.parameters->find(node.bias)),
-      images_(context.schedule->images()),
+      images_(context.schedule->samples()),
       input_(node.input),
       output_(node.output),
       relu_(relu),
@@ -22,14 +22,14 @@ DenseOperation<T>::DenseOperation(const ImageContext& context, const Dense& node
       name_(node.weight.substr(0, node.weight.rfind('.'))) {
   Schedule& s = *context_.schedule;
   y_->vector = true;
-  products_ = s.per_image(name_ + " products", output_ * float_bytes);
-  y_->forward = y_->backward = logits_ ? products_ : s.per_image(name_ + " output", context_.bytes<T>(*y_));
+  products_ = s.per_sample(name_ + " products", output_ * float_bytes);
+  y_->forward = y_->backward = logits_ ? products_ : s.per_sample(name_ + " output", context_.bytes<T>(*y_));
   packed_ = s.lasting(name_ + " weights", 0);
   own_bias_ = s.lasting(name_ + " bias", output_ * float_bytes);
   scratch_ = s.lasting(name_ + " scratch", 0);
   if (!context_.training) return;
   packed_backward_ = s.lasting(name_ + " weights, backward", 0);
-  converted_ = s.per_image(name_ + " gradient", output_ * static_cast<std::int64_t>(sizeof(T)));
+  converted_ = s.per_sample(name_ + " gradient", output_ * static_cast<std::int64_t>(sizeof(T)));
 }
 
 template <class T>
@@ -37,7 +37,7 @@ void DenseOperation<T>::forward_steps() {
   Step step{.name = name_,
             .whole = true,
             .uses = {x_->forward, products_, y_->forward},
-            .flops_per_image = 2.0 * static_cast<double>(input_ * output_)};
+            .flops_per_sample = 2.0 * static_cast<double>(input_ * output_)};
   step.prepare = [this](std::int64_t) {
     const int threads = context_.schedule->threads();
     const bool bf16 = sizeof(T) == 2;
@@ -91,13 +91,13 @@ template <class T>
 void DenseOperation<T>::backward_steps() {
   Schedule& s = *context_.schedule;
   const int gradient = y_->gradients.front();
-  const int target = s.per_image(name_ + " input gradient", input_ * float_bytes);
+  const int target = s.per_sample(name_ + " input gradient", input_ * float_bytes);
   x_->gradients.push_back(target);
   Step step{.name = name_ + " gradient",
             .whole = true,
             .uses = {gradient, converted_, x_->backward, target},
             .finishes = {weight_.name, bias_.name},
-            .flops_per_image = 4.0 * static_cast<double>(input_ * output_)};
+            .flops_per_sample = 4.0 * static_cast<double>(input_ * output_)};
   if (relu_) step.uses.push_back(y_->forward);
   step.run = [this, gradient, target](const Slice&) { backward(gradient, target); };
   s.add(std::move(step));
@@ -106,7 +106,7 @@ void DenseOperation<T>::backward_steps() {
 template <class T>
 void DenseOperation<T>::backward(int gradient, int target) {
   const Schedule& s = *context_.schedule;
-  const ImagePass& pass = *context_.pass;
+  const Pass& pass = *context_.pass;
   auto* converted = s.at<T>(converted_);
   constexpr std::int64_t strip = 256;
   for_each_unit(s.threads(), {0, (output_ + strip - 1) / strip}, 1, [&](std::int64_t i, std::int64_t) {
@@ -151,8 +151,8 @@ DropoutOperation<T>::DropoutOperation(const ImageContext& context, const Dropout
     : context_(context), node_(node), x_(x), y_(y), threshold_(dropout_threshold(node.probability)) {
   Schedule& s = *context_.schedule;
   y_->vector = x_->vector;
-  y_->forward = y_->backward = s.per_image("dropout output", context_.bytes<T>(*y_));
-  mask_ = s.per_image("dropout mask", y_->shape.size());
+  y_->forward = y_->backward = s.per_sample("dropout output", context_.bytes<T>(*y_));
+  mask_ = s.per_sample("dropout mask", y_->shape.size());
 }
 
 template <class T>
@@ -207,7 +207,7 @@ void LossOperation::forward_steps() {
   Step step{.name = "cross-entropy", .whole = true, .uses = {logits_->forward}, .once = true};
   step.run = [this](const Slice& slice) {
     const Schedule& s = *context_.schedule;
-    ImagePass& pass = *context_.pass;
+    Pass& pass = *context_.pass;
     std::vector<ClassScore> scores(static_cast<std::size_t>(slice.count));
     const double smoothing = context_.training ? node_.label_smoothing : 0;
     for_each_unit(s.threads(), slice, 1, [&](std::int64_t image, std::int64_t) {
@@ -232,7 +232,7 @@ void LossOperation::backward_steps() {
   logits_->gradients.push_back(logits_->forward);
 }
 
-std::vector<float> LossOperation::logits(std::int64_t row) const {
+std::vector<float> LossOperation::logits(std::int64_t row, std::int64_t) const {
   const auto* from = context_.schedule->at<float>(logits_->forward) + row * node_.classes;
   return {from, from + node_.classes};
 }

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "backend/cpu/gemm.h"
-#include "backend/cpu/image_operation.h"
+#include "backend/cpu/image_context.h"
 
 namespace ringtrain::cpu {
 
 // The output is [images, output] in T, or in fp32 if the loss reads it.
 template <class T>
-class DenseOperation : public ImageOperation {
+class DenseOperation : public CpuOperation {
  public:
   DenseOperation(const ImageContext& context, const Dense& node, bool relu, bool logits, Feature* x, Feature* y);
   void forward_steps() override;
@@ -34,7 +34,7 @@ class DenseOperation : public ImageOperation {
 // Dropout on a vector or on a map of one pixel. The backward pass works in place. The mask depends on the sample's
 // position in the global batch, as in nn/lstm_cell.h.
 template <class T>
-class DropoutOperation : public ImageOperation {
+class DropoutOperation : public CpuOperation {
  public:
   DropoutOperation(const ImageContext& context, const Dropout& node, Feature* x, Feature* y);
   void forward_steps() override;
@@ -51,12 +51,12 @@ class DropoutOperation : public ImageOperation {
   int mask_ = -1;
 };
 
-class LossOperation : public ImageOperation {
+class LossOperation : public CpuOperation {
  public:
   LossOperation(const ImageContext& context, const CrossEntropy& node, Feature* logits);
   void forward_steps() override;
   void backward_steps() override;
-  std::vector<float> logits(std::int64_t row) const;
+  std::vector<float> logits(std::int64_t row, std::int64_t position) const override;
 
  private:
   ImageContext context_;

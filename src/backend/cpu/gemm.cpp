@@ -61,7 +61,7 @@ Gemm::Gemm(const GemmShape& s, int team, int callers) : shape_(s), team_(team) {
 }
 
 std::int64_t Gemm::packed_bytes() const {
-  return shape_.ldb > 0 ? 0 : static_cast<std::int64_t>(description_.weights_desc().get_size());
+  return shape_.ldb > 0 || calls_.empty() ? 0 : static_cast<std::int64_t>(description_.weights_desc().get_size());
 }
 
 std::int64_t Gemm::scratch_bytes() const {
@@ -71,6 +71,7 @@ std::int64_t Gemm::scratch_bytes() const {
 }
 
 char* Gemm::bind(void* packed, char* scratch) {
+  if (calls_.empty()) return scratch;
   if (packed != nullptr) packed_ = memory(description_.weights_desc(), onednn_engine(), packed);
   for (Call& call : calls_) {
     call.a = memory(description_.src_desc(), onednn_engine(), nullptr);

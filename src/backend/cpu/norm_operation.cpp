@@ -16,14 +16,14 @@ NormOperation<T>::NormOperation(const ImageContext& context, std::string name, F
       norm2_(norm2),
       relu_(relu) {
   Schedule& s = *context_.schedule;
-  y_->forward = s.per_image(name_ + " output", context_.bytes<T>(*y_));
+  y_->forward = s.per_sample(name_ + " output", context_.bytes<T>(*y_));
   if (!context_.training) return;
   y_->backward = y_->forward;
-  if (recomputed()) y_->backward = y_->read_again ? s.per_image(name_ + " output again", context_.bytes<T>(*y_)) : -1;
-  if (has_mask()) mask_ = s.per_image(name_ + " mask", context_.padded_channels(*y_) * y_->pixels() / 8);
+  if (recomputed()) y_->backward = y_->read_again ? s.per_sample(name_ + " output again", context_.bytes<T>(*y_)) : -1;
+  if (has_mask()) mask_ = s.per_sample(name_ + " mask", context_.padded_channels(*y_) * y_->pixels() / 8);
   if (norm_ != nullptr)
     sums_ = s.fixed(name_ + " gradient sums",
-                    s.images() * 3 * context_.padded_channels(*y_) * static_cast<std::int64_t>(sizeof(double)));
+                    s.samples() * 3 * context_.padded_channels(*y_) * static_cast<std::int64_t>(sizeof(double)));
 }
 
 template <class T>
@@ -44,9 +44,8 @@ template <class T>
 void NormOperation<T>::forward_steps() {
   Step step{
       .name = name_ + (norm_ != nullptr ? " norm" : "") + (second_ != nullptr ? " add" : "") + (relu_ ? " relu" : ""),
-      .uses = {x_->forward, y_->forward}};
+      .uses = {x_->forward, y_->forward, mask_}};
   if (second_ != nullptr) step.uses.push_back(second_->forward);
-  if (mask_ >= 0) step.uses.push_back(mask_);
   for (const NormStatistics* norm : {norm_, norm2_})
     if (norm != nullptr && norm->measures())
       for (int storage : norm->forward_storages()) step.uses.push_back(storage);
@@ -138,18 +137,17 @@ void NormOperation<T>::backward_steps() {
   Schedule& s = *context_.schedule;
   const std::vector<int> sources = y_->gradients;
   const bool two = sources.size() > 1;
-  const auto extra = [&] { return s.per_image(name_ + " gradient", context_.bytes<T>(*x_)); };
+  const auto extra = [&] { return s.per_sample(name_ + " gradient", context_.bytes<T>(*x_)); };
   // relu(norm(x)) with one source: the second pass masks again, so the first pass writes no dz.
   const bool write = !recomputed() || two;
   const int dz = recomputed() ? sources.front() : sources.back();
   const int apart = second_ == nullptr ? dz : (two ? sources.front() : extra());  // storage of dx
 
   Step first{.name = name_ + (norm_ != nullptr ? " sums" : " gradient"), .uses = sources};
-  for (int storage : {mask_, sums_, write ? dz : -1, norm_ == nullptr ? apart : -1})
-    if (storage >= 0) first.uses.push_back(storage);
+  first.uses.insert(first.uses.end(), {mask_, sums_, write ? dz : -1, norm_ == nullptr ? apart : -1});
   if (norm_ != nullptr) {
     first.uses.push_back(x_->forward);
-    if (recomputed() && y_->backward >= 0) first.uses.push_back(y_->backward);
+    if (recomputed()) first.uses.push_back(y_->backward);
   }
   if (norm2_ != nullptr) first.uses.push_back(second_->forward);
   for (const NormStatistics* norm : {norm_, norm2_})

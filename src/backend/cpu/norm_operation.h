@@ -2,13 +2,13 @@
 // second operand may be the result of another norm (the projection of a shortcut). That result is never stored.
 #pragma once
 
-#include "backend/cpu/image_operation.h"
+#include "backend/cpu/image_context.h"
 #include "backend/cpu/norm_statistics.h"
 
 namespace ringtrain::cpu {
 
 template <class T>
-class NormOperation : public ImageOperation {
+class NormOperation : public CpuOperation {
  public:
   // A null `norm` leaves x unchanged, and a null `second` adds nothing. A second norm needs a first one. The steps for
   // the statistics of the norms were added when their inputs were made.

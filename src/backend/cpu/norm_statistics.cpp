@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
+
 namespace ringtrain::cpu {
 
 namespace {
@@ -29,19 +31,13 @@ NormStatistics::NormStatistics(const ImageContext& context, const Norm& node, co
     return;
   }
   coefficients_ = s.fixed(name_ + " coefficients", bytes);
-  moments_ = s.fixed(name_ + " moments", s.images() * channels * 2 * double_bytes);
+  moments_ = s.fixed(name_ + " moments", s.samples() * channels * 2 * double_bytes);
   if (context_.training) slopes_ = s.fixed(name_ + " gradient coefficients", groups() * 2 * channels * float_bytes);
   if (by_sample_) return;
   const std::int64_t statistics = 2 * channels * float_bytes;
   statistics_ =
       context_.training ? s.fixed(name_ + " statistics", statistics) : s.lasting(name_ + " statistics", statistics);
   if (span() > 1) parts_ = s.fixed(name_ + " sums of the group's ranks", span() * 2 * channels * double_bytes);
-}
-
-std::vector<int> NormStatistics::with_own(std::vector<int> storages) const {
-  for (const int storage : {statistics_, parts_})
-    if (storage >= 0) storages.push_back(storage);
-  return storages;
 }
 
 float* NormStatistics::coefficient(std::int64_t group, int which) const {
@@ -80,7 +76,10 @@ void NormStatistics::forward_steps() {
     });
   };
   s.add(std::move(measure));
-  Step finish{.name = name_ + " statistics", .whole = true, .uses = with_own({moments_, coefficients_}), .once = true};
+  Step finish{.name = name_ + " statistics",
+              .whole = true,
+              .uses = {moments_, coefficients_, statistics_, parts_},
+              .once = true};
   finish.run = [this](const Slice&) { finish_forward(); };
   s.defer(std::move(finish));
 }
@@ -93,15 +92,18 @@ double* NormStatistics::part(std::int64_t rank, int which) const {
 
 template <class Own>
 void NormStatistics::gather_parts(const Own& own) {
-  GroupRanks& ranks = *context_.pass->context.group_ranks;
+  GroupRanks* ranks = context_.pass->context.group_ranks;
+  if (ranks == nullptr || ranks->size() != span())
+    throw Error(cat("a pass of ", context_.schedule->samples(), " images needs the ", span(),
+                    " ranks of its batch-norm group"));
   const std::int64_t channels = context_.padded_channels(*x_);
 #pragma omp parallel for num_threads(context_.schedule->threads()) schedule(static)
   for (std::int64_t c = 0; c < channels; ++c) {
     const auto [first, second] = own(c);
-    part(ranks.rank(), 0)[c] = first;
-    part(ranks.rank(), 1)[c] = second;
+    part(ranks->rank(), 0)[c] = first;
+    part(ranks->rank(), 1)[c] = second;
   }
-  ranks.gather({part(0, 0), static_cast<std::size_t>(span() * 2 * channels)}, context_.pass->poll);
+  ranks->gather({part(0, 0), static_cast<std::size_t>(span() * 2 * channels)}, context_.pass->poll);
 }
 
 // Combines the images' means and sums of squared differences from the mean. All images have equally many pixels (Chan,
@@ -207,7 +209,7 @@ NormStatistics::Sums NormStatistics::joined_sums(const Sums& own, std::int64_t c
 // adds the sums of the other ranks.
 void NormStatistics::finish_backward(const double* sums, int product) {
   const Schedule& s = *context_.schedule;
-  const ImagePass& pass = *context_.pass;
+  const Pass& pass = *context_.pass;
   const std::int64_t channels = context_.padded_channels(*x_);
   const double count = values();
   const auto* gamma = s.at<float>(affine_weights_);

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <span>
 
-#include "backend/cpu/image_operation.h"
+#include "backend/cpu/image_context.h"
 
 namespace ringtrain::cpu {
 
@@ -30,7 +30,7 @@ class NormStatistics {
   // Fills slope() and constant() from `sums` [images][blocks][3][lanes], the results of NormKernels::backward_sums().
   // Sum 0 is that of dz, and sum `product` (1 or 2) is that of dz (x - mean). Stores the gradients of gamma and beta,
   // and statistic_scale x batch norm's statistics, in the flat gradient vector, or adds them to it
-  // (ImagePass::accumulate).
+  // (Pass::accumulate).
   void finish_backward(const double* sums, int product);
 
   // Called in statistics mode. Copies the measured statistics into a vector that begins at element `begin` of the flat
@@ -39,7 +39,7 @@ class NormStatistics {
 
   void set_weights(const float* flat);
   std::vector<int> forward_storages() const { return {coefficients_}; }
-  std::vector<int> backward_storages() const { return with_own({coefficients_, slopes_}); }
+  std::vector<int> backward_storages() const { return {coefficients_, slopes_, statistics_, parts_}; }
   std::vector<std::string> parameters() const;
   const std::string& name() const { return name_; }
 
@@ -47,7 +47,7 @@ class NormStatistics {
   // Images that are normalised together on this rank, and ranks that share such a group of images.
   std::int64_t group() const { return by_sample_ ? 1 : context_.group; }
   std::int64_t span() const { return by_sample_ ? 1 : context_.span; }
-  std::int64_t groups() const { return measures() ? context_.schedule->images() / group() : 1; }
+  std::int64_t groups() const { return measures() ? context_.schedule->samples() / group() : 1; }
   std::int64_t group_of(std::int64_t image) const { return measures() ? image / group() : 0; }
   // Groups of channels, with those of the padding.
   std::int64_t channel_groups() const { return (context_.padded_channels(*x_) + together_ - 1) / together_; }
@@ -55,8 +55,6 @@ class NormStatistics {
     return std::min((channel_group + 1) * together_, context_.padded_channels(*x_));
   }
   double values() const { return static_cast<double>(x_->pixels() * group() * span() * together_); }  // of a group
-  // Adds the storages that not every norm has.
-  std::vector<int> with_own(std::vector<int> storages) const;
   // [padded channels]. `which` is 0 for the mean, 1 for gamma / deviation, and 2 for 1 / deviation.
   float* coefficient(std::int64_t group, int which) const;
   // The moments of one channel of a group: own_moments() over this rank's images, joined_moments() over all ranks'.

@@ -1,104 +1,106 @@
-// An operation of an LSTM program: a node of the graph, or neighbouring nodes that run as one. image_operation.h has
-// the operations of image programs.
+// The operations of a program, for images and for text: nodes of the graph that run as one. An operation adds its steps
+// to the schedule, which plans their memory and runs them. image_operations.h and sequence_operations.h choose the
+// operations of a graph.
 #pragma once
 
-#include <omp.h>
-
-#include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/isa.h"
 #include "backend/cpu/kernels.h"
-#include "nn/arena.h"
-#include "nn/parameters.h"
+#include "backend/cpu/schedule.h"
+#include "nn/graph.h"
 
 namespace ringtrain::cpu {
 
-// The layout of a micro-batch in memory. Rows are cut into blocks. One thread works on a block and all its time steps,
-// so that the block's values stay in the second-level cache of that core.
-//   activations: [blocks][time][block_rows][features]
-struct RowBlocks {
-  std::int64_t rows = 0;  // rows of the micro-batch
-  std::int64_t blocks = 0;
-  std::int64_t block_rows = 0;  // blocks x block_rows >= rows; the rest is padding that no target counts
-  std::int64_t sequence = 0;
+// What a graph is compiled for.
+struct CompileOptions {
+  std::int64_t micro_batch = 0;
+  std::int64_t group = 0;  // images that batch norm normalises together
+  Precision precision = Precision::fp32;
+  PassMode mode = PassMode::training;
   int threads = 1;
-  std::int64_t padded_rows() const { return blocks * block_rows; }
-  std::int64_t positions() const { return padded_rows() * sequence; }  // rows of the weight-gradient products
+  Isa isa = Isa::baseline;
+  int slots = 1;  // micro-batches in flight
 };
 
-// The place of an operation's output. It is the input buffer of its consumer, so that layers copy nothing.
-struct Port {
-  Buffer buffer;        // activations in the storage type
-  std::int64_t ld = 0;  // elements from one row to the next
-  Buffer gradient;      // fp32, written by the consumer's backward pass
-  std::int64_t gradient_ld = 0;
+// A value of the graph and its memory.
+//   maps       [blocks][height x width][lanes] per sample; channels beyond the last one are zero
+//   vectors    [channels] per sample; gradients in fp32
+//   sequences  [row blocks][time][rows of a block][row_elements] of all samples (sequence_context.h); gradients in fp32
+struct Feature {
+  FeatureShape shape;
+  bool vector = false;
+  bool read_again = false;        // a convolution needs the value for its weight gradient
+  std::int64_t row_elements = 0;  // of a sequence: elements from one row to the next, also of its gradient
+  int forward = -1;               // storage of the values in the forward pass
+  int backward = -1;              // storage of the same values in the backward pass; it differs if they are recomputed
+  // Storages of gradients. The backward step of each consumer writes one. The operation that made the feature reads
+  // them, and may overwrite them.
+  std::vector<int> gradients = {};
+
+  std::int64_t pixels() const { return shape.height * shape.width; }
 };
 
-// The arguments that a pass gives to the operations.
+// The arguments and the sums of the current pass.
 struct Pass {
+  PassInput input = {};
   PassContext context = {};
   PartTraffic traffic = {};
-  const std::uint8_t* tokens = nullptr;   // [padded_rows, sequence]
-  const std::int32_t* targets = nullptr;  // [padded_rows, sequence]
-  LossSums sums;
+  LossSums sums = {};
+  float* gradients = nullptr;
+  bool accumulate = false;
+  std::function<void()> poll = {};  // see BackwardHooks; empty in a forward pass
 };
 
+// What all operations of a program share. The program owns it.
 struct OperationContext {
+  Schedule* schedule = nullptr;
   const ParameterTable* parameters = nullptr;
-  RowBlocks blocks;
   const Kernels* kernels = nullptr;
+  Pass* pass = nullptr;
   bool training = true;
-};
-
-// The planned memory after its allocation.
-class Arena {
- public:
-  Arena(char* base, const ArenaPlan& plan, int slot = 0) : base_(base), plan_(plan), slot_(slot) {}
-  char* at(Buffer buffer) const { return buffer.planned() ? base_ + plan_.offset(buffer, slot_) : nullptr; }
-  template <class Element>
-  void place(Element*& pointer, Buffer buffer) const {
-    pointer = reinterpret_cast<Element*>(at(buffer));
-  }
-
- private:
-  char* base_;
-  const ArenaPlan& plan_;
-  int slot_;
 };
 
 class CpuOperation {
  public:
   virtual ~CpuOperation() = default;
-  // Plans memory. This operation runs forward at the moment `forward` and backward at the moment `backward`. Its
-  // consumer runs backward at backward - 1, and its producer runs forward at forward - 1.
-  virtual void plan(ArenaPlan& arena, int forward, int backward) = 0;
-  virtual void bind(const Arena& arena) = 0;
-  virtual void set_weights(const float* flat) = 0;
-  virtual void forward(Pass& pass) = 0;
-  // Sets or adds to the flat gradients of its own parameters.
-  virtual void backward(const Pass& pass, float* gradients, bool accumulate, const std::function<void()>& poll) = 0;
-  // Returns the element up to which the flat gradients are final after backward().
-  virtual std::int64_t gradient_end() const = 0;
+  virtual void forward_steps() = 0;
+  virtual void backward_steps() = 0;  // called in reverse order
+  virtual void bind() {}              // called after the memory was allocated
+  virtual void set_weights(const float*) {}
+  // Copies the statistics of batch norm that a pass in statistics mode has measured into a vector that begins at
+  // element `begin` of the flat weight vector.
+  virtual void copy_statistics(std::span<float>, std::int64_t begin) const { static_cast<void>(begin); }
+  // The loss returns the logits [classes] of a row and position. Called after a forward pass in inference mode.
+  virtual std::vector<float> logits(std::int64_t row, std::int64_t position) const {
+    static_cast<void>(row + position);
+    return {};
+  }
 };
 
-// Calls `body(block, thread)` for every block. Each thread gets a fixed, contiguous share.
-template <class Body>
-void for_each_block(const RowBlocks& blocks, const Body& body) {
-#pragma omp parallel num_threads(blocks.threads)
-  {
-    const int thread = omp_get_thread_num();
-#pragma omp for schedule(static)
-    for (std::int64_t block = 0; block < blocks.blocks; ++block) body(block, thread);
-  }
-}
+// The operations of a program, with the values between them.
+struct Operations {
+  std::vector<std::unique_ptr<CpuOperation>> all;  // in order of execution; the last one is the loss, or ends the part
+  std::vector<int> blocks;                         // block of each operation (Schedule::enter()); -1: not recomputed
+  std::vector<std::unique_ptr<Feature>> features;
+  PartBytes bytes;
 
-// to = from, or to += from.
-inline void store_gradient(const Kernels& kernels, std::int64_t n, const float* from, float* to, bool accumulate) {
-  if (accumulate)
-    kernels.add(n, from, to);
-  else
-    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
-}
+  template <class Made>
+  Made* add(std::unique_ptr<Made> operation, int block = -1) {
+    Made* made = operation.get();
+    all.push_back(std::move(operation));
+    blocks.push_back(block);
+    return made;
+  }
+  Feature* make_feature(const FeatureShape& shape) {
+    features.push_back(std::make_unique<Feature>(Feature{.shape = shape}));
+    return features.back().get();
+  }
+};
 
 }  // namespace ringtrain::cpu

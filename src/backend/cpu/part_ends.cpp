@@ -3,234 +3,225 @@
 #include <algorithm>
 
 namespace ringtrain::cpu {
-
-template <class T>
-std::int64_t PartOperation<T>::activation_bytes() const {
-  return context_.schedule->images() * feature_->shape.size() * static_cast<std::int64_t>(sizeof(T));
-}
-template <class T>
-std::int64_t PartOperation<T>::gradient_bytes() const {
-  const auto element = static_cast<std::int64_t>(feature_->vector ? sizeof(float) : sizeof(T));
-  return context_.schedule->images() * feature_->shape.size() * element;
-}
-
-// Fills the channels after the last one with zeros.
-template <class T>
-template <class Element>
-void PartOperation<T>::fill(const Slice& slice, const std::byte* from, int storage) const {
-  const Schedule& s = *context_.schedule;
-  const auto* values = reinterpret_cast<const Element*>(from);
-  const std::int64_t size = feature_->shape.size(), pixels = feature_->pixels(), lanes = context_.lanes();
-  for_each_unit(s.threads(), slice, feature_->vector ? 1 : context_.blocks(*feature_),
-                [&](std::int64_t image, std::int64_t block) {
-                  Element* to = s.at<Element>(storage, slice, image);
-                  if (feature_->vector) {
-                    std::copy_n(values + image * size, size, to);
-                    return;
-                  }
-                  to += block * pixels * lanes;
-                  const std::int64_t first = block * lanes;
-                  for (std::int64_t c = 0; c < lanes; ++c)
-                    for (std::int64_t p = 0; p < pixels; ++p)
-                      to[p * lanes + c] = first + c < feature_->shape.channels
-                                              ? values[image * size + (first + c) * pixels + p]
-                                              : from_float<Element>(0.0f);
-                });
-}
-
-template <class T>
-template <class Element>
-void PartOperation<T>::give(const Slice& slice, const std::vector<int>& storages, std::byte* to) const {
-  const Schedule& s = *context_.schedule;
-  auto* values = reinterpret_cast<Element*>(to);
-  const std::int64_t size = feature_->shape.size(), pixels = feature_->pixels(), lanes = context_.lanes();
-  for_each_unit(s.threads(), slice, feature_->vector ? 1 : context_.blocks(*feature_),
-                [&](std::int64_t image, std::int64_t block) {
-                  for (std::size_t which = 0; which < storages.size(); ++which) {
-                    const Element* from = s.at<Element>(storages[which], slice, image);
-                    const auto put = [&](std::int64_t at, Element value) {
-                      Element& place = values[image * size + at];
-                      place = which == 0 ? value : from_float<Element>(to_float(place) + to_float(value));
-                    };
-                    if (feature_->vector) {
-                      for (std::int64_t i = 0; i < size; ++i) put(i, from[i]);
-                      continue;
-                    }
-                    const std::int64_t first = block * lanes, end = std::min(lanes, feature_->shape.channels - first);
-                    for (std::int64_t c = 0; c < end; ++c)
-                      for (std::int64_t p = 0; p < pixels; ++p)
-                        put((first + c) * pixels + p, from[(block * pixels + p) * lanes + c]);
-                  }
-                });
-}
-
-template <class T>
-PartInputOperation<T>::PartInputOperation(const ImageContext& context, Feature* y) : PartOperation<T>(context, y) {
-  y->forward = y->backward =
-      context.schedule->per_image("activations of the part before", context.template bytes<T>(*y));
-}
-
-template <class T>
-void PartInputOperation<T>::forward_steps() {
-  Step step{.name = "activations arrive", .uses = {this->feature_->forward}};
-  step.run = [this](const Slice& slice) {
-    this->template fill<T>(slice, this->context_.pass->traffic.activations_in, this->feature_->forward);
-  };
-  this->context_.schedule->add(std::move(step));
-}
-
-template <class T>
-void PartInputOperation<T>::backward_steps() {
-  const std::vector<int> sources = this->feature_->gradients;
-  Step step{.name = "gradients leave", .uses = sources};
-  step.run = [this, sources](const Slice& slice) {
-    std::byte* to = this->context_.pass->traffic.gradients_out;
-    if (this->feature_->vector)
-      this->template give<float>(slice, sources, to);
-    else
-      this->template give<T>(slice, sources, to);
-  };
-  this->context_.schedule->add(std::move(step));
-}
-
-template <class T>
-void PartOutputOperation<T>::forward_steps() {
-  Step step{.name = "activations leave", .uses = {this->feature_->forward}};
-  step.run = [this](const Slice& slice) {
-    this->template give<T>(slice, {this->feature_->forward}, this->context_.pass->traffic.activations_out);
-  };
-  this->context_.schedule->add(std::move(step));
-}
-
-template <class T>
-void PartOutputOperation<T>::backward_steps() {
-  Schedule& s = *this->context_.schedule;
-  const bool vector = this->feature_->vector;
-  const std::int64_t bytes = vector ? this->feature_->shape.size() * static_cast<std::int64_t>(sizeof(float))
-                                    : this->context_.template bytes<T>(*this->feature_);
-  const int target = s.per_image("gradient of the part after", bytes);
-  this->feature_->gradients.push_back(target);
-  Step step{.name = "gradients arrive", .uses = {target}};
-  step.run = [this, target, vector](const Slice& slice) {
-    const std::byte* from = this->context_.pass->traffic.gradients_in;
-    if (vector)
-      this->template fill<float>(slice, from, target);
-    else
-      this->template fill<T>(slice, from, target);
-  };
-  s.add(std::move(step));
-}
-
-template class PartOperation<float>;
-template class PartOperation<BFloat16>;
-template class PartInputOperation<float>;
-template class PartInputOperation<BFloat16>;
-template class PartOutputOperation<float>;
-template class PartOutputOperation<BFloat16>;
-
 namespace {
 
-// Calls body(row, time, place): `place` is the position's number in [blocks][time][block_rows].
-template <class Body>
-void for_each_position(const RowBlocks& b, const Body& body) {
-  for_each_block(b, [&](std::int64_t block, int) {
-    for (std::int64_t t = 0; t < b.sequence; ++t)
-      for (std::int64_t r = 0; r < b.block_rows; ++r)
-        body(block * b.block_rows + r, t, (block * b.sequence + t) * b.block_rows + r);
-  });
-}
+template <class T>
+class ImageLayout : public PartLayout {
+ public:
+  ImageLayout(const ImageContext& context, const Feature* feature) : context_(context), feature_(feature) {}
 
-template <class Element>
-std::int64_t bytes_of(const RowBlocks& blocks, std::int64_t features) {
-  return blocks.rows * blocks.sequence * features * static_cast<std::int64_t>(sizeof(Element));
-}
-
-// `ld` is the distance in elements between positions of the program's buffer. Rows of padding become zero.
-template <class Element>
-void fill(const RowBlocks& blocks, std::int64_t features, const std::byte* from, Element* to, std::int64_t ld) {
-  const auto* values = reinterpret_cast<const Element*>(from);
-  for_each_position(blocks, [&](std::int64_t row, std::int64_t t, std::int64_t place) {
-    if (row < blocks.rows)
-      std::copy_n(values + (row * blocks.sequence + t) * features, features, to + place * ld);
+  bool whole() const override { return false; }
+  std::int64_t bytes(PartValue kind) const override {
+    return context_.schedule->samples() * feature_->shape.size() * element_bytes(kind);
+  }
+  int make_storage(std::string what, PartValue kind) const override {
+    const std::int64_t bytes = is_fp32(kind) ? feature_->shape.size() * float_bytes : context_.bytes<T>(*feature_);
+    return context_.schedule->per_sample(std::move(what), bytes);
+  }
+  void fill(PartValue kind, const Slice& slice, const std::byte* from, int storage) const override {
+    if (is_fp32(kind))
+      fill_as<float>(slice, from, storage);
     else
-      std::fill_n(to + place * ld, features, Element{});
-  });
-}
+      fill_as<T>(slice, from, storage);
+  }
+  void give(PartValue kind, const Slice& slice, const std::vector<int>& storages, std::byte* to) const override {
+    if (is_fp32(kind))
+      give_as<float>(slice, storages, to);
+    else
+      give_as<T>(slice, storages, to);
+  }
 
-template <class Element>
-void give(const RowBlocks& blocks, std::int64_t features, const Element* from, std::int64_t ld, std::byte* to) {
-  auto* values = reinterpret_cast<Element*>(to);
-  for_each_position(blocks, [&](std::int64_t row, std::int64_t t, std::int64_t place) {
-    if (row < blocks.rows) std::copy_n(from + place * ld, features, values + (row * blocks.sequence + t) * features);
-  });
-}
+ private:
+  bool is_fp32(PartValue kind) const { return kind == PartValue::gradient && feature_->vector; }
+  std::int64_t element_bytes(PartValue kind) const {
+    return static_cast<std::int64_t>(is_fp32(kind) ? sizeof(float) : sizeof(T));
+  }
+
+  // Fills the channels after the last one with zeros.
+  template <class Element>
+  void fill_as(const Slice& slice, const std::byte* from, int storage) const {
+    const Schedule& s = *context_.schedule;
+    const auto* values = reinterpret_cast<const Element*>(from);
+    const std::int64_t size = feature_->shape.size(), pixels = feature_->pixels(), lanes = context_.lanes();
+    for_each_unit(s.threads(), slice, feature_->vector ? 1 : context_.blocks(*feature_),
+                  [&](std::int64_t image, std::int64_t block) {
+                    Element* to = s.at<Element>(storage, slice, image);
+                    if (feature_->vector) {
+                      std::copy_n(values + image * size, size, to);
+                      return;
+                    }
+                    to += block * pixels * lanes;
+                    const std::int64_t first = block * lanes;
+                    for (std::int64_t c = 0; c < lanes; ++c)
+                      for (std::int64_t p = 0; p < pixels; ++p)
+                        to[p * lanes + c] = first + c < feature_->shape.channels
+                                                ? values[image * size + (first + c) * pixels + p]
+                                                : from_float<Element>(0.0f);
+                  });
+  }
+
+  template <class Element>
+  void give_as(const Slice& slice, const std::vector<int>& storages, std::byte* to) const {
+    const Schedule& s = *context_.schedule;
+    auto* values = reinterpret_cast<Element*>(to);
+    const std::int64_t size = feature_->shape.size(), pixels = feature_->pixels(), lanes = context_.lanes();
+    for_each_unit(s.threads(), slice, feature_->vector ? 1 : context_.blocks(*feature_),
+                  [&](std::int64_t image, std::int64_t block) {
+                    for (std::size_t which = 0; which < storages.size(); ++which) {
+                      const Element* from = s.at<Element>(storages[which], slice, image);
+                      const auto put = [&](std::int64_t at, Element value) {
+                        Element& place = values[image * size + at];
+                        place = which == 0 ? value : from_float<Element>(to_float(place) + to_float(value));
+                      };
+                      if (feature_->vector) {
+                        for (std::int64_t i = 0; i < size; ++i) put(i, from[i]);
+                        continue;
+                      }
+                      const std::int64_t first = block * lanes, end = std::min(lanes, feature_->shape.channels - first);
+                      for (std::int64_t c = 0; c < end; ++c)
+                        for (std::int64_t p = 0; p < pixels; ++p)
+                          put((first + c) * pixels + p, from[(block * pixels + p) * lanes + c]);
+                    }
+                  });
+  }
+
+  ImageContext context_;
+  const Feature* feature_;
+};
+
+template <class T>
+class SequenceLayout : public PartLayout {
+ public:
+  SequenceLayout(const SequenceContext& context, const Feature* feature) : context_(context), feature_(feature) {}
+
+  bool whole() const override { return true; }
+  std::int64_t bytes(PartValue kind) const override {
+    return context_.blocks.rows * context_.blocks.sequence * features() * element_bytes(kind);
+  }
+  int make_storage(std::string what, PartValue kind) const override {
+    return context_.schedule->fixed(std::move(what), context_.blocks.positions() * features() * element_bytes(kind));
+  }
+  void fill(PartValue kind, const Slice&, const std::byte* from, int storage) const override {
+    if (kind == PartValue::gradient)
+      fill_as<float>(from, storage);
+    else
+      fill_as<T>(from, storage);
+  }
+  // A sequence has one consumer.
+  void give(PartValue kind, const Slice&, const std::vector<int>& storages, std::byte* to) const override {
+    if (kind == PartValue::gradient)
+      give_as<float>(storages.front(), to);
+    else
+      give_as<T>(storages.front(), to);
+  }
+
+ private:
+  std::int64_t features() const { return feature_->shape.channels; }
+  static std::int64_t element_bytes(PartValue kind) {
+    return static_cast<std::int64_t>(kind == PartValue::gradient ? sizeof(float) : sizeof(T));
+  }
+
+  // Calls body(row, position, place) for all positions: `position` is the number of (row, time) in the exchange, and
+  // `place` the index of its first element in memory.
+  template <class Body>
+  void for_each_position(const Body& body) const {
+    const RowBlocks& b = context_.blocks;
+    for_each_block(b, [&](std::int64_t block, int) {
+      for (std::int64_t t = 0; t < b.sequence; ++t)
+        for (std::int64_t r = 0; r < b.block_rows; ++r) {
+          const std::int64_t row = block * b.block_rows + r;
+          body(row, row * b.sequence + t, ((block * b.sequence + t) * b.block_rows + r) * feature_->row_elements);
+        }
+    });
+  }
+
+  // Rows of padding become zero.
+  template <class Element>
+  void fill_as(const std::byte* from, int storage) const {
+    const auto* values = reinterpret_cast<const Element*>(from);
+    auto* to = context_.memory<Element>(storage);
+    for_each_position([&](std::int64_t row, std::int64_t position, std::int64_t place) {
+      if (row < context_.blocks.rows)
+        std::copy_n(values + position * features(), features(), to + place);
+      else
+        std::fill_n(to + place, features(), Element{});
+    });
+  }
+
+  template <class Element>
+  void give_as(int storage, std::byte* to) const {
+    const auto* from = context_.memory<Element>(storage);
+    auto* values = reinterpret_cast<Element*>(to);
+    for_each_position([&](std::int64_t row, std::int64_t position, std::int64_t place) {
+      if (row < context_.blocks.rows) std::copy_n(from + place, features(), values + position * features());
+    });
+  }
+
+  SequenceContext context_;
+  const Feature* feature_;
+};
 
 }  // namespace
 
 template <class T>
-std::int64_t SequenceInput<T>::activation_bytes() const {
-  return bytes_of<T>(blocks_, features_);
+std::unique_ptr<PartLayout> make_image_layout(const ImageContext& context, const Feature* feature) {
+  return std::make_unique<ImageLayout<T>>(context, feature);
 }
 template <class T>
-std::int64_t SequenceInput<T>::gradient_bytes() const {
-  return bytes_of<float>(blocks_, features_);
+std::unique_ptr<PartLayout> make_sequence_layout(const SequenceContext& context, const Feature* feature) {
+  return std::make_unique<SequenceLayout<T>>(context, feature);
+}
+template std::unique_ptr<PartLayout> make_image_layout<float>(const ImageContext&, const Feature*);
+template std::unique_ptr<PartLayout> make_image_layout<BFloat16>(const ImageContext&, const Feature*);
+template std::unique_ptr<PartLayout> make_sequence_layout<float>(const SequenceContext&, const Feature*);
+template std::unique_ptr<PartLayout> make_sequence_layout<BFloat16>(const SequenceContext&, const Feature*);
+
+PartInputOperation::PartInputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* y,
+                                       PartBytes& bytes)
+    : context_(context), layout_(std::move(layout)), y_(y) {
+  bytes.activations_in = layout_->bytes(PartValue::activation);
+  bytes.gradients_out = layout_->bytes(PartValue::gradient);
 }
 
-template <class T>
-void SequenceInput<T>::bind(const Arena& arena, const Port& port) {
-  port_ = port;
-  arena.place(input_, port.buffer);
-  arena.place(gradient_, port.gradient);
+void PartInputOperation::forward_steps() {
+  Step step{.name = "activations arrive", .whole = layout_->whole(), .uses = {y_->forward}};
+  step.run = [this](const Slice& slice) {
+    layout_->fill(PartValue::activation, slice, context_.pass->traffic.activations_in, y_->forward);
+  };
+  context_.schedule->add(std::move(step));
 }
 
-template <class T>
-void SequenceInput<T>::arrive(const std::byte* activations) const {
-  fill<T>(blocks_, features_, activations, input_, port_.ld);
+void PartInputOperation::backward_steps() {
+  Step step{.name = "gradients leave", .whole = layout_->whole(), .uses = y_->gradients};
+  step.run = [this, sources = y_->gradients](const Slice& slice) {
+    layout_->give(PartValue::gradient, slice, sources, context_.pass->traffic.gradients_out);
+  };
+  context_.schedule->add(std::move(step));
 }
 
-template <class T>
-void SequenceInput<T>::leave(std::byte* gradients) const {
-  give<float>(blocks_, features_, gradient_, port_.gradient_ld, gradients);
+PartOutputOperation::PartOutputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout,
+                                         Feature* x, PartBytes& bytes)
+    : context_(context), layout_(std::move(layout)), x_(x) {
+  bytes.activations_out = layout_->bytes(PartValue::activation);
+  bytes.gradients_in = layout_->bytes(PartValue::gradient);
 }
 
-template <class T>
-std::int64_t SequenceOutput<T>::activation_bytes() const {
-  return bytes_of<T>(blocks_, features_);
-}
-template <class T>
-std::int64_t SequenceOutput<T>::gradient_bytes() const {
-  return bytes_of<float>(blocks_, features_);
-}
-
-template <class T>
-void SequenceOutput<T>::plan(ArenaPlan& arena, int forward, int backward) {
-  const std::int64_t elements = blocks_.positions() * features_;
-  input_buffer_ =
-      arena.add("output of the part", elements * static_cast<std::int64_t>(sizeof(T)), forward - 1, forward);
-  if (training_)
-    gradient_buffer_ = arena.add("gradient of the part's output", elements * static_cast<std::int64_t>(sizeof(float)),
-                                 backward, backward + 1);
+void PartOutputOperation::forward_steps() {
+  Step step{.name = "activations leave", .whole = layout_->whole(), .uses = {x_->forward}};
+  step.run = [this](const Slice& slice) {
+    layout_->give(PartValue::activation, slice, {x_->forward}, context_.pass->traffic.activations_out);
+  };
+  context_.schedule->add(std::move(step));
 }
 
-template <class T>
-void SequenceOutput<T>::bind(const Arena& arena) {
-  arena.place(input_, input_buffer_);
-  arena.place(gradient_, gradient_buffer_);
+void PartOutputOperation::backward_steps() {
+  const int target = layout_->make_storage("gradient of the part after", PartValue::gradient);
+  x_->gradients.push_back(target);
+  Step step{.name = "gradients arrive", .whole = layout_->whole(), .uses = {target}};
+  step.run = [this, target](const Slice& slice) {
+    layout_->fill(PartValue::gradient, slice, context_.pass->traffic.gradients_in, target);
+  };
+  context_.schedule->add(std::move(step));
 }
-
-template <class T>
-void SequenceOutput<T>::forward(Pass& pass) {
-  give<T>(blocks_, features_, input_, features_, pass.traffic.activations_out);
-}
-
-template <class T>
-void SequenceOutput<T>::backward(const Pass& pass, float*, bool, const std::function<void()>&) {
-  fill<float>(blocks_, features_, pass.traffic.gradients_in, gradient_, features_);
-}
-
-template class SequenceInput<float>;
-template class SequenceInput<BFloat16>;
-template class SequenceOutput<float>;
-template class SequenceOutput<BFloat16>;
 
 }  // namespace ringtrain::cpu

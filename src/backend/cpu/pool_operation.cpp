@@ -12,9 +12,9 @@ MaxPoolOperation<T>::MaxPoolOperation(const ImageContext& context, const MaxPool
   if (node.kernel > 15)
     throw Error(cat("max pooling has a window of ", node.kernel, " x ", node.kernel,
                     "; the CPU backend supports windows up to 15 x 15"));
-  y_->forward = y_->backward = context_.schedule->per_image("pooled maps", context_.bytes<T>(*y_));
+  y_->forward = y_->backward = context_.schedule->per_sample("pooled maps", context_.bytes<T>(*y_));
   if (context_.training)
-    place_ = context_.schedule->per_image("pooled places", context_.padded_channels(*y_) * y_->pixels());
+    place_ = context_.schedule->per_sample("pooled places", context_.padded_channels(*y_) * y_->pixels());
 }
 
 template <class T>
@@ -34,8 +34,7 @@ MaxPoolUnit<T> MaxPoolOperation<T>::unit(const Slice& slice, std::int64_t image,
 
 template <class T>
 void MaxPoolOperation<T>::forward_steps() {
-  Step step{.name = "max pool", .uses = {x_->forward, y_->forward}};
-  if (place_ >= 0) step.uses.push_back(place_);
+  Step step{.name = "max pool", .uses = {x_->forward, y_->forward, place_}};
   step.run = [this](const Slice& slice) {
     const Schedule& s = *context_.schedule;
     for_each_unit(s.threads(), slice, context_.blocks(*x_), [&](std::int64_t image, std::int64_t block) {
@@ -52,7 +51,7 @@ template <class T>
 void MaxPoolOperation<T>::backward_steps() {
   Schedule& s = *context_.schedule;
   const std::vector<int> sources = y_->gradients;
-  const int target = s.per_image("max pool gradient", context_.bytes<T>(*x_));
+  const int target = s.per_sample("max pool gradient", context_.bytes<T>(*x_));
   x_->gradients.push_back(target);
   Step step{.name = "max pool gradient", .uses = sources};
   step.uses.push_back(place_);
@@ -75,7 +74,7 @@ template <class T>
 VectorOperation<T>::VectorOperation(const ImageContext& context, bool average, Feature* x, Feature* y)
     : context_(context), average_(average), x_(x), y_(y) {
   y_->vector = true;
-  y_->forward = y_->backward = context_.schedule->per_image("vector of features", context_.bytes<T>(*y_));
+  y_->forward = y_->backward = context_.schedule->per_sample("vector of features", context_.bytes<T>(*y_));
 }
 
 template <class T>
@@ -104,7 +103,7 @@ template <class T>
 void VectorOperation<T>::backward_steps() {
   Schedule& s = *context_.schedule;
   const int source = y_->gradients.front();
-  const int target = s.per_image("gradient of the last maps", context_.bytes<T>(*x_));
+  const int target = s.per_sample("gradient of the last maps", context_.bytes<T>(*x_));
   x_->gradients.push_back(target);
   Step step{.name = average_ ? "average pool gradient" : "flatten gradient", .uses = {source, target}};
   step.run = [this, source, target](const Slice& slice) {

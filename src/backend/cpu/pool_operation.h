@@ -1,12 +1,12 @@
 // Max pooling, global average pooling, and the conversion of maps to vectors.
 #pragma once
 
-#include "backend/cpu/image_operation.h"
+#include "backend/cpu/image_context.h"
 
 namespace ringtrain::cpu {
 
 template <class T>
-class MaxPoolOperation : public ImageOperation {
+class MaxPoolOperation : public CpuOperation {
  public:
   MaxPoolOperation(const ImageContext& context, const MaxPool& node, Feature* x, Feature* y);
   void forward_steps() override;
@@ -23,7 +23,7 @@ class MaxPoolOperation : public ImageOperation {
 
 // Global average pooling, or flattening in the order of PyTorch: channel, row, column.
 template <class T>
-class VectorOperation : public ImageOperation {
+class VectorOperation : public CpuOperation {
  public:
   VectorOperation(const ImageContext& context, bool average, Feature* x, Feature* y);
   void forward_steps() override;

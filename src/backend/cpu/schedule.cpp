@@ -11,8 +11,8 @@ int Schedule::append(Storage storage) {
   storages_.push_back(std::move(storage));
   return static_cast<int>(storages_.size()) - 1;
 }
-int Schedule::per_image(std::string what, std::int64_t bytes) {
-  return append({.what = std::move(what), .bytes = bytes, .images = true});
+int Schedule::per_sample(std::string what, std::int64_t bytes) {
+  return append({.what = std::move(what), .bytes = bytes, .per_sample = true});
 }
 int Schedule::fixed(std::string what, std::int64_t bytes) {
   return append({.what = std::move(what), .bytes = bytes});
@@ -25,17 +25,17 @@ void Schedule::resize(int storage, std::int64_t bytes) {
 }
 
 void Schedule::add(Step step) {
-  step.block = block_;
-  if (step.whole) {
-    steps_.push_back(std::move(step));
-    cut();
-  } else {
-    steps_.push_back(std::move(step));
-  }
+  const bool whole = step.whole;
+  append(steps_, std::move(step));
+  if (whole) cut();
 }
 void Schedule::defer(Step step) {
+  append(waiting_, std::move(step));
+}
+void Schedule::append(std::vector<Step>& steps, Step step) const {
+  std::erase(step.uses, -1);
   step.block = block_;
-  waiting_.push_back(std::move(step));
+  steps.push_back(std::move(step));
 }
 void Schedule::cut() {
   for (Step& step : waiting_) steps_.push_back(std::move(step));
@@ -58,7 +58,7 @@ void Schedule::prepare() {
   for (Segment& segment : segments_) {
     if (!steps_[segment.begin].whole) segment.slice = choose_slice(segment);
     for (std::size_t i = segment.begin; i < segment.end; ++i)
-      if (steps_[i].prepare) steps_[i].prepare(segment.slice == 0 ? images_ : segment.slice);
+      if (steps_[i].prepare) steps_[i].prepare(segment.slice == 0 ? samples_ : segment.slice);
   }
   insert_recomputation();
   find_lifetimes();
@@ -81,7 +81,7 @@ void Schedule::find_lifetimes() {
       if (s.lasting || life.first < 0) continue;
       const int first = segment_of[static_cast<std::size_t>(life.first)];
       const int last = segment_of[static_cast<std::size_t>(life.last)];
-      life.sliced = s.images && first == last && !steps_[static_cast<std::size_t>(life.first)].whole;
+      life.sliced = s.per_sample && first == last && !steps_[static_cast<std::size_t>(life.first)].whole;
       if (life.sliced) continue;
       // This memory is in use from the first step of the first slice to the last step of the last slice.
       life.first = static_cast<int>(segments_[static_cast<std::size_t>(first)].begin);
@@ -90,23 +90,23 @@ void Schedule::find_lifetimes() {
 }
 
 // Returns the largest divisor of the micro-batch for which the maps of a slice fit into 12 MiB, a share of the
-// last-level cache. A slice has at least an image per thread, and at least the images that its steps ask for.
+// last-level cache. A slice has at least a sample per thread, and at least the samples that its steps ask for.
 std::int64_t Schedule::choose_slice(const Segment& segment) const {
   constexpr std::int64_t cache_bytes = 12 << 20;
   std::vector<int> used;
   std::int64_t least = threads_;
-  for (std::size_t i = segment.begin; i < segment.end; ++i) least = std::max(least, steps_[i].least_images);
+  for (std::size_t i = segment.begin; i < segment.end; ++i) least = std::max(least, steps_[i].least_samples);
   for (std::size_t i = segment.begin; i < segment.end; ++i)
     used.insert(used.end(), steps_[i].uses.begin(), steps_[i].uses.end());
   std::sort(used.begin(), used.end());
   used.erase(std::unique(used.begin(), used.end()), used.end());
   std::int64_t bytes = 1;
   for (int use : used)
-    if (storages_[static_cast<std::size_t>(use)].images) bytes += storages_[static_cast<std::size_t>(use)].bytes;
+    if (storages_[static_cast<std::size_t>(use)].per_sample) bytes += storages_[static_cast<std::size_t>(use)].bytes;
   const std::int64_t wanted = std::max<std::int64_t>(cache_bytes / bytes, 1);
-  std::int64_t best = images_;
-  for (std::int64_t n = images_; n >= 1; --n) {
-    if (images_ % n != 0) continue;
+  std::int64_t best = samples_;
+  for (std::int64_t n = samples_; n >= 1; --n) {
+    if (samples_ % n != 0) continue;
     if (n < least) break;
     best = n;
     if (n <= wanted) break;
@@ -125,9 +125,9 @@ void Schedule::plan(const ParameterTable& table) {
       const std::int64_t slice = [&] {
         for (const Segment& g : segments_)
           if (static_cast<std::size_t>(life.first) < g.end) return g.slice;
-        return images_;
+        return samples_;
       }();
-      const std::int64_t copies = !s.images ? 1 : (life.sliced ? slice : images_);
+      const std::int64_t copies = !s.per_sample ? 1 : (life.sliced ? slice : samples_);
       life.buffer = arena_.add(&life == s.lives ? s.what : s.what + ", again", copies * s.bytes, life.first, life.last);
     }
   }
@@ -175,8 +175,8 @@ void Schedule::run(const BackwardHooks* hooks) {
   for (const Segment& segment : segments_) {
     if ((segment.begin >= backward_) != (hooks != nullptr)) continue;
     for (int storage : segment.revives) live(storages_[static_cast<std::size_t>(storage)], 1);
-    const std::int64_t slice = segment.slice == 0 ? images_ : segment.slice;
-    for (std::int64_t first = 0; first < images_; first += slice)
+    const std::int64_t slice = segment.slice == 0 ? samples_ : segment.slice;
+    for (std::int64_t first = 0; first < samples_; first += slice)
       for (std::size_t i = segment.begin; i < segment.end; ++i) run_step(i, {first, slice}, hooks);
     if (hooks == nullptr || !hooks->ready) continue;
     const std::int64_t mark = watermarks_[segment.end - 1];
@@ -190,8 +190,8 @@ std::vector<StepCost> Schedule::costs() const {
   for (const Segment& segment : segments_)
     for (std::size_t i = segment.begin; i < segment.end; ++i)
       result.push_back({steps_[i].name, i >= backward_, seconds_[i],
-                        steps_[i].flops_per_image * static_cast<double>(images_ * runs_),
-                        segment.slice == 0 ? images_ : segment.slice});
+                        steps_[i].flops_per_sample * static_cast<double>(samples_ * runs_),
+                        segment.slice == 0 ? samples_ : segment.slice});
   return result;
 }
 
@@ -200,7 +200,7 @@ void Schedule::reset_costs() {
   runs_ = 0;
 }
 
-// Recomputed blocks in the schedule of an image program. The steps, their slices and their primitives are the same as
+// Recomputed blocks. The steps, their slices and their primitives are the same as
 // without recomputation. The results are therefore the same, bit for bit. Only the places of the values differ.
 //
 //   forward     block 1 | block 2 | head            only the input of a recomputed block is kept

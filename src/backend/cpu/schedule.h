@@ -1,5 +1,5 @@
-// The steps of an image program in order, and the memory between them. Steps that work image by image run together,
-// slice by slice: the maps of a slice are still in the cache when the next step reads them. A step that needs the whole
+// The steps of a program in order, and the memory between them. Steps that work sample by sample run together, slice
+// by slice: the maps of a slice are still in the cache when the next step reads them. A step that needs the whole
 // micro-batch (batch statistics, a weight gradient, a dense layer) cuts the sequence of steps.
 //
 //   forward   normalise | convolve | statistics  for each slice;  then: the statistics of all slices
@@ -22,18 +22,18 @@ namespace ringtrain::cpu {
 inline constexpr auto float_bytes = static_cast<std::int64_t>(sizeof(float));
 
 struct Slice {
-  std::int64_t first = 0, count = 0;  // images of the micro-batch
+  std::int64_t first = 0, count = 0;  // samples of the micro-batch
 };
 
 struct Step {
   std::string name;
-  bool whole = false;          // runs once, for all images
-  std::vector<int> uses = {};  // storages that it reads or writes
+  bool whole = false;          // runs once, for all samples
+  std::vector<int> uses = {};  // storages that it reads or writes; -1: one that the operation does not have
   std::function<void(const Slice&)> run = {};
-  std::function<void(std::int64_t)> prepare = {};  // makes primitives for slices of this number of images
+  std::function<void(std::int64_t)> prepare = {};  // makes primitives for slices of this number of samples
   std::vector<std::string> finishes = {};          // parameters whose gradients are final after this step
-  std::int64_t least_images = 1;                   // least images in a slice, if the micro-batch has them
-  double flops_per_image = 0;
+  std::int64_t least_samples = 1;                  // least samples in a slice, if the micro-batch has them
+  double flops_per_sample = 0;
   bool once = false;  // must not be repeated: its results are kept for the backward pass, or were counted
   int block = -1;     // see Schedule::enter()
 };
@@ -43,19 +43,19 @@ struct StepCost {
   std::string name;
   bool backward = false;
   double seconds = 0, flops = 0;
-  std::int64_t slice = 0;  // images per slice
+  std::int64_t slice = 0;  // samples per slice
 };
 
 class Schedule {
  public:
   // `slots`: micro-batches in flight (ArenaPlan::place()).
-  Schedule(std::int64_t images, int threads, int slots = 1) : images_(images), threads_(threads), slots_(slots) {}
-  std::int64_t images() const { return images_; }
+  Schedule(std::int64_t samples, int threads, int slots = 1) : samples_(samples), threads_(threads), slots_(slots) {}
+  std::int64_t samples() const { return samples_; }
   int threads() const { return threads_; }
 
-  // Adds memory of `bytes` per image: for one slice if all its uses lie between two cuts, otherwise for all images.
-  int per_image(std::string what, std::int64_t bytes);
-  int fixed(std::string what, std::int64_t bytes);    // for all images together, from the first to the last use
+  // Adds memory of `bytes` per sample: for one slice if all its uses lie between two cuts, otherwise for all samples.
+  int per_sample(std::string what, std::int64_t bytes);
+  int fixed(std::string what, std::int64_t bytes);    // for all samples together, from the first to the last use
   int lasting(std::string what, std::int64_t bytes);  // for the whole run, such as copies of weights
   void resize(int storage, std::int64_t bytes);       // before plan(), when the primitives' needs are known
 
@@ -96,8 +96,8 @@ class Schedule {
   };
   struct Storage {
     std::string what;
-    std::int64_t bytes = 0;  // per image, or for all images
-    bool images = false, lasting = false;
+    std::int64_t bytes = 0;  // per sample, or for all samples
+    bool per_sample = false, lasting = false;
     Life lives[2] = {};   // the second life begins where the values are recomputed
     int again = -1;       // segment where the second life begins; -1: none
     bool sliced = false;  // whether the present life is sliced
@@ -105,17 +105,18 @@ class Schedule {
   };
   struct Segment {
     std::size_t begin, end;         // indices of steps
-    std::int64_t slice;             // images per slice; 0: one whole step
+    std::int64_t slice;             // samples per slice; 0: one whole step
     std::vector<int> revives = {};  // storages whose second life begins here
   };
   int append(Storage storage);
+  void append(std::vector<Step>& steps, Step step) const;
   void find_lifetimes();
   void live(Storage& storage, std::size_t life) const;
   void insert_recomputation();
   std::int64_t choose_slice(const Segment& segment) const;
   void run_step(std::size_t index, const Slice& slice, const BackwardHooks* hooks);
 
-  std::int64_t images_;
+  std::int64_t samples_;
   int threads_, slots_;
   std::vector<Storage> storages_;
   std::vector<Step> steps_, waiting_;

@@ -1,12 +1,12 @@
-#include "backend/cpu/image_program.h"
+#include "backend/cpu/image_operations.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "backend/cpu/convolution_operation.h"
+#include "backend/cpu/dense_operation.h"
 #include "backend/cpu/norm_operation.h"
-#include "backend/cpu/onednn.h"
-#include "backend/cpu/operation.h"
+#include "backend/cpu/norm_statistics.h"
 #include "backend/cpu/part_ends.h"
 #include "backend/cpu/pool_operation.h"
 #include "base/error.h"
@@ -31,7 +31,7 @@ class Joiner {
                         " consumers; the CPU backend supports at most two"));
   }
 
-  ImageOperations join() {
+  Operations join() {
     std::string name;
     for (int i = 0, blocks = 0; i < size(); ++i) {
       const Node& node = nodes_[at(i)];
@@ -39,8 +39,7 @@ class Joiner {
       block_ = node.recomputed && context_.training ? blocks : -1;
       std::visit([&](const auto& operation) { append(i, operation); }, node.operation);
     }
-    if (result_.loss == nullptr && result_.bytes.activations_out == 0)
-      throw Error("a model of images ends in a cross-entropy");
+    if (!ends_) throw Error("a model of images ends in a cross-entropy");
     return std::move(result_);
   }
 
@@ -60,17 +59,11 @@ class Joiner {
   }
   int input(int node, std::size_t which = 0) const { return nodes_[at(node)].inputs[which]; }
 
-  Feature* make(int node) {
-    result_.features.push_back(std::make_unique<Feature>(Feature{.shape = nodes_[at(node)].output}));
-    return feature_[at(node)] = result_.features.back().get();
-  }
+  Feature* make(int node) { return feature_[at(node)] = result_.make_feature(nodes_[at(node)].output); }
   Feature* feature(int node) const { return feature_[at(node)]; }
   template <class Made>
   Made* keep(std::unique_ptr<Made> operation) {
-    Made* made = operation.get();
-    result_.operations.push_back(std::move(operation));
-    result_.blocks.push_back(block_);
-    return made;
+    return result_.add(std::move(operation), block_);
   }
 
   // Returns whether a norm or an addition lies between this node and the convolution, or the input, before it.
@@ -92,14 +85,14 @@ class Joiner {
   void append(int i, const PartInput&) {
     Feature* y = make(i);
     y->vector = needs_vector(i);
-    auto* made = keep(std::make_unique<PartInputOperation<T>>(context_, y));
-    result_.bytes.activations_in = made->activation_bytes();
-    result_.bytes.gradients_out = made->gradient_bytes();
+    auto layout = make_image_layout<T>(context_, y);
+    y->forward = y->backward = layout->make_storage("activations of the part before", PartValue::activation);
+    keep(std::make_unique<PartInputOperation>(context_, std::move(layout), y, result_.bytes));
   }
   void append(int i, const PartOutput&) {
-    auto* made = keep(std::make_unique<PartOutputOperation<T>>(context_, feature(input(i))));
-    result_.bytes.activations_out = made->activation_bytes();
-    result_.bytes.gradients_in = made->gradient_bytes();
+    Feature* x = feature(input(i));
+    keep(std::make_unique<PartOutputOperation>(context_, make_image_layout<T>(context_, x), x, result_.bytes));
+    ends_ = true;
   }
   void append(int, const TokenInput&) { throw Error("a model reads symbols or images, not both"); }
   void append(int, const Lstm&) { throw Error("the CPU backend has no LSTM in a model of images"); }
@@ -126,9 +119,7 @@ class Joiner {
   // operation applies the norm.
   void append(int i, const Norm& node) {
     expect_map(input(i), "a norm");
-    result_.norms.push_back(std::make_unique<NormStatistics>(context_, node, *feature(input(i))));
-    statistics_[at(i)] = result_.norms.back().get();
-    keep(std::make_unique<Measure>(statistics_[at(i)]));
+    statistics_[at(i)] = keep(std::make_unique<Measure>(context_, node, *feature(input(i))))->statistics();
     if (consumer_that_is<Relu>(i) >= 0 || consumer_that_is<Add>(i) >= 0) return;
     apply(i, i, input(i), statistics_[at(i)], -1, nullptr);
   }
@@ -212,19 +203,24 @@ class Joiner {
   void append(int i, const CrossEntropy& node) {
     if (as<Dense>(input(i)) == nullptr || consumer(input(i)) < 0)
       throw Error("the CPU backend computes the cross-entropy of a dense layer's output only");
-    result_.loss = keep(std::make_unique<LossOperation>(context_, node, feature(input(i))));
+    keep(std::make_unique<LossOperation>(context_, node, feature(input(i))));
+    ends_ = true;
   }
 
   // Adds the steps of a norm's statistics to the forward steps.
-  class Measure : public ImageOperation {
+  class Measure : public CpuOperation {
    public:
-    explicit Measure(NormStatistics* statistics) : statistics_(statistics) {}
-    void forward_steps() override { statistics_->template forward_steps<T>(); }
+    Measure(const ImageContext& context, const Norm& node, const Feature& x) : statistics_(context, node, x) {}
+    NormStatistics* statistics() { return &statistics_; }
+    void forward_steps() override { statistics_.template forward_steps<T>(); }
     void backward_steps() override {}
-    void set_weights(const float* flat) override { statistics_->set_weights(flat); }
+    void set_weights(const float* flat) override { statistics_.set_weights(flat); }
+    void copy_statistics(std::span<float> to, std::int64_t begin) const override {
+      statistics_.copy_statistics(to, begin);
+    }
 
    private:
-    NormStatistics* statistics_;
+    NormStatistics statistics_;
   };
 
   const std::vector<Node>& nodes_;
@@ -233,165 +229,26 @@ class Joiner {
   std::vector<Feature*> feature_;            // by node; null while no operation has made it
   std::vector<NormStatistics*> statistics_;  // by node
   PixelOperation<T>* pixels_ = nullptr;
-  int block_ = -1;  // block of the node that is being compiled
-  ImageOperations result_;
+  int block_ = -1;     // block of the node that is being compiled
+  bool ends_ = false;  // whether the loss or the end of the part was compiled
+  Operations result_;
 };
 
 }  // namespace
 
-template <class T>
-ImageOperations join_operations(const Graph& graph, const ImageContext& context) {
-  return Joiner<T>(graph, context).join();
-}
-template ImageOperations join_operations<float>(const Graph&, const ImageContext&);
-template ImageOperations join_operations<BFloat16>(const Graph&, const ImageContext&);
-
-namespace {
-
-template <class T>
-class CompiledImageProgram : public ImageProgram {
- public:
-  CompiledImageProgram(const Graph& graph, std::int64_t micro_batch, std::int64_t group, PassMode mode, int threads,
-                       Isa isa, MemoryCount count, int slots)
-      : parameters_(graph.parameters()),
-        training_(mode == PassMode::training),
-        mode_(mode),
-        span_(std::max<std::int64_t>(1, group / micro_batch)),
-        threads_(threads),
-        schedule_(micro_batch, threads, slots),
-        count_(std::move(count)),
-        kept_(static_cast<std::size_t>(slots)) {
-    const TeamSize team(threads_);
-    ImageContext context{.schedule = &schedule_,
-                         .parameters = &parameters_,
-                         .kernels = &kernels(isa),
-                         .norm = &norm_kernels(isa),
-                         .image = &image_kernels(isa),
-                         .pass = &pass_,
-                         .training = training_,
-                         .measures = mode != PassMode::inference,
-                         .group = std::min(group, micro_batch),
-                         .span = span_};
-    parts_ = join_operations<T>(graph, context);
-    for (std::size_t i = 0; i < parts_.operations.size(); ++i) {
-      schedule_.enter(parts_.blocks[i]);
-      parts_.operations[i]->forward_steps();
-    }
-    schedule_.begin_backward();
-    if (training_)
-      for (std::size_t i = parts_.operations.size(); i-- > 0;) {
-        schedule_.enter(parts_.blocks[i]);
-        parts_.operations[i]->backward_steps();
-      }
-    schedule_.prepare();
-    schedule_.plan(parameters_);
-  }
-
-  std::int64_t micro_batch() const override { return schedule_.images(); }
-
-  std::vector<MemoryItem> memory() const override {
-    std::int64_t lasting = 0;
-    for (const ArenaPlan::Item& item : schedule_.arena().items())
-      if (item.first < 0) lasting += item.bytes;
-    const std::string pass = pass_name(mode_);
-    return {{pass + ": weights' own copies and scratch", lasting},
-            {pass + ": activations and gradients of a micro-batch", schedule_.arena().bytes() - lasting}};
-  }
-
-  void allocate() override {
-    const TeamSize team(threads_);
-    memory_ = Memory(schedule_.arena().bytes(), count_);
-    schedule_.bind(memory_.data());
-    for (auto& operation : parts_.operations) operation->bind();
-  }
-
-  void set_weights(const Vector& weights) override {
-    const TeamSize team(threads_);
-    for (auto& operation : parts_.operations) operation->set_weights(weights.data());
-  }
-
-  void stage(const PassInput& input) override { staged_ = input; }
-
-  void select(int slot) override {
-    if (slot == slot_) return;
-    kept_[static_cast<std::size_t>(slot_)] = pass_;
-    pass_ = kept_[static_cast<std::size_t>(slot)];
-    slot_ = slot;
-    schedule_.bind(memory_.data(), slot);
-  }
-  void connect(const PartTraffic& traffic) override { traffic_ = traffic; }
-  PartBytes part_bytes() const override { return parts_.bytes; }
-
-  void forward(const PassContext& context) override {
-    const TeamSize team(threads_);
-    const GroupRanks* ranks = context.group_ranks;
-    if (span_ > 1 && (ranks == nullptr || ranks->size() != span_))
-      throw Error(cat("a pass of ", schedule_.images(), " images needs the ", span_, " ranks of its batch-norm group"));
-    pass_ = ImagePass{.input = staged_, .context = context, .traffic = traffic_};
-    schedule_.run(nullptr);
-    sums_ += pass_.sums;
-  }
-
-  LossSums take_sums() override { return std::exchange(sums_, {}); }
-
-  void backward(Vector& gradients, bool accumulate, const BackwardHooks& hooks) override {
-    const TeamSize team(threads_);
-    pass_.traffic = traffic_;
-    pass_.gradients = gradients.data();
-    pass_.accumulate = accumulate;
-    pass_.poll = hooks.poll;
-    schedule_.run(&hooks);
-  }
-
-  std::vector<float> statistics() const override {
-    std::vector<float> all(static_cast<std::size_t>(parameters_.size() - parameters_.trained()));
-    for (const auto& norm : parts_.norms) norm->copy_statistics(all, parameters_.trained());
-    return all;
-  }
-
-  std::vector<float> logits(std::int64_t row, std::int64_t) const override { return parts_.loss->logits(row); }
-
-  std::vector<StepCost> costs() const override { return schedule_.costs(); }
-  void reset_costs() override { schedule_.reset_costs(); }
-
- private:
-  ParameterTable parameters_;
-  bool training_;
-  PassMode mode_;
-  std::int64_t span_;  // number of ranks that share a group of batch norm
-  int threads_;
-  Schedule schedule_;
-  MemoryCount count_;
-  PassInput staged_;
-  LossSums sums_;
-  PartTraffic traffic_;
-  ImagePass pass_;               // the pass of the selected slot
-  std::vector<ImagePass> kept_;  // the passes of the other slots
-  int slot_ = 0;
-  ImageOperations parts_;
-  Memory memory_;
-};
-
-}  // namespace
-
-std::unique_ptr<ImageProgram> compile_image_program(const Graph& graph, std::int64_t micro_batch, std::int64_t group,
-                                                    Precision precision, PassMode mode, int threads, Isa isa,
-                                                    MemoryCount count, int slots) {
+Operations image_operations(const Graph& graph, const CompileOptions& options, const OperationContext& context) {
+  const std::int64_t micro_batch = options.micro_batch, group = options.group;
   if (group < 1 || (micro_batch % group != 0 && group % micro_batch != 0))
     throw Error(cat("a micro-batch of ", micro_batch, " holds neither whole batch-norm groups of ", group,
                     " nor an equal part of one"),
                 "let one of batch.micro and batch.worker be a multiple of the other");
-  if (precision == Precision::fp32)
-    return std::make_unique<CompiledImageProgram<float>>(graph, micro_batch, group, mode, threads, isa,
-                                                         std::move(count), slots);
-  return std::make_unique<CompiledImageProgram<BFloat16>>(graph, micro_batch, group, mode, threads, isa,
-                                                          std::move(count), slots);
-}
-
-std::int64_t preferred_image_batch(const Graph& graph, int threads) {
-  // Large maps fill the caches by themselves. Small maps need more images to outweigh the traffic of the weights.
-  const std::int64_t images = graph.input_bytes() >= 128 * 128 * 3 ? 16 : 64;
-  return images * threads;
+  ImageContext own{context};
+  own.norm = &norm_kernels(options.isa);
+  own.image = &image_kernels(options.isa);
+  own.measures = options.mode != PassMode::inference;
+  own.group = std::min(group, micro_batch);
+  own.span = std::max<std::int64_t>(1, group / micro_batch);
+  return options.precision == Precision::fp32 ? Joiner<float>(graph, own).join() : Joiner<BFloat16>(graph, own).join();
 }
 
 }  // namespace ringtrain::cpu
