@@ -114,10 +114,12 @@ std::int64_t Schedule::choose_slice(const Segment& segment) const {
   return best;
 }
 
-void Schedule::plan(const ParameterTable& table) {
-  for (Storage& s : storages_) {
+ArenaPlan Schedule::place_storages(bool last_first) {
+  ArenaPlan arena;
+  for (std::size_t n = 0; n < storages_.size(); ++n) {
+    Storage& s = storages_[last_first ? storages_.size() - 1 - n : n];
     if (s.lasting) {
-      s.lives[0].buffer = arena_.add(s.what, s.bytes);
+      s.lives[0].buffer = arena.add(s.what, s.bytes);
       continue;
     }
     for (Life& life : s.lives) {
@@ -128,10 +130,19 @@ void Schedule::plan(const ParameterTable& table) {
         return samples_;
       }();
       const std::int64_t copies = !s.per_sample ? 1 : (life.sliced ? slice : samples_);
-      life.buffer = arena_.add(&life == s.lives ? s.what : s.what + ", again", copies * s.bytes, life.first, life.last);
+      life.buffer = arena.add(&life == s.lives ? s.what : s.what + ", again", copies * s.bytes, life.first, life.last);
     }
   }
-  arena_.place(static_cast<int>(std::min(backward_, steps_.size())), slots_);
+  arena.place(static_cast<int>(std::min(backward_, steps_.size())), slots_);
+  return arena;
+}
+
+void Schedule::plan(const ParameterTable& table) {
+  // Buffers of the same size get their places in the order in which they were added. It depends on the model whether
+  // the first or the last ones should come first.
+  const std::int64_t bytes = place_storages(true).bytes();
+  arena_ = place_storages(false);
+  if (bytes < arena_.bytes()) arena_ = place_storages(true);
 
   std::map<std::string, std::size_t> finished;
   for (std::size_t i = 0; i < steps_.size(); ++i)

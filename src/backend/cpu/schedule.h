@@ -111,6 +111,8 @@ class Schedule {
   int append(Storage storage);
   void append(std::vector<Step>& steps, Step step) const;
   void find_lifetimes();
+  // Plans the memory of all storages, in the order in which they were made or in the opposite order.
+  ArenaPlan place_storages(bool last_first);
   void live(Storage& storage, std::size_t life) const;
   void insert_recomputation();
   std::int64_t choose_slice(const Segment& segment) const;
