@@ -228,7 +228,7 @@ void run(const Options& options) {
   PassContext context;
   context.gradient_scale = 1.0f / static_cast<float>(batch);
   context.statistic_scale = static_cast<float>(group) / static_cast<float>(batch);
-  const UpdateRange all{0, table.trained(), 0};
+  const UpdateRange trained{0, table.trained(), 0};
   const ElementRange elements{0, table.trained()};
   const std::unique_ptr<RangeNorms> gradient_norms = backend->make_range_norms({&elements, 1});
   double set = 1e30, forward = 1e30, backward = 1e30, update = 1e30, whole = 1e30;
@@ -239,9 +239,12 @@ void run(const Options& options) {
     const double b = seconds([&] { program.run(input, context); });
     const double c = seconds([&] { program.backward(*gradients, false, {}); });
     const double d = seconds([&] {
-      backend->update(
-          {.rule = {}, .ranges = {&all, 1}, .gradient_norms = gradient_norms.get(), .trained = table.trained()},
-          *weights, *gradients, state);
+      backend->update({.rule = {},
+                       .ranges = {&trained, 1},
+                       .gradient_norms = gradient_norms.get(),
+                       .trained = table.trained(),
+                       .adascale = {}},
+                      *weights, *gradients, state);
     });
     if (i == 0) continue;  // the first run touches the memory
     set = std::min(set, a);
