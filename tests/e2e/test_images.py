@@ -319,20 +319,20 @@ def test_grey_pictures_have_one_channel(workshop, tmp_path):
     subprocess.run([CONVERTER, "import", tmp_path / "arrays.h5", "--images", "x", "--labels", "y", "--out", tmp_path / "grey", "--rows",
                     "0:48", "--validation-rows", "48:68", "--statistics"], check=True, capture_output=True, timeout=HANG_SECONDS)
     workshop.data = tmp_path / "grey"
-    keys = {"model": {"kind": "mlp", "widths": [10], "dropout": 0}, "data__image_size": 12, "data__resize": 0, "data__augmentation": "none",
+    keys = {"model": {"kind": "mlp", "widths": [16], "dropout": 0}, "data__image_size": 12, "data__resize": 0, "data__augmentation": "none",
             "data__flip": False, "batch": {"global": 16, "worker": 4}, "learning_rate": {"base": 0.05}, "stop": {"steps": 6}}
     grey = {**keys, "data__channels": 1}
     one, two = workshop.train("one", **grey), workshop.train("two", ranks=2, **grey)
     assert_close(one, two)
     weights = {name.removeprefix("weights/"): value.astype(float) for name, value in arrays(checkpoints(one)[-1]).items()}
-    assert weights["fc1.weight"].shape == (10, 1, 12, 12)
+    assert weights["fc1.weight"].shape == (16, 1, 12, 12)
     training, validation = (pixels[rows].reshape(-1, 144) / 255 for rows in (slice(48), slice(48, 68)))
-    hidden = (validation - training.mean()) / training.std() @ weights["fc1.weight"].reshape(10, -1).T + weights["fc1.bias"]
+    hidden = (validation - training.mean()) / training.std() @ weights["fc1.weight"].reshape(16, -1).T + weights["fc1.bias"]
     logits = hidden.clip(0) @ weights["fc.weight"].T + weights["fc.bias"]
     losses = numpy.log(numpy.exp(logits).sum(1)) - logits[numpy.arange(20), labels[48:]]
     assert evaluations(one)[-1]["validation_loss"] == pytest.approx(losses.mean(), rel=1e-5)
     three = workshop.train("three", **keys)
-    assert arrays(checkpoints(three)[-1])["weights/fc1.weight"].shape == (10, 3, 12, 12)
+    assert arrays(checkpoints(three)[-1])["weights/fc1.weight"].shape == (16, 3, 12, 12)
     text = workshop.run("plan", workshop.experiment(**grey), ranks=0).out
     assert "12 px grey" in text, text
     wrong = workshop.run("plan", workshop.experiment(**grey), "data.mean=[0.1,0.2,0.3]", "data.std=[1,1,1]", ranks=0)

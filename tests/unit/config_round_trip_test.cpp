@@ -78,6 +78,7 @@ TEST(ConfigReader, TheResolvedExperimentReadsBackAsItself) {
        "model.zero_gamma=false",
        "model.norm_momentum=0.01",
        "data.image_size=64",
+       "data.channels=1",
        "data.resize=72",
        "data.crop_area=[0.2,0.9]",
        "data.crop_ratio=[0.5,2]",
