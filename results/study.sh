@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-python3}
 PICTURES=${PICTURES:-}
 data=${DATA:-data_prep/data}
-twins="goyal zero_gamma lars batch_schedule adascale critical_batch noise_names noise_digits pet_names shallue keskar"
+twins="goyal zero_gamma lars batch_schedule adascale critical_batch noise_names noise_digits pet_names smith_le shallue keskar"
 studies=${STUDIES:-$(for twin in $twins; do echo "configs/studies/twin_$twin.yaml"; done)}
 step() { printf '\n== %s\n' "$1"; }
 
@@ -72,7 +72,7 @@ for file in $studies; do
   name=$(sed -n 's/^name: *\([^ ]*\).*/\1/p' "$file")
   title=$(sed -n '1s/^# *//p' "$file")
   experiment=$(experiment_of "$file")
-  model=$(grep -Eo 'kind: *(resnet|alexnet|cnn)\b' "$experiment" | sed 's/.* //' || true)
+  model=$(grep -Eo 'kind: *(resnet|alexnet|cnn|mlp)\b' "$experiment" | sed 's/.* //' || true)
   overrides=()
   # Studies with a published answer keep their data.
   if [ -n "$PICTURES" ] && [ -n "$model" ] && ! learns "$experiment" fashion && ! learns "$experiment" mnist; then

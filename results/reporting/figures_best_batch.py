@@ -6,6 +6,7 @@ that the batch with the best test accuracy is proportional to the rate and to th
 from dataclasses import dataclass
 
 import numpy
+from scipy.stats import chi2
 from scipy.stats import t as student
 
 from . import cells as grouping
@@ -30,12 +31,13 @@ class Best:
 
 
 def lowest(batches, values):
-    """Returns the batch at the minimum of a parabola in log2 of the batch. The parabola goes through the smallest value
-    and up to two values on each side of it."""
+    """Returns the batch at the minimum of a parabola in log2 of the batch, through the smallest value and its neighbours.
+    Values further away would pull it: training is nearly unstable at small batches, so the values rise steeply there and
+    slowly on the other side."""
     at = int(numpy.argmin(values))
     if at in (0, len(batches) - 1):
         return float(batches[at])
-    near = slice(max(0, at - 2), at + 3)
+    near = slice(at - 1, at + 2)
     x = numpy.log2(batches)
     square, linear, _ = numpy.polyfit(x[near], values[near], 2)
     if square <= 0:
@@ -43,18 +45,25 @@ def lowest(batches, values):
     return float(2 ** numpy.clip(-linear / (2 * square), x[at - 1], x[at + 1]))
 
 
+def median_share(freedoms):
+    """Returns the median of a sample variance with these degrees of freedom, as a share of the variance."""
+    return chi2.ppf(0.5, freedoms) / freedoms
+
+
 def best_of(points):
     """Returns the Best. `points` maps batches to the values of their seeds; lower values are better. Returns None with
     fewer than four batches, or if every batch has one seed. The means are drawn again from normal distributions with the
-    spread of the seeds, pooled over the batches; Student's t allows for few seeds."""
+    spread of the seeds; Student's t allows for few seeds. A batch that is nearly unstable has a far larger spread than the
+    others, so variances are not pooled: each batch has its own, or the typical one if that is larger."""
     free = sum(len(own) - 1 for own in points.values())
     if len(points) < FEWEST_BATCHES or free < 1:
         return None
     batches = numpy.array(sorted(points), float)
     seeds = [numpy.asarray(points[batch], float) for batch in batches]
     means = numpy.array([own.mean() for own in seeds])
-    deviation = numpy.sqrt(sum(((own - own.mean()) ** 2).sum() for own in seeds) / free)
-    errors = numpy.array([deviation / len(own) ** 0.5 for own in seeds]) * student.ppf(0.975, free) / 1.96
+    typical = numpy.median([own.var(ddof=1) / median_share(len(own) - 1) for own in seeds if len(own) > 1])
+    variances = numpy.array([max(own.var(ddof=1) if len(own) > 1 else 0.0, typical) / len(own) for own in seeds])
+    errors = numpy.sqrt(variances) * student.ppf(0.975, free) / 1.96
     random = numpy.random.default_rng(1)
     drawn = numpy.array([lowest(batches, means + errors * random.standard_normal(len(means))) for _ in range(DRAWS)])
     low, high = (float((drawn == batches[end]).mean()) for end in (0, -1))
@@ -130,7 +139,7 @@ def best_batch(lines, laws, axis, by):
     panel.set_ylabel("best batch (samples)")
     style.legend(panel)
     note = (
-        f"The batch with the best {by}: the minimum of a parabola through the means over the seeds, with its 95 % interval. A "
+        f"The batch with the best {by}: the minimum of a parabola through the lowest mean over the seeds and its neighbours, with its 95 % interval. A "
         "ring: it may lie outside of the batches that ran, and counts in no power law. Smith and Le 2018 (arXiv:1710.06451) "
         f"found it proportional to the {AXES[axis] if axis == RATE else 'number of training samples'}."
     )

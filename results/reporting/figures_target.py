@@ -104,6 +104,10 @@ def to_target(target, lines, made, twenty):
         return Missing(title, "nothing was evaluated, so there is no target")
     if not any(lines.values()):
         return Missing(title, f"no run reached the target, {target}")
+    # A target that nobody asked for is of no use if the first evaluation reaches it, as in runs that are evaluated once.
+    chosen = target.chosen == measures.REACHED_BY_ALL
+    if chosen and all(coarseness(point, target) == 1 for points in lines.values() for point in points):
+        return Missing(title, f"the first evaluation of every run had reached the target, {target}")
     drawing, axes = style.panels(2, shared=True)
     batches = [p.batch for points in lines.values() for p in points]
     for index, (family, points) in enumerate(lines.items()):

@@ -49,6 +49,9 @@ def measure_for(runs):
     return ERROR if all(run.is_image for run in runs) else LOSS
 
 
+REACHED_BY_ALL = "the best value that every batch reaches with its best rate"  # see target_of()
+
+
 @dataclass(frozen=True)
 class Target:
     metric: str
@@ -154,4 +157,4 @@ def target_of(cells):
     digits = 3 if metric == "validation_loss" else 4
     step = 10.0**-digits
     rounded = math.ceil(value / step) * step if metric == "validation_loss" else math.floor(value / step) * step
-    return Target(metric, round(rounded, digits), "the best value that every batch reaches with its best rate")
+    return Target(metric, round(rounded, digits), REACHED_BY_ALL)

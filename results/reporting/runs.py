@@ -17,7 +17,7 @@ from .following import NOT_ENDED, read_text, shown
 
 LOST = "the folder has no experiment.yaml, so it is not known what ran"
 FILES = ("metrics.jsonl", "run.json", "experiment.yaml")
-IMAGE_KINDS = ("resnet", "alexnet", "cnn")
+IMAGE_KINDS = ("resnet", "alexnet", "cnn", "mlp")
 NOT_FINITE = re.compile(r"\b(nan|inf|infinite|infinity|not finite|diverged?)\b", re.IGNORECASE)
 
 

@@ -206,6 +206,15 @@ def test_evaluations_that_are_far_apart_are_told_and_too_few_make_no_fit(tmp_pat
     assert words in told and ("evaluate more often" in told) == bool(words)
 
 
+def test_runs_that_are_evaluated_once_have_no_figure_of_steps_to_a_target(tmp_path):
+    for batch in (32, 128, 512):
+        made_runs.write(tmp_path / "s" / str(batch), batch, every=int(made_runs.steps_needed(batch)))
+    target = measures.Target("validation_accuracy", made_runs.TARGET, measures.REACHED_BY_ALL)
+    found = items(tmp_path / "s", target)
+    assert "to_target_vs_batch" not in found
+    assert any("the first evaluation of every run had reached the target" in item.reason for item in found["missing"])
+
+
 @pytest.mark.thorough
 def test_speed_and_efficiency_against_ranks(report):
     rows = {int(r["ranks"]): r for r in table(report.folder / "speed_vs_ranks.csv") if r["line"] == "strong, batch 512"}
@@ -372,6 +381,11 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path):
 
 
 @pytest.mark.thorough
+def test_every_kind_of_model_for_images_is_known():
+    words = re.search(r"FIELD\(model\.kind\)[^\n]*\.words\(\{(.*?)\}\)", (ROOT / "src/config/schema.cpp").read_text(), re.DOTALL)
+    assert set(re.findall(r'"(\w+)"', words[1])) == {"char_lstm", *runs.IMAGE_KINDS}
+
+
 def test_the_table_sorts_and_names_a_column_that_is_not_there(study):
     result = run_tool("table.py", study, "--csv", "--keys", "validation_loss", "--sort", "validation_loss")
     values = [float(v) for v in result.out.split()[1:]]

@@ -135,6 +135,9 @@ def test_the_minimum_of_a_parabola_is_the_best_batch():
     assert figures_best_batch.best_of({b: [bowl(b, 2, seed) for seed in (1, 2, 3)] for b in batches}).edge == "low"
     assert figures_best_batch.best_of({b: [bowl(b, 4000, seed) for seed in (1, 2, 3)] for b in batches}).edge == "high"
     assert figures_best_batch.best_of({b: [bowl(b, 32, 1)] for b in batches}) is None, "one seed has no spread"
+    nearly_unstable = {16: [17.0, 11.9, 13.0], 32: [8.9, 9.2, 9.5], 64: [9.8, 9.7, 9.8], 128: [10.2, 10.4, 10.1]}
+    found = figures_best_batch.best_of(nearly_unstable)
+    assert 32 < found.batch < 48 and found.edge == "" and found.interval.high < 64, "the wide spread at 16 is that of 16 alone"
     assert figures_best_batch.best_of({b: [bowl(b, 32, seed) for seed in (1, 2)] for b in batches[:3]}) is None
 
 
