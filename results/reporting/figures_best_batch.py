@@ -104,6 +104,13 @@ def laws_of(lines):
     return {name: law for name, line in lines.items() if (law := law_of(line))}
 
 
+def draw_published(panel, x, batches):
+    """Draws the law that Smith and Le published, a best batch in proportion to x, through the middle of ours."""
+    factor = numpy.exp(numpy.mean(numpy.log(numpy.array(batches) / numpy.array(x))))
+    ends = numpy.array([min(x), max(x)])
+    panel.plot(ends, factor * ends, color=style.GREY, linestyle="--", linewidth=1.5, label="published: in proportion")
+
+
 def best_batch(lines, laws, axis, by):
     """Draws the best batches of the lines, and their power laws (laws_of()). Returns None if no line has three rates or
     shares."""
@@ -118,6 +125,8 @@ def best_batch(lines, laws, axis, by):
         values, intervals = [best.batch for best in inner.values()], [best.interval for best in inner.values()]
         law, look = laws.get(name), style.line(index, len(lines), linestyle="")
         power_law.draw(panel, list(inner), values, intervals, law, name, axis, look)
+        if law is not None and len(lines) == 1:
+            draw_published(panel, list(inner), values)
         for x, best in line.items():
             if best.edge:
                 panel.plot(x, best.batch, marker="o", markersize=13, markerfacecolor="none", color=style.GREY)
