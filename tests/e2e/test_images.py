@@ -307,7 +307,6 @@ def test_sample_of_a_run_of_images_says_what_it_needs(images):
     assert "char_lstm" in result.err and "data.train" not in result.err, result
 
 
-@pytest.mark.thorough
 def test_grey_pictures_have_one_channel(workshop, tmp_path):
     """With data.channels: 1 a network reads grey pictures as they were published: one channel, and statistics of one value.
     NumPy computes the loss of the weights of the last checkpoint, in float64, from the pictures that were converted."""
@@ -339,6 +338,7 @@ def test_grey_pictures_have_one_channel(workshop, tmp_path):
     assert wrong.code != 0 and "need 1 value, one per channel (data.channels); there are 3 and 3" in wrong.err, wrong
 
 
+@pytest.mark.thorough
 def test_bench_input_says_which_input_a_node_needs_and_how_many_threads(workshop, data_sets):
     def advice(encoding, wanted, *more):
         workshop.data = data_sets[encoding]
