@@ -158,6 +158,7 @@ def write_order(path, updates, *, turns=(0, 1), samples=8, at_once=False):
 
 
 # The run has three ranks, which are two workers and a server. Its batch is 16, so that an update has 8 samples.
+@pytest.mark.fast_cases()  # each case is a check of its own
 @pytest.mark.parametrize("order, changes, message", [
     (dict(updates=10), {}, "ends after step 10, before the run does"),
     (dict(updates=20, turns=(0, 1, 2)), {}, "step 3 is of worker 2, expected a worker from 0 to 1"),
