@@ -76,7 +76,7 @@ find_cuda() {
   else
     found=build/cudnn-frontend/include
     .ci/cudnn_frontend.sh > "$scratch/frontend" 2>&1 ||
-      no_cuda "cuDNN's front end could not be fetched: $(tail -1 "$scratch/frontend")" "Fetch it where there is a network (make setup), or set CUDNN_FRONTEND_HOME to a copy of NVIDIA's cudnn-frontend." || return
+      no_cuda "cuDNN's front end could not be fetched: $(why_not_fetched "$scratch/frontend")" "Fetch it where there is a network (make setup), or set CUDNN_FRONTEND_HOME to a copy of NVIDIA's cudnn-frontend." || return
   fi
   local frontend
   frontend=$(sed -n 's/#define CUDNN_FRONTEND_M[AI][JN]OR_VERSION *//p' "$found/cudnn_frontend_version.h" | paste -sd.)

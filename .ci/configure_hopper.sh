@@ -13,7 +13,7 @@ find_cutlass() {
   elif .ci/cutlass.sh > "$scratch/cutlass" 2>&1; then
     cutlass_include=build/cutlass/include
   else
-    cutlass_why="CUTLASS could not be fetched: $(tail -1 "$scratch/cutlass" | tr -d '"$`')"
+    cutlass_why="CUTLASS could not be fetched: $(why_not_fetched "$scratch/cutlass" | tr -d '"$`')"
   fi
   [ -n "$cutlass_include" ] || return
   cutlass_version=$(macro CUTLASS_MAJOR.CUTLASS_MINOR.CUTLASS_PATCH cutlass/version.h -I"$cutlass_include" | tr -d ' ')

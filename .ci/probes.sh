@@ -64,3 +64,11 @@ find_library() { # variable, header, library ("" = header only), Debian package,
   fail "$module was not found ($header${library:+, lib$library})" \
     "Debian: apt-get install $package (make setup does it) · modules: module load $module · spack: spack load $module · or set $variable."
 }
+
+# Prints why a download failed, from its log. When pip reaches no server, it ends with "No matching distribution found" and
+# names the cause before.
+why_not_fetched() {
+  local cause
+  cause=$(sed -n 's/.*Caused by \([A-Za-z]*Error.*\)/\1/p' "$1" | head -1 | tr -d '"`$' | cut -c1-200)
+  if [ -n "$cause" ]; then echo "$cause"; else tail -1 "$1"; fi
+}

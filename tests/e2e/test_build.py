@@ -72,6 +72,18 @@ def test_an_older_hdf5_is_refused_by_its_version(version, is_new_enough, tmp_pat
     assert done.stderr.count("error:") == (0 if is_new_enough else 1), done
 
 
+def test_a_download_that_reaches_no_server_says_why(tmp_path):
+    def why(text):
+        (tmp_path / "log").write_text(text)
+        return subprocess.run(["bash", "-c", '. .ci/probes.sh; why_not_fetched "$0"', tmp_path / "log"], cwd=ROOT, text=True,
+                              capture_output=True).stdout.strip()
+    end = "ERROR: No matching distribution found for nvidia-cudnn-frontend==1.32.0\n"
+    told = "Could not fetch URL https://pypi.org/simple/x/: exceeded with url: /simple/x/ (Caused by SSLError(SSLCertVerificationError(1, " \
+           "'[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate in certificate chain (_ssl.c:992)'))) - skipping\n"
+    assert why(told + end).startswith("SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+    assert why(end) == end.strip()
+
+
 def makefile_alone(folder):
     """Makes a folder with the Makefile, without sources, whose scripts find every library. Returns the environment for
     make."""
