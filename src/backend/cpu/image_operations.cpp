@@ -10,56 +10,33 @@
 #include "backend/cpu/part_ends.h"
 #include "backend/cpu/pool_operation.h"
 #include "base/error.h"
+#include "nn/graph_reader.h"
 
 namespace ringtrain::cpu {
 namespace {
 
 template <class T>
-class Joiner {
+class Joiner : GraphReader {
  public:
   Joiner(const Graph& graph, const ImageContext& context)
-      : nodes_(graph.nodes()),
-        context_(context),
-        consumers_(nodes_.size()),
-        feature_(nodes_.size()),
-        statistics_(nodes_.size()) {
+      : GraphReader(graph), context_(context), feature_(graph.nodes().size()), statistics_(graph.nodes().size()) {
     for (int i = 0; i < size(); ++i)
-      for (int input : nodes_[at(i)].inputs) consumers_[at(input)].push_back(i);
-    for (int i = 0; i < size(); ++i)
-      if (consumers_[at(i)].size() > 2)
-        throw Error(cat("node ", i, " of the model has ", consumers_[at(i)].size(),
+      if (consumers(i).size() > 2)
+        throw Error(cat("node ", i, " of the model has ", consumers(i).size(),
                         " consumers; the CPU backend supports at most two"));
   }
 
   Operations join() {
-    std::string name;
-    for (int i = 0, blocks = 0; i < size(); ++i) {
-      const Node& node = nodes_[at(i)];
-      if (std::exchange(name, node.block) != node.block) ++blocks;
-      block_ = node.recomputed && context_.training ? blocks : -1;
-      std::visit([&](const auto& operation) { append(i, operation); }, node.operation);
+    for (int i = 0; i < size(); ++i) {
+      block_ = node_at(i).recomputed && context_.training ? block_of(i) : -1;
+      std::visit([&](const auto& operation) { append(i, operation); }, node_at(i).operation);
     }
     if (!ends_) throw Error("a model of images ends in a cross-entropy");
     return std::move(result_);
   }
 
  private:
-  static std::size_t at(int node) { return static_cast<std::size_t>(node); }
-  int size() const { return static_cast<int>(nodes_.size()); }
-  template <class Kind>
-  const Kind* as(int node) const {
-    return std::get_if<Kind>(&nodes_[at(node)].operation);
-  }
-  // Returns the only consumer, or -1 if there is none or more than one.
-  int consumer(int node) const { return consumers_[at(node)].size() == 1 ? consumers_[at(node)][0] : -1; }
-  template <class Kind>
-  int consumer_that_is(int node) const {
-    const int next = consumer(node);
-    return next >= 0 && as<Kind>(next) != nullptr ? next : -1;
-  }
-  int input(int node, std::size_t which = 0) const { return nodes_[at(node)].inputs[which]; }
-
-  Feature* make(int node) { return feature_[at(node)] = result_.make_feature(nodes_[at(node)].output); }
+  Feature* make(int node) { return feature_[at(node)] = result_.make_feature(node_at(node).output); }
   Feature* feature(int node) const { return feature_[at(node)]; }
   template <class Made>
   Made* keep(std::unique_ptr<Made> operation) {
@@ -70,11 +47,11 @@ class Joiner {
   bool behind_norm(int node) const {
     for (int i = input(node);; i = input(i)) {
       if (as<Norm>(i) != nullptr || as<Add>(i) != nullptr) return true;
-      if (nodes_[at(i)].inputs.empty() || as<Convolution>(i) != nullptr) return false;
+      if (node_at(i).inputs.empty() || as<Convolution>(i) != nullptr) return false;
     }
   }
   bool needs_vector(int node) const {
-    return std::any_of(consumers_[at(node)].begin(), consumers_[at(node)].end(), [&](int c) {
+    return std::any_of(consumers(node).begin(), consumers(node).end(), [&](int c) {
       return as<Dense>(c) != nullptr || as<CrossEntropy>(c) != nullptr || as<Dropout>(c) != nullptr;
     });
   }
@@ -160,7 +137,7 @@ class Joiner {
     Feature* values = feature(x);
     Feature* other = second >= 0 ? feature(second) : nullptr;
     Feature* y = make(last);
-    y->read_again = std::any_of(consumers_[at(last)].begin(), consumers_[at(last)].end(),
+    y->read_again = std::any_of(consumers(last).begin(), consumers(last).end(),
                                 [&](int c) { return as<Convolution>(c) != nullptr; });
     keep(std::make_unique<NormOperation<T>>(context_, name, values, norm, other, norm2, as<Relu>(last) != nullptr, y));
   }
@@ -223,9 +200,7 @@ class Joiner {
     NormStatistics statistics_;
   };
 
-  const std::vector<Node>& nodes_;
   ImageContext context_;
-  std::vector<std::vector<int>> consumers_;
   std::vector<Feature*> feature_;            // by node; null while no operation has made it
   std::vector<NormStatistics*> statistics_;  // by node
   PixelOperation<T>* pixels_ = nullptr;

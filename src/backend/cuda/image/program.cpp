@@ -6,51 +6,29 @@
 #include "backend/cuda/image/emission.h"
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
+#include "nn/graph_reader.h"
 
 namespace ringtrain::cuda {
 namespace {
 
-class Joiner {
+class Joiner : GraphReader {
  public:
   Joiner(const Graph& graph, const ImageContext& context)
-      : nodes_(graph.nodes()),
+      : GraphReader(graph),
         context_(context),
-        consumers_(nodes_.size()),
-        value_(nodes_.size()),
-        statistics_(nodes_.size()),
-        done_(nodes_.size()) {
-    for (int i = 0; i < size(); ++i)
-      for (int input : nodes_[at(i)].inputs) consumers_[at(input)].push_back(i);
-    for (int i = 0, block = 0; i < size(); ++i) {
-      if (i > 0 && nodes_[at(i)].block != nodes_[at(i - 1)].block) ++block;
-      block_of_.push_back(block);
-    }
-  }
+        value_(graph.nodes().size()),
+        statistics_(graph.nodes().size()),
+        done_(graph.nodes().size()) {}
 
   ImageLayers join() {
     for (int i = 0; i < size(); ++i)
       if (!is_shortcut(i)) visit(i);
-    if (result_.loss == nullptr && !std::holds_alternative<PartOutput>(nodes_.back().operation))
+    if (result_.loss == nullptr && as<PartOutput>(size() - 1) == nullptr)
       throw Error("a model of images ends in a cross-entropy");
     return std::move(result_);
   }
 
  private:
-  static std::size_t at(int node) { return static_cast<std::size_t>(node); }
-  int size() const { return static_cast<int>(nodes_.size()); }
-  int input(int node, std::size_t which = 0) const { return nodes_[at(node)].inputs[which]; }
-  template <class Kind>
-  const Kind* as(int node) const {
-    return std::get_if<Kind>(&nodes_[at(node)].operation);
-  }
-  // Returns the node's only consumer, or -1.
-  int consumer(int node) const { return consumers_[at(node)].size() == 1 ? consumers_[at(node)][0] : -1; }
-  template <class Kind>
-  int consumer_that_is(int node) const {
-    const int next = consumer(node);
-    return next >= 0 && as<Kind>(next) != nullptr ? next : -1;
-  }
-
   // Returns whether the node is a shortcut's convolution or the norm after it. Such a node waits until its addition is
   // visited.
   bool is_shortcut(int node) const {
@@ -63,13 +41,13 @@ class Joiner {
   void visit(int node) {
     if (done_[at(node)]) return;
     done_[at(node)] = true;
-    for (int from : nodes_[at(node)].inputs) visit(from);
-    block_ = nodes_[at(node)].recomputed && context_.training ? block_of_[at(node)] : -1;
-    std::visit([&](const auto& operation) { append(node, operation); }, nodes_[at(node)].operation);
+    for (const int from : node_at(node).inputs) visit(from);
+    block_ = node_at(node).recomputed && context_.training ? block_of(node) : -1;
+    std::visit([&](const auto& operation) { append(node, operation); }, node_at(node).operation);
   }
 
   Value& make(int node, std::string name) {
-    const FeatureShape& shape = nodes_[at(node)].output;
+    const FeatureShape& shape = node_at(node).output;
     result_.values.push_back(std::make_unique<Value>(
         Value{.name = std::move(name), .shape = shape, .width = round_up(shape.channels, 8), .type = context_.type}));
     value_[at(node)] = result_.values.back().get();
@@ -224,13 +202,10 @@ class Joiner {
     result_.loss = keep<LossLayer>(node, value(input(i)));
   }
 
-  const std::vector<Node>& nodes_;
   const ImageContext& context_;
-  std::vector<std::vector<int>> consumers_;
   std::vector<Value*> value_;                // one per node; null until a layer makes it
   std::vector<NormStatistics*> statistics_;  // by node
   std::vector<bool> done_;
-  std::vector<int> block_of_;  // by node
   PixelLayer* pixels_ = nullptr;
   int block_ = -1;  // block of the current node when it is recomputed, else -1
   ImageLayers result_;
