@@ -31,4 +31,11 @@ Precision precision_of(const std::string& name) {
   throw Error(cat("precision ", name, " is not one of fp32, tf32, bf16, fp16"));
 }
 
+void check_norm_groups(std::int64_t micro_batch, std::int64_t group) {
+  if (group < 1 || (micro_batch % group != 0 && group % micro_batch != 0))
+    throw Error(cat("a micro-batch of ", micro_batch, " holds neither whole batch-norm groups of ", group,
+                    " nor an equal part of one"),
+                "let one of batch.micro and batch.worker be a multiple of the other");
+}
+
 }  // namespace ringtrain

@@ -30,6 +30,10 @@ Precision precision_of(const std::string& name);  // throws Error
 enum class PassMode { training, inference, statistics };
 const char* pass_name(PassMode mode);  // as it is printed in tables of memory
 
+// Throws Error if a micro-batch has neither whole groups of `group` samples, which batch norm normalises together, nor
+// an equal part of one.
+void check_norm_groups(std::int64_t micro_batch, std::int64_t group);
+
 // An item of memory. `plan` prints the items, and the backend checks them against the memory that was allocated.
 struct MemoryItem {
   std::string what;

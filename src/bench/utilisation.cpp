@@ -96,7 +96,7 @@ Graph dense_network(std::int64_t width) {
 RunPlan plan_of_network(const RunPlan& like, Graph network) {
   const RunTask task{.experiment = like.experiment, .parameters = network.parameters(), .precision = like.precision};
   const RunSplit split{.shares = like.shares};
-  return {task, like, split, passes_of(task, like, split, std::move(network), like.micro_batch)};
+  return {task, like, split, passes_of(task, like, split, std::move(network), like.micro_batch_choice)};
 }
 
 double matrix_rate(const BenchContext& context, const RunPlan& like) {

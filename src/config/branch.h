@@ -3,10 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "config/batch_course.h"
-#include "config/contradictions.h"
 #include "config/experiment.h"
 
 namespace ringtrain {
@@ -14,6 +12,9 @@ namespace ringtrain {
 inline bool is_branch(const Experiment& experiment) {
   return !experiment.branch.from.empty();
 }
+
+// Returns whether a branch's batch is branch.batch_factor times a whole number, the batch of the run that it continues.
+bool has_source_batch(std::int64_t batch, const Experiment& experiment);
 
 // Returns the experiment of the run that a branch continues, as far as the schedule depends on it: batch.global and
 // batch.largest are divided by branch.batch_factor, and branch.* has its defaults. An experiment that is not a branch
@@ -24,7 +25,5 @@ Experiment source_experiment(const Experiment& experiment);
 // that of batch_course(). In a branch, the factor is also multiplied by branch.rate_factor.
 BatchCourse course_of(const Experiment& experiment, std::int64_t epoch_samples, bool keeps_rest,
                       std::int64_t epoch_span);
-
-std::optional<Contradiction> branch_contradiction(const Experiment& experiment);
 
 }  // namespace ringtrain

@@ -100,7 +100,7 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
     return {{{"learning_rate.milestones", "learning_rate.warmup_epochs", "learning_rate.scaling"},
              cat(is("milestones"), " but warm-up takes ", warmup_epochs, " epochs, expected milestones after it")}};
   if (auto contradiction = points_contradiction(e)) return contradiction;
-  if (lr.schedule == "polynomial" || lr.schedule == "cosine") {
+  if (decays_to_end(lr)) {
     if (e.stop.epochs == 0 && e.stop.steps == 0)
       return {{{"learning_rate.schedule", "stop.epochs", "stop.steps"},
                cat(is("schedule"), " and needs the length of the run, expected stop.epochs or stop.steps")}};
@@ -323,7 +323,6 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
   if (auto contradiction = find_exclusion(e)) return contradiction;
   if (auto contradiction = averaged_norm_contradiction(e)) return contradiction;
   if (auto contradiction = batch_course_contradiction(e)) return contradiction;
-  if (auto contradiction = branch_contradiction(e)) return contradiction;
   if (auto contradiction = image_contradiction(e)) return contradiction;
   if (auto contradiction = norm_contradiction(e)) return contradiction;
   if (auto contradiction = model_contradiction(e)) return contradiction;

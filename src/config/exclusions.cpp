@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "config/branch.h"
 #include "config/schema.h"
 
 namespace ringtrain {
@@ -151,7 +152,7 @@ std::vector<Exclusion> of_adascale(const Experiment& e) {
       {!e.batch.schedule.empty(), adascale, "batch.schedule", "a constant batch"},
       {e.batch.follow_noise > 0, adascale, "batch.follow_noise", "a constant batch"},
       {e.data.last_batch != "drop", adascale, "data.last_batch", "drop: every step has the same batch"},
-      {(lr.schedule == "polynomial" || lr.schedule == "cosine") && e.stop.epochs == 0, adascale, "stop.epochs",
+      {decays_to_end(lr) && e.stop.epochs == 0, adascale, "stop.epochs",
        cat("the length of the ", lr.schedule, " schedule: stop.steps counts updates"), "", "learning_rate.schedule"},
       {measures && e.noise.every_steps != 1, adascale, "noise.every_steps",
        "1: each step's gain follows from its gradients"},
@@ -190,7 +191,6 @@ std::vector<Exclusion> of_averages(const Experiment& e) {
 std::vector<Exclusion> of_batches(const Experiment& e) {
   const BatchConfig& batch = e.batch;
   const bool follows = batch.follow_noise > 0, changes = follows || !batch.schedule.empty();
-  const std::string& schedule = e.learning_rate.schedule;
   return {
       {changes && e.data.order == "streams", batch.schedule.empty() ? "batch.follow_noise" : "batch.schedule",
        "data.order", "windows: each row of the batch reads a stream of its own, so the batch cannot change"},
@@ -208,8 +208,31 @@ std::vector<Exclusion> of_batches(const Experiment& e) {
        "a noise scale that is measured"},
       {follows && e.noise.small_batch == 0, "batch.follow_noise", "noise.small_batch",
        "a number above 0, so that the result does not depend on the number of ranks"},
-      {follows && e.stop.steps > 0 && (schedule == "polynomial" || schedule == "cosine"), "batch.follow_noise",
-       "stop.steps", cat("stop.epochs alone: where ", schedule, " ends must not depend on the noise")},
+      {follows && e.stop.steps > 0 && decays_to_end(e.learning_rate), "batch.follow_noise", "stop.steps",
+       cat("stop.epochs alone: where ", e.learning_rate.schedule, " ends must not depend on the noise")},
+  };
+}
+
+// The keys of a run that continues from another run's checkpoint, with a multiple of its batch.
+std::vector<Exclusion> of_branches(const Experiment& e) {
+  constexpr std::string_view from = "branch.from", factor = "branch.batch_factor";
+  if (!is_branch(e)) {
+    const std::string expected = "the checkpoint that the run goes on from";
+    return {
+        {is_set(factor, e), factor, from, expected},
+        {is_set("branch.rate_factor", e), "branch.rate_factor", from, expected},
+        {is_set("branch.samples", e), "branch.samples", from, expected},
+    };
+  }
+  if (!is_set(factor, e)) return {};
+  const std::string multiple = "branch.batch_factor times that of the run which it leaves";
+  return {
+      {e.batch.follow_noise > 0, factor, "batch.follow_noise", "a batch that the noise does not change"},
+      {e.optimizer.adascale, factor, "optimizer.adascale", "false: its gain follows the batch by itself"},
+      {e.data.order == "streams", factor, "data.order",
+       "windows: each row of the batch reads a stream of its own, so the batch cannot change"},
+      {!has_source_batch(e.batch.global, e), factor, "batch.global", multiple},
+      {e.batch.largest > 0 && !has_source_batch(e.batch.largest, e), factor, "batch.largest", multiple},
   };
 }
 
@@ -241,7 +264,7 @@ std::vector<Exclusion> of_models(const Experiment& e) {
 
 std::optional<Contradiction> find_exclusion(const Experiment& e) {
   for (const auto& part : {of_sums, of_servers, of_pipelines, of_noise, of_optimizers, of_adascale, of_averages,
-                           of_batches, of_adam_sde, of_models})
+                           of_batches, of_branches, of_adam_sde, of_models})
     for (const Exclusion& row : part(e))
       if (row.is_broken) {
         Contradiction found{{row.feature, row.key},

@@ -175,6 +175,10 @@ struct LearningRateConfig {
   double end = 0;                     // polynomial, cosine: the rate at the end
   bool operator==(const LearningRateConfig&) const = default;
 };
+// Returns whether the schedule is a decay that reaches `end` at the last step, which must therefore be known.
+inline bool decays_to_end(const LearningRateConfig& config) {
+  return config.schedule == "polynomial" || config.schedule == "cosine";
+}
 
 struct NoiseConfig {
   std::int64_t every_steps = 1;  // 0: off

@@ -93,7 +93,7 @@ std::string expected(const Field& field);
 
 // Returns the field's value as in an experiment file: 0.001, true, [30, 60, 80], [norm, bias], "".
 std::string value_text(const Field& field, const Experiment& experiment);
-// Returns, for example, "optimizer.kind is sgd".
+// Returns, for example, "optimizer.kind is sgd", or "branch.from is not given" if the text is empty.
 std::string statement(std::string_view key, const Experiment& experiment);
 
 // Returns whether the field has its default value.

@@ -185,7 +185,8 @@ std::string value_text(const Field& field, const Experiment& experiment) {
 }
 
 std::string statement(std::string_view key, const Experiment& experiment) {
-  return cat(key, " is ", value_text(*find_field(key), experiment));
+  const std::string value = value_text(*find_field(key), experiment);
+  return cat(key, " is ", value == text_text("") ? "not given" : value);
 }
 
 bool is_default(const Field& field, const Experiment& experiment) {

@@ -73,10 +73,6 @@ double peak_rate(const LearningRateConfig& config, const ScheduleContext& contex
   throw Error(cat("learning_rate.scaling '", config.scaling, "' is not known"));
 }
 
-bool decays_to_end(const LearningRateConfig& config) {
-  return config.schedule == "polynomial" || config.schedule == "cosine";
-}
-
 std::int64_t warmup_steps(const LearningRateConfig& config, const ScheduleContext& context) {
   if (config.warmup_steps > 0) return config.warmup_steps;
   if (config.warmup_epochs <= 0) return 0;

@@ -63,9 +63,6 @@ double learning_rate(const LearningRateConfig& config, const ScheduleContext& co
 // Returns the peak of learning_rate(). Throws Error if the scaling is not known.
 double peak_rate(const LearningRateConfig& config, const ScheduleContext& context);
 
-// Returns whether the schedule is a decay that reaches `end` at step T.
-bool decays_to_end(const LearningRateConfig& config);
-
 // Returns the number of warm-up steps, T_w. It is config.warmup_steps if that is set. Otherwise it is warmup_epochs
 // (legw: k x warmup_epochs) in steps, rounded. LEGW does not multiply warmup_steps by k: a batch k times as large makes
 // 1/k as many steps per epoch, so k times the epochs are the same number of steps.

@@ -50,7 +50,7 @@ RunPlan with_passes(const RunPlan& p, std::int64_t micro_batch, const Names& rec
 RunPlan with_offload(const RunPlan& p, double stretch) {
   Graph graph = p.graph;
   graph.offload(stretch);
-  return {p, p, p, passes_of(p, p, p, graph, p.micro_batch)};
+  return {p, p, p, passes_of(p, p, p, graph, p.micro_batch_choice)};
 }
 
 // Returns the bytes of the rank that needs most memory. The stages of a pipeline differ.
@@ -237,7 +237,7 @@ std::string describe_offload(const RunPlan& p, Backend& backend) {
 // Returns the preferred micro-batch or, if it is open and the backend does not choose one that fits, the largest.
 MicroBatchChoice micro_batch_that_fits(const RunPlan& preferred, Backend& backend, std::int64_t limit) {
   const Experiment& e = preferred.experiment;
-  const MicroBatchChoice& first = preferred.micro_batch;
+  const MicroBatchChoice& first = preferred.micro_batch_choice;
   if (!first.is_open) return first;
   const Names blocks = named_blocks(e);
   if (backend_chooses(e) && bytes_with(preferred, backend, first.samples, blocks) <= limit) return first;
@@ -273,7 +273,7 @@ FittingPasses passes_that_fit(const RunPlan& preferred, Backend& backend) {
   const Experiment& e = preferred.experiment;
   check_machine(e, backend);
   const std::int64_t limit = limit_of(e, backend);
-  if (limit == 0) return {preferred.micro_batch, preferred.graph};
+  if (limit == 0) return {preferred.micro_batch_choice, preferred.graph};
   const MicroBatchChoice chosen = micro_batch_that_fits(preferred, backend, limit);
   const Names blocks =
       chooses_recomputation(e) ? cheap_blocks(preferred, backend, limit, chosen.samples) : named_blocks(e);

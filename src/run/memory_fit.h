@@ -23,7 +23,7 @@ void mark_named_blocks(const Experiment& experiment, Graph& graph);
 
 // The part of RunPasses that memory decides.
 struct FittingPasses {
-  MicroBatchChoice micro_batch;
+  MicroBatchChoice micro_batch_choice;
   Graph graph;
 };
 

@@ -70,15 +70,15 @@ LoaderPlan norm_loader(const LoaderPlan& training, std::int64_t samples, std::in
 }  // namespace
 
 RunPasses passes_of(const RunTask& task, const RunCourse& course, const RunSplit& split, Graph graph,
-                    const MicroBatchChoice& micro_batch) {
-  const BatchPlan batch = batch_plan(split.shares, micro_batch.samples);
+                    const MicroBatchChoice& choice) {
+  const BatchPlan batch = batch_plan(split.shares, choice.samples);
   // Parameter servers do not see the small batches of a step.
   const bool measures_noise =
       task.experiment.noise.every_steps > 0 && !split.servers && batch.small_batch < course.batches.back();
   const LoaderPlan training = training_loader(task, course, split, batch, graph.sequence());
   const LoaderPlan evaluation = evaluation_loader(task, split, batch, graph.sequence());
   return {.graph = std::move(graph),
-          .micro_batch = micro_batch,
+          .micro_batch_choice = choice,
           .batch = batch,
           .measures_noise = measures_noise,
           .train_loader = training,
@@ -118,7 +118,7 @@ RunPasses plan_passes(const RunTask& task, const RunCourse& course, const RunSpl
   const MicroBatchChoice preferred = preferred_choice(task, split, model, backend, known);
   const FittingPasses fitting =
       passes_that_fit({task, course, split, passes_of(task, course, split, model, preferred)}, backend);
-  return passes_of(task, course, split, fitting.graph, fitting.micro_batch);
+  return passes_of(task, course, split, fitting.graph, fitting.micro_batch_choice);
 }
 
 }  // namespace ringtrain

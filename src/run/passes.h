@@ -9,7 +9,7 @@ namespace ringtrain {
 
 // Returns the passes with this micro-batch. `graph` is the model, with the blocks marked that a pass computes again.
 RunPasses passes_of(const RunTask& task, const RunCourse& course, const RunSplit& split, Graph graph,
-                    const MicroBatchChoice& micro_batch);
+                    const MicroBatchChoice& choice);
 
 // Returns the micro-batch without regard to memory.*: the one that the experiment states; that of ranks
 // which share a worker, or of communication.order: fixed; `known` if it is possible; the one that the backend prefers.

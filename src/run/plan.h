@@ -87,7 +87,7 @@ struct MicroBatchChoice {
 // The passes of a step.
 struct RunPasses {
   Graph graph;  // the model, in which the blocks that a pass computes again are marked
-  MicroBatchChoice micro_batch;
+  MicroBatchChoice micro_batch_choice;
   BatchPlan batch;
   bool measures_noise = false;                 // whether some steps measure the gradient noise scale
   LoaderPlan train_loader, validation_loader;  // those of rank 0; for_rank() makes those of other ranks

@@ -290,7 +290,7 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
     t.row(e.parallel.shard_state ? "shards" : "servers", owners);
   if (plan.batch.ranks > 1 && e.parallel.kind == "ring") t.row("sums", describe_sums(plan, device > 0));
 
-  t.row("micro-batch", cat(plan.batch.micro_batch, ": ", plan.micro_batch.reason));
+  t.row("micro-batch", cat(plan.batch.micro_batch, ": ", plan.micro_batch_choice.reason));
   t.row("noise scale", describe_noise(plan));
   if (e.evaluate.norm_statistics != "running") t.row("batch norm", describe_norm_statistics(e));
   std::vector<std::string> recomputed;

@@ -213,10 +213,7 @@ class Joiner : GraphReader {
 
 Operations image_operations(const Graph& graph, const CompileOptions& options, const OperationContext& context) {
   const std::int64_t micro_batch = options.micro_batch, group = options.group;
-  if (group < 1 || (micro_batch % group != 0 && group % micro_batch != 0))
-    throw Error(cat("a micro-batch of ", micro_batch, " holds neither whole batch-norm groups of ", group,
-                    " nor an equal part of one"),
-                "let one of batch.micro and batch.worker be a multiple of the other");
+  check_norm_groups(micro_batch, group);
   ImageContext own{context};
   own.norm = &norm_kernels(options.isa);
   own.image = &image_kernels(options.isa);

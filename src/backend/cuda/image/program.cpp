@@ -306,10 +306,7 @@ class ImageProgram : public ProgramBase {
 std::unique_ptr<Program> make_image_program(Device& device, const BackendOptions& options, const Graph& graph,
                                             std::int64_t micro_batch, std::int64_t group, Precision precision,
                                             PassMode mode, int slots) {
-  if (group < 1 || (micro_batch % group != 0 && group % micro_batch != 0))
-    throw Error(cat("a micro-batch of ", micro_batch, " holds neither whole batch-norm groups of ", group,
-                    " nor an equal part of one"),
-                "let one of batch.micro and batch.worker be a multiple of the other");
+  check_norm_groups(micro_batch, group);
   return std::make_unique<ImageProgram>(device, options, graph, micro_batch, group, precision, mode, slots);
 }
 
