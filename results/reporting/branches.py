@@ -220,7 +220,7 @@ def figure(points, parents):
         "loss is smoothed: one half of it is the last step's loss (Merrill et al. 2025, arXiv:2505.23971). The upper "
         "axes show the largest such batch, and all batches that were tried as short lines. An arrow says that no "
         "larger batch was tried, so the largest one may be larger. Black: the run's own noise scale, which McCandlish "
-        "et al. 2018 expect near the critical batch. The lower axes show how far the loss of each batch is above that "
+        "et al. 2018 expect near the critical batch; Merrill et al. found it far below. The lower axes show how far the loss of each batch is above that "
         "of the smallest batch.",
         warnings(points),
     )

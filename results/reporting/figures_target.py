@@ -211,7 +211,8 @@ def draw_target(axes, place, family, points, found, target):
 
 def shade_regimes(axes, critical):
     """Shades the batches from critical / 4 to 4 critical. Below them the slope of log steps over log batch is steeper
-    than -0.8, close to perfect scaling. Above them it is flatter than -0.2."""
+    than -0.8, close to perfect scaling. Above them it is flatter than -0.2. The regimes have the names of Shallue et
+    al. 2019."""
     low, high = axes[0].get_xlim()
     for axis in axes:
         axis.axvspan(

@@ -4,7 +4,8 @@
   linear:       rate = c B                                            (Goyal et al. 2017)
   square root:  rate = c sqrt(B)                                      (Krizhevsky 2014)
   surge:        rate = 2 rate_max / (sqrt(B_noise/B) + sqrt(B/B_noise))  (Li et al. 2024, arXiv:2405.14578, for Adam
-                and other optimizers that follow the sign of the gradient): it rises, has a maximum at B_noise, and falls
+                and other optimizers that follow the sign of the gradient): it rises, has a maximum at B_noise, and falls. Equation 2;
+                far above B_noise, the rate of the paper tends to a constant
 
 A rule fits best only if it is 20 times as likely as each other one (Akaike's criterion: a difference of 2 ln 20)."""
 

@@ -140,6 +140,7 @@ struct OptimizerConfig {
   bool trust_undecayed = false;               // lamb: whether parameters without weight decay have a trust ratio
   double transition_center = 10;              // rmsprop_to_sgd: the epoch at which both have the same weight
   double transition_length = 5;               // rmsprop_to_sgd: epochs of the transition
+  double transition_rate = 0.0003;            // rmsprop_to_sgd: the learning rate of RMSprop
   std::string muon_rate = "original";         // muon: original | match_rms_adamw
   std::string other_kind = "adamw";           // muon: adamw | sgd, for parameters that are not hidden matrices
   double other_rate = 1;                      // muon: learning rate of other_kind / learning rate of the run

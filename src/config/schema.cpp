@@ -155,8 +155,9 @@ std::vector<Field> make_schema() {
 
     FIELD(batch.global).unit("samples").required().from(1, int32_limit).also({"batch_size", "global_batch_size"})
       .means("Samples per optimizer step, whatever the number of ranks."),
-    FIELD(batch.worker).unit("samples").required().from(1, int32_limit).also({"local_batch", "batch_per_gpu"})
-      .means("Samples per virtual worker. Batch norm computes its statistics over one virtual worker. The key must divide "
+    FIELD(batch.worker).unit("samples").required().from(1, int32_limit).also({"local_batch", "batch_per_gpu", "ghost_batch"})
+      .means("Samples per virtual worker. Batch norm computes its statistics over one virtual worker (ghost batch norm, Hoffer et "
+             "al. 2017). The key must divide "
              "batch.global. The number of ranks must divide the number of workers, batch.global / batch.worker. With batch "
              "norm, a power of two of ranks on one node may share each worker. A pass is then one rank's part of one worker."),
     FIELD(batch.micro).how_it_runs().unit("samples").from(0, int32_limit).also({"micro_batch", "micro_batch_size"})
@@ -168,12 +169,12 @@ std::vector<Field> make_schema() {
              "must divide the workers of every batch. Schedules still count epochs; stop.steps counts updates."),
     FIELD(batch.largest).unit("samples").from(0, int32_limit)
       .means("The largest batch, for batch.schedule and batch.follow_noise. If the schedule asks for a larger batch, the learning "
-             "rate is divided by the ratio of the two batches instead. 0: no limit."),
+             "rate is divided by the ratio of the two batches instead, which is the rule for SGD (Smith et al. 2018). 0: no limit."),
     FIELD(batch.follow_noise).from(0, 1e6)
       .means("The multiple of the noise scale at which the batch aims. The batch doubles, up to batch.largest, after it has been "
              "below this multiple of noise_scale_low for batch.patience samples. noise_scale_low is the lower end of the noise "
-             "scale's 95 % interval. The batch never shrinks. The key needs noise.small_batch, so that the number of ranks "
-             "does not change the result. 0: off."),
+             "scale's 95 % interval. The batch never shrinks, and the learning rate stays the one for batch.global. The key "
+             "needs noise.small_batch, so that the number of ranks does not change the result. 0: off."),
     FIELD(batch.patience).unit("samples").from(0, 1e15)
       .means("For batch.follow_noise: how many samples in a row the batch must be too small before it doubles. 0: noise.half_life."),
 
@@ -243,6 +244,8 @@ std::vector<Field> make_schema() {
       .only_with("optimizer.kind", {"rmsprop_to_sgd"})
       .means("Length of the transition. Akiba et al. call it b_p. SGD's share at epoch e is exp(2 (e - center) / length) / 2 "
              "before the center. After the center it is 1/2 + (e - center) / length, at most 1."),
+    FIELD(optimizer.transition_rate).from(0, 1e6).only_with("optimizer.kind", {"rmsprop_to_sgd"}).also({"lr_rmsprop"})
+      .means("The learning rate of RMSprop, at every batch and epoch. learning_rate is that of SGD."),
     FIELD(optimizer.muon_rate).words({"original", "match_rms_adamw"}).only_with("optimizer.kind", {"muon"})
       .also({"adjust_lr_fn"})
       .means("The factor of a matrix's learning rate. original: sqrt(max(1, rows / columns)). match_rms_adamw: 0.2 sqrt(max(rows, "
@@ -277,7 +280,9 @@ std::vector<Field> make_schema() {
       .means("How often metrics.jsonl gets trust_ratios, the trust ratio of every tensor that has one. 0: off."),
     FIELD(optimizer.half_life.momentum).off_by_default().instead_of("optimizer.momentum").unit("samples").from(0, 1e15)
       .only_with("optimizer.kind", {"sgd", "lars", "rmsprop_to_sgd", "muon"})
-      .means("Takes the place of optimizer.momentum. 0: not given."),
+      .means("Takes the place of optimizer.momentum. sgd, lars and rmsprop_to_sgd: a gradient moves the weights by the rate / (1 - "
+             "momentum) in all. At k times the batch the momentum m becomes m^k, so the movement per sample stays the same "
+             "if the rate is multiplied by k (1 - m^k) / (1 - m), not by k. 0: not given."),
     FIELD(optimizer.half_life.beta1).off_by_default().instead_of("optimizer.beta1").unit("samples").from(0, 1e15)
       .only_with("optimizer.kind", {"adam", "adamw", "lamb", "muon"})
       .means("Takes the place of optimizer.beta1. 0: not given."),

@@ -25,12 +25,15 @@ constexpr SectionText section_texts[] = {
     {"optimizer", "How a gradient becomes an update."},
     {"optimizer.half_life",
      "Half-lives of the optimizer's averages, in samples. A step of B samples multiplies the memory by 2^(-B / "
-     "half_life). That is the factor momentum, beta1 or beta2 of this step (Marek et al. 2025, arXiv:2507.07101). The "
-     "memory of an optimizer, counted in samples, thus stays the same when the batch changes. A half-life and the "
-     "factor that it replaces cannot both be given. `ringtrain plan` prints both forms."},
+     "half_life). That is the factor momentum, beta1 or beta2 of this step. The memory of an optimizer, counted in "
+     "samples, thus stays the same when the batch changes. Marek et al. 2025 (arXiv:2507.07101) propose it for beta2, "
+     "in "
+     "tokens, and leave beta1 as it is. A half-life and the factor that it replaces cannot both be given. `ringtrain "
+     "plan` prints both forms."},
     {"average",
      "An exponential average of the weights (EMA). Its half-life is in samples, so it is the same average at every "
-     "batch (Busbridge et al. 2023, arXiv:2307.13813)."},
+     "batch: k times the batch decays it by rho^k in place of rho (Busbridge et al. 2023, arXiv:2307.13813). The rule "
+     "assumes that the learning rate follows the batch, too."},
     {"learning_rate",
      "The learning rate depends on the position in the run. optimizer.adascale and parallel.staleness_rate: inverse "
      "change it further."},

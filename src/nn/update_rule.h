@@ -10,19 +10,27 @@
 
 namespace ringtrain {
 
-enum class OptimizerKind {
-  sgd,
-  lars,
-  adam,
-  adamw,
-  lamb,
-  rmsprop,
-  rmsprop_to_sgd,
-  schedule_free_sgd,
-  schedule_free_adamw,
-  muon  // for Muon's matrices; other tensors use the rule of another optimizer
-};
-constexpr int optimizer_kinds = 10;
+// The kinds, each with how many values of state it keeps for each weight. muon is the kind of Muon's matrices; the
+// other tensors use the rule of another optimizer.
+#define RINGTRAIN_OPTIMIZER_KINDS(KIND) \
+  KIND(sgd, 1)                          \
+  KIND(lars, 1)                         \
+  KIND(adam, 2)                         \
+  KIND(adamw, 2)                        \
+  KIND(lamb, 2)                         \
+  KIND(rmsprop, 1)                      \
+  KIND(rmsprop_to_sgd, 2)               \
+  KIND(schedule_free_sgd, 1)            \
+  KIND(schedule_free_adamw, 2)          \
+  KIND(muon, 1)
+
+#define RINGTRAIN_NAME(kind, values) kind,
+enum class OptimizerKind { RINGTRAIN_OPTIMIZER_KINDS(RINGTRAIN_NAME) };
+#undef RINGTRAIN_NAME
+#define RINGTRAIN_VALUES(kind, values) values,
+constexpr int state_values[] = {RINGTRAIN_OPTIMIZER_KINDS(RINGTRAIN_VALUES)};  // by kind
+#undef RINGTRAIN_VALUES
+constexpr int optimizer_kinds = sizeof(state_values) / sizeof(state_values[0]);
 
 // The inputs of an update, apart from the vectors. Some members differ between tensors: weight_decay, and learning_rate
 // if the optimizer has a trust ratio. The trust ratio multiplies learning_rate. For Muon's matrices, make_muons() also
@@ -46,7 +54,8 @@ struct UpdateRule {
   float decay_factor = 1;       // multiplies the weight decay of every tensor (optimizer.weight_decay_by)
   float trust_coefficient = 0;  // lars
   bool mlperf = false;          // lars: MLPerf's rule for a gradient of zero
-  float sgd_share = 0;          // rmsprop_to_sgd: from 0 (RMSprop) to 1 (SGD)
+  float sgd_share = 0;          // rmsprop_to_sgd: alpha_SGD, from 0 (RMSprop) to 1 (SGD)
+  float rmsprop_share = 0;      // rmsprop_to_sgd: alpha_RMSprop, (1 - sgd_share) x RMSprop's rate / learning_rate
   float average_share = 0;      // schedule_free: the weight of z in the new average, the paper's c
   float matrix_rate = 0;        // muon: the rate of its matrices, before each matrix's factor
   float new_share = 0;          // average.half_life: the weight of the new weights in their average, 1 - rho
@@ -72,10 +81,9 @@ struct UpdateRange {
 constexpr bool has_trust_ratio(OptimizerKind kind) {
   return kind == OptimizerKind::lars || kind == OptimizerKind::lamb;
 }
-// Returns whether the optimizer keeps two state values for each weight. The other optimizers keep one.
+// Returns whether the optimizer keeps two values of state for each weight. The other optimizers keep one.
 constexpr bool has_second_state(OptimizerKind kind) {
-  return kind != OptimizerKind::sgd && kind != OptimizerKind::lars && kind != OptimizerKind::rmsprop &&
-         kind != OptimizerKind::schedule_free_sgd && kind != OptimizerKind::muon;
+  return state_values[static_cast<int>(kind)] == 2;
 }
 
 RINGTRAIN_HD float scaled_gradient(const UpdateRule& r, float g) {
@@ -123,11 +131,12 @@ RINGTRAIN_HD float rmsprop_update(const UpdateRule& r, float w, float g, float& 
   return w - r.learning_rate * g / (__builtin_sqrtf(v) + r.epsilon);
 }
 
-// Akiba et al. 2017: training starts with RMSprop, which gradually becomes SGD with momentum.
+// Akiba et al. 2017: training starts with RMSprop, which gradually becomes SGD with momentum. Each has a rate of its
+// own; learning_rate is that of SGD.
 RINGTRAIN_HD float rmsprop_to_sgd_update(const UpdateRule& r, float w, float g, float& momentum, float& v) {
   g = scaled_gradient(r, g) + r.weight_decay * w;
   v = r.beta2 * v + (1.0f - r.beta2) * g * g;
-  momentum = r.momentum * momentum + (r.sgd_share + (1.0f - r.sgd_share) / (__builtin_sqrtf(v) + r.epsilon)) * g;
+  momentum = r.momentum * momentum + (r.sgd_share + r.rmsprop_share / (__builtin_sqrtf(v) + r.epsilon)) * g;
   return w - r.learning_rate * momentum;
 }
 
@@ -252,8 +261,9 @@ struct AdaScaleStep {
 
 // Returns the averages including this step. `squared_norm` is that of the step's gradient, and `small_norms` is the sum
 // described above. Both are without the loss scale. The estimates are unbiased, as in optim/noise_scale.h. The variance
-// is at least 1e-6 and the gradient at least 0. The averages are plain means over the first 1000 / S steps. After that
-// they are moving averages with the decay max(1 - S / 1000, 0).
+// is at least 1e-6 and the gradient at least 0. As in fairscale, the gain of a step counts the step's own measurement.
+// The averages are plain means over the first 1000 / S steps. After that they are moving averages with the decay
+// max(1 - S / 1000, 0).
 RINGTRAIN_HD AdaScaleAverages with_step(const AdaScaleStep& s, double squared_norm, double small_norms) {
   AdaScaleAverages a = s.averages;
   // Each small batch adds 1 / count of its mean gradient.

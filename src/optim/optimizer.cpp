@@ -322,7 +322,9 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
   rule.decay_factor = static_cast<float>(step.decay_factor);
   rule.trust_coefficient = static_cast<float>(config_.trust_coefficient);
   rule.mlperf = config_.lars_form == "mlperf";
-  rule.sgd_share = static_cast<float>(sgd_share(step.epochs, config_.transition_center, config_.transition_length));
+  const double sgd = sgd_share(step.epochs, config_.transition_center, config_.transition_length);
+  rule.sgd_share = static_cast<float>(sgd);
+  rule.rmsprop_share = step.rate > 0 ? static_cast<float>((1 - sgd) * config_.transition_rate / step.rate) : 0;
   if (config_.schedule_free) set_schedule_free(rule, step.rate);
   if (has_mean())  // rho = 2^(-samples / half_life); before from_epoch, the average is the weights
     rule.new_share = step.epochs < mean_.from_epoch

@@ -37,7 +37,8 @@ struct UpdateStep {
 //   e < center + length / 2    1/2 + (e - center) / length
 //   else                       1
 //
-// The curve has no jump. Its slope is 1 / length on both sides of the center.
+// The curve has no jump. Its slope is 1 / length on both sides of the center. The paper, as notes and programs of
+// others quote it, has 2 (e - center) / length in the second line, which would rise to 1.5 and fall back to 1.
 double sgd_share(double e, double center, double length);
 
 class Optimizer {

@@ -98,8 +98,8 @@ std::string describe_optimizer(const RunPlan& plan) {
   if (o.kind == "rmsprop" || o.kind == "rmsprop_to_sgd")
     text += cat(", mean square's decay ", with_digits(o.beta2), ", epsilon ", with_digits(o.epsilon));
   if (o.kind == "rmsprop_to_sgd")
-    text +=
-        cat(", half SGD at epoch ", with_digits(o.transition_center), ", within ", with_digits(o.transition_length));
+    text += cat(", rate ", with_digits(o.transition_rate), " of RMSprop, half SGD at epoch ",
+                with_digits(o.transition_center), ", within ", with_digits(o.transition_length));
   if (o.adascale)
     text += cat(", AdaScale at ",
                 with_digits(static_cast<double>(e.batch.global) / static_cast<double>(e.learning_rate.base_batch)),
@@ -136,18 +136,15 @@ std::string describe_memory_of(const RunPlan& plan, std::string_view name, doubl
 // beta1 is no memory.
 std::string describe_half_lives(const RunPlan& plan) {
   const OptimizerConfig o = optimizer_of(plan.experiment, plan.schedule);
-  const bool adam = o.kind == "adam" || o.kind == "adamw" || o.kind == "lamb";
-  const bool adam_beside_muon = o.kind == "muon" && o.other_kind == "adamw";
+  const auto has = [&](std::string_view key) { return has_effect(*find_field(key), plan.experiment); };
+  const bool has_adam = o.kind != "muon" || o.other_kind == "adamw";
   std::string text;
-  const auto add = [&](bool has, std::string_view name, double plain, double half_life) {
-    if (has) text += cat(text.empty() ? "" : "; ", describe_memory_of(plan, name, plain, half_life));
+  const auto add = [&](bool remembers, std::string_view name, double plain, double half_life) {
+    if (remembers) text += cat(text.empty() ? "" : "; ", describe_memory_of(plan, name, plain, half_life));
   };
-  const bool momentum =
-      (o.kind == "sgd" && !o.schedule_free) || o.kind == "lars" || o.kind == "rmsprop_to_sgd" || o.kind == "muon";
-  add(momentum, "momentum", o.momentum, o.half_life.momentum);
-  add((adam && !o.schedule_free) || adam_beside_muon, "beta1", o.beta1, o.half_life.beta1);
-  add(adam || adam_beside_muon || o.kind == "rmsprop" || o.kind == "rmsprop_to_sgd", "beta2", o.beta2,
-      o.half_life.beta2);
+  add(has("optimizer.half_life.momentum") && !o.schedule_free, "momentum", o.momentum, o.half_life.momentum);
+  add(has("optimizer.half_life.beta1") && has_adam && !o.schedule_free, "beta1", o.beta1, o.half_life.beta1);
+  add(has("optimizer.half_life.beta2") && has_adam, "beta2", o.beta2, o.half_life.beta2);
   return text;
 }
 

@@ -44,7 +44,7 @@ class Options:
         self.beta1, self.beta2, self.epsilon = 0.9, 0.999, 1e-8
         self.trust_coefficient, self.lars_form, self.no_trust = 0.001, "paper", ["norm", "bias"]
         self.trust_undecayed = False
-        self.transition_center, self.transition_length = 10.0, 5.0
+        self.transition_center, self.transition_length, self.transition_rate = 10.0, 5.0, 0.0003
         self.clip_norm, self.clip_value = 0.0, 0.0
         self.schedule_free = False
         for key, value in given.items():
@@ -89,7 +89,7 @@ def rmsprop(o, kind, w, g, state, rate, applied, epoch):
 
 
 def rmsprop_to_sgd(o, kind, w, g, state, rate, applied, epoch):
-    """Akiba et al. 2017, with a continuous alpha_SGD."""
+    """Akiba et al. 2017, with a continuous alpha_SGD. RMSprop has a rate of its own, and `rate` is that of SGD."""
     m, delta = state.setdefault("m", np.zeros_like(w)), state.setdefault("delta", np.zeros_like(w))
     since = epoch - o.transition_center
     if since < 0:
@@ -100,7 +100,8 @@ def rmsprop_to_sgd(o, kind, w, g, state, rate, applied, epoch):
         alpha = 1.0
     g = g + (0 if kind in o.no_decay else o.weight_decay) * w
     m[...] = o.beta2 * m + (1 - o.beta2) * g ** 2
-    delta[...] = o.momentum * delta - (alpha + (1 - alpha) / (np.sqrt(m) + o.epsilon)) * g
+    alpha_rmsprop = (1 - alpha) * o.transition_rate / rate
+    delta[...] = o.momentum * delta - (alpha + alpha_rmsprop / (np.sqrt(m) + o.epsilon)) * g
     return w + rate * delta
 
 
@@ -191,7 +192,7 @@ if __name__ == "__main__":
         of("RMSprop, elements cut, decay", "rmsprop", rate=0.1, beta2=0.95, clip_value=0.1, weight_decay=0.1,
            epsilon=1e-3),
         of("RMSprop to SGD", "rmsprop_to_sgd", rate=0.05, beta2=0.95, epsilon=0.01, transition_center=2.0,
-           transition_length=3.0, weight_decay=0.01),
+           transition_length=3.0, transition_rate=0.04, weight_decay=0.01),
         of("SGD, elements cut", "sgd", clip_value=0.2, weight_decay=0.01),
         of("schedule-free SGD", "sgd", schedule_free=True, weight_decay=0.05, no_decay=[]),
         of("schedule-free SGD, clipped, hardly averaged", "sgd", schedule_free=True, momentum=0.2, clip_norm=0.5,

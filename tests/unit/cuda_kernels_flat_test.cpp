@@ -360,7 +360,8 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
                  .epsilon = 1e-8f,
                  .bias_correction1 = 0.5f,
                  .bias_correction2 = 0.3f,
-                 .sgd_share = 0.6f};
+                 .sgd_share = 0.6f,
+                 .rmsprop_share = 0.4f};
         auto* scalars = memory.make<UpdateScalars>(1);
         *scalars = {.squared_norm = 1, .gradient_scale = 0.25f, .applied = 1};
         // The kernel loads four elements at once where it can. The ranges have gaps between them. Some begin or end

@@ -2,7 +2,9 @@
 // (tests/golden/make_large_batch.py). Other tests check what is special about each optimizer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -184,6 +186,33 @@ TEST(LargeBatch, RmspropGivesWayToSgdOnOneCurveWithoutAJump) {
     EXPECT_LE(sgd_share(e, 10, 5), sgd_share(e + 1e-3, 10, 5));
     EXPECT_LE(sgd_share(e + 1e-3, 10, 5) - sgd_share(e, 10, 5), 1.01e-3 / 5) << e;
   }
+}
+
+// Far before the transition, the learning rate, which is that of SGD, moves no weight.
+TEST(LargeBatch, RmspropHasItsOwnRate) {
+  const ParameterTable table = two_layers();
+  on_cpu_and_device([&](Backend& backend) {
+    const auto moved = [&](double rate, double rmsprop_rate) {
+      Training training(backend, table,
+                        {.kind = "rmsprop_to_sgd", .transition_center = 1000, .transition_rate = rmsprop_rate});
+      const auto before = drawn(table, 1);
+      training.set(*training.weights, before);
+      training.set(*training.gradients, drawn(table, 2));
+      training.optimizer.update(*training.weights, *training.gradients, {rate}, 1, 0);
+      auto change = training.get(*training.weights);
+      std::ranges::transform(change, before, change.begin(), std::minus<>());
+      return change;
+    };
+    const auto at_6_4 = moved(6.4, 3e-4), at_0_1 = moved(0.1, 3e-4), twice = moved(6.4, 6e-4);
+    double size = 0;
+    for (std::size_t i = 0; i < at_6_4.size(); ++i) {
+      EXPECT_NEAR(at_6_4[i], at_0_1[i], 1e-6) << i;
+      EXPECT_NEAR(twice[i], 2 * at_6_4[i], 1e-6) << i;
+      size = std::max(size, std::abs(at_6_4[i]));
+    }
+    // beta2 is 0.999, so the first step of every element is the rate / sqrt(1 - beta2).
+    EXPECT_NEAR(size, 3e-4 / std::sqrt(0.001), 1e-5);
+  });
 }
 
 // Schedule-free SGD computes the evaluated weights from the trained weights and its state "z". The running statistics

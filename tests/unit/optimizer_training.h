@@ -80,6 +80,7 @@ inline OptimizerConfig config_of(const nlohmann::json& c) {
   take("trust_undecayed", config.trust_undecayed);
   take("transition_center", config.transition_center);
   take("transition_length", config.transition_length);
+  take("transition_rate", config.transition_rate);
   take("clip_norm", config.clip_norm);
   take("clip_value", config.clip_value);
   take("muon_rate", config.muon_rate);

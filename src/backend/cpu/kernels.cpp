@@ -267,45 +267,21 @@ __attribute__((always_inline)) inline void update_as(UpdateRule rule, std::int64
 }
 
 // Defines one function per kind, so that a profile shows the name of the kind.
-#define RINGTRAIN_UPDATE(kind)                                                                                        \
+#define RINGTRAIN_UPDATE(kind, values)                                                                                \
   __attribute__((noinline)) void kind(const UpdateRule& rule, std::int64_t n, float* w, const float* g, float* first, \
                                       float* second) {                                                                \
     update_as<OptimizerKind::kind>(rule, n, w, g, first, second);                                                     \
   }
-RINGTRAIN_UPDATE(sgd)
-RINGTRAIN_UPDATE(lars)
-RINGTRAIN_UPDATE(adam)
-RINGTRAIN_UPDATE(adamw)
-RINGTRAIN_UPDATE(lamb)
-RINGTRAIN_UPDATE(rmsprop)
-RINGTRAIN_UPDATE(rmsprop_to_sgd)
-RINGTRAIN_UPDATE(schedule_free_sgd)
-RINGTRAIN_UPDATE(schedule_free_adamw)
-RINGTRAIN_UPDATE(muon)
+RINGTRAIN_OPTIMIZER_KINDS(RINGTRAIN_UPDATE)
 #undef RINGTRAIN_UPDATE
 
 void update(const UpdateRule& rule, std::int64_t n, float* w, const float* g, float* first, float* second) {
   switch (rule.kind) {
-    case OptimizerKind::sgd:
-      return sgd(rule, n, w, g, first, second);
-    case OptimizerKind::lars:
-      return lars(rule, n, w, g, first, second);
-    case OptimizerKind::adam:
-      return adam(rule, n, w, g, first, second);
-    case OptimizerKind::adamw:
-      return adamw(rule, n, w, g, first, second);
-    case OptimizerKind::lamb:
-      return lamb(rule, n, w, g, first, second);
-    case OptimizerKind::rmsprop:
-      return rmsprop(rule, n, w, g, first, second);
-    case OptimizerKind::rmsprop_to_sgd:
-      return rmsprop_to_sgd(rule, n, w, g, first, second);
-    case OptimizerKind::schedule_free_sgd:
-      return schedule_free_sgd(rule, n, w, g, first, second);
-    case OptimizerKind::schedule_free_adamw:
-      return schedule_free_adamw(rule, n, w, g, first, second);
-    case OptimizerKind::muon:
-      return muon(rule, n, w, g, first, second);
+#define RINGTRAIN_CASE(kind, values) \
+  case OptimizerKind::kind:          \
+    return kind(rule, n, w, g, first, second);
+    RINGTRAIN_OPTIMIZER_KINDS(RINGTRAIN_CASE)
+#undef RINGTRAIN_CASE
   }
 }
 
