@@ -1,9 +1,10 @@
-// Compares the weight gradients of convolutions on small maps with sums in double precision. oneDNN has no fast code
-// for some of these shapes (ConvolutionPrimitives::make_backward_weights()).
+// Compares the weight gradients of convolutions on small maps and on pixels with sums in double precision. oneDNN has
+// no fast code for some of these shapes (ConvolutionPrimitives::make_backward_weights()).
 #include "backend/cpu/convolution.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -17,6 +18,7 @@ namespace {
 
 struct Case {
   std::int64_t map, kernel, stride, padding;
+  std::int64_t channels = 0;  // of pixels; 0: the source is a map of `inputs` channels
 };
 
 struct Aligned {
@@ -32,7 +34,7 @@ class ConvolutionWeights : public testing::TestWithParam<Case> {
   ConvolutionShape shape(bool bias) const {
     const Case& c = GetParam();
     const std::int64_t out = (c.map + 2 * c.padding - c.kernel) / c.stride + 1;
-    return {.input = inputs,
+    return {.input = c.channels > 0 ? c.channels : inputs,
             .output = outputs,
             .in_height = c.map,
             .in_width = c.map,
@@ -42,6 +44,7 @@ class ConvolutionWeights : public testing::TestWithParam<Case> {
             .stride = c.stride,
             .padding = c.padding,
             .bias = bias,
+            .pixels = c.channels > 0,
             .lanes = norm_kernels(best_isa()).lanes};
   }
   // Returns the index of a value in oneDNN's blocked layout. After the last channel it has zeros.
@@ -64,22 +67,27 @@ class ConvolutionWeights : public testing::TestWithParam<Case> {
 TEST_P(ConvolutionWeights, AreTheSumsOfTheProducts) {
   const ConvolutionShape s = shape(true);
   const std::int64_t in = s.in_height, out = s.out_height, k = s.kernel;
-  const std::vector<float> x = random_map(inputs, in * in, s.lanes, 1), dy = random_map(outputs, out * out, s.lanes, 2);
+  // Pixels are in planes, as if a block had one channel.
+  const int source_lanes = s.pixels ? 1 : s.lanes;
+  const std::vector<float> x = random_map(s.input, in * in, source_lanes, 1),
+                           dy = random_map(outputs, out * out, s.lanes, 2);
   ConvolutionPrimitives primitives(s, true, 2);
   primitives.make_forward(images);
+  ASSERT_EQ(primitives.channel_stride(), in * in);
   primitives.make_backward_weights(images);
   if (best_isa() >= Isa::avx2) {
     EXPECT_TRUE(primitives.has_fast_weights());
   }
   Aligned weights(primitives.weight_bytes()), scratch(primitives.weights_scratch_bytes());
   primitives.bind(weights.data());
-  std::vector<float> gradient(static_cast<std::size_t>(outputs * inputs * k * k), 5.0f), bias(outputs, 5.0f);
+  std::vector<float> gradient(static_cast<std::size_t>(outputs * s.input * k * k), 5.0f), bias(outputs, 5.0f);
   for (const bool accumulate : {false, true})
     primitives.backward_weights(image_kernels(best_isa()), x.data(), dy.data(), scratch.data(), gradient.data(),
                                 bias.data(), accumulate);
+  const double tolerance = 5e-6 * std::max(2.0, std::sqrt(static_cast<double>(images * out * out)));
   std::size_t at = 0;
   for (std::int64_t o = 0; o < outputs; ++o)
-    for (std::int64_t i = 0; i < inputs; ++i)
+    for (std::int64_t i = 0; i < s.input; ++i)
       for (std::int64_t ky = 0; ky < k; ++ky)
         for (std::int64_t kx = 0; kx < k; ++kx, ++at) {
           double sum = 0;
@@ -87,17 +95,17 @@ TEST_P(ConvolutionWeights, AreTheSumsOfTheProducts) {
             for (std::int64_t p = 0; p < out * out; ++p) {
               const std::int64_t y = p / out * s.stride + ky - s.padding, z = p % out * s.stride + kx - s.padding;
               if (y < 0 || z < 0 || y >= in || z >= in) continue;
-              sum += static_cast<double>(x[place(n, i, y * in + z, inputs, in * in, s.lanes)]) *
+              sum += static_cast<double>(x[place(n, i, y * in + z, s.input, in * in, source_lanes)]) *
                      static_cast<double>(dy[place(n, o, p, outputs, out * out, s.lanes)]);
             }
-          ASSERT_NEAR(gradient[at], 2 * sum, 1e-5) << o << " " << i << " " << ky << " " << kx;
+          ASSERT_NEAR(gradient[at], 2 * sum, tolerance) << o << " " << i << " " << ky << " " << kx;
         }
   for (std::int64_t o = 0; o < outputs; ++o) {
     double sum = 0;
     for (std::int64_t n = 0; n < images; ++n)
       for (std::int64_t p = 0; p < out * out; ++p)
         sum += static_cast<double>(dy[place(n, o, p, outputs, out * out, s.lanes)]);
-    EXPECT_NEAR(bias[static_cast<std::size_t>(o)], 2 * sum, 1e-5);
+    EXPECT_NEAR(bias[static_cast<std::size_t>(o)], 2 * sum, tolerance);
   }
 }
 
@@ -107,6 +115,14 @@ INSTANTIATE_TEST_SUITE_P(SmallMaps, ConvolutionWeights,
                          [](const auto& test) {
                            const Case& c = test.param;
                            return cat("Map", c.map, "Kernel", c.kernel, "Stride", c.stride);
+                         });
+
+INSTANTIATE_TEST_SUITE_P(Pixels, ConvolutionWeights,
+                         testing::Values(Case{28, 5, 1, 2, 1}, Case{28, 5, 1, 2, 2}, Case{28, 5, 1, 2, 3},
+                                         Case{32, 3, 1, 1, 1}, Case{32, 3, 1, 1, 2}, Case{30, 7, 2, 3, 1}),
+                         [](const auto& test) {
+                           const Case& c = test.param;
+                           return cat("Channels", c.channels, "Kernel", c.kernel, "Stride", c.stride);
                          });
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 
@@ -37,8 +38,14 @@ void run(dnnl::primitive& primitive, const std::unordered_map<int, memory>& argu
 bool is_generated_code(const char* implementation) {
   return std::string(implementation).find("jit") != std::string::npos;
 }
-// Returns the same convolution for maps that already have the zeros around them.
-ConvolutionShape with_padded_source(ConvolutionShape shape) {
+// Returns the same convolution for a source with more zeros: pixels with three channels, or maps that already have the
+// zeros around them. Without a value, there is no such source.
+std::optional<ConvolutionShape> with_larger_source(ConvolutionShape shape) {
+  if (shape.pixels ? shape.input >= 3 : shape.padding == 0) return std::nullopt;
+  if (shape.pixels) {
+    shape.input = 3;
+    return shape;
+  }
   shape.in_height += 2 * shape.padding;
   shape.in_width += 2 * shape.padding;
   shape.padding = 0;
@@ -166,25 +173,23 @@ void ConvolutionPrimitives::make_backward_data(std::int64_t images) {
   data_ = dnnl::convolution_backward_data(data_description_);
 }
 
-// With AVX2, oneDNN has only a slow weight gradient for maps that are smaller than the kernel, as in the last layers of
-// a ResNet on small pictures. Such a map is copied into a larger map that contains its padding, for which oneDNN is
-// fast.
+// With AVX2, oneDNN has only a slow weight gradient for two kinds of convolutions. One has maps that are smaller than
+// the kernel, as in the last layers of a ResNet on small pictures. Such a map is copied into a larger map that contains
+// its padding, for which oneDNN is fast. The other reads pixels of one or two channels. They are copied beside channels
+// of zeros, because oneDNN is fast for three.
 void ConvolutionPrimitives::make_backward_weights(std::int64_t images) {
   const TeamSize team(threads_);
   weights_shape_ = shape_;
   weights_description_ = first_of(
       suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_weights(shape_, images, algorithm); });
-  if (!has_fast_weights() && !shape_.pixels && shape_.padding > 0) {
-    const ConvolutionShape padded = with_padded_source(shape_);
-    try {
-      const auto other = describe_weights(padded, images, dnnl::algorithm::convolution_direct);
+  if (const auto larger = with_larger_source(shape_); !has_fast_weights() && larger && !channels_last_) try {
+      const auto other = describe_weights(*larger, images, dnnl::algorithm::convolution_direct);
       if (is_generated_code(other.impl_info_str())) {
-        weights_shape_ = padded;
+        weights_shape_ = *larger;
         weights_description_ = other;
       }
     } catch (const dnnl::error&) {  // oneDNN lacks this one
     }
-  }
   weights_ = dnnl::convolution_backward_weights(weights_description_);
 }
 
@@ -205,15 +210,15 @@ std::int64_t ConvolutionPrimitives::data_scratch_bytes() const {
 std::int64_t ConvolutionPrimitives::weights_scratch_bytes() const {
   return aligned(weights_description_.scratchpad_desc().get_size()) +
          aligned(weights_description_.diff_weights_desc().get_size()) +
-         (pads_source() ? aligned(weights_description_.src_desc().get_size()) : 0) +
+         (enlarges_source() ? aligned(weights_description_.src_desc().get_size()) : 0) +
          (shape_.bias ? aligned(static_cast<std::size_t>(shape_.output) * sizeof(float)) : 0);
 }
 
 void ConvolutionPrimitives::bind(char* weights) {
   const TeamSize team(threads_);
   const ConvolutionShape& s = shape_;
-  const memory::desc plain(memory::dims{s.output, s.input, s.kernel, s.kernel}, memory::data_type::f32,
-                           memory::format_tag::oihw);
+  const memory::dims dims{s.output, s.input, s.kernel, s.kernel};
+  const memory::desc plain(dims, memory::data_type::f32, memory::format_tag::oihw);
   const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
   flat_ = at_nothing(plain);
   forward_weights_ = memory(forward_description_.weights_desc(), onednn_engine(), weights);
@@ -251,15 +256,17 @@ void ConvolutionPrimitives::bind(char* weights) {
     }
     const auto blocked = s.lanes == 16 ? memory::format_tag::OIhw16i16o : memory::format_tag::OIhw8i8o;
     blocked_gradient_ = s.input % s.lanes == 0 && s.output % s.lanes == 0 &&
-                        own_gradient_.get_desc() == memory::desc(memory::dims{s.output, s.input, s.kernel, s.kernel},
-                                                                 memory::data_type::f32, blocked);
+                        own_gradient_.get_desc() == memory::desc(dims, memory::data_type::f32, blocked);
     if (blocked_gradient_) return;
-    store_ = dnnl::reorder(own_gradient_, flat_gradient_);
+    // Channels of zeros have gradients, too, which nobody needs.
+    const memory::desc all = own_gradient_.get_desc();
+    kept_gradient_ = at_nothing(weights_shape_.input == s.input ? all : all.submemory_desc(dims, {0, 0, 0, 0}));
+    store_ = dnnl::reorder(kept_gradient_, flat_gradient_);
     dnnl::post_ops sum;
     sum.append_sum(1.0f);
     dnnl::primitive_attr adding;
     adding.set_post_ops(sum);
-    add_ = dnnl::reorder(own_gradient_, flat_gradient_, adding);
+    add_ = dnnl::reorder(kept_gradient_, flat_gradient_, adding);
   }
 }
 
@@ -296,7 +303,8 @@ void ConvolutionPrimitives::store_gradient(const ImageKernels& kernels, const fl
                                            bool accumulate) {
   if (!blocked_gradient_) {
     flat_gradient_.set_data_handle(weights);
-    execute(accumulate ? add_ : store_, own_gradient_, flat_gradient_);
+    kept_gradient_.set_data_handle(own_gradient_.get_data_handle());
+    execute(accumulate ? add_ : store_, kept_gradient_, flat_gradient_);
     return;
   }
   const std::int64_t places = shape_.kernel * shape_.kernel, inputs = shape_.input, lanes = shape_.lanes;
@@ -307,20 +315,23 @@ void ConvolutionPrimitives::store_gradient(const ImageKernels& kernels, const fl
                           weights + (b / blocks * lanes * inputs + b % blocks * lanes) * places, accumulate);
 }
 
-// Copies the source map into the middle of a map with zeros around it. Both are in blocks of channels.
-void ConvolutionPrimitives::pad_source(const char* source, char* padded) const {
-  const std::int64_t pixel = shape_.lanes * (shape_.bf16 ? 2 : 4);  // bytes of one block's channels
-  const std::int64_t row = shape_.in_width * pixel, padded_row = weights_shape_.in_width * pixel;
-  const std::int64_t before = shape_.padding * (padded_row + pixel);
-  const auto all = static_cast<std::int64_t>(weights_description_.src_desc().get_size());
-  const std::int64_t maps = all / (weights_shape_.in_height * padded_row);
+// Copies the source map into the middle of a map with zeros around it, both in blocks of channels. Of pixels, copies
+// the channels of an image before channels of zeros.
+void ConvolutionPrimitives::enlarge_source(const char* source, char* larger) const {
+  const ConvolutionShape &from = shape_, &to = weights_shape_;
+  const std::int64_t element = from.bf16 ? 2 : 4, pixel = (from.pixels ? 1 : from.lanes) * element;
+  const std::int64_t row = from.in_width * pixel, larger_row = to.in_width * pixel;
+  const std::int64_t before = from.pixels ? 0 : from.padding * (larger_row + pixel);
+  // A map of pixels has its channels one below the other.
+  const std::int64_t rows = from.in_height * (from.pixels ? from.input : 1);
+  const std::int64_t larger_bytes = to.in_height * (from.pixels ? to.input : 1) * larger_row;
+  const std::int64_t maps = static_cast<std::int64_t>(weights_description_.src_desc().get_size()) / larger_bytes;
 #pragma omp parallel for num_threads(threads_) schedule(static)
   for (std::int64_t map = 0; map < maps; ++map) {
-    char* to = padded + map * weights_shape_.in_height * padded_row;
-    std::memset(to, 0, static_cast<std::size_t>(weights_shape_.in_height * padded_row));
-    for (std::int64_t y = 0; y < shape_.in_height; ++y)
-      std::memcpy(to + before + y * padded_row, source + (map * shape_.in_height + y) * row,
-                  static_cast<std::size_t>(row));
+    char* begin = larger + map * larger_bytes;
+    std::memset(begin, 0, static_cast<std::size_t>(larger_bytes));
+    for (std::int64_t y = 0; y < rows; ++y)
+      std::memcpy(begin + before + y * larger_row, source + (map * rows + y) * row, static_cast<std::size_t>(row));
   }
 }
 
@@ -335,8 +346,8 @@ void ConvolutionPrimitives::backward_weights(const ImageKernels& kernels, const 
     own_bias_gradient_.set_data_handle(scratch);
     scratch += aligned(static_cast<std::size_t>(shape_.output) * sizeof(float));
   }
-  if (pads_source()) {
-    pad_source(static_cast<const char*>(source), scratch);
+  if (enlarges_source()) {
+    enlarge_source(static_cast<const char*>(source), scratch);
     source = scratch;
     scratch += aligned(weights_description_.src_desc().get_size());
   }

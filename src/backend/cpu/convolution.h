@@ -69,8 +69,10 @@ class ConvolutionPrimitives {
                                                                       std::int64_t images,
                                                                       dnnl::algorithm algorithm) const;
   bool suits_winograd() const;
-  bool pads_source() const { return weights_shape_.padding != shape_.padding; }
-  void pad_source(const char* source, char* padded) const;
+  bool enlarges_source() const {
+    return weights_shape_.padding != shape_.padding || weights_shape_.input != shape_.input;
+  }
+  void enlarge_source(const char* source, char* larger) const;
   void store_gradient(const ImageKernels& kernels, const float* own, float* weights, bool accumulate);
 
   ConvolutionShape shape_;
@@ -83,7 +85,8 @@ class ConvolutionPrimitives {
   dnnl::convolution_backward_weights::primitive_desc weights_description_;
   dnnl::primitive forward_, data_, weights_;
   Arguments forward_arguments_, data_arguments_, weights_arguments_;
-  dnnl::memory flat_, forward_weights_, data_weights_, bias_, own_gradient_, own_bias_gradient_, flat_gradient_;
+  dnnl::memory flat_, forward_weights_, data_weights_, bias_, own_gradient_, kept_gradient_, own_bias_gradient_,
+      flat_gradient_;
   dnnl::memory forward_scratch_, data_scratch_, weights_scratch_;
   dnnl::reorder to_forward_, to_data_, store_, add_;
   bool shared_weights_ = false;    // the data gradient reads the weights in the forward layout
