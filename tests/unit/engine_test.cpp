@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -317,6 +318,31 @@ TEST(Engine, MemoryPredictedEqualsMemoryTaken) {
     program.reset();
     EXPECT_EQ(s.backend->allocated_bytes(), before);
   }
+}
+
+// Every node that the engine does not know would be missing from the results without a word.
+TEST(Engine, RefusesGraphsWithNodesThatItCannotCompile) {
+  const auto compiles = [](const auto& describe) {
+    Graph g;
+    describe(g, g.lstm(g.tokens(4, 7), 16, "lstm", 0));
+    make_cpu_backend(1)->compile(g, 3, Precision::fp32, PassMode::training);
+  };
+  const auto end = [](Graph& g, int x) { g.cross_entropy(g.dense(x, 7, "linear")); };
+  EXPECT_NO_THROW(compiles(end));
+  EXPECT_NO_THROW(compiles([&](Graph& g, int x) { end(g, g.dropout(x, 0.1, 0)); }));
+  const std::vector<std::function<void(Graph&, int)>> refused = {
+      [&](Graph& g, int x) { end(g, g.relu(x)); },
+      [&](Graph& g, int x) { end(g, g.group_norm(x, 4, "norm")); },
+      [&](Graph& g, int x) { end(g, g.add(x, x)); },
+      [&](Graph& g, int x) { end(g, g.dropout(g.dropout(x, 0.1, 0), 0.1, 1)); },
+      [&](Graph& g, int x) { end(g, g.dense(x, 16, "hidden")); },
+      [&](Graph& g, int x) { end(g, g.lstm(g.dense(x, 16, "hidden"), 16, "lstm", 1)); },
+      [&](Graph& g, int x) { end(g, x), end(g, x); },
+      [](Graph& g, int x) { g.dense(x, 7, "linear"); },
+      [](Graph& g, int x) { g.cross_entropy(x); },
+      [](Graph& g, int x) { g.cross_entropy(g.dense(x, 7, "linear"), 0.1); },
+  };
+  for (std::size_t i = 0; i < refused.size(); ++i) EXPECT_THROW(compiles(refused[i]), Error) << "graph " << i;
 }
 
 TEST(Engine, PetNameModelHas482719Parameters) {

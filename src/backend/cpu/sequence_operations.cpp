@@ -1,11 +1,15 @@
 #include "backend/cpu/sequence_operations.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
+#include <variant>
 
 #include "backend/cpu/classifier_operation.h"
 #include "backend/cpu/lstm_operation.h"
 #include "backend/cpu/part_ends.h"
 #include "base/error.h"
+#include "nn/graph_reader.h"
 
 namespace ringtrain::cpu {
 namespace {
@@ -26,50 +30,94 @@ RowBlocks row_blocks(std::int64_t rows, std::int64_t sequence, int threads) {
 }
 
 template <class T>
-Operations join_sequences(const Graph& graph, const SequenceContext& context) {
-  const std::vector<Node>& nodes = graph.nodes();
-  const std::int64_t layers =
-      std::ranges::count_if(nodes, [](const Node& node) { return std::holds_alternative<Lstm>(node.operation); });
-  const auto expect = [](bool is_so) {
-    if (!is_so) throw Error("the CPU backend compiles LSTM layers that are followed by one dense layer");
-  };
-  Operations result;
-  Feature* x = nullptr;  // what the next operation reads; null: the symbols
-  std::int64_t layer = 0;
-  bool ends = false;
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (const auto* lstm = std::get_if<Lstm>(&nodes[i].operation)) {
-      const Dropout* dropout = i + 1 < nodes.size() ? std::get_if<Dropout>(&nodes[i + 1].operation) : nullptr;
-      Feature* y = result.make_feature(nodes[i].output);
-      result.add(std::make_unique<LstmOperation<T>>(context, *lstm, dropout, nodes[i].recomputed,
-                                                    StatePlace{layer++, layers}, x, y));
-      x = y;
-    } else if (const auto* dense = std::get_if<Dense>(&nodes[i].operation)) {
-      expect(x != nullptr);
-      result.add(std::make_unique<ClassifierOperation<T>>(context, *dense, x));
-      ends = true;
-    } else if (std::holds_alternative<PartInput>(nodes[i].operation)) {
-      x = result.make_feature(nodes[i].output);
-      result.add(std::make_unique<PartInputOperation>(context, make_sequence_layout<T>(context, x), x, result.bytes));
-    } else if (std::holds_alternative<PartOutput>(nodes[i].operation)) {
-      expect(x != nullptr);
-      auto layout = make_sequence_layout<T>(context, x);
-      x->row_elements = x->shape.channels;
-      x->forward = layout->make_storage("output of the part", PartValue::activation);
-      result.add(std::make_unique<PartOutputOperation>(context, std::move(layout), x, result.bytes));
-      ends = true;
+class SequenceJoiner : GraphReader {
+ public:
+  SequenceJoiner(const Graph& graph, const SequenceContext& context)
+      : GraphReader(graph), context_(context), feature_(graph.nodes().size()) {
+    for (int i = 0; i < size(); ++i) {
+      expect(consumers(i).size() <= 1);
+      if (as<Lstm>(i) != nullptr) ++layers_;
     }
   }
-  expect(ends);
-  return result;
-}
+
+  Operations join() {
+    for (int i = 0; i < size(); ++i)
+      std::visit([&](const auto& operation) { append(i, operation); }, node_at(i).operation);
+    expect(ends_);
+    return std::move(result_);
+  }
+
+ private:
+  static void expect(bool is_so) {
+    if (!is_so)
+      throw Error("the CPU backend compiles LSTM layers on symbols, with dropout, that one dense layer follows");
+  }
+  Feature* make(int node) { return feature_[at(node)] = result_.make_feature(node_at(node).output); }
+  // Returns what the node reads. Symbols have no feature: the first layer finds them in the pass.
+  Feature* feature_before(int node) const {
+    Feature* x = feature_[at(input(node))];
+    expect(x != nullptr);
+    return x;
+  }
+
+  void append(int, const TokenInput&) {}
+  void append(int i, const PartInput&) {
+    Feature* x = make(i);
+    result_.add(std::make_unique<PartInputOperation>(context_, make_sequence_layout<T>(context_, x), x, result_.bytes));
+  }
+  void append(int i, const PartOutput&) {
+    Feature* x = feature_before(i);
+    auto layout = make_sequence_layout<T>(context_, x);
+    x->row_elements = x->shape.channels;
+    x->forward = layout->make_storage("output of the part", PartValue::activation);
+    result_.add(std::make_unique<PartOutputOperation>(context_, std::move(layout), x, result_.bytes));
+    end();
+  }
+  void append(int i, const Lstm& node) {
+    const int dropout = consumer_that_is<Dropout>(i);
+    Feature* x = as<TokenInput>(input(i)) != nullptr ? nullptr : feature_before(i);
+    Feature* y = make(i);
+    result_.add(std::make_unique<LstmOperation<T>>(context_, node, dropout < 0 ? nullptr : as<Dropout>(dropout),
+                                                   node_at(i).recomputed, StatePlace{layer_++, layers_}, x, y));
+  }
+  // Dropout is part of the LSTM layer before it.
+  void append(int i, const Dropout&) {
+    expect(as<Lstm>(input(i)) != nullptr);
+    feature_[at(i)] = feature_before(i);
+  }
+  void append(int i, const Dense& node) {
+    expect(consumer_that_is<CrossEntropy>(i) >= 0);
+    result_.add(std::make_unique<ClassifierOperation<T>>(context_, node, feature_before(i)));
+    end();
+  }
+  // The loss is part of the dense layer before it.
+  void append(int i, const CrossEntropy& node) {
+    expect(as<Dense>(input(i)) != nullptr);
+    if (node.label_smoothing != 0) throw Error("the CPU backend smooths no labels in a model of sequences");
+  }
+  template <class Other>
+  void append(int, const Other&) {
+    expect(false);
+  }
+
+  void end() {
+    expect(!ends_);
+    ends_ = true;
+  }
+
+  SequenceContext context_;
+  std::vector<Feature*> feature_;  // by node; null while no operation has made it
+  std::int64_t layer_ = 0, layers_ = 0;
+  bool ends_ = false;  // whether the loss or the end of the part was compiled
+  Operations result_;
+};
 
 }  // namespace
 
 Operations sequence_operations(const Graph& graph, const CompileOptions& options, const OperationContext& context) {
   const SequenceContext own{context, row_blocks(options.micro_batch, graph.sequence(), options.threads)};
-  return options.precision == Precision::fp32 ? join_sequences<float>(graph, own)
-                                              : join_sequences<BFloat16>(graph, own);
+  return options.precision == Precision::fp32 ? SequenceJoiner<float>(graph, own).join()
+                                              : SequenceJoiner<BFloat16>(graph, own).join();
 }
 
 }  // namespace ringtrain::cpu
