@@ -1,6 +1,5 @@
 #include "parallel/parameter_server.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -44,12 +43,12 @@ ParameterServer::ParameterServer(ServerRanks& ranks, std::span<float> weights, s
       signalled_(std::move(signalled)),
       sums_(static_cast<std::size_t>(ranks.workers())) {}
 
-bool ParameterServer::step(const Wishes& wishes) {
-  return order_ ? lead(wishes) : follow();
+bool ParameterServer::step(const MeetingRequests& requests) {
+  return order_ ? lead(requests) : follow();
 }
 
-bool ParameterServer::lead(const Wishes& wishes) {
-  wish(wishes);
+bool ParameterServer::lead(const MeetingRequests& requests) {
+  request(requests);
   for (;;) {
     look_for_notes();
     const std::optional<ServerAction> action = order_->next();
@@ -58,10 +57,10 @@ bool ParameterServer::lead(const Wishes& wishes) {
       while (!ranks_.mailbox().sender_of_waiting(worker_note_tag)) ranks_.mailbox().pause();
       continue;
     }
-    ServerOrder order{.action = *action, .sums = {}};
+    ServerOrder order{.action = *action, .sums = {}, .requests = {}};
     const ServerAction::Kind kind = action->kind;
     if (kind == ServerAction::Kind::take) order.sums = sums_of(action->worker);
-    if (kind == ServerAction::Kind::meet) order.wishes = std::exchange(wishes_, {});
+    if (kind == ServerAction::Kind::meet) order.requests = std::exchange(requests_, {});
     tell_all(order);
     perform(order);
     if (kind == ServerAction::Kind::meet) return true;
@@ -101,9 +100,9 @@ void ParameterServer::tell(int rank, const ServerOrder& order) {
   ranks_.mailbox().send(rank, server_order_tag, std::as_bytes(std::span(&order, 1)));
 }
 
-void ParameterServer::wish(const Wishes& wishes) {
-  if (std::ranges::all_of(wishes, [](double one) { return one == 0; })) return;
-  for (std::size_t i = 0; i < wishes.size(); ++i) wishes_[i] += wishes[i];
+void ParameterServer::request(const MeetingRequests& requests) {
+  if (requests == MeetingRequests()) return;
+  requests_ += requests;
   order_->meet_soon();
 }
 
@@ -111,7 +110,7 @@ void ParameterServer::look_for_notes() {
   while (const std::optional<int> rank = ranks_.mailbox().sender_of_waiting(worker_note_tag)) {
     WorkerNote note;
     ranks_.mailbox().receive(*rank, worker_note_tag, bytes_of(note));
-    if (note.wants_to_stop > 0) wish({1, 0, 0, 0});
+    if (note.wants_to_stop > 0) request({.signal = 1});
     const int worker = *rank - ranks_.servers();
     if (note.kind == WorkerNote::Kind::asks) order_->asks(worker);
     if (note.kind != WorkerNote::Kind::delivers) continue;
@@ -130,7 +129,7 @@ void ParameterServer::perform(const ServerOrder& order) {
     case ServerAction::Kind::apply:
       return apply(order.action);
     case ServerAction::Kind::meet:
-      met_wishes_ = order.wishes;
+      met_requests_ = order.requests;
       late_at_meeting_ = order.action.dropped;
       return;
   }

@@ -41,10 +41,11 @@ class ParameterServer {
                   std::unique_ptr<UpdateOrder> order, Apply apply, Signalled signalled);
 
   // Server 0 returns after it has applied an update. If the ranks meet after this update, server 0 returns after the
-  // meeting. The other servers return after the next meeting. Returns whether the ranks have met. wishes() then returns
-  // the wishes of all ranks. `wishes` are those of server 0; other servers only report that they were asked to stop.
-  bool step(const Wishes& wishes);
-  const Wishes& wishes() const { return met_wishes_; }
+  // meeting. The other servers return after the next meeting. Returns whether the ranks have met. requests() then
+  // returns the requests of all ranks. `requests` are those of server 0; other servers only report that they were asked
+  // to stop.
+  bool step(const MeetingRequests& requests);
+  const MeetingRequests& requests() const { return met_requests_; }
   // Returns how many gradients came too late after the last update and before the last meeting. `dropped` of
   // TakenGradients does not count them.
   std::int64_t late_at_meeting() const { return late_at_meeting_; }
@@ -52,10 +53,10 @@ class ParameterServer {
   double moving_seconds() const { return moving_seconds_; }  // total time of sending weights and taking gradients
 
  private:
-  bool lead(const Wishes& wishes);
+  bool lead(const MeetingRequests& requests);
   bool follow();
   void look_for_notes();
-  void wish(const Wishes& wishes);
+  void request(const MeetingRequests& requests);
   void perform(const ServerOrder& order);
   void send_weights(int worker);
   void take(const ServerOrder& order);
@@ -73,7 +74,7 @@ class ParameterServer {
   const Signalled signalled_;
   std::vector<WorkerSums> sums_;  // of each worker's newest gradient
   TakenGradients taken_;
-  Wishes wishes_{}, met_wishes_{};
+  MeetingRequests requests_, met_requests_;
   std::int64_t late_at_meeting_ = 0;
   bool has_told_signal_ = false;
   double waited_seconds_ = 0, moving_seconds_ = 0;

@@ -2,7 +2,6 @@
 // The weights are cut into ranges, one for each server.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "cluster/mailbox.h"
 #include "nn/parameters.h"
 #include "optim/update_share.h"
+#include "parallel/requests.h"
 #include "parallel/update_order.h"
 
 namespace ringtrain {
@@ -41,15 +41,11 @@ struct WorkerNote {
   WorkerSums sums;
 };
 
-// The ranks' requests for their next meeting: signal, save, stop, fail and diverged of Requests in
-// train/trainer.h.
-using Wishes = std::array<double, 5>;
-
 // A message from server 0. It tells a worker what to do. The other servers get all messages and do what server 0 does.
 struct ServerOrder {
   ServerAction action;
-  WorkerSums sums;  // set if the action is a take
-  Wishes wishes{};  // set if the action is a meet
+  WorkerSums sums;           // set if the action is a take
+  MeetingRequests requests;  // of all ranks; set if the action is a meet
 };
 
 class ServerRanks {

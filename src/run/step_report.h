@@ -11,21 +11,10 @@
 #include "config/position.h"
 #include "optim/noise_scale.h"
 #include "parallel/pass_order.h"
+#include "parallel/requests.h"
 #include "run/step_times.h"
 
 namespace ringtrain {
-
-// Wishes of one rank for the time after this step. The step's counters include them and are summed over all ranks, so
-// all ranks act on them at the same step, without a collective operation of their own. A signal that arrives during
-// step k is read before step k + 1, and all ranks act on it after step k + 1.
-struct Requests {
-  double signal = 0;    // this rank was asked to stop
-  double save = 0;      // a checkpoint is due, by rank 0's clock
-  double stop = 0;      // the run's time is over, by rank 0's clock
-  double fail = 0;      // rank 0 could not write its last checkpoint
-  double diverged = 0;  // the loss has been too high for too long, by rank 0's LossWatch
-  double check = 0;     // the next step must compare the copies, by rank 0's clock
-};
 
 // The counters of a step, which are summed over all ranks.
 struct StepCounters {

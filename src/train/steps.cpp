@@ -1,7 +1,6 @@
 #include "train/steps.h"
 
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -58,7 +57,7 @@ class ServedSteps : public Steps {
   }
   // Gives all ranks the same weights and state after update `step`. Returns a report for ranks that did not see every
   // update since the last meeting. The report describes update `step` only.
-  StepReport meeting(std::int64_t step, const Wishes& wishes) {
+  StepReport meeting(std::int64_t step, const MeetingRequests& requests) {
     const double begin = now_seconds();
     share_all();
     StepReport report;
@@ -67,7 +66,7 @@ class ServedSteps : public Steps {
     report.before = position_at(step - 1);
     report.position = position_at(step);
     report.samples = report.position.samples - report.before->samples;
-    report.requests = {wishes[0], wishes[1], wishes[2], wishes[3], wishes[4]};
+    report.requests = {requests};
     parts_.trainer.stand_at(report.position);
     parts_.watchdog.step_finished(step);
     while (known_.front().step < step) known_.pop_front();
@@ -92,20 +91,20 @@ class ServerSteps : public ServedSteps {
             received_ ? all_of(*received_) : std::span<float>(), order(),
             [this](const TakenGradients& taken) { apply(taken); }, [] { return requested_signal() != 0; }) {}
 
-  StepReport step(const Requests& r) override {
+  StepReport step(const Requests& requests) override {
     const double waited = server_.waited_seconds(), moving = server_.moving_seconds();
     times_ = {};
-    const bool met = server_.step({r.signal, r.save, r.stop, r.fail, r.diverged});
+    const bool met = server_.step(requests);
     times_.workers = server_.waited_seconds() - waited;
     times_.communication = times_.workers + server_.moving_seconds() - moving;
     StepReport report = std::exchange(report_, {});
     if (parts_.servers->mailbox().rank() != 0) {
-      report = meeting(parts_.trainer.position().step, server_.wishes());
+      report = meeting(parts_.trainer.position().step, server_.requests());
     } else {
       const Position before = position_at(report.position.step - 1);
       report.times = {};
       if (met) {
-        const StepReport shared = meeting(report.position.step, server_.wishes());
+        const StepReport shared = meeting(report.position.step, server_.requests());
         report.requests = shared.requests;
         report.times = shared.times;
         report.met = true;
@@ -186,7 +185,7 @@ class WorkerSteps : public ServedSteps {
       own.communication = own.server = waiting;
       times += own;
     }
-    StepReport report = meeting(order.action.update, order.wishes);
+    StepReport report = meeting(order.action.update, order.requests);
     report.times += times;
     return report;
   }

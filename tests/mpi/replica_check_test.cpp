@@ -146,7 +146,7 @@ TEST_F(ReplicaCheckTest, ComparesWhenRankZeroAsks) {
   TrainingRank run(images(settings), false);
   run.trainer->compare_copies([] { return KnownCheckpoint{}; });
   run.steps(3);  // no comparison was asked for
-  EXPECT_EQ(run.steps(1, {.check = session().rank() == 0 ? 1.0 : 0.0}).front().requests.check, 1);
+  EXPECT_EQ(run.steps(1, {{}, session().rank() == 0 ? 1.0 : 0.0}).front().requests.check, 1);
   EXPECT_THROW(run.steps(1), Error);
 }
 

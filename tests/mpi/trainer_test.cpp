@@ -36,7 +36,8 @@ TEST_F(TrainerOnDevices, EveryStepReportsWhatTheCpuReports) {
     const Experiment e = experiment(data, settings);
     TrainingRank cpu(e, false), gpu(e, true);
     for (int step = 0; step < 6; ++step) {
-      const Requests requests{.signal = step == 2 && session().rank() == 0 ? 1.0 : 0.0, .save = step == 4 ? 1.0 : 0.0};
+      const Requests requests{
+          {.signal = step == 2 && session().rank() == 0 ? 1.0 : 0.0, .save = step == 4 ? 1.0 : 0.0}};
       const StepReport expected = cpu.trainer->step(requests), report = gpu.trainer->step(requests);
       EXPECT_EQ(report.position.step, step + 1);
       EXPECT_NEAR(report.loss, expected.loss, 1e-4 * expected.loss) << step;
