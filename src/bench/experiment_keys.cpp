@@ -9,11 +9,10 @@ namespace {
 // Returns how the ranks of this kind of parallel training differ from those of a ring, or "" for a ring.
 std::string difference(const ParallelConfig& p) {
   if (p.kind == "pipeline") return "parallel.kind is pipeline, whose ranks compute some of the layers";
-  if (p.kind == "server" && p.mode == "async") return "parallel.mode is async, whose workers have no common step";
-  if (p.kind == "server" && p.backup_workers > 0)
-    return cat("parallel.backup_workers is ", p.backup_workers, ", and such a step does not wait for all gradients");
-  if (p.kind == "server") return "parallel.kind is server, whose gradients go to parameter servers";
-  return "";
+  if (servers_work(p)) return "parallel.kind is server, whose gradients go to parameter servers";
+  if (!has_server_ranks(p)) return "";
+  if (p.mode == "async") return "parallel.mode is async, whose workers have no common step";
+  return cat("parallel.backup_workers is ", p.backup_workers, ", and such a step does not wait for all gradients");
 }
 
 // Returns "parallel.kind=ring parallel.mode=sync". The keys that only the other kind has must go, too.

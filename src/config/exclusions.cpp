@@ -49,11 +49,10 @@ std::vector<Exclusion> of_sums(const Experiment& e) {
   };
 }
 
-// Servers that update parts of the weights, because their workers have no common step. Others only keep parts.
-std::vector<Exclusion> of_servers(const Experiment& e) {
+std::vector<Exclusion> of_server_ranks(const Experiment& e) {
   const ParallelConfig& p = e.parallel;
+  if (!has_server_ranks(p)) return {};
   const bool async = p.mode == "async";
-  if (p.kind != "server" || (!async && p.backup_workers == 0)) return {};
   const std::string_view mode = async ? "parallel.mode" : "parallel.backup_workers";
   return {
       {async && p.backup_workers > 0, mode, "parallel.backup_workers",
@@ -73,6 +72,19 @@ std::vector<Exclusion> of_servers(const Experiment& e) {
       {!e.branch.from.empty(), mode, "branch.from", "a run that begins by itself"},
       {p.servers > 1 && e.optimizer.record_trust_every_steps > 0, mode, "optimizer.record_trust_every_steps",
        "0, or parallel.servers: 1: each server knows the ratios of its part only"},
+  };
+}
+
+// All ranks compute, and each of them updates its own part of the weights.
+std::vector<Exclusion> of_owners(const Experiment& e) {
+  const bool muon = e.optimizer.kind == "muon";
+  const std::string another = "another optimizer: Muon needs whole matrices, and each rank has only parts of them";
+  const std::string hint =
+      "Choose another optimizer.kind, or parallel.kind: ring without parallel.shard_state, where the ranks share "
+      "Muon's work by matrices.";
+  return {
+      {muon && servers_work(e.parallel), "parallel.kind", "optimizer.kind", another, hint},
+      {muon && e.parallel.shard_state, "parallel.shard_state", "optimizer.kind", another, hint},
   };
 }
 
@@ -263,8 +275,8 @@ std::vector<Exclusion> of_models(const Experiment& e) {
 }  // namespace
 
 std::optional<Contradiction> find_exclusion(const Experiment& e) {
-  for (const auto& part : {of_sums, of_servers, of_pipelines, of_noise, of_optimizers, of_adascale, of_averages,
-                           of_batches, of_branches, of_adam_sde, of_models})
+  for (const auto& part : {of_sums, of_server_ranks, of_owners, of_pipelines, of_noise, of_optimizers, of_adascale,
+                           of_averages, of_batches, of_branches, of_adam_sde, of_models})
     for (const Exclusion& row : part(e))
       if (row.is_broken) {
         Contradiction found{{row.feature, row.key},

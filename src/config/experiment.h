@@ -263,6 +263,14 @@ struct ParallelConfig {
   std::string schedule = "1f1b";             // pipeline: gpipe | 1f1b
   bool operator==(const ParallelConfig&) const = default;
 };
+// Returns whether the parameter servers have ranks of their own, because the workers have no common step.
+inline bool has_server_ranks(const ParallelConfig& parallel) {
+  return parallel.kind == "server" && (parallel.mode == "async" || parallel.backup_workers > 0);
+}
+// Returns whether the parameter servers are workers too.
+inline bool servers_work(const ParallelConfig& parallel) {
+  return parallel.kind == "server" && !has_server_ranks(parallel);
+}
 
 struct MemoryConfig {
   std::vector<std::string> recompute = {"none"};  // none, auto, or names of blocks

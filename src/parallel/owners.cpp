@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace ringtrain {
 namespace {
 
@@ -18,10 +20,6 @@ void append_pieces(std::vector<OwnedRange>& all, ElementRange range, std::int64_
 }
 
 }  // namespace
-
-bool servers_work(const ParallelConfig& parallel) {
-  return parallel.kind == "server" && parallel.mode == "sync" && parallel.backup_workers == 0;
-}
 
 std::int64_t shard_piece(std::int64_t bucket_elements, int ranks) {
   return part_of(bucket_elements, ranks);
@@ -41,6 +39,13 @@ std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trai
 
 ElementRange served_range(std::int64_t trained, int range, int ranges) {
   return {trained * range / ranges, trained * (range + 1) / ranges};
+}
+
+void check_working_servers(const ParallelConfig& parallel, int ranks) {
+  if (!servers_work(parallel) || parallel.servers <= ranks) return;
+  throw Error(cat("parallel.servers is ", parallel.servers, ", but there ", ranks == 1 ? "is " : "are ", ranks,
+                  ranks == 1 ? " rank" : " ranks", ", expected at most as many servers as ranks"),
+              cat("lower parallel.servers, or start ", parallel.servers, " ranks"));
 }
 
 std::optional<std::vector<ElementRange>> owned_by(int rank, const std::vector<OwnedRange>& owners) {

@@ -15,9 +15,6 @@ struct OwnedRange {
   int rank = 0;
 };
 
-// Returns whether the servers are workers too. This is true for synchronous servers without backup workers.
-bool servers_work(const ParallelConfig& parallel);
-
 // Returns the length of the pieces into which ranks divide a bucket (parallel.shard_state), a multiple of 64 elements.
 // Rank r has the r-th piece. The last pieces may be shorter or empty.
 std::int64_t shard_piece(std::int64_t bucket_elements, int ranks);
@@ -31,9 +28,8 @@ std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trai
 // for servers that have their own ranks.
 ElementRange served_range(std::int64_t trained, int range, int ranges);
 
-// Throws Error if there are more synchronous parameter servers (servers_work()) than ranks. Also throws Error if
-// optimizer.kind is muon with such servers or parallel.shard_state, because Muon needs whole matrices.
-void check_parallel(const Experiment& experiment, int ranks);
+// Throws Error if there are more parameter servers that are workers too (servers_work()) than ranks.
+void check_working_servers(const ParallelConfig& parallel, int ranks);
 
 // Returns the ranges of one rank, or nothing if every rank updates everything.
 std::optional<std::vector<ElementRange>> owned_by(int rank, const std::vector<OwnedRange>& owners);

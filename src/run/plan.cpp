@@ -153,7 +153,7 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
                       int ranks, Backend& backend, const MicroBatchChoice& known,
                       const std::optional<BranchPoint>& branch) {
   const std::optional<ServerPlan> servers = server_plan(experiment, ranks, backend.on_device());
-  check_parallel(experiment, ranks);
+  check_working_servers(experiment.parallel, ranks);
   check_data(experiment, train, validation);
   check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   const Experiment of_update = experiment_of_update(experiment, servers);

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "nn/cuts.h"
-#include "parallel/owners.h"
 #include "parallel/pass_order.h"
 
 namespace ringtrain {
@@ -60,7 +59,7 @@ void check_ranks(const Experiment& experiment, const RunSplit& split, int ranks)
 
 std::optional<ServerPlan> server_plan(const Experiment& e, int ranks, bool on_device) {
   const ParallelConfig& p = e.parallel;
-  if (p.kind != "server" || servers_work(p)) return std::nullopt;
+  if (!has_server_ranks(p)) return std::nullopt;
   const bool async = p.mode == "async";
   const std::string what = async ? "parallel.mode: async" : cat("parallel.backup_workers: ", p.backup_workers);
   if (on_device)

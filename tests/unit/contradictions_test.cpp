@@ -352,6 +352,14 @@ TEST(Contradictions, EveryContradictionIsReportedAtTheLaterKey) {
        "override 'optimizer.beta2=0.9': optimizer.other_kind is sgd but optimizer.beta2 is 0.9, expected 0.999: only "
        "adamw uses optimizer.beta2"},
       {good,
+       {"parallel.kind=server", "optimizer.kind=muon"},
+       "override 'optimizer.kind=muon': parallel.kind is server but optimizer.kind is muon, expected another "
+       "optimizer: Muon needs whole matrices, and each rank has only parts of them"},
+      {good,
+       {"optimizer.kind=muon", "parallel.shard_state=true"},
+       "override 'parallel.shard_state=true': parallel.shard_state is true but optimizer.kind is muon, expected "
+       "another optimizer: Muon needs whole matrices, and each rank has only parts of them"},
+      {good,
        {"optimizer.other_kind=sgd"},
        "override 'optimizer.other_kind=sgd': optimizer.other_kind is sgd but optimizer.kind is adam; "
        "optimizer.other_kind may be set only with muon"},
@@ -408,9 +416,7 @@ TEST(Contradictions, EveryContradictionIsReportedAtTheLaterKey) {
        {"model.kind=resnet", "evaluate.norm_statistics=recomputed", "evaluate.norm_samples=40"},
        "override 'evaluate.norm_samples=40': evaluate.norm_samples is 40 but batch.worker is 16, expected a multiple "
        "of batch.worker"},
-      {good,
-       {"data.channels=2"},
-       "override 'data.channels=2': data.channels is 2, expected 1 or 3"},
+      {good, {"data.channels=2"}, "override 'data.channels=2': data.channels is 2, expected 1 or 3"},
       {good, {"run.dir=a", "run.id=b"}, "override 'run.id=b': run.dir is a and run.id is b, expected only one of them"},
   };
   for (const BadExperiment& bad : cases) EXPECT_EQ(reading_error(bad.yaml, bad.overrides), bad.what) << bad.yaml;
