@@ -7,64 +7,79 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/gradient_reducer.h"
+#include "parallel/owners.h"
 #include "parallel/stage_ranks.h"
 
 namespace ringtrain {
 namespace {
 
+// Every rank keeps all weights. A ring sums the gradients bucket by bucket while the backward pass still runs
+// (cluster/gradient_reducer.h). The other synchronizers change what is done with a bucket, or which ranks sum the
+// counters.
 class RingSynchronizer : public Synchronizer {
  public:
-  RingSynchronizer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements, bool on_device)
+  RingSynchronizer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements, bool on_device,
+                   StartBucket start = {})
       : communicator_(communicator),
-        reducer_(communicator, gradients, bucket_elements),
-        elements_(std::ssize(gradients)),
+        gradients_(gradients),
+        reducer_(communicator, gradients, bucket_elements, std::move(start)),
         on_device_(on_device) {}
 
-  void begin(BeforeBucket before) override { reducer_.begin(std::move(before)); }
+  void begin(BeforeBucket before) override {
+    waited_seconds_ = 0;
+    reducer_.begin(std::move(before));
+  }
   void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
   void poll() override { reducer_.poll(); }
 
   // On a device, the sums are queued before all later work. In host memory they continue until agree().
   void all_ready() override {
-    reducer_.ready(elements_);
+    reducer_.ready(std::ssize(gradients_));
     if (on_device_)
-      reducer_.finish({});
+      finish({});
     else
       is_summing_ = true;
   }
 
   void agree(std::span<double> counters) override {
-    if (std::exchange(is_summing_, false))
-      reducer_.finish(counters);
-    else
-      communicator_.sum(counters);
+    if (!end_sums(counters)) communicator_.sum(counters);
   }
 
- private:
+ protected:
+  // Ends the sums of gradients in host memory, and sums `counters` with them. Returns false on a device, where
+  // all_ready() has done so without counters.
+  bool end_sums(std::span<double> counters) {
+    if (!std::exchange(is_summing_, false)) return false;
+    finish(counters);
+    return true;
+  }
+  // Adds to the seconds that the host waited for sums and weights in this step.
+  void add_wait(double seconds) { waited_seconds_ += seconds; }
+  // Returns these seconds. On a device the result is 0, because the host only queues these waits.
+  double waited_seconds() const { return on_device_ ? 0 : waited_seconds_; }
+
   Communicator& communicator_;
+  std::span<float> gradients_;
+
+ private:
+  void finish(std::span<double> counters) {
+    reducer_.finish(counters);
+    add_wait(reducer_.exposed_seconds());
+  }
+
   GradientReducer reducer_;
-  std::int64_t elements_;
   bool on_device_;
   bool is_summing_ = false;  // true in host memory between all_ready() and agree()
+  double waited_seconds_ = 0;
 };
 
-}  // namespace
-
-std::unique_ptr<Synchronizer> make_ring_synchronizer(Communicator& communicator, std::span<float> gradients,
-                                                     std::int64_t bucket_elements, bool on_device) {
-  return std::make_unique<RingSynchronizer>(communicator, gradients, bucket_elements, on_device);
-}
-
-// The base class of synchronizers whose ranks own parts of the weights.
-class OwnedSums : public Synchronizer {
+// The base class of synchronizers whose ranks own parts of the weights. `trained` is the number of elements that are
+// updated. The elements after them are summed on all ranks.
+class OwnedSums : public RingSynchronizer {
  public:
   OwnedSums(Communicator& communicator, std::span<float> gradients, std::int64_t trained, std::int64_t bucket_elements,
             std::vector<OwnedRange> owners, bool on_device);
-  void begin(BeforeBucket before) override;
-  void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
-  void poll() override { reducer_.poll(); }
-  void all_ready() override;
-  void agree(std::span<double> counters) override;
   UpdateShare update_share() override;
   void share(Vector& weights) override;
 
@@ -77,42 +92,24 @@ class OwnedSums : public Synchronizer {
   static std::span<float> part(std::span<float> values, std::int64_t begin, std::int64_t end) {
     return values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   }
-  // Returns the seconds that the host waited for sums and weights in this step. On a device the result is 0, because
-  // the host only queues these waits.
-  double waited_seconds() const { return on_device_ ? 0 : waited_seconds_; }
 
-  Communicator& communicator_;
-  std::span<float> gradients_;
   std::int64_t trained_, bucket_elements_;
   std::vector<OwnedRange> owners_;
 
  private:
   void start_bucket(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending);
   void gather(std::span<float> values, std::int64_t begin);
-
-  GradientReducer reducer_;
-  bool on_device_;
-  bool is_summing_ = false;  // true in host memory between all_ready() and agree()
-  double waited_seconds_ = 0;
 };
 
 OwnedSums::OwnedSums(Communicator& communicator, std::span<float> gradients, std::int64_t trained,
                      std::int64_t bucket_elements, std::vector<OwnedRange> owners, bool on_device)
-    : communicator_(communicator),
-      gradients_(gradients),
+    : RingSynchronizer(communicator, gradients, bucket_elements, on_device,
+                       [this](std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
+                         start_bucket(begin, end, before, pending);
+                       }),
       trained_(trained),
       bucket_elements_(bucket_elements),
-      owners_(std::move(owners)),
-      reducer_(communicator, gradients, bucket_elements,
-               [this](std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
-                 start_bucket(begin, end, before, pending);
-               }),
-      on_device_(on_device) {}
-
-void OwnedSums::begin(BeforeBucket before) {
-  waited_seconds_ = 0;
-  reducer_.begin(std::move(before));
-}
+      owners_(std::move(owners)) {}
 
 // The elements after the trained ones are batch norm's statistics and AdaScale's norms. All ranks need their sums.
 void OwnedSums::start_bucket(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
@@ -120,23 +117,6 @@ void OwnedSums::start_bucket(std::int64_t begin, std::int64_t end, const BeforeS
   const std::int64_t trained_end = std::clamp(trained_, begin, end);
   if (begin < trained_end) start_sums(begin, trained_end, pending);
   if (trained_end < end) pending.push_back(communicator_.start_sum(part(gradients_, trained_end, end)));
-}
-
-// On a device, the sums are queued before all later work. In host memory they continue until agree().
-void OwnedSums::all_ready() {
-  reducer_.ready(std::ssize(gradients_));
-  if (on_device_) {
-    reducer_.finish({});
-    waited_seconds_ += reducer_.exposed_seconds();
-  } else {
-    is_summing_ = true;
-  }
-}
-
-void OwnedSums::agree(std::span<double> counters) {
-  if (!std::exchange(is_summing_, false)) return communicator_.sum(counters);
-  reducer_.finish(counters);
-  waited_seconds_ += reducer_.exposed_seconds();
 }
 
 UpdateShare OwnedSums::update_share() {
@@ -150,7 +130,7 @@ void OwnedSums::share(Vector& weights) {
   PendingSums pending;
   start_sharing({weights.data(), static_cast<std::size_t>(trained_)}, pending);
   for (; !pending.empty(); pending.pop_front()) pending.front()->finish();
-  waited_seconds_ += now_seconds() - begin;
+  add_wait(now_seconds() - begin);
 }
 
 // Every owner sends its elements to all ranks. `values` is in host memory, even if the ranks use devices.
@@ -161,8 +141,8 @@ void OwnedSums::gather(std::span<float> values, std::int64_t begin) {
   }
 }
 
-namespace {
-
+// A ring with a sharded optimizer state (parallel.shard_state; ZeRO stage 1, Rajbhandari et al. 2020). A reduce-scatter
+// leaves the sums of each bucket on the ranks that own its pieces. After the update the pieces are gathered.
 class ShardedSynchronizer final : public OwnedSums {
  public:
   using OwnedSums::OwnedSums;
@@ -182,16 +162,9 @@ class ShardedSynchronizer final : public OwnedSums {
   }
 };
 
-}  // namespace
-
-std::unique_ptr<Synchronizer> make_sharded_synchronizer(Communicator& communicator, std::span<float> gradients,
-                                                        std::int64_t trained, std::int64_t bucket_elements,
-                                                        const std::vector<OwnedRange>& owners, bool on_device) {
-  return std::make_unique<ShardedSynchronizer>(communicator, gradients, trained, bucket_elements, owners, on_device);
-}
-
-namespace {
-
+// Synchronous parameter servers. The servers are the ranks that own elements, and all ranks are workers. Each full
+// bucket is sent to its owners and added there (Communicator::start_root_sum()). After the update the owners send the
+// weights to all ranks.
 class ServerSynchronizer final : public OwnedSums {
  public:
   using OwnedSums::OwnedSums;
@@ -210,41 +183,16 @@ class ServerSynchronizer final : public OwnedSums {
   }
 };
 
-}  // namespace
-
-std::unique_ptr<Synchronizer> make_server_synchronizer(Communicator& communicator, std::span<float> gradients,
-                                                       std::int64_t trained, std::int64_t bucket_elements,
-                                                       const std::vector<OwnedRange>& owners, bool on_device) {
-  return std::make_unique<ServerSynchronizer>(communicator, gradients, trained, bucket_elements, owners, on_device);
-}
-
-namespace {
-
-// The synchronizer of a pipeline. Each stage sums its gradients over the replicas, and all ranks sum the counters.
-// `all` connects every rank.
-class StageSynchronizer : public Synchronizer {
+// The synchronizer of a pipeline. Each stage sums its gradients over the replicas by a ring, and all ranks sum the
+// counters. `all` connects every rank.
+class StageSynchronizer final : public RingSynchronizer {
  public:
   StageSynchronizer(Communicator& all, StageRanks& stages, std::span<float> gradients, std::int64_t bucket_elements,
                     bool on_device)
-      : all_(all),
-        stages_(stages),
-        reducer_(stages.over_replicas(), gradients, bucket_elements),
-        elements_(std::ssize(gradients)),
-        on_device_(on_device) {}
+      : RingSynchronizer(stages.over_replicas(), gradients, bucket_elements, on_device), all_(all), stages_(stages) {}
 
-  void begin(BeforeBucket before) override { reducer_.begin(std::move(before)); }
-  void ready(std::int64_t watermark) override { reducer_.ready(watermark); }
-  void poll() override { reducer_.poll(); }
-  // On a device, the sums are queued before all later work. In host memory they continue until agree().
-  void all_ready() override {
-    reducer_.ready(elements_);
-    if (on_device_)
-      reducer_.finish({});
-    else
-      is_summing_ = true;
-  }
   void agree(std::span<double> counters) override {
-    if (std::exchange(is_summing_, false)) reducer_.finish({});
+    end_sums({});
     all_.sum(counters);
   }
   UpdateShare update_share() override { return stages_.share(); }
@@ -252,16 +200,7 @@ class StageSynchronizer : public Synchronizer {
  private:
   Communicator& all_;
   StageRanks& stages_;
-  GradientReducer reducer_;
-  std::int64_t elements_;
-  bool on_device_;
-  bool is_summing_ = false;  // true in host memory between all_ready() and agree()
 };
-
-std::unique_ptr<Synchronizer> make_stage_synchronizer(Communicator& all, StageRanks& stages, std::span<float> gradients,
-                                                      std::int64_t bucket_elements, bool on_device) {
-  return std::make_unique<StageSynchronizer>(all, stages, gradients, bucket_elements, on_device);
-}
 
 }  // namespace
 
@@ -269,11 +208,15 @@ std::unique_ptr<Synchronizer> make_stage_synchronizer(Communicator& all, StageRa
 std::unique_ptr<Synchronizer> make_synchronizer(const ParallelConfig& parallel, Communicator& communicator,
                                                 StageRanks* stages, std::span<float> gradients, std::int64_t trained,
                                                 std::int64_t bucket_elements, bool on_device) {
-  if (stages != nullptr) return make_stage_synchronizer(communicator, *stages, gradients, bucket_elements, on_device);
-  const std::vector<OwnedRange> all = owners(parallel, trained, bucket_elements, communicator.size());
-  if (all.empty()) return make_ring_synchronizer(communicator, gradients, bucket_elements, on_device);
-  const auto make = servers_work(parallel) ? make_server_synchronizer : make_sharded_synchronizer;
-  return make(communicator, gradients, trained, bucket_elements, all, on_device);
+  if (stages != nullptr)
+    return std::make_unique<StageSynchronizer>(communicator, *stages, gradients, bucket_elements, on_device);
+  std::vector<OwnedRange> all = owners(parallel, trained, bucket_elements, communicator.size());
+  if (all.empty()) return std::make_unique<RingSynchronizer>(communicator, gradients, bucket_elements, on_device);
+  if (servers_work(parallel))
+    return std::make_unique<ServerSynchronizer>(communicator, gradients, trained, bucket_elements, std::move(all),
+                                                on_device);
+  return std::make_unique<ShardedSynchronizer>(communicator, gradients, trained, bucket_elements, std::move(all),
+                                               on_device);
 }
 
 }  // namespace ringtrain

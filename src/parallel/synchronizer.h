@@ -14,7 +14,6 @@
 #include "cluster/gradient_reducer.h"
 #include "config/experiment.h"
 #include "optim/update_share.h"
-#include "parallel/owners.h"
 
 namespace ringtrain {
 
@@ -49,27 +48,9 @@ class Synchronizer {
   virtual double server_seconds() const { return 0; }
 };
 
-// Every rank keeps all weights. A ring sums the gradients bucket by bucket while the backward pass still runs
-// (cluster/gradient_reducer.h). `gradients` is the flat vector, in memory that start_sum() can sum.
-std::unique_ptr<Synchronizer> make_ring_synchronizer(Communicator& communicator, std::span<float> gradients,
-                                                     std::int64_t bucket_elements, bool on_device);
-
-// A ring with a sharded optimizer state (parallel.shard_state; ZeRO stage 1, Rajbhandari et al. 2020). A reduce-scatter
-// leaves the sums of each bucket on the ranks that own its pieces. After the update the pieces are gathered. `trained`
-// is the number of elements that are updated. The elements after them are summed on all ranks.
-std::unique_ptr<Synchronizer> make_sharded_synchronizer(Communicator& communicator, std::span<float> gradients,
-                                                        std::int64_t trained, std::int64_t bucket_elements,
-                                                        const std::vector<OwnedRange>& owners, bool on_device);
-
-// Synchronous parameter servers. The servers are the ranks that own elements, and all ranks are workers. Each full
-// bucket is sent to its owners and added there (Communicator::start_root_sum()). After the update the owners send the
-// weights to all ranks.
-std::unique_ptr<Synchronizer> make_server_synchronizer(Communicator& communicator, std::span<float> gradients,
-                                                       std::int64_t trained, std::int64_t bucket_elements,
-                                                       const std::vector<OwnedRange>& owners, bool on_device);
-
-// Makes the synchronizer that the experiment asks for. `stages` is not null in a pipeline. The gradients of a stage are
-// then summed over its replicas by a ring, and counters are summed over all ranks.
+// Makes the synchronizer that the experiment asks for. `gradients` is the flat vector, in memory that
+// Communicator::start_sum() can sum. Its first `trained` elements are updated. `stages` is not null in a pipeline. The
+// gradients of a stage are then summed over its replicas by a ring, and counters are summed over all ranks.
 std::unique_ptr<Synchronizer> make_synchronizer(const ParallelConfig& parallel, Communicator& communicator,
                                                 StageRanks* stages, std::span<float> gradients, std::int64_t trained,
                                                 std::int64_t bucket_elements, bool on_device);
