@@ -390,6 +390,10 @@ std::string checkpoint_path(const std::string& run_dir, std::int64_t step) {
   return run_dir + "/checkpoints/step-" + digits + ".h5";
 }
 
+std::string best_checkpoint_path(const std::string& run_dir) {
+  return run_dir + "/checkpoints/best.h5";
+}
+
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir) {
   std::vector<std::int64_t> steps;
   std::error_code code;
@@ -406,7 +410,7 @@ static std::string first_whole(const std::string& run_dir, std::vector<std::stri
                                const std::function<void(const std::string& path)>& read) {
   std::vector<std::string> candidates;
   for (const std::int64_t step : checkpoint_steps(run_dir)) candidates.push_back(checkpoint_path(run_dir, step));
-  const std::string best = run_dir + "/checkpoints/best.h5";
+  const std::string best = best_checkpoint_path(run_dir);
   if (fs::exists(best)) candidates.push_back(best);
   for (const std::string& path : candidates) {
     std::string damage;

@@ -22,7 +22,7 @@
 namespace ringtrain {
 
 struct NamedArray {
-  std::string name;  // "weights/lstm.weight_ih_l0", "optimizer/exp_avg/linear.bias", "state/hidden"
+  std::string name;  // "weights/lstm.weight_ih_l0", "optimizer/exp_avg/linear.bias", "state/lstm"
   std::vector<std::int64_t> shape;
   std::vector<float> values;
 };
@@ -76,11 +76,11 @@ class OtherFormat : public Error {
 Checkpoint read_checkpoint(const std::string& path, std::string_view prefix = "", const Progress& progress = {});
 // Reads everything but the arrays. The arrays are not checked.
 Checkpoint read_checkpoint_header(const std::string& path);
-inline constexpr std::string_view weights_prefix = "weights/";
 
-// Returns the path of a checkpoint in a run's folder: checkpoints/step-000001234.h5. The folder also has best.h5, a
-// copy of the best checkpoint, which is never deleted.
+// Returns the path of a checkpoint in a run's folder: checkpoints/step-000001234.h5.
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
+// Returns the path of best.h5 in the same folder, a copy of the best checkpoint, which is never deleted.
+std::string best_checkpoint_path(const std::string& run_dir);
 // Returns the steps of all checkpoint files in the folder, complete or not, newest first.
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
 // Reads the newest checkpoint that can be read without error. Nothing: there is none. best.h5 counts as the oldest, so

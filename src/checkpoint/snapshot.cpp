@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/resume_rules.h"
 #include "checkpoint/stage_parts.h"
+#include "optim/array_names.h"
 
 namespace ringtrain {
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::int64_t piece_elements = 1 << 20;  // number of elements that ranks exchange at a time
 constexpr std::string_view running_prefix = "running/";
+constexpr const char* carried_state_array = "state/lstm";  // of streams of text
 
 // Returns the name of a tensor's array in files. "" if the vector has no values for this tensor.
 using NameOf = std::function<std::string(const Parameter&)>;
@@ -62,7 +64,7 @@ void restore_vector(const Checkpoint& checkpoint, const NameOf& name_of, const P
 void set_evaluated_norms(Checkpoint& checkpoint, const ParameterTable& parameters, std::span<const float> norms) {
   for (const Parameter& p : parameters.all()) {
     if (p.kind != ParameterKind::statistic) continue;
-    const auto array = std::ranges::find(checkpoint.arrays, cat(weights_prefix, p.name), &NamedArray::name);
+    const auto array = std::ranges::find(checkpoint.arrays, weight_array(p), &NamedArray::name);
     NamedArray own{cat(running_prefix, p.name), p.shape, array->values};
     std::copy_n(norms.begin() + (p.offset - parameters.trained()), p.count, array->values.begin());
     checkpoint.arrays.push_back(std::move(own));
@@ -76,21 +78,18 @@ void restore_running_norms(const Checkpoint& checkpoint, const ParameterTable& p
       std::ranges::copy(array.values, flat.begin() + parameters.find(array.name.substr(running_prefix.size())).offset);
 }
 
-std::string weight_name(const Parameter& p) {
-  return std::string(weights_prefix) + p.name;
-}
 bool evaluates_average(const Experiment& experiment) {
   return Optimizer::averages(experiment.optimizer, experiment.average);
 }
 // If the evaluated weights are an average, this is the name of the weights that are trained.
 std::string trained_name(const Parameter& p) {
-  return p.kind == ParameterKind::statistic ? "" : "optimizer/y/" + p.name;
+  return p.kind == ParameterKind::statistic ? "" : state_array("y", p);
 }
 // Returns the names for the optimizer's vector number `index`.
 NameOf state_name(const Experiment& experiment, std::size_t index) {
   return [&experiment, index](const Parameter& p) {
     const std::string name = Optimizer::state_names(experiment.optimizer, p, experiment.average)[index];
-    return p.kind == ParameterKind::statistic || name.empty() ? "" : cat("optimizer/", name, "/", p.name);
+    return p.kind == ParameterKind::statistic || name.empty() ? "" : state_array(name, p);
   };
 }
 
@@ -187,7 +186,7 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, RunState state, 
   const auto store = [&](const NameOf& name_of, Vector& vector, Elements elements) {
     store_vector(c, name_of, vector, elements, plan, trainer.backend(), stages, root);
   };
-  store(weight_name, trainer.evaluated_weights(), Elements::all);
+  store(weight_array, trainer.evaluated_weights(), Elements::all);
   if (stages != nullptr)
     for (const auto& [name_of, vector] : states_of(trainer, plan)) store(name_of, *vector, Elements::trained);
   else
@@ -195,7 +194,7 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, RunState state, 
   if (evaluates_average(plan.experiment)) store(trained_name, trainer.weights(), Elements::all);
   if (!root) return {};
   if (!evaluated_norms.empty()) set_evaluated_norms(c, plan.parameters, evaluated_norms);
-  if (plan.carries_state) c.arrays.push_back({"state/lstm", state_shape(plan), std::move(carried)});
+  if (plan.carries_state) c.arrays.push_back({carried_state_array, state_shape(plan), std::move(carried)});
   return c;
 }
 
@@ -205,14 +204,13 @@ Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights)
   const auto values = [&](const Parameter& p) {
     return std::vector<float>(weights.begin() + p.offset, weights.begin() + p.offset + p.count);
   };
-  for (const Parameter& p : plan.parameters.all()) c.arrays.push_back({weight_name(p), p.shape, values(p)});
+  for (const Parameter& p : plan.parameters.all()) c.arrays.push_back({weight_array(p), p.shape, values(p)});
   for (const Parameter& p : plan.parameters.all()) {
     if (p.kind == ParameterKind::statistic) continue;
     const std::vector<float> zeros(static_cast<std::size_t>(p.count), 0.0f);
     for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, p, plan.experiment.average))
       if (!name.empty())
-        c.arrays.push_back(
-            {cat("optimizer/", name, "/", p.name), p.shape, name == "z" || name == "average" ? values(p) : zeros});
+        c.arrays.push_back({state_array(name, p), p.shape, name == "z" || name == "average" ? values(p) : zeros});
     if (averages) c.arrays.push_back({trained_name(p), p.shape, values(p)});
   }
   return c;
@@ -230,7 +228,7 @@ void expect_evaluated_norms(const Checkpoint& checkpoint, const std::string& pat
 }
 
 void load_weights(const Checkpoint& checkpoint, const ParameterTable& parameters, std::span<float> flat) {
-  restore_vector(checkpoint, weight_name, parameters, flat);
+  restore_vector(checkpoint, weight_array, parameters, flat);
 }
 
 // Collective. The optimizer's state vectors start at zero, except those that begin() makes from the weights.
@@ -285,7 +283,7 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
   if (plan.carries_state && progress.position.step > 0) {
     std::span<const float> all;
     if (root) {
-      const NamedArray& array = checkpoint->array("state/lstm");
+      const NamedArray& array = checkpoint->array(carried_state_array);
       if (array.shape != state_shape(plan))
         throw Error("the checkpoint's carried state has another shape than this run's");
       all = array.values;

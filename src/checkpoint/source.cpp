@@ -31,7 +31,7 @@ std::string checkpoint_of(const std::string& source, const std::vector<std::stri
                 "keys can be given with an experiment file");
   if (source.ends_with(".h5")) return source;
   const std::string folder = run_folder_of(source, overrides);
-  const std::string best = folder + "/checkpoints/best.h5";
+  const std::string best = best_checkpoint_path(folder);
   if (which != WhichCheckpoint::newest) {
     if (std::filesystem::exists(best)) return best;
     if (which == WhichCheckpoint::best)

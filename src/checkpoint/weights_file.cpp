@@ -9,6 +9,7 @@
 #include "base/table.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
+#include "optim/array_names.h"
 
 namespace ringtrain {
 namespace {
@@ -259,7 +260,7 @@ void load_checkpoint_weights(const Checkpoint& checkpoint, const std::string& pa
                              std::span<float> flat) {
   Shapes shapes;
   for (const NamedArray& array : checkpoint.arrays)
-    if (array.name.starts_with(weights_prefix)) shapes[array.name.substr(weights_prefix.size())] = array.shape;
+    if (is_weight_array(array.name)) shapes[array.name.substr(weights_prefix.size())] = array.shape;
   require_same_tensors(path, shapes, plan);
   require_same_symbols(path, checkpoint.texts, plan);
   load_weights(checkpoint, plan.parameters, flat);

@@ -71,7 +71,7 @@ CheckpointCost write_all(const std::string& run_dir, std::int64_t keep, const Ch
     throw Error(cat(folder, ": cannot make the folder: ", code.message()), advice_for_writing(code.value(), path));
   write_checkpoint(path, checkpoint, progress);
   const CheckpointCost cost{static_cast<std::int64_t>(fs::file_size(path, code)), now_seconds() - begin};
-  if (best) publish_copy(path, run_dir + "/checkpoints/best.h5", progress);
+  if (best) publish_copy(path, best_checkpoint_path(run_dir), progress);
   remove_old(run_dir, checkpoint, keep);
   return cost;
 }
@@ -80,12 +80,12 @@ CheckpointCost write_all(const std::string& run_dir, std::int64_t keep, const Ch
 
 void finish_interrupted_write(const std::string& run_dir, std::optional<std::int64_t> best_step,
                               const Progress& progress) {
-  const fs::path folder = fs::path(run_dir) / "checkpoints";
+  const std::string best = best_checkpoint_path(run_dir);
   std::error_code code;
-  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
+  for (fs::directory_iterator entry(fs::path(best).parent_path(), code), end; !code && entry != end;
+       entry.increment(code))
     if (entry->path().extension() == ".tmp") ::unlink(entry->path().c_str());
   if (!best_step) return;
-  const std::string best = folder / "best.h5";
   try {
     if (fs::exists(best) && read_checkpoint_header(best).step == *best_step) return;
   } catch (const Error&) {  // a damaged best.h5 is replaced

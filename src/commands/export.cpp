@@ -10,6 +10,7 @@
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
 #include "commands/commands.h"
+#include "optim/array_names.h"
 
 namespace ringtrain {
 namespace {

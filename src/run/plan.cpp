@@ -12,6 +12,7 @@
 #include "config/schema.h"
 #include "data/shard_header.h"
 #include "models/models.h"
+#include "optim/array_names.h"
 #include "parallel/owners.h"
 #include "run/course.h"
 #include "run/fixed_order.h"
@@ -130,13 +131,11 @@ RunTask task_of(const Experiment& e, const DatasetIndex& train, const DatasetInd
 void check_flipped_tensor(const Experiment& experiment, const ParameterTable& parameters) {
   const std::string& name = experiment.test.flip_bit_in;
   if (name.empty()) return;
-  const auto is_of = [&](const Parameter& p) {
-    return name == "weights/" + p.name || (name.starts_with("optimizer/") && name.ends_with("/" + p.name));
-  };
+  const auto is_of = [&](const Parameter& p) { return name == weight_array(p) || is_state_array(name, p); };
   if (std::ranges::any_of(parameters.all(), is_of)) return;
-  const std::string example = parameters.all().front().name;
-  throw Error(cat("test.flip_bit_in is ", name, ", expected a tensor like weights/", example, " or optimizer/momentum/",
-                  example),
+  const Parameter& example = parameters.all().front();
+  throw Error(cat("test.flip_bit_in is ", name, ", expected a tensor like ", weight_array(example), " or ",
+                  state_array("momentum", example)),
               "Tensors are named as in checkpoints.");
 }
 

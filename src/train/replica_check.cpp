@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "nn/math.h"
+#include "optim/array_names.h"
 
 namespace ringtrain {
 namespace {
@@ -104,16 +105,15 @@ std::vector<ReplicatedTensor> replicated_tensors(const ParameterTable& parameter
       tensors.push_back(
           {name_of(all[i]), &vector, {all[i].offset, i + 1 < all.size() ? all[i + 1].offset : parameters.size()}});
   };
-  add([](const Parameter& p) { return "weights/" + p.name; }, weights, parameters.size());
+  add(weight_array, weights, parameters.size());
   for (std::size_t i = 0; i < optimizer.state().size(); ++i) {
     Vector& state = *optimizer.state()[i];
     if (optimizer.is_shared() || state.size() != parameters.trained()) continue;
     add(
         [&](const Parameter& p) {
           const std::string own = Optimizer::state_names(experiment.optimizer, p, experiment.average)[i];
-          return cat("optimizer/",
-                     own.empty() ? Optimizer::state_names(experiment.optimizer, experiment.average)[i] : own, "/",
-                     p.name);
+          return state_array(own.empty() ? Optimizer::state_names(experiment.optimizer, experiment.average)[i] : own,
+                             p);
         },
         state, parameters.trained());
   }

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "optim/array_names.h"
 #include "optim/batch_rules.h"
 #include "run/course.h"
 #include "run/norm_plan.h"
@@ -205,7 +206,7 @@ void Trainer::compare_copies(std::function<KnownCheckpoint()> known_good) {
   std::vector<ReplicatedTensor> tensors = replicated();
   // Between meetings, a server updates only its own range of the state.
   if (plan_.servers)
-    std::erase_if(tensors, [](const ReplicatedTensor& tensor) { return !tensor.name.starts_with("weights/"); });
+    std::erase_if(tensors, [](const ReplicatedTensor& tensor) { return !is_weight_array(tensor.name); });
   replicas_ = std::make_unique<ReplicaCheck>(backend_, communicator_, std::move(tensors), std::move(groups),
                                              std::move(known_good));
 }
