@@ -42,20 +42,12 @@ void store_vector(Checkpoint& checkpoint, const NameOf& name_of, Vector& flat, E
   }
 }
 
-const NamedArray& array_of_tensor(const Checkpoint& checkpoint, const std::string& name, const Parameter& p) {
-  const NamedArray& array = checkpoint.array(name);
-  if (array.shape != p.shape)
-    throw Error(cat("the checkpoint's ", array.name, " has another shape than the model's ", p.name),
-                "resume with the experiment that wrote the checkpoint (experiment.yaml in its run folder)");
-  return array;
-}
-
 void restore_vector(const Checkpoint& checkpoint, const NameOf& name_of, const ParameterTable& parameters,
                     std::span<float> flat) {
   for (const Parameter& p : parameters.all()) {
     const std::string name = name_of(p);
     if (name.empty()) continue;
-    const NamedArray& array = array_of_tensor(checkpoint, name, p);
+    const NamedArray& array = checkpoint.array(name, p.shape);
     std::copy(array.values.begin(), array.values.end(), flat.begin() + p.offset);
   }
 }
@@ -141,7 +133,7 @@ void load_states(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& 
   std::vector<float> whole;
   const auto array_of = [&](const std::string& name, const Parameter& p) -> std::span<float> {
     if (checkpoint == nullptr) return {};
-    whole = array_of_tensor(*checkpoint, name, p).values;
+    whole = checkpoint->array(name, p.shape).values;
     return whole;
   };
   for_state_pieces(trainer, plan, array_of, [&](std::size_t index, std::int64_t begin, std::span<float> values) {
@@ -283,10 +275,7 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
   if (plan.carries_state && progress.position.step > 0) {
     std::span<const float> all;
     if (root) {
-      const NamedArray& array = checkpoint->array(carried_state_array);
-      if (array.shape != state_shape(plan))
-        throw Error("the checkpoint's carried state has another shape than this run's");
-      all = array.values;
+      all = checkpoint->array(carried_state_array, state_shape(plan)).values;
     }
     if (stages != nullptr)
       scatter_state(plan, *stages, all, trainer.passes().carried_state());

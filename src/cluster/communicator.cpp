@@ -22,15 +22,11 @@ void Pending::finish() {
   for (Waiter waiter; !done();) waiter.pause();
 }
 
-void wait(Pending& pending) {
-  pending.finish();
-}
-
 void Communicator::sum(std::span<float> values) {
-  wait(*start_sum(values));
+  start_sum(values)->finish();
 }
 void Communicator::sum(std::span<double> values) {
-  wait(*start_sum(values));
+  start_sum(values)->finish();
 }
 
 void Communicator::broadcast_vector(std::span<float> values, int root) {

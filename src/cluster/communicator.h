@@ -31,7 +31,8 @@ class Pending {
   // Makes progress and never blocks. With NCCL it throws what Communicator::poll() throws.
   virtual bool done() = 0;
   // Returns when the result may be used. A result in host memory is complete then. A sum on a device may still run: the
-  // host does not wait for it, but work that is given to the device's compute stream after this call does.
+  // host does not wait for it, but work that is given to the device's compute stream after this call does. Other
+  // threads run after a few tries, so that a waiting rank does not starve the other ranks of an oversubscribed node.
   virtual void finish();
 };
 
@@ -51,7 +52,7 @@ GradientRounding gradient_rounding(std::int64_t trained_elements, std::int64_t t
 using BeforeSum = std::function<void(std::uintptr_t stream)>;
 
 // Collectives over the ranks of a group. Only the main thread may call them (MPI_THREAD_FUNNELED). Sums make progress
-// inside done(), wait() and the blocking calls. All Pending objects must be destroyed before their communicator.
+// inside done(), finish() and the blocking calls. All Pending objects must be destroyed before their communicator.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -125,10 +126,6 @@ class DeviceCommunicator : public Communicator {
   void* allocate(std::int64_t bytes) override = 0;
   void release(void* memory) override = 0;
 };
-
-// Blocks until the collective is finished. It lets other threads run after a few tries, so that a waiting rank does not
-// starve the other ranks of an oversubscribed node.
-void wait(Pending& pending);
 
 // Returns rank 0's value on all ranks. Collective.
 template <class Value>

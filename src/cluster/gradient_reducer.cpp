@@ -10,10 +10,7 @@ namespace ringtrain {
 
 GradientReducer::GradientReducer(Communicator& communicator, std::span<float> gradients, std::int64_t bucket_elements,
                                  StartBucket start)
-    : communicator_(communicator),
-      gradients_(gradients),
-      bucket_elements_(bucket_elements),
-      start_(std::move(start)) {
+    : communicator_(communicator), gradients_(gradients), bucket_elements_(bucket_elements), start_(std::move(start)) {
   if (bucket_elements < 1)
     throw Error(cat("a gradient bucket has ", bucket_elements, " elements; at least 1 is needed"));
   if (!start_)
@@ -21,10 +18,6 @@ GradientReducer::GradientReducer(Communicator& communicator, std::span<float> gr
       pending.push_back(communicator_.start_sum(
           gradients_.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)), before));
     };
-}
-
-std::int64_t GradientReducer::buckets() const {
-  return (std::ssize(gradients_) + bucket_elements_ - 1) / bucket_elements_;
 }
 
 void GradientReducer::begin(BeforeBucket before) {

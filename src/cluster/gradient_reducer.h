@@ -42,7 +42,6 @@ class GradientReducer {
   void finish(std::span<double> counters);
 
   double exposed_seconds() const { return exposed_seconds_; }  // time inside finish() in the last step
-  std::int64_t buckets() const;
 
  private:
   Communicator& communicator_;

@@ -88,9 +88,6 @@ class PendingSum final : public Pending {
     if (*left_ != 0) communicator_.progress();
     return *left_ == 0;
   }
-  void finish() override {
-    for (Waiter waiter; !done();) waiter.pause();
-  }
 
  private:
   MpiCommunicator& communicator_;

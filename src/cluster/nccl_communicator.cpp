@@ -21,8 +21,7 @@ namespace {
 
 using cuda::Type;
 
-constexpr std::int64_t kPage = 2 << 20;  // page size of NCCL's allocator
-constexpr std::size_t kAlign = 64;       // in elements: pieces of a sum in a fixed order begin at multiples of it
+constexpr std::size_t kAlign = 64;  // in elements: pieces of a sum in a fixed order begin at multiples of it
 
 NcclType nccl_type(Type type) {
   return type == Type::fp32 ? NcclType::fp32 : type == Type::bf16 ? NcclType::bf16 : NcclType::fp16;
@@ -424,12 +423,6 @@ std::unique_ptr<DeviceCommunicator> make_nccl_communicator(const NcclApi& api, c
 std::int64_t nccl_arrival_bytes(std::int64_t fixed_order_elements) {
   return static_cast<std::int64_t>(most_received(static_cast<std::size_t>(fixed_order_elements), kAlign) *
                                    sizeof(float));
-}
-
-std::int64_t nccl_vector_bytes(std::int64_t bytes, Type gradient_type) {
-  const std::int64_t half = bytes / 4 * cuda::bytes_of(gradient_type);
-  const std::int64_t registered = (half + kPage - 1) / kPage * kPage;
-  return gradient_type == Type::fp32 ? registered : bytes + registered;
 }
 
 }  // namespace ringtrain

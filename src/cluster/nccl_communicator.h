@@ -45,7 +45,5 @@ std::unique_ptr<DeviceCommunicator> make_nccl_communicator(const NcclApi& api, c
 
 // Returns the bytes of device memory for values that arrive from other ranks in a fixed order.
 std::int64_t nccl_arrival_bytes(std::int64_t fixed_order_elements);
-// Returns the bytes of device memory that allocate(bytes) takes. NCCL allocates whole pages of 2 MiB.
-std::int64_t nccl_vector_bytes(std::int64_t bytes, cuda::Type gradient_type);
 
 }  // namespace ringtrain

@@ -343,7 +343,6 @@ struct Loader::State {
   }
 
   const MicroBatch& next() {
-    const double begin = now_seconds();
     std::unique_lock<std::mutex> lock(mutex);
     if (holding) {
       slot(next_take - 1).state = SlotState::empty;
@@ -353,7 +352,6 @@ struct Loader::State {
     wake_readers(part_free);
     Slot& mine = slot(next_take);
     slot_full.wait(lock, [&] { return mine.state == SlotState::full; });
-    waited_seconds += now_seconds() - begin;
     if (mine.failure != nullptr) {
       has_warned = true;
       std::rethrow_exception(mine.failure);
@@ -387,8 +385,7 @@ struct Loader::State {
   std::int64_t buffers_out = 0;   // number of buffers in use, at most sizes.buffers
   std::int64_t oversize_out = 0;  // bytes of records larger than a buffer, at most sizes.oversize_bytes
   std::int64_t readers_without_buffer = 0;
-  bool reads_wait = true;  // whether the last read waited because the file was not in the page cache
-  double waited_seconds = 0;
+  bool reads_wait = true;            // whether the last read waited because the file was not in the page cache
   std::vector<std::thread> threads;  // the last member, because threads use all other members
 };
 
@@ -426,10 +423,6 @@ std::vector<std::span<const std::byte>> Loader::ring() const {
   std::vector<std::span<const std::byte>> pieces = {pages_of(state_->all_inputs), pages_of(state_->all_targets)};
   std::erase_if(pieces, [](const auto& piece) { return piece.empty(); });  // a pipeline's later stages read no pixels
   return pieces;
-}
-
-double Loader::waited_seconds() const {
-  return state_->waited_seconds;
 }
 
 std::int64_t Loader::memory_bytes(const DatasetIndex& index, const LoaderPlan& plan) {

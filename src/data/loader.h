@@ -113,7 +113,6 @@ class Loader : public BatchInput {
   const MicroBatch& next() override;
   // Returns the memory of all micro-batches, for devices that copy from it.
   std::vector<std::span<const std::byte>> ring() const override;
-  double waited_seconds() const;  // total time for which next() has waited
   // Returns the bytes of the ring. For images it adds the largest size of records that wait for decoding.
   static std::int64_t memory_bytes(const DatasetIndex& index, const LoaderPlan& plan);
 

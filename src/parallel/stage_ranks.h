@@ -43,7 +43,6 @@ class StageRanks {
   // Sums the gradients of this stage over the replicas, in the memory where the gradients are.
   Communicator& over_replicas() { return device_sums_ ? static_cast<Communicator&>(*device_sums_) : *over_replicas_; }
   DeviceCommunicator* device_sums() { return device_sums_.get(); }  // null: in host memory, or with one replica
-  Communicator& over_stages() { return *over_stages_; }             // between the stages of this replica
   Links& links() { return *links_; }                                // between all ranks of the group, in host memory
   // Links for activations and gradients that cross the cuts. They connect devices if the ranks compute on devices.
   Links& crossings() { return crossings_ ? *crossings_ : *links_; }

@@ -29,7 +29,7 @@ class Leaving {
   }
   // Call this after the last pass.
   void finish() {
-    if (agreement_) wait(*agreement_);
+    if (agreement_) agreement_->finish();
     agreement_.reset();
   }
 

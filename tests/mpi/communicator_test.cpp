@@ -73,7 +73,7 @@ TEST(Communicator, ManySumsUnderWayFinishInAnyOrderOfWaiting) {
   // Each rank waits for the sums in another order.
   for (int i = 0; i < sums; ++i) {
     const int next = (i * 17 + session().rank() * 5) % sums;
-    wait(*pending[static_cast<std::size_t>(next)]);
+    pending[static_cast<std::size_t>(next)]->finish();
     EXPECT_EQ(values[static_cast<std::size_t>(next)],
               exact_sums(session().size(), values[static_cast<std::size_t>(next)].size(), next));
   }
@@ -89,9 +89,9 @@ TEST(Communicator, CountersAndVectorsUnderWayTogetherDoNotMix) {
   auto c = communicator->start_sum(std::span(second));
   auto d = communicator->start_sum(std::span(two));
   if (rank % 2 == 0)
-    wait(*d), wait(*c), wait(*b), wait(*a);
+    d->finish(), c->finish(), b->finish(), a->finish();
   else
-    wait(*a), wait(*b), wait(*c), wait(*d);
+    a->finish(), b->finish(), c->finish(), d->finish();
   const double rank_sum = 0.5 * ranks * (ranks - 1);
   EXPECT_EQ(first, exact_sums(ranks, 5001, 1));
   EXPECT_EQ(second, exact_sums(ranks, 333, 2));
@@ -146,9 +146,9 @@ TEST(Communicator, ARankThatSkipsAheadToABroadcastStillHelpsEarlierSums) {
   const auto communicator = make_mpi_communicator(session().job(), 64);
   std::vector<float> values = exact_values(session().rank(), 3000);
   auto pending = communicator->start_sum(std::span(values));
-  if (session().rank() == 0) wait(*pending);
+  if (session().rank() == 0) pending->finish();
   EXPECT_EQ(broadcast_string(*communicator, session().rank() == 0 ? "weights" : "", 0), "weights");
-  wait(*pending);
+  pending->finish();
   EXPECT_EQ(values, exact_sums(session().size(), 3000));
 }
 

@@ -64,13 +64,15 @@ TEST(GradientReducer, LaunchesNothingAboveTheWatermark) {
   const auto communicator = make_mpi_communicator(session().job(), 512);
   std::vector<float> gradients(100, 1.0f);
   GradientReducer reducer(*communicator, gradients, 30);
-  EXPECT_EQ(reducer.buckets(), 4);
-  reducer.begin();
+  int launched = 0;
+  reducer.begin([&](std::int64_t, std::uintptr_t) { ++launched; });
   reducer.ready(59);  // one bucket is complete; the second lacks an element
   for (int i = 0; i < 1000; ++i) reducer.poll();
+  EXPECT_EQ(launched, 1);
   for (std::size_t i = 30; i < 100; ++i) gradients[i] = 2.0f;  // the backward pass goes on
   std::vector<double> none;
   reducer.finish(none);
+  EXPECT_EQ(launched, 4);
   for (std::size_t i = 0; i < 100; ++i)
     EXPECT_EQ(gradients[i], static_cast<float>(session().size()) * (i < 30 ? 1.0f : 2.0f)) << i;
 }
@@ -93,8 +95,7 @@ TEST(GradientReducer, WorksBetweenPollsAndNotOnlyInFinish) {
 TEST(GradientReducer, AcceptsAnEmptyGradient) {
   const auto communicator = make_mpi_communicator(session().job(), 512);
   GradientReducer reducer(*communicator, {}, 10);
-  EXPECT_EQ(reducer.buckets(), 0);
-  reducer.begin();
+  reducer.begin([](std::int64_t begin, std::uintptr_t) { ADD_FAILURE() << "a bucket at " << begin; });
   std::vector<double> counters = {2.0};
   reducer.finish(counters);
   EXPECT_EQ(counters[0], 2.0 * session().size());

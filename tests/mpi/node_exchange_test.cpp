@@ -81,7 +81,7 @@ TEST(NodeExchange, ValuesMayChangeAsSoonAsTheSumIsFinished) {
         if (step % ranks == rank) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the last to come
         const auto pending = communicator->start_sum(vector.span());
         if ((step + 1) % ranks == rank) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the last to read
-        wait(*pending);
+        pending->finish();
         ASSERT_EQ(vector.values(), exact_sums(ranks, length, step)) << algorithm << ", step " << step;
       }
     }

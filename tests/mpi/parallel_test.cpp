@@ -8,6 +8,7 @@
 
 #include "backend/cpu/isa.h"
 #include "parallel/owners.h"
+#include "run/memory_plan.h"
 #include "tests/unit/image_shards.h"
 #include "training_rank.h"
 
@@ -81,7 +82,7 @@ TEST(HalvesOfASum, LeaveEachRankItsPieceAndBringItToAll) {
       values[i] = value_of(ring->rank(), i);
       for (int r = 0; r < ranks; ++r) expected[i] += value_of(r, i);  // exact in fp32
     }
-    wait(*ring->start_reduce_scatter(values, piece));
+    ring->start_reduce_scatter(values, piece)->finish();
     const std::size_t begin = std::min(size, static_cast<std::size_t>(ring->rank() * piece));
     const std::size_t end = std::min(size, begin + static_cast<std::size_t>(piece));
     for (std::size_t i = 0; i < size; ++i) {
@@ -90,7 +91,7 @@ TEST(HalvesOfASum, LeaveEachRankItsPieceAndBringItToAll) {
       else
         values[i] = -1e9f;
     }
-    wait(*ring->start_all_gather(values, piece));
+    ring->start_all_gather(values, piece)->finish();
     ASSERT_EQ(values, expected) << size;
   }
 }
@@ -109,7 +110,7 @@ TEST(RootSums, AddInTheOrderOfTheRanksAndBroadcastFromTheRoot) {
     for (std::size_t i = 0; i < size; ++i) own[i] = inexact(ring->rank(), i);
     pending.push_back(ring->start_root_sum(own, root));
   }
-  for (auto& one : pending) wait(*one);
+  for (auto& one : pending) one->finish();
   for (int root = 0; root < ranks; ++root) {
     auto& own = values[static_cast<std::size_t>(root)];
     std::vector<float> expected(size);
@@ -120,7 +121,7 @@ TEST(RootSums, AddInTheOrderOfTheRanksAndBroadcastFromTheRoot) {
     if (ring->rank() == root) {
       ASSERT_EQ(own, expected);
     }
-    wait(*ring->start_broadcast(own, root));
+    ring->start_broadcast(own, root)->finish();
     ASSERT_EQ(own, expected);
   }
 }

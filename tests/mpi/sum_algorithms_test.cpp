@@ -80,7 +80,7 @@ TEST(SumAlgorithms, ManySumsUnderWayFinishInAnyOrderOfWaiting) {
     for (const auto& vector : vectors) pending.push_back(communicator->start_sum(vector->span()));
     for (int i = 0; i < sums; ++i) {
       const auto next = static_cast<std::size_t>((i * 17 + session().rank() * 5) % sums);
-      wait(*pending[next]);
+      pending[next]->finish();
       EXPECT_EQ(vectors[next]->values(), exact_sums(session().size(), next * next, static_cast<int>(next)))
           << name_of(choice);
     }
@@ -136,9 +136,9 @@ TEST(SumAlgorithms, HalvesOfASumTravelBesideEachOfThem) {
       std::vector<float> whole = exact_values(session().rank(), 2003, 2);
       const std::int64_t piece = (3001 + ranks - 1) / ranks;
       auto first = communicator->start_reduce_scatter(halved.span(), piece), second = communicator->start_sum(whole);
-      wait(*second), wait(*first);
+      second->finish(), first->finish();
       auto third = communicator->start_all_gather(halved.span(), piece);
-      wait(*third);
+      third->finish();
       EXPECT_EQ(halved.values(), exact_sums(ranks, 3001, 1)) << name_of(choice) << place_name(allocated);
       EXPECT_EQ(whole, exact_sums(ranks, 2003, 2)) << name_of(choice);
     }

@@ -419,17 +419,6 @@ TEST_F(ImageLoaderTest, EndsWhateverItsThreadsAreDoing) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
 
-TEST_F(ImageLoaderTest, WaitingIsTimed) {
-  write(64);
-  const auto dataset = open(takes_its_time);
-  LoaderPlan plan = plan_of(16);
-  plan.reads = 1;
-  Loader loader(dataset, plan);
-  EXPECT_EQ(loader.waited_seconds(), 0);
-  loader.next();
-  EXPECT_GE(loader.waited_seconds(), 16 * 0.005);  // a sleep is at least as long as requested
-}
-
 TEST_F(ImageLoaderTest, MemoryIsTheRingAndTheRecordsInHand) {
   write(64);
   const DatasetIndex index = read_dataset_index(prefix());

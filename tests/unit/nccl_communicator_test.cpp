@@ -483,13 +483,5 @@ TEST_F(NcclCommunicator, RanksThatWouldChooseDifferentAlgorithmsAreTold) {
   EXPECT_EQ(nccl.count("init_rank"), 0);
 }
 
-TEST(NcclMemory, VectorsTakeWholePagesAndSixteenBitOnesASecondBuffer) {
-  constexpr std::int64_t page = 2 << 20;
-  EXPECT_EQ(nccl_vector_bytes(4, Type::fp32), page);
-  EXPECT_EQ(nccl_vector_bytes(page, Type::fp32), page);
-  EXPECT_EQ(nccl_vector_bytes(page + 4, Type::fp32), 2 * page);
-  EXPECT_EQ(nccl_vector_bytes(4 * page, Type::bf16), 6 * page);
-}
-
 }  // namespace
 }  // namespace ringtrain

@@ -272,7 +272,6 @@ void ProgramBase::forward(const PassContext& context) {
                CopyKind::on_device, stream);
   before_forward(context);
   schedule_.run(device_, Schedule::Part::forward, false, options_.graphs, nullptr);
-  after_forward(context);
   device_.record(slot.consumed, stream);
   ++taken_;
   // After this wait the caller may overwrite its buffers.

@@ -167,10 +167,9 @@ class ProgramBase : public Program {
   // Returns fp32 values of a storage after the passes so far; waits for those passes.
   std::vector<float> fetch(Storage storage, std::int64_t count) const;
 
-  // Called before and after the forward commands, in the order of the compute stream. A program copies there what
-  // changes per pass, such as carried state. `context.state` may be written until take_sums() has returned.
+  // Called before the forward commands, in the order of the compute stream. A program copies there what changes per
+  // pass, such as carried state. `context.state` may be written until take_sums() has returned.
   virtual void before_forward(const PassContext&) {}
-  virtual void after_forward(const PassContext&) {}
 
   Device& device_;
   const BackendOptions options_;
