@@ -24,7 +24,7 @@ struct TokenInput {
 // one-hot, so the product with the weights is a gather of weight columns.
 struct Lstm {
   std::int64_t layer = 0, input = 0, hidden = 0;
-  // [4 hidden, input], [4 hidden, hidden], [4 hidden], [4 hidden]. The gates are in the order i, f, g, o (lstm_cell.h).
+  // [4 hidden, input], [4 hidden, hidden], [4 hidden], [4 hidden]. The gates are in the order i, f, g, o.
   std::string weight_ih, weight_hh, bias_ih, bias_hh;
 };
 struct Dropout {

@@ -1,9 +1,9 @@
-// Computes dropout by its definition in nn/lstm_cell.h, one value at a time.
+// Computes dropout by its definition in nn/dropout.h, one value at a time.
 #pragma once
 
 #include "backend/backend.h"
 #include "base/random.h"
-#include "nn/lstm_cell.h"
+#include "nn/dropout.h"
 #include "tests/unit/test_pass.h"
 
 namespace ringtrain {

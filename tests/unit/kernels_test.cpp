@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "nn/lstm_cell.h"
+#include "nn/dropout.h"
 
 namespace ringtrain::cpu {
 namespace {

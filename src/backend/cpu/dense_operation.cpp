@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nn/lstm_cell.h"
+#include "nn/dropout.h"
 
 namespace ringtrain::cpu {
 

@@ -32,7 +32,7 @@ class DenseOperation : public CpuOperation {
 };
 
 // Dropout on a vector or on a map of one pixel. The backward pass works in place. The mask depends on the sample's
-// position in the global batch, as in nn/lstm_cell.h.
+// position in the global batch, as in nn/dropout.h.
 template <class T>
 class DropoutOperation : public CpuOperation {
  public:

@@ -3,8 +3,10 @@
 // that could be the AVX-512 copy.
 #include "backend/cpu/kernels.h"
 
+#include "backend/cpu/lstm_cell.h"
 #include "base/random.h"
-#include "nn/lstm_cell.h"
+#include "nn/dropout.h"
+#include "nn/math.h"
 
 #define RINGTRAIN_PASTE2(a, b) a##b
 #define RINGTRAIN_PASTE(a, b) RINGTRAIN_PASTE2(a, b)

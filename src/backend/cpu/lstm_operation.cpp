@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "nn/lstm_cell.h"
+#include "nn/dropout.h"
 
 namespace ringtrain::cpu {
 

@@ -300,7 +300,7 @@ struct ReorderArguments {
   int spatial, channels;
   bool inverse;
 };
-// Computes y = x / (1 - p) where the unit is kept, else 0. nn/lstm_cell.h defines which units are kept. Rows are
+// Computes y = x / (1 - p) where the unit is kept, else 0. nn/dropout.h defines which units are kept. Rows are
 // [length][samples].
 struct DropoutArguments {
   const void* x;
