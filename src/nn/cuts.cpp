@@ -61,17 +61,18 @@ std::vector<ModelLayer> layers_of(const Graph& graph) {
   const int size = static_cast<int>(graph.nodes().size());
   std::vector<ModelLayer> layers;
   for (int i = 0; i < size; ++i) {
+    const Node& node = graph.nodes()[static_cast<std::size_t>(i)];
     const bool cut = graph.can_be_cut(i);
     if (i == 0 || cut) {
       if (!layers.empty()) layers.back().last = i;
       layers.push_back({.name = "", .first = i, .last = size});
       if (cut) {
-        const int from = graph.nodes()[static_cast<std::size_t>(i)].inputs.front();
+        const int from = node.inputs.front();
         layers.back().input_values = graph.nodes()[static_cast<std::size_t>(from)].output.size() * graph.sequence();
       }
     }
-    layers.back().flops += graph.forward_flops_of(i);
-    layers.back().values += graph.nodes()[static_cast<std::size_t>(i)].output.size() * graph.sequence();
+    layers.back().flops += node.flops;
+    layers.back().values += node.output.size() * graph.sequence();
   }
   for (ModelLayer& layer : layers) layer.name = name_of(graph, layer);
   return layers;

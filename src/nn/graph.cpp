@@ -10,6 +10,8 @@ namespace ringtrain {
 
 int Graph::append(Operation operation, std::vector<int> inputs, std::vector<Parameter> parameters, FeatureShape output,
                   std::int64_t flops) {
+  if (const auto* lstm = std::get_if<Lstm>(&operation)) state_size_ += 2 * lstm->hidden;
+  if (const auto* norm = std::get_if<Norm>(&operation); norm != nullptr && !norm->by_sample()) has_batch_norm_ = true;
   nodes_.push_back({std::move(operation), std::move(inputs), output, block_, flops});
   flops_ += flops;
   node_parameters_.push_back(std::move(parameters));
@@ -39,7 +41,6 @@ int Graph::lstm(int input, std::int64_t hidden, const std::string& name, std::in
                 name + ".bias_hh" + l};
   const double scale = 1 / std::sqrt(static_cast<double>(hidden));
   const std::int64_t flops = sequence_ * 2 * 4 * hidden * (hidden + (one_hot ? 0 : width));
-  state_size_ += 2 * hidden;
   const auto parameter = [&](const std::string& n, std::vector<std::int64_t> shape, ParameterKind kind) {
     return Parameter{n, std::move(shape), kind, InitialValues::uniform, scale};
   };
@@ -114,7 +115,6 @@ int Graph::convolution(int input, std::int64_t output, std::int64_t kernel, std:
 
 int Graph::batch_norm(int input, const std::string& name, double initial_weight) {
   const FeatureShape out = shape(input);
-  has_batch_norm_ = true;
   const auto parameter = [&](const char* leaf, ParameterKind kind, double value) {
     return Parameter{name + leaf, {out.channels}, kind, InitialValues::constant, value};
   };
@@ -284,9 +284,6 @@ Graph Graph::part(int first, int last) const {
     const auto at = static_cast<std::size_t>(i);
     std::vector<int> inputs = nodes_[at].inputs;
     for (int& from : inputs) from = place(from);
-    if (const auto* lstm = std::get_if<Lstm>(&nodes_[at].operation)) g.state_size_ += 2 * lstm->hidden;
-    if (const auto* norm = std::get_if<Norm>(&nodes_[at].operation); norm != nullptr && !norm->by_sample())
-      g.has_batch_norm_ = true;
     g.append(nodes_[at].operation, std::move(inputs), node_parameters_[at], nodes_[at].output, nodes_[at].flops);
     g.nodes_.back().block = nodes_[at].block;
     g.nodes_.back().recomputed = nodes_[at].recomputed;

@@ -184,8 +184,6 @@ class Graph {
   // statistics come after them.
   ParameterTable parameters() const;
 
-  // Returns the floating-point operations of a node's forward pass, per sample.
-  std::int64_t forward_flops_of(int node) const { return nodes_[static_cast<std::size_t>(node)].flops; }
   const std::vector<Parameter>& parameters_of(int node) const {
     return node_parameters_[static_cast<std::size_t>(node)];
   }
