@@ -12,6 +12,7 @@
 #include "config/batch_plan.h"
 #include "config/branch.h"
 #include "config/exclusions.h"
+#include "config/rate_scaling.h"
 #include "config/schema.h"
 
 namespace ringtrain {
@@ -61,9 +62,7 @@ std::string milestones_before(double end, std::vector<double> milestones) {
 std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
   const LearningRateConfig& lr = e.learning_rate;
   const auto is = [&e](std::string_view leaf) { return statement(cat("learning_rate.", leaf), e); };
-  const double k = lr.base_batch > 0 ? static_cast<double>(e.batch.global) / static_cast<double>(lr.base_batch) : 1;
-  const double warmup_epochs = lr.warmup_epochs * (lr.scaling == "legw" ? k : 1);
-  const double peak = lr.base * (lr.scaling == "none" ? 1 : lr.scaling == "linear" ? k : std::sqrt(k));
+  const double warmup = warmup_epochs(lr, e.batch.global), peak = peak_rate(lr, e.batch.global);
 
   if (lr.scaling != "none" && lr.base_batch == 0)
     return {{{"learning_rate.scaling", "learning_rate.base_batch"},
@@ -96,9 +95,9 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
              cat(is("milestones"), ", ", is("every"), " and ", statement("stop.epochs", e),
                  ": no epoch begins at or after the last milestone, expected milestones of at most ",
                  std::ceil(e.stop.epochs) - 1, ", the last epoch's beginning")}};
-  if (!lr.milestones.empty() && lr.milestones.front() < warmup_epochs)
+  if (!lr.milestones.empty() && lr.milestones.front() < warmup)
     return {{{"learning_rate.milestones", "learning_rate.warmup_epochs", "learning_rate.scaling"},
-             cat(is("milestones"), " but warm-up takes ", warmup_epochs, " epochs, expected milestones after it")}};
+             cat(is("milestones"), " but warm-up takes ", warmup, " epochs, expected milestones after it")}};
   if (auto contradiction = points_contradiction(e)) return contradiction;
   if (decays_to_end(lr)) {
     if (e.stop.epochs == 0 && e.stop.steps == 0)
@@ -107,7 +106,7 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
     if (lr.end > peak)
       return {{{"learning_rate.end", "learning_rate.base", "learning_rate.scaling", "batch.global"},
                cat(is("end"), " but the peak rate is ", peak, ", expected an end at or below it")}};
-    if ((e.stop.epochs > 0 && warmup_epochs >= e.stop.epochs) || (e.stop.steps > 0 && lr.warmup_steps >= e.stop.steps))
+    if ((e.stop.epochs > 0 && warmup >= e.stop.epochs) || (e.stop.steps > 0 && lr.warmup_steps >= e.stop.steps))
       return {{{"learning_rate.schedule", "learning_rate.warmup_epochs", "learning_rate.warmup_steps", "stop.epochs",
                 "stop.steps"},
                cat(is("schedule"), " but warm-up lasts as long as the run, expected a shorter warm-up")}};
@@ -177,7 +176,7 @@ std::optional<Contradiction> adam_sde_contradiction(const Experiment& e) {
   if (e.learning_rate.scaling != "adam_sde") return std::nullopt;
   if (e.learning_rate.base_batch == 0) return std::nullopt;  // learning_rate_contradiction() says so
   const auto base = static_cast<double>(e.learning_rate.base_batch);
-  const double k = static_cast<double>(e.batch.global) / base;
+  const double k = batch_ratio(e.learning_rate, e.batch.global);
   for (const auto& [key, beta] :
        {std::pair<std::string_view, double>{"optimizer.beta1", o.beta1}, {"optimizer.beta2", o.beta2}}) {
     if (!has_effect(*find_field(key), e) || k * (1 - beta) < 1 - 1e-12) continue;

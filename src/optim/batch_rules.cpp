@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "config/rate_scaling.h"
+
 namespace ringtrain {
 
 double step_factor(double plain, double half_life, double samples) {
@@ -15,7 +17,7 @@ double half_life_of(double factor, double samples) {
 OptimizerConfig optimizer_of(const Experiment& e, const ScheduleContext& context) {
   OptimizerConfig optimizer = e.optimizer;
   if (e.learning_rate.scaling != "adam_sde") return optimizer;
-  const double k = static_cast<double>(context.global_batch) / static_cast<double>(e.learning_rate.base_batch);
+  const double k = batch_ratio(e.learning_rate, context.global_batch);
   optimizer.beta1 = 1 - k * (1 - optimizer.beta1);
   optimizer.beta2 = 1 - k * (1 - optimizer.beta2);
   optimizer.epsilon /= std::sqrt(k);
@@ -26,7 +28,7 @@ double decay_factor(const Experiment& e, const ScheduleContext& context, double 
   if (e.optimizer.weight_decay_by != "sample") return 1;
   const std::int64_t base_batch = e.learning_rate.base_batch;
   const auto reference = static_cast<double>(base_batch > 0 ? base_batch : context.global_batch);
-  return samples / reference * e.learning_rate.base / (peak_rate(e.learning_rate, context) * rate_factor);
+  return samples / reference * e.learning_rate.base / (peak_rate(e.learning_rate, context.global_batch) * rate_factor);
 }
 
 bool decouples_decay(const OptimizerConfig& optimizer) {

@@ -5,15 +5,10 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "config/rate_scaling.h"
 
 namespace ringtrain {
 namespace {
-
-// Computes k, the ratio of the batch to the batch for which the base rate was chosen.
-double batch_ratio(const LearningRateConfig& config, const ScheduleContext& context) {
-  if (config.base_batch == 0) return 1;
-  return static_cast<double>(context.global_batch) / static_cast<double>(config.base_batch);
-}
 
 std::int64_t epochs_to_steps(double epochs, const ScheduleContext& context) {
   if (context.steps_per_epoch < 1)
@@ -65,23 +60,15 @@ std::int64_t from_step(const LearningRateConfig& config, const ScheduleContext& 
 
 }  // namespace
 
-double peak_rate(const LearningRateConfig& config, const ScheduleContext& context) {
-  if (config.scaling == "none") return config.base;
-  if (config.scaling == "linear") return config.base * batch_ratio(config, context);
-  if (config.scaling == "sqrt" || config.scaling == "legw" || config.scaling == "adam_sde")
-    return config.base * std::sqrt(batch_ratio(config, context));
-  throw Error(cat("learning_rate.scaling '", config.scaling, "' is not known"));
-}
-
 std::int64_t warmup_steps(const LearningRateConfig& config, const ScheduleContext& context) {
   if (config.warmup_steps > 0) return config.warmup_steps;
   if (config.warmup_epochs <= 0) return 0;
-  return epochs_to_steps(config.warmup_epochs * (config.scaling == "legw" ? batch_ratio(config, context) : 1), context);
+  return epochs_to_steps(warmup_epochs(config, context.global_batch), context);
 }
 
 double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, double step) {
   if (step < 0) throw Error(cat("the learning rate of step ", step, " was asked for; steps count from 0"));
-  const double peak = peak_rate(config, context);
+  const double peak = peak_rate(config, context.global_batch);
   const auto warmup_end = static_cast<double>(warmup_steps(config, context));
   const Places place = places(config, context, step);
   if (place.step < warmup_end) {

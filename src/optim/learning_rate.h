@@ -35,7 +35,7 @@ struct ScheduleContext {
 
 // Returns the learning rate of the update that begins after `step` steps (0 is the first update); context.steps()
 // computes `step`. With k = global_batch / base_batch (1 if base_batch is 0), T_w = warmup_steps(), T = total_steps and
-// E = steps_per_epoch:
+// E = steps_per_epoch (config/rate_scaling.h computes k and the peak):
 //
 //   peak      none: base; linear: base k (Goyal et al. 2017); sqrt: base sqrt k (Krizhevsky 2014);
 //             legw: base sqrt k, with a warm-up of k times the epochs (You et al. 2019);
@@ -59,9 +59,6 @@ struct ScheduleContext {
 // Throws Error if the schedule or the warm-up needs the length of an epoch or the end of the run and the context does
 // not have it, if the schedule needs points but there are none, or if `step` is below 0.
 double learning_rate(const LearningRateConfig& config, const ScheduleContext& context, double step);
-
-// Returns the peak of learning_rate(). Throws Error if the scaling is not known.
-double peak_rate(const LearningRateConfig& config, const ScheduleContext& context);
 
 // Returns the number of warm-up steps, T_w. It is config.warmup_steps if that is set. Otherwise it is warmup_epochs
 // (legw: k x warmup_epochs) in steps, rounded. LEGW does not multiply warmup_steps by k: a batch k times as large makes

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "config/branch.h"
+#include "config/rate_scaling.h"
 #include "config/schema.h"
 #include "data/row_plan.h"
 #include "optim/batch_rules.h"
@@ -101,9 +102,8 @@ std::string describe_optimizer(const RunPlan& plan) {
     text += cat(", rate ", with_digits(o.transition_rate), " of RMSprop, half SGD at epoch ",
                 with_digits(o.transition_center), ", within ", with_digits(o.transition_length));
   if (o.adascale)
-    text += cat(", AdaScale at ",
-                with_digits(static_cast<double>(e.batch.global) / static_cast<double>(e.learning_rate.base_batch)),
-                " x base_batch ", e.learning_rate.base_batch);
+    text += cat(", AdaScale at ", with_digits(batch_ratio(e.learning_rate, e.batch.global)), " x base_batch ",
+                e.learning_rate.base_batch);
   if (o.weight_decay > 0) text += cat(", weight decay ", with_digits(o.weight_decay), but_not_on(o.no_decay));
   if (o.kind == "lamb" && o.trust_undecayed) text += ", trust ratios on everything";
   if (o.clip_value > 0) text += cat(", elements cut to +-", with_digits(o.clip_value));
@@ -152,7 +152,7 @@ std::string describe_half_lives(const RunPlan& plan) {
 // Aitchison 2024).
 std::string describe_decay(const RunPlan& plan) {
   const Experiment& e = plan.experiment;
-  const double peak = peak_rate(e.learning_rate, plan.schedule);
+  const double peak = peak_rate(e.learning_rate, plan.schedule.global_batch);
   std::vector<BatchStage> stages = {plan.course.stages.front()};
   if (plan.course.stages.size() > 1) stages.push_back(plan.course.stages.back());
   if (e.batch.follow_noise > 0) {
