@@ -19,7 +19,9 @@ constexpr std::string_view fixed_keys[] = {
     // which targets count.
     "seed", "batch.global", "batch.worker", "data.order", "data.sequence", "data.blanks", "data.augmentation",
     "data.share",
-    // These keys decide the shapes of the weights.
+    // These keys decide what the weights mean: names and shapes of the tensors, the place of a block's stride, and the
+    // channels that group norm normalises together. Other keys of the model, such as model.widths, decide only shapes,
+    // which check_same() compares.
     "model.kind", "model.hidden", "model.layers", "model.depth", "model.width", "model.stem", "model.stride_in",
     "model.norm", "model.normalization", "model.norm_groups",
     // These keys decide the optimizer's state: which vectors exist, whether the momentum holds gradients or gradients

@@ -2,7 +2,8 @@
 //
 // build_model() makes the Graph (nn/graph.h) of the model that model.kind names. A model is a function that adds nodes
 // to a Graph; it contains no code for a device. To add a model, write such a function in models.cpp, declare it here,
-// and add it to build_model(). char_lstm() is the shortest example.
+// add it to describe() there, and its name and its keys to config/schema.cpp and config/experiment.h. char_lstm() is
+// the shortest example.
 #pragma once
 
 #include <cstdint>
