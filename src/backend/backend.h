@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/group_ranks.h"
+#include "backend/norm_team.h"
 #include "backend/vector_operations.h"
 #include "nn/graph.h"
 #include "nn/update_rule.h"
@@ -72,9 +72,9 @@ struct PassContext {
   float statistic_scale = 0;
   std::uint64_t dropout_key = 0;  // with `step` and `first_row` it decides every random bit of the pass
   std::int64_t step = 0;
-  std::int64_t first_row = 0;  // position of the pass's first row in the global batch
-  float* state = nullptr;      // [micro_batch, layers, (h, c), hidden], replaced by take_sums(); null: start from 0
-  GroupRanks* group_ranks = nullptr;  // if groups of batch norm span several ranks; must live until backward()
+  std::int64_t first_row = 0;     // position of the pass's first row in the global batch
+  float* state = nullptr;         // [micro_batch, layers, (h, c), hidden], replaced by take_sums(); null: start from 0
+  NormTeam* norm_team = nullptr;  // if groups of batch norm span several ranks; must live until backward()
 };
 
 // The data that a program of a part of a model (Graph::part()) exchanges with its neighbours for a micro-batch.
@@ -230,7 +230,7 @@ class Backend {
 
   // Compiles a graph. `group` is the number of samples that batch norm normalises together (batch.worker); 0: the whole
   // micro-batch. `group` is a divisor or a multiple of micro_batch. If it is a multiple, group / micro_batch ranks
-  // share a group, and every pass needs PassContext::group_ranks. Throws Error if the machine cannot run this
+  // share a group, and every pass needs PassContext::norm_team. Throws Error if the machine cannot run this
   // precision.
   virtual std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
                                            PassMode mode, std::int64_t group = 0) = 0;

@@ -62,15 +62,15 @@ SyntheticPasses::SyntheticPasses(const RunPlan& plan, Backend& backend, std::int
   initialize(plan.parameters, plan.experiment.seed, flat);
   backend.copy_from_host(flat, *weights_, 0);
   if (communicator != nullptr && plan.batch.span > 1)
-    group_ranks_ = communicator->share_groups(static_cast<int>(plan.batch.span));
-  const std::int64_t group = group_ranks_ ? plan.norm_group : std::min(plan.norm_group, micro_batch);
+    norm_team_ = communicator->make_norm_team(static_cast<int>(plan.batch.span));
+  const std::int64_t group = norm_team_ ? plan.norm_group : std::min(plan.norm_group, micro_batch);
   program_ = backend.compile(plan.graph, micro_batch, plan.precision, PassMode::training, group);
   program_->allocate();
   program_->set_weights(*weights_);
   context_.gradient_scale = 1.0f / static_cast<float>(plan.batch.global * plan.graph.sequence());
   context_.statistic_scale = 1.0f / static_cast<float>(plan.batch.workers * plan.batch.span);
   context_.dropout_key = random_key(plan.experiment.seed, RandomPurpose::dropout);
-  context_.group_ranks = group_ranks_.get();
+  context_.norm_team = norm_team_.get();
   context_.state = state_.empty() ? nullptr : state_.data();
 }
 

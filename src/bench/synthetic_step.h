@@ -39,7 +39,7 @@ class SyntheticPasses {
  private:
   RandomInput input_;
   std::unique_ptr<Vector> weights_, gradients_;
-  std::unique_ptr<GroupRanks> group_ranks_;
+  std::unique_ptr<NormTeam> norm_team_;
   std::unique_ptr<Program> program_;
   PassContext context_;
   std::vector<float> state_;

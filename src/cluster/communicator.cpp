@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-#include "backend/group_ranks.h"
+#include "backend/norm_team.h"
 #include "base/error.h"
 #include "cluster/waiting.h"
 
@@ -33,7 +33,7 @@ void Communicator::broadcast_vector(std::span<float> values, int root) {
   broadcast(std::as_writable_bytes(values), root);
 }
 
-std::unique_ptr<GroupRanks> Communicator::share_groups(int span) {
+std::unique_ptr<NormTeam> Communicator::make_norm_team(int span) {
   throw Error(cat(describe(), " cannot share batch norm's groups among ", span, " ranks"),
               "use a number of ranks that divides the number of virtual workers");
 }

@@ -21,7 +21,7 @@
 
 namespace ringtrain {
 
-class GroupRanks;
+class NormTeam;
 class RankGroup;
 
 // A collective under way. Buffers stay alive and untouched until done() has returned true or finish() has returned.
@@ -101,9 +101,9 @@ class Communicator {
   virtual void scatter(std::span<const float> all, std::span<float> mine, int root) = 0;
   virtual void barrier() = 0;
 
-  // Returns the `span` neighbouring ranks that share batch norm's groups with this rank (span_ranks.h). Collective.
+  // Returns this rank's team, `span` neighbouring ranks that share batch norm's groups (mpi_norm_team.h). Collective.
   // Throws Error if ranks cannot share groups.
-  virtual std::unique_ptr<GroupRanks> share_groups(int span);
+  virtual std::unique_ptr<NormTeam> make_norm_team(int span);
 
   // Throws an error that has occurred outside the calls above. The host calls it while it waits for a device or a disk.
   virtual void poll() {}

@@ -7,11 +7,11 @@
 #include "base/error.h"
 #include "cluster/communicator.h"
 #include "cluster/mpi_lanes.h"
+#include "cluster/mpi_norm_team.h"
 #include "cluster/mpi_sums.h"
 #include "cluster/node_memory.h"
 #include "cluster/rank_group_mpi.h"
 #include "cluster/sent_bytes.h"
-#include "cluster/span_ranks.h"
 #include "cluster/sum_choice.h"
 #include "cluster/waiting.h"
 
@@ -48,7 +48,7 @@ class MpiCommunicator final : public Communicator {
   void gather(std::span<const float> mine, std::span<float> all, int root) override;
   void scatter(std::span<const float> all, std::span<float> mine, int root) override;
   void barrier() override;
-  std::unique_ptr<GroupRanks> share_groups(int span) override { return make_span_ranks(group_, span); }
+  std::unique_ptr<NormTeam> make_norm_team(int span) override { return make_mpi_norm_team(group_, span); }
 
   void progress();
 

@@ -66,8 +66,8 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
   void set_rounding(const GradientRounding& rounding) override { rounding_ = rounding; }
   // Neighbours on a node exchange a few numbers per channel, so these go through host memory.
-  std::unique_ptr<GroupRanks> share_groups(int span) override {
-    return make_staged_group_ranks(device_, host_.share_groups(span), [this] { poll(); });
+  std::unique_ptr<NormTeam> make_norm_team(int span) override {
+    return make_staged_norm_team(device_, host_.make_norm_team(span), [this] { poll(); });
   }
   void broadcast_vector(std::span<float> values, int root) override { start_broadcast(values, root)->finish(); }
   void* allocate(std::int64_t bytes) override;

@@ -14,15 +14,15 @@ namespace {
 
 using cuda::CopyKind;
 
-class StagedGroupRanks final : public DeviceGroupRanks {
+class StagedNormTeam final : public DeviceNormTeam {
  public:
-  StagedGroupRanks(cuda::Device& device, std::unique_ptr<GroupRanks> host, std::function<void()> poll)
-      : DeviceGroupRanks(std::move(host)), device_(device), poll_(std::move(poll)), here_(device.make_event()) {}
-  ~StagedGroupRanks() override {
+  StagedNormTeam(cuda::Device& device, std::unique_ptr<NormTeam> host, std::function<void()> poll)
+      : DeviceNormTeam(std::move(host)), device_(device), poll_(std::move(poll)), here_(device.make_event()) {}
+  ~StagedNormTeam() override {
     if (staged_ != nullptr) device_.release_host(staged_);
   }
-  StagedGroupRanks(const StagedGroupRanks&) = delete;
-  StagedGroupRanks& operator=(const StagedGroupRanks&) = delete;
+  StagedNormTeam(const StagedNormTeam&) = delete;
+  StagedNormTeam& operator=(const StagedNormTeam&) = delete;
 
   void gather_on_device(std::span<float> parts, std::uintptr_t handle) override {
     const cuda::Stream stream{handle};
@@ -62,9 +62,9 @@ class StagedGroupRanks final : public DeviceGroupRanks {
 
 }  // namespace
 
-std::unique_ptr<DeviceGroupRanks> make_staged_group_ranks(cuda::Device& device, std::unique_ptr<GroupRanks> host,
-                                                          std::function<void()> poll) {
-  return std::make_unique<StagedGroupRanks>(device, std::move(host), std::move(poll));
+std::unique_ptr<DeviceNormTeam> make_staged_norm_team(cuda::Device& device, std::unique_ptr<NormTeam> host,
+                                                      std::function<void()> poll) {
+  return std::make_unique<StagedNormTeam>(device, std::move(host), std::move(poll));
 }
 
 namespace {
@@ -108,8 +108,8 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override;
   std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
-  std::unique_ptr<GroupRanks> share_groups(int span) override {
-    return make_staged_group_ranks(device_, host_.share_groups(span), [this] { poll(); });
+  std::unique_ptr<NormTeam> make_norm_team(int span) override {
+    return make_staged_norm_team(device_, host_.make_norm_team(span), [this] { poll(); });
   }
   void broadcast_vector(std::span<float> values, int root) override;
   void* allocate(std::int64_t bytes) override;

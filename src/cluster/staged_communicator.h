@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "backend/cuda/device/device.h"
-#include "backend/group_ranks.h"
+#include "backend/norm_team.h"
 #include "cluster/communicator.h"
 
 namespace ringtrain {
@@ -21,11 +21,11 @@ namespace ringtrain {
 // because the host takes part in them.
 std::unique_ptr<DeviceCommunicator> make_staged_communicator(cuda::Device& device, Communicator& host);
 
-// Ranks that share batch norm's groups and exchange their numbers through host memory.
+// A team whose ranks exchange their numbers through host memory.
 
 // In each exchange the host waits for the device, then the device for the host. The host calls `poll` while it waits.
 // `device` must outlive the result.
-std::unique_ptr<DeviceGroupRanks> make_staged_group_ranks(cuda::Device& device, std::unique_ptr<GroupRanks> host,
-                                                          std::function<void()> poll);
+std::unique_ptr<DeviceNormTeam> make_staged_norm_team(cuda::Device& device, std::unique_ptr<NormTeam> host,
+                                                      std::function<void()> poll);
 
 }  // namespace ringtrain

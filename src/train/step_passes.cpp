@@ -98,7 +98,7 @@ StepPasses::StepPasses(const RunPlan& plan, const ModelPart& part, Backend& back
     : plan_(plan),
       part_(part),
       input_(&input),
-      group_ranks_(plan.batch.span > 1 ? communicator.share_groups(static_cast<int>(plan.batch.span)) : nullptr),
+      norm_team_(plan.batch.span > 1 ? communicator.make_norm_team(static_cast<int>(plan.batch.span)) : nullptr),
       program_(compile_part(plan, part, backend, PassMode::training, plan.batch.micro_batch)),
       order_(make_pass_order(stages, *program_, plan.experiment.parallel.schedule, part.slots)),
       added_(plan, backend, gradients, small_norms),
@@ -112,7 +112,7 @@ StepPasses::StepPasses(const RunPlan& plan, const ModelPart& part, Backend& back
 // A pass that has been staged or has begun for another position is done, and its sums are dropped.
 void StepPasses::seek(const Position& position, std::int64_t batch) {
   PassContext unused;
-  unused.group_ranks = group_ranks_.get();
+  unused.norm_team = norm_team_.get();
   if (staged_) order_->forward([&] { program_->forward(unused); }, [] {});
   if (staged_ || is_ahead_) program_->take_sums();
   staged_.reset();
@@ -184,7 +184,7 @@ PassContext StepPasses::context(const MicroBatch& batch, const PassStep& step) {
   context.gradient_scale = step.loss_scale / static_cast<float>(targets_);
   context.statistic_scale =
       1.0f / static_cast<float>(step.batch.workers * step.batch.span / (step.is_alone ? step.batch.ranks : 1));
-  context.group_ranks = group_ranks_.get();
+  context.norm_team = norm_team_.get();
   context.dropout_key = dropout_key_;
   context.step = step.position.step;
   context.first_row = batch.first_row;

@@ -156,7 +156,7 @@ class StepPasses {
   const RunPlan& plan_;
   const ModelPart& part_;
   BatchInput* input_;
-  std::unique_ptr<GroupRanks> group_ranks_;  // the ranks that share batch norm's workers; null: not shared
+  std::unique_ptr<NormTeam> norm_team_;  // the ranks that share batch norm's workers; null: not shared
   std::unique_ptr<Program> program_;
   std::unique_ptr<PassOrder> order_;
   GradientPasses added_;

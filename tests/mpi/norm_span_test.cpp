@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "checkpoint/resume_rules.h"
-#include "cluster/span_ranks.h"
+#include "cluster/mpi_norm_team.h"
 #include "one_rank.h"
 #include "tests/unit/image_shards.h"
 #include "train/norm_recomputation.h"
@@ -61,7 +61,7 @@ TEST_F(NormSpanTraining, ThePartsOfAllRanksArriveInTheirOrder) {
   const int size = session().size();
   for (int span = 1; span <= size; span *= 2) {
     if (size % span != 0) continue;
-    const auto ranks = make_span_ranks(session().job(), span);
+    const auto ranks = make_mpi_norm_team(session().job(), span);
     ASSERT_EQ(ranks->size(), span);
     EXPECT_EQ(ranks->rank(), session().rank() % span);
     const int first = session().rank() - ranks->rank();
@@ -77,7 +77,7 @@ TEST_F(NormSpanTraining, ThePartsOfAllRanksArriveInTheirOrder) {
       }
     }
   }
-  EXPECT_THROW(make_span_ranks(session().job(), 3 * size), Error);
+  EXPECT_THROW(make_mpi_norm_team(session().job(), 3 * size), Error);
 }
 
 // Returns the experiment for a run of one rank. One rank cannot be several servers, so the key `parallel` is dropped.

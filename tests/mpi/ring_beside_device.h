@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "backend/group_ranks.h"
+#include "backend/norm_team.h"
 #include "cluster/communicator.h"
 #include "cluster/rank_group_mpi.h"
 #include "tests/emulation/host_device.h"
@@ -34,7 +34,7 @@ class RingBesideDevice final : public Communicator {
     beside().scatter(all, mine, root);
   }
   void barrier() override { beside().barrier(); }
-  std::unique_ptr<GroupRanks> share_groups(int span) override { return ring_.share_groups(span); }
+  std::unique_ptr<NormTeam> make_norm_team(int span) override { return ring_.make_norm_team(span); }
 
  private:
   // Blocking calls use the ring after the device has finished all its work.

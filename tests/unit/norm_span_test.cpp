@@ -5,21 +5,21 @@
 
 #include "backend/cpu/isa.h"
 #include "base/error.h"
-#include "cluster/span_ranks.h"
+#include "cluster/mpi_norm_team.h"
 #include "tests/unit/images.h"
 
 namespace ringtrain {
 namespace {
 
 // One of several ranks that are threads of this process.
-class ThreadRanks : public GroupRanks {
+class ThreadNormTeam : public NormTeam {
  public:
   struct Meeting {
     explicit Meeting(int ranks) : barrier(ranks), parts(static_cast<std::size_t>(ranks)) {}
     std::barrier<> barrier;
     std::vector<std::vector<double>> parts;
   };
-  ThreadRanks(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+  ThreadNormTeam(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(meeting_.parts.size()); }
   void gather(std::span<double> parts, const std::function<void()>& poll) override {
@@ -68,7 +68,7 @@ class NormSpan : public testing::TestWithParam<Case> {
     int polls = 0;                               // in rank 0's last backward pass
   };
   static Result run_on_ranks(Images& s, std::int64_t span, Precision precision) {
-    ThreadRanks::Meeting meeting(static_cast<int>(span));
+    ThreadNormTeam::Meeting meeting(static_cast<int>(span));
     const std::int64_t micro_batch = s.group / span;
     Result result;
     result.gradients.resize(static_cast<std::size_t>(s.table.size()));
@@ -83,12 +83,12 @@ class NormSpan : public testing::TestWithParam<Case> {
         program->allocate();
         program->set_weights(*s.weights);
         const auto own = backend->make_vector(s.table.size());
-        ThreadRanks ranks(meeting, static_cast<int>(rank));
+        ThreadNormTeam ranks(meeting, static_cast<int>(rank));
         int polls = 0;
         for (std::int64_t first = 0; first < s.rows; first += s.group) {
           TestPass part = s.part(first + rank * micro_batch);
           part.statistic_scale = s.pass.statistic_scale / static_cast<float>(span);
-          part.group_ranks = &ranks;
+          part.norm_team = &ranks;
           sums[static_cast<std::size_t>(rank)] += run(*program, part);
           program->backward(*own, first > 0, {{}, [&] { ++polls; }});
         }
@@ -166,11 +166,11 @@ TEST(NormSpanProgram, TakesTheMemoryThatItSays) {
 }
 
 TEST(NormSpanNodes, RanksOfAWorkerAreOnOneNode) {
-  EXPECT_NO_THROW(check_spans({"a", "a", "b", "b"}, 2));
-  EXPECT_NO_THROW(check_spans({"a", "b", "a", "b"}, 1));
-  EXPECT_NO_THROW(check_spans({"a", "a", "a", "a"}, 4));
+  EXPECT_NO_THROW(check_norm_teams({"a", "a", "b", "b"}, 2));
+  EXPECT_NO_THROW(check_norm_teams({"a", "b", "a", "b"}, 1));
+  EXPECT_NO_THROW(check_norm_teams({"a", "a", "a", "a"}, 4));
   try {
-    check_spans({"a", "a", "a", "b"}, 2);
+    check_norm_teams({"a", "a", "a", "b"}, 2);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),

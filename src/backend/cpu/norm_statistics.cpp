@@ -92,18 +92,18 @@ double* NormStatistics::part(std::int64_t rank, int which) const {
 
 template <class Own>
 void NormStatistics::gather_parts(const Own& own) {
-  GroupRanks* ranks = context_.pass->context.group_ranks;
-  if (ranks == nullptr || ranks->size() != span())
+  NormTeam* team = context_.pass->context.norm_team;
+  if (team == nullptr || team->size() != span())
     throw Error(cat("a pass of ", context_.schedule->samples(), " images needs the ", span(),
                     " ranks of its batch-norm group"));
   const std::int64_t channels = context_.padded_channels(*x_);
 #pragma omp parallel for num_threads(context_.schedule->threads()) schedule(static)
   for (std::int64_t c = 0; c < channels; ++c) {
     const auto [first, second] = own(c);
-    part(ranks->rank(), 0)[c] = first;
-    part(ranks->rank(), 1)[c] = second;
+    part(team->rank(), 0)[c] = first;
+    part(team->rank(), 1)[c] = second;
   }
-  ranks->gather({part(0, 0), static_cast<std::size_t>(span() * 2 * channels)}, context_.pass->poll);
+  team->gather({part(0, 0), static_cast<std::size_t>(span() * 2 * channels)}, context_.pass->poll);
 }
 
 // Combines the images' means and sums of squared differences from the mean. All images have equally many pixels (Chan,

@@ -108,12 +108,12 @@ Storage Emission::of_group(const std::string& what, Storage own) {
   Command command{.name = name, .uses = {{own}, {all, true}}, .issue = {}, .replayed = false};
   command.issue = [=, this](Device& device, Stream stream, bool) {
     // Commands on scratch memory belong to no program. No other rank takes part in them.
-    DeviceGroupRanks* ranks = program_ == nullptr ? nullptr : *c_.group_ranks;
-    device.copy(at<char>(all) + (ranks == nullptr ? 0 : ranks->rank()) * bytes, at(own), bytes, CopyKind::on_device,
+    DeviceNormTeam* team = program_ == nullptr ? nullptr : *c_.norm_team;
+    device.copy(at<char>(all) + (team == nullptr ? 0 : team->rank()) * bytes, at(own), bytes, CopyKind::on_device,
                 stream);
-    if (ranks != nullptr)
-      ranks->gather_on_device({at<float>(all), static_cast<std::size_t>(c_.span * bytes) / sizeof(float)},
-                              stream.handle);
+    if (team != nullptr)
+      team->gather_on_device({at<float>(all), static_cast<std::size_t>(c_.span * bytes) / sizeof(float)},
+                             stream.handle);
   };
   schedule_.add(std::move(command));
   return all;

@@ -12,7 +12,7 @@
 #include "backend/cuda/dnn/operations.h"
 #include "backend/cuda/program/fusion.h"
 #include "backend/cuda/types.h"
-#include "backend/group_ranks.h"
+#include "backend/norm_team.h"
 #include "nn/graph.h"
 #include "nn/parameters.h"
 
@@ -126,7 +126,7 @@ struct ImageContext {
   // Says how many ranks share one group. When it is above 1, each rank computes `samples` = `group` samples of the
   // shared group in a pass.
   std::int64_t span = 1;
-  DeviceGroupRanks* const* group_ranks = nullptr;  // the ranks of the current pass
+  DeviceNormTeam* const* norm_team = nullptr;  // of the current pass
 
   std::int64_t groups() const { return samples / group; }
   std::int64_t bytes(const Value& v) const { return samples * v.elements() * bytes_of(v.type); }

@@ -233,7 +233,7 @@ class ImageProgram : public ProgramBase {
                  .samples = micro_batch,
                  .group = std::min(group, micro_batch),
                  .span = std::max<std::int64_t>(1, group / micro_batch),
-                 .group_ranks = &group_ranks_},
+                 .norm_team = &norm_team_},
         parts_(join_layers(graph, context_)),
         choices_(choose(*options.fusions)),
         emission_(context_, choices_, *this, options.segment_elements) {
@@ -262,8 +262,8 @@ class ImageProgram : public ProgramBase {
  protected:
   void before_forward(const PassContext& context) override {
     if (context_.span == 1) return;
-    group_ranks_ = dynamic_cast<DeviceGroupRanks*>(context.group_ranks);
-    if (group_ranks_ == nullptr || group_ranks_->size() != context_.span)
+    norm_team_ = dynamic_cast<DeviceNormTeam*>(context.norm_team);
+    if (norm_team_ == nullptr || norm_team_->size() != context_.span)
       throw Error(cat("a pass of ", micro_batch_, " images needs the ", context_.span,
                       " ranks of its batch-norm group, on devices"));
   }
@@ -294,7 +294,7 @@ class ImageProgram : public ProgramBase {
     if (!sums.places().empty()) copy_home("statistics home", sums.storage(), true, sums.places(), sums.names());
   }
 
-  DeviceGroupRanks* group_ranks_ = nullptr;
+  DeviceNormTeam* norm_team_ = nullptr;
   const ImageContext context_;
   const ImageLayers parts_;
   const Choices choices_;

@@ -1,5 +1,5 @@
-// The ranks that share a group of batch norm which is larger than one rank's pass. A program that is compiled for such
-// groups exchanges a few numbers per channel with these ranks during its passes.
+// The team of ranks that share a group of batch norm which is larger than one rank's pass. A program that is compiled
+// for such groups exchanges a few numbers per channel with its team during its passes.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace ringtrain {
 
-// The ranks of a group. Each has an equal part of the group's samples.
-class GroupRanks {
+// Each rank has an equal part of the group's samples.
+class NormTeam {
  public:
-  virtual ~GroupRanks() = default;
+  virtual ~NormTeam() = default;
   virtual int rank() const = 0;  // this rank's place in the order of the group's samples
   virtual int size() const = 0;
   // `parts` is [size][n]. This rank has filled its own part; the call fills the others. It calls `poll`, unless that is
@@ -20,12 +20,10 @@ class GroupRanks {
   virtual void gather(std::span<double> parts, const std::function<void()>& poll) = 0;
 };
 
-// The ranks that share a group of batch norm and compute on devices.
-
-// `host` does the exchanges in host memory.
-class DeviceGroupRanks : public GroupRanks {
+// A team whose ranks compute on devices. `host` does the exchanges in host memory.
+class DeviceNormTeam : public NormTeam {
  public:
-  explicit DeviceGroupRanks(std::unique_ptr<GroupRanks> host) : host_(std::move(host)) {}
+  explicit DeviceNormTeam(std::unique_ptr<NormTeam> host) : host_(std::move(host)) {}
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   void gather(std::span<double> parts, const std::function<void()>& poll) override { host_->gather(parts, poll); }
@@ -35,7 +33,7 @@ class DeviceGroupRanks : public GroupRanks {
   virtual void gather_on_device(std::span<float> parts, std::uintptr_t stream) = 0;
 
  protected:
-  std::unique_ptr<GroupRanks> host_;
+  std::unique_ptr<NormTeam> host_;
 };
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-#include "cluster/span_ranks.h"
+#include "cluster/mpi_norm_team.h"
 
 #include <algorithm>
 #include <exception>
@@ -13,19 +13,19 @@
 namespace ringtrain {
 namespace {
 
-class SpanRanks final : public GroupRanks {
+class MpiNormTeam final : public NormTeam {
  public:
-  SpanRanks(const RankGroup& group, int span)
+  MpiNormTeam(const RankGroup& group, int span)
       : group_(group), comm_(duplicate(group)), first_(group.rank() / span * span), size_(span) {
     check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
   // After an error, a late message may still arrive. The buffer is then not freed, because MPI may write to it.
-  ~SpanRanks() override {
+  ~MpiNormTeam() override {
     if (open_) static_cast<void>(buffer_.release());
     if (!open_ && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
   }
-  SpanRanks(const SpanRanks&) = delete;
-  SpanRanks& operator=(const SpanRanks&) = delete;
+  MpiNormTeam(const MpiNormTeam&) = delete;
+  MpiNormTeam& operator=(const MpiNormTeam&) = delete;
 
   int rank() const override { return group_.rank() - first_; }
   int size() const override { return size_; }
@@ -56,7 +56,7 @@ class SpanRanks final : public GroupRanks {
 
 }  // namespace
 
-void check_spans(const std::vector<std::string>& hosts, int span) {
+void check_norm_teams(const std::vector<std::string>& hosts, int span) {
   for (std::size_t r = 0; r < hosts.size(); ++r) {
     const std::size_t first = r - r % static_cast<std::size_t>(span);
     if (hosts[r] == hosts[first]) continue;
@@ -68,12 +68,12 @@ void check_spans(const std::vector<std::string>& hosts, int span) {
   }
 }
 
-std::unique_ptr<GroupRanks> make_span_ranks(const RankGroup& group, int span) {
+std::unique_ptr<NormTeam> make_mpi_norm_team(const RankGroup& group, int span) {
   if (span < 1 || (span & (span - 1)) != 0 || group.size() % span != 0)
     throw Error(cat(span, " ranks cannot share a worker among ", group.size(),
                     " ranks, expected a power of two that divides them"));
-  check_spans(group.hosts(), span);
-  return std::make_unique<SpanRanks>(group, span);
+  check_norm_teams(group.hosts(), span);
+  return std::make_unique<MpiNormTeam>(group, span);
 }
 
 }  // namespace ringtrain
