@@ -45,10 +45,8 @@ std::string lower_case(std::string_view text);
 std::string upper_case(std::string_view text);
 
 // Unicode's normal form, with utf8proc. Many letters can be written in two ways that look the same: "é" is one symbol,
-// or "e" and a combining accent.
-
-// Returns the text in Unicode's composed form (NFC), in which each such letter has one way to be written. The text must
-// be valid UTF-8. Text in this form, such as all ASCII text, stays as it is.
+// or "e" and a combining accent. Returns the text in Unicode's composed form (NFC), in which each such letter has one
+// way to be written. The text must be valid UTF-8. Text in this form, such as all ASCII text, stays as it is.
 std::string composed(std::string_view text);
 
 }  // namespace ringtrain

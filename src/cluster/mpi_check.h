@@ -25,11 +25,9 @@ inline void check_mpi(int code, const char* call, std::source_location where = s
   throw Error(cat(call, " failed: ", text), "another rank may have ended; look for its message above", where);
 }
 
-// Lets one process of a job of several ranks do some work.
-
-// Rank 0 does the work, and the other ranks sleep until it has ended. All ranks return its exit code. Collective. MPI
-// must have been started. If `work` throws, the other ranks stay asleep, so the code that catches the exception must
-// end the job.
+// Lets one process of a job of several ranks do some work. Rank 0 does the work, and the other ranks sleep until it has
+// ended. All ranks return its exit code. Collective. MPI must have been started. If `work` throws, the other ranks stay
+// asleep, so the code that catches the exception must end the job.
 inline int on_rank_0(const std::function<int()>& work) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

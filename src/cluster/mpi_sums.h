@@ -80,12 +80,11 @@ class MpiLibrarySums {
   std::vector<Sum> sums_;
 };
 
-// Sums whose result is on one rank, and broadcasts in the background. Parameter servers need both.
-
-// Values travel in chunks. A root receives a few chunks of every rank at a time. When a chunk has arrived from all
-// ranks, the root adds them in the order of the ranks, so the bits are the same each time. Messages are matched by
-// their order, so all ranks must start the same sums and broadcasts in the same order. `left` counts the chunks under
-// way. It falls inside progress().
+// Sums whose result is on one rank, and broadcasts in the background. Parameter servers need both. Values travel in
+// chunks. A root receives a few chunks of every rank at a time. When a chunk has arrived from all ranks, the root adds
+// them in the order of the ranks, so the bits are the same each time. Messages are matched by their order, so all ranks
+// must start the same sums and broadcasts in the same order. `left` counts the chunks under way. It falls inside
+// progress().
 class MpiRootSums {
  public:
   // `comm` outlives this object, and has no other messages with these two tags. `chunk` is a number of elements.

@@ -19,9 +19,8 @@ namespace ringtrain {
 // and the node's first rank warns. Collective over the group. Throws Error if the system refuses the memory.
 std::shared_ptr<SharedMemory> node_memory(const RankGroup& group, std::size_t bytes);
 
-// Passes values between the ranks of a node without messages: a rank reads the vector of another rank in place.
-
-// A pair of ranks passes values in slots. In each slot, values pass one after the other:
+// Passes values between the ranks of a node without messages: a rank reads the vector of another rank in place. A pair
+// of ranks passes values in slots. In each slot, values pass one after the other:
 //
 //   from:  send() ............................... is_read(): the values may change again
 //   to:             receive(): their address, reads them, has_read()

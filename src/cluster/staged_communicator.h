@@ -21,10 +21,8 @@ namespace ringtrain {
 // because the host takes part in them.
 std::unique_ptr<DeviceCommunicator> make_staged_communicator(cuda::Device& device, Communicator& host);
 
-// A team whose ranks exchange their numbers through host memory.
-
-// In each exchange the host waits for the device, then the device for the host. The host calls `poll` while it waits.
-// `device` must outlive the result.
+// A team whose ranks exchange their numbers through host memory. In each exchange the host waits for the device, then
+// the device for the host. The host calls `poll` while it waits. `device` must outlive the result.
 std::unique_ptr<DeviceNormTeam> make_staged_norm_team(cuda::Device& device, std::unique_ptr<NormTeam> host,
                                                       std::function<void()> poll);
 

@@ -1,5 +1,8 @@
 // Computes which symbols or which image each row of each global batch reads. The functions depend only on the plan, so
 // that every rank, thread and resumed run finds the same rows.
+//
+// data.share keeps a part of the training set. The part is a pure function of the seed, so all ranks and resumed runs
+// have the same part. It is nested: a smaller share of the same data set has no other samples.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +13,6 @@
 #include "data/sampler.h"
 
 namespace ringtrain {
-
-// The part of the training set that data.share keeps. It is a pure function of the seed, so all ranks and resumed runs
-// have the same part. It is nested: a smaller share of the same data set has no other samples.
 
 // Returns the number of samples, or of characters of running text, that a plan reads: all of them in an evaluation,
 // otherwise share x total, rounded, and at least 1.

@@ -123,12 +123,11 @@ double gain(double noise_scale, double batch, double times);
 // The squared gradient of that loss is larger than the population's: |G|^2 + tr(Sigma) / samples.
 NoiseEstimate of_training_set(const NoiseEstimate& population, std::int64_t samples);
 
-// Decides when the batch doubles because of the gradient noise scale (batch.follow_noise).
-
-// The batch counts as small while it is less than `multiple` x the noise scale. With `multiple` = 1, a slightly
-// larger batch then saves a larger share of the steps than it adds to the samples (McCandlish et al. 2018,
-// arXiv:1812.06162, section 2.3). The comparison uses the lower bound of the scale, so that noise in the estimate
-// alone does not double the batch. Every rank has the same averages, so all ranks make the same decision.
+// Decides when the batch doubles because of the gradient noise scale (batch.follow_noise). The batch counts as small
+// while it is less than `multiple` x the noise scale. With `multiple` = 1, a slightly larger batch then saves a
+// larger share of the steps than it adds to the samples (McCandlish et al. 2018, arXiv:1812.06162, section 2.3). The
+// comparison uses the lower bound of the scale, so that noise in the estimate alone does not double the batch. Every
+// rank has the same averages, so all ranks make the same decision.
 class NoiseFollower {
  public:
   // The batch must have been small for `patience` samples. `largest` is the largest batch allowed.

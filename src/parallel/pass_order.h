@@ -67,10 +67,9 @@ std::unique_ptr<PassOrder> make_pass_order(StageRanks* ranks, Program& program, 
 // Returns the bytes of the buffers that a stage's PassOrder takes in the memory of the device that computes.
 std::int64_t pass_order_bytes(const PartBytes& bytes);
 
-// The passes of a pipeline's stage. The stage sends and receives activations and gradients while it computes.
-
-// Each end of the stage has two buffers per direction. While one micro-batch is computed, the next one is received and
-// the previous one is sent.
+// The passes of a pipeline's stage. The stage sends and receives activations and gradients while it computes. Each end
+// of the stage has two buffers per direction. While one micro-batch is computed, the next one is received and the
+// previous one is sent.
 std::unique_ptr<PassOrder> make_stage_passes(StageRanks& ranks, Program& program, const std::string& schedule,
                                              std::int64_t slots);
 

@@ -16,9 +16,7 @@
 
 namespace ringtrain {
 
-// The messages between parameter servers and workers.
-
-// Tags of the mailbox.
+// Tags of the messages between parameter servers and workers.
 inline constexpr int worker_note_tag = 1, server_order_tag = 2, weights_tag = 3, gradient_tag = 4, server_sum_tag = 5;
 
 // The results of a worker's passes.

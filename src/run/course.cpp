@@ -100,7 +100,7 @@ std::string describe_following(const RunPlan& plan) {
 }
 
 // The steps of a run: the part of its plan that a branch takes from the run that it leaves.
-struct Steps {
+struct RunSteps {
   BatchCourse course;
   BranchPoint branch;
   ScheduleContext schedule;
@@ -126,7 +126,7 @@ std::int64_t checked_steps_per_epoch(const Experiment& e, const DatasetIndex& tr
 }
 
 // Returns the steps of a run that is not a branch.
-Steps own_steps(const Experiment& e, const DatasetIndex& train, std::int64_t sequence, std::int64_t samples) {
+RunSteps own_steps(const Experiment& e, const DatasetIndex& train, std::int64_t sequence, std::int64_t samples) {
   const bool keeps_rest = e.data.last_batch == "smaller";
   const std::int64_t steps = checked_steps_per_epoch(e, train, sequence, samples), all = total_steps(e.stop, steps);
   const bool has_rest = keeps_rest && samples % e.batch.global != 0;
@@ -146,10 +146,10 @@ Steps own_steps(const Experiment& e, const DatasetIndex& train, std::int64_t seq
 
 // A branch uses the schedule of the run that it leaves, with that run's batch. The branch's own batches and rate are
 // multiplied by its factors.
-Steps branch_steps(const Experiment& e, const DatasetIndex& train, std::int64_t sequence, std::int64_t samples,
-                   const BranchPoint& known) {
+RunSteps branch_steps(const Experiment& e, const DatasetIndex& train, std::int64_t sequence, std::int64_t samples,
+                      const BranchPoint& known) {
   checked_steps_per_epoch(e, train, sequence, samples);
-  const Steps source = own_steps(source_experiment(e), train, sequence, samples);
+  const RunSteps source = own_steps(source_experiment(e), train, sequence, samples);
   const ScheduleContext& schedule = source.schedule;
   const BatchCourse course = course_of(e, samples, source.course.keeps_rest, schedule.samples_per_epoch());
   // If the source run does not exist yet, the branch begins where the source run will reach the point.
@@ -197,8 +197,8 @@ RunCourse plan_course(const Experiment& e, const DatasetIndex& train, std::int64
                       const std::optional<BranchPoint>& branch) {
   const std::int64_t samples = samples_per_epoch(train, epoch_of(e, train, sequence, e.batch.global));
   const std::int64_t norm_samples = norm_samples_of(e, train, samples);
-  const Steps steps = is_branch(e) ? branch_steps(e, train, sequence, samples, branch.value_or(BranchPoint{}))
-                                   : own_steps(e, train, sequence, samples);
+  const RunSteps steps = is_branch(e) ? branch_steps(e, train, sequence, samples, branch.value_or(BranchPoint{}))
+                                      : own_steps(e, train, sequence, samples);
   ScheduleContext schedule = steps.schedule;
   if (e.optimizer.adascale) schedule.total_steps = e.stop.steps;  // stop.epochs counts no updates
   const double half_life =

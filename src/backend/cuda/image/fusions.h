@@ -12,11 +12,10 @@
 namespace ringtrain::cuda {
 
 // SiteCommands holds the commands of one convolution and the norms around it, on scratch memory, in order to count or
-// time them. They are the same commands that a program would have.
-
-// In the forward pass, the commands begin with the norm that makes the convolution's input, whose sums exist already.
-// They end with the statistics of the convolution's result. In the backward pass, they begin with the gradient of the
-// result and end with the gradient of the norm's input. The copy of the weight gradient to the flat vector is left out.
+// time them. They are the same commands that a program would have. In the forward pass, the commands begin with the
+// norm that makes the convolution's input, whose sums exist already. They end with the statistics of the convolution's
+// result. In the backward pass, they begin with the gradient of the result and end with the gradient of the norm's
+// input. The copy of the weight gradient to the flat vector is left out.
 class SiteCommands {
  public:
   SiteCommands(const ImageContext& context, const ConvolutionLayer& layer, const ConvolutionPlan& plan,
