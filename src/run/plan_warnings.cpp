@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
+#include "config/rate_scaling.h"
 #include "optim/learning_rate.h"
 #include "run/class_warnings.h"
 #include "run/course.h"
@@ -30,8 +31,7 @@ void warn_of_warm_up(const RunPlan& plan, std::vector<std::string>& warnings) {
   const LearningRateConfig& lr = plan.experiment.learning_rate;
   const ScheduleContext& schedule = rate_schedule(plan);
   const std::int64_t steps = warmup_steps(lr, schedule);
-  const double k =
-      lr.base_batch > 0 ? static_cast<double>(plan.schedule.global_batch) / static_cast<double>(lr.base_batch) : 1;
+  const double k = batch_ratio(lr, plan.schedule.global_batch);
   if (steps > 0 && !has_step(plan, peak_step(lr, schedule)))
     warnings.push_back(cat("the warm-up ends at epoch ", with_digits(schedule.epochs_of(steps)),
                            " and the run ends at epoch ", with_digits(end_epoch(plan)),
