@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "backend/cpu/isa.h"
@@ -16,9 +17,12 @@
 namespace ringtrain::cpu {
 namespace {
 
+constexpr std::int64_t images = 3, inputs = 24, outputs = 40;
+
 struct Case {
   std::int64_t map, kernel, stride, padding;
-  std::int64_t channels = 0;  // of pixels; 0: the source is a map of `inputs` channels
+  std::int64_t channels = inputs;
+  bool pixels = false;  // whether the source has the layout of pixels
 };
 
 struct Aligned {
@@ -27,14 +31,12 @@ struct Aligned {
   std::vector<char> memory;
 };
 
-constexpr std::int64_t images = 3, inputs = 24, outputs = 40;
-
 class ConvolutionWeights : public testing::TestWithParam<Case> {
  protected:
   ConvolutionShape shape(bool bias) const {
     const Case& c = GetParam();
     const std::int64_t out = (c.map + 2 * c.padding - c.kernel) / c.stride + 1;
-    return {.input = c.channels > 0 ? c.channels : inputs,
+    return {.input = c.channels,
             .output = outputs,
             .in_height = c.map,
             .in_width = c.map,
@@ -44,7 +46,7 @@ class ConvolutionWeights : public testing::TestWithParam<Case> {
             .stride = c.stride,
             .padding = c.padding,
             .bias = bias,
-            .pixels = c.channels > 0,
+            .pixels = c.pixels,
             .lanes = norm_kernels(best_isa()).lanes};
   }
   // Returns the index of a value in oneDNN's blocked layout. After the last channel it has zeros.
@@ -75,8 +77,9 @@ TEST_P(ConvolutionWeights, AreTheSumsOfTheProducts) {
   primitives.make_forward(images);
   ASSERT_EQ(primitives.channel_stride(), in * in);
   primitives.make_backward_weights(images);
+  if (!s.pixels) primitives.make_backward_data(images);
   if (best_isa() >= Isa::avx2) {
-    EXPECT_TRUE(primitives.has_fast_weights());
+    EXPECT_TRUE(primitives.has_fast_code());
   }
   Aligned weights(primitives.weight_bytes()), scratch(primitives.weights_scratch_bytes());
   primitives.bind(weights.data());
@@ -109,21 +112,22 @@ TEST_P(ConvolutionWeights, AreTheSumsOfTheProducts) {
   }
 }
 
+std::string name_of(const testing::TestParamInfo<Case>& test) {
+  const Case& c = test.param;
+  return cat("Map", c.map, "Kernel", c.kernel, "Stride", c.stride, "Channels", c.channels);
+}
+
 INSTANTIATE_TEST_SUITE_P(SmallMaps, ConvolutionWeights,
                          testing::Values(Case{1, 3, 1, 1}, Case{2, 3, 1, 1}, Case{2, 3, 2, 1}, Case{1, 3, 2, 1},
                                          Case{3, 5, 1, 2}, Case{4, 3, 1, 1}, Case{4, 1, 2, 0}),
-                         [](const auto& test) {
-                           const Case& c = test.param;
-                           return cat("Map", c.map, "Kernel", c.kernel, "Stride", c.stride);
-                         });
-
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(FewChannels, ConvolutionWeights,
+                         testing::Values(Case{14, 5, 1, 2, 6}, Case{14, 5, 1, 2, 1}, Case{28, 3, 2, 1, 4}), name_of);
 INSTANTIATE_TEST_SUITE_P(Pixels, ConvolutionWeights,
-                         testing::Values(Case{28, 5, 1, 2, 1}, Case{28, 5, 1, 2, 2}, Case{28, 5, 1, 2, 3},
-                                         Case{32, 3, 1, 1, 1}, Case{32, 3, 1, 1, 2}, Case{30, 7, 2, 3, 1}),
-                         [](const auto& test) {
-                           const Case& c = test.param;
-                           return cat("Channels", c.channels, "Kernel", c.kernel, "Stride", c.stride);
-                         });
+                         testing::Values(Case{28, 5, 1, 2, 1, true}, Case{28, 5, 1, 2, 2, true},
+                                         Case{28, 5, 1, 2, 3, true}, Case{32, 3, 1, 1, 1, true},
+                                         Case{32, 3, 1, 1, 2, true}, Case{30, 7, 2, 3, 1, true}),
+                         name_of);
 
 }  // namespace
 }  // namespace ringtrain::cpu

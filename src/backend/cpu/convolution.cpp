@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "base/error.h"
 
@@ -52,11 +53,19 @@ std::optional<ConvolutionShape> with_larger_source(ConvolutionShape shape) {
   return shape;
 }
 
+// oneDNN has only slow code for maps with fewer channels than a block. Such a map is taken as a whole block. It has
+// these bytes anyway, and the weights of the other channels are zeros.
+ConvolutionShape with_whole_block(ConvolutionShape shape) {
+  if (!shape.pixels) shape.input = std::max<std::int64_t>(shape.input, shape.lanes);
+  return shape;
+}
+
 }  // namespace
 
 ConvolutionPrimitives::ConvolutionPrimitives(const ConvolutionShape& shape, bool training, int threads)
-    : shape_(shape),
-      weights_shape_(shape),
+    : input_(shape.input),
+      shape_(with_whole_block(shape)),
+      weights_shape_(shape_),
       training_(training),
       threads_(threads),
       type_(shape.bf16 ? memory::data_type::bf16 : memory::data_type::f32) {}
@@ -182,7 +191,8 @@ void ConvolutionPrimitives::make_backward_weights(std::int64_t images) {
   weights_shape_ = shape_;
   weights_description_ = first_of(
       suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_weights(shape_, images, algorithm); });
-  if (const auto larger = with_larger_source(shape_); !has_fast_weights() && larger && !channels_last_) try {
+  const bool is_slow = !is_generated_code(weights_description_.impl_info_str());
+  if (const auto larger = with_larger_source(shape_); is_slow && larger && !channels_last_) try {
       const auto other = describe_weights(*larger, images, dnnl::algorithm::convolution_direct);
       if (is_generated_code(other.impl_info_str())) {
         weights_shape_ = *larger;
@@ -193,8 +203,10 @@ void ConvolutionPrimitives::make_backward_weights(std::int64_t images) {
   weights_ = dnnl::convolution_backward_weights(weights_description_);
 }
 
-bool ConvolutionPrimitives::has_fast_weights() const {
-  return is_generated_code(weights_description_.impl_info_str());
+bool ConvolutionPrimitives::has_fast_code() const {
+  return is_generated_code(forward_description_.impl_info_str()) &&
+         (!data_ || is_generated_code(data_description_.impl_info_str())) &&
+         (!weights_ || is_generated_code(weights_description_.impl_info_str()));
 }
 
 std::int64_t ConvolutionPrimitives::weight_bytes() const {
@@ -207,10 +219,14 @@ std::int64_t ConvolutionPrimitives::forward_scratch_bytes() const {
 std::int64_t ConvolutionPrimitives::data_scratch_bytes() const {
   return aligned(data_description_.scratchpad_desc().get_size()) + aligned(data_description_.weights_desc().get_size());
 }
+std::int64_t ConvolutionPrimitives::plain_gradient_bytes() const {
+  const std::int64_t elements = shape_.output * weights_shape_.input * shape_.kernel * shape_.kernel;
+  return weights_shape_.input == input_ ? 0 : aligned(static_cast<std::size_t>(elements) * sizeof(float));
+}
 std::int64_t ConvolutionPrimitives::weights_scratch_bytes() const {
   return aligned(weights_description_.scratchpad_desc().get_size()) +
          aligned(weights_description_.diff_weights_desc().get_size()) +
-         (enlarges_source() ? aligned(weights_description_.src_desc().get_size()) : 0) +
+         (enlarges_source() ? aligned(weights_description_.src_desc().get_size()) : 0) + plain_gradient_bytes() +
          (shape_.bias ? aligned(static_cast<std::size_t>(shape_.output) * sizeof(float)) : 0);
 }
 
@@ -244,7 +260,8 @@ void ConvolutionPrimitives::bind(char* weights) {
   }
   if (weights_) {
     own_gradient_ = at_nothing(weights_description_.diff_weights_desc());
-    flat_gradient_ = at_nothing(plain);
+    flat_gradient_ = at_nothing({memory::dims{s.output, weights_shape_.input, s.kernel, s.kernel},
+                                 memory::data_type::f32, memory::format_tag::oihw});
     weights_scratch_ = at_nothing(weights_description_.scratchpad_desc());
     weights_arguments_ = {{DNNL_ARG_SRC, at_nothing(weights_description_.src_desc())},
                           {DNNL_ARG_DIFF_DST, at_nothing(weights_description_.diff_dst_desc())},
@@ -255,22 +272,26 @@ void ConvolutionPrimitives::bind(char* weights) {
       weights_arguments_.insert({DNNL_ARG_DIFF_BIAS, own_bias_gradient_});
     }
     const auto blocked = s.lanes == 16 ? memory::format_tag::OIhw16i16o : memory::format_tag::OIhw8i8o;
-    blocked_gradient_ = s.input % s.lanes == 0 && s.output % s.lanes == 0 &&
+    blocked_gradient_ = input_ % s.lanes == 0 && s.output % s.lanes == 0 &&
                         own_gradient_.get_desc() == memory::desc(dims, memory::data_type::f32, blocked);
     if (blocked_gradient_) return;
-    // Channels of zeros have gradients, too, which nobody needs.
-    const memory::desc all = own_gradient_.get_desc();
-    kept_gradient_ = at_nothing(weights_shape_.input == s.input ? all : all.submemory_desc(dims, {0, 0, 0, 0}));
-    store_ = dnnl::reorder(kept_gradient_, flat_gradient_);
+    store_ = dnnl::reorder(own_gradient_, flat_gradient_);
     dnnl::post_ops sum;
     sum.append_sum(1.0f);
     dnnl::primitive_attr adding;
     adding.set_post_ops(sum);
-    add_ = dnnl::reorder(kept_gradient_, flat_gradient_, adding);
+    add_ = dnnl::reorder(own_gradient_, flat_gradient_, adding);
   }
 }
 
 void ConvolutionPrimitives::set_weights(const float* weights, const float* bias) {
+  std::vector<float> whole;  // with the zeros of with_whole_block()
+  if (shape_.input != input_) {
+    const std::int64_t row = input_ * shape_.kernel * shape_.kernel, whole_row = row / input_ * shape_.input;
+    whole.resize(static_cast<std::size_t>(shape_.output * whole_row));
+    for (std::int64_t o = 0; o < shape_.output; ++o) std::copy_n(weights + o * row, row, whole.data() + o * whole_row);
+    weights = whole.data();
+  }
   flat_.set_data_handle(const_cast<float*>(weights));  // oneDNN's argument is not const; a reorder only reads
   execute(to_forward_, flat_, forward_weights_);
   if (shape_.bias) std::memcpy(bias_.get_data_handle(), bias, static_cast<std::size_t>(shape_.output) * sizeof(float));
@@ -298,21 +319,30 @@ void ConvolutionPrimitives::backward_data(const void* gradient, void* source_gra
 }
 
 // For the blocked layout, our own kernel replaces oneDNN's reorder. The reorder runs at a tenth of the memory's speed
-// if the rows lie a power of two apart.
-void ConvolutionPrimitives::store_gradient(const ImageKernels& kernels, const float* own, float* weights,
+// if the rows lie a power of two apart. Gradients of channels of zeros are left out.
+void ConvolutionPrimitives::store_gradient(const ImageKernels& kernels, const float* own, float* plain, float* weights,
                                            bool accumulate) {
-  if (!blocked_gradient_) {
-    flat_gradient_.set_data_handle(weights);
-    kept_gradient_.set_data_handle(own_gradient_.get_data_handle());
-    execute(accumulate ? add_ : store_, kept_gradient_, flat_gradient_);
+  const std::int64_t places = shape_.kernel * shape_.kernel, lanes = shape_.lanes;
+  if (blocked_gradient_) {
+    const std::int64_t blocks = input_ / lanes, all = shape_.output / lanes * blocks;
+#pragma omp parallel for num_threads(threads_) schedule(static)
+    for (std::int64_t b = 0; b < all; ++b)
+      kernels.store_weights(input_, places, own + b * places * lanes * lanes,
+                            weights + (b / blocks * lanes * input_ + b % blocks * lanes) * places, accumulate);
     return;
   }
-  const std::int64_t places = shape_.kernel * shape_.kernel, inputs = shape_.input, lanes = shape_.lanes;
-  const std::int64_t blocks = inputs / lanes, all = shape_.output / lanes * blocks;
-#pragma omp parallel for num_threads(threads_) schedule(static)
-  for (std::int64_t b = 0; b < all; ++b)
-    kernels.store_weights(inputs, places, own + b * places * lanes * lanes,
-                          weights + (b / blocks * lanes * inputs + b % blocks * lanes) * places, accumulate);
+  if (weights_shape_.input == input_) {
+    flat_gradient_.set_data_handle(weights);
+    execute(accumulate ? add_ : store_, own_gradient_, flat_gradient_);
+    return;
+  }
+  flat_gradient_.set_data_handle(plain);
+  execute(store_, own_gradient_, flat_gradient_);
+  for (std::int64_t o = 0; o < shape_.output; ++o)
+    for (std::int64_t i = 0; i < input_ * places; ++i) {
+      float& to = weights[o * input_ * places + i];
+      to = (accumulate ? to : 0.0f) + plain[o * weights_shape_.input * places + i];
+    }
 }
 
 // Copies the source map into the middle of a map with zeros around it, both in blocks of channels. Of pixels, copies
@@ -351,17 +381,19 @@ void ConvolutionPrimitives::backward_weights(const ImageKernels& kernels, const 
     source = scratch;
     scratch += aligned(weights_description_.src_desc().get_size());
   }
+  auto* plain = reinterpret_cast<float*>(scratch);
+  scratch += plain_gradient_bytes();
   weights_arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(source));
   weights_scratch_.set_data_handle(scratch);
   run(weights_, weights_arguments_);
-  store_gradient(kernels, own, weights, accumulate);
+  store_gradient(kernels, own, plain, weights, accumulate);
   if (shape_.bias)
     for (std::int64_t i = 0; i < shape_.output; ++i) bias[i] = (accumulate ? bias[i] : 0.0f) + d_bias[i];
 }
 
 double ConvolutionPrimitives::flops(std::int64_t images) const {
   const ConvolutionShape& s = shape_;
-  return 2.0 * static_cast<double>(images * s.output * s.out_height * s.out_width * s.input * s.kernel * s.kernel);
+  return 2.0 * static_cast<double>(images * s.output * s.out_height * s.out_width * input_ * s.kernel * s.kernel);
 }
 
 }  // namespace ringtrain::cpu

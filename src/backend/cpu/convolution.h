@@ -55,8 +55,9 @@ class ConvolutionPrimitives {
   void backward_weights(const ImageKernels& kernels, const void* source, const void* gradient, char* scratch,
                         float* weights, float* bias, bool accumulate);
 
-  // Returns whether oneDNN computes the weight gradient with generated code. Its other code is a hundred times slower.
-  bool has_fast_weights() const;
+  // Returns whether oneDNN has generated code for the primitives that were made. Its other code is a hundred times
+  // slower.
+  bool has_fast_code() const;
   double flops(std::int64_t images) const;  // floating-point operations of one of the three primitives
 
  private:
@@ -73,9 +74,12 @@ class ConvolutionPrimitives {
     return weights_shape_.padding != shape_.padding || weights_shape_.input != shape_.input;
   }
   void enlarge_source(const char* source, char* larger) const;
-  void store_gradient(const ImageKernels& kernels, const float* own, float* weights, bool accumulate);
+  // Bytes of a weight gradient in the plain layout, with channels that the canonical one lacks. 0: it lacks none.
+  std::int64_t plain_gradient_bytes() const;
+  void store_gradient(const ImageKernels& kernels, const float* own, float* plain, float* weights, bool accumulate);
 
-  ConvolutionShape shape_;
+  std::int64_t input_;              // channels of the canonical weights
+  ConvolutionShape shape_;          // what the primitives compute; it may have more channels
   ConvolutionShape weights_shape_;  // what the weight gradient's primitive computes, see make_backward_weights()
   bool training_, channels_last_ = false;
   int threads_;
@@ -85,8 +89,7 @@ class ConvolutionPrimitives {
   dnnl::convolution_backward_weights::primitive_desc weights_description_;
   dnnl::primitive forward_, data_, weights_;
   Arguments forward_arguments_, data_arguments_, weights_arguments_;
-  dnnl::memory flat_, forward_weights_, data_weights_, bias_, own_gradient_, kept_gradient_, own_bias_gradient_,
-      flat_gradient_;
+  dnnl::memory flat_, forward_weights_, data_weights_, bias_, own_gradient_, own_bias_gradient_, flat_gradient_;
   dnnl::memory forward_scratch_, data_scratch_, weights_scratch_;
   dnnl::reorder to_forward_, to_data_, store_, add_;
   bool shared_weights_ = false;    // the data gradient reads the weights in the forward layout
