@@ -384,20 +384,24 @@ Checkpoint read_checkpoint_header(const std::string& path) {
   return checkpoint;
 }
 
+std::string checkpoint_folder(const std::string& run_dir) {
+  return run_dir + "/checkpoints";
+}
+
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step) {
   std::string digits = std::to_string(step);
   if (digits.size() < 9) digits.insert(0, 9 - digits.size(), '0');
-  return run_dir + "/checkpoints/step-" + digits + ".h5";
+  return checkpoint_folder(run_dir) + "/step-" + digits + ".h5";
 }
 
 std::string best_checkpoint_path(const std::string& run_dir) {
-  return run_dir + "/checkpoints/best.h5";
+  return checkpoint_folder(run_dir) + "/best.h5";
 }
 
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir) {
   std::vector<std::int64_t> steps;
   std::error_code code;
-  for (fs::directory_iterator entry(run_dir + "/checkpoints", code), end; !code && entry != end;
+  for (fs::directory_iterator entry(checkpoint_folder(run_dir), code), end; !code && entry != end;
        entry.increment(code)) {
     if (const auto step = step_of_file(entry->path().filename().string())) steps.push_back(*step);
   }

@@ -77,7 +77,9 @@ Checkpoint read_checkpoint(const std::string& path, std::string_view prefix = ""
 // Reads everything but the arrays. The arrays are not checked.
 Checkpoint read_checkpoint_header(const std::string& path);
 
-// Returns the path of a checkpoint in a run's folder: checkpoints/step-000001234.h5.
+// Returns the folder of a run's checkpoints.
+std::string checkpoint_folder(const std::string& run_dir);
+// Returns the path of a checkpoint in this folder: step-000001234.h5.
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
 // Returns the path of best.h5 in the same folder, a copy of the best checkpoint, which is never deleted.
 std::string best_checkpoint_path(const std::string& run_dir);

@@ -82,7 +82,7 @@ void finish_interrupted_write(const std::string& run_dir, std::optional<std::int
                               const Progress& progress) {
   const std::string best = best_checkpoint_path(run_dir);
   std::error_code code;
-  for (fs::directory_iterator entry(fs::path(best).parent_path(), code), end; !code && entry != end;
+  for (fs::directory_iterator entry(checkpoint_folder(run_dir), code), end; !code && entry != end;
        entry.increment(code))
     if (entry->path().extension() == ".tmp") ::unlink(entry->path().c_str());
   if (!best_step) return;

@@ -59,7 +59,7 @@ int import_weights(const ImportArguments& arguments) {
   }
   const RunFolder folder(run_folder_path(experiment, false), false);
   const std::string path = checkpoint_path(folder.path(), 0);
-  std::filesystem::create_directory(folder.path() + "/checkpoints");
+  std::filesystem::create_directory(checkpoint_folder(folder.path()));
   write_checkpoint(path, checkpoint);
   write_file_atomically(folder.path() + "/experiment.yaml", to_yaml(experiment));
   folder.become_latest();

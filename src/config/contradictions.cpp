@@ -343,7 +343,8 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
              "nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"}};
   if (stop.target_metric.empty() && stop.target_value > 0)
     return {{{"stop.target_value", "stop.target_metric"},
-             cat(statement("stop.target_value", e), " but stop.target_metric is not given, expected both or none")}};
+             cat(statement("stop.target_value", e), " but ", statement("stop.target_metric", e),
+                 ", expected both or none")}};
   if (stop.target_metric.empty()) return std::nullopt;
   if (stop.target_value == 0 || (stop.target_metric == "validation_accuracy" && stop.target_value > 1))
     return {{{"stop.target_metric", "stop.target_value"},
@@ -351,7 +352,8 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
                  stop.target_metric == "validation_loss" ? "a loss above 0" : "a share above 0 and at most 1")}};
   if (e.data.validation.empty())
     return {{{"stop.target_metric", "data.validation"},
-             cat(statement("stop.target_metric", e), " but data.validation is not given, expected validation data")}};
+             cat(statement("stop.target_metric", e), " but ", statement("data.validation", e),
+                 ", expected validation data")}};
   if (e.evaluate.every_epochs == 0 && e.evaluate.every_steps == 0)
     return {{{"stop.target_metric", "evaluate.every_epochs", "evaluate.every_steps"},
              cat(statement("stop.target_metric", e),

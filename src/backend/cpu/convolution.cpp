@@ -182,10 +182,10 @@ void ConvolutionPrimitives::make_backward_data(std::int64_t images) {
   data_ = dnnl::convolution_backward_data(data_description_);
 }
 
-// With AVX2, oneDNN has only a slow weight gradient for two kinds of convolutions. One has maps that are smaller than
-// the kernel, as in the last layers of a ResNet on small pictures. Such a map is copied into a larger map that contains
-// its padding, for which oneDNN is fast. The other reads pixels of one or two channels. They are copied beside channels
-// of zeros, because oneDNN is fast for three.
+// With AVX2, oneDNN has only a slow weight gradient for maps that are smaller than the kernel, as in the last layers
+// of a ResNet on small pictures, and for pixels of one or two channels. Such a source is copied into a larger one,
+// for which oneDNN is fast: a map that contains its padding, or pixels with three channels, of which the added ones
+// are zeros.
 void ConvolutionPrimitives::make_backward_weights(std::int64_t images) {
   const TeamSize team(threads_);
   weights_shape_ = shape_;
