@@ -9,12 +9,12 @@ RUN is a run's folder or its metrics.jsonl. Lines show the steps: smoothed in fu
 Dots show evaluations.
 """
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from reporting import pictures
 from reporting.colours import colors
+from reporting.records import read_records
 
 X_AXES = {"step": "step (finished updates)", "epoch": "epoch", "samples": "samples", "seconds": "seconds of training"}
 Y_AXES = {"loss": "loss (nats)", "validation_loss": "loss (nats)", "validation_accuracy": "validation accuracy",
@@ -45,22 +45,8 @@ def metrics_file(run):
 
 
 def read_run(path):
-    """Returns the records of a run. Warns about a broken line, which a killed run may leave at the end, and skips
-    it."""
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            record, problem = None, f"not JSON ({error.msg})"
-        else:
-            problem = None if isinstance(record, dict) and isinstance(record.get("step"), (int, float)) else "no number 'step'"
-        if problem:
-            print(f"plot.py: warning: {path}, line {number}: {problem}; left out", file=sys.stderr)
-        else:
-            records.append(record)
+    """Returns the records of a run, with their seconds."""
+    records = list(read_records(path, lambda text: print(f"plot.py: warning: {text}", file=sys.stderr)))
     if not records:
         raise NoRun(f"{path} has no records: did the run finish a step?")
     add_seconds(records)

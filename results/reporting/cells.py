@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy
 
 from . import keys
+from .records import is_number
 
 RATE_KEYS = ("learning_rate.base", "learning_rate.base_batch")
 NOT_FOLLOWING = ("model.", "data.", "loss.", "precision")
@@ -66,10 +67,6 @@ def follows_batch(key, runs):
     for run in runs:
         values.setdefault(run.batch, set()).add(value_of(run, key))
     return all(len(v) == 1 for v in values.values())
-
-
-def is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class Family(tuple):

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from .errors import ReportError
+from .records import parse
 
 FILES = ("run.json", "metrics.jsonl")
 NOT_ENDED = "not ended"  # the outcome in run.json of a run that goes on
@@ -40,15 +41,6 @@ def is_run(path):
 
 def is_evaluation(record):
     return "validation_loss" in record
-
-
-def parse(line):
-    """Returns the record in a line. Returns None for an empty line, or for one that a kill has cut off."""
-    try:
-        record = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
 class RunFolder:
@@ -116,7 +108,7 @@ class RunFolder:
         whole = text[: text.rfind(b"\n") + 1]
         self.position += len(whole)
         self.before = (self.before + whole)[-256:]
-        return not grown_only, [r for r in map(parse, whole.splitlines()) if r]
+        return not grown_only, [r for r, _ in map(parse, whole.splitlines()) if r]
 
 
 class Clock:

@@ -4,18 +4,15 @@ study.json)."""
 import math
 
 from . import style
+from .records import is_number
 from .style import Figure, Missing, Table
 
 TITLE = "Successive halving"
 
 
-def is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def losses_of(run):
     """Returns the validation loss at the end of each rung, or None for a rung without one."""
-    return [loss if is_number(loss) else None for loss in run.trial.get("rung_losses") or []]
+    return [loss if is_number(loss) and math.isfinite(loss) else None for loss in run.trial.get("rung_losses") or []]
 
 
 def searches(runs):

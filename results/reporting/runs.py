@@ -13,7 +13,8 @@ import yaml
 
 from . import keys
 from .errors import ReportError
-from .following import NOT_ENDED, read_text, shown
+from .following import NOT_ENDED, is_evaluation, read_text, shown
+from .records import is_number, read_records
 
 LOST = "the folder has no experiment.yaml, so it is not known what ran"
 FILES = ("metrics.jsonl", "run.json", "experiment.yaml")
@@ -184,26 +185,11 @@ def read_json(path, expected):
 
 
 def read_metrics(path):
-    """Returns (columns of the updates, evaluations). Warns about a line that is cut off, as the last line of a killed
-    run may be, and skips it."""
+    """Returns (columns of the updates, evaluations)."""
     updates, evaluations = [], []
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                if line.strip():
-                    warn(f"{path}, line {number}: not JSON ({error.msg}); left out")
-                continue
-            if not isinstance(record, dict) or not isinstance(record.get("step"), (int, float)):
-                warn(f"{path}, line {number}: no number 'step'; left out")
-            else:
-                (evaluations if "validation_loss" in record else updates).append(record)
+    for record in read_records(path, warn):
+        (evaluations if is_evaluation(record) else updates).append(record)
     return columns(updates), evaluations
-
-
-def is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def columns(records):
