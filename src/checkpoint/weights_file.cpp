@@ -194,12 +194,13 @@ void read_tensor(const SafetensorsFile& file, const Entries& entries, const Para
 
 void use_mean_and_deviation(const std::string& path, const Json& mean, const Json& std, DataConfig& data) {
   if (!data.mean.empty() || !data.std.empty()) return;
-  const auto is_triple = [](const Json& list) {
-    return list.is_array() && list.size() == 3 &&
+  const auto has_channels = [&data](const Json& list) {
+    return list.is_array() && std::ssize(list) == data.channels &&
            std::ranges::all_of(list, [](const Json& value) { return value.is_number(); });
   };
-  if (!is_triple(mean) || !is_triple(std))
-    throw Error(cat(path, ": its mean and std are no lists of three numbers"), "state data.mean and data.std");
+  if (!has_channels(mean) || !has_channels(std))
+    throw Error(cat(path, ": its mean and std are no lists of ", data.channels, " number(s), as data.channels says"),
+                "state data.mean and data.std");
   data.mean = mean.get<std::vector<double>>();
   data.std = std.get<std::vector<double>>();
 }

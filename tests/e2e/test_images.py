@@ -330,6 +330,14 @@ def test_grey_pictures_have_one_channel(workshop, tmp_path):
     logits = hidden.clip(0) @ weights["fc.weight"].T + weights["fc.bias"]
     losses = numpy.log(numpy.exp(logits).sum(1)) - logits[numpy.arange(20), labels[48:]]
     assert evaluations(one)[-1]["validation_loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    exported, brought = tmp_path / "weights.safetensors", tmp_path / "brought"
+    for words in (["export", one, "--out", exported], ["import", exported, workshop.experiment(**{**grey, "run__dir": str(brought)})]):
+        assert workshop.run(*words, ranks=0).code == 0, words
+    for words in ([one], [brought], [workshop.experiment(**grey), "--weights", exported]):
+        result = workshop.run("evaluate", *words, "--json", tmp_path / "evaluation.json", ranks=0)
+        assert result.code == 0, result
+        told = json.loads((tmp_path / "evaluation.json").read_text())["validation_loss"]
+        assert told == evaluations(one)[-1]["validation_loss"], words
     three = workshop.train("three", **keys)
     assert arrays(checkpoints(three)[-1])["weights/fc1.weight"].shape == (16, 3, 12, 12)
     text = workshop.run("plan", workshop.experiment(**grey), ranks=0).out
