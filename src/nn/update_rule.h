@@ -45,9 +45,12 @@ struct UpdateRule {
   bool nesterov = false;  // sgd: w -= lr (g + momentum u)
   bool rate_inside = false;  // sgd: v = momentum correction v + lr g; w -= v (nesterov: w -= lr g + momentum v)
   float correction = 1;      // rate / rate of the last applied update, or 1
-  float beta1 = 0, beta2 = 0, epsilon = 0;  // Kingma and Ba 2015; rmsprop: beta2 is torch's alpha
-  float bias_correction1 = 1;               // 1 - beta1^t in the applied update number t = 1, 2, ...
-  float bias_correction2 = 1;               // sqrt(1 - beta2^t)
+  // 1 - momentum, 1 - beta1 and 1 - beta2 (Kingma and Ba 2015; rmsprop: beta2 is torch's alpha), rounded once. A float
+  // close to 1 could not hold the betas of a long half-life.
+  float momentum_share = 1, beta1_share = 1, beta2_share = 1;
+  float epsilon = 0;
+  float bias_correction1 = 1;  // 1 - beta1^t in the applied update number t = 1, 2, ...
+  float bias_correction2 = 1;  // sqrt(1 - beta2^t)
   // g += decay w. adamw and muon: w *= 1 - lr decay instead (Loshchilov and Hutter 2019; muon: lr is matrix_rate). lamb
   // and schedule_free_adamw: decay w is added to the direction.
   float weight_decay = 0;
@@ -104,10 +107,15 @@ RINGTRAIN_HD float sgd_update(const UpdateRule& r, float w, float g, float& mome
   return w - r.learning_rate * (r.nesterov ? g + r.momentum * momentum : momentum);
 }
 
+// Moves a running mean towards a new value, whose weight in it is `share`. As in torch.lerp, a share of 1 gives the
+// value itself.
+RINGTRAIN_HD float moved(float mean, float value, float share) {
+  return share < 0.5f ? mean + share * (value - mean) : value - (1.0f - share) * (value - mean);
+}
 // `m` and `v` are the running means of the gradient and of its square.
 RINGTRAIN_HD void move_moments(const UpdateRule& r, float g, float& m, float& v) {
-  m = r.beta1 * m + (1.0f - r.beta1) * g;
-  v = r.beta2 * v + (1.0f - r.beta2) * g * g;
+  m = moved(m, g, r.beta1_share);
+  v = moved(v, g * g, r.beta2_share);
 }
 RINGTRAIN_HD float adam_update(const UpdateRule& r, float w, float g, float& m, float& v) {
   const bool decoupled = r.kind == OptimizerKind::adamw;
@@ -127,7 +135,7 @@ RINGTRAIN_HD float lamb_direction(const UpdateRule& r, float w, float m, float v
 // `v` is the running mean of the squared gradient. Its bias is not corrected.
 RINGTRAIN_HD float rmsprop_update(const UpdateRule& r, float w, float g, float& v) {
   g = scaled_gradient(r, g) + r.weight_decay * w;
-  v = r.beta2 * v + (1.0f - r.beta2) * g * g;
+  v = moved(v, g * g, r.beta2_share);
   return w - r.learning_rate * g / (__builtin_sqrtf(v) + r.epsilon);
 }
 
@@ -135,7 +143,7 @@ RINGTRAIN_HD float rmsprop_update(const UpdateRule& r, float w, float g, float& 
 // own; learning_rate is that of SGD.
 RINGTRAIN_HD float rmsprop_to_sgd_update(const UpdateRule& r, float w, float g, float& momentum, float& v) {
   g = scaled_gradient(r, g) + r.weight_decay * w;
-  v = r.beta2 * v + (1.0f - r.beta2) * g * g;
+  v = moved(v, g * g, r.beta2_share);
   momentum = r.momentum * momentum + (r.sgd_share + r.rmsprop_share / (__builtin_sqrtf(v) + r.epsilon)) * g;
   return w - r.learning_rate * momentum;
 }
@@ -159,7 +167,7 @@ RINGTRAIN_HD float schedule_free_sgd_update(const UpdateRule& r, float y, float 
 // version 1.4. The paper instead has sqrt(1 - beta2^t) in the rate, which is less stable.
 RINGTRAIN_HD float schedule_free_adamw_update(const UpdateRule& r, float y, float g, float& z, float& v) {
   g = scaled_gradient(r, g);
-  v = r.beta2 * v + (1.0f - r.beta2) * g * g;
+  v = moved(v, g * g, r.beta2_share);
   return schedule_free_update(r, y, g / (__builtin_sqrtf(v) / r.bias_correction2 + r.epsilon) + r.weight_decay * y, z);
 }
 // Returns the average x of one element.
@@ -171,7 +179,7 @@ RINGTRAIN_HD float schedule_free_average(float momentum, float y, float z) {
 // matrix afterwards (backend/vector_operations.h). `momentum` is a running mean.
 RINGTRAIN_HD float muon_direction(const UpdateRule& r, float g, float& momentum) {
   g = scaled_gradient(r, g);
-  momentum += (1.0f - r.momentum) * (g - momentum);
+  momentum = moved(momentum, g, r.momentum_share);
   return g + r.momentum * (momentum - g);
 }
 // `o` is an element of the orthogonalised direction. The weight decay is decoupled, and the matrix's factor does not
@@ -215,7 +223,7 @@ RINGTRAIN_HD float updated_weight(const UpdateRule& r, float w, float g, float& 
 // Returns the new exponential average of one weight (average.half_life). With a share of 1 it is the weight itself, bit
 // for bit.
 RINGTRAIN_HD float averaged_weight(const UpdateRule& r, float average, float w) {
-  return r.new_share >= 1 ? w : average + r.new_share * (w - average);
+  return r.new_share >= 1 ? w : moved(average, w, r.new_share);
 }
 
 // Returns the factor of a tensor's learning rate. `weights` is the squared norm of the tensor. `other` is the squared

@@ -1,6 +1,7 @@
 #include "optim/batch_rules.h"
 
 #include <cmath>
+#include <numbers>
 
 #include "config/rate_scaling.h"
 
@@ -8,6 +9,10 @@ namespace ringtrain {
 
 double step_factor(double plain, double half_life, double samples) {
   return half_life > 0 ? std::exp2(-samples / half_life) : plain;
+}
+
+double step_share(double plain, double half_life, double samples) {
+  return half_life > 0 ? -std::expm1(-std::numbers::ln2 * samples / half_life) : 1 - plain;
 }
 
 double half_life_of(double factor, double samples) {

@@ -15,6 +15,8 @@ namespace ringtrain {
 // Returns the factor of a step of `samples` samples with this half-life in samples, 2^(-samples / half_life). Marek et
 // al. 2025 (arXiv:2507.07101) propose it for beta2. Without a half-life (0), it is `plain`.
 double step_factor(double plain, double half_life, double samples);
+// Returns 1 - step_factor(), with all digits even if the factor is 1 to the last one.
+double step_share(double plain, double half_life, double samples);
 // Returns the half-life in samples of a factor in (0, 1) per step of `samples` samples.
 double half_life_of(double factor, double samples);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <numeric>
 #include <string_view>
 
@@ -288,16 +287,16 @@ void Optimizer::set_schedule_free(UpdateRule& rule, double rate) {
 void Optimizer::set_factors(UpdateRule& rule, double samples) {
   const HalfLifeConfig& half = config_.half_life;
   const auto t = static_cast<double>(started_.updates);
-  const auto beta = [&](double plain, double half_life, double& product, double& all) {
-    const double factor = step_factor(plain, half_life, samples);
-    if (half_life > 0) product *= factor;
+  const auto share = [&](double plain, double half_life, double& product, double& all) {
+    if (half_life > 0) product *= step_factor(plain, half_life, samples);
     all = half_life > 0 ? product : std::pow(plain, t);
-    return static_cast<float>(factor);
+    return static_cast<float>(step_share(plain, half_life, samples));
   };
   double all1 = 1, all2 = 1;
   rule.momentum = static_cast<float>(step_factor(config_.momentum, half.momentum, samples));
-  rule.beta1 = beta(config_.beta1, half.beta1, started_.beta1_product, all1);
-  rule.beta2 = beta(config_.beta2, half.beta2, started_.beta2_product, all2);
+  rule.momentum_share = static_cast<float>(step_share(config_.momentum, half.momentum, samples));
+  rule.beta1_share = share(config_.beta1, half.beta1, started_.beta1_product, all1);
+  rule.beta2_share = share(config_.beta2, half.beta2, started_.beta2_product, all2);
   rule.bias_correction1 = static_cast<float>(1 - all1);
   rule.bias_correction2 = static_cast<float>(std::sqrt(1 - all2));
 }
@@ -326,10 +325,9 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
   rule.sgd_share = static_cast<float>(sgd);
   rule.rmsprop_share = step.rate > 0 ? static_cast<float>((1 - sgd) * config_.transition_rate / step.rate) : 0;
   if (config_.schedule_free) set_schedule_free(rule, step.rate);
-  if (has_mean())  // rho = 2^(-samples / half_life); before from_epoch, the average is the weights
-    rule.new_share = step.epochs < mean_.from_epoch
-                         ? 1.0f
-                         : static_cast<float>(-std::expm1(-std::numbers::ln2 * step.samples / mean_.half_life));
+  if (has_mean())  // before from_epoch, the average is the weights
+    rule.new_share =
+        step.epochs < mean_.from_epoch ? 1.0f : static_cast<float>(step_share(0, mean_.half_life, step.samples));
   const std::span<const std::unique_ptr<Vector>> own_state(state_.data(), state_.size() - (has_mean() ? 1 : 0));
   std::function<double(std::span<double>)> completes;
   if (share_.sum) completes = [this](std::span<double> norms) { return complete_norms(norms); };

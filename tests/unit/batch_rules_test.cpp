@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -77,6 +78,9 @@ TEST(BatchRules, AHalfLifeAndItsFactorAreTwoFormsOfOneNumber) {
   EXPECT_DOUBLE_EQ(step_factor(0.9, 1000, 1000), 0.5);
   EXPECT_DOUBLE_EQ(step_factor(0.9, 1000, 2000), 0.25);
   EXPECT_NEAR(step_factor(0, half_life_of(0.9, 256), 256), 0.9, 1e-15);
+  EXPECT_NEAR(step_share(0, 1000, 256), 1 - step_factor(0, 1000, 256), 1e-15);
+  EXPECT_NEAR(step_share(0.9, 0, 256), 0.1, 1e-15);
+  EXPECT_NEAR(step_share(0, 1e15, 1) / (std::log(2.0) / 1e15), 1, 1e-14);
 }
 
 // Adam with batches that change (Kingma and Ba 2015, with the product of the betas in the corrections), in float64.
@@ -106,11 +110,15 @@ const std::vector<double> batches = {16, 16, 64, 64, 64, 12, 32, 32, 128, 128, 1
 // In the sixth step the gradient overflows. Its batch does not count.
 TEST(BatchRules, AdamWithBatchesThatChangeIsTheFloat64Program) {
   const ParameterTable table = table_of(30);
-  for (const char* kind : {"adam", "adamw"})
+  // 1 - beta of a half-life of 1e10 samples is below the last digit of a float.
+  const HalfLifeConfig short_lives{.momentum = 0, .beta1 = 150, .beta2 = 900},
+      long_lives{.momentum = 0, .beta1 = 1e8, .beta2 = 1e10};
+  for (const auto& [kind, half_life] : {std::pair("adam", short_lives), std::pair("adamw", short_lives),
+                                        std::pair("adam", long_lives), std::pair("adamw", long_lives)})
     on_cpu_and_device([&](Backend& backend) {
-      SCOPED_TRACE(kind);
+      SCOPED_TRACE(cat(kind, ", half-life ", half_life.beta2));
       OptimizerConfig config{.kind = kind, .weight_decay = 0.1, .no_decay = {}};
-      config.half_life = {.momentum = 0, .beta1 = 150, .beta2 = 900};
+      config.half_life = half_life;
       const std::vector<double> start = drawn(table, 3), zeros(start.size());
       Reference reference{config, start, zeros, zeros, {}};
       Training training(backend, table, config);

@@ -355,8 +355,8 @@ TEST(CudaKernelsFlat, UpdatesFollowTheSharedRulesRangeByRange) {
                  .nesterov = inside,
                  .rate_inside = inside,
                  .correction = 0.8f,
-                 .beta1 = 0.9f,
-                 .beta2 = 0.99f,
+                 .beta1_share = 0.1f,
+                 .beta2_share = 0.01f,
                  .epsilon = 1e-8f,
                  .bias_correction1 = 0.5f,
                  .bias_correction2 = 0.3f,
@@ -414,8 +414,8 @@ TEST(CudaKernelsFlat, TrustRatiosAreThoseOfTheSharedFormulas) {
     const Array m = memory.array(Type::fp32, 30000).normal(3), v = memory.array(Type::fp32, 30000).fill(0.5);
     auto* rule = memory.make<UpdateRule>(1);
     *rule = {.kind = kind,
-             .beta1 = 0.9f,
-             .beta2 = 0.99f,
+             .beta1_share = 0.1f,
+             .beta2_share = 0.01f,
              .epsilon = 1e-3f,
              .bias_correction1 = 0.5f,
              .trust_coefficient = 0.02f};
@@ -473,7 +473,7 @@ TEST(CudaKernelsFlat, AnUpdateWritesTheCopiesOfWhatTheWeightsBecome) {
         TestMemory& memory = k.memory;
         const Array g = memory.array(Type::fp32, n).normal(2);
         auto* rule = memory.make<UpdateRule>(1);
-        *rule = {.kind = kind, .learning_rate = 0.1f, .momentum = 0.9f, .beta1 = 0.9f, .beta2 = 0.99f};
+        *rule = {.kind = kind, .learning_rate = 0.1f, .momentum = 0.9f, .beta1_share = 0.1f, .beta2_share = 0.01f};
         auto* scalars = memory.make<UpdateScalars>(1);
         *scalars = {.gradient_scale = 0.25f, .applied = 1};
         std::vector<WeightCopy> copies;

@@ -35,7 +35,8 @@ struct Matrices {
 TEST(CudaKernelsMuon, DirectionsFollowTheSharedRuleAndMoveTheMomentum) {
   for (const std::int32_t applied : {1, 0}) {
     Matrices m;
-    *m.rule = UpdateRule{.gradient_scale = 100, .momentum = 0.9f};  // the kernel takes the scale of `scalars`
+    *m.rule = UpdateRule{
+        .gradient_scale = 100, .momentum = 0.9f, .momentum_share = 0.1f};  // the kernel takes the scale of `scalars`
     *m.scalars = {.squared_norm = 1, .gradient_scale = 0.25f, .applied = applied};
     const Array gradients = m.memory.array(Type::fp32, m.elements).normal(1);
     const Array momentum = m.memory.array(Type::fp32, m.elements).normal(2);
