@@ -104,7 +104,8 @@ std::string describe_optimizer(const RunPlan& plan) {
   if (o.adascale)
     text += cat(", AdaScale at ", with_digits(batch_ratio(e.learning_rate, e.batch.global)), " x base_batch ",
                 e.learning_rate.base_batch);
-  if (o.weight_decay > 0) text += cat(", weight decay ", with_digits(o.weight_decay), but_not_on(o.no_decay));
+  const double decay = o.weight_decay * decay_factor(e, plan.schedule, samples, plan.course.stages.front().rate_factor);
+  if (o.weight_decay > 0) text += cat(", weight decay ", with_digits(decay), but_not_on(o.no_decay));
   if (o.kind == "lamb" && o.trust_undecayed) text += ", trust ratios on everything";
   if (o.clip_value > 0) text += cat(", elements cut to +-", with_digits(o.clip_value));
   if (o.clip_norm > 0) text += cat(", clipped to norm ", with_digits(o.clip_norm));
@@ -167,6 +168,8 @@ std::string describe_decay(const RunPlan& plan) {
     text += cat(text.empty() ? "" : "; ", with_digits(steps * samples / static_cast<double>(plan.samples_per_epoch), 4),
                 " epochs, ", with_digits(steps, 4), " steps of ", with_thousands(stage.batch), " samples");
   }
+  if (e.optimizer.kind == "muon" && e.optimizer.other_rate != 1)
+    text += cat("; for ", e.optimizer.other_kind, "'s tensors x ", with_digits(1 / e.optimizer.other_rate));
   return cat(text, ", at the peak rate", e.optimizer.weight_decay_by == "sample" ? " (the same at every batch)" : "");
 }
 

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <limits>
 
 #include "base/error.h"
 #include "base/table.h"
 #include "config/rate_scaling.h"
+#include "data/hdf5.h"
+#include "data/row_plan.h"
+#include "optim/batch_rules.h"
 #include "optim/learning_rate.h"
-#include "run/class_warnings.h"
 #include "run/course.h"
 #include "run/memory_plan.h"
 #include "run/norm_plan.h"
@@ -65,6 +69,28 @@ void warn_of_milestones(const RunPlan& plan, std::vector<std::string>& warnings)
                            has_step(plan, step) ? "" : ", which is after the end of the run",
                            "; give whole epochs, or learning_rate.every=step"));
   }
+}
+
+void warn_of_averages(const RunPlan& plan, std::vector<std::string>& warnings) {
+  const AverageConfig& average = plan.experiment.average;
+  if (average.half_life > 0 && average.from_epoch >= end_epoch(plan))
+    warnings.push_back(cat("average.from_epoch is ", with_digits(average.from_epoch), " and the run ends at epoch ",
+                           with_digits(end_epoch(plan)),
+                           ": the average of the weights never begins; give an earlier epoch, or lengthen the run"));
+}
+
+void warn_of_decay(const RunPlan& plan, std::vector<std::string>& warnings) {
+  const Experiment& e = plan.experiment;
+  if (!decouples_decay(e.optimizer)) return;
+  double most = 0;
+  for (const BatchStage& stage : plan.course.stages)
+    most = std::max(most, e.optimizer.weight_decay * peak_rate(e.learning_rate, plan.schedule.global_batch) *
+                              stage.rate_factor *
+                              decay_factor(e, plan.schedule, static_cast<double>(stage.batch), stage.rate_factor));
+  if (most >= 1)
+    warnings.push_back(cat("rate x weight decay is ", with_digits(most),
+                           " at the peak rate: a step takes away the whole weights or more, so they cannot learn; "
+                           "optimizer.weight_decay or learning_rate.base must be lower"));
 }
 
 // Enlarging pictures makes each step longer and adds nothing to see.
@@ -134,21 +160,89 @@ void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
                                : ""));
 }
 
+// Returns the labels of a data set on this machine. Empty: it holds no images, its size was only stated, or its labels
+// cannot be read or are no classes. Training then reports the fault itself.
+std::vector<std::int32_t> labels_of(const DatasetIndex& index) try {
+  std::vector<std::int32_t> labels;
+  if (!index.is_image() || index.shards.empty() || index.shards.front().path.empty()) return labels;
+  for (const DatasetIndex::Shard& shard : index.shards)
+    std::ranges::copy(h5::File::open(shard.path).read<std::int32_t>("labels"), std::back_inserter(labels));
+  const auto classes = static_cast<std::int32_t>(index.image.class_ids.size());
+  const auto is_class = [&](std::int32_t label) { return label >= 0 && label < classes; };
+  return std::ranges::all_of(labels, is_class) ? labels : std::vector<std::int32_t>{};
+} catch (const Error&) {
+  return {};
+}
+
+std::vector<std::int64_t> images_per_class(const DatasetIndex& index, const std::vector<std::int32_t>& labels) {
+  std::vector<std::int64_t> images(labels.empty() ? 0 : index.image.class_ids.size());
+  for (const std::int32_t label : labels) ++images[static_cast<std::size_t>(label)];
+  return images;
+}
+
+std::string name_of(const ImageFormat& image, std::size_t k) {
+  return image.class_names[k] == image.class_ids[k] ? cat("'", image.class_ids[k], "'")
+                                                    : cat("'", image.class_ids[k], "' (", image.class_names[k], ")");
+}
+
+// Returns "3 of 10 classes: 'a', 'b', 'c'".
+std::string named(const ImageFormat& image, const std::vector<std::size_t>& classes) {
+  std::vector<std::string> names;
+  for (const std::size_t k : classes) names.push_back(name_of(image, k));
+  return cat(classes.size(), " of ", image.class_ids.size(), " classes: ", first_names(names));
+}
+
+// Warns of classes without training images. Labels that count from 1, for example, make one class too many.
+void warn_of_classes(const RunPlan& plan, std::vector<std::string>& warnings) {
+  const DatasetIndex& train = plan.train;
+  const std::vector<std::int32_t> labels = labels_of(train);
+  if (labels.empty()) return;
+  std::vector<std::int32_t> used = labels;
+  const std::int64_t count = used_of(train, plan.train_loader);
+  if (count < std::ssize(labels) && std::ssize(labels) <= std::numeric_limits<std::uint32_t>::max()) {
+    used.clear();
+    for (const std::uint32_t i : used_images(plan.train_loader.seed, labels, count)) used.push_back(labels[i]);
+  }
+  const std::vector<std::int64_t> images = images_per_class(train, labels), in_share = images_per_class(train, used),
+                                  validation = plan.has_validation
+                                                   ? images_per_class(plan.validation, labels_of(plan.validation))
+                                                   : std::vector<std::int64_t>{};
+  std::vector<std::size_t> empty, left_out, unknown;
+  for (std::size_t k = 0; k < images.size(); ++k) {
+    if (in_share[k] > 0) continue;
+    (images[k] == 0 ? empty : left_out).push_back(k);
+    if (k < validation.size() && validation[k] > 0) unknown.push_back(k);
+  }
+  if (empty.size() == 1 && empty.front() == 0 && images.size() > 2)
+    warnings.push_back(
+        cat("class 0 (", name_of(train.image, 0), ") has no pictures in ", train.prefix,
+            ": do the labels count from 1? They must count from 0. Subtract 1 from them and convert again, "
+            "or the model has a class too many"));
+  else if (!empty.empty())
+    warnings.push_back(cat(train.prefix, " has no pictures of ", named(train.image, empty),
+                           "; the model has these classes, but cannot learn them"));
+  if (!left_out.empty())
+    warnings.push_back(cat("data.share ", with_digits(plan.experiment.data.share), " leaves no pictures of ",
+                           named(train.image, left_out), "; the model cannot learn them. Use a larger share"));
+  if (!unknown.empty())
+    warnings.push_back(cat("validation pictures of ", named(train.image, unknown),
+                           " are of classes that have no training pictures: they cannot be predicted right"));
+}
+
 }  // namespace
 
 std::vector<std::string> plan_warnings(const RunPlan& plan) {
   std::vector<std::string> warnings;
   warn_of_warm_up(plan, warnings);
   warn_of_milestones(plan, warnings);
+  warn_of_averages(plan, warnings);
+  warn_of_decay(plan, warnings);
   warn_of_room(plan, warnings);
   warn_of_small_pictures(plan, warnings);
   warn_of_splits(plan, warnings);
   warn_of_small_part(plan, warnings);
   if (const std::string norm = small_norm(plan); !norm.empty()) warnings.push_back(norm);
-  const std::vector<std::int64_t> validation =
-      plan.has_validation ? images_per_class(plan.validation) : std::vector<std::int64_t>{};
-  for (std::string& warning : class_warnings(plan.train, images_per_class(plan.train), validation))
-    warnings.push_back(std::move(warning));
+  warn_of_classes(plan, warnings);
   return warnings;
 }
 

@@ -13,6 +13,9 @@ namespace ringtrain {
 // - a milestone inside an epoch of a rate that changes only between epochs;
 // - a rate that is scaled linearly to 8 times the base batch or more and has no warm-up, which often diverges early
 //   (Goyal et al. 2017, section 2.2, for ResNet-50). The transition from RMSprop to SGD counts as a warm-up;
+// - an average of the weights that begins after the end of the run;
+// - decoupled weight decay that takes away whole weights in a step;
+// - classes without training pictures, in the data set or in its data.share;
 // - raw pictures whose sides are less than half of data.image_size (the sizes of JPEG files are not known here);
 // - checkpoints (weights, statistics and optimizer state, 4 bytes each) that do not fit the disk of the run's folder.
 std::vector<std::string> plan_warnings(const RunPlan& plan);

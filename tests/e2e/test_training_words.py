@@ -57,6 +57,13 @@ def test_labels_from_one_are_named_by_import_plan_and_train(tmp_path):
         assert told.count("class 0 ('0') has no pictures in toy-train") == 1, told
 
 
+def test_classes_that_a_share_leaves_out_are_named(toy):
+    few = ["plan", "toy.yaml", "batch.global=1", "batch.worker=1"]
+    told = text_of(call(toy, PROGRAM, *few, "data.share=0.013"))  # one picture of 77
+    assert "data.share 0.013 leaves no pictures of 2 of 3 classes" in told, told
+    assert "leaves no pictures" not in text_of(call(toy, PROGRAM, *few, "data.share=0.5"))
+
+
 def test_good_labels_have_no_warning(toy):
     assert "no pictures" not in text_of(call(toy, PROGRAM, "plan", "toy.yaml"))
 

@@ -138,6 +138,28 @@ TEST_F(PlanWarnings, AMilestoneInsideAnEpochOfARateByEpochs) {
   EXPECT_THROW(with("[1,2.5]"), Error) << "the rate never changes";
 }
 
+TEST_F(PlanWarnings, AnAverageThatBeginsAfterTheEnd) {
+  const auto with = [&](const std::string& epoch) {
+    return warnings({"stop.epochs=0", "stop.steps=20", "average.half_life=1000", "average.from_epoch=" + epoch});
+  };
+  EXPECT_EQ(with("1.9"), std::vector<std::string>());
+  ASSERT_EQ(with("2").size(), 1u);
+  expect_contains(with("2")[0], "average.from_epoch is 2 and the run ends at epoch 2");
+}
+
+TEST_F(PlanWarnings, DecayThatTakesAwayWholeWeights) {
+  const auto with = [&](const std::string& decay, const std::string& by) {
+    return warnings({"optimizer.kind=adamw", "learning_rate.base=0.01", "learning_rate.base_batch=16",
+                     "optimizer.weight_decay=" + decay, "optimizer.weight_decay_by=" + by});
+  };
+  EXPECT_EQ(with("99", "step"), std::vector<std::string>());
+  ASSERT_EQ(with("101", "step").size(), 1u);
+  expect_contains(with("101", "step")[0], "rate x weight decay is 1.01 at the peak rate");
+  EXPECT_EQ(with("24", "sample"), std::vector<std::string>());  // a step of 64 samples decays 4 times as much
+  EXPECT_EQ(with("26", "sample").size(), 1u);
+  EXPECT_EQ(warnings({"optimizer.kind=sgd", "optimizer.weight_decay=1000"}), std::vector<std::string>());
+}
+
 TEST_F(PlanWarnings, CheckpointsThatTheDiskHasNoRoomFor) {
   const std::string disk = path("disk");
   std::filesystem::create_directory(disk);
