@@ -154,7 +154,6 @@ void ParameterServer::take(const ServerOrder& order) {
   WorkerSums& all = taken_.sums;
   all.loss += sums.loss;
   all.correct += sums.correct;
-  all.correct5 += sums.correct5;
   all.targets += sums.targets;
   all.input += sums.input;
   all.forward += sums.forward;

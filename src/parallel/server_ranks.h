@@ -22,7 +22,7 @@ inline constexpr int worker_note_tag = 1, server_order_tag = 2, weights_tag = 3,
 // The results of a worker's passes.
 struct WorkerSums {
   double loss = 0;  // sum over the targets that count
-  std::int64_t correct = 0, correct5 = 0;
+  std::int64_t correct = 0;
   std::int64_t targets = 0;                                  // number of targets, by which the gradient is divided
   double input = 0, forward = 0, backward = 0, waiting = 0;  // seconds; `waiting` is the wait for the weights
 };

@@ -18,7 +18,7 @@ namespace ringtrain {
 
 // The counters of a step, which are summed over all ranks.
 struct StepCounters {
-  double loss = 0, correct = 0, correct5 = 0;  // as in LossSums
+  double loss = 0, correct = 0;  // as in LossSums
   Requests requests = {};
   StageWaits stage_waits = {};                     // pipeline only
   double small_norms = 0;                          // squared norms of all small batches; 0: not measured
@@ -29,8 +29,8 @@ struct StepCounters {
   template <class Action>
   void for_each(const Action& action) {
     for (double* counter :
-         {&loss, &correct, &correct5, &requests.signal, &requests.save, &requests.stop, &requests.fail,
-          &requests.diverged, &requests.check, &stage_waits.bubble, &stage_waits.boundary, &small_norms})
+         {&loss, &correct, &requests.signal, &requests.save, &requests.stop, &requests.fail, &requests.diverged,
+          &requests.check, &stage_waits.bubble, &stage_waits.boundary, &small_norms})
       action(*counter);
     for (std::vector<double>* counters : {&small_norms_of_groups, &of_copies})
       for (double& counter : *counters) action(counter);
@@ -86,7 +86,6 @@ struct StepReport {
   std::int64_t samples = 0;            // samples of this step
   double loss = 0;                     // the mean over the counted targets of the global batch
   double accuracy = 0;                 // the share of targets predicted right, with the weights before the update
-  double accuracy5 = 0;                // among the five likeliest classes (images only)
   double learning_rate = 0;            // the rate that was used: the schedule's rate x the gain
   std::optional<double> gain;          // AdaScale's gain; empty without AdaScale or if the step was skipped
   double scale_invariant_steps = 0;    // AdaScale's count, including this step

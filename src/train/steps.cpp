@@ -134,8 +134,7 @@ class ServerSteps : public ServedSteps {
     const WorkerSums& sums = taken.sums;
     const bool inverse = parts_.plan.experiment.parallel.staleness_rate == "inverse";
     const double factor = inverse && taken.last.staleness > 1 ? 1.0 / static_cast<double>(taken.last.staleness) : 1.0;
-    report_ = parts_.trainer.apply({.loss = sums.loss, .correct = sums.correct, .correct5 = sums.correct5},
-                                   sums.targets, factor);
+    report_ = parts_.trainer.apply({.loss = sums.loss, .correct = sums.correct}, sums.targets, factor);
     times_ += report_.times;
     const auto count = static_cast<double>(taken.count);
     report_.served = ServedReport{.async = parts_.plan.servers->async,
@@ -208,7 +207,6 @@ class WorkerSteps : public ServedSteps {
     const LossSums sums = parts_.trainer.compute(position_at(grant.update), times, targets);
     return {.loss = sums.loss,
             .correct = sums.correct,
-            .correct5 = sums.correct5,
             .targets = targets,
             .input = times.input,
             .forward = times.forward,

@@ -188,11 +188,8 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
 // Waits for a device if the small-batch norms are measured or the copies are compared.
 StepCounters Trainer::counters_of(const LossSums& sums, const Requests& requests, const StageWaits& waits,
                                   bool compares) {
-  StepCounters counters{.loss = sums.loss,
-                        .correct = static_cast<double>(sums.correct),
-                        .correct5 = static_cast<double>(sums.correct5),
-                        .requests = requests,
-                        .stage_waits = waits};
+  StepCounters counters{
+      .loss = sums.loss, .correct = static_cast<double>(sums.correct), .requests = requests, .stage_waits = waits};
   noise_.count(measures_noise(), counters);
   if (compares) counters.of_copies = replicas_->counters();
   return counters;
@@ -297,7 +294,6 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
   report.requests = counters.requests;
   report.loss = counters.loss / static_cast<double>(targets);
   report.accuracy = counters.correct / static_cast<double>(targets);
-  report.accuracy5 = counters.correct5 / static_cast<double>(targets);
   if (std::isfinite(report.loss)) {
     UpdateResult result = optimizer_.finish();
     report.gradient_norm = result.gradient_norm;
