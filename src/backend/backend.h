@@ -259,11 +259,6 @@ class Backend {
   virtual void queue_update(const Update& update, Vector& weights, const Vector& gradients,
                             std::span<const std::unique_ptr<Vector>> state) = 0;
   virtual UpdateResult finish_update() = 0;  // ends the queued update
-  UpdateResult update(const Update& update, Vector& weights, const Vector& gradients,
-                      std::span<const std::unique_ptr<Vector>> state) {
-    queue_update(update, weights, gradients, state);
-    return finish_update();
-  }
 
   // Measures the rate of matrix products in this precision on the cores of this rank, in floating-point operations per
   // second. It takes about 15 ms and changes nothing. Ranks that share cores must call it at the same time. 0: a

@@ -17,7 +17,6 @@ struct StepTimes {
   double server = 0;   // the part of `communication` in which this rank waited for parameter servers
   double workers = 0;  // the part of `communication` in which this parameter server had no work from workers
   StepTimes& operator+=(const StepTimes& other);
-  double computing() const { return forward + backward + update; }
   double counted() const { return input + forward + backward + bubble + boundary + communication + update; }
 };
 

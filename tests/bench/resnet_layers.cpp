@@ -239,12 +239,13 @@ void run(const Options& options) {
     const double b = seconds([&] { program.run(input, context); });
     const double c = seconds([&] { program.backward(*gradients, false, {}); });
     const double d = seconds([&] {
-      backend->update({.rule = {},
-                       .ranges = {&trained, 1},
-                       .gradient_norms = gradient_norms.get(),
-                       .trained = table.trained(),
-                       .adascale = {}},
-                      *weights, *gradients, state);
+      backend->queue_update({.rule = {},
+                             .ranges = {&trained, 1},
+                             .gradient_norms = gradient_norms.get(),
+                             .trained = table.trained(),
+                             .adascale = {}},
+                            *weights, *gradients, state);
+      backend->finish_update();
     });
     if (i == 0) continue;  // the first run touches the memory
     set = std::min(set, a);

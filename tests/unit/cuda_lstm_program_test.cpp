@@ -112,7 +112,8 @@ class Training {
     update.loss_scale = loss_scale;
     update.trained = table_.trained();
     update.program = program_.get();
-    const UpdateResult result = backend_.update(update, *weights_, *gradients_, momentum_);
+    backend_.queue_update(update, *weights_, *gradients_, momentum_);
+    const UpdateResult result = backend_.finish_update();
     inference_->set_weights(*weights_);
     return result.applied;
   }
