@@ -225,9 +225,7 @@ RunOutcome outcome_of(const std::string& outcome, const RunProgress& p, EnergyMe
   o.outcome = outcome;
   o.step = p.position.step;
   o.elapsed_seconds = p.elapsed_seconds;
-  o.best_metric = p.has_best ? "validation_loss" : "";
-  o.best_value = p.best_loss;
-  o.best_step = p.best_step;
+  if (p.has_best) o.best = BestLoss{.loss = p.best_loss, .step = p.best_step};
   if (energy != nullptr) o.energy_joules = energy->joules();
   o.dropped = p.dropped;
   return o;

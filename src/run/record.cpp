@@ -231,10 +231,11 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   put(end, "thrown_at", outcome.thrown_at);
   end["final_step"] = outcome.step;
   end["elapsed_seconds"] = outcome.elapsed_seconds;
-  if (!outcome.best_metric.empty()) {
+  if (outcome.best) {
     // JSON would store a value that is not finite as null.
-    const Json value = std::isfinite(outcome.best_value) ? Json(outcome.best_value) : Json(cat(outcome.best_value));
-    end["best"] = {{"metric", outcome.best_metric}, {"value", value}, {"step", outcome.best_step}};
+    const double loss = outcome.best->loss;
+    const Json value = std::isfinite(loss) ? Json(loss) : Json(cat(loss));
+    end["best"] = {{"metric", "validation_loss"}, {"value", value}, {"step", outcome.best->step}};
   }
   if (outcome.noise) end["noise"] = noise_to_json(*outcome.noise);
   for (const auto& [part, joules] : outcome.energy_joules) end["energy_joules"][part] = joules;

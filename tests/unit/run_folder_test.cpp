@@ -332,9 +332,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   record_end(".", {.outcome = "finished",
                    .step = 20,
                    .elapsed_seconds = 1.5,
-                   .best_metric = "validation_loss",
-                   .best_value = 1.25,
-                   .best_step = 10,
+                   .best = BestLoss{.loss = 1.25, .step = 10},
                    .end = "target reached"});
   json = record_of_run();
   EXPECT_TRUE(has_finished("."));
@@ -342,7 +340,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   EXPECT_EQ(json["end"], "target reached");
   EXPECT_EQ(json["starts"][0]["end"], "target reached");
   EXPECT_EQ(json["final_step"], 20);
-  EXPECT_EQ(json["best"]["value"], 1.25);
+  EXPECT_EQ(json["best"], (Json{{"metric", "validation_loss"}, {"value", 1.25}, {"step", 10}}));
   EXPECT_EQ(json["starts"][0]["outcome"], "finished");
   EXPECT_EQ(json["starts"][0]["commit"], "abc123");
 }
