@@ -17,8 +17,8 @@ class Session {
   Session(int* argc, char*** argv);
   ~Session();  // calls MPI_Finalize, unless finish() was called or an exception is in flight
   // Collective. Calls MPI_Finalize after all ranks have done their work, and returns the exit code. If MPI_Finalize
-  // does not return within 20 s (2 s if a rank has died), the process ends with that code. If the code is not 0 and
-  // mpirun of Open MPI 4 has started the job, rank 0 ends the job with MPI_Abort, and finish() does not return.
+  // does not return within 20 s, the process ends with that code. If the code is not 0 and mpirun of Open MPI 4 has
+  // started the job, rank 0 ends the job with MPI_Abort, and finish() does not return.
   int finish(int exit_code);
 
   const RankGroup& job() const { return *job_; }  // the group of all ranks
@@ -47,8 +47,8 @@ class Session {
   std::string launcher_;
 };
 
-// Ends every rank of the job with this exit code. It does not return and cannot hang: after 3 s, or 8 s with fault
-// tolerance, the process exits by itself.
+// Ends every rank of the job with this exit code. It does not return and cannot hang: after 3 s, the process
+// exits by itself.
 [[noreturn]] void abort_job(int exit_code);
 
 // Returns "rank 2 on node17", or "" before MPI has started, for error messages from any thread.
