@@ -158,6 +158,13 @@ Json noise_to_json(const NoiseSummary& s) {
   return json;
 }
 
+Json times_to_json(const StepTimes& times) {
+  Json json;
+  for (const StepPart& part : step_parts)
+    if (const double seconds = times.*part.seconds; part.in_every_run || seconds > 0) json[part.name] = seconds;
+  return json;
+}
+
 }  // namespace
 
 void record_start(const std::string& run_dir, const RunRecord& record) {
@@ -241,18 +248,7 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   for (const auto& [part, joules] : outcome.energy_joules) end["energy_joules"][part] = joules;
   for (const auto& [staleness, updates] : outcome.staleness) end["staleness"][std::to_string(staleness)] = updates;
   if (outcome.dropped > 0) end["dropped_gradients"] = outcome.dropped;
-  for (const StepTimes& t : outcome.rank_times) {
-    end["rank_seconds"].push_back({{"input", t.input},
-                                   {"forward", t.forward},
-                                   {"backward", t.backward},
-                                   {"communication", t.communication},
-                                   {"update", t.update}});
-    Json& rank = end["rank_seconds"].back();
-    if (t.bubble > 0) rank["bubble"] = t.bubble;
-    if (t.boundary > 0) rank["boundary"] = t.boundary;
-    if (t.server > 0) rank["server"] = t.server;
-    if (t.workers > 0) rank["workers"] = t.workers;
-  }
+  for (const StepTimes& times : outcome.rank_times) end["rank_seconds"].push_back(times_to_json(times));
   if (outcome.rank_bytes.size() > 1)
     for (const SentBytes& b : outcome.rank_bytes)
       end["rank_bytes"].push_back({{"sent", b.by_message}, {"shared", b.through_memory}});

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/version.h"
+#include "parallel/step_times.h"
 #include "run/noise_summary.h"
 #include "run/plan.h"
 #include "run/step_bound.h"
-#include "run/step_times.h"
 #include "run/stop_cost.h"
 
 namespace ringtrain {

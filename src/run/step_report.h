@@ -12,7 +12,7 @@
 #include "optim/noise_scale.h"
 #include "parallel/pass_order.h"
 #include "parallel/requests.h"
-#include "run/step_times.h"
+#include "parallel/step_times.h"
 
 namespace ringtrain {
 

@@ -18,10 +18,10 @@
 #include "data/loader.h"
 #include "parallel/pass_order.h"
 #include "parallel/stage_ranks.h"
+#include "parallel/step_times.h"
 #include "parallel/synchronizer.h"
 #include "run/plan.h"
 #include "run/split.h"
-#include "run/step_times.h"
 #include "train/step_noise.h"
 
 namespace ringtrain {

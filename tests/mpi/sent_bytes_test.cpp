@@ -9,7 +9,7 @@
 #include "cluster/links.h"
 #include "cluster/mailbox.h"
 #include "mpi_tests.h"
-#include "run/step_times.h"
+#include "parallel/step_times.h"
 #include "summed_vector.h"
 
 namespace ringtrain {

@@ -1,13 +1,10 @@
-#include "run/step_times.h"
+#include "parallel/step_times.h"
 
 #include <array>
+#include <iterator>
 
 namespace ringtrain {
 namespace {
-
-constexpr std::array parts = {&StepTimes::input,  &StepTimes::forward,  &StepTimes::backward,
-                              &StepTimes::bubble, &StepTimes::boundary, &StepTimes::communication,
-                              &StepTimes::update, &StepTimes::server,   &StepTimes::workers};
 
 // Returns `mine` of every rank on rank 0.
 std::vector<float> gather_all(std::span<const float> mine, Communicator& communicator) {
@@ -20,16 +17,23 @@ std::vector<float> gather_all(std::span<const float> mine, Communicator& communi
 }  // namespace
 
 StepTimes& StepTimes::operator+=(const StepTimes& other) {
-  for (const auto part : parts) this->*part += other.*part;
+  for (const StepPart& part : step_parts) this->*part.seconds += other.*part.seconds;
   return *this;
+}
+
+StepTimes StepTimes::operator/(double divisor) const {
+  StepTimes quotient = *this;
+  for (const StepPart& part : step_parts) quotient.*part.seconds /= divisor;
+  return quotient;
 }
 
 std::vector<StepTimes> gather_times(const StepTimes& mine, Communicator& communicator) {
   std::vector<float> own;
-  for (const auto part : parts) own.push_back(static_cast<float>(mine.*part));
+  for (const StepPart& part : step_parts) own.push_back(static_cast<float>(mine.*part.seconds));
   const std::vector<float> all = gather_all(own, communicator);
-  std::vector<StepTimes> times(all.size() / parts.size());
-  for (std::size_t i = 0; i < all.size(); ++i) times[i / parts.size()].*parts[i % parts.size()] = all[i];
+  constexpr std::size_t parts = std::size(step_parts);
+  std::vector<StepTimes> times(all.size() / parts);
+  for (std::size_t i = 0; i < all.size(); ++i) times[i / parts].*step_parts[i % parts].seconds = all[i];
   return times;
 }
 

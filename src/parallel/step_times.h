@@ -17,8 +17,22 @@ struct StepTimes {
   double server = 0;   // the part of `communication` in which this rank waited for parameter servers
   double workers = 0;  // the part of `communication` in which this parameter server had no work from workers
   StepTimes& operator+=(const StepTimes& other);
+  StepTimes operator/(double divisor) const;
   double counted() const { return input + forward + backward + bubble + boundary + communication + update; }
 };
+
+// One of these times, with its name in run.json.
+struct StepPart {
+  const char* name;
+  double StepTimes::*seconds;
+  bool in_every_run;  // false: run.json has it where it is above 0
+};
+inline constexpr StepPart step_parts[] = {
+    {"input", &StepTimes::input, true},        {"forward", &StepTimes::forward, true},
+    {"backward", &StepTimes::backward, true},  {"communication", &StepTimes::communication, true},
+    {"update", &StepTimes::update, true},      {"bubble", &StepTimes::bubble, false},
+    {"boundary", &StepTimes::boundary, false}, {"server", &StepTimes::server, false},
+    {"workers", &StepTimes::workers, false}};
 
 // Collective. Both return the values of every rank on rank 0, and nothing on other ranks.
 std::vector<StepTimes> gather_times(const StepTimes& mine, Communicator& communicator);
