@@ -53,7 +53,7 @@ class StillSteps {
   void restart() { trainer_.start_at({}, plan_.batch.global); }  // at the beginning of `input`
   void step() { trainer_.step({}); }                             // collective
   // The update alone. Collective for Muon, whose matrices the ranks share, and for sharded state.
-  void update() { trainer_.apply({}, 1, 1); }
+  void update() { trainer_.apply({.targets = 1}, 1); }
   Trainer& trainer() { return trainer_; }
 
  private:

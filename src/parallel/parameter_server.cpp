@@ -1,5 +1,6 @@
 #include "parallel/parameter_server.h"
 
+#include <type_traits>
 #include <utility>
 
 #include "base/clock.h"
@@ -26,6 +27,7 @@ class Timed {
 
 template <class Message>
 std::span<std::byte> bytes_of(Message& message) {
+  static_assert(std::is_trivially_copyable_v<Message>);
   return std::as_writable_bytes(std::span(&message, 1));
 }
 
@@ -149,16 +151,8 @@ void ParameterServer::take(const ServerOrder& order) {
     ranks_.mailbox().receive(ranks_.rank_of_worker(action.worker), gradient_tag,
                              std::as_writable_bytes(piece(into, range)));
   if (action.kind == ServerAction::Kind::drop) return;
-  if (combines()) combine(static_cast<double>(order.sums.targets), taken_.count == 0);
-  const WorkerSums& sums = order.sums;
-  WorkerSums& all = taken_.sums;
-  all.loss += sums.loss;
-  all.correct += sums.correct;
-  all.targets += sums.targets;
-  all.input += sums.input;
-  all.forward += sums.forward;
-  all.backward += sums.backward;
-  all.waiting += sums.waiting;
+  if (combines()) combine(static_cast<double>(order.sums.losses.targets), taken_.count == 0);
+  taken_.sums += order.sums;
   taken_.last = action;
   taken_.count += 1;
 }
@@ -175,7 +169,7 @@ void ParameterServer::combine(double weight, bool first) {
 
 void ParameterServer::apply(const ServerAction& action) {
   if (combines()) {
-    const float factor = 1.0f / static_cast<float>(taken_.sums.targets);
+    const float factor = 1.0f / static_cast<float>(taken_.sums.losses.targets);
     for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank()))
       for (float& value : piece(gradients_, range)) value *= factor;
   }

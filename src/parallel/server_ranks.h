@@ -8,10 +8,12 @@
 #include <span>
 #include <vector>
 
+#include "backend/backend.h"
 #include "cluster/mailbox.h"
 #include "nn/parameters.h"
 #include "optim/update_share.h"
 #include "parallel/requests.h"
+#include "parallel/step_times.h"
 #include "parallel/update_order.h"
 
 namespace ringtrain {
@@ -21,10 +23,13 @@ inline constexpr int worker_note_tag = 1, server_order_tag = 2, weights_tag = 3,
 
 // The results of a worker's passes.
 struct WorkerSums {
-  double loss = 0;  // sum over the targets that count
-  std::int64_t correct = 0;
-  std::int64_t targets = 0;                                  // number of targets, by which the gradient is divided
-  double input = 0, forward = 0, backward = 0, waiting = 0;  // seconds; `waiting` is the wait for the weights
+  LossSums losses;  // its `targets` are at least 1, because the gradient is divided by them
+  StepTimes times;  // `communication` and `server` are the wait for the weights
+  WorkerSums& operator+=(const WorkerSums& other) {
+    losses += other.losses;
+    times += other.times;
+    return *this;
+  }
 };
 
 // A message from any rank to server 0.

@@ -131,12 +131,10 @@ class ServerSteps : public ServedSteps {
   }
 
   void apply(const TakenGradients& taken) {
-    const WorkerSums& sums = taken.sums;
     const bool inverse = parts_.plan.experiment.parallel.staleness_rate == "inverse";
     const double factor = inverse && taken.last.staleness > 1 ? 1.0 / static_cast<double>(taken.last.staleness) : 1.0;
-    report_ = parts_.trainer.apply({.loss = sums.loss, .correct = sums.correct}, sums.targets, factor);
+    report_ = parts_.trainer.apply(taken.sums.losses, factor);
     times_ += report_.times;
-    const auto count = static_cast<double>(taken.count);
     report_.served = ServedReport{.async = parts_.plan.servers->async,
                                   .update = taken.last.update,
                                   .worker = taken.last.worker,
@@ -144,11 +142,7 @@ class ServerSteps : public ServedSteps {
                                   .staleness = taken.last.staleness,
                                   .gradients = taken.count,
                                   .dropped = taken.dropped,
-                                  .times = {.input = sums.input / count,
-                                            .forward = sums.forward / count,
-                                            .backward = sums.backward / count,
-                                            .communication = sums.waiting / count,
-                                            .server = sums.waiting / count}};
+                                  .times = taken.sums.times / static_cast<double>(taken.count)};
   }
 
   MeetingRule meets_;
@@ -177,12 +171,11 @@ class WorkerSteps : public ServedSteps {
     ServerOrder order = timed(waiting, [&] { return worker_.ask(requests.signal > 0); });
     times.communication = times.server = waiting;
     while (order.action.kind == ServerAction::Kind::grant) {
-      StepTimes own;
-      WorkerSums sums = compute(order.action, own);
-      sums.waiting = waiting;
+      WorkerSums sums = compute(order.action);
+      sums.times.communication = sums.times.server = waiting;  // for the weights of these passes
       order = timed(waiting, [&] { return worker_.deliver(sums, requested_signal() != 0); });
-      own.communication = own.server = waiting;
-      times += own;
+      sums.times.communication = sums.times.server = waiting;  // for those of the next ones
+      times += sums.times;
     }
     StepReport report = meeting(order.action.update, order.requests);
     report.times += times;
@@ -196,22 +189,16 @@ class WorkerSteps : public ServedSteps {
     requested_ = update;
   }
 
-  WorkerSums compute(const ServerAction& grant, StepTimes& times) {
+  WorkerSums compute(const ServerAction& grant) {
     if (requested_ != grant.update) {
       if (requested_ >= 0) parts_.loader.forget_requests();
       request(grant.update);
     }
     requested_ = -1;
     if (grant.hint >= 0) request(grant.hint);
-    std::int64_t targets = 0;
-    const LossSums sums = parts_.trainer.compute(position_at(grant.update), times, targets);
-    return {.loss = sums.loss,
-            .correct = sums.correct,
-            .targets = targets,
-            .input = times.input,
-            .forward = times.forward,
-            .backward = times.backward,
-            .waiting = 0};
+    WorkerSums sums;
+    sums.losses = parts_.trainer.compute(position_at(grant.update), sums.times);
+    return sums;
   }
 
   ServedWorker worker_;

@@ -156,20 +156,20 @@ void Trainer::sleep_if_slow() const {
     std::this_thread::sleep_for(std::chrono::duration<double>(test.slow_seconds));
 }
 
-LossSums Trainer::compute(const Position& position, StepTimes& times, std::int64_t& targets) {
+LossSums Trainer::compute(const Position& position, StepTimes& times) {
   StepClock clock(watchdog_, position.step, times);
   const PassStep step = step_at(position, true);
   passes_.program().set_weights(*weights_);
   passes_.begin(step, false);
   clock.time(Phase::forward, [this] { sleep_if_slow(); });
   passes_.run(step, false, {}, *synchronizer_, clock);
-  targets = passes_.targets();
-  const LossSums sums = clock.time(Phase::backward, [&] { return passes_.take_sums(); });
+  LossSums sums = clock.time(Phase::backward, [&] { return passes_.take_sums(); });
+  sums.targets = passes_.targets();
   watchdog_.step_finished(position.step);
   return sums;
 }
 
-StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rate_factor) {
+StepReport Trainer::apply(const LossSums& sums, double rate_factor) {
   StepReport report;
   StepClock clock(watchdog_, position_.step, report.times);
   report.samples = course_.samples_at(position_);
@@ -177,7 +177,7 @@ StepReport Trainer::apply(const LossSums& sums, std::int64_t targets, double rat
   clock.time(Phase::update, [&] {
     sleep_if_slow();
     queue_update(report, rate_factor);
-    finish_update(report, counters_of(sums, {}, {}, false), targets);
+    finish_update(report, counters_of(sums, {}, {}, false), sums.targets);
   });
   position_ = report.position = next_position();
   flip_bit();

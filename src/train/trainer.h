@@ -56,12 +56,12 @@ class Trainer {
 
   // compute() and apply() are the two halves of a step whose gradient and update are made by different ranks. compute()
   // writes the mean gradient of this rank's rows to gradients(), for the step that begins at `position`. The mean is
-  // over this rank's targets. Returns the sums of the passes. `targets` is set to the number of this rank's targets, at
+  // over this rank's targets. Returns the sums of the passes. Their `targets` are the number of this rank's targets, at
   // least 1.
-  LossSums compute(const Position& position, StepTimes& times, std::int64_t& targets);
-  // Does one update with the gradient in gradients(). The learning rate is the rate of the current position times
-  // `rate_factor`. Throws the same errors as step().
-  StepReport apply(const LossSums& sums, std::int64_t targets, double rate_factor);
+  LossSums compute(const Position& position, StepTimes& times);
+  // Does one update with the gradient in gradients(). `sums` are those of all its passes. The learning rate is the rate
+  // of the current position times `rate_factor`. Throws the same errors as step().
+  StepReport apply(const LossSums& sums, double rate_factor);
   void stand_at(const Position& position) { position_ = position; }  // called if other ranks made the updates
 
   const Position& position() const { return position_; }

@@ -95,7 +95,7 @@ class Job {
       outcome_.arrivals.push_back({step, taken.last.update, taken.last.worker, taken.last.version});
       outcome_.gradients.push_back(taken.count);
       outcome_.dropped.push_back(taken.dropped);
-      outcome_.targets.push_back(taken.sums.targets);
+      outcome_.targets.push_back(taken.sums.losses.targets);
     };
     ParameterServer server(ranks, weights, gradients, received, rank == 0 ? order() : nullptr, apply,
                            [] { return false; });
@@ -120,7 +120,7 @@ class Job {
           gradients[i] = static_cast<float>(
               gradient(static_cast<double>(weights[i]), order.action.update, static_cast<std::int64_t>(i)) +
               (s_.backups >= 0 ? part_of_worker(number) : 0));
-        order = worker.deliver({.loss = 1, .targets = targets_of(number)}, false);
+        order = worker.deliver({.losses = {.loss = 1, .targets = targets_of(number)}, .times = {}}, false);
       }
       EXPECT_TRUE(meets(order.action.update));
       met = order.action.update;
