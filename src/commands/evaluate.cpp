@@ -157,11 +157,8 @@ void report(const Source& source, const RunPlan& plan, const Evaluation& e, cons
   Json record = {{"weights", source.path},
                  {"step", source.step},
                  {"validation_dataset", plan.validation.prefix},
-                 {"validation_uuid", plan.validation.dataset_uuid},
-                 {"validation_loss", e.loss},
-                 {"validation_accuracy", e.accuracy}};
-  if (e.accuracy5) record["validation_accuracy5"] = *e.accuracy5;
-  record["validation_targets"] = e.targets;
+                 {"validation_uuid", plan.validation.dataset_uuid}};
+  put(record, e);
   record["seconds"] = e.seconds;
   record["ranks"] = plan.batch.ranks;
   write_file_atomically(json, record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");

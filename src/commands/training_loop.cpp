@@ -309,8 +309,8 @@ bool TrainingLoop::evaluate(bool& stop) {
     progress_.best_step = progress_.position.step;
   }
   if (recorder_)
-    recorder_->evaluation({progress_.position.step, epochs(progress_.position), progress_.position.samples, e.loss,
-                           e.accuracy, e.accuracy5, e.targets, e.seconds, improved});
+    recorder_->evaluation(
+        {.position = progress_.position, .epoch = epochs(progress_.position), .result = e, .best = improved});
   if (const std::optional<RunEnd> reached = target_end(plan_.experiment.stop, e.loss, e.accuracy)) {
     stop = true;
     end_ = *reached;

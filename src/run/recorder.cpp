@@ -236,20 +236,17 @@ void Recorder::step(const StepReport& report) {
 void Recorder::evaluation(const EvaluationRecord& record) {
   const std::lock_guard lock(state_->mutex);
   Json line;
-  line["step"] = record.step;
+  const Evaluation& result = record.result;
+  line["step"] = record.position.step;
   line["epoch"] = record.epoch;
-  line["samples"] = record.samples;
-  line["validation_loss"] = record.validation_loss;
-  line["validation_accuracy"] = record.validation_accuracy;
-  if (record.validation_accuracy5) line["validation_accuracy5"] = *record.validation_accuracy5;
-  line["validation_targets"] = record.targets;
-  line["evaluation_seconds"] = record.seconds;
+  line["samples"] = record.position.samples;
+  put(line, result);
+  line["evaluation_seconds"] = result.seconds;
   line["best"] = record.best;
   state_->append(line.dump() + "\n");
-  const std::string top5 =
-      record.validation_accuracy5 ? printed(", top-5 %.2f %%", 100 * *record.validation_accuracy5) : "";
+  const std::string top5 = result.accuracy5 ? printed(", top-5 %.2f %%", 100 * *result.accuracy5) : "";
   state_->progress.line(printed("epoch %.2f  validation loss %.4f  accuracy %.2f %%%s  (%.2f s)%s", record.epoch,
-                                record.validation_loss, 100 * record.validation_accuracy, top5.c_str(), record.seconds,
+                                result.loss, 100 * result.accuracy, top5.c_str(), result.seconds,
                                 record.best ? "  best so far" : ""));
 }
 

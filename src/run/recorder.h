@@ -3,23 +3,19 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "config/position.h"
+#include "run/evaluation.h"
 #include "run/step_report.h"
 
 namespace ringtrain {
 
 struct EvaluationRecord {
-  std::int64_t step = 0;
-  double epoch = 0;
-  std::int64_t samples = 0;
-  double validation_loss = 0;      // the mean over the counted targets, natural logarithm
-  double validation_accuracy = 0;  // the share of counted targets predicted right (images: top-1)
-  std::optional<double> validation_accuracy5 = std::nullopt;  // among the five likeliest classes; images only
-  std::int64_t targets = 0;                                   // number of counted targets
-  double seconds = 0;
+  Position position = {};
+  double epoch = 0;  // finished epochs, with a fraction
+  Evaluation result = {};
   bool best = false;
 };
 

@@ -14,19 +14,12 @@
 #include "data/loader.h"
 #include "parallel/pass_order.h"
 #include "parallel/stage_ranks.h"
+#include "run/evaluation.h"
 #include "run/plan.h"
 #include "run/split.h"
 #include "train/leaving.h"
 
 namespace ringtrain {
-
-struct Evaluation {
-  double loss = 0;                  // the mean over the counted targets, natural logarithm
-  double accuracy = 0;              // the share of counted targets that were predicted right
-  std::optional<double> accuracy5;  // the share of counted targets among the five likeliest classes; images only
-  std::int64_t targets = 0;
-  double seconds = 0;
-};
 
 class Evaluator {
  public:

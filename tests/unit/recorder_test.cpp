@@ -194,14 +194,9 @@ TEST_F(RecorderTest, AdaScalesGainAndEpochAreWrittenWhereItIsOn) {
 TEST_F(RecorderTest, EvaluationsAreObjectsOfTheirOwn) {
   Recorder recorder(folder_, 0, 10, 1);
   recorder.step(at(4));
-  recorder.evaluation({.step = 4,
+  recorder.evaluation({.position = {.step = 4, .samples = 128},
                        .epoch = 1,
-                       .samples = 128,
-                       .validation_loss = 1.5,
-                       .validation_accuracy = 0.25,
-                       .validation_accuracy5 = 0.75,
-                       .targets = 800,
-                       .seconds = 0.1,
+                       .result = {.loss = 1.5, .accuracy = 0.25, .accuracy5 = 0.75, .targets = 800, .seconds = 0.1},
                        .best = true});
   EXPECT_EQ(records()[1], (Json{{"step", 4},
                                 {"epoch", 1},
@@ -217,10 +212,11 @@ TEST_F(RecorderTest, EvaluationsAreObjectsOfTheirOwn) {
 
 TEST_F(RecorderTest, EvaluationsOfTextHaveNoTopFive) {
   Recorder recorder(folder_, 0, 10, 1);
-  recorder.evaluation({.step = 4, .validation_loss = 1.5, .validation_accuracy = 0.25, .targets = 800});
+  recorder.evaluation({.position = {.step = 4}, .result = {.loss = 1.5, .accuracy = 0.25, .targets = 800}});
   EXPECT_FALSE(records()[0].contains("validation_accuracy5"));
   EXPECT_EQ(output().find("top-5"), std::string::npos);
-  recorder.evaluation({.step = 5, .validation_accuracy5 = 0.0, .targets = 800});  // images, all of them wrong
+  recorder.evaluation(
+      {.position = {.step = 5}, .result = {.accuracy5 = 0.0, .targets = 800}});  // images, all of them wrong
   EXPECT_EQ(records()[1]["validation_accuracy5"], 0);
   EXPECT_NE(output().find("top-5 0.00 %"), std::string::npos);
 }
@@ -230,12 +226,12 @@ TEST_F(RecorderTest, LastAccuraciesAreThoseOfTheLastFiveEvaluationsARunResumedIn
     Recorder recorder(folder_, 0, 100, 1);
     for (int i = 1; i <= 4; ++i) {
       recorder.step(at(10 * i));
-      recorder.evaluation({.step = 10 * i, .validation_accuracy = 0.1 * i});
+      recorder.evaluation({.position = {.step = 10 * i}, .result = {.accuracy = 0.1 * i}});
     }
   }
   Recorder resumed(folder_, 30, 100, 1);  // cuts the fourth record away
   EXPECT_EQ(resumed.last_accuracies(), (std::vector<double>{0.1, 0.1 * 2, 0.1 * 3}));
-  for (int i = 4; i <= 7; ++i) resumed.evaluation({.step = 10 * i, .validation_accuracy = 0.5});
+  for (int i = 4; i <= 7; ++i) resumed.evaluation({.position = {.step = 10 * i}, .result = {.accuracy = 0.5}});
   EXPECT_EQ(resumed.last_accuracies(), (std::vector<double>{0.1 * 3, 0.5, 0.5, 0.5, 0.5}));
 }
 
@@ -293,7 +289,7 @@ void fill(const std::string& folder, std::int64_t last) {
   Recorder recorder(folder, 0, 0, 1000000);
   for (std::int64_t step = 1; step <= last; ++step) {
     recorder.step(at(step));
-    if (step % 2 == 0) recorder.evaluation({.step = step});
+    if (step % 2 == 0) recorder.evaluation({.position = {.step = step}});
   }
 }
 
