@@ -34,43 +34,83 @@ std::optional<double> number(const Json& json, const char* key) {
 }
 
 template <class T>
+void take(const Json& json, const char* key, std::optional<T>& value) {
+  value.reset();
+  const auto found = json.find(key);
+  if (found == json.end()) return;
+  if constexpr (std::is_integral_v<T>) {
+    value = integer_in<T>(*found);
+  } else {
+    value = number(json, key);
+  }
+}
+
+template <class T>
+void put(Json& json, const char* key, const T& value) {
+  json[key] = value;
+}
+
+template <class T>
 void put(Json& json, const char* key, const std::optional<T>& value) {
   if (value) json[key] = *value;
 }
 
-Json to_json(const TrialOutcome& o) {
-  Json json = {{"outcome", o.outcome},
-               {"final_step", o.final_step},
-               {"samples", o.samples},
-               {"elapsed_seconds", o.elapsed_seconds}};
-  if (!o.end.empty()) json["end"] = o.end;
-  put(json, "loss", o.loss);
-  put(json, "accuracy", o.accuracy);
-  put(json, "validation_loss", o.validation_loss);
-  put(json, "validation_accuracy", o.validation_accuracy);
-  put(json, "best_validation_loss", o.best_validation_loss);
-  put(json, "best_validation_accuracy", o.best_validation_accuracy);
-  put(json, "best_step", o.best_step);
-  if (o.ran_away) json["ran_away"] = true;
-  return json;
+// Visits what trial.json has of an outcome, in its order. `visit` gets the key and the value; false: it is not written.
+template <class Outcome, class Visit>
+void each_field(Outcome& o, const Visit& visit) {
+  visit("outcome", o.outcome);
+  visit("final_step", o.final_step);
+  visit("samples", o.samples);
+  visit("elapsed_seconds", o.elapsed_seconds);
+  visit("end", o.end, !o.end.empty());
+  visit("loss", o.loss);
+  visit("accuracy", o.accuracy);
+  visit("validation_loss", o.validation_loss);
+  visit("validation_accuracy", o.validation_accuracy);
+  visit("best_validation_loss", o.best_validation_loss);
+  visit("best_validation_accuracy", o.best_validation_accuracy);
+  visit("best_step", o.best_step);
+  visit("ran_away", o.ran_away, o.ran_away);
 }
 
-TrialOutcome outcome_of(const Json& json) {
-  TrialOutcome o;
-  take(json, "outcome", o.outcome);
-  take(json, "end", o.end);
-  take(json, "final_step", o.final_step);
-  take(json, "samples", o.samples);
-  take(json, "elapsed_seconds", o.elapsed_seconds);
-  take(json, "ran_away", o.ran_away);
-  o.loss = number(json, "loss");
-  o.accuracy = number(json, "accuracy");
-  o.validation_loss = number(json, "validation_loss");
-  o.validation_accuracy = number(json, "validation_accuracy");
-  o.best_validation_loss = number(json, "best_validation_loss");
-  o.best_validation_accuracy = number(json, "best_validation_accuracy");
-  if (const auto step = json.find("best_step"); step != json.end()) o.best_step = integer_in<std::int64_t>(*step);
-  return o;
+void put(Json& json, const char* key, const std::optional<TrialOutcome>& outcome) {
+  if (!outcome) return;
+  Json& object = json[key] = Json::object();
+  each_field(*outcome, [&](const char* name, const auto& value, bool is_written = true) {
+    if (is_written) put(object, name, value);
+  });
+}
+
+void take(const Json& json, const char* key, std::optional<TrialOutcome>& outcome) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_object()) return;
+  each_field(outcome.emplace(), [&](const char* name, auto& value, bool = true) { take(*found, name, value); });
+}
+
+// The losses of rungs. null: NaN.
+void put(Json& json, const char* key, const std::vector<double>& losses) {
+  for (const double loss : losses) json[key].push_back(std::isfinite(loss) ? Json(loss) : Json());
+}
+
+void take(const Json& json, const char* key, std::vector<double>& losses) {
+  if (const auto found = json.find(key); found != json.end())
+    for (const Json& loss : *found) losses.push_back(loss.is_number() ? loss.get<double>() : std::nan(""));
+}
+
+// Visits the progress of a trial as each_field() of an outcome visits that.
+template <class Record, class Visit>
+void each_progress_field(Record& r, const Visit& visit) {
+  visit("starts", r.starts, r.starts > 0);
+  visit("job", r.job, !r.job.empty());
+  visit("updated", r.updated, !r.updated.empty());
+  visit("outcome", r.outcome);
+  visit("rung", r.rung, r.rung > 0);
+  visit("rung_losses", r.rung_losses);
+  visit("paused", r.paused, r.paused);
+  visit("left_behind", r.left_behind, r.rung > 0);
+  visit("error", r.error, !r.error.empty());
+  visit("hint", r.hint, !r.hint.empty());
+  visit("thrown_at", r.thrown_at, !r.thrown_at.empty());
 }
 
 void add_evaluation(const Json& line, TrialOutcome& o) {
@@ -161,17 +201,9 @@ std::string to_json(const TrialRecord& r) {
   json["ranks"] = r.ranks;
   json["seed"] = r.seed;
   json["state"] = to_string(r.state);
-  if (r.starts > 0) json["starts"] = r.starts;
-  if (!r.job.empty()) json["job"] = r.job;
-  if (!r.updated.empty()) json["updated"] = r.updated;
-  if (r.outcome) json["outcome"] = to_json(*r.outcome);
-  if (r.rung > 0) json["rung"] = r.rung;
-  for (const double loss : r.rung_losses) json["rung_losses"].push_back(std::isfinite(loss) ? Json(loss) : Json());
-  if (r.paused) json["paused"] = true;
-  if (r.rung > 0) json["left_behind"] = r.left_behind;
-  if (!r.error.empty()) json["error"] = r.error;
-  if (!r.hint.empty()) json["hint"] = r.hint;
-  if (!r.thrown_at.empty()) json["thrown_at"] = r.thrown_at;
+  each_progress_field(r, [&](const char* key, const auto& value, bool is_written = true) {
+    if (is_written) put(json, key, value);
+  });
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -191,25 +223,10 @@ bool read_trial_record(const std::string& folder, TrialRecord& record) {
   if (found == std::end(trial_states)) return false;
   TrialRecord r = record;
   r.state = static_cast<TrialState>(found - std::begin(trial_states));
-  r.starts = 0;
-  r.job = r.updated = r.error = r.hint = r.thrown_at = "";
-  r.outcome.reset();
-  r.rung = 0;
-  r.paused = r.left_behind = false;
-  take(json, "starts", r.starts);
-  take(json, "rung", r.rung);
-  r.rung_losses.clear();
-  if (const auto losses = json.find("rung_losses"); losses != json.end())
-    for (const Json& loss : *losses) r.rung_losses.push_back(loss.is_number() ? loss.get<double>() : std::nan(""));
-  take(json, "paused", r.paused);
-  take(json, "left_behind", r.left_behind);
-  take(json, "job", r.job);
-  take(json, "updated", r.updated);
-  take(json, "error", r.error);
-  take(json, "hint", r.hint);
-  take(json, "thrown_at", r.thrown_at);
-  if (const auto outcome = json.find("outcome"); outcome != json.end() && outcome->is_object())
-    r.outcome = outcome_of(*outcome);
+  each_progress_field(r, [&](const char* key, auto& value, bool = true) {
+    value = {};
+    take(json, key, value);
+  });
   record = std::move(r);
   return true;
 }
