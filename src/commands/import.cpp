@@ -61,7 +61,7 @@ int import_weights(const ImportArguments& arguments) {
   const std::string path = checkpoint_path(folder.path(), 0);
   std::filesystem::create_directory(checkpoint_folder(folder.path()));
   write_checkpoint(path, checkpoint);
-  write_file_atomically(folder.path() + "/experiment.yaml", to_yaml(experiment));
+  write_file_atomically(cat(folder.path(), "/", run_experiment_name), to_yaml(experiment));
   folder.become_latest();
   log_info(what, " -> ", path);
   log_info("evaluate with: ringtrain evaluate ", folder.path());

@@ -27,6 +27,7 @@
 #include "config/reader.h"
 #include "run/energy.h"
 #include "run/fixed_order.h"
+#include "run/folder.h"
 #include "run/machine.h"
 #include "run/memory_plan.h"
 #include "run/plan_tables.h"
@@ -105,7 +106,7 @@ bool made_on_this_machine(const Checkpoint& checkpoint, const StartFacts& start)
 
 // Returns the experiment of the last start, which wrote the newest records. Empty if its file is missing.
 std::optional<Experiment> experiment_of_last_start(const std::string& run_dir) {
-  const std::string path = run_dir + "/experiment.yaml";
+  const std::string path = cat(run_dir, "/", run_experiment_name);
   if (!std::filesystem::exists(path)) return std::nullopt;
   try {
     return read_experiment(path, {});
@@ -160,7 +161,7 @@ LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, c
 
 // Writes experiment.yaml. A different one of an earlier start is kept under another name.
 void write_experiment(const std::string& run_dir, const Experiment& experiment, std::int64_t step) {
-  const std::string path = run_dir + "/experiment.yaml", text = to_yaml(experiment);
+  const std::string path = cat(run_dir, "/", run_experiment_name), text = to_yaml(experiment);
   std::ifstream in(path, std::ios::binary);
   std::ostringstream earlier;
   if (in) earlier << in.rdbuf();

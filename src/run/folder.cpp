@@ -64,7 +64,7 @@ bool is_empty(const std::string& path) {
 }
 
 bool looks_like_a_run(const std::string& path) {
-  for (const char* name : {"run.json", "experiment.yaml", "metrics.jsonl", "checkpoints"}) {
+  for (const char* name : {run_record_name, run_experiment_name, run_metrics_name, "checkpoints"}) {
     if (fs::exists(fs::path(path) / name)) return true;
   }
   return false;
@@ -255,18 +255,18 @@ RunSource source_of_run(ExperimentArguments source, bool resume) {
   const bool is_folder = fs::is_directory(folder, ignored);
   if (!is_folder) folder = folder.has_parent_path() ? folder.parent_path() : ".";
   // `import` writes no run.json, but a checkpoint of step 0.
-  const bool is_run =
-      fs::exists(folder / "experiment.yaml", ignored) &&
-      (fs::exists(folder / "run.json", ignored) || fs::exists(folder / "checkpoints" / "step-000000000.h5", ignored));
+  const bool is_run = fs::exists(folder / run_experiment_name, ignored) &&
+                      (fs::exists(folder / run_record_name, ignored) ||
+                       fs::exists(folder / "checkpoints" / "step-000000000.h5", ignored));
   if (is_folder && !is_run)
     throw Error(cat(source.path,
                     " is a folder without experiment.yaml and run.json, expected a run's folder or an experiment file"),
                 "name the file, for example configs/names.yaml");
   if (is_folder && !resume)
     throw Error(cat(source.path, " is the folder of a run, which only --resume goes on with"),
-                cat("add --resume, or train its experiment again: ", (folder / "experiment.yaml").string()));
-  if (!is_run || (!is_folder && fs::path(source.path).filename() != "experiment.yaml")) return {source, ""};
-  source.path = (folder / "experiment.yaml").string();
+                cat("add --resume, or train its experiment again: ", (folder / run_experiment_name).string()));
+  if (!is_run || (!is_folder && fs::path(source.path).filename() != run_experiment_name)) return {source, ""};
+  source.path = (folder / run_experiment_name).string();
   const bool names_folder = std::ranges::any_of(source.overrides, [](const std::string& text) {
     return text.starts_with("run.dir=") || text.starts_with("run.id=");
   });

@@ -74,6 +74,11 @@ class RunFolder {
   mutable int lock_ = -1;  // keep_lock() may have to open it again
 };
 
+// The files of a run: its record (run/record.h), its experiment, and the results of its steps (run/recorder.h).
+inline constexpr const char* run_record_name = "run.json";
+inline constexpr const char* run_experiment_name = "experiment.yaml";
+inline constexpr const char* run_metrics_name = "metrics.jsonl";
+
 // A study's files in a trial's folder, in addition to the files of a run: the state of the trial
 // (study/trial_record.h), the experiment that the run gets, what its ranks have printed, and how the run has ended
 // (study/trial_report.h).

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "config/branch.h"
+#include "run/folder.h"
 
 namespace ringtrain {
 namespace {
@@ -51,7 +52,7 @@ LossWatch::LossWatch(const RunPlan& plan)
 
 void LossWatch::read(const std::string& run_dir) {
   if (share_ == 0 || length_.total <= 0) return;
-  std::ifstream in(run_dir + "/metrics.jsonl", std::ios::binary);
+  std::ifstream in(cat(run_dir, "/", run_metrics_name), std::ios::binary);
   for (std::string line; std::getline(in, line);) {
     const Json record = parse_json(line);
     if (!record.is_object()) continue;

@@ -28,7 +28,7 @@ constexpr const char* slurm_variables[] = {"SLURM_JOB_ID",        "SLURM_ARRAY_J
                                            "SLURM_CPUS_PER_TASK", "SLURM_JOB_NODELIST"};
 
 std::string path_of(const std::string& run_dir) {
-  return run_dir + "/run.json";
+  return cat(run_dir, "/", run_record_name);
 }
 
 bool is_text(const Json& json, const char* key) {
@@ -260,7 +260,7 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
 }
 
 std::int64_t last_recorded_step(const std::string& run_dir) {
-  std::ifstream in(run_dir + "/metrics.jsonl");
+  std::ifstream in(cat(run_dir, "/", run_metrics_name));
   std::int64_t last = 0;
   for (std::string line; std::getline(in, line) && !in.eof();) {
     const Json record = parse_json(line);

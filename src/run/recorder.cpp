@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/table.h"
+#include "run/folder.h"
 #include "run/progress.h"
 
 namespace ringtrain {
@@ -141,7 +142,7 @@ class TemporaryFile {
 // long run may be larger than memory. With LaterRecords::drop, later records are deleted. With LaterRecords::keep, they
 // are first written to a file of their own and then removed from the old one, so none of them is lost.
 void cut_back(const std::string& run_dir, std::int64_t last_step, LaterRecords later) {
-  const std::string path = run_dir + "/metrics.jsonl";
+  const std::string path = cat(run_dir, "/", run_metrics_name);
   std::ifstream in(path, std::ios::binary);
   if (!in) return;  // a new run has no records
   TemporaryFile kept(path + ".tmp"), moved(run_dir + "/metrics-steps.jsonl.tmp");
@@ -210,7 +211,7 @@ struct Recorder::State {
 Recorder::Recorder(const std::string& run_dir, std::int64_t resume_step, std::int64_t total_steps,
                    std::int64_t log_every_steps, LaterRecords later)
     : state_(std::make_unique<State>(total_steps, log_every_steps)) {
-  state_->path = run_dir + "/metrics.jsonl";
+  state_->path = cat(run_dir, "/", run_metrics_name);
   cut_back(run_dir, resume_step, later);
   state_->file = ::open(state_->path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (state_->file < 0) {

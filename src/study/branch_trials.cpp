@@ -12,6 +12,7 @@
 #include "checkpoint/branch_point.h"
 #include "config/position.h"
 #include "config/yaml_document.h"
+#include "run/folder.h"
 
 namespace ringtrain {
 namespace {
@@ -104,7 +105,7 @@ void BranchTrials::read_batches(const Entry& entry) {
 }
 
 std::string BranchTrials::experiment() const {
-  return run_ + "/experiment.yaml";
+  return cat(run_, "/", run_experiment_name);
 }
 
 void BranchTrials::expect_run() const {

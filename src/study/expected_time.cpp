@@ -12,6 +12,7 @@
 #include "bench/forecast.h"
 #include "config/reader.h"
 #include "config/schema.h"
+#include "run/folder.h"
 
 namespace ringtrain {
 namespace {
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 // Returns the samples that the run has trained on after this step; 0 if metrics.jsonl does not say. The batch may have
 // changed between steps.
 double recorded_samples(const fs::path& folder, double step) {
-  std::ifstream file(folder / "metrics.jsonl", std::ios::binary);
+  std::ifstream file(folder / run_metrics_name, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   for (std::size_t end = text.rfind('\n'); end != std::string::npos && end > 0;) {
     const std::size_t before = text.rfind('\n', end - 1);
@@ -35,7 +36,7 @@ double recorded_samples(const fs::path& folder, double step) {
 }
 
 std::optional<MeasuredRun> measured_run(const fs::path& folder) {
-  std::ifstream file(folder / "run.json");
+  std::ifstream file(folder / run_record_name);
   const auto json = parse_json(file);
   if (!json.is_object() || !json.contains("starts") || !json["starts"].is_array() || json["starts"].empty())
     return std::nullopt;
@@ -50,7 +51,7 @@ std::optional<MeasuredRun> measured_run(const fs::path& folder) {
     const double before = start.contains("branch") ? start.at("branch").at("samples").get<double>() : 0;
     const double samples = recorded_samples(folder, start.at("final_step").get<double>()) - before;
     run.seconds_per_sample = start.at("elapsed_seconds").get<double>() / samples;
-    const Experiment experiment = read_experiment((folder / "experiment.yaml").string(), {});
+    const Experiment experiment = read_experiment((folder / run_experiment_name).string(), {});
     run.settings = time_keys(experiment);
     run.worker_batch = experiment.batch.worker;
     if (!(samples > 0 && run.seconds_per_sample > 0)) return std::nullopt;

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 bool holds_a_run(const fs::path& folder) {
   std::error_code code;
   if (fs::is_symlink(folder, code) || !fs::is_directory(folder, code)) return false;
-  for (const char* name : {"run.json", "experiment.yaml", "metrics.jsonl", trial_file_name})
+  for (const char* name : {run_record_name, run_experiment_name, run_metrics_name, trial_file_name})
     if (fs::exists(folder / name, code)) return true;
   return false;
 }
@@ -42,7 +42,7 @@ void check_folder(const std::string& folder, bool resume) {
 }
 
 void check_same_result(const std::string& folder, const Trial& trial) {
-  const std::string place = cat(folder, "/", trial.name), path = place + "/experiment.yaml";
+  const std::string place = cat(folder, "/", trial.name), path = cat(place, "/", run_experiment_name);
   std::error_code code;
   if (fs::exists(place, code) && !fs::is_directory(place, code))
     throw Error(cat(place, ": exists and is not a folder"), "remove it, or give the study another name");

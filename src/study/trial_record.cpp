@@ -136,7 +136,7 @@ double guessing_in(const Json& run) {
 }
 
 void read_metrics(const std::string& folder, double guessing, TrialOutcome& o) {
-  std::ifstream in(folder + "/metrics.jsonl", std::ios::binary);
+  std::ifstream in(cat(folder, "/", run_metrics_name), std::ios::binary);
   std::vector<double> losses;
   std::int64_t first_step = 0;
   for (std::string text; std::getline(in, text);) {
@@ -174,7 +174,7 @@ Json value_of(const Field& field, const Experiment& experiment) {
 
 TrialOutcome read_outcome(const std::string& folder) {
   TrialOutcome o;
-  std::ifstream in(folder + "/run.json");
+  std::ifstream in(cat(folder, "/", run_record_name));
   const Json run = parse_json(in);
   read_metrics(folder, run.is_object() ? guessing_in(run) : 0, o);
   if (!run.is_object()) return o;
