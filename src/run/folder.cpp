@@ -63,13 +63,6 @@ bool is_empty(const std::string& path) {
   return true;
 }
 
-bool looks_like_a_run(const std::string& path) {
-  for (const char* name : {run_record_name, run_experiment_name, run_metrics_name, "checkpoints"}) {
-    if (fs::exists(fs::path(path) / name)) return true;
-  }
-  return false;
-}
-
 void check_contents(const std::string& path, bool resume) {
   std::error_code code;
   const fs::file_status status = fs::status(path, code);
@@ -89,7 +82,7 @@ void check_contents(const std::string& path, bool resume) {
     throw Error(cat(path, ": the run folder is not empty, and a run never overwrites another"),
                 "add --resume to go on with the run in it, or set run.dir to another folder");
   }
-  if (!looks_like_a_run(path)) {
+  if (!holds_a_run(path)) {
     throw Error(cat(path, ": holds files, but no run.json, experiment.yaml, metrics.jsonl or checkpoints: not a run"),
                 "check run.dir; --resume goes on in the folder of an earlier run");
   }
@@ -201,6 +194,13 @@ std::string short_name(const fs::path& folder) {
 bool is_kept_name(std::string_view name) {
   constexpr std::string_view kept[] = {"bench", "reference", "reporting", "studies"};
   return std::ranges::count(kept, name) > 0;
+}
+
+bool holds_a_run(const std::string& folder) {
+  std::error_code failed;
+  for (const char* name : {run_record_name, run_experiment_name, run_metrics_name, "checkpoints"})
+    if (fs::status(fs::path(folder) / name, failed).type() != fs::file_type::not_found) return true;
+  return false;
 }
 
 void check_run_place(const Experiment& experiment) {

@@ -79,6 +79,9 @@ inline constexpr const char* run_record_name = "run.json";
 inline constexpr const char* run_experiment_name = "experiment.yaml";
 inline constexpr const char* run_metrics_name = "metrics.jsonl";
 
+// Returns whether the folder has one of these files, or a folder of checkpoints. One that cannot be looked at counts.
+bool holds_a_run(const std::string& folder);
+
 // A study's files in a trial's folder, in addition to the files of a run: the state of the trial
 // (study/trial_record.h), the experiment that the run gets, what its ranks have printed, and how the run has ended
 // (study/trial_report.h).

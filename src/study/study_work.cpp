@@ -13,12 +13,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool holds_a_run(const fs::path& folder) {
+bool has_begun(const fs::path& trial) {
   std::error_code code;
-  if (fs::is_symlink(folder, code) || !fs::is_directory(folder, code)) return false;
-  for (const char* name : {run_record_name, run_experiment_name, run_metrics_name, trial_file_name})
-    if (fs::exists(folder / name, code)) return true;
-  return false;
+  if (fs::is_symlink(trial, code) || !fs::is_directory(trial, code)) return false;
+  return holds_a_run(trial.string()) || fs::exists(trial / trial_file_name, code);
 }
 
 }  // namespace
@@ -31,7 +29,7 @@ void check_folder(const std::string& folder, bool resume) {
   std::string first;
   int begun = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, code))
-    if (holds_a_run(entry.path())) {
+    if (has_begun(entry.path())) {
       const std::string name = entry.path().filename().string();
       if (begun++ == 0 || name < first) first = name;
     }
