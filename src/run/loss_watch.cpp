@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <numeric>
 
 #include "base/cat.h"
 #include "base/json.h"
 #include "base/table.h"
 #include "config/branch.h"
-#include "run/folder.h"
+#include "run/record.h"
 
 namespace ringtrain {
 namespace {
@@ -52,10 +51,7 @@ LossWatch::LossWatch(const RunPlan& plan)
 
 void LossWatch::read(const std::string& run_dir) {
   if (share_ == 0 || length_.total <= 0) return;
-  std::ifstream in(cat(run_dir, "/", run_metrics_name), std::ios::binary);
-  for (std::string line; std::getline(in, line);) {
-    const Json record = parse_json(line);
-    if (!record.is_object()) continue;
+  for_each_record(run_dir, [this](const Json& record) {
     const auto number = [&](const char* key) {
       const auto found = record.find(key);
       return found != record.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
@@ -65,13 +61,13 @@ void LossWatch::read(const std::string& run_dir) {
       return found != record.end() ? integer_in<std::int64_t>(*found).value_or(0) : 0;
     };
     const std::optional<double> loss = number("loss");
-    if (!loss) continue;  // an evaluation
+    if (!loss) return;  // an evaluation
     add({.step = integer("step"),
          .samples = integer("samples"),
          .elapsed_seconds = number("elapsed_seconds").value_or(0),
          .scale_invariant_epoch = number("scale_invariant_epoch").value_or(0)},
         *loss);
-  }
+  });
 }
 
 double LossWatch::measure(const LossPlace& place) const {

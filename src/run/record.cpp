@@ -259,14 +259,18 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   write_record(run_dir, result);
 }
 
+void for_each_record(const std::string& run_dir, const std::function<void(const Json& record)>& action) {
+  std::ifstream in(cat(run_dir, "/", run_metrics_name), std::ios::binary);
+  for (std::string line; std::getline(in, line) && !in.eof();)
+    if (const Json record = parse_json(line); record.is_object()) action(record);
+}
+
 std::int64_t last_recorded_step(const std::string& run_dir) {
-  std::ifstream in(cat(run_dir, "/", run_metrics_name));
   std::int64_t last = 0;
-  for (std::string line; std::getline(in, line) && !in.eof();) {
-    const Json record = parse_json(line);
-    if (record.is_object() && record.contains("loss") && record.contains("step"))
+  for_each_record(run_dir, [&](const Json& record) {
+    if (record.contains("loss") && record.contains("step"))
       last = std::max(last, integer_in<std::int64_t>(record["step"]).value_or(0));
-  }
+  });
   return last;
 }
 

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Returns the samples that the run has trained on after this step; 0 if metrics.jsonl does not say. The batch may have
-// changed between steps.
+// changed between steps. The file is read from its end, because the newest records decide.
 double recorded_samples(const fs::path& folder, double step) {
   std::ifstream file(folder / run_metrics_name, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -136,16 +136,10 @@ double guessing_in(const Json& run) {
 }
 
 void read_metrics(const std::string& folder, double guessing, TrialOutcome& o) {
-  std::ifstream in(cat(folder, "/", run_metrics_name), std::ios::binary);
   std::vector<double> losses;
   std::int64_t first_step = 0;
-  for (std::string text; std::getline(in, text);) {
-    const Json line = parse_json(text);
-    if (!line.is_object()) continue;  // a kill has cut the line off
-    if (line.contains("validation_loss")) {
-      add_evaluation(line, o);
-      continue;
-    }
+  for_each_record(folder, [&](const Json& line) {
+    if (line.contains("validation_loss")) return add_evaluation(line, o);
     take(line, "step", o.final_step);
     take(line, "samples", o.samples);
     take(line, "elapsed_seconds", o.elapsed_seconds);
@@ -153,7 +147,7 @@ void read_metrics(const std::string& folder, double guessing, TrialOutcome& o) {
     o.accuracy = number(line, "accuracy");
     if (losses.empty()) first_step = o.final_step;
     losses.push_back(o.loss.value_or(std::nan("")));
-  }
+  });
   o.ran_away = ends_diverged(losses, first_step, guessing);
 }
 
