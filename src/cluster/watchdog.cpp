@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/host_name.h"
 #include "base/ticker.h"
 #include "cluster/launcher.h"
 #include "cluster/rank_group_mpi.h"
@@ -283,10 +284,8 @@ struct StartGuard::State {
   void watch(double passed) {
     waited += passed;
     if (waited <= limit) return;
-    char host[256] = "";
-    ::gethostname(host, sizeof host - 1);
     const std::string text =
-        cat("\nringtrain: ", what, " within ", limit, " s (seen by rank ", launched_rank(), " on ", host, ", pid ",
+        cat("\nringtrain: ", what, " within ", limit, " s (seen by rank ", launched_rank(), " on ", host_name(), ", pid ",
             ::getpid(), "); ending the job. A process of the job hangs, was stopped, or did not start: look at the ",
             "processes on the nodes. If the start is only slow, raise RINGTRAIN_START_SECONDS (start of MPI) or ",
             "communication.timeout_seconds (all later steps of the start)\n");

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/host_name.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/table.h"
@@ -102,11 +103,9 @@ std::vector<PlannedTrial> plan_ready(const Study& study, const Trials& trials, c
 }
 
 std::string name_of_job() {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
-  return cat(host, "-", ::getpid(), "-", now.tv_sec, "-", now.tv_nsec / 1000);
+  return cat(host_name(), "-", ::getpid(), "-", now.tv_sec, "-", now.tv_nsec / 1000);
 }
 
 struct Prepared {

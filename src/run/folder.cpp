@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/host_name.h"
 #include "base/log.h"
 #include "cluster/launcher.h"
 
@@ -34,12 +35,6 @@ constexpr int kLockWaitSeconds = 150;
 [[noreturn]] void fail(const std::string& path, const std::string& what, int reason,
                        std::source_location where = std::source_location::current()) {
   throw Error(cat(path, ": ", what, ": ", std::strerror(reason)), advice_for_writing(reason, path), where);
-}
-
-std::string this_host() {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
-  return host;
 }
 
 std::string read_lock_text(int lock) {
@@ -138,7 +133,7 @@ int take_lock(const std::string& path, const char* name) {
     refuse(path, owner, name);
   }
   const SlurmJob job = slurm_job();
-  const std::string text = cat(this_host(), " pid ", ::getpid(),
+  const std::string text = cat(host_name(), " pid ", ::getpid(),
                                job.in_slurm() ? cat(" job ", job.id, " restart ", job.restarts) : "", "\n");
   if (::ftruncate(lock, 0) != 0 || ::pwrite(lock, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     const int reason = errno;
@@ -356,7 +351,7 @@ bool lock_owner_is_gone(const std::string& text) {
   pid_t pid = 0;
   if (!(words >> host >> word >> pid) || pid <= 0) return true;  // the text is cut off, so its writer has died
   if (is_of_an_earlier_life(text)) return true;
-  return host == this_host() && ::kill(pid, 0) != 0 && errno == ESRCH;
+  return host == host_name() && ::kill(pid, 0) != 0 && errno == ESRCH;
 }
 
 }  // namespace ringtrain

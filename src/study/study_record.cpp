@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/host_name.h"
 #include "base/json.h"
 #include "run/folder.h"
 #include "run/record.h"
@@ -82,9 +83,7 @@ void StudyRecord::write() {
   for (const TrialRecord& trial : trials_) json["trials"].push_back(Json::parse(to_json(trial)));
   json["text"] = facts_.text;
 
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
-  const std::string temporary = cat(folder_, "/.study.json.", host, ".", ::getpid(), ".tmp");
+  const std::string temporary = cat(folder_, "/.study.json.", host_name(), ".", ::getpid(), ".tmp");
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
     out << json.dump(1, ' ', false, Json::error_handler_t::replace) << '\n';

@@ -1,6 +1,5 @@
 #include "train/replica_check.h"
 
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/host_name.h"
 #include "nn/math.h"
 #include "optim/array_names.h"
 
@@ -43,12 +43,6 @@ std::uint64_t total(std::span<const std::uint64_t> checksums) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < checksums.size(); ++i) sum += checksum_term(checksums[i], i);
   return sum;
-}
-
-std::string host_name() {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
-  return host;
 }
 
 // The ranks, grouped by their checksums. Ranks without a copy are left out.
