@@ -12,10 +12,18 @@
 
 namespace ringtrain {
 
-// The place of a field in an Experiment. The type of the pointer is the type of the field.
-using Member = std::variant<std::string*, bool*, std::int64_t*, std::uint64_t*, double*, std::vector<double>*,
-                            std::vector<std::int64_t>*, std::vector<std::string>*, std::vector<EpochFactor>*,
-                            std::vector<RunPoint>*>;
+template <class... Value>
+struct PointersTo {
+  using Any = std::variant<Value*...>;
+  using AnyConst = std::variant<const Value*...>;
+};
+using FieldPointers =
+    PointersTo<std::string, bool, std::int64_t, std::uint64_t, double, std::vector<double>, std::vector<std::int64_t>,
+               std::vector<std::string>, std::vector<EpochFactor>, std::vector<RunPoint>>;
+// The place of a field in an Experiment, and in one that is only read. The type of the pointer is the type of the
+// field.
+using Member = FieldPointers::Any;
+using ConstMember = FieldPointers::AnyConst;
 
 struct Range {
   double low = std::numeric_limits<double>::lowest(), high = std::numeric_limits<double>::max();
@@ -85,6 +93,8 @@ bool is_section(std::string_view key);
 // Returns "; did you mean 'learning_rate.base'?" for an unknown key, and "" if no known key is near. `is_map` says that
 // the unknown key has keys below it. Outside of all sections, only a section can then be meant.
 std::string nearest_key(std::string_view key, bool is_map);
+
+ConstMember member_of(const Field& field, const Experiment& experiment);
 
 bool is_list(const Field& field);
 

@@ -162,8 +162,13 @@ std::string expected(const Field& field) {
              range_text(field.range_, false));
 }
 
+ConstMember member_of(const Field& field, const Experiment& experiment) {
+  // Field::member() returns a pointer into its argument and changes nothing.
+  return std::visit([](const auto* place) { return ConstMember(place); },
+                    field.member(const_cast<Experiment&>(experiment)));
+}
+
 std::string value_text(const Field& field, const Experiment& experiment) {
-  Experiment copy = experiment;
   struct Visitor {
     std::string operator()(const std::string* text) const { return text_text(*text); }
     std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
@@ -184,7 +189,7 @@ std::string value_text(const Field& field, const Experiment& experiment) {
     }
     std::string operator()(const std::vector<std::string>* words) const { return list_text(*words, text_text); }
   };
-  return std::visit(Visitor(), field.member(copy));
+  return std::visit(Visitor(), member_of(field, experiment));
 }
 
 std::string statement(std::string_view key, const Experiment& experiment) {

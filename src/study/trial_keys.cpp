@@ -12,11 +12,10 @@ namespace ringtrain {
 namespace {
 
 double number_of(const Field& field, const Experiment& experiment) {
-  Experiment copy = experiment;
-  const Member member = field.member(copy);
-  if (const auto* integer = std::get_if<std::int64_t*>(&member)) return static_cast<double>(**integer);
-  if (const auto* seed = std::get_if<std::uint64_t*>(&member)) return static_cast<double>(**seed);
-  return *std::get<double*>(member);
+  const ConstMember member = member_of(field, experiment);
+  if (const auto* integer = std::get_if<const std::int64_t*>(&member)) return static_cast<double>(**integer);
+  if (const auto* seed = std::get_if<const std::uint64_t*>(&member)) return static_cast<double>(**seed);
+  return *std::get<const double*>(member);
 }
 
 std::int64_t whole_number(const Setting& setting, std::int64_t most) {

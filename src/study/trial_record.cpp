@@ -152,15 +152,14 @@ void read_metrics(const std::string& folder, double guessing, TrialOutcome& o) {
 }
 
 Json value_of(const Field& field, const Experiment& experiment) {
-  Experiment copy = experiment;
-  const Member member = field.member(copy);
-  if (const auto* text = std::get_if<std::string*>(&member)) return **text;
-  if (const auto* flag = std::get_if<bool*>(&member)) return **flag;
-  if (const auto* integer = std::get_if<std::int64_t*>(&member)) return **integer;
-  if (const auto* seed = std::get_if<std::uint64_t*>(&member)) return **seed;
-  if (const auto* real = std::get_if<double*>(&member)) return **real;
-  if (const auto* list = std::get_if<std::vector<double>*>(&member)) return **list;
-  if (const auto* list = std::get_if<std::vector<std::string>*>(&member)) return **list;
+  const ConstMember member = member_of(field, experiment);
+  if (const auto* text = std::get_if<const std::string*>(&member)) return **text;
+  if (const auto* flag = std::get_if<const bool*>(&member)) return **flag;
+  if (const auto* integer = std::get_if<const std::int64_t*>(&member)) return **integer;
+  if (const auto* seed = std::get_if<const std::uint64_t*>(&member)) return **seed;
+  if (const auto* real = std::get_if<const double*>(&member)) return **real;
+  if (const auto* list = std::get_if<const std::vector<double>*>(&member)) return **list;
+  if (const auto* list = std::get_if<const std::vector<std::string>*>(&member)) return **list;
   return value_text(field, experiment);  // lists of pairs stay text
 }
 

@@ -101,9 +101,8 @@ class TrialMaker {
 
   // Returns the field's value. Text has no quotes here, although it may need them in a file.
   static std::string override_value(const Field& field, const Experiment& experiment) {
-    Experiment copy = experiment;
-    const Member member = field.member(copy);
-    const auto* text = std::get_if<std::string*>(&member);
+    const ConstMember member = member_of(field, experiment);
+    const auto* text = std::get_if<const std::string*>(&member);
     return text != nullptr ? **text : value_text(field, experiment);
   }
 

@@ -1,6 +1,5 @@
 #include "train/replica_check.h"
 
-
 #include <algorithm>
 #include <cmath>
 #include <map>
