@@ -41,11 +41,15 @@ ElementRange served_range(std::int64_t trained, int range, int ranges) {
   return {trained * range / ranges, trained * (range + 1) / ranges};
 }
 
-void check_working_servers(const ParallelConfig& parallel, int ranks) {
-  if (!servers_work(parallel) || parallel.servers <= ranks) return;
-  throw Error(cat("parallel.servers is ", parallel.servers, ", but there ", ranks == 1 ? "is " : "are ", ranks,
-                  ranks == 1 ? " rank" : " ranks", ", expected at most as many servers as ranks"),
-              cat("lower parallel.servers, or start ", parallel.servers, " ranks"));
+void check_servers(const ParallelConfig& parallel, int ranks, std::int64_t trained) {
+  if (servers_work(parallel) && parallel.servers > ranks)
+    throw Error(cat("parallel.servers is ", parallel.servers, ", but there ", ranks == 1 ? "is " : "are ", ranks,
+                    ranks == 1 ? " rank" : " ranks", ", expected at most as many servers as ranks"),
+                cat("lower parallel.servers, or start ", parallel.servers, " ranks"));
+  if (parallel.servers > trained)
+    throw Error(cat("parallel.servers is ", parallel.servers, ", but the model has ", trained,
+                    " weights, expected at most as many servers as weights"),
+                "lower parallel.servers");
 }
 
 std::optional<std::vector<ElementRange>> owned_by(int rank, const std::vector<OwnedRange>& owners) {

@@ -28,8 +28,9 @@ std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trai
 // for servers that have their own ranks.
 ElementRange served_range(std::int64_t trained, int range, int ranges);
 
-// Throws Error if there are more parameter servers that are workers too (servers_work()) than ranks.
-void check_working_servers(const ParallelConfig& parallel, int ranks);
+// Throws Error if there are more parameter servers than trained weights, or more servers that are workers too
+// (servers_work()) than ranks.
+void check_servers(const ParallelConfig& parallel, int ranks, std::int64_t trained);
 
 // Returns the ranges of one rank, or nothing if every rank updates everything.
 std::optional<std::vector<ElementRange>> owned_by(int rank, const std::vector<OwnedRange>& owners);

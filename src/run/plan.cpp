@@ -139,31 +139,23 @@ void check_flipped_tensor(const Experiment& experiment, const ParameterTable& pa
               "Tensors are named as in checkpoints.");
 }
 
-void check_servers(const ParallelConfig& parallel, std::int64_t weights) {
-  if (parallel.servers > weights)
-    throw Error(cat("parallel.servers is ", parallel.servers, ", but the model has ", weights,
-                    " weights, expected at most as many servers as weights"),
-                "lower parallel.servers");
-}
-
 }  // namespace
 
 RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                       int ranks, Backend& backend, const MicroBatchChoice& known,
                       const std::optional<BranchPoint>& branch) {
   const std::optional<ServerPlan> servers = server_plan(experiment, ranks, backend.on_device());
-  check_working_servers(experiment.parallel, ranks);
   check_data(experiment, train, validation);
   check_stated("data.train_samples", experiment.data.train_samples, train.total, train.prefix);
   const Experiment of_update = experiment_of_update(experiment, servers);
   const Graph model = model_of(experiment, train);
 
   const RunTask task = task_of(experiment, train, validation, model);
+  check_servers(experiment.parallel, ranks, task.parameters.trained());
   const RunCourse course = plan_course(of_update, train, model.sequence(), branch);
   const RunSplit split = plan_split(experiment, of_update.batch, model, ranks, servers);
   check_norm_values(experiment, course, split, model);
   check_flipped_tensor(experiment, task.parameters);
-  check_servers(experiment.parallel, task.parameters.trained());
   const RunPasses passes = plan_passes(task, course, split, model, backend, known);
   const RunPlan plan = {task, course, split, passes};
   check_fixed_order(plan);
