@@ -84,6 +84,25 @@ void end_quietly(int exit_code) {
   _exit(exit_code);
 }
 
+// Ends the process with the exit code after `time`, if it is still there. A warning then says which call has not
+// returned; null: there is no warning.
+void leave_after(std::chrono::seconds time, int exit_code, const char* call) {
+  try {
+    std::thread([time, exit_code, call] {
+      std::this_thread::sleep_for(time);
+      if (call != nullptr) {
+        std::fprintf(stderr, "ringtrain: warning (%s): %s did not return within %d s; leaving without it\n", label_text,
+                     call, static_cast<int>(time.count()));
+        std::fflush(stderr);
+      }
+      _exit(exit_code);
+    }).detach();
+  } catch (...) {  // no thread could be started: the alarm ends a process that hangs
+    std::signal(SIGALRM, SIG_DFL);
+    alarm(static_cast<unsigned>(time.count()));
+  }
+}
+
 // Through a PMI (process management interface), the launcher tells each process its rank and its peers. If srun offers
 // a PMI for which Open MPI was not built, Open MPI ends the process inside MPI_Init. Its message tells how to configure
 // Open MPI, but not what the user can do.
@@ -149,19 +168,7 @@ Session::~Session() {
 int Session::finish(int exit_code) {
   finished_ = true;
   std::fflush(nullptr);
-  const auto leave_later = [exit_code] {
-    std::this_thread::sleep_for(kFinalizeTime);
-    std::fprintf(stderr, "ringtrain: warning (%s): MPI_Finalize did not return within %d s; leaving without it\n",
-                 label_text, static_cast<int>(kFinalizeTime.count()));
-    std::fflush(stderr);
-    _exit(exit_code);
-  };
-  try {
-    std::thread(leave_later).detach();
-  } catch (const std::system_error&) {  // no thread could be started: the alarm ends a process that hangs
-    std::signal(SIGALRM, SIG_DFL);
-    alarm(static_cast<unsigned>(kFinalizeTime.count()));
-  }
+  leave_after(kFinalizeTime, exit_code, "MPI_Finalize");
   if (exit_code != 0) end_quietly(exit_code);
   job_.reset();
   MPI_Finalize();
@@ -170,15 +177,7 @@ int Session::finish(int exit_code) {
 
 void abort_job(int exit_code) {
   // MPI_Abort may block: in a broken library, in exit handlers, or on a lock that another thread holds.
-  try {
-    std::thread([exit_code] {
-      std::this_thread::sleep_for(kAbortTime);
-      _exit(exit_code);
-    }).detach();
-  } catch (...) {  // no thread could be started: the alarm ends the process
-    std::signal(SIGALRM, SIG_DFL);
-    alarm(static_cast<unsigned>(kAbortTime.count()));
-  }
+  leave_after(kAbortTime, exit_code, nullptr);
   std::fflush(nullptr);
   int up = 0, down = 0;
   MPI_Initialized(&up);
