@@ -8,7 +8,6 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
-#include <thread>
 
 #include "base/cat.h"
 
@@ -137,13 +136,18 @@ int whole_cpus(int cpus, double quota) {
   return std::max(1, quota < cpus ? static_cast<int>(quota + 1e-6) : cpus);
 }
 
+std::vector<int> own_cpus() {
+  constexpr int most = 8192;  // more than cpu_set_t holds
+  std::vector<std::uint8_t> mask(most / 8, 0);
+  if (sched_getaffinity(0, mask.size(), reinterpret_cast<cpu_set_t*>(mask.data())) != 0) mask[0] = 1;
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < most; ++cpu)
+    if ((mask[static_cast<std::size_t>(cpu / 8)] >> (cpu % 8)) & 1) cpus.push_back(cpu);
+  return cpus;
+}
+
 int usable_cpus() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  const int cpus = sched_getaffinity(0, sizeof mask, &mask) == 0
-                       ? CPU_COUNT(&mask)
-                       : static_cast<int>(std::thread::hardware_concurrency());  // more CPUs than fit into cpu_set_t
-  return whole_cpus(std::max(1, cpus), quota_share({cpu_quotas()}, 0));
+  return whole_cpus(static_cast<int>(std::ssize(own_cpus())), quota_share({cpu_quotas()}, 0));
 }
 
 namespace {

@@ -45,6 +45,9 @@ std::vector<CpuQuota> parse_quotas(const std::string& text);
 // because the threads of a loop wait for the slowest one.
 int whole_cpus(int cpus, double quota);
 
+// Returns the CPUs on which the calling thread may run, in ascending order. There is always at least one.
+std::vector<int> own_cpus();
+
 // Returns the number of CPUs that this process may use if it shares them with no other process: those of its affinity
 // mask, or fewer if a quota allows fewer. At least 1.
 int usable_cpus();

@@ -1,7 +1,5 @@
 #include "cluster/binding.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -11,12 +9,12 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/machine_share.h"
 #include "cluster/rank_group.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr int kMaxCpus = 8192;
 constexpr std::size_t kNamesShown = 4, kRanksShown = 8;
 
 bool overlap(const std::vector<int>& a, const std::vector<int>& b) {
@@ -76,15 +74,6 @@ std::string processor_model() {
     if (line.starts_with("model name"))
       if (const auto begin = line.find(": "); begin != std::string::npos) return line.substr(begin + 2);
   return "";
-}
-
-std::vector<int> own_cpus() {
-  std::vector<std::uint8_t> mask(kMaxCpus / 8, 0);
-  if (sched_getaffinity(0, mask.size(), reinterpret_cast<cpu_set_t*>(mask.data())) != 0) mask[0] = 1;
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < kMaxCpus; ++cpu)
-    if ((mask[static_cast<std::size_t>(cpu / 8)] >> (cpu % 8)) & 1) cpus.push_back(cpu);
-  return cpus;
 }
 
 std::vector<int> cores_of(const std::vector<int>& cpus) {

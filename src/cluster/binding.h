@@ -13,8 +13,6 @@ class RankGroup;
 // known.
 std::string processor_model();
 
-// Returns the CPUs on which the calling thread may run, in ascending order. There is always at least one.
-std::vector<int> own_cpus();
 // Returns the cores that these CPUs belong to. A core has the number of its first hardware thread.
 std::vector<int> cores_of(const std::vector<int>& cpus);
 

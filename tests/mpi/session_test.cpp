@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/machine_share.h"
 #include "base/signals.h"
 #include "cluster/binding.h"
 #include "cluster/launcher.h"

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/machine_share.h"
 
 namespace ringtrain {
 namespace {
