@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "base/clock.h"
 
@@ -48,10 +49,10 @@ Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, 
   const int fits = static_cast<int>(std::min<double>(most, seconds / std::max(estimate, 1e-9)));
   const int count = fits < 1 && too_slow == TooSlow::give_up ? 0 : std::max(5, fits);
 
-  std::vector<float> mine(static_cast<std::size_t>(count)), all;
-  for (float& t : mine) t = static_cast<float>(run());
+  std::vector<double> mine(static_cast<std::size_t>(count)), all;
+  for (double& t : mine) t = run();
   if (host.rank() == 0) all.resize(mine.size() * static_cast<std::size_t>(host.size()));
-  host.gather(mine, all, 0);
+  host.gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), 0);
   Runs runs;
   if (host.rank() != 0 || count == 0) return runs;
   for (std::size_t r = 0; r < static_cast<std::size_t>(host.size()); ++r) {
@@ -74,10 +75,7 @@ std::vector<double> by_host(const BenchContext& context, const std::vector<doubl
 }
 
 std::vector<double> gathered(Communicator& host, double mine) {
-  const auto value = static_cast<float>(mine);
-  std::vector<float> all(host.rank() == 0 ? static_cast<std::size_t>(host.size()) : 0);
-  host.gather(std::span(&value, 1), all, 0);
-  return {all.begin(), all.end()};
+  return gather_to_0(host, mine);
 }
 
 }  // namespace ringtrain

@@ -165,7 +165,7 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, RunState state, 
     carried = gather_state(plan, *stages, trainer.passes().carried_state());
   } else if (plan.carries_state) {
     if (root) carried.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
-    communicator.gather(trainer.passes().carried_state(), carried, 0);
+    communicator.gather(std::as_bytes(trainer.passes().carried_state()), std::as_writable_bytes(std::span(carried)), 0);
   }
   if (!root && stages == nullptr && !trainer.optimizer().is_shared()) return {};
   Checkpoint c;
@@ -280,7 +280,7 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
     if (stages != nullptr)
       scatter_state(plan, *stages, all, trainer.passes().carried_state());
     else
-      communicator.scatter(all, trainer.passes().carried_state(), 0);
+      communicator.scatter(std::as_bytes(all), std::as_writable_bytes(trainer.passes().carried_state()), 0);
   }
   TrainerState state = trainer.fresh_state();
   if (checkpoint != nullptr) read_state(*checkpoint, plan, state);

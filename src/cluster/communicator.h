@@ -96,9 +96,10 @@ class Communicator {
   // Does the same for a vector in the memory on which start_sum() works.
   virtual void broadcast_vector(std::span<float> values, int root);
   // Copies `mine` of rank r (same length everywhere) to all[r * mine.size()] on `root`. `all` is empty on other ranks.
-  virtual void gather(std::span<const float> mine, std::span<float> all, int root) = 0;
+  // Any size is allowed.
+  virtual void gather(std::span<const std::byte> mine, std::span<std::byte> all, int root) = 0;
   // The reverse of gather(): `all` on `root` is cut into equal pieces, and rank r gets piece r.
-  virtual void scatter(std::span<const float> all, std::span<float> mine, int root) = 0;
+  virtual void scatter(std::span<const std::byte> all, std::span<std::byte> mine, int root) = 0;
   virtual void barrier() = 0;
 
   // Returns this rank's team, `span` neighbouring ranks that share batch norm's groups (mpi_norm_team.h). Collective.
@@ -133,6 +134,15 @@ Value of_rank_0(Communicator& communicator, Value value) {
   static_assert(std::is_trivially_copyable_v<Value>, "it travels as bytes");
   communicator.broadcast(std::as_writable_bytes(std::span(&value, 1)), 0);
   return value;
+}
+
+// Returns the value of every rank, in their order, on rank 0, and nothing on other ranks. Collective.
+template <class Value>
+std::vector<Value> gather_to_0(Communicator& communicator, const Value& mine) {
+  static_assert(std::is_trivially_copyable_v<Value>, "it travels as bytes");
+  std::vector<Value> all(communicator.rank() == 0 ? static_cast<std::size_t>(communicator.size()) : 0);
+  communicator.gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), 0);
+  return all;
 }
 
 // Broadcasts a string of any length.

@@ -45,8 +45,8 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
   std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
   void broadcast(std::span<std::byte> bytes, int root) override;
-  void gather(std::span<const float> mine, std::span<float> all, int root) override;
-  void scatter(std::span<const float> all, std::span<float> mine, int root) override;
+  void gather(std::span<const std::byte> mine, std::span<std::byte> all, int root) override;
+  void scatter(std::span<const std::byte> all, std::span<std::byte> mine, int root) override;
   void barrier() override;
   std::unique_ptr<NormTeam> make_norm_team(int span) override { return make_mpi_norm_team(group_, span); }
 
@@ -58,7 +58,7 @@ class MpiCommunicator final : public Communicator {
   SumSchedule schedule(SumAlgorithm algorithm, std::size_t length) const;
   using RingHalf = SumSchedule(int rank, int ranks, std::size_t length, std::size_t piece, std::size_t stride);
   std::unique_ptr<Pending> start_half(RingHalf& half, std::span<float> values, std::int64_t piece);
-  void exchange_with_root(std::span<float> mine, std::span<float> all, int root, bool to_root);
+  void exchange_with_root(std::span<std::byte> mine, std::span<std::byte> all, int root, bool to_root);
   MpiRootSums& root_sums();
   void complete(std::vector<MPI_Request>& requests);
   void check_root(int root) const;
@@ -279,38 +279,38 @@ void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   }
 }
 
-void MpiCommunicator::gather(std::span<const float> mine, std::span<float> all, int root) {
+void MpiCommunicator::gather(std::span<const std::byte> mine, std::span<std::byte> all, int root) {
   if (rank_ == root && all.size() != static_cast<std::size_t>(size_) * mine.size())
-    throw Error(cat("gather: ", all.size(), " places for ", size_, " x ", mine.size(), " values"));
-  exchange_with_root({const_cast<float*>(mine.data()), mine.size()}, all, root, true);
+    throw Error(cat("gather: room for ", all.size(), " bytes, expected ", size_, " x ", mine.size()));
+  exchange_with_root({const_cast<std::byte*>(mine.data()), mine.size()}, all, root, true);
 }
 
-void MpiCommunicator::scatter(std::span<const float> all, std::span<float> mine, int root) {
+void MpiCommunicator::scatter(std::span<const std::byte> all, std::span<std::byte> mine, int root) {
   if (rank_ == root && all.size() != static_cast<std::size_t>(size_) * mine.size())
-    throw Error(cat("scatter: ", all.size(), " values for ", size_, " x ", mine.size(), " places"));
-  exchange_with_root(mine, {const_cast<float*>(all.data()), all.size()}, root, false);
+    throw Error(cat("scatter: ", all.size(), " bytes, expected ", size_, " x ", mine.size()));
+  exchange_with_root(mine, {const_cast<std::byte*>(all.data()), all.size()}, root, false);
 }
 
 // If `to_root` is true, `mine` is read and `all` is written. Otherwise `all` is read and `mine` is written.
-void MpiCommunicator::exchange_with_root(std::span<float> mine, std::span<float> all, int root, bool to_root) {
+void MpiCommunicator::exchange_with_root(std::span<std::byte> mine, std::span<std::byte> all, int root, bool to_root) {
   check_root(root);
   barrier();
   std::vector<MPI_Request> requests;
-  const auto post_message = [&](float* values, std::size_t count, int other, bool sends) {
+  const auto post_message = [&](std::byte* bytes, std::size_t count, int other, bool sends) {
     const int n = static_cast<int>(count), tag = to_root ? kGatherTag : kScatterTag;
     MPI_Request* request = &requests.emplace_back(MPI_REQUEST_NULL);
-    if (sends) sent_bytes().by_message += n * static_cast<std::int64_t>(sizeof(float));
+    if (sends) sent_bytes().by_message += n;
     if (sends)
-      check_mpi(MPI_Isend(values, n, MPI_FLOAT, other, tag, comm_, request), "MPI_Isend");
+      check_mpi(MPI_Isend(bytes, n, MPI_BYTE, other, tag, comm_, request), "MPI_Isend");
     else
-      check_mpi(MPI_Irecv(values, n, MPI_FLOAT, other, tag, comm_, request), "MPI_Irecv");
+      check_mpi(MPI_Irecv(bytes, n, MPI_BYTE, other, tag, comm_, request), "MPI_Irecv");
   };
   for (std::size_t offset = 0; offset < mine.size(); offset += max_count_) {
     const std::size_t count = std::min(max_count_, mine.size() - offset);
     requests.clear();
     if (rank_ != root) post_message(mine.data() + offset, count, root, to_root);
     for (int r = 0; rank_ == root && r < size_; ++r) {
-      float* of_rank = all.data() + static_cast<std::size_t>(r) * mine.size() + offset;
+      std::byte* of_rank = all.data() + static_cast<std::size_t>(r) * mine.size() + offset;
       if (r != root)
         post_message(of_rank, count, r, !to_root);
       else if (to_root)

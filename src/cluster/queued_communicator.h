@@ -25,8 +25,12 @@ class QueuedCommunicator : public DeviceCommunicator {
   using DeviceCommunicator::start_sum;
   std::unique_ptr<Pending> start_sum(std::span<double> values) override { return host_.start_sum(values); }
   void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
-  void gather(std::span<const float> mine, std::span<float> all, int root) override { host_.gather(mine, all, root); }
-  void scatter(std::span<const float> all, std::span<float> mine, int root) override { host_.scatter(all, mine, root); }
+  void gather(std::span<const std::byte> mine, std::span<std::byte> all, int root) override {
+    host_.gather(mine, all, root);
+  }
+  void scatter(std::span<const std::byte> all, std::span<std::byte> mine, int root) override {
+    host_.scatter(all, mine, root);
+  }
   void barrier() override { host_.barrier(); }
 
  protected:

@@ -65,9 +65,9 @@ class TrainingLoop {
   // Returns the share of the time of rank 0's steps that was spent waiting for input.
   double input_share() const { return step_seconds_ > 0 ? times_.input / step_seconds_ : 0; }
   // Returns the times of this start's steps for every rank, on rank 0. Collective.
-  std::vector<StepTimes> rank_times() { return gather_times(times_, communicator_); }
+  std::vector<StepTimes> rank_times() { return gather_to_0(communicator_, times_); }
   // Returns the bytes that each rank has sent in these steps, on rank 0. Collective.
-  std::vector<SentBytes> rank_bytes() { return gather_bytes(sent_, communicator_); }
+  std::vector<SentBytes> rank_bytes() { return gather_to_0(communicator_, sent_); }
   // Returns the summary of the gradient noise, or nothing if the noise was not measured.
   std::optional<NoiseSummary> noise_summary();
   std::vector<double> last_accuracies() const { return recorder_->last_accuracies(); }  // on rank 0

@@ -1,10 +1,5 @@
-// The time of a rank's steps, split into input, passes, communication and update, and the bytes that it sent.
+// The time of a rank's steps, split into input, passes, communication and update.
 #pragma once
-
-#include <vector>
-
-#include "cluster/communicator.h"
-#include "cluster/sent_bytes.h"
 
 namespace ringtrain {
 
@@ -33,9 +28,5 @@ inline constexpr StepPart step_parts[] = {
     {"update", &StepTimes::update, true},      {"bubble", &StepTimes::bubble, false},
     {"boundary", &StepTimes::boundary, false}, {"server", &StepTimes::server, false},
     {"workers", &StepTimes::workers, false}};
-
-// Collective. Both return the values of every rank on rank 0, and nothing on other ranks.
-std::vector<StepTimes> gather_times(const StepTimes& mine, Communicator& communicator);
-std::vector<SentBytes> gather_bytes(const SentBytes& mine, Communicator& communicator);
 
 }  // namespace ringtrain

@@ -187,7 +187,7 @@ TEST(Communicator, GatherLaysRanksSideBySideAndScatterUndoesIt) {
       for (const std::size_t count : {0u, 1u, 9u, 10u, 11u, 1003u}) {
         const std::vector<float> mine = exact_values(session().rank(), count);
         std::vector<float> all(session().rank() == root ? ranks * count : 0);
-        communicator->gather(mine, all, root);
+        communicator->gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), root);
         if (session().rank() == root) {
           std::vector<float> expected;
           for (int r = 0; r < session().size(); ++r) {
@@ -197,7 +197,7 @@ TEST(Communicator, GatherLaysRanksSideBySideAndScatterUndoesIt) {
           EXPECT_EQ(all, expected);
         }
         std::vector<float> back(count);
-        communicator->scatter(all, back, root);
+        communicator->scatter(std::as_bytes(std::span(all)), std::as_writable_bytes(std::span(back)), root);
         EXPECT_EQ(back, mine);
       }
     }
@@ -207,7 +207,7 @@ TEST(Communicator, GatherLaysRanksSideBySideAndScatterUndoesIt) {
 TEST(Communicator, GatherRefusesAnOutputOfTheWrongSize) {
   const auto communicator = make_mpi_communicator(session().job(), 1024);
   if (session().rank() != 0) return;
-  std::vector<float> mine(3), all(3 * static_cast<std::size_t>(session().size()) + 1);
+  std::vector<std::byte> mine(3), all(3 * static_cast<std::size_t>(session().size()) + 1);
   EXPECT_THROW(communicator->gather(mine, all, 0), Error);
   EXPECT_THROW(communicator->broadcast({}, session().size()), Error);
 }

@@ -27,10 +27,10 @@ class RingBesideDevice final : public Communicator {
     return std::make_unique<Waiting>(ring_.start_sum(values), device_);
   }
   void broadcast(std::span<std::byte> bytes, int root) override { beside().broadcast(bytes, root); }
-  void gather(std::span<const float> mine, std::span<float> all, int root) override {
+  void gather(std::span<const std::byte> mine, std::span<std::byte> all, int root) override {
     beside().gather(mine, all, root);
   }
-  void scatter(std::span<const float> all, std::span<float> mine, int root) override {
+  void scatter(std::span<const std::byte> all, std::span<std::byte> mine, int root) override {
     beside().scatter(all, mine, root);
   }
   void barrier() override { beside().barrier(); }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/cat.h"
 #include "cluster/communicator.h"
 #include "cluster/links.h"
 #include "cluster/mailbox.h"
@@ -80,7 +81,7 @@ TEST(SentBytesTest, MessagesAndGatheredNumbersAreCountedWhereTheyAreSent) {
 TEST(SentBytesTest, EveryRanksBytesArriveWhole) {
   const auto communicator = make_mpi_communicator(session().job(), 4096);
   const std::int64_t large = (std::int64_t{1} << 45) + 12345 * session().rank() + 1;
-  const std::vector<SentBytes> all = gather_bytes({large, large + 7}, *communicator);
+  const std::vector<SentBytes> all = gather_to_0(*communicator, SentBytes{large, large + 7});
   ASSERT_EQ(all.size(), session().rank() == 0 ? static_cast<std::size_t>(session().size()) : 0);
   for (std::size_t r = 0; r < all.size(); ++r) {
     EXPECT_EQ(all[r].by_message, (std::int64_t{1} << 45) + 12345 * static_cast<std::int64_t>(r) + 1);
@@ -92,7 +93,7 @@ TEST(SentBytesTest, EveryRanksTimesArriveInTheirPlaces) {
   const auto communicator = make_mpi_communicator(session().job(), 4096);
   const double rank = session().rank();
   const StepTimes mine{.input = rank + 1,
-                       .forward = 2,
+                       .forward = 1.0 / 3,
                        .backward = 3,
                        .bubble = 4,
                        .boundary = 5,
@@ -100,10 +101,11 @@ TEST(SentBytesTest, EveryRanksTimesArriveInTheirPlaces) {
                        .update = 7,
                        .server = 8,
                        .workers = 9};
-  const std::vector<StepTimes> all = gather_times(mine, *communicator);
+  const std::vector<StepTimes> all = gather_to_0(*communicator, mine);
   ASSERT_EQ(all.size(), session().rank() == 0 ? static_cast<std::size_t>(session().size()) : 0);
   for (std::size_t r = 0; r < all.size(); ++r) {
     EXPECT_EQ(all[r].input, static_cast<double>(r) + 1);
+    EXPECT_EQ(all[r].forward, 1.0 / 3) << "all digits";
     EXPECT_EQ(all[r].bubble, 4);
     EXPECT_EQ(all[r].server, 8);
     EXPECT_EQ(all[r].workers, 9);

@@ -124,8 +124,8 @@ int main(int argc, char** argv) {
       } else if (part == "gather") {
         const std::size_t own = values.size() / static_cast<std::size_t>(ranks);
         timed("gather", [&] {
-          communicator->gather(values.first(own),
-                               rank == 0 ? values.first(own * static_cast<std::size_t>(ranks)) : std::span<float>(), 0);
+          const std::span<float> all = values.first(rank == 0 ? own * static_cast<std::size_t>(ranks) : 0);
+          communicator->gather(std::as_bytes(values.first(own)), std::as_writable_bytes(all), 0);
         });
       } else if (part == "broadcast") {
         timed("broadcast", [&] { communicator->broadcast(std::as_writable_bytes(values), 0); });

@@ -44,8 +44,8 @@ class ScriptedHost final : public Communicator {
     std::memcpy(bytes.data(), bytes.size() == sizeof length ? static_cast<const void*>(&length) : text_of_rank_0.data(),
                 bytes.size());
   }
-  void gather(std::span<const float>, std::span<float>, int) override {}
-  void scatter(std::span<const float>, std::span<float>, int) override {}
+  void gather(std::span<const std::byte>, std::span<std::byte>, int) override {}
+  void scatter(std::span<const std::byte>, std::span<std::byte>, int) override {}
   void barrier() override {}
 
  private:
