@@ -48,17 +48,13 @@ class Optimizer {
   Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend, UpdateRanks ranks = {},
             UpdateShare share = {}, const AverageConfig& average = {});
 
-  // Does one update. The gradient is `loss_scale` x the mean over the global batch. The elements after the trained ones
-  // hold this step's batch norm statistics. `norm_momentum` is their weight in the running statistics. If the gradient
-  // is not finite, the update is skipped and nothing changes, including the optimizer's state. The copies of the
-  // weights in `program` are updated too.
-  UpdateResult update(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale,
-                      float norm_momentum, Program* program = nullptr) {
-    start(weights, gradients, step, loss_scale, norm_momentum, program);
-    return finish();
-  }
-  // start() and finish() do the same as update(), in two parts. A device may get other work between them. Each start()
-  // needs its finish() before the next start(), because only finish() says whether the update was applied.
+  // start() and finish() do one update, in two parts. A device may get other work between them. Each start() needs its
+  // finish() before the next start(), because only finish() says whether the update was applied.
+  //
+  // The gradient is `loss_scale` x the mean over the global batch. The elements after the trained ones hold this step's
+  // batch norm statistics. `norm_momentum` is their weight in the running statistics. If the gradient is not finite,
+  // the update is skipped and nothing changes, including the optimizer's state. The copies of the weights in `program`
+  // are updated too (null: there are none).
   void start(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale, float norm_momentum,
              Program* program);
   UpdateResult finish();
@@ -99,7 +95,7 @@ class Optimizer {
   // Returns the length of a state vector on a rank that updates the elements `own`.
   static std::int64_t state_elements(const ParameterTable& parameters,
                                      const std::optional<std::vector<ElementRange>>& own);
-  // Returns whether the evaluated weights are an average (optimizer.schedule_free or average.evaluate). update() then
+  // Returns whether the evaluated weights are an average (optimizer.schedule_free or average.evaluate). start() then
   // gets the weights that are trained: with schedule_free y, the point at which the gradient is computed. The states
   // "z" and "average" start as copies of the weights.
   static bool averages(const OptimizerConfig& config, const AverageConfig& average = {}) {

@@ -33,7 +33,7 @@ std::vector<double> trained(Backend& backend, UpdateRanks ranks) {
     initialize(table, 10 + step, flat);
     if (step == 2) flat[0] = INFINITY;
     backend.copy_from_host(flat, *training.gradients, 0);
-    EXPECT_EQ(training.optimizer.update(*training.weights, *training.gradients, {0.1}, 1, 0).applied, step != 2);
+    EXPECT_EQ(training.update({0.1}).applied, step != 2);
   }
   return training.get(*training.weights);
 }

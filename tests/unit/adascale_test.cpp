@@ -11,6 +11,7 @@
 #include "optim/noise_scale.h"
 #include "optim/optimizer.h"
 #include "tests/emulation/host_device.h"
+#include "tests/unit/one_update.h"
 
 namespace ringtrain {
 namespace {
@@ -120,7 +121,7 @@ TEST(AdaScale, FollowsThePapersAlgorithmThroughARateChangeASkippedStepAndMovingA
         backend->copy_from_host(flat, *gradients, 0);
         const UpdateStep update{.rate = falls_at_20(std::floor(adascale.steps())),
                                 .adascale = adascale.next(table.size())};
-        const UpdateResult result = optimizer.update(*weights, *gradients, update, scale, 0.1f);
+        const UpdateResult result = one_update(optimizer, *weights, *gradients, update, scale, 0.1f);
         adascale.add(result);
         ASSERT_EQ(result.applied, !skipped);
         if (skipped) {

@@ -50,7 +50,7 @@ TEST(BatchRules, FourStepsForgetAsMuchAsOneOfFourTimesTheBatch) {
         for (std::size_t step = 0; step <= batches.size(); ++step) {
           training.set(*training.gradients, step == 0 ? drawn(table, 2) : std::vector<double>(drawn(table, 2).size()));
           const UpdateStep at{.rate = 1e-6, .epochs = 1e6, .samples = step == 0 ? 64 : batches[step - 1]};
-          training.optimizer.update(*training.weights, *training.gradients, at, 1, 0);
+          training.update(at);
         }
         std::vector<std::vector<double>> states;
         for (const auto& state : training.optimizer.state()) {
@@ -130,7 +130,7 @@ TEST(BatchRules, AdamWithBatchesThatChangeIsTheFloat64Program) {
         const UpdateStep at{.rate = 0.02, .samples = batches[step], .decay_factor = batches[step] / 16};
         Training& now = resumed ? *resumed : training;
         now.set(*now.gradients, g, overflows ? std::numeric_limits<double>::infinity() : 1);
-        now.optimizer.update(*now.weights, *now.gradients, at, 1, 0);
+        now.update(at);
         if (!overflows) reference.step(g, 0.02, batches[step], batches[step] / 16);
         ASSERT_NO_FATAL_FAILURE(expect_near(now.get(*now.weights), reference.w, 4e-6)) << step;
         EXPECT_DOUBLE_EQ(now.optimizer.applied().beta2_product, reference.product2);
@@ -166,7 +166,7 @@ TEST(BatchRules, TheAverageOfTheWeightsIsTheFloat64Program) {
                        overflows ? std::numeric_limits<double>::infinity() : 1);
           const auto epoch = static_cast<double>(step);
           const UpdateStep at{.rate = 0.02, .epochs = epoch, .samples = batches[step]};
-          training.optimizer.update(*training.weights, *training.gradients, at, 1, 0);
+          training.update(at);
           const std::vector<double> w = training.get(*training.weights);
           const double rho = epoch < from_epoch ? 0 : std::exp2(-batches[step] / 100);
           for (std::size_t i = 0; i < w.size() && !overflows; ++i) wanted[i] = rho * wanted[i] + (1 - rho) * w[i];

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "tests/emulation/emulated_kernels.h"
 #include "tests/unit/cuda_training.h"
+#include "tests/unit/one_update.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -102,7 +103,7 @@ TEST(CudaOrder, TheUpdateLeavesTheCopiesThatSetWeightsWouldMake) {
         std::vector<float> gradient(static_cast<std::size_t>(size), overflows ? INFINITY : 0.5f);
         backend->copy_from_host(gradient, *gradients, 0);
         for (int step = 0; step < 2; ++step)
-          EXPECT_EQ(optimizer.update(*weights, *gradients, {0.1}, 1, 0.1f, program.get()).applied, !overflows);
+          EXPECT_EQ(one_update(optimizer, *weights, *gradients, {0.1}, 1, 0.1f, program.get()).applied, !overflows);
         device.finish_all();
         const auto updated = copies_of(base);
         EXPECT_EQ(updated == before, overflows);

@@ -16,6 +16,7 @@
 #include "optim/optimizer.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/images.h"
+#include "tests/unit/one_update.h"
 
 namespace ringtrain::cuda {
 
@@ -170,7 +171,7 @@ inline Curve train(Backend& backend, const Task& task, const Listener& listener 
     if (listener.before_update) listener.before_update(*gradients);
     curve.gradients.push_back(fetch(*gradients));
     curve.updates.push_back(
-        optimizer.update(*weights, *gradients, {task.rate}, task.overflow_scale, 0.1f, program.get()));
+        one_update(optimizer, *weights, *gradients, {task.rate}, task.overflow_scale, 0.1f, program.get()));
     curve.weights.push_back(fetch(*weights));
     curve.states.push_back(state);
   }

@@ -43,8 +43,7 @@ TEST(LargeBatch, OptimizersAreTheFloat64Programs) {
         training.set(*training.gradients, std::span(given).subspan(step * n, n),
                      overflows ? std::numeric_limits<double>::infinity() : loss_scale);
         const UpdateStep at{.rate = rates[step], .epochs = epochs[step]};
-        EXPECT_EQ(training.optimizer.update(*training.weights, *training.gradients, at, loss_scale, 0).applied,
-                  !overflows);
+        EXPECT_EQ(training.update(at, loss_scale).applied, !overflows);
         if (row == shown.size() || step != shown[row]) continue;
         const std::vector<double> actual = training.get(*training.weights);
         const std::vector<double> evaluated = training.get(training.optimizer.evaluated(*training.weights));
@@ -91,7 +90,7 @@ TEST(LargeBatch, LarsMovesBiasesAndNormsAtTheFullRateWithoutDecay) {
     const std::vector<double> before = drawn(table, 1), gradient = drawn(table, 2);
     training.set(*training.weights, before);
     training.set(*training.gradients, gradient);
-    training.optimizer.update(*training.weights, *training.gradients, {17}, 1, 0);
+    training.update({17});
     const std::vector<double> after = training.get(*training.weights);
     const std::size_t biases = 300, weights = 21000, norms = 70;
     const auto of = [&](const std::vector<double>& all) { return std::span(all).subspan(biases, weights); };
@@ -113,7 +112,7 @@ TEST(LargeBatch, TrustRatiosAreReportedWhenAskedForOfAppliedUpdates) {
       const std::vector<double> before = drawn(table, 1), gradient = drawn(table, 2);
       const auto update = [&](bool reports) {
         const UpdateStep at{.rate = 0, .reports_trust = reports};
-        return training.optimizer.update(*training.weights, *training.gradients, at, 1, 0).trust_ratios;
+        return training.update(at).trust_ratios;
       };
       training.set(*training.weights, before);
       training.set(*training.gradients, gradient);
@@ -135,7 +134,7 @@ TEST(LargeBatch, TrustRatiosAreReportedWhenAskedForOfAppliedUpdates) {
       EXPECT_TRUE(update(true).empty());
     }
     Training sgd(backend, table, {.kind = "sgd"});
-    EXPECT_TRUE(sgd.optimizer.update(*sgd.weights, *sgd.gradients, {.reports_trust = true}, 1, 0).trust_ratios.empty());
+    EXPECT_TRUE(sgd.update({.reports_trust = true}).trust_ratios.empty());
   });
 }
 
@@ -154,7 +153,7 @@ TEST(LargeBatch, OptimizersOfOneDeviceKeepTheirRatiosApart) {
     for (std::uint64_t step = 0; step < 3; ++step)
       for (Training* training : {&a, &b}) {
         training->set(*training->gradients, drawn(training->table, 10 + step));
-        training->optimizer.update(*training->weights, *training->gradients, {0.5}, 1, 0);
+        training->update({0.5});
       }
     return std::pair(a.get(*a.weights), b.get(*b.weights));
   };
@@ -169,7 +168,7 @@ TEST(LargeBatch, TheMomentsOfLambHaveTheSameBitsOnAnyNumberOfThreads) {
     training.set(*training.weights, drawn(table, 3));
     for (std::uint64_t step = 0; step < 3; ++step) {
       training.set(*training.gradients, drawn(table, 10 + step));
-      training.optimizer.update(*training.weights, *training.gradients, {0.5}, 1, 0);
+      training.update({0.5});
     }
     return training.get(*training.weights);
   };
@@ -198,7 +197,7 @@ TEST(LargeBatch, RmspropHasItsOwnRate) {
       const auto before = drawn(table, 1);
       training.set(*training.weights, before);
       training.set(*training.gradients, drawn(table, 2));
-      training.optimizer.update(*training.weights, *training.gradients, {rate}, 1, 0);
+      training.update({rate});
       auto change = training.get(*training.weights);
       std::ranges::transform(change, before, change.begin(), std::minus<>());
       return change;
@@ -225,8 +224,7 @@ TEST(LargeBatch, TheEvaluatedWeightsHaveTheStatisticsOfTheTrainedOnes) {
     training.optimizer.begin(*training.weights);
     EXPECT_EQ(training.get(training.optimizer.evaluated(*training.weights)), training.get(*training.weights));
     training.set(*training.gradients, drawn(table, 2));
-    for (int step = 0; step < 3; ++step)
-      training.optimizer.update(*training.weights, *training.gradients, {0.5}, 1, 0.1f);
+    for (int step = 0; step < 3; ++step) training.update({0.5}, 1, 0.1f);
     const std::vector<double> trained = training.get(*training.weights);
     const std::vector<double> evaluated = training.get(training.optimizer.evaluated(*training.weights));
     const std::size_t statistics = 70, behind = trained.size() - statistics;

@@ -114,8 +114,7 @@ Course train(Backend& backend, const Recipe& recipe, double average_half_life) {
       course.noise_gradient = estimate.gradient;
     }
     training.set(*training.gradients, gradients);
-    training.optimizer.update(*training.weights, *training.gradients, {.rate = recipe.rate, .samples = recipe.batch}, 1,
-                              0);
+    training.update({.rate = recipe.rate, .samples = recipe.batch});
     weights = training.get(*training.weights);
     course.weights.push_back(mean_squares(weights));
     course.averages.push_back(mean_squares(training.get(training.optimizer.evaluated(*training.weights))));

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/random.h"
+#include "tests/unit/one_update.h"
 
 namespace ringtrain {
 namespace {
@@ -29,12 +30,12 @@ struct Training {
       gradients->data()[i] =
           0.3f * weights->data()[i] +
           0.1f * static_cast<float>(random_normal(9, static_cast<std::uint64_t>(number * 100000 + i)));
-    EXPECT_TRUE(optimizer.update(*weights, *gradients, {rate}, 1, 0).applied);
+    EXPECT_TRUE(one_update(optimizer, *weights, *gradients, {rate}, 1, 0).applied);
   }
   // Makes an update whose gradient has overflowed, as it can in fp16. The optimizer skips it.
   void overflow(double rate) {
     std::fill_n(gradients->data(), gradients->size(), std::numeric_limits<float>::infinity());
-    EXPECT_FALSE(optimizer.update(*weights, *gradients, {rate}, 1, 0).applied);
+    EXPECT_FALSE(one_update(optimizer, *weights, *gradients, {rate}, 1, 0).applied);
   }
   std::vector<double> values() const { return {weights->data(), weights->data() + weights->size()}; }
 };
@@ -116,7 +117,7 @@ TEST(Optimizer, AdamsBiasCorrectionDoesNotCountSkippedUpdates) {
     for (int t = 1; t <= 4; ++t) {
       const double g = 0.25 * t;
       std::fill_n(training.gradients->data(), table.size(), static_cast<float>(g));
-      training.optimizer.update(*training.weights, *training.gradients, {0.1}, 1, 0);
+      one_update(training.optimizer, *training.weights, *training.gradients, {0.1}, 1, 0);
       m = 0.9 * m + 0.1 * g;
       v = 0.999 * v + 0.001 * g * g;
       w -= 0.1 / (1 - std::pow(0.9, t)) * m / (std::sqrt(v) / std::sqrt(1 - std::pow(0.999, t)) + 1e-8);

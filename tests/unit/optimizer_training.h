@@ -13,6 +13,7 @@
 #include "backend/cuda/backend.h"
 #include "optim/optimizer.h"
 #include "tests/emulation/host_device.h"
+#include "tests/unit/one_update.h"
 
 namespace ringtrain {
 
@@ -38,6 +39,9 @@ struct Training {
   Training(Backend& on, const ParameterTable& parameters, const OptimizerConfig& config, UpdateRanks ranks = {},
            const AverageConfig& average = {})
       : backend(on), table(parameters), optimizer(config, parameters, on, std::move(ranks), {}, average) {}
+  UpdateResult update(const UpdateStep& step, float loss_scale = 1, float norm_momentum = 0) {
+    return one_update(optimizer, *weights, *gradients, step, loss_scale, norm_momentum);
+  }
   // `values` holds the elements of all tensors one after another, without padding.
   void set(Vector& to, std::span<const double> values, double factor = 1) {
     for (const Parameter& p : table.all()) {
