@@ -11,6 +11,7 @@
 #include "run/folder.h"
 #include "run/loss_watch.h"
 #include "run/record.h"
+#include "run/run_end.h"
 
 namespace ringtrain {
 namespace {
@@ -175,6 +176,8 @@ TrialOutcome read_outcome(const std::string& folder) {
   take(run, "end", o.end);
   take(run, "final_step", o.final_step);
   take(run, "elapsed_seconds", o.elapsed_seconds);
+  // An evaluation reaches the target, perhaps with averaged weights. The losses of the last batches may still be high.
+  if (o.end == target_reached) o.ran_away = false;
   return o;
 }
 

@@ -37,8 +37,12 @@ TEST_F(TrialOutcomes, ARunThatEndsAboveItsFirstStepAndAboveGuessingRanAway) {
           << '\n';
     out.close();
     nlohmann::json starts = {{{"ranks", 1}}, {{"guessing_loss", run["guessing"]}}, {{"ranks", 2}}};
-    std::ofstream(path("run.json")) << nlohmann::json{{"outcome", "finished"}, {"starts", starts}};
+    nlohmann::json record{{"outcome", "finished"}, {"starts", starts}};
+    std::ofstream(path("run.json")) << record;
     EXPECT_EQ(read_outcome(path("")).ran_away, run["diverged"].get<bool>());
+    record["end"] = "target reached";
+    std::ofstream(path("run.json")) << record;
+    EXPECT_FALSE(read_outcome(path("")).ran_away);
   }
 }
 
