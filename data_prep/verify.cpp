@@ -28,7 +28,7 @@ struct SplitFacts {
 
 void check_blocks(const ShardHeader& header, const std::vector<std::uint8_t>& tokens, Verification& result) {
   FaultList checksums(result, header.path), ids(result, header.path);
-  const auto block_bytes = static_cast<std::size_t>(header.crc_block_bytes);
+  const auto block_bytes = static_cast<std::size_t>(header.text.crc_block_bytes);
   const std::span<const std::uint8_t> all(tokens);
   for (std::size_t block = 0; block < header.crc32c.size(); ++block) {
     const std::size_t begin = block * block_bytes, size = std::min(block_bytes, tokens.size() - begin);
@@ -38,27 +38,27 @@ void check_blocks(const ShardHeader& header, const std::vector<std::uint8_t>& to
     }
   }
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] >= header.vocabulary.size()) {
+    if (tokens[i] >= header.text.vocabulary.size()) {
       ids.add(cat("record ", i / static_cast<std::size_t>(header.row_bytes()), " of 'tokens' holds the id ",
-                  int{tokens[i]}, ", but the vocabulary has ", header.vocabulary.size(), " symbols"));
+                  int{tokens[i]}, ", but the vocabulary has ", header.text.vocabulary.size(), " symbols"));
     }
   }
 }
 
 std::string decode(const ShardHeader& header, std::span<const std::uint8_t> ids) {
   std::string text;
-  for (const std::uint8_t id : ids) text += id < header.vocabulary.size() ? header.vocabulary[id] : "?";
+  for (const std::uint8_t id : ids) text += id < header.text.vocabulary.size() ? header.text.vocabulary[id] : "?";
   return text;
 }
 
 // Returns "" for a valid row: blanks only on the left, at least one symbol, and the stop only at the end.
 std::string row_fault(const ShardHeader& header, std::span<const std::uint8_t> row) {
-  const auto pad = static_cast<std::uint8_t>(header.pad_id);
+  const auto pad = static_cast<std::uint8_t>(header.text.pad_id);
   const auto begin = std::find_if(row.begin(), row.end(), [&](std::uint8_t id) { return id != pad; });
   if (begin == row.end()) return "holds only blanks";
   if (std::find(begin, row.end(), pad) != row.end()) return "has a blank that is not on the left";
-  if (header.stop_id >= 0) {
-    const auto stop = std::find(begin, row.end(), static_cast<std::uint8_t>(header.stop_id));
+  if (header.text.stop_id >= 0) {
+    const auto stop = std::find(begin, row.end(), static_cast<std::uint8_t>(header.text.stop_id));
     if (stop != row.end() && stop + 1 != row.end()) return "has a stop symbol before its end";
   }
   return "";
@@ -68,7 +68,7 @@ std::string row_fault(const ShardHeader& header, std::span<const std::uint8_t> r
 // prefix.
 bool is_prefix_row(const ShardHeader& header, std::span<const std::uint8_t> row,
                    const std::vector<std::uint8_t>& name) {
-  const auto pad = static_cast<std::uint8_t>(header.pad_id);
+  const auto pad = static_cast<std::uint8_t>(header.text.pad_id);
   const auto begin = std::find_if(row.begin(), row.end(), [&](std::uint8_t id) { return id != pad; });
   if (begin != row.begin()) {
     return row.end() - begin <= static_cast<std::ptrdiff_t>(name.size()) && std::equal(begin, row.end(), name.begin());
@@ -76,7 +76,7 @@ bool is_prefix_row(const ShardHeader& header, std::span<const std::uint8_t> row,
   return std::search(name.begin(), name.end(), row.begin(), row.end()) != name.end();
 }
 
-KnownNames read_names(const DatasetIndex& index, const h5::File& file, Verification& result) {
+KnownNames read_names(const TextFormat& format, const h5::File& file, Verification& result) {
   KnownNames known;
   const std::vector<std::uint64_t> offsets = file.read<std::uint64_t>("name_offsets");
   const std::vector<std::uint8_t> bytes = file.read<std::uint8_t>("names");
@@ -93,10 +93,10 @@ KnownNames read_names(const DatasetIndex& index, const h5::File& file, Verificat
     for (std::size_t at = 0; at < name.size();) {
       // Takes the longest symbol that fits. This is exact, because no code point is the beginning of another one.
       std::size_t id = 0, best = 0;
-      for (std::size_t s = 0; s < index.text.vocabulary.size(); ++s) {
-        const std::string& symbol = index.text.vocabulary[s];
+      for (std::size_t s = 0; s < format.vocabulary.size(); ++s) {
+        const std::string& symbol = format.vocabulary[s];
         const bool reserved =
-            static_cast<std::int64_t>(s) == index.text.pad_id || static_cast<std::int64_t>(s) == index.text.stop_id;
+            static_cast<std::int64_t>(s) == format.pad_id || static_cast<std::int64_t>(s) == format.stop_id;
         if (!reserved && symbol.size() > best && name.compare(at, symbol.size(), symbol) == 0)
           id = s, best = symbol.size();
       }
@@ -107,7 +107,7 @@ KnownNames read_names(const DatasetIndex& index, const h5::File& file, Verificat
       ids.push_back(static_cast<std::uint8_t>(id));
       at += best;
     }
-    if (index.text.stop_id >= 0) ids.push_back(static_cast<std::uint8_t>(index.text.stop_id));
+    if (format.stop_id >= 0) ids.push_back(static_cast<std::uint8_t>(format.stop_id));
     known.ids.push_back(std::move(ids));
   }
   known.rows.resize(known.ids.size());
@@ -165,7 +165,7 @@ void check_sample_ids(const ShardHeader& header, const h5::File& file, std::vect
 class DecomposedLetters {
  public:
   explicit DecomposedLetters(const ShardHeader& header) : header_(header) {
-    const std::vector<std::string>& symbols = header.vocabulary;
+    const std::vector<std::string>& symbols = header.text.vocabulary;
     for (const std::string& accent : symbols) {
       const bool may_combine = find_invalid_utf8(accent) == std::string::npos && accent.size() > 1;
       for (const std::string& letter : symbols)
@@ -183,7 +183,7 @@ class DecomposedLetters {
   // Returns a warning; "" if there is nothing to warn of.
   std::string warning(const std::string& prefix) const {
     if (count_ == 0) return "";
-    const bool is_both = std::ranges::count(header_.vocabulary, composed(example_)) > 0;
+    const bool is_both = std::ranges::count(header_.text.vocabulary, composed(example_)) > 0;
     return cat("warning: ", prefix, ": ", count_, " letters are two symbols, a letter and its accent (Unicode's ",
                "decomposed form, NFD), such as '", example_, "'",
                is_both ? ", which is also one symbol in this data set: the same word is there in two ways" : "",
@@ -192,7 +192,7 @@ class DecomposedLetters {
 
  private:
   int id_of(const std::string& symbol) const {
-    return static_cast<int>(std::ranges::find(header_.vocabulary, symbol) - header_.vocabulary.begin());
+    return static_cast<int>(std::ranges::find(header_.text.vocabulary, symbol) - header_.text.vocabulary.begin());
   }
   const ShardHeader& header_;
   std::set<std::pair<int, int>> pairs_;
@@ -238,32 +238,26 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
     ShardFiles(shard.shards).read_array(0, "tokens", header.byte_offset, std::span(tokens));  // as training reads them
     if (header.crc32c.empty()) result.summary.push_back(cat(header.path, ": has no checksums (crc32c)"));
     check_blocks(header, tokens, result);
-    const auto symbols = static_cast<std::int64_t>(header.vocabulary.size());
+    const auto symbols = static_cast<std::int64_t>(header.text.vocabulary.size());
     if (file.has_attribute("/", "num_classes") && file.read_integer("/", "num_classes") != symbols)
       result.faults.push_back(cat(header.path, ": 'num_classes' is ", file.read_integer("/", "num_classes"),
                                   ", but there are ", symbols, " symbols"));
-    if (!header.running_text) {
-      if (file.has("names")) {
-        DatasetIndex index;
-        index.text.vocabulary = header.vocabulary;
-        index.text.pad_id = header.pad_id;
-        index.text.stop_id = header.stop_id;
-        facts.names = read_names(index, file, result);
-      }
+    if (!header.text.running_text) {
+      if (file.has("names")) facts.names = read_names(header.text, file, result);
       check_rows(header, file, tokens, facts.names, result);
       const auto row = static_cast<std::size_t>(header.row_bytes());
       for (std::size_t at = 0; at + row <= tokens.size(); at += row)
         decomposed.add(std::span<const std::uint8_t>(tokens).subspan(at, row));
       check_sample_ids(header, file, sample_ids, result);
     }
-    if (header.running_text) decomposed.add(tokens);
+    if (header.text.running_text) decomposed.add(tokens);
     if (example.empty() && header.count > 0) {
       const auto row = static_cast<std::size_t>(header.row_bytes());
       const std::span<const std::uint8_t> all(tokens);
-      for (std::size_t i = 0; !header.running_text && i < 3 && (i + 1) * row <= all.size(); ++i) {
+      for (std::size_t i = 0; !header.text.running_text && i < 3 && (i + 1) * row <= all.size(); ++i) {
         example += cat(i == 0 ? "" : "  ", "'", decode(header, all.subspan(i * row, row)), "'");
       }
-      if (header.running_text)
+      if (header.text.running_text)
         example = cat("'", decode(header, all.first(std::min<std::size_t>(60, all.size()))), "'");
     }
   }
@@ -288,9 +282,9 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
   const auto distinct =
       std::count_if(facts.names.rows.begin(), facts.names.rows.end(), [](std::uint64_t n) { return n > 0; });
   result.summary.push_back(
-      cat(prefix, ": ", counted(first.total, first.running_text ? "characters" : "samples"), " in ",
-          counted(first.num_shards, "file(s)"), ", ", first.vocabulary.size(), " symbols",
-          first.running_text ? "" : cat(", ", distinct, " distinct names, context ", first.context_length)));
+      cat(prefix, ": ", counted(first.total, first.text.running_text ? "characters" : "samples"), " in ",
+          counted(first.num_shards, "file(s)"), ", ", first.text.vocabulary.size(), " symbols",
+          first.text.running_text ? "" : cat(", ", distinct, " distinct names, context ", first.text.context_length)));
   result.summary.push_back(cat("  such as ", example));
   if (const std::string warning = decomposed.warning(prefix); !warning.empty()) result.summary.push_back(warning);
   return facts;

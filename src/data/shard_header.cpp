@@ -236,13 +236,7 @@ DatasetIndex make_dataset_index(const std::string& prefix, const std::vector<Sha
   index.split = first.split;
   index.dataset_name = first.dataset_name;
   index.dataset_uuid = first.dataset_uuid;
-  index.text.running_text = first.running_text;
-  index.text.context_length = first.context_length;
-  index.text.crc_block_bytes = first.crc_block_bytes;
-  index.text.vocabulary = first.vocabulary;
-  index.text.pad_id = first.pad_id;
-  index.text.stop_id = first.stop_id;
-  index.text.lowercase = first.lowercase;
+  index.text = first.text;
   index.image = first.image;
   for (const ShardHeader& header : headers) {
     index.shards.push_back({header.path, index.total, header.count, header.byte_offset, header.file_bytes,

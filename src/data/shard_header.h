@@ -17,12 +17,7 @@ struct ShardHeader {
   std::uint64_t byte_offset = no_byte_offset, file_bytes = 0;  // position of tokens or images; length of the file
   std::uint32_t start_crc32c = 0;                              // see start_checksum()
   // For kind "text":
-  bool running_text = false;
-  std::int64_t context_length = 0;  // names only
-  std::int64_t crc_block_bytes = 65536;
-  std::vector<std::string> vocabulary;
-  std::int64_t pad_id = -1, stop_id = -1;
-  bool lowercase = false;
+  TextFormat text;
   std::vector<std::uint32_t> crc32c;  // one per block of tokens; empty: the file has no checksums
   // For kind "image":
   ImageFormat image;
@@ -30,7 +25,7 @@ struct ShardHeader {
 
   bool is_image() const { return kind == "image"; }
   // For text:
-  std::int64_t row_bytes() const { return running_text ? 1 : context_length + 1; }
+  std::int64_t row_bytes() const { return text.running_text ? 1 : text.context_length + 1; }
   std::int64_t bytes() const { return count * row_bytes(); }
 };
 

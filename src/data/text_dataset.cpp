@@ -27,15 +27,15 @@ void read_tokens_layout(const h5::File& file, ShardHeader& header) {
     bad_shard(file.path(),
               cat("data set 'tokens' has ", shape.size(), " dimensions, expected 1 (running text) or 2 (names)"));
   }
-  header.running_text = shape.size() == 1;
+  header.text.running_text = shape.size() == 1;
   if (shape[0] != header.count) {
     bad_shard(file.path(), cat("attribute 'num_samples' is ", header.count, ", but 'tokens' holds ", shape[0]));
   }
-  if (!header.running_text) {
-    header.context_length = file.read_integer("tokens", "context_length");
-    if (header.context_length < 1 || shape[1] - 1 != header.context_length) {
+  if (!header.text.running_text) {
+    header.text.context_length = file.read_integer("tokens", "context_length");
+    if (header.text.context_length < 1 || shape[1] - 1 != header.text.context_length) {
       bad_shard(file.path(), cat("'tokens' has rows of ", shape[1], " symbols, but context_length is ",
-                                 header.context_length, " (a row holds context_length + 1)"));
+                                 header.text.context_length, " (a row holds context_length + 1)"));
     }
     if (const std::string side = file.read_string("tokens", "pad_side"); side != "left") {
       bad_shard(file.path(), cat("attribute 'pad_side' is '", side, "', expected 'left'"));
@@ -45,11 +45,11 @@ void read_tokens_layout(const h5::File& file, ShardHeader& header) {
 }
 
 void read_vocabulary(const h5::File& file, ShardHeader& header) {
-  header.vocabulary = file.read_strings("tokens", "vocab");
-  for (std::string& symbol : header.vocabulary) {
+  header.text.vocabulary = file.read_strings("tokens", "vocab");
+  for (std::string& symbol : header.text.vocabulary) {
     if (symbol.empty()) symbol.assign(1, '\0');  // strings of fixed length cannot hold the symbol NUL
   }
-  const auto size = static_cast<std::int64_t>(header.vocabulary.size());
+  const auto size = static_cast<std::int64_t>(header.text.vocabulary.size());
   if (size < 1 || size > largest_vocabulary) {
     bad_shard(file.path(), cat("attribute 'vocab' has ", size, " symbols, expected 1 to ", largest_vocabulary));
   }
@@ -59,24 +59,26 @@ void read_vocabulary(const h5::File& file, ShardHeader& header) {
       bad_shard(file.path(), cat("attribute '", name, "' is ", id, ", but there are ", size, " symbols"));
     return id;
   };
-  header.pad_id = optional_id("pad_id");
-  header.stop_id = optional_id("stop_id");
-  if (!header.running_text && header.pad_id < 0) bad_shard(file.path(), "attribute 'pad_id' of 'tokens' is missing");
-  header.lowercase = file.has_attribute("tokens", "lowercase") && file.read_integer("tokens", "lowercase") != 0;
+  header.text.pad_id = optional_id("pad_id");
+  header.text.stop_id = optional_id("stop_id");
+  if (!header.text.running_text && header.text.pad_id < 0)
+    bad_shard(file.path(), "attribute 'pad_id' of 'tokens' is missing");
+  header.text.lowercase = file.has_attribute("tokens", "lowercase") && file.read_integer("tokens", "lowercase") != 0;
 }
 
 void read_checksums(const h5::File& file, ShardHeader& header) {
   if (!file.has("crc32c")) return;
-  if (file.has_attribute("crc32c", "block_bytes")) header.crc_block_bytes = file.read_integer("crc32c", "block_bytes");
-  if (header.crc_block_bytes < 1 || header.crc_block_bytes > (std::int64_t{1} << 30)) {
-    bad_shard(file.path(), cat("attribute 'block_bytes' of 'crc32c' is ", header.crc_block_bytes));
+  if (file.has_attribute("crc32c", "block_bytes"))
+    header.text.crc_block_bytes = file.read_integer("crc32c", "block_bytes");
+  if (header.text.crc_block_bytes < 1 || header.text.crc_block_bytes > (std::int64_t{1} << 30)) {
+    bad_shard(file.path(), cat("attribute 'block_bytes' of 'crc32c' is ", header.text.crc_block_bytes));
   }
-  const std::int64_t blocks = (header.bytes() + header.crc_block_bytes - 1) / header.crc_block_bytes;
+  const std::int64_t blocks = (header.bytes() + header.text.crc_block_bytes - 1) / header.text.crc_block_bytes;
   if (const std::string type = file.type("crc32c"); type != "u32")
     bad_shard(file.path(), cat("data set 'crc32c' has the wrong type: expected u32, found ", type));
   if (const h5::Shape shape = file.shape("crc32c"); shape != h5::Shape{blocks}) {
     bad_shard(file.path(), cat("data set 'crc32c' has ", shape.empty() ? 0 : shape[0], " values, expected ", blocks,
-                               " (one per ", header.crc_block_bytes, " bytes of 'tokens')"));
+                               " (one per ", header.text.crc_block_bytes, " bytes of 'tokens')"));
   }
   header.crc32c = file.read<std::uint32_t>("crc32c");
 }
@@ -97,12 +99,12 @@ void read_text_header(const h5::File& file, ShardHeader& header) {
 }
 
 void check_text_agrees(const ShardHeader& header, const ShardHeader& first) {
-  expect_same(header, first, header.running_text, first.running_text, "tokens' dimensions");
-  expect_same(header, first, header.context_length, first.context_length, "context_length");
-  expect_same(header, first, header.pad_id, first.pad_id, "pad_id");
-  expect_same(header, first, header.stop_id, first.stop_id, "stop_id");
-  expect_same(header, first, header.crc_block_bytes, first.crc_block_bytes, "block_bytes");
-  if (header.vocabulary != first.vocabulary)
+  expect_same(header, first, header.text.running_text, first.text.running_text, "tokens' dimensions");
+  expect_same(header, first, header.text.context_length, first.text.context_length, "context_length");
+  expect_same(header, first, header.text.pad_id, first.text.pad_id, "pad_id");
+  expect_same(header, first, header.text.stop_id, first.text.stop_id, "stop_id");
+  expect_same(header, first, header.text.crc_block_bytes, first.text.crc_block_bytes, "block_bytes");
+  if (header.text.vocabulary != first.text.vocabulary)
     bad_shard(header.path, cat("attribute 'vocab' differs from that of ", first.path));
 }
 
