@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <map>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/utf8.h"
 #include "data_prep/common/shard_writer.h"
 #include "data_prep/tables/name_source.h"
@@ -21,7 +21,7 @@ namespace ringtrain {
 namespace {
 
 std::string read_all(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  if (path == "-") return rest_of(std::cin);
   std::error_code failed;
   if (std::filesystem::is_directory(path, failed)) throw Error(cat(path, ": is a directory, expected a file"));
   errno = 0;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <system_error>
 #include <vector>
 
@@ -59,6 +60,17 @@ void sync(const std::string& path, int flags) {
 }
 
 }  // namespace
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return rest_of(file);
+}
+
+std::string rest_of(std::istream& in) {
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text ? std::move(text).str() : "";
+}
 
 std::string unused_path(const std::string& path) {
   const std::filesystem::path wanted = path;

@@ -1,12 +1,19 @@
-// Writes files atomically: a file appears whole or not at all.
+// Reads whole files, and writes files atomically: a file appears whole or not at all.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 
 namespace ringtrain {
+
+// Returns the bytes of a file. "" if the file cannot be read.
+std::string file_text(const std::string& path);
+
+// Returns the bytes that a stream still has. "" if they cannot be read.
+std::string rest_of(std::istream& in);
 
 // Syncs `temporary` to disk, renames it to `final` and syncs the folder. Throws Error. `final` is then unchanged,
 // unless only the folder could not be synced.

@@ -1,11 +1,10 @@
 #include "base/json.h"
 
 #include <algorithm>
-#include <istream>
-#include <iterator>
 #include <string>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace ringtrain {
 
@@ -34,8 +33,7 @@ Json parse_json(std::string_view text) {
 }
 
 Json parse_json(std::istream& in) {
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  return parse_json(text);
+  return parse_json(rest_of(in));
 }
 
 void refuse_integer(const Json& json, std::size_t bits) {

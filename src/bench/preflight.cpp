@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/table.h"
 
@@ -206,7 +207,7 @@ Preflight read_preflight(const std::string& path) {
     throw Error(cat(path, " cannot be read: ", std::strerror(errno), "; expected the measurements of ringtrain bench"),
                 "measure first, on the nodes of the job: ringtrain bench comm input step EXPERIMENT.yaml --json "
                 "preflight.json (slurm/preflight.sbatch does this); --preflight FILE reads another file");
-  return parse_preflight({std::istreambuf_iterator<char>(in), {}}, path);
+  return parse_preflight(rest_of(in), path);
 }
 
 std::optional<Preflight> earlier_preflight(const std::string& path, const std::vector<std::string>& hosts, int ranks) {

@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/table.h"
 #include "bench/measure.h"
@@ -23,8 +23,7 @@ namespace {
 
 // Returns the seconds since this process began.
 double process_seconds() {
-  std::ifstream file("/proc/self/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::string text = file_text("/proc/self/stat");
   text.erase(0, text.rfind(')') + 1);  // the name may contain anything
   std::istringstream fields(text);
   std::string field;

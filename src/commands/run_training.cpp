@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -162,13 +160,11 @@ LaterRecords describe_resume(const ResumePoint& from, const StartFacts& start, c
 // Writes experiment.yaml. A different one of an earlier start is kept under another name.
 void write_experiment(const std::string& run_dir, const Experiment& experiment, std::int64_t step) {
   const std::string path = cat(run_dir, "/", run_experiment_name), text = to_yaml(experiment);
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream earlier;
-  if (in) earlier << in.rdbuf();
-  if (earlier.str() == text) return;
-  if (!earlier.str().empty()) {
+  const std::string earlier = file_text(path);
+  if (earlier == text) return;
+  if (!earlier.empty()) {
     const std::string kept = unused_path(cat(run_dir, "/experiment-until-step-", step, ".yaml"));
-    write_file_atomically(kept, earlier.str());
+    write_file_atomically(kept, earlier);
     log_info("the earlier experiment.yaml is kept as ", kept);
   }
   write_file_atomically(path, text);

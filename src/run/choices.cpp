@@ -1,8 +1,6 @@
 #include "run/choices.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -18,11 +16,6 @@ namespace {
 
 std::string file_of(const std::string& run_dir) {
   return run_dir + "/choices";
-}
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // The file has the head, a line with the hash of head and plans, and the plans.
@@ -66,7 +59,7 @@ RunChoices read_choices(const std::string& run_dir) {
   const std::string path = file_of(run_dir);
   if (!std::filesystem::exists(path)) return {};
   try {
-    return of_text(contents(path));
+    return of_text(file_text(path));
   } catch (const Error& e) {
     log_warning(path, ": ", e.what(), "; new cuDNN plans are searched, and the results may differ by rounding");
     return {};
@@ -75,7 +68,7 @@ RunChoices read_choices(const std::string& run_dir) {
 
 void write_choices(const std::string& run_dir, const RunChoices& choices) {
   const std::string path = file_of(run_dir), text = text_of(choices);
-  if (text != contents(path)) write_file_atomically(path, text);
+  if (text != file_text(path)) write_file_atomically(path, text);
 }
 
 RunChoices share_choices(RunChoices of_rank_0, Communicator& communicator) {

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "bench/experiment_keys.h"
 #include "bench/forecast.h"
@@ -22,8 +23,7 @@ namespace fs = std::filesystem;
 // Returns the samples that the run has trained on after this step; 0 if metrics.jsonl does not say. The batch may have
 // changed between steps. The file is read from its end, because the newest records decide.
 double recorded_samples(const fs::path& folder, double step) {
-  std::ifstream file(folder / run_metrics_name, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = file_text(folder / run_metrics_name);
   for (std::size_t end = text.rfind('\n'); end != std::string::npos && end > 0;) {
     const std::size_t before = text.rfind('\n', end - 1);
     const std::size_t begin = before == std::string::npos ? 0 : before + 1;

@@ -6,7 +6,6 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -239,8 +238,7 @@ class SavingDevice : public DescribedDevice {
   // Takes the answer that an earlier call has saved, or asks cuDNN and saves the answer.
   PlanAnswer saved_answer(PlanProcess& process, const DnnOperation& operation) {
     const std::filesystem::path file = plan_file(saved_.folder, process.hash(operation));
-    std::ifstream in(file, std::ios::binary);
-    PackedPlans kept = unpack({std::istreambuf_iterator<char>(in), {}});
+    PackedPlans kept = unpack(file_text(file.string()));
     const auto found = kept.find(operation.key());
     PlanAnswer answer = found != kept.end() ? std::move(found->second) : process.pack(operation);
     if (found == kept.end() && !replace_cache_file(file.string(), pack({{operation.key(), answer}})))
@@ -300,7 +298,7 @@ DeviceDescription find_description(const std::string& name_or_file) {
       throw Error(cat("there is no description of a GPU called '", name_or_file, "'"),
                   cat("Known: ", names, "; or name a JSON file like src/backend/cuda/device/descriptions/h200.json."));
     }
-    text.assign(std::istreambuf_iterator<char>(file), {});
+    text = rest_of(file);
   }
   try {
     if (json_depth(text) > deepest_json)

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -43,8 +41,7 @@ std::int64_t round_up(std::int64_t bytes) {
 }
 
 std::optional<PlanAnswer> kept_in(const std::filesystem::path& path, const DnnOperation& operation) {
-  std::ifstream file(path, std::ios::binary);
-  PackedPlans kept = unpack({std::istreambuf_iterator<char>(file), {}});
+  PackedPlans kept = unpack(file_text(path.string()));
   const auto own = kept.find(operation.key());
   if (own == kept.end()) return std::nullopt;
   return std::move(own->second);

@@ -1,9 +1,6 @@
 #include "backend/cuda/program/kept_fusions.h"
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <sstream>
 
@@ -16,13 +13,6 @@ namespace {
 
 std::string file_of(const std::string& folder) {
   return folder + "/fusions";
-}
-
-// Returns nothing when the path is not a regular file.
-std::string contents(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path)) return {};
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // Adds the timed lines of a table's text to `lines`, by key, and the lines of ways that lost the device, by key and
@@ -39,7 +29,7 @@ void add_lasting_lines(const std::string& text, std::map<std::string, std::strin
 
 // Returns false when the file cannot be written.
 bool add_to_file(const std::string& folder, const FusionTable& table) {
-  const std::string before = contents(file_of(folder));
+  const std::string before = file_text(file_of(folder));
   std::map<std::string, std::string> lines;
   add_lasting_lines(before, lines);
   add_lasting_lines(table.text(), lines);
@@ -53,7 +43,7 @@ bool add_to_file(const std::string& folder, const FusionTable& table) {
 void load_kept_fusions(const std::string& folder, FusionTable& table) {
   if (folder.empty()) return;
   try {
-    table.load_kept(contents(file_of(folder)));
+    table.load_kept(file_text(file_of(folder)));
   } catch (const Error& e) {
     log_warning(file_of(folder), ": ", e.what(), "; fusions are searched again");
   }
