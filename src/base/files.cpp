@@ -113,6 +113,32 @@ void publish_file(const std::string& temporary, const std::string& final) {
   sync(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
 }
 
+void publish_written(const std::string& temporary, const std::string& final, const std::function<void()>& write) {
+  try {
+    write();
+    publish_file(temporary, final);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+int write_fully(int file, const void* bytes, std::size_t count) {
+  const auto* rest = static_cast<const char*>(bytes);
+  while (count > 0) {
+    const ssize_t written = ::write(file, rest, count);
+    if (written < 0 && errno != EINTR) return errno;
+    if (written <= 0) continue;
+    rest += written;
+    count -= static_cast<std::size_t>(written);
+  }
+  return 0;
+}
+
+int sync_to_disk(int file) {
+  return ::fdatasync(file) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;
+}
+
 void copy_to_disk(const std::string& from, const std::string& to,
                   const std::function<void(std::int64_t bytes)>& progress) {
   const int source = ::open(from.c_str(), O_RDONLY | O_CLOEXEC);
@@ -123,12 +149,8 @@ void copy_to_disk(const std::string& from, const std::string& to,
   while (reason == 0) {
     const ssize_t got = ::read(source, piece.data(), piece.size());
     if (got == 0) break;
-    for (ssize_t done = 0; done < got && reason == 0;) {
-      const ssize_t written = ::write(target, piece.data() + done, static_cast<std::size_t>(got - done));
-      if (written < 0 && errno != EINTR) reason = errno;
-      if (written > 0) done += written;
-    }
     if (got < 0 && errno != EINTR) reason = errno;
+    if (got > 0) reason = write_fully(target, piece.data(), static_cast<std::size_t>(got));
     if (reason == 0 && ::fdatasync(target) != 0) reason = errno;
     if (reason == 0 && progress) progress(std::max<ssize_t>(got, 0));
   }
@@ -139,26 +161,13 @@ void copy_to_disk(const std::string& from, const std::string& to,
 
 void write_file_atomically(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".tmp";
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) fail(temporary, "cannot write", errno);
-  std::size_t done = 0;
-  int reason = 0;
-  while (done < text.size() && reason == 0) {
-    const ssize_t written = ::write(file, text.data() + done, text.size() - done);
-    if (written < 0 && errno != EINTR) reason = errno;
-    if (written > 0) done += static_cast<std::size_t>(written);
-  }
-  if (::close(file) != 0 && reason == 0) reason = errno;
-  if (reason != 0) {
-    ::unlink(temporary.c_str());
-    fail(path, "cannot write", reason);
-  }
-  try {
-    publish_file(temporary, path);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  publish_written(temporary, path, [&] {
+    const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (file < 0) fail(temporary, "cannot write", errno);
+    int reason = write_fully(file, text.data(), text.size());
+    if (::close(file) != 0 && reason == 0) reason = errno;
+    if (reason != 0) fail(path, "cannot write", reason);
+  });
 }
 
 bool replace_cache_file(const std::string& path, const std::string& text) {

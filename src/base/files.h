@@ -1,6 +1,7 @@
 // Reads whole files, and writes files atomically: a file appears whole or not at all.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
@@ -19,6 +20,10 @@ std::string rest_of(std::istream& in);
 // unless only the folder could not be synced.
 void publish_file(const std::string& temporary, const std::string& final);
 
+// Has `write` make the file `temporary`, and publishes it. If one of the two fails, removes `temporary` and throws the
+// exception again.
+void publish_written(const std::string& temporary, const std::string& final, const std::function<void()>& write);
+
 // Writes `text` to <path>.tmp and replaces `path` by publish_file(). Throws the errors of publish_file(), too.
 void write_file_atomically(const std::string& path, const std::string& text);
 
@@ -34,6 +39,12 @@ std::string unused_path(const std::string& path);
 // each piece with its number of bytes. Throws Error.
 void copy_to_disk(const std::string& from, const std::string& to,
                   const std::function<void(std::int64_t bytes)>& progress);
+
+// Writes all bytes to an open file. Returns 0, or errno if this fails.
+int write_fully(int file, const void* bytes, std::size_t count);
+
+// Syncs the bytes of an open file to disk, if its file system can do so. Returns 0, or errno if this fails.
+int sync_to_disk(int file);
 
 // Returns a hint for the user after a write to `path`, a file or folder that may be absent, failed with this errno. It
 // tells a full disk from a full table of inodes and from a quota. If `path` is "", it only tells a full disk from a

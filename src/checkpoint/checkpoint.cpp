@@ -355,16 +355,13 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint, con
   const std::string temporary = path + ".tmp";
   ::unlink(temporary.c_str());  // left by a killed job; the run folder's lock keeps other jobs out
   try {
-    write_file(temporary, checkpoint, progress);
-    verify(temporary, progress);
-    publish_file(temporary, path);
+    publish_written(temporary, path, [&] {
+      write_file(temporary, checkpoint, progress);
+      verify(temporary, progress);
+    });
   } catch (const Error& error) {
-    ::unlink(temporary.c_str());
     throw Error(cat("the checkpoint of step ", checkpoint.step, " could not be written: ", error.what()), error.hint(),
                 error.where());
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
   }
 }
 

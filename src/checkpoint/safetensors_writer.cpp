@@ -29,7 +29,7 @@ class Output {
  public:
   explicit Output(const std::string& path) : path_(path) {
     file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file_ < 0) fail();
+    if (file_ < 0) fail(errno);
   }
   ~Output() {
     if (file_ >= 0) ::close(file_);
@@ -38,21 +38,14 @@ class Output {
   Output& operator=(const Output&) = delete;
 
   void write(const void* data, std::size_t size) {
-    const auto* bytes = static_cast<const char*>(data);
-    for (std::size_t done = 0; done < size;) {
-      const ssize_t written = ::write(file_, bytes + done, size - done);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail();
-      done += static_cast<std::size_t>(written);
-    }
+    if (const int reason = write_fully(file_, data, size); reason != 0) fail(reason);
   }
   void close() {
-    if (::close(std::exchange(file_, -1)) != 0) fail();
+    if (::close(std::exchange(file_, -1)) != 0) fail(errno);
   }
 
  private:
-  [[noreturn]] void fail() const {
-    const int reason = errno;
+  [[noreturn]] void fail(int reason) const {
     throw Error(cat(path_, ": cannot write: ", std::strerror(reason)), advice_for_writing(reason, path_));
   }
   std::string path_;
@@ -113,13 +106,7 @@ void write_safetensors(const std::string& path, const std::map<std::string, std:
            std::pair(element_bytes(a), std::string_view(b.name));
   });
   const std::string temporary = path + ".tmp";
-  try {
-    write_file(temporary, header_of(metadata, tensors), tensors);
-    publish_file(temporary, path);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  publish_written(temporary, path, [&] { write_file(temporary, header_of(metadata, tensors), tensors); });
 }
 
 }  // namespace ringtrain

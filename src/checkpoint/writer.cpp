@@ -26,13 +26,9 @@ namespace fs = std::filesystem;
 void publish_copy(const std::string& from, const std::string& to, const Progress& progress) {
   const std::string temporary = to + ".tmp";
   ::unlink(temporary.c_str());
-  try {
+  publish_written(temporary, to, [&] {
     if (::link(from.c_str(), temporary.c_str()) != 0) copy_to_disk(from, temporary, progress);
-    publish_file(temporary, to);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  });
 }
 
 void remove_old(const std::string& run_dir, const Checkpoint& newest, std::int64_t keep) {

@@ -108,10 +108,9 @@ void ArrivalsFile::add(const Arrival& arrival) {
 
 void ArrivalsFile::sync() const {
   const int file = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
-  const bool synced = file >= 0 && (::fdatasync(file) == 0 || errno == EINVAL || errno == EROFS);
-  const int reason = errno;
+  const int reason = file < 0 ? errno : sync_to_disk(file);
   if (file >= 0) ::close(file);
-  if (!synced)
+  if (reason != 0)
     throw Error(cat(path_, ": cannot sync to disk: ", std::strerror(reason)), advice_for_writing(reason, path_));
 }
 

@@ -195,17 +195,8 @@ struct Recorder::State {
   // Each record is one call of write(). A killed process can therefore cut off the last line, but cannot mix or lose
   // earlier lines.
   void append(const std::string& line) {
-    std::size_t done = 0;
-    while (done < line.size()) {
-      const ssize_t written = ::write(file, line.data() + done, line.size() - done);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) {
-        const int reason = errno;
-        throw Error(cat(path, ": cannot write: ", std::strerror(reason)),
-                    with_resume(advice_for_writing(reason, path)));
-      }
-      done += static_cast<std::size_t>(written);
-    }
+    if (const int reason = write_fully(file, line.data(), line.size()); reason != 0)
+      throw Error(cat(path, ": cannot write: ", std::strerror(reason)), with_resume(advice_for_writing(reason, path)));
   }
 };
 
@@ -276,11 +267,9 @@ void Recorder::finish() {
 
 void Recorder::flush() {
   const std::lock_guard lock(state_->mutex);
-  if (::fdatasync(state_->file) != 0 && errno != EINVAL && errno != EROFS) {
-    const int reason = errno;
+  if (const int reason = sync_to_disk(state_->file); reason != 0)
     throw Error(cat(state_->path, ": cannot sync to disk: ", std::strerror(reason)),
                 with_resume(advice_for_writing(reason, state_->path)));
-  }
 }
 
 }  // namespace ringtrain

@@ -84,14 +84,13 @@ void StudyRecord::write() {
   json["text"] = facts_.text;
 
   const std::string temporary = cat(folder_, "/.study.json.", host_name(), ".", ::getpid(), ".tmp");
-  {
+  publish_written(temporary, folder_ + "/study.json", [&] {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
     out << json.dump(1, ' ', false, Json::error_handler_t::replace) << '\n';
     out.close();
     if (!out)
       throw Error(cat(temporary, ": cannot write: ", std::strerror(errno)), advice_for_writing(errno, temporary));
-  }
-  publish_file(temporary, folder_ + "/study.json");
+  });
 }
 
 }  // namespace ringtrain

@@ -280,6 +280,21 @@ TEST_F(RunFolderTest, WritingAtomicallyReplacesAllOrNothing) {
   EXPECT_FALSE(fs::exists("b.txt.tmp"));
 }
 
+TEST_F(RunFolderTest, AFileThatCannotBeWrittenLeavesTheOlderOne) {
+  write_file_atomically("a.txt", "one\n");
+  const auto fails = [] {
+    publish_written("a.txt.tmp", "a.txt", [] {
+      std::ofstream("a.txt.tmp") << "half";
+      throw Error("the disk is full");
+    });
+  };
+  EXPECT_EQ(message_of(fails), "the disk is full");
+  EXPECT_EQ(file_text("a.txt"), "one\n");
+  EXPECT_FALSE(fs::exists("a.txt.tmp"));
+  EXPECT_EQ(file_text("none"), "");
+  EXPECT_EQ(file_text("."), "") << "a folder has no text";
+}
+
 TEST_F(RunFolderTest, AnUnusedPathIsTheWantedOneOrTheFirstFreeNumber) {
   EXPECT_EQ(unused_path("a.b/x.yaml"), "a.b/x.yaml");
   fs::create_directories("a.b");
