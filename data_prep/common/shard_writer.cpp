@@ -190,28 +190,7 @@ void write_root_attributes(h5::File& file, const SplitDescription& split, const 
   file.write_attribute("/", "created_by", std::string("ringtrain-data"));
 }
 
-ShardWriter::ShardWriter(const SplitDescription& split, std::int64_t shard, OutputFiles& files)
-    : split_(split),
-      range_(shard_range(split.total, split.num_shards, shard)),
-      row_bytes_(split.context_length == 0 ? 1 : split.context_length + 1),
-      file_(h5::File::create(files.add(shard_path(split.prefix, shard, split.num_shards)))) {
-  const std::int64_t count = range_.last - range_.first;
-  write_root_attributes(file_, split, "text", shard, count, static_cast<std::int64_t>(split.vocabulary.size()));
-  const bool names = split.context_length > 0;
-  make_dataset("tokens", H5T_STD_U8LE, names ? h5::Shape{count, row_bytes_} : h5::Shape{count});
-  if (names) {
-    make_dataset("sample_ids", H5T_STD_U64LE, {count});
-    make_dataset("name_index", H5T_STD_U32LE, {count});
-    file_.write_attribute("tokens", "pad_side", std::string("left"));
-  }
-  file_.write_attribute("tokens", "vocab", split.vocabulary);
-  file_.write_attribute("tokens", "pad_id", split.pad_id);
-  file_.write_attribute("tokens", "stop_id", split.stop_id);
-  file_.write_attribute("tokens", "context_length", split.context_length);
-  file_.write_attribute("tokens", "lowercase", std::int64_t{split.lowercase});
-}
-
-void ShardWriter::make_dataset(const std::string& name, hid_t type, const h5::Shape& shape) {
+h5::Handle make_array(const h5::File& file, const std::string& name, hid_t type, const h5::Shape& shape) {
   const h5::Guard lock;
   const std::vector<hsize_t> extents(shape.begin(), shape.end());
   const h5::Handle space(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose);
@@ -220,9 +199,31 @@ void ShardWriter::make_dataset(const std::string& name, hid_t type, const h5::Sh
   H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
   H5Pset_obj_track_times(creation.get(), false);
-  const h5::Handle made(
-      H5Dcreate2(file_.id(), name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose);
-  if (made.get() < 0) file_.fail(cat("cannot make data set '", name, "'"));
+  h5::Handle made(H5Dcreate2(file.id(), name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+                  H5Dclose);
+  if (made.get() < 0) file.fail(cat("cannot make data set '", name, "'"));
+  return made;
+}
+
+ShardWriter::ShardWriter(const SplitDescription& split, std::int64_t shard, OutputFiles& files)
+    : split_(split),
+      range_(shard_range(split.total, split.num_shards, shard)),
+      row_bytes_(split.context_length == 0 ? 1 : split.context_length + 1),
+      file_(h5::File::create(files.add(shard_path(split.prefix, shard, split.num_shards)))) {
+  const std::int64_t count = range_.last - range_.first;
+  write_root_attributes(file_, split, "text", shard, count, static_cast<std::int64_t>(split.vocabulary.size()));
+  const bool names = split.context_length > 0;
+  make_array(file_, "tokens", H5T_STD_U8LE, names ? h5::Shape{count, row_bytes_} : h5::Shape{count});
+  if (names) {
+    make_array(file_, "sample_ids", H5T_STD_U64LE, {count});
+    make_array(file_, "name_index", H5T_STD_U32LE, {count});
+    file_.write_attribute("tokens", "pad_side", std::string("left"));
+  }
+  file_.write_attribute("tokens", "vocab", split.vocabulary);
+  file_.write_attribute("tokens", "pad_id", split.pad_id);
+  file_.write_attribute("tokens", "stop_id", split.stop_id);
+  file_.write_attribute("tokens", "context_length", split.context_length);
+  file_.write_attribute("tokens", "lowercase", std::int64_t{split.lowercase});
 }
 
 void ShardWriter::append_to(const std::string& name, hid_t type, std::int64_t first, std::int64_t count,

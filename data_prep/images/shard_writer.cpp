@@ -17,20 +17,6 @@
 namespace ringtrain {
 namespace {
 
-h5::Handle make_dataset(const h5::File& file, const std::string& name, hid_t type, const h5::Shape& shape) {
-  const std::vector<hsize_t> extents(shape.begin(), shape.end());
-  const h5::Handle space(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose);
-  const h5::Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-  H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
-  H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
-  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
-  H5Pset_obj_track_times(creation.get(), false);
-  h5::Handle made(H5Dcreate2(file.id(), name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
-                  H5Dclose);
-  if (made.get() < 0) file.fail(cat("cannot make data set '", name, "'"));
-  return made;
-}
-
 // Writes strings of fixed length, padded with zero bytes.
 void write_strings(const h5::File& file, const std::string& name, const std::vector<std::string>& values) {
   const h5::Guard lock;
@@ -46,7 +32,7 @@ void write_strings(const h5::File& file, const std::string& name, const std::vec
   H5Tset_size(type.get(), length);
   H5Tset_strpad(type.get(), H5T_STR_NULLPAD);
   H5Tset_cset(type.get(), utf8 ? H5T_CSET_UTF8 : H5T_CSET_ASCII);  // HDF5 tools show other names as bytes
-  const h5::Handle made = make_dataset(file, name, type.get(), {static_cast<std::int64_t>(values.size())});
+  const h5::Handle made = make_array(file, name, type.get(), {static_cast<std::int64_t>(values.size())});
   if (!values.empty() && H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, padded.data()) < 0) {
     file.fail(cat("cannot write data set '", name, "'"));
   }
@@ -86,7 +72,7 @@ ImageShardWriter::ImageShardWriter(const SplitDescription& split, const ImageSet
     const h5::Guard lock;
     const h5::Shape shape = set.raw ? h5::Shape{count, set.height, set.width, set.channels}
                                     : h5::Shape{static_cast<std::int64_t>(columns.offsets.back())};
-    const h5::Handle images = make_dataset(file_, "images", H5T_STD_U8LE, shape);
+    const h5::Handle images = make_array(file_, "images", H5T_STD_U8LE, shape);
     address_ = H5Dget_offset(images.get());
     if (address_ == HADDR_UNDEF) file_.fail("data set 'images' has no place in the file");
   }
