@@ -219,10 +219,9 @@ void bench_components(const BenchContext& context, const std::string& csv) {
     for (std::size_t v = 0; v < all.size(); ++v) seconds[v].push_back(pipeline.seconds_per_step(all[v], steps));
   std::vector<ComponentRow> rows;
   for (std::size_t v = 0; v < all.size(); ++v) {
-    std::ranges::sort(seconds[v]);
-    const double median = seconds[v][seconds[v].size() / 2];
-    const double whole = rows.empty() ? median : rows.front().seconds;
-    rows.push_back({all[v].removed, static_cast<double>(plan.batch.global) / median, median, whole - median});
+    const double without = median(seconds[v]);
+    const double whole = rows.empty() ? without : rows.front().seconds;
+    rows.push_back({all[v].removed, static_cast<double>(plan.batch.global) / without, without, whole - without});
   }
   if (!context.root()) return;
   log_info("components: ", plan.experiment.model.kind, ", ", to_string(plan.batch), "; each part is removed in turn");

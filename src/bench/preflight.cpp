@@ -234,11 +234,4 @@ std::vector<SlowHost> slow_hosts(const std::vector<std::string>& hosts, const st
   return slow;
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 }  // namespace ringtrain

@@ -89,6 +89,4 @@ std::optional<Preflight> earlier_preflight(const std::string& path, const std::v
 std::vector<SlowHost> slow_hosts(const std::vector<std::string>& hosts, const std::vector<double>& values,
                                  const std::string& what, bool more_is_worse);
 
-double median(std::vector<double> values);  // 0 if there are none
-
 }  // namespace ringtrain

@@ -20,13 +20,6 @@ double traffic(int ranks) {
   return 2.0 * (ranks - 1) / ranks;
 }
 
-double middle(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto at = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-
 double seconds_of(const Link& link, const SumSample& s) {
   const SumCost cost = ring_cost(link, s.ranks, static_cast<double>(s.bytes));
   return cost.alone() + (s.sums - 1) * cost.occupancy();
@@ -52,6 +45,13 @@ Link solve(const std::vector<SumSample>& samples, const std::vector<double>& wei
 
 }  // namespace
 
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 Link fit_link(std::span<const SumSample> samples) {
   std::vector<SumSample> single, several;
   for (const SumSample& s : samples)
@@ -64,17 +64,17 @@ Link fit_link(std::span<const SumSample> samples) {
     link = solve(single, weights);
     for (std::size_t i = 0; i < single.size(); ++i)
       off[i] = std::abs(1 - seconds_of(link, single[i]) / single[i].seconds);
-    const double bound = std::max(1.5 * middle(off), 1e-9);
+    const double bound = std::max(1.5 * median(off), 1e-9);
     for (std::size_t i = 0; i < single.size(); ++i) weights[i] = bound / std::max(off[i], bound);
   }
-  link.error = middle(off);
+  link.error = median(off);
 
   std::vector<double> gaps;
   for (const SumSample& s : several) {
     const double without = seconds_of({link.alpha, link.beta, 0}, s);
     gaps.push_back(std::clamp((s.seconds - without) / ((s.sums - 1) * messages(s.ranks)), 0.0, link.alpha));
   }
-  link.gap = gaps.empty() ? link.alpha : middle(gaps);
+  link.gap = gaps.empty() ? link.alpha : median(gaps);
   return link;
 }
 

@@ -8,6 +8,8 @@
 
 namespace ringtrain {
 
+double median(std::vector<double> values);  // 0 if there are none
+
 // A message of b bytes takes alpha + beta b (Hockney 1994). If several sums are under way at the same time, only the
 // messages of the first one take alpha. Those of later sums take gap + beta b (the gap of LogP, Culler et al. 1993).
 struct Link {
