@@ -1,8 +1,8 @@
 #include "bench/pipeline_trials.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
+#include <ranges>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -76,13 +76,10 @@ std::optional<RunPlan> plan_that_fits(const Experiment& experiment, const Datase
 
 }  // namespace
 
-std::vector<std::int64_t> micro_batches_to_try(const RunPlan& plan, std::size_t most) {
-  const std::int64_t unit = plan.graph.has_batch_norm() ? plan.batch.worker : 1, rows = plan.batch.rows_per_rank;
-  const std::int64_t whole = plan.shares.small_batch > 0 ? plan.shares.small_batch : rows;  // divides the rows
+std::vector<std::int64_t> micro_batches_to_try(const BatchShares& shares, std::size_t most) {
   std::vector<std::int64_t> sizes;
-  for (std::int64_t size = whole; size >= unit && sizes.size() < most; --size)
-    if (whole % size == 0 && size % unit == 0 && (sizes.empty() || 2 * size <= sizes.back() + sizes.back() / 3))
-      sizes.push_back(size);
+  for (const std::int64_t size : shares.micro_batches | std::views::reverse)
+    if (sizes.size() < most && (sizes.empty() || 2 * size <= sizes.back() + sizes.back() / 3)) sizes.push_back(size);
   std::ranges::reverse(sizes);
   return sizes;
 }
@@ -113,7 +110,7 @@ std::vector<PipelineTrial> measure_pipelines(const Experiment& experiment, const
     throw Error("bench split measures pipelines, and every rank of this experiment computes the whole model",
                 "give an experiment with parallel.kind: pipeline, or add parallel.kind=pipeline");
   const RunPlan first = make_run_plan(experiment, train, validation, group.size(), *machine.backend);
-  const std::vector<std::int64_t> sizes = micro_batches_to_try(first, only_sizes ? 6 : 10);
+  const std::vector<std::int64_t> sizes = micro_batches_to_try(first.shares, only_sizes ? 6 : 10);
   std::vector<std::vector<std::string>> cuts = cuts_nearby(first);
   if (only_sizes) cuts.resize(1);
   std::vector<PipelineTrial> trials;

@@ -22,9 +22,8 @@ struct PipelineTrial {
   double boundary_seconds = 0;  // part of `seconds`: transfers at the cuts
 };
 
-// Returns at most `most` split sizes to try. They divide the rows of a replica and noise.small_batch, and each is about
-// twice the one before. With batch norm they are multiples of batch.worker.
-std::vector<std::int64_t> micro_batches_to_try(const RunPlan& plan, std::size_t most = 10);
+// Returns at most `most` of the possible micro-batches, the largest ones. Each is about twice the one before.
+std::vector<std::int64_t> micro_batches_to_try(const BatchShares& shares, std::size_t most);
 
 // Returns the cuts of the plan, and variants in which one cut is moved by one layer in either direction.
 std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan);

@@ -1,5 +1,7 @@
-// Tests the counts of `ringtrain bench utilisation`, and how `ringtrain bench components` leaves out parts of a step.
+// Tests the counts of `ringtrain bench utilisation`, the sizes that `ringtrain bench split` tries, and how `ringtrain
+// bench components` leaves out parts of a step.
 #include "base/error.h"
+#include "bench/pipeline_trials.h"
 #include "bench/reduced_source.h"
 #include "bench/utilisation.h"
 #include "data/image_dataset.h"
@@ -21,6 +23,17 @@ TEST(Utilisation, CountsTheProductsOfBothPasses) {
   // The convolution has 4 x 27 products at 64 places, in the forward pass and for the weight gradient. The dense
   // layer's products count three times.
   EXPECT_EQ(g.training_flops_per_sample(), 2 * (2 * 4 * 27 * 64 + 3 * 256 * 10));
+}
+
+TEST(PipelineTrials, TryMicroBatchesThatEveryBatchOfTheRunAllows) {
+  BatchConfig batch;
+  batch.global = 96;
+  batch.worker = 1;
+  using Sizes = std::vector<std::int64_t>;
+  EXPECT_EQ(micro_batches_to_try(batch_shares(batch, 1, false), 10), (Sizes{1, 2, 4, 8, 16, 32, 48, 96}));
+  EXPECT_EQ(micro_batches_to_try(batch_shares(batch, 1, false), 6), (Sizes{4, 8, 16, 32, 48, 96}));
+  batch.schedule = {{.epoch = 5, .factor = 1.5}};  // 144 samples, which no pass of 96 divides
+  EXPECT_EQ(micro_batches_to_try(batch_shares(batch, 1, false), 10), (Sizes{1, 2, 4, 8, 16, 24, 48}));
 }
 
 Image picture(std::int64_t height, std::int64_t width) {
