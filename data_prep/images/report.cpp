@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
@@ -19,15 +18,9 @@
 namespace ringtrain {
 namespace {
 
-std::string fixed(double value, int digits) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
-}
-
 std::string joined(const std::vector<double>& values) {
   std::string text;
-  for (const double value : values) text += (text.empty() ? "" : ", ") + fixed(value, 4);
+  for (const double value : values) text += (text.empty() ? "" : ", ") + printed("%.4f", value);
   return text;
 }
 
@@ -112,7 +105,7 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
     log << "re-encoded  " << report.converted.size() << " (PNG, CMYK or turned; see the list above)\n";
   if (!report.doubtful.empty())
     log << "doubtful    " << report.doubtful.size() << " of " << used << " images ("
-        << fixed(100 * static_cast<double>(report.doubtful.size()) / static_cast<double>(used), 1)
+        << printed("%.1f", 100 * static_cast<double>(report.doubtful.size()) / static_cast<double>(used))
         << " %) decode, but with a warning. Few extraneous bytes are harmless; with many, or with zero bytes, a part "
            "of the picture "
            "is "
@@ -135,9 +128,10 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
       << "uuid        " << report.dataset_uuid << "\n";
   for (const std::string& warning : report.warnings) log << "warning     " << printable(warning) << "\n";
   const double seconds = report.examine_seconds + report.write_seconds;
-  log << "time        " << fixed(seconds, 1) << " s: " << fixed(report.examine_seconds, 1) << " examining (check "
-      << options.check << "), " << fixed(report.write_seconds, 1) << " writing and syncing; "
-      << fixed(static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9), 1) << " MB/s, " << workers << "\n"
+  log << "time        " << printed("%.1f", seconds) << " s: " << printed("%.1f", report.examine_seconds)
+      << " examining (check " << options.check << "), " << printed("%.1f", report.write_seconds)
+      << " writing and syncing; " << printed("%.1f", static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9))
+      << " MB/s, " << workers << "\n"
       << std::flush;
 }
 

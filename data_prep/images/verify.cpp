@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <map>
 #include <span>
 #include <tuple>
@@ -149,12 +148,6 @@ std::string two_forms(const ImageFormat& image) {
   return "";
 }
 
-std::string fixed(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", value);
-  return text.data();
-}
-
 void summarise(const std::string& prefix, const std::vector<ShardHeader>& headers, const ImageSplitFacts& facts,
                const std::vector<std::int64_t>& sizes, Verification& result) {
   const ShardHeader& first = headers[0];
@@ -171,10 +164,10 @@ void summarise(const std::string& prefix, const std::vector<ShardHeader>& header
                                                       : cat(image.class_ids[k], " ", image.class_names[k]);
   };
   const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
-  result.summary.push_back(cat("  images per class: ", *least, " (",
-                               name(static_cast<std::size_t>(least - sizes.begin())), ") to ", *most, " (",
-                               name(static_cast<std::size_t>(most - sizes.begin())), "), mean ",
-                               fixed(static_cast<double>(facts.contents.size()) / static_cast<double>(sizes.size()))));
+  result.summary.push_back(
+      cat("  images per class: ", *least, " (", name(static_cast<std::size_t>(least - sizes.begin())), ") to ", *most,
+          " (", name(static_cast<std::size_t>(most - sizes.begin())), "), mean ",
+          printed("%.1f", static_cast<double>(facts.contents.size()) / static_cast<double>(sizes.size()))));
   std::vector<std::string> empty;
   for (std::size_t k = 0; k < sizes.size(); ++k) {
     if (sizes.size() <= classes_in_table) result.summary.push_back(cat("  ", with_thousands(sizes[k]), "\t", name(k)));

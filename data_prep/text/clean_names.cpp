@@ -53,11 +53,6 @@ bool is_replacement(std::uint32_t code) {
   return code == 0xFFFD;  // what programs write for bytes that they cannot read
 }
 
-std::size_t symbols_in(std::string_view name) {
-  return static_cast<std::size_t>(
-      std::count_if(name.begin(), name.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));
-}
-
 // What Excel writes for a cell whose formula has no value, in any language (#VALUE!, #NAME?), or that is too narrow
 // (####).
 bool is_spreadsheet_error(std::string_view name) {
@@ -107,7 +102,7 @@ NameTable read_raw_names(const NamesOptions& options, CleanNames& result) {
     }
     if (is_spreadsheet_error(name)) return drop(result, "error value of a spreadsheet", 1, name);
     if (has_symbol(name, is_replacement)) return drop(result, "symbol U+FFFD, a letter that was lost before", 1, name);
-    if (symbols_in(name) > static_cast<std::size_t>(options.longest)) {
+    if (symbol_count(name) > static_cast<std::size_t>(options.longest)) {
       return drop(result, cat("longer than ", options.longest, " symbols"), 1, name);
     }
     result.composed += changes.composed;

@@ -58,11 +58,6 @@ std::int64_t unify_line_ends(std::string& text) {
   return changed;
 }
 
-std::int64_t count_symbols(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; });
-}
-
 // Removes all byte-order marks. Files that were joined have some in the middle.
 std::int64_t remove_marks(std::string& text) {
   constexpr std::string_view mark = "\xEF\xBB\xBF";
@@ -113,7 +108,8 @@ TextChanges make_plain(std::string& text, const std::string& name, const std::ve
   changes.byte_order_marks = remove_marks(text);
   changes.line_ends = unify_line_ends(text);
   std::string plain = composed(text);
-  if (plain != text) changes.composed = std::max<std::int64_t>(1, count_symbols(text) - count_symbols(plain));
+  if (plain != text)
+    changes.composed = std::max<std::int64_t>(1, static_cast<std::int64_t>(symbol_count(text) - symbol_count(plain)));
   text = std::move(plain);
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t length = symbol_length(std::string_view(text).substr(i));

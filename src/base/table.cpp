@@ -5,6 +5,8 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "base/utf8.h"
+
 namespace ringtrain {
 
 void Table::section(const std::string& title) {
@@ -18,7 +20,7 @@ void Table::row(const std::string& key, const std::string& value) {
 std::string Table::str() const {
   std::size_t width = 0;
   for (const Row& row : rows_) {
-    if (!row.is_section) width = std::max(width, display_width(row.key));
+    if (!row.is_section) width = std::max(width, symbol_count(row.key));
   }
   const std::string indent(width + 4, ' ');
   std::string text;
@@ -27,7 +29,7 @@ std::string Table::str() const {
       text += row.key + "\n";
       continue;
     }
-    text += "  " + row.key + std::string(width + 2 - display_width(row.key), ' ');
+    text += "  " + row.key + std::string(width + 2 - symbol_count(row.key), ' ');
     for (const char c : row.value) {
       text += c;
       if (c == '\n') text += indent;
@@ -35,12 +37,6 @@ std::string Table::str() const {
     text += '\n';
   }
   return text;
-}
-
-std::size_t display_width(const std::string& text) {
-  // Continuation bytes of UTF-8 are 10xxxxxx.
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0u) != 0x80u; }));
 }
 
 std::string with_thousands(long long value) {

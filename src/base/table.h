@@ -26,9 +26,6 @@ class Table {
   std::vector<Row> rows_;
 };
 
-// Returns the number of terminal columns that a UTF-8 text takes, one per character.
-std::size_t display_width(const std::string& text);
-
 // Formats numbers for readers: 1234567 becomes "1,234,567", and 1536 bytes become "1.5 KiB".
 std::string with_thousands(long long value);
 std::string readable_bytes(double bytes);

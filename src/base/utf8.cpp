@@ -35,6 +35,12 @@ std::string map_symbols(std::string_view text, utf8proc_int32_t (*map)(utf8proc_
 
 }  // namespace
 
+std::size_t symbol_count(std::string_view text) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) count += is_continuation(text, i) ? 0 : 1;
+  return count;
+}
+
 std::size_t symbol_length(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return 1;

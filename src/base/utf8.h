@@ -11,6 +11,9 @@ namespace ringtrain {
 // (overlong forms and surrogates are invalid). `text` must not be empty.
 std::size_t symbol_length(std::string_view text);
 
+// Returns the number of symbols of a valid text.
+std::size_t symbol_count(std::string_view text);
+
 // Conversion between a valid symbol and its code point.
 std::uint32_t decode_symbol(std::string_view symbol);
 std::string encode_symbol(std::uint32_t code_point);

@@ -19,6 +19,7 @@ TEST(Utf8, InvalidSequencesAreFound) {
   for (const std::uint32_t code : {0x41u, 0xE9u, 0x20ACu, 0x1F436u})
     EXPECT_EQ(decode_symbol(encode_symbol(code)), code);
   EXPECT_EQ(trim("\xC2\xA0 a b\t\xE3\x80\x80"), "a b");
+  EXPECT_EQ(symbol_count("a\u00e9\u20ac\U0001F436"), 4u);
 }
 
 TEST(Utf8, ATextIsCutBetweenItsSymbols) {
