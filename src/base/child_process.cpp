@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -108,6 +110,16 @@ std::optional<int> ChildProcess::ended() {
 
 void ChildProcess::send(int signal_number) {
   if (!ended()) ::kill(pid_, signal_number);
+}
+
+std::optional<std::string> output_of(const std::string& command) {
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return std::nullopt;
+  std::string text;
+  std::array<char, 4096> part{};
+  while (const std::size_t got = std::fread(part.data(), 1, part.size(), pipe)) text.append(part.data(), got);
+  ::pclose(pipe);
+  return text;
 }
 
 bool can_start(const std::string& program) {

@@ -36,6 +36,9 @@ class ChildProcess {
   std::optional<int> code_;
 };
 
+// Runs a command of the shell. Returns what it has written to stdout; nothing if it cannot be started.
+std::optional<std::string> output_of(const std::string& command);
+
 // Returns whether a program of this name can be started. It is a path, or a name that is looked for in PATH.
 bool can_start(const std::string& program);
 

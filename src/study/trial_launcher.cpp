@@ -46,13 +46,10 @@ std::vector<std::string> words_of(const std::string& given) {
 
 // Returns the names of the job's nodes. Only Slurm can expand node[1-3].
 std::vector<std::string> hosts_of_job() {
-  const auto close = [](std::FILE* pipe) { ::pclose(pipe); };
-  const std::unique_ptr<std::FILE, decltype(close)> pipe(::popen("scontrol show hostnames", "r"), close);
+  std::istringstream lines(output_of("scontrol show hostnames").value_or(""));
   std::vector<std::string> hosts;
-  char line[300];
-  while (pipe && std::fgets(line, sizeof line, pipe.get()) != nullptr)
-    if (const std::string host(line, std::string_view(line).find_last_not_of("\n") + 1); !host.empty())
-      hosts.push_back(host);
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty()) hosts.push_back(line);
   if (hosts.empty())
     throw Error("scontrol does not name the nodes of this Slurm job", "start the study where scontrol and srun are");
   return hosts;

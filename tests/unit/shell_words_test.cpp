@@ -1,24 +1,13 @@
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "base/child_process.h"
 #include "base/user_text.h"
 
 namespace ringtrain {
 namespace {
-
-std::string output_of(const std::string& command) {
-  std::string text;
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return "no shell";
-  std::array<char, 256> part{};
-  while (const std::size_t count = std::fread(part.data(), 1, part.size(), pipe)) text.append(part.data(), count);
-  ::pclose(pipe);
-  return text;
-}
 
 TEST(ShellWords, AShellReadsTheSameWords) {
   const std::vector<std::string> words = {

@@ -5,13 +5,12 @@
 #include <link.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "backend/cuda/device/cuda_library.h"
 #include "base/child_process.h"
@@ -80,19 +79,15 @@ const std::vector<std::string>& python_library_folders() {
       if (const std::string home = environment_text(variable); !home.empty())
         add_matches(home + "/lib/python3*/site-packages/nvidia/*/lib", found);
     if (!found.empty()) return found;
-    std::FILE* python = popen(
+    const std::optional<std::string> output = output_of(
         "exec python3 -c 'import site, sysconfig\n"
         "for p in [sysconfig.get_path(\"purelib\"), site.getusersitepackages(), *site.getsitepackages()]: print(p)' "
-        "2> /dev/null < /dev/null",
-        "r");
-    if (python == nullptr) {
+        "2> /dev/null < /dev/null");
+    if (!output) {
       log_warning("python3, which knows where pip installs CUDA's libraries, cannot be started: ", limits_of_threads());
       return found;
     }
-    std::string text;
-    for (std::array<char, 4096> part{}; std::fgets(part.data(), part.size(), python) != nullptr;) text += part.data();
-    pclose(python);
-    for (const std::string& folder : split(text, '\n')) add_matches(folder + "/nvidia/*/lib", found);
+    for (const std::string& folder : split(*output, '\n')) add_matches(folder + "/nvidia/*/lib", found);
     return found;
   }();
   return folders;
