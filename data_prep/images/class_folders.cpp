@@ -114,6 +114,17 @@ void refuse_web_dataset(const std::string& tar, const std::vector<ImageItem>& it
               "unpack the tar files, write a line \"PATH LABEL\" for each .cls file, and give these lines with --list");
 }
 
+// Returns the number of files in a folder and below it, of every kind.
+std::uint64_t count_files(const FileTree& tree, const std::string& folder) {
+  std::vector<ImageItem> items;
+  LeftOuts left_out;
+  std::vector<std::string> above;
+  ClassWalk(tree, "", -1, items, left_out).list(folder, "", above);
+  std::uint64_t count = items.size();
+  for (const auto& [reason, each] : left_out) count += each.count;
+  return count;
+}
+
 }  // namespace
 
 FolderContent content_of(const FileTree& tree, const std::string& folder) {
@@ -129,16 +140,6 @@ FolderContent content_of(const FileTree& tree, const std::string& folder) {
     }
   }
   return content;
-}
-
-std::uint64_t count_files(const FileTree& tree, const std::string& folder) {
-  std::vector<ImageItem> items;
-  LeftOuts left_out;
-  std::vector<std::string> above;
-  ClassWalk(tree, "", -1, items, left_out).list(folder, "", above);
-  std::uint64_t count = items.size();
-  for (const auto& [reason, each] : left_out) count += each.count;
-  return count;
 }
 
 std::vector<ImageItem> all_items(const FileTree& tree) {

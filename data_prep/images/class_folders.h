@@ -22,8 +22,6 @@ FolderContent content_of(const FileTree& tree, const std::string& folder);
 
 // Returns all that is called like an image, without labels. Keys are paths below the tree's root.
 std::vector<ImageItem> all_items(const FileTree& tree);
-// Returns the number of files in a folder and below it, of every kind.
-std::uint64_t count_files(const FileTree& tree, const std::string& folder);
 // Leaves out the files that lie directly in a folder, and those that systems made there. Images are given a reason too.
 void leave_out_beside(const FileTree& tree, const std::string& folder, LeftOuts& left_out);
 

@@ -78,6 +78,15 @@ void write_known_names(const NameTable& names, ShardWriter& writer) {
   writer.write_names(bytes, offsets);
 }
 
+// Writes the row of a prefix of a name: context + 1 ids. The prefix is the first `length` of `ids`, which end with the
+// stop. The row has the last context + 1 of these; a shorter prefix is padded with `pad` on the left.
+void prefix_row(const std::uint8_t* ids, std::int64_t length, std::int64_t context, std::uint8_t pad,
+                std::uint8_t* row) {
+  const std::int64_t kept = std::min(length, context + 1);
+  std::fill(row, row + (context + 1 - kept), pad);
+  std::copy(ids + (length - kept), ids + length, row + (context + 1 - kept));
+}
+
 // Fills rows [begin, end) of a piece of a shard. The piece starts at position `first` on disk. The look-ups are random
 // accesses to memory. Short separate loops let the processor start many of them at the same time.
 struct Piece {
@@ -246,13 +255,6 @@ std::vector<bool> hold_out(const NameTable& names, std::uint64_t seed, double sh
   if (number == 0) held[lowest] = true;
   if (number == names.size()) held[highest] = false;
   return held;
-}
-
-void prefix_row(const std::uint8_t* ids, std::int64_t length, std::int64_t context, std::uint8_t pad,
-                std::uint8_t* row) {
-  const std::int64_t kept = std::min(length, context + 1);
-  std::fill(row, row + (context + 1 - kept), pad);
-  std::copy(ids + (length - kept), ids + length, row + (context + 1 - kept));
 }
 
 NamesReport convert_names(const NamesOptions& options, std::ostream& log) {

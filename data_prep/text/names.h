@@ -2,8 +2,8 @@
 //
 // convert_names() does all of it. read_clean_names() reads, checks and counts the names and chooses the alphabet.
 // hold_out() puts each distinct name into one of the two splits. Every name then becomes one row per prefix
-// (prefix_row()). The rows are shuffled by the seed and written by common/shard_writer.h. data_prep/README.md describes
-// the rules under "Names" and the format under "The files".
+// (prefix_row() in names.cpp). The rows are shuffled by the seed and written by common/shard_writer.h.
+// data_prep/README.md describes the rules under "Names" and the format under "The files".
 #pragma once
 
 #include <cstdint>
@@ -65,11 +65,6 @@ CleanNames read_clean_names(const NamesOptions& options);
 // Returns which distinct names are held out. A hash of (seed, name) decides, so adding names moves no others.
 // With two or more names and a share above 0, each split gets at least one name. For this, one name may be moved.
 std::vector<bool> hold_out(const NameTable& names, std::uint64_t seed, double share);
-
-// Writes the row of a prefix of a name: context + 1 ids. The prefix is the first `length` of `ids`, which end with the
-// stop. The row has the last context + 1 of these; a shorter prefix is padded with `pad` on the left.
-void prefix_row(const std::uint8_t* ids, std::int64_t length, std::int64_t context, std::uint8_t pad,
-                std::uint8_t* row);
 
 // Runs the whole conversion. `log` gets the messages for the user.
 NamesReport convert_names(const NamesOptions& options, std::ostream& log);

@@ -30,6 +30,26 @@ std::vector<std::size_t> cut_layers(const RunPlan& plan, const std::vector<Model
   return cuts;
 }
 
+// Returns the cuts of the plan, and variants in which one cut is moved by one layer in either direction.
+std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan) {
+  const std::vector<ModelLayer> layers = layers_of(plan.graph);
+  const std::vector<std::size_t> own = cut_layers(plan, layers);
+  std::vector<std::vector<std::size_t>> all = {own};
+  for (std::size_t i = 0; i < own.size(); ++i)
+    for (const bool later : {false, true}) {
+      std::vector<std::size_t> moved = own;
+      moved[i] += later ? 1 : std::size_t(-1);
+      const std::size_t low = i > 0 ? moved[i - 1] : 0, high = i + 1 < own.size() ? moved[i + 1] : layers.size();
+      if (moved[i] > low && moved[i] < high) all.push_back(std::move(moved));
+    }
+  std::vector<std::vector<std::string>> names;
+  for (const std::vector<std::size_t>& cuts : all) {
+    names.emplace_back();
+    for (const std::size_t cut : cuts) names.back().push_back(layers[cut].name);
+  }
+  return names;
+}
+
 struct Measured {
   double seconds = 0;
   StageWaits waits;
@@ -82,25 +102,6 @@ std::vector<std::int64_t> micro_batches_to_try(const BatchShares& shares, std::s
     if (sizes.size() < most && (sizes.empty() || 2 * size <= sizes.back() + sizes.back() / 3)) sizes.push_back(size);
   std::ranges::reverse(sizes);
   return sizes;
-}
-
-std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan) {
-  const std::vector<ModelLayer> layers = layers_of(plan.graph);
-  const std::vector<std::size_t> own = cut_layers(plan, layers);
-  std::vector<std::vector<std::size_t>> all = {own};
-  for (std::size_t i = 0; i < own.size(); ++i)
-    for (const bool later : {false, true}) {
-      std::vector<std::size_t> moved = own;
-      moved[i] += later ? 1 : std::size_t(-1);
-      const std::size_t low = i > 0 ? moved[i - 1] : 0, high = i + 1 < own.size() ? moved[i + 1] : layers.size();
-      if (moved[i] > low && moved[i] < high) all.push_back(std::move(moved));
-    }
-  std::vector<std::vector<std::string>> names;
-  for (const std::vector<std::size_t>& cuts : all) {
-    names.emplace_back();
-    for (const std::size_t cut : cuts) names.back().push_back(layers[cut].name);
-  }
-  return names;
 }
 
 std::vector<PipelineTrial> measure_pipelines(const Experiment& experiment, const DatasetIndex& train,

@@ -25,9 +25,6 @@ struct PipelineTrial {
 // Returns at most `most` of the possible micro-batches, the largest ones. Each is about twice the one before.
 std::vector<std::int64_t> micro_batches_to_try(const BatchShares& shares, std::size_t most);
 
-// Returns the cuts of the plan, and variants in which one cut is moved by one layer in either direction.
-std::vector<std::vector<std::string>> cuts_nearby(const RunPlan& plan);
-
 // Measures for about `seconds` in all, with fresh weights and at least 2 steps per candidate, unless the experiment has
 // fewer. The first of several steps is not counted. If `only_sizes` is true, only the experiment's cuts are tried, with
 // at most 6 sizes. `validation` is the validation set (null: none). It matters because it takes memory. Candidates that

@@ -64,10 +64,6 @@ int launched_rank() {
   return 0;
 }
 
-bool has_pmix() {
-  return is_set("PMIX_RANK");
-}
-
 namespace {
 
 const int rank_of_launcher = launched_rank();  // MPI_Init of a single process overwrites the variables
@@ -129,7 +125,7 @@ void check_launcher(const std::string& launcher, int tasks) {
   if (launcher == "srun" && (tasks > 1 || OMPI_MAJOR_VERSION < 5))
     refuse(cat("srun started ", processes, " without PMIx: MPI cannot ",
                tasks == 1 ? "start in it" : "bring them together"));
-  const bool is_older = launcher == "srun --mpi=pmi2" || (launcher == "mpiexec" && !has_pmix());
+  const bool is_older = launcher == "srun --mpi=pmi2" || (launcher == "mpiexec" && !is_set("PMIX_RANK"));
   if (is_older && !knows_older_pmi())
     refuse(cat(launcher == "mpiexec" ? "the mpiexec of another MPI (MPICH, Intel MPI)" : launcher, " started ",
                processes, ", and this program's ", mpi_version(), " does not understand it"));

@@ -30,7 +30,6 @@ std::string launcher_name();
 int launched_tasks();
 // Returns the rank from the launcher's variables, for the time before MPI has started; 0 without a launcher.
 int launched_rank();
-bool has_pmix();  // whether a launcher speaks PMIx with this process
 
 // Finds, before MPI starts, a launcher that this program's MPI does not understand. Open MPI would then print a banner
 // in every process, or make each process a job of one rank. Both programs use these functions.

@@ -36,6 +36,41 @@ std::string with_article(const std::string& kind) {
   return (kind == "experiment" ? "an " : "a ") + kind;
 }
 
+constexpr std::string_view blanks = " \t\r";
+
+std::size_t indentation(std::string_view line) {
+  return std::min(line.find_first_not_of(blanks), line.size());
+}
+
+// Returns the line without its indentation, comment and trailing blanks.
+std::string_view content_of(std::string_view line) {
+  line.remove_prefix(indentation(line));
+  if (line.starts_with('#')) return {};
+  line = line.substr(0, line.find(" #"));
+  return line.substr(0, line.find_last_not_of(blanks) + 1);
+}
+
+// Lines and columns count from 0.
+struct YamlMistake {
+  int line = 0, column = 0;
+  std::string what;
+};
+
+// Looks at the line where the parser gave up, and at the last line before it that is not empty or a comment.
+std::optional<YamlMistake> find_yaml_mistake(std::string_view yaml, int line, int column) {
+  const auto text = [&](int number) { return line_at(yaml, number); };
+  if (text(line).substr(0, indentation(text(line))).find('\t') != std::string_view::npos)
+    return YamlMistake{line, column, "a tab in the indentation, expected spaces"};
+  int before = line - 1;
+  while (before > 0 && content_of(text(before)).empty()) --before;
+  for (const int number : {line, before}) {
+    if (number < 0) continue;
+    const std::string what = missing_separator(text(number));
+    if (!what.empty()) return YamlMistake{number, static_cast<int>(indentation(text(number))), what};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string yaml_place(const std::string& path, const YAML::Mark& mark) {
@@ -78,24 +113,6 @@ YAML::Node load_yaml_document(const std::string& yaml, const std::string& path, 
   return document;
 }
 
-namespace {
-
-constexpr std::string_view blanks = " \t\r";
-
-std::size_t indentation(std::string_view line) {
-  return std::min(line.find_first_not_of(blanks), line.size());
-}
-
-// Returns the line without its indentation, comment and trailing blanks.
-std::string_view content_of(std::string_view line) {
-  line.remove_prefix(indentation(line));
-  if (line.starts_with('#')) return {};
-  line = line.substr(0, line.find(" #"));
-  return line.substr(0, line.find_last_not_of(blanks) + 1);
-}
-
-}  // namespace
-
 std::string_view line_at(std::string_view text, int number) {
   for (; number > 0 && !text.empty(); --number) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
   return text.substr(0, text.find('\n'));
@@ -119,20 +136,6 @@ std::string missing_separator(std::string_view line) {
   value.remove_prefix(indentation(value));
   return cat(shown(content), has_colon ? " has no space after the colon" : " has no colon", ", expected ",
              cut_to(key, 60), ": ", cut_to(value, 60));
-}
-
-std::optional<YamlMistake> find_yaml_mistake(std::string_view yaml, int line, int column) {
-  const auto text = [&](int number) { return line_at(yaml, number); };
-  if (text(line).substr(0, indentation(text(line))).find('\t') != std::string_view::npos)
-    return YamlMistake{line, column, "a tab in the indentation, expected spaces"};
-  int before = line - 1;
-  while (before > 0 && content_of(text(before)).empty()) --before;
-  for (const int number : {line, before}) {
-    if (number < 0) continue;
-    const std::string what = missing_separator(text(number));
-    if (!what.empty()) return YamlMistake{number, static_cast<int>(indentation(text(number))), what};
-  }
-  return std::nullopt;
 }
 
 }  // namespace ringtrain

@@ -21,15 +21,6 @@ std::string yaml_place(const std::string& path, const YAML::Mark& mark);
 // Better messages for common mistakes in YAML. The parser notices some of them one line too late, and calls them
 // "illegal map value".
 
-// Lines and columns count from 0.
-struct YamlMistake {
-  int line = 0, column = 0;
-  std::string what;
-};
-
-// Looks at the line where the parser gave up, and at the last line before it that is not empty or a comment.
-std::optional<YamlMistake> find_yaml_mistake(std::string_view yaml, int line, int column);
-
 // Looks for a key that is not separated from its value, as in "depth:50" and "depth 50". Returns what is missing and
 // what was expected, or "" for other lines. Indentation and a comment at the end are ignored.
 std::string missing_separator(std::string_view line);

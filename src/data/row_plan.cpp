@@ -110,8 +110,7 @@ std::int64_t window_phase(const LoaderPlan& plan, std::int64_t epoch) {
               cat(hint, hint.empty() ? "use more text" : "or more text"));
 }
 
-}  // namespace
-
+// Throws Error if the plan contradicts itself or the data set.
 void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
   const bool rows = plan.order == TextOrder::rows;
   if (index.is_image() && (!rows || plan.sequence != 1 || plan.image.size < 1 || plan.reads < 1)) {
@@ -150,6 +149,8 @@ void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan) {
     throw Error(cat(index.prefix, " has ", used_of(index, plan), " character(s), which leaves nothing to predict"));
   }
 }
+
+}  // namespace
 
 std::int64_t samples_per_epoch(const DatasetIndex& index, const LoaderPlan& plan) {
   const std::int64_t used = used_of(index, plan);

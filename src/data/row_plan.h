@@ -50,9 +50,6 @@ inline std::int64_t first_row_of_pass(const LoaderPlan& plan, const RowRange& ow
   return own.first + (micro_step * plan.span + plan.member) * plan.micro_batch;
 }
 
-// Throws Error if the plan contradicts itself or the data set.
-void check_loader_plan(const DatasetIndex& index, const LoaderPlan& plan);
-
 // Returns how many of the text's characters (without the first one, which nothing predicts) are no target in a training
 // epoch with this global batch.
 std::int64_t targets_not_read(const DatasetIndex& index, const LoaderPlan& plan);

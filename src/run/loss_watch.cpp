@@ -16,6 +16,18 @@ namespace {
 // In a shorter stretch, a somewhat higher loss may be chance.
 constexpr std::int64_t steps_to_judge = 20, fewest_steps = 5;
 
+// The number of updates is not known if the batch follows the noise scale, or with AdaScale.
+RunLength run_length(const RunPlan& plan) {
+  const StopConfig& stop = plan.experiment.stop;
+  using Unit = RunLength::Unit;
+  if (plan.updates > 0) return {Unit::steps, static_cast<double>(plan.updates - plan.branch.position.step)};
+  if (stop.epochs > 0 && plan.adascale_times > 0) return {Unit::scale_invariant_epochs, stop.epochs};
+  if (stop.epochs > 0)
+    return {Unit::samples, stop.epochs * static_cast<double>(plan.samples_per_epoch) -
+                               static_cast<double>(plan.branch.position.samples)};
+  return {Unit::seconds, stop.seconds};
+}
+
 }  // namespace
 
 double loss_of_guessing(const DatasetIndex& train) {
@@ -29,18 +41,6 @@ bool ends_diverged(std::span<const double> losses, std::int64_t first_step, doub
   const double mean = std::accumulate(last.begin(), last.end(), 0.0) / static_cast<double>(last.size());
   const bool may_be_chance = std::ssize(losses) < steps_to_judge || first_step > 1;
   return !(mean <= std::max(losses.front() * (may_be_chance ? 2 : 1), guessing));
-}
-
-// The number of updates is not known if the batch follows the noise scale, or with AdaScale.
-RunLength run_length(const RunPlan& plan) {
-  const StopConfig& stop = plan.experiment.stop;
-  using Unit = RunLength::Unit;
-  if (plan.updates > 0) return {Unit::steps, static_cast<double>(plan.updates - plan.branch.position.step)};
-  if (stop.epochs > 0 && plan.adascale_times > 0) return {Unit::scale_invariant_epochs, stop.epochs};
-  if (stop.epochs > 0)
-    return {Unit::samples, stop.epochs * static_cast<double>(plan.samples_per_epoch) -
-                               static_cast<double>(plan.branch.position.samples)};
-  return {Unit::seconds, stop.seconds};
 }
 
 LossWatch::LossWatch(double share, RunLength length, double guessing)

@@ -23,7 +23,6 @@ struct RunLength {
   enum class Unit { steps, samples, scale_invariant_epochs, seconds } unit = Unit::steps;
   double total = 0;
 };
-RunLength run_length(const RunPlan& plan);
 
 // Returns the loss of a model that guesses, in nats: the logarithm of the number of classes or symbols.
 double loss_of_guessing(const DatasetIndex& train);

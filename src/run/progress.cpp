@@ -41,6 +41,17 @@ std::string eta_text(const StepReport& report, std::int64_t total_steps, const S
   return "  ETA " + readable_duration(left * rate.seconds_per_step());
 }
 
+// Returns a line for a batch log, which also has epoch, learning rate and gradient norm. `samples_per_second` and
+// `share_of_bound` are those of the steps since the previous line. A share of 0 is not known and not shown. `rate`
+// gives the ETA.
+std::string progress_line(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate,
+                          double samples_per_second, double share_of_bound) {
+  return cat(step_text(report, total_steps), printed("  epoch %.2f", report.run.epoch),
+             printed("  loss %.4f", report.loss), printed("  lr %.4g", report.learning_rate),
+             printed("  grad norm %.4g", report.gradient_norm), "  ", readable_rate(samples_per_second), " samples/s",
+             share_text(share_of_bound), eta_text(report, total_steps, rate));
+}
+
 }  // namespace
 
 void SmoothedRate::add(std::int64_t samples, double seconds, double bound_seconds) {
@@ -79,14 +90,6 @@ std::string progress_bar(const StepReport& report, std::int64_t total_steps, con
     bar = " [" + bar + "]";
   }
   return (left + bar + right).substr(0, columns);
-}
-
-std::string progress_line(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate,
-                          double samples_per_second, double share_of_bound) {
-  return cat(step_text(report, total_steps), printed("  epoch %.2f", report.run.epoch),
-             printed("  loss %.4f", report.loss), printed("  lr %.4g", report.learning_rate),
-             printed("  grad norm %.4g", report.gradient_norm), "  ", readable_rate(samples_per_second), " samples/s",
-             share_text(share_of_bound), eta_text(report, total_steps, rate));
 }
 
 int terminal_width() {

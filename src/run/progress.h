@@ -32,11 +32,6 @@ std::string readable_duration(double seconds);
 // On a narrow terminal the bar is dropped first, then the other parts from the right. If total_steps is 0 (unknown),
 // there is no bar and no ETA.
 std::string progress_bar(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate, int width);
-// Returns a line for a batch log, which also has epoch, learning rate and gradient norm. `samples_per_second` and
-// `share_of_bound` are those of the steps since the previous line. A share of 0 is not known and not shown. `rate`
-// gives the ETA.
-std::string progress_line(const StepReport& report, std::int64_t total_steps, const SmoothedRate& rate,
-                          double samples_per_second, double share_of_bound);
 
 // Returns the columns of the terminal at stdout. Returns 0 if stdout is not a terminal or if TERM is "dumb". A terminal
 // without a size counts as a file or a pipe, because mpirun always gives its ranks pseudo-terminals.

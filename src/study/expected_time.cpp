@@ -35,6 +35,21 @@ double recorded_samples(const fs::path& folder, double step) {
   return 0;
 }
 
+// Returns the keys on which the time of a sample depends, with their values: the model, the precision, the device, the
+// threads, and the keys of parallel, communication, memory and test.
+std::string time_keys(const Experiment& experiment) {
+  constexpr std::string_view sections[] = {"parallel.", "communication.", "memory.", "test."};
+  std::string text = model_keys(experiment);
+  for (const Field& field : schema()) {
+    const bool is_of_section =
+        std::ranges::any_of(sections, [&](std::string_view section) { return field.key.starts_with(section); });
+    if ((is_of_section && field.key != "communication.timeout_seconds") || field.key == "machine.device" ||
+        field.key == "run.threads")
+      text += cat(" ", field.key, "=", value_text(field, experiment));
+  }
+  return text;
+}
+
 std::optional<MeasuredRun> measured_run(const fs::path& folder) {
   std::ifstream file(folder / run_record_name);
   const auto json = parse_json(file);
@@ -63,19 +78,6 @@ std::optional<MeasuredRun> measured_run(const fs::path& folder) {
 }
 
 }  // namespace
-
-std::string time_keys(const Experiment& experiment) {
-  constexpr std::string_view sections[] = {"parallel.", "communication.", "memory.", "test."};
-  std::string text = model_keys(experiment);
-  for (const Field& field : schema()) {
-    const bool is_of_section =
-        std::ranges::any_of(sections, [&](std::string_view section) { return field.key.starts_with(section); });
-    if ((is_of_section && field.key != "communication.timeout_seconds") || field.key == "machine.device" ||
-        field.key == "run.threads")
-      text += cat(" ", field.key, "=", value_text(field, experiment));
-  }
-  return text;
-}
 
 std::vector<MeasuredRun> measured_runs(const std::string& study_folder, bool for_gpus) {
   std::vector<MeasuredRun> runs;

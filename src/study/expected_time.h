@@ -13,15 +13,11 @@ namespace ringtrain {
 // The measured speed of a run. The time includes evaluations and checkpoints.
 struct MeasuredRun {
   std::string trial, started;  // `started` is in UTC, as in run.json
-  std::string settings;        // keys on which the time of a sample depends, apart from the batch: time_keys()
+  std::string settings;        // keys on which the time of a sample depends, apart from the batch, and their values
   bool on_cpu = false;
   std::int64_t ranks = 1, global_batch = 0, worker_batch = 0;
   double seconds_per_sample = 0;
 };
-
-// Returns the keys on which the time of a sample depends, with their values: the model, the precision, the device, the
-// threads, and the keys of parallel, communication, memory and test.
-std::string time_keys(const Experiment& experiment);
 
 // Returns the times of the runs in the study's folder that have finished a step and whose last start has ended. The
 // newest run comes first. Unreadable folders are ignored. With `for_gpus`, runs on CPUs are left out.

@@ -280,12 +280,6 @@ class SavingDevice : public DescribedDevice {
 
 }  // namespace
 
-std::vector<std::string> described_device_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, json] : shipped()) names.push_back(name);
-  return names;
-}
-
 DeviceDescription find_description(const std::string& name_or_file) {
   std::string text;
   if (const auto found = shipped().find(name_or_file); found != shipped().end()) {
@@ -294,7 +288,7 @@ DeviceDescription find_description(const std::string& name_or_file) {
     std::ifstream file(name_or_file);
     if (!file) {
       std::string names;
-      for (const std::string& name : described_device_names()) names += (names.empty() ? "" : ", ") + name;
+      for (const auto& [name, json] : shipped()) names += (names.empty() ? "" : ", ") + name;
       throw Error(cat("there is no description of a GPU called '", name_or_file, "'"),
                   cat("Known: ", names, "; or name a JSON file like src/backend/cuda/device/descriptions/h200.json."));
     }

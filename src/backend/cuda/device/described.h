@@ -22,9 +22,6 @@ struct DeviceDescription {
   std::string name;  // "h200", or the path of the file
   std::string json;  // one line, in the form that cuDNN reads
 };
-// Returns the names of the descriptions that are compiled into the program. The files are in
-// src/backend/cuda/device/descriptions.
-std::vector<std::string> described_device_names();
 // Finds a description by its name, or reads it from a JSON file. When there is neither, throws Error that lists the
 // names.
 DeviceDescription find_description(const std::string& name_or_file);

@@ -50,6 +50,26 @@ void* open_in(const std::string& folder, const std::string& file) {
   return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
+// Returns the folders in which a library is searched, in this order. RINGTRAIN_CUDA_LIBRARIES comes first (folders
+// separated by ':'). The request's variables follow. Then comes "", which means the loader's own search: it covers
+// LD_LIBRARY_PATH and the system's folders. CUDA's folder at build time follows for a request that names CUDA_HOME. The
+// usual folders of drivers and toolkits come last. python_library_folders() is searched after all of these, if pip has
+// the library.
+std::vector<std::string> library_folders(const LibraryRequest& request) {
+  std::vector<std::string> folders = split(environment_text("RINGTRAIN_CUDA_LIBRARIES"), ':');
+  for (const std::string& variable : request.variables)
+    if (const std::string home = environment_text(variable.c_str()); !home.empty())
+      for (const char* lib : {"/lib64", "/lib"}) folders.push_back(home + lib);
+  folders.emplace_back();
+  if (std::ranges::count(request.variables, "CUDA_HOME") != 0)
+    if (const CudaLibrary* library = find_cuda_library(); library != nullptr)
+      folders.push_back(cat(library->cuda_home, "/lib64"));
+  for (const char* usual : {"/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", "/usr/lib64", "/usr/lib64/nvidia",
+                            "/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"})
+    folders.emplace_back(usual);
+  return folders;
+}
+
 // Calls `use` with each folder until it returns a library. Python is started only when the other folders have nothing.
 // It takes longer than the rest of a small run's start, so that no rank of a machine without a GPU may start it.
 void* first_of(const LibraryRequest& request, const std::function<void*(const std::string&)>& use) {
@@ -90,21 +110,6 @@ const std::vector<std::string>& python_library_folders() {
     for (const std::string& folder : split(*output, '\n')) add_matches(folder + "/nvidia/*/lib", found);
     return found;
   }();
-  return folders;
-}
-
-std::vector<std::string> library_folders(const LibraryRequest& request) {
-  std::vector<std::string> folders = split(environment_text("RINGTRAIN_CUDA_LIBRARIES"), ':');
-  for (const std::string& variable : request.variables)
-    if (const std::string home = environment_text(variable.c_str()); !home.empty())
-      for (const char* lib : {"/lib64", "/lib"}) folders.push_back(home + lib);
-  folders.emplace_back();
-  if (std::ranges::count(request.variables, "CUDA_HOME") != 0)
-    if (const CudaLibrary* library = find_cuda_library(); library != nullptr)
-      folders.push_back(cat(library->cuda_home, "/lib64"));
-  for (const char* usual : {"/usr/local/cuda/lib64", "/usr/local/nvidia/lib64", "/usr/lib64", "/usr/lib64/nvidia",
-                            "/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"})
-    folders.emplace_back(usual);
   return folders;
 }
 

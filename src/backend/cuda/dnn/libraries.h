@@ -14,12 +14,6 @@ struct LibraryRequest {
   bool pip_has_it = true;              // false: NVIDIA's driver brings it, and no Python environment is searched
 };
 
-// Returns the folders in which a library is searched, in this order. RINGTRAIN_CUDA_LIBRARIES comes first (folders
-// separated by ':'). The request's variables follow. Then comes "", which means the loader's own search: it covers
-// LD_LIBRARY_PATH and the system's folders. CUDA's folder at build time follows for a request that names CUDA_HOME. The
-// usual folders of drivers and toolkits come last. python_library_folders() is searched after all of these, if pip has
-// the library.
-std::vector<std::string> library_folders(const LibraryRequest& request);
 // Returns the folders nvidia/*/lib of the Python environments that VIRTUAL_ENV and CONDA_PREFIX name. If they have no
 // such folder, python3 is asked for its own.
 const std::vector<std::string>& python_library_folders();
