@@ -13,7 +13,6 @@
 #include "base/signals.h"
 #include "base/table.h"
 #include "base/user_text.h"
-#include "base/version.h"
 #include "bench/pipeline_trials.h"
 #include "checkpoint/resume_point.h"
 #include "checkpoint/resume_rules.h"

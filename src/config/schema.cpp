@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "config/reader.h"
 
 namespace ringtrain {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include <optional>
 #include <string>
 #include <string_view>
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "backend/vector_operations.h"
-#include "config/experiment.h"
 #include "nn/parameters.h"
 
 namespace ringtrain {

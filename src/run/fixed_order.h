@@ -6,7 +6,6 @@
 #include <string>
 
 #include "backend/backend.h"
-#include "config/batch_plan.h"
 #include "config/experiment.h"
 #include "run/plan.h"
 

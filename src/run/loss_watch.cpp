@@ -7,7 +7,6 @@
 #include "base/cat.h"
 #include "base/json.h"
 #include "base/table.h"
-#include "config/branch.h"
 #include "run/record.h"
 
 namespace ringtrain {
