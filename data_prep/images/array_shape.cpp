@@ -97,12 +97,6 @@ bool has_channels(const h5::Shape& shape, const std::string& layout) {
   return may_be_channels(extent_of(shape, layout, 'C'));
 }
 
-std::string joined(const std::vector<std::string>& layouts) {
-  std::string text;
-  for (const std::string& layout : layouts) text += (text.empty() ? "" : " or ") + layout;
-  return text;
-}
-
 std::string backwards(const std::string& layout) {
   return {layout.rbegin(), layout.rend()};
 }
@@ -170,9 +164,7 @@ AskedLayout layout_in_file(const h5::File& file, const std::string& dataset) {
 }
 
 std::string text_of(const h5::Shape& shape) {
-  std::string text;
-  for (const std::int64_t extent : shape) text += (text.empty() ? "(" : ", ") + std::to_string(extent);
-  return text.empty() ? "()" : text + ")";
+  return cat("(", joined(shape), ")");
 }
 
 std::string layout_of(const h5::Shape& shape, const ArrayOrigin& origin, std::int64_t labels, const AskedLayout& asked,
@@ -219,7 +211,7 @@ std::string layout_of(const h5::Shape& shape, const ArrayOrigin& origin, std::in
     const std::string why =
         is_usual ? "both the second and the last axis may be the channels" : "the order of its axes is not clear";
     throw Error(cat(found, ": ", why),
-                cat("give --layout ", joined(with_all_labels.empty() ? fitting : with_all_labels)));
+                cat("give --layout ", joined(with_all_labels.empty() ? fitting : with_all_labels, " or ")));
   }
   return fitting.front();  // the caller compares the numbers of images and labels
 }

@@ -114,9 +114,7 @@ IdxArray read_idx(const std::string& path) {
 }
 
 std::string shape_text(const IdxArray& array) {
-  std::string text;
-  for (const std::int64_t extent : array.shape) text += cat(text.empty() ? "(" : ", ", extent);
-  return text + ")";
+  return cat("(", joined(array.shape), ")");
 }
 
 constexpr const char* pictures_first = "the file of the pictures comes first: idx IMAGES LABELS";

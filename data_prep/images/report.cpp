@@ -18,7 +18,7 @@
 namespace ringtrain {
 namespace {
 
-std::string joined(const std::vector<double>& values) {
+std::string with_4_decimals(const std::vector<double>& values) {
   std::string text;
   for (const double value : values) text += (text.empty() ? "" : ", ") + printed("%.4f", value);
   return text;
@@ -123,7 +123,7 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
     log << "16 bits     " << report.deep << " PNG file(s) have 16 bits a channel, of which the upper 8 are kept\n";
   if (report.resized > 0) log << "resized     " << with_thousands(report.resized) << "\n";
   if (!report.broken.empty()) log << "broken      " << report.broken.size() << ", left out (see the list above)\n";
-  log << "mean, std   " << joined(report.mean) << "; " << joined(report.std)
+  log << "mean, std   " << with_4_decimals(report.mean) << "; " << with_4_decimals(report.std)
       << (options.statistics ? " (of the training pixels)" : " (ImageNet's)") << "\n"
       << "uuid        " << report.dataset_uuid << "\n";
   for (const std::string& warning : report.warnings) log << "warning     " << printable(warning) << "\n";

@@ -1,4 +1,4 @@
-// Joins values into one string: cat("layer ", 3, ".weight").
+// Joins values into one string: cat("layer ", 3, ".weight"), and those of a range: joined(shape, " x ").
 #pragma once
 
 #include <charconv>
@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ringtrain {
 
@@ -48,6 +49,17 @@ std::string cat(const Parts&... parts) {
     (out << ... << parts);
     return out.str();
   }
+}
+
+// Returns the values of a range, one after the other: "a, b".
+template <class Range = std::vector<std::string>>
+std::string joined(const Range& values, std::string_view between = ", ") {
+  std::string text;
+  for (const auto& value : values) {
+    if (!text.empty()) text += between;
+    append_printed(text, value);
+  }
+  return text;
 }
 
 }  // namespace ringtrain

@@ -60,12 +60,6 @@ std::string counted(long long count, const std::string& noun) {
   return with_thousands(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 std::string printed(const char* pattern, ...) {
   std::va_list arguments, again;
   va_start(arguments, pattern);

@@ -31,8 +31,6 @@ std::string with_thousands(long long value);
 std::string readable_bytes(double bytes);
 // Writes a number with a noun: (1, "trial") becomes "1 trial", and (1200, "trial") becomes "1,200 trials".
 std::string counted(long long count, const std::string& noun);
-// Joins the words with commas: "a, b, c".
-std::string joined(const std::vector<std::string>& words);
 // Returns what std::printf prints.
 [[gnu::format(printf, 1, 2)]] std::string printed(const char* pattern, ...);
 // Writes the value with `digits` significant digits: (0.123456, 3) becomes "0.123".

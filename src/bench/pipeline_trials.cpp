@@ -17,12 +17,6 @@
 namespace ringtrain {
 namespace {
 
-std::string joined(const std::vector<std::string>& words, const char* between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
-}
-
 std::vector<std::size_t> cut_layers(const RunPlan& plan, const std::vector<ModelLayer>& layers) {
   std::vector<std::size_t> cuts;
   for (const int node : plan.cuts)

@@ -291,9 +291,7 @@ std::optional<std::int64_t> step_of_file(const std::string& file_name) {
 }  // namespace
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
+  return cat("[", joined(shape), "]");
 }
 
 const std::string& Checkpoint::text(const std::string& name) const {

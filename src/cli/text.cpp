@@ -4,12 +4,6 @@
 
 namespace ringtrain {
 
-std::string joined(const std::vector<std::string>& words, const std::string& between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
-}
-
 std::string wrapped(const std::string& text, std::size_t indent, std::size_t width, std::size_t hanging) {
   std::string out;
   std::istringstream lines(text);

@@ -7,8 +7,6 @@
 
 namespace ringtrain {
 
-std::string joined(const std::vector<std::string>& words, const std::string& between);
-
 // Wraps `text` into lines of at most `width` letters. Each line begins with `indent` spaces; the second and later lines
 // of a paragraph begin with `hanging` more. Empty lines stay, and a line that begins with a space is not changed. The
 // result ends with a newline.

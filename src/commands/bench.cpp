@@ -58,9 +58,7 @@ void examine_job(const BenchContext& context, Preflight& result) {
 
 // Returns " layer2.0,layer4.0".
 std::string describe_cuts(const PipelineTrial& trial) {
-  std::string text;
-  for (const std::string& cut : trial.cuts) text += (text.empty() ? " " : ",") + cut;
-  return text;
+  return trial.cuts.empty() ? "" : " " + joined(trial.cuts, ",");
 }
 
 void bench_split(const BenchContext& context, const BenchArguments& arguments) {

@@ -90,11 +90,9 @@ Shape shape_of(const File& file, const std::string& name, hid_t dataset) {
   // If one extent is 0, the data set is empty.
   const bool empty = std::find(extents.begin(), extents.end(), hsize_t{0}) != extents.end();
   const bool countable = std::all_of(extents.begin(), extents.end(), [](hsize_t n) { return n >> 62 == 0; });
-  if (!countable || (!empty && !fits)) {
-    std::string shape;
-    for (const hsize_t extent : extents) shape += cat(shape.empty() ? "" : " x ", extent);
-    throw Error(cat(file.path(), ": data set '", name, "' claims to hold ", shape, " values: the file is damaged"));
-  }
+  if (!countable || (!empty && !fits))
+    throw Error(cat(file.path(), ": data set '", name, "' claims to hold ", joined(extents, " x "),
+                    " values: the file is damaged"));
   return {extents.begin(), extents.end()};
 }
 

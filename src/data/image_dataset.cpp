@@ -21,9 +21,7 @@ namespace {
 constexpr std::int64_t largest_side = 65535;  // in pixels; the limit of JPEG
 
 std::string to_text(const h5::Shape& shape) {
-  std::string text;
-  for (const std::int64_t extent : shape) text += (text.empty() ? "[" : ", ") + std::to_string(extent);
-  return text.empty() ? "[]" : text + "]";
+  return cat("[", joined(shape), "]");
 }
 
 void expect_type(const h5::File& file, const std::string& dataset, const std::string& expected) {

@@ -259,11 +259,7 @@ std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_d
 std::string model_fingerprint(const RunPlan& plan) {
   std::string text = cat(plan.experiment.model.kind, ", ", plan.graph.sequence(), " positions;");
   if (plan.train.is_image()) text = cat(plan.experiment.model.kind, ";");
-  for (const Parameter& p : plan.parameters.all()) {
-    text += " " + p.name + " [";
-    for (std::size_t i = 0; i < p.shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(p.shape[i]);
-    text += "]";
-  }
+  for (const Parameter& p : plan.parameters.all()) text += cat(" ", p.name, " [", joined(p.shape), "]");
   text += plan.train.is_image() ? "; classes:" : "; symbols:";
   for (const std::string& symbol : plan.train.text.vocabulary) text += " '" + symbol + "'";
   for (const std::string& id : plan.train.image.class_ids) text += " '" + id + "'";

@@ -306,11 +306,9 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
 std::string describe_parameters(const RunPlan& plan) {
   Table t;
   t.section("parameters, in the order in which the backward pass finishes them");
-  for (const Parameter& p : plan.parameters.all()) {
-    std::string shape;
-    for (std::int64_t d : p.shape) shape += (shape.empty() ? "" : " x ") + std::to_string(d);
-    t.row(p.name, cat(parameter_kind_name(p.kind), "  ", shape, " = ", with_thousands(p.count), "  at ", p.offset));
-  }
+  for (const Parameter& p : plan.parameters.all())
+    t.row(p.name, cat(parameter_kind_name(p.kind), "  ", joined(p.shape, " x "), " = ", with_thousands(p.count),
+                      "  at ", p.offset));
   t.row("total", cat(with_thousands(plan.parameters.count()), " parameters, ", with_thousands(plan.parameters.size()),
                      " elements with padding"));
   return t.str();
