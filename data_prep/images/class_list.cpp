@@ -1,11 +1,11 @@
 #include "data_prep/images/class_list.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
 
 #include "base/error.h"
+#include "base/number_in_text.h"
 #include "base/user_text.h"
 #include "base/utf8.h"
 #include "data_prep/common/read_file.h"
@@ -40,9 +40,7 @@ void for_each_line(const std::string& path, const Action& action) {
 
 std::optional<std::int32_t> as_label(const std::string& text) {
   std::int32_t label = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), label);
-  if (failed != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return label;
+  return read_number(text, label) ? std::optional(label) : std::nullopt;
 }
 
 }  // namespace

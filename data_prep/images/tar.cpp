@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/number_in_text.h"
 #include "base/utf8.h"
 #include "data_prep/common/read_file.h"
 
@@ -80,8 +81,7 @@ bool read_pax(std::string_view text, Extended& extended) {
     if (key.starts_with("GNU.sparse.")) extended.sparse = true;
     if (key == "size") {
       std::uint64_t size = 0;
-      const auto [stop, bad] = std::from_chars(value.data(), value.data() + value.size(), size);
-      if (bad != std::errc{} || stop != value.data() + value.size()) return false;
+      if (!read_number(value, size)) return false;
       extended.size = size;
     }
     text.remove_prefix(length);

@@ -1,9 +1,9 @@
 #include "data_prep/tables/columns.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.h"
+#include "base/number_in_text.h"
 #include "base/user_text.h"
 #include "base/utf8.h"
 #include "data_prep/text/encoding.h"
@@ -46,8 +46,7 @@ ColumnMatch match_column(const std::vector<std::string>& first_record, const std
     return match;
   };
   std::size_t number = 0;
-  const auto [end, error] = std::from_chars(asked.data(), asked.data() + asked.size(), number);
-  const bool is_number = error == std::errc() && end == asked.data() + asked.size() && number >= 1;
+  const bool is_number = read_number(asked, number) && number >= 1;
   ColumnMatch found;
   if (has_header && !asked.empty()) {
     found = matches([&](const std::string& header) { return header == asked; });

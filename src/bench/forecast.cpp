@@ -1,11 +1,11 @@
 #include "bench/forecast.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/number_in_text.h"
 #include "base/utf8.h"
 #include "bench/experiment_keys.h"
 #include "config/batch_plan.h"
@@ -302,8 +302,7 @@ Forecast::Comparison Forecast::compare(const StepMeasurement& s) const {
 std::vector<int> parse_ranks(const std::string& text) {
   const auto number = [&](std::string_view part) {
     int value = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (error != std::errc() || end != part.data() + part.size() || value < 1 || value > 1 << 24)
+    if (!read_number(part, value) || value < 1 || value > 1 << 24)
       throw Error(cat("--ranks is ", shown(text), "; expected 1..4096 (doubling) or a list such as 1,2,48"),
                   "ringtrain --help");
     return value;

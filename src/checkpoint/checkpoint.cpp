@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -18,6 +17,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/hash.h"
+#include "base/number_in_text.h"
 #include "data/hdf5.h"
 
 namespace ringtrain {
@@ -282,10 +282,10 @@ std::optional<std::int64_t> step_of_file(const std::string& file_name) {
   constexpr std::string_view prefix = "step-", suffix = ".h5";
   if (!file_name.starts_with(prefix) || !file_name.ends_with(suffix)) return std::nullopt;
   std::int64_t step = 0;
-  const char* end = file_name.data() + file_name.size() - suffix.size();
-  const auto result = std::from_chars(file_name.data() + prefix.size(), end, step);
-  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
-  return step;
+  std::string_view digits = file_name;
+  digits.remove_prefix(prefix.size());
+  digits.remove_suffix(suffix.size());
+  return read_number(digits, step) ? std::optional(step) : std::nullopt;
 }
 
 }  // namespace

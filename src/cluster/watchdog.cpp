@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +21,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/host_name.h"
+#include "base/number_in_text.h"
 #include "base/ticker.h"
 #include "cluster/launcher.h"
 #include "cluster/rank_group_mpi.h"
@@ -267,8 +267,7 @@ double start_seconds() {
   const char* text = std::getenv("RINGTRAIN_START_SECONDS");
   if (text == nullptr || *text == '\0') return kStartSeconds;
   double seconds = 0;
-  const auto [end, failed] = std::from_chars(text, text + std::strlen(text), seconds);
-  if (failed != std::errc() || *end != '\0' || !(seconds > 0 && seconds <= 1e9))
+  if (!read_number(text, seconds) || !(seconds > 0 && seconds <= 1e9))
     throw Error(cat("RINGTRAIN_START_SECONDS is '", text, "', expected seconds above 0"), "leave it unset for 600");
   return seconds;
 }

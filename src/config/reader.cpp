@@ -1,13 +1,13 @@
 #include "config/reader.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <optional>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/number_in_text.h"
 #include "base/table.h"
 #include "base/user_text.h"
 #include "base/utf8.h"
@@ -69,13 +69,11 @@ std::string found(const Value& value) {
 bool parse_integer(std::string_view text, auto& value) {
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
   if (digits.size() > 1 && digits[0] == '0') return false;  // refused, because YAML 1.1 reads it as octal
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
+  return read_number(text, value);
 }
 
 bool parse_real(std::string_view text, double& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+  return read_number(text, value) && std::isfinite(value);
 }
 
 // The records of a run (experiment.yaml, run.json) are UTF-8, and their readers expect one line for a path. Throws

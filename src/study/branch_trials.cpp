@@ -1,12 +1,12 @@
 #include "study/branch_trials.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <map>
 
 #include "base/error.h"
+#include "base/number_in_text.h"
 #include "base/user_text.h"
 #include "base/utf8.h"
 #include "checkpoint/branch_point.h"
@@ -26,9 +26,7 @@ constexpr std::string_view branch_keys[] = {"from", "at", "batch", "samples", "r
 std::optional<double> factor_of(std::string_view text) {
   if (text.starts_with('x')) text.remove_prefix(1);
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || !(value > 0 && value <= 1e6))
-    return std::nullopt;
+  if (!read_number(text, value) || !(value > 0 && value <= 1e6)) return std::nullopt;
   return value;
 }
 

@@ -1,9 +1,9 @@
 #include "study/entries.h"
 
-#include <charconv>
 #include <set>
 
 #include "base/error.h"
+#include "base/number_in_text.h"
 #include "base/utf8.h"
 #include "config/yaml_document.h"
 
@@ -50,10 +50,7 @@ std::vector<Entry> entries(const YAML::Node& map, const std::string& path, const
 double number_of(const Entry& entry, double low, double high, const std::string& expected) {
   double value = 0;
   const std::string text = entry.node.IsScalar() ? entry.node.Scalar() : "";
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || entry.node.Tag() == "!" || error != std::errc() || end != text.data() + text.size() ||
-      !(value >= low && value <= high))
-    refuse(entry, expected);
+  if (entry.node.Tag() == "!" || !read_number(text, value) || !(value >= low && value <= high)) refuse(entry, expected);
   return value;
 }
 

@@ -1,10 +1,10 @@
 #include "study/trial_keys.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/number_in_text.h"
 #include "base/utf8.h"
 #include "config/schema.h"
 
@@ -20,9 +20,7 @@ double number_of(const Field& field, const Experiment& experiment) {
 
 std::int64_t whole_number(const Setting& setting, std::int64_t most) {
   std::int64_t value = 0;
-  const char* last = setting.value.data() + setting.value.size();
-  const auto [end, error] = std::from_chars(setting.value.data(), last, value);
-  if (error != std::errc() || end != last || value < 1 || value > most)
+  if (!read_number(setting.value, value) || value < 1 || value > most)
     throw Error(
         cat(setting.place, setting.key, " is ", shown(setting.value), ", expected an integer from 1 to ", most));
   return value;

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <vector>
 
 #include "base/error.h"
+#include "base/number_in_text.h"
 #include "base/utf8.h"
 
 namespace ringtrain::cuda {
@@ -28,12 +28,6 @@ std::vector<std::string> split(const std::string& text, char separator, std::siz
   return parts;
 }
 
-template <class Number>
-bool read(const std::string& text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 }  // namespace
 
 std::string to_line(const PlanAnswer& answer, char separator) {
@@ -47,7 +41,7 @@ PlanAnswer parse_answer(const std::string& line, char separator) {
   const std::vector<std::string> parts = split(line, separator, 3);
   PlanAnswer answer;
   if (parts.size() != 3 || (parts[0] != found_word && parts[0] != refused_word) ||
-      !read(parts[1], answer.workspace_bytes))
+      !read_number(parts[1], answer.workspace_bytes))
     throw Error(
         cat(shown(line),
             " is not a record of a cuDNN plan, expected found or refused, workspace bytes, and the engine or reason"));
@@ -72,7 +66,8 @@ PackedPlans unpack(const std::string& text) {
     at = end + 1;
     int timed = 0;
     std::size_t bytes = 0;
-    if (parts.size() != 4 || !read(parts[1], timed) || !read(parts[2], bytes) || bytes > text.size() - at) break;
+    if (parts.size() != 4 || !read_number(parts[1], timed) || !read_number(parts[2], bytes) || bytes > text.size() - at)
+      break;
     try {
       PlanAnswer answer = parse_answer(parts[3], '\t');
       answer.timed = timed;
