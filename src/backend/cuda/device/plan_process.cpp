@@ -19,6 +19,7 @@
 #include "base/child_process.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/hash.h"
 #include "base/system_limits.h"
 
@@ -28,16 +29,6 @@ namespace {
 
 constexpr int answer_limit_seconds = 300;
 constexpr double seconds_to_first_line = 5;
-
-std::vector<std::string> split(const std::string& line, char separator) {
-  std::vector<std::string> parts(1);
-  for (const char c : line)
-    if (c == separator)
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  return parts;
-}
 
 std::string hexadecimal(std::uint64_t number) {
   std::ostringstream text;

@@ -15,6 +15,7 @@
 #include "backend/cuda/device/cuda_library.h"
 #include "base/child_process.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/log.h"
 #include "base/system_limits.h"
 
@@ -24,16 +25,6 @@ void* cudnn_dlhandle = nullptr;
 
 namespace ringtrain::cuda {
 namespace {
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    if (end > begin) parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 void add_matches(const std::string& pattern, std::vector<std::string>& paths) {
   glob_t found{};
@@ -57,6 +48,7 @@ void* open_in(const std::string& folder, const std::string& file) {
 // the library.
 std::vector<std::string> library_folders(const LibraryRequest& request) {
   std::vector<std::string> folders = split(environment_text("RINGTRAIN_CUDA_LIBRARIES"), ':');
+  std::erase(folders, "");
   for (const std::string& variable : request.variables)
     if (const std::string home = environment_text(variable.c_str()); !home.empty())
       for (const char* lib : {"/lib64", "/lib"}) folders.push_back(home + lib);
@@ -107,7 +99,8 @@ const std::vector<std::string>& python_library_folders() {
       log_warning("python3, which knows where pip installs CUDA's libraries, cannot be started: ", limits_of_threads());
       return found;
     }
-    for (const std::string& folder : split(*output, '\n')) add_matches(folder + "/nvidia/*/lib", found);
+    for (const std::string& folder : split(*output, '\n'))
+      if (!folder.empty()) add_matches(folder + "/nvidia/*/lib", found);
     return found;
   }();
   return folders;

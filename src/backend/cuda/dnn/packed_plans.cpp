@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/number_in_text.h"
 #include "base/utf8.h"
 
@@ -13,20 +14,6 @@ namespace {
 
 const char* const found_word = "found";
 const char* const refused_word = "refused";
-
-// Splits into at most `most` parts. The last part has the rest of the text.
-std::vector<std::string> split(const std::string& text, char separator, std::size_t most) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  while (parts.size() + 1 < most) {
-    const std::size_t end = text.find(separator, begin);
-    if (end == std::string::npos) break;
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  parts.push_back(text.substr(begin));
-  return parts;
-}
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include "backend/cuda/device/runtime/entries.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/hash.h"
 
 namespace ringtrain::cuda {
@@ -241,10 +242,8 @@ class GraphBuilder {
 
 // Puts the text on one line and limits its length.
 std::string in_one_line(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
-  if (text.size() > 400) text = text.substr(0, 400) + " ...";
-  return text;
+  text = in_one_field(std::move(text));
+  return text.size() > 400 ? text.substr(0, 400) + " ..." : text;
 }
 
 // Operations run in every step, so the text is made only when there is an error.

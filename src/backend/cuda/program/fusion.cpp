@@ -12,6 +12,7 @@
 #include "backend/cuda/program/proof.h"
 #include "backend/cuda/program/rates.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/hash.h"
 
 namespace ringtrain::cuda {
@@ -37,12 +38,6 @@ std::string refusal(Device& device, const FusionSite::Way& way) {
     if (device.plan(operation, &why) == nullptr) return cat(way.name, ": no plan for ", operation.key(), ": ", why);
   }
   return "";
-}
-
-std::string in_one_field(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
-  return text;
 }
 
 // Returns an estimate that only decides the order of the sites.
