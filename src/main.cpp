@@ -9,7 +9,7 @@
 #include <new>
 
 #include "backend/cpu/thread_team.h"
-#include "backend/cuda/device/planner.h"
+#include "backend/cuda/device/plan_process.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
-#include "backend/cuda/device/runtime/entries.h"
+#include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
 

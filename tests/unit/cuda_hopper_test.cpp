@@ -6,8 +6,7 @@
 #include "cuda_kernels.h"
 #include "tests/emulation/cuda_emulation.h"
 // These headers must come after the definitions of CUDA's keywords.
-#include "backend/cuda/hopper/reduce.cuh"
-#include "backend/cuda/hopper/tile_sums.cuh"
+#include "backend/cuda/hopper/sums.cuh"
 
 namespace ringtrain::cuda::hopper {
 namespace {

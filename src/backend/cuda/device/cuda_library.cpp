@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "backend/cuda/device/plan_process.h"
-#include "backend/cuda/device/planner.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "backend/cuda/dnn/plans.h"
 #include "base/child_process.h"

@@ -15,8 +15,8 @@ struct NcclApi;
 
 namespace cuda {
 
-// What the library gives to the program. The functions do what the functions of the same names in device.h, planner.h,
-// dnn/plans.h and cluster/nccl_library.h say.
+// What the library gives to the program. The functions do what the functions of the same names in device.h,
+// plan_process.h, dnn/plans.h and cluster/nccl_library.h say.
 struct CudaLibrary {
   const char* interface;  // names the headers of its build; it must equal that of the program
   const char* versions;   // "CUDA 13.0, cuDNN 9.19.0 (front end 1.32), NCCL 2.28.9, sm_90"
@@ -37,6 +37,19 @@ inline constexpr const char* cuda_library_symbol = "ringtrain_cuda_library";
 const CudaLibrary* find_cuda_library(std::string* why = nullptr);
 // Does the same, but throws Error with the reason and advice.
 const CudaLibrary& cuda_library();
+
+// The library's own functions, which it puts into CudaLibrary (runtime/entries.cpp). The program has functions of the
+// same names in ringtrain::cuda, which open the library first.
+namespace runtime {
+
+std::unique_ptr<Device> make_device(int ordinal, const std::string& plan_cache);
+int visible_devices();
+std::vector<std::string> visible_uuids();
+std::string describe_gpu(int ordinal);
+int run_planner();
+const NcclApi& nccl_api();
+
+}  // namespace runtime
 
 }  // namespace cuda
 }  // namespace ringtrain

@@ -1,5 +1,5 @@
 // The program asks here for cuDNN's plans for a described GPU. An answer comes from a cache file (PlanCache) or from a
-// child process (PlanProcess; planner.h is the child's side).
+// child process (PlanProcess). run_planner() is the child's side of it (planner.cpp).
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 
-#include "backend/cuda/device/planner.h"
 #include "backend/cuda/dnn/operations.h"
 #include "backend/cuda/dnn/packed_plans.h"
 
@@ -79,5 +78,19 @@ class PlanCache {
 };
 inline constexpr const char* plan_cache_header =
     "cudnn,description,graph,operation,answer,workspace_bytes,engine or reason";
+
+// The child process runs cuDNN with a stand-in for NVIDIA's driver; no other process opens the stand-in. It reads one
+// question a line and answers each in one line. When cuDNN crashes on a question, the parent starts another child.
+
+// This command-line argument makes the executable run as this process.
+inline constexpr const char* planner_command = "cudnn-planner";
+// Answers questions from standard input on standard output until the input ends. The first line is the device's
+// description; the answer is "ready VERSION". Then "plan KEY" is answered with a plan in the form of to_line() with
+// tabs. "reload KEY" is answered with that plan after two rounds of serialising and loading. "pack KEY" is answered
+// with "packed COUNT", a tab and the plan; COUNT bytes follow the line, which are the serialised plan. "load COUNT KEY"
+// is followed by COUNT bytes of that kind, and answered with "found" or with the reason why they are refused. "hash
+// KEY" is answered with graph_hash(). A line that fails is answered with "error\tWHAT"; for the first line a tab and
+// HINT follow.
+int run_planner();
 
 }  // namespace ringtrain::cuda

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <set>
 
-#include "backend/cuda/device/runtime/entries.h"
+#include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
 #include "base/fields.h"

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "backend/cuda/hopper/cutlass_headers.h"
-#include "backend/cuda/hopper/tile_sums.cuh"
+#include "backend/cuda/hopper/sums.cuh"
 
 namespace ringtrain::cuda::hopper {
 
@@ -83,7 +83,7 @@ struct ColumnSums {
   template <bool reference_source, class... Args>
   CUTLASS_DEVICE auto get_consumer_store_callbacks(
       const cutlass::epilogue::fusion::detail::ConsumerStoreArgs<Args...>& args) {
-    // The epilogue of CUTLASS holds its elements in the order that tile_sums.cuh describes. These lines check it.
+    // The epilogue of CUTLASS holds its elements in the order that sums.cuh describes. These lines check it.
     using Held = decltype(args.tCcD(cute::_, cute::_, cute::_, cute::_0{}, cute::_0{}).layout());
     static_assert(decltype(cute::size(Held{}))::value == Sums::held);
     cute::for_each(cute::make_seq<Sums::held>{}, [](auto i) {

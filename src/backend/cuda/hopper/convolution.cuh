@@ -2,7 +2,7 @@
 // with wgmma, Hopper's matrix instructions. The copy engine (TMA, im2col mode) brings the operands to shared memory.
 // The fused operations are a tree of CUTLASS's epilogue nodes (cutlass/epilogue/fusion/sm90_visitor_*). The rows of a
 // product are the pixels of all samples, its columns are channels. Each tile writes one partial sum per channel;
-// reduce.cuh adds the partial sums up in a fixed order.
+// sums.cuh adds the partial sums up in a fixed order.
 #pragma once
 
 #include "backend/cuda/hopper/column_sums.cuh"

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "backend/cuda/hopper/instance.h"
-#include "backend/cuda/hopper/reduce.cuh"
+#include "backend/cuda/hopper/sums.cuh"
 
 namespace ringtrain::cuda::hopper {
 

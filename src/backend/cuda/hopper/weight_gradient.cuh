@@ -1,6 +1,6 @@
 // Computes weight gradients on Hopper GPUs with CUTLASS's mainloop (wgmma, and TMA's im2col mode for x). The result is
 // small, so it gives few blocks, and the sum over pixels is long. Therefore a kernel of this program divides the pixels
-// into splits (blockIdx.z). Each split writes its part of dw in fp32. reduce.cuh adds the parts in a fixed order. The
+// into splits (blockIdx.z). Each split writes its part of dw in fp32. sums.cuh adds the parts in a fixed order. The
 // rows of the product are output channels. Its columns are input channels at one tap (position of the convolution's
 // kernel).
 #pragma once

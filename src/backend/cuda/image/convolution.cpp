@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/cuda/image/fusions.h"
 #include "backend/cuda/image/norm.h"
 
 namespace ringtrain::cuda {

@@ -1,14 +1,43 @@
-#include "backend/cuda/image/fusions.h"
-
+// Lists the ways to compute a convolution of an image network. A way is a plan for the three products: the convolution,
+// the data gradient and the weight gradient. It says how the input is read, how the gradient is passed on, which kernel
+// makes the sums for the norm after the convolution, and the library and the type of the weight gradient.
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "backend/cuda/device/random_memory.h"
 #include "backend/cuda/hopper/plans.h"
+#include "backend/cuda/image/convolution.h"
+#include "backend/cuda/image/emission.h"
 #include "backend/cuda/image/norm.h"
 #include "backend/cuda/program/operation.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
+
+namespace {
+
+// SiteCommands holds the commands of one convolution and the norms around it, on scratch memory, in order to count or
+// time them. They are the same commands that a program would have. In the forward pass, the commands begin with the
+// norm that makes the convolution's input, whose sums exist already. They end with the statistics of the convolution's
+// result. In the backward pass, they begin with the gradient of the result and end with the gradient of the norm's
+// input. The copy of the weight gradient to the flat vector is left out.
+class SiteCommands {
+ public:
+  SiteCommands(const ImageContext& context, const ConvolutionLayer& layer, const ConvolutionPlan& plan,
+               Emission::Plans plans);
+  Schedule& schedule() { return schedule_; }
+  double bytes() const;
+  double flops() const;
+
+ private:
+  Storage scratch(const std::string& what, std::int64_t bytes) { return schedule_.lasting(what, bytes); }
+  void give_normalised_input(const ImageContext& context, const NormLayer& norm);
+
+  Choices choices_;
+  Schedule schedule_;
+  Emission emission_;
+};
 
 SiteCommands::SiteCommands(const ImageContext& context, const ConvolutionLayer& layer, const ConvolutionPlan& plan,
                            Emission::Plans plans)
@@ -52,8 +81,6 @@ double SiteCommands::flops() const {
   return sum;
 }
 
-namespace {
-
 // Returns the name under which a part is timed. An operation is the same for every layer. A kernel is identified by its
 // name and the sizes of its storages.
 std::string what_it_is(const Command& command, const Schedule& schedule, Type type) {
@@ -63,8 +90,8 @@ std::string what_it_is(const Command& command, const Schedule& schedule, Type ty
   return text;
 }
 
-}  // namespace
-
+// Returns each command as a part to be timed. The parts share scratch memory of their own, with random numbers. The
+// result is empty when the device has no room for it.
 std::vector<TrialPart> trial_of(Device& device, const ImageContext& context, const ConvolutionLayer& layer,
                                 const ConvolutionPlan& plan) {
   struct OnScratch {
@@ -86,8 +113,6 @@ std::vector<TrialPart> trial_of(Device& device, const ImageContext& context, con
                      [site, &command](Device& d, Stream stream) { command.issue(d, stream, false); }});
   return parts;
 }
-
-namespace {
 
 // Returns the ways of a convolution whose input is relu(norm) of one other value, when no other layer reads the input.
 std::vector<ConvolutionWay> ways_behind_norm(bool one_group) {
@@ -184,8 +209,12 @@ double lost_to_groups(const ImageContext& context, const std::vector<DnnOperatio
   return bytes;
 }
 
-}  // namespace
-
+struct NamedPlan {
+  std::string name;
+  ConvolutionPlan plan;
+};
+// Returns all plans that the graph allows, whether or not the device has kernels for them. The last plan uses plain
+// operations only.
 std::vector<NamedPlan> possible_plans(const ImageContext& context, const ConvolutionLayer& layer) {
   const std::vector<ConvolutionWay> inputs = input_ways(context, layer);
   const std::vector<SumsWay> all_sums = sums_ways(context, layer);
@@ -206,6 +235,8 @@ std::vector<NamedPlan> possible_plans(const ImageContext& context, const Convolu
     }
   return plans;
 }
+
+}  // namespace
 
 LayerSite site_of(const ImageContext& context, const ConvolutionLayer& layer) {
   const std::vector<NamedPlan> plans = possible_plans(context, layer);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backend/cuda/image/emission.h"
-#include "backend/cuda/image/norm_pool.h"
+#include "backend/cuda/image/norm.h"
 #include "nn/graph.h"
 
 namespace ringtrain::cuda {

@@ -1,5 +1,5 @@
 // This file has batch norm over groups of samples (Ioffe and Szegedy 2015) and group norm over groups of channels (Wu
-// and He 2018), with the addition and the ReLU that follow them.
+// and He 2018), with the addition, the ReLU and the max pooling that follow them.
 #pragma once
 
 #include <string>
@@ -97,6 +97,30 @@ class NormLayer : public ImageLayer {
   const NormStatistics &norm_, *other_norm_;
   const Value &x_, *other_, &y_;
   bool relu_;
+};
+
+// Computes y = max pooling of x = relu(norm(input)) in one kernel, as in the stem of ResNet. The norm's result is not
+// stored in either pass.
+class NormPool {
+ public:
+  NormPool(const ImageContext& context, const MaxPool& node, const Value& x, const Value& y)
+      : c_(context), node_(node), x_(x), y_(y) {}
+
+  // Returns whether norm and pooling can be fused. No other layer may read x.
+  bool possible() const;
+  // Returns the choice between fused and separate; the first way is fused. Bytes of traffic decide, nothing is timed.
+  FusionSite site() const;
+  // Writes y and, in training, the place of each window's maximum.
+  void forward(Emission& e) const;
+  // Computes the gradient of the norm's input and the gradients of gamma and beta from the gradient of y.
+  void backward(Emission& e) const;
+
+ private:
+  PoolWindow window() const;
+
+  const ImageContext& c_;
+  MaxPool node_;
+  const Value &x_, &y_;
 };
 
 }  // namespace ringtrain::cuda

@@ -1,6 +1,6 @@
 // This folder compiles the graph of an image model to a program for a GPU. The work has three phases. First,
 // program.cpp turns nodes into layers, and layers record who makes and who reads each Value (layer.h). Second, the
-// program chooses for each layer what is fused (layer.h, fusions.h), by timing on a real GPU. Third, each layer adds
+// program chooses for each layer what is fused (layer.h, fusions.cpp), by timing on a real GPU. Third, each layer adds
 // its commands to the schedule (emission.h). Begin with program.cpp, then read layer.h and one simple layer in
 // layers.cpp.
 #pragma once

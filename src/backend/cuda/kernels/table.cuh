@@ -3,20 +3,16 @@
 #pragma once
 
 #include "backend/cuda/kernels/activation.cuh"
-#include "backend/cuda/kernels/checksum.cuh"
 #include "backend/cuda/kernels/flat.cuh"
 #include "backend/cuda/kernels/image_input.cuh"
 #include "backend/cuda/kernels/loss.cuh"
 #include "backend/cuda/kernels/norm.cuh"
 #include "backend/cuda/kernels/norm_finalize.cuh"
 #include "backend/cuda/kernels/norm_pool.cuh"
-#include "backend/cuda/kernels/orthogonalize.cuh"
 #include "backend/cuda/kernels/pool.cuh"
 #include "backend/cuda/kernels/sequence.cuh"
-#include "backend/cuda/kernels/squared_norms.cuh"
 #include "backend/cuda/kernels/table.h"
 #include "backend/cuda/kernels/tensors.cuh"
-#include "backend/cuda/kernels/trust_ratios.cuh"
 #include "backend/cuda/kernels/update.cuh"
 
 namespace ringtrain::cuda {

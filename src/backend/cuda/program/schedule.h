@@ -5,7 +5,7 @@
 //
 // A block of the model may be recomputed (Chen et al. 2016). Its forward commands are then issued
 // again before its first backward command. What they write has two lifetimes: one in the forward pass, and one from the
-// moment at which the commands are issued again. An offloaded activation (offload.h) has two lifetimes too: one until
+// moment at which the commands are issued again. An offloaded activation (offload.cpp) has two lifetimes too: one until
 // it has been copied out, and one from the copy back.
 //
 // A stage of a pipeline has several micro-batches in flight, each in a slot. What a forward command writes and a
@@ -20,7 +20,6 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/device/device.h"
-#include "backend/cuda/program/offload.h"
 #include "backend/cuda/program/rates.h"
 #include "nn/arena.h"
 
@@ -44,6 +43,22 @@ struct Command {
   std::string operation = {};   // cuDNN's operation and the number of its launches; empty: own kernels
   int block = -1;               // set by Schedule::enter()
   bool replayed = true;         // false: the arguments differ from pass to pass, so the command is never captured
+};
+
+// What decides which activations are offloaded.
+struct OffloadRates {
+  Rates device;     // the device that runs the commands
+  double link = 0;  // bytes a second in each direction
+  double stretch = 1;
+  double copy_seconds = 1e-5;                  // latency of a copy
+  double command_seconds = 3e-6;               // overhead of every command
+  std::int64_t least = std::int64_t{1} << 20;  // bytes; smaller activations stay
+};
+
+// Holds predicted times of a pass of one micro-batch.
+struct OffloadTimes {
+  double forward = 0, backward = 0;  // seconds of computing
+  double out = 0, back = 0;          // seconds of copying in parallel
 };
 
 class Schedule {

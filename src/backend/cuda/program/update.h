@@ -55,7 +55,7 @@ class MuonDirections {
 };
 
 // Computes the trust ratios of LARS and LAMB on a device, before the update. The kernels are in
-// kernels/trust_ratios.cuh.
+// kernels/update.cuh.
 class TrustRatios {
  public:
   TrustRatios(Device& device, std::function<void()> poll, std::span<const UpdateRange> ranges);

@@ -39,7 +39,7 @@ class DeviceVector : public Vector {
   float* data_ = nullptr;
 };
 
-// Computes checksums of ranges of vectors on a device. The kernel is in kernels/checksum.cuh.
+// Computes checksums of ranges of vectors on a device. The kernel is in kernels/flat.cuh.
 class DeviceChecksums : public Checksums {
  public:
   // `bytes` counts the device memory of this object.
@@ -73,7 +73,7 @@ class DeviceChecksums : public Checksums {
   Event done_;  // happens when the newest work is done
 };
 
-// Computes squared norms of ranges of a vector on a device. The kernels are in kernels/squared_norms.cuh.
+// Computes squared norms of ranges of a vector on a device. The kernels are in kernels/flat.cuh.
 class DeviceRangeNorms : public RangeNorms {
  public:
   // `bytes` counts the device memory of this object.
@@ -136,7 +136,7 @@ class DeviceNormTotal : public NormTotal {
 };
 
 // This file has Newton-Schulz orthogonalisation on a device. cuDNN computes the products in full fp32. The kernels are
-// in kernels/orthogonalize.cuh.
+// in kernels/update.cuh.
 class DeviceOrthogonalizer : public Orthogonalizer {
  public:
   // Throws Error if cuDNN has no plan for a product. `norm_bytes` counts the device memory of the norms.

@@ -13,9 +13,9 @@
 #include <thread>
 #include <utility>
 
+#include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/device/runtime/calls.h"
 #include "backend/cuda/device/runtime/discovery.h"
-#include "backend/cuda/device/runtime/entries.h"
 #include "backend/cuda/device/runtime/plans.h"
 #include "backend/cuda/dnn/plans.h"
 #include "backend/cuda/hopper/plans.h"

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/device/runtime/calls.h"
-#include "backend/cuda/device/runtime/entries.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
 

@@ -1,5 +1,3 @@
-#include "backend/cuda/device/runtime/entries.h"
-
 #include "backend/cuda/device/cuda_library.h"
 #include "cuda_build_info.h"  // written by the Makefile
 #include "interface.h"        // written by the Makefile
