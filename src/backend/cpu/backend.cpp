@@ -2,9 +2,9 @@
 // (gemm.h) and convolutions (convolution.h). The program's own kernels (kernels.h, image_kernels.h, norm_kernels.h)
 // compute the rest. OpenMP threads share the work.
 //
-// program.h compiles a graph: image_operations.h or sequence_operations.h turns it into operations (operation.h), and
-// schedule.h plans their memory and runs their steps. isa.h finds the instruction set, which decides which copy of the
-// kernels runs. To change a model's computation, begin with one of the two, then read schedule.h and one operation,
+// program.h compiles a graph: image_operations.cpp or sequence_operations.cpp turns it into operations (operation.h),
+// and schedule.h plans their memory and runs their steps. isa.h finds the instruction set, which decides which copy of
+// the kernels runs. To change a model's computation, begin with one of the two, then read schedule.h and one operation,
 // such as pool_operation.h.
 #include <algorithm>
 #include <functional>
@@ -15,7 +15,6 @@
 #include "backend/cpu/memory.h"
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/program.h"
-#include "backend/cpu/update.h"
 #include "backend/cpu/vector_operations.h"
 #include "base/error.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backend/cpu/convolution.h"
-#include "backend/cpu/image_context.h"
+#include "backend/cpu/operation.h"
 
 namespace ringtrain::cpu {
 

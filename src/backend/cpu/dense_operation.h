@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cpu/gemm.h"
-#include "backend/cpu/image_context.h"
+#include "backend/cpu/operation.h"
 
 namespace ringtrain::cpu {
 

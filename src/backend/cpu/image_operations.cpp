@@ -1,5 +1,4 @@
-#include "backend/cpu/image_operations.h"
-
+// Turns the graph of an image model into operations: image_operations() of operation.h.
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +6,7 @@
 #include "backend/cpu/dense_operation.h"
 #include "backend/cpu/norm_operation.h"
 #include "backend/cpu/norm_statistics.h"
+#include "backend/cpu/operation.h"
 #include "backend/cpu/part_ends.h"
 #include "backend/cpu/pool_operation.h"
 #include "base/error.h"

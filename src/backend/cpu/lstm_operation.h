@@ -17,7 +17,7 @@
 #include <string>
 
 #include "backend/cpu/gemm.h"
-#include "backend/cpu/sequence_context.h"
+#include "backend/cpu/operation.h"
 
 namespace ringtrain::cpu {
 

@@ -2,8 +2,8 @@
 // second operand may be the result of another norm (the projection of a shortcut). That result is never stored.
 #pragma once
 
-#include "backend/cpu/image_context.h"
 #include "backend/cpu/norm_statistics.h"
+#include "backend/cpu/operation.h"
 
 namespace ringtrain::cpu {
 

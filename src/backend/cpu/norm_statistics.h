@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <span>
 
-#include "backend/cpu/image_context.h"
+#include "backend/cpu/operation.h"
 
 namespace ringtrain::cpu {
 

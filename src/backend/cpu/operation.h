@@ -1,8 +1,12 @@
 // The operations of a program, for images and for text: nodes of the graph that run as one. An operation adds its steps
-// to the schedule, which plans their memory and runs them. image_operations.h and sequence_operations.h choose the
+// to the schedule, which plans their memory and runs them. image_operations.cpp and sequence_operations.cpp choose the
 // operations of a graph.
 #pragma once
 
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -10,8 +14,10 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/image_kernels.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/norm_kernels.h"
 #include "backend/cpu/schedule.h"
 #include "nn/graph.h"
 
@@ -31,7 +37,7 @@ struct CompileOptions {
 // A value of the graph and its memory.
 //   maps       [blocks][height x width][lanes] per sample; channels beyond the last one are zero
 //   vectors    [channels] per sample; gradients in fp32
-//   sequences  [row blocks][time][rows of a block][row_elements] of all samples (sequence_context.h); gradients in fp32
+//   sequences  [row blocks][time][rows of a block][row_elements] of all samples (RowBlocks); gradients in fp32
 struct Feature {
   FeatureShape shape;
   bool vector = false;
@@ -102,5 +108,95 @@ struct Operations {
     return features.back().get();
   }
 };
+
+// Turns the graph of an image model into operations. Joins neighbouring nodes that can run as one operation. A ReLU
+// joins the convolution, dense layer, norm or addition before it. An addition also joins the norms before it. A node
+// that other nodes read too does not join. Each remaining node becomes an operation of its own. Throws Error for graphs
+// that cannot be compiled, and if options.group is neither a divisor nor a multiple of the micro-batch.
+Operations image_operations(const Graph& graph, const CompileOptions& options, const OperationContext& context);
+
+// Turns the graph of a model of sequences into operations. Dropout is part of the layer before it. The loss is part of
+// the dense layer. A part of a model may begin with PartInput instead of the symbols, and end with PartOutput instead
+// of the dense layer. Throws Error for graphs that cannot be compiled.
+Operations sequence_operations(const Graph& graph, const CompileOptions& options, const OperationContext& context);
+
+// What the operations on images share: the layout of maps, the kernels, and loops over images.
+
+struct ImageContext : OperationContext {
+  const NormKernels* norm = nullptr;
+  const ImageKernels* image = nullptr;
+  bool measures = true;    // batch norm uses the statistics of the pass, not the running ones
+  std::int64_t group = 0;  // images of this rank that batch norm normalises together
+  std::int64_t span = 1;   // ranks that share a group, each with `group` images
+
+  std::int64_t lanes() const { return norm->lanes; }
+  std::int64_t blocks(const Feature& f) const { return (f.shape.channels + lanes() - 1) / lanes(); }
+  std::int64_t padded_channels(const Feature& f) const { return blocks(f) * lanes(); }
+  template <class T>
+  std::int64_t bytes(const Feature& f) const {
+    return static_cast<std::int64_t>(sizeof(T)) * (f.vector ? f.shape.size() : padded_channels(f) * f.pixels());
+  }
+};
+
+// Calls body(image, block) for all images of the slice and all blocks of channels. Each thread gets a fixed, contiguous
+// share.
+template <class Body>
+void for_each_unit(int threads, const Slice& slice, std::int64_t blocks, const Body& body) {
+  const std::int64_t units = slice.count * blocks;
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (std::int64_t u = 0; u < units; ++u) body(slice.first + u / blocks, u % blocks);
+}
+
+// What the operations on sequences share: the layout of a micro-batch of sequences, and loops over it.
+
+// The layout of a micro-batch in memory. Rows are cut into blocks. One thread works on a block and all its time steps,
+// so that the block's values stay in the second-level cache of that core.
+//   activations: [blocks][time][block_rows][features]
+struct RowBlocks {
+  std::int64_t rows = 0;  // rows of the micro-batch
+  std::int64_t blocks = 0;
+  std::int64_t block_rows = 0;  // blocks x block_rows >= rows; the rest is padding that no target counts
+  std::int64_t sequence = 0;
+  int threads = 1;
+  std::int64_t padded_rows() const { return blocks * block_rows; }
+  std::int64_t positions() const { return padded_rows() * sequence; }  // rows of the weight-gradient products
+};
+
+struct SequenceContext : OperationContext {
+  RowBlocks blocks;
+
+  template <class Element>
+  Element* memory(int storage, std::int64_t offset = 0) const {
+    return schedule->at<Element>(storage) + offset;
+  }
+};
+
+// Calls `body(block, thread)` for every block. Each thread gets a fixed, contiguous share.
+template <class Body>
+void for_each_block(const RowBlocks& blocks, const Body& body) {
+#pragma omp parallel num_threads(blocks.threads)
+  {
+    const int thread = omp_get_thread_num();
+#pragma omp for schedule(static)
+    for (std::int64_t block = 0; block < blocks.blocks; ++block) body(block, thread);
+  }
+}
+
+// Copies a block's rows of [rows][sequence] values to [padded rows][sequence]. Rows of padding get the value `padding`.
+template <class Element>
+void copy_rows(const RowBlocks& blocks, std::int64_t block, const Element* from, Element padding, Element* to) {
+  const std::int64_t size = blocks.block_rows * blocks.sequence, begin = block * size;
+  const std::int64_t given = std::clamp<std::int64_t>(blocks.rows * blocks.sequence - begin, 0, size);
+  if (given > 0) std::copy_n(from + begin, given, to + begin);
+  std::fill_n(to + begin + given, size - given, padding);
+}
+
+// to = from, or to += from.
+inline void store_gradient(const Kernels& kernels, std::int64_t n, const float* from, float* to, bool accumulate) {
+  if (accumulate)
+    kernels.add(n, from, to);
+  else
+    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
+}
 
 }  // namespace ringtrain::cpu

@@ -3,8 +3,7 @@
 // their threads.
 #pragma once
 
-#include "backend/cpu/image_context.h"
-#include "backend/cpu/sequence_context.h"
+#include "backend/cpu/operation.h"
 
 namespace ringtrain::cpu {
 

@@ -1,7 +1,7 @@
 // Max pooling, global average pooling, and the conversion of maps to vectors.
 #pragma once
 
-#include "backend/cpu/image_context.h"
+#include "backend/cpu/operation.h"
 
 namespace ringtrain::cpu {
 

@@ -1,8 +1,7 @@
 #include "backend/cpu/program.h"
 
-#include "backend/cpu/image_operations.h"
 #include "backend/cpu/onednn.h"
-#include "backend/cpu/sequence_operations.h"
+#include "backend/cpu/operation.h"
 
 namespace ringtrain::cpu {
 

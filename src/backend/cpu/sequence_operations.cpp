@@ -1,5 +1,4 @@
-#include "backend/cpu/sequence_operations.h"
-
+// Turns the graph of a model of sequences into operations: sequence_operations() of operation.h.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -7,6 +6,7 @@
 
 #include "backend/cpu/classifier_operation.h"
 #include "backend/cpu/lstm_operation.h"
+#include "backend/cpu/operation.h"
 #include "backend/cpu/part_ends.h"
 #include "base/error.h"
 #include "nn/graph_reader.h"

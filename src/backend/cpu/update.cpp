@@ -1,4 +1,3 @@
-#include "backend/cpu/update.h"
 
 #include <cmath>
 #include <numeric>

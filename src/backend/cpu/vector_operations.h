@@ -1,4 +1,4 @@
-// The operations of backend/vector_operations.h in host memory.
+// The operations of backend/vector_operations.h in host memory, and the optimizer's step.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/memory.h"
@@ -121,5 +122,10 @@ class CpuOrthogonalizer : public Orthogonalizer {
   MemoryCount count_;
   Memory memory_;
 };
+
+// The optimizer's step (update.cpp). Computes the gradient's norm, the clipping and the trust ratios. Updates the
+// weights and the running statistics. Nothing changes if the norm is not finite.
+UpdateResult run_update(int threads, const Kernels& kernels, const Update& update, Vector& weights,
+                        const Vector& gradients, std::span<const std::unique_ptr<Vector>> state);
 
 }  // namespace ringtrain::cpu
