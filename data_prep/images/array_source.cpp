@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
-#include "data/hdf5_storage.h"
+#include "data/hdf5.h"
 #include "data_prep/images/array_advice.h"
 #include "data_prep/images/array_shape.h"
 

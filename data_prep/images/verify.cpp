@@ -11,7 +11,7 @@
 #include "base/machine_share.h"
 #include "base/table.h"
 #include "base/utf8.h"
-#include "data/hdf5_storage.h"
+#include "data/hdf5.h"
 #include "data/image_dataset.h"
 #include "data/shard_files.h"
 #include "data_prep/common/parallel.h"

@@ -55,9 +55,11 @@ std::string cat(const Parts&... parts) {
 template <class Range = std::vector<std::string>>
 std::string joined(const Range& values, std::string_view between = ", ") {
   std::string text;
+  std::string_view before;
   for (const auto& value : values) {
-    if (!text.empty()) text += between;
+    text += before;
     append_printed(text, value);
+    before = between;
   }
   return text;
 }

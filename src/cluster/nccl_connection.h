@@ -1,14 +1,17 @@
 // A communicator of NCCL in non-blocking mode: NCCL's own calls return at once. start() and settle() wait until NCCL
 // has accepted a call, but only for a limited time. A rank that does not come then causes an error. abort() works at
-// any time.
+// any time. The functions at the end set and compare the environment variables that NCCL reads when it starts.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 
 #include "cluster/nccl_library.h"
 
 namespace ringtrain {
+
+class Communicator;
 
 struct NcclEnd {
   int rank = 0, size = 1;  // in this communicator
@@ -62,5 +65,21 @@ class NcclConnection {
 // hang (in a driver call, on a dead network). After the deadline, the rank prints a message and ends the whole job
 // (abort_job), because freeing device memory would hang too. Throws nothing.
 void abort_nccl(const NcclApi& api, NcclComm* comm, const std::string& why, double deadline_seconds = 10);
+
+// The environment variables that decide in which order NCCL adds. NCCL does not report its algorithm and its number of
+// channels. With the same version, topology and variables it makes the same choice.
+
+// Returns the variables that are set, with their values.
+std::map<std::string, std::string> nccl_variables();
+
+// Sets the variables of the run's first start again (`kept`: a communicator's record()), unless the user sets others
+// now. Call it before NCCL reads them. NCCL_ALGO is set again only if `algorithm` is the one of that start.
+void take_kept_variables(const std::string& algorithm, const std::map<std::string, std::string>& kept, bool reports);
+
+// Sets NCCL_ALGO for `algorithm` unless the user has set it. Throws Error for a word that is not auto, ring or tree.
+void choose_algorithm(const std::string& algorithm, int nccl_version);
+
+// Throws Error if this rank's record is not rank 0's: ranks would wait for each other. Collective over `host`.
+void compare_records(const std::map<std::string, std::string>& record, Communicator& host);
 
 }  // namespace ringtrain

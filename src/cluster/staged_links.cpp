@@ -1,10 +1,9 @@
-#include "cluster/staged_links.h"
-
 #include <algorithm>
 #include <list>
 #include <vector>
 
 #include "base/error.h"
+#include "cluster/links.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {

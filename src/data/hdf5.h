@@ -1,13 +1,13 @@
 // A wrapper of HDF5 with RAII and one lock for the process, because many machines have an HDF5 that was built without
 // thread safety. Every function takes the lock itself. A function that fails throws Error with the file's name and
-// HDF5's own first message. HDF5 prints no errors itself. hdf5_storage.h finds the parts of a data set that are not
-// there, which HDF5 reads as zeros.
+// HDF5's own first message. HDF5 prints no errors itself.
 #pragma once
 
 #include <hdf5.h>
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <source_location>
@@ -101,5 +101,24 @@ class File {
   Handle handle_;
   std::string path_;
 };
+
+// Finds the values of a data set that are not there (hdf5_storage.cpp). HDF5 reads them as zeros, without an error:
+// chunks that were never written, parts of virtual data sets whose file is missing, and the end of external files that
+// are too short.
+
+// Rows [first, end) of a data set, counted along one axis of its shape. The default is all rows.
+struct Rows {
+  std::int64_t first = 0, end = std::numeric_limits<std::int64_t>::max();
+  int axis = 0;
+};
+
+// Throws Error if a value of these rows is not stored, or if it was stored with a filter that is not installed here.
+// Follows links, virtual data sets and external files. If the file's writer has set a fill value, it may stand for
+// parts of a row that were never written, but not for a whole row. Returns the number of rows with such parts.
+std::int64_t expect_stored(const File& file, const std::string& dataset, const Rows& rows = {});
+
+// Throws Error if the data set claims to hold more bytes than its storage can, which damaged files do. The data set
+// must be stored. Nothing as large as the claim may be allocated before.
+void expect_plausible_size(const File& file, const std::string& dataset);
 
 }  // namespace ringtrain::h5

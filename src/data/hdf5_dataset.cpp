@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "data/hdf5.h"
 #include "data/hdf5_internal.h"
-#include "data/hdf5_storage.h"
 
 namespace ringtrain::h5 {
 namespace {

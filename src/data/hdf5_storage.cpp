@@ -1,10 +1,9 @@
-#include "data/hdf5_storage.h"
-
 #include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/system_limits.h"
+#include "data/hdf5.h"
 #include "data/hdf5_internal.h"
 
 namespace ringtrain::h5 {

@@ -8,7 +8,6 @@
 #include "base/hash.h"
 #include "base/shared_memory.h"
 #include "data/hdf5.h"
-#include "data/hdf5_storage.h"
 #include "data/shard_files.h"
 #include "data/shard_header.h"
 #include "data/shard_header_internal.h"

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "base/table.h"
-#include "data/hdf5_storage.h"
+#include "data/hdf5.h"
 #include "data/shard_files.h"
 #include "data/shard_header_internal.h"
 

@@ -10,7 +10,7 @@
 #include "cluster/communicator.h"
 #include "cluster/links.h"
 #include "cluster/rank_group.h"
-#include "optim/update_share.h"
+#include "optim/optimizer.h"
 
 namespace ringtrain {
 

@@ -13,7 +13,7 @@
 #include "backend/backend.h"
 #include "cluster/gradient_reducer.h"
 #include "config/experiment.h"
-#include "optim/update_share.h"
+#include "optim/optimizer.h"
 
 namespace ringtrain {
 

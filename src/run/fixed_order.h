@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "backend/backend.h"
 #include "config/experiment.h"
@@ -26,5 +28,31 @@ std::int64_t waiting_nodes(const RunPlan& plan);
 // passes might be larger and therefore faster. A row then says how many samples they would have, because this cost is
 // not measured. Returns "" if there is no fixed order.
 std::string describe_fixed_order(const RunPlan& plan, Backend& backend, bool measures);
+
+// Adds values in a binary tree, in their order: ((v0 + v1) + (v2 + v3)) + ... Values that are missing at the end count
+// as zeros. If neighbouring ranks have 2^k values each, their totals are nodes of the tree over all values. A sum of
+// the totals in a binary tree over the ranks then has the same bits as the sum on one rank.
+template <class Value>
+class TreeSum {
+ public:
+  void add(Value value) {
+    for (std::int64_t bits = count_++; (bits & 1) != 0; bits >>= 1) {
+      value += nodes_.back();
+      nodes_.pop_back();
+    }
+    nodes_.push_back(std::move(value));
+  }
+  // Returns the sum of all values, or a default value if there are none.
+  Value total() const {
+    if (nodes_.empty()) return Value{};
+    Value sum = nodes_.back();
+    for (auto node = nodes_.rbegin() + 1; node != nodes_.rend(); ++node) sum += *node;
+    return sum;
+  }
+
+ private:
+  std::vector<Value> nodes_;  // totals of complete subtrees, the largest first: one for each 1 bit of count_
+  std::int64_t count_ = 0;
+};
 
 }  // namespace ringtrain

@@ -13,11 +13,11 @@
 #include "cluster/watchdog.h"
 #include "data/loader.h"
 #include "parallel/pass_order.h"
+#include "parallel/requests.h"
 #include "parallel/stage_ranks.h"
 #include "run/evaluation.h"
 #include "run/plan.h"
 #include "run/split.h"
-#include "train/leaving.h"
 
 namespace ringtrain {
 
@@ -28,8 +28,8 @@ class Evaluator {
   Evaluator(const RunPlan& plan, std::shared_ptr<const Dataset> validation, Backend& backend,
             Communicator& communicator, Watchdog& watchdog, StageRanks* stages = nullptr);
   using AfterPass = std::function<void(const MicroBatch&, const Program&)>;
-  // Returns whether this rank wants to leave. The evaluator asks before each pass (train/leaving.h). If the function is
-  // empty (on all ranks), every evaluation runs to its end.
+  // Returns whether this rank wants to leave. The evaluator asks before each pass (parallel/requests.h). If the
+  // function is empty (on all ranks), every evaluation runs to its end.
   using WantsToLeave = Leaving::Wish;
   // Collective. Batch norm normalises with the statistics in `weights`. The result has the same bits on all ranks. It
   // is empty if a rank wanted to leave. `after_pass` is called after each pass of this rank, in order.

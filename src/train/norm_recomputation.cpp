@@ -5,7 +5,6 @@
 #include <functional>
 #include <utility>
 
-#include "base/tree_sum.h"
 #include "run/fixed_order.h"
 
 namespace ringtrain {

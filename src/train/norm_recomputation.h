@@ -20,8 +20,8 @@
 #include "cluster/communicator.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
+#include "parallel/requests.h"
 #include "run/plan.h"
-#include "train/leaving.h"
 
 namespace ringtrain {
 

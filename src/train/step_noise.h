@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "base/tree_sum.h"
 #include "optim/batch_rules.h"
 #include "optim/noise_scale.h"
 #include "optim/optimizer.h"
+#include "run/fixed_order.h"
 #include "run/plan.h"
 #include "run/step_report.h"
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "parallel/server_ranks.h"
+#include "parallel/parameter_server.h"
 #include "train/trainer.h"
 
 namespace ringtrain {

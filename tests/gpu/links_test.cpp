@@ -1,5 +1,7 @@
 // Tests the messages that cross a pipeline's cuts between GPUs. They go through NCCL's sends and receives, or through
 // host memory. mpirun starts the ranks. Several ranks on one GPU need a different NCCL_HOSTID each (tests/gpu/rank.sh).
+#include "cluster/links.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 #include "base/error.h"
 #include "cluster/binding.h"
 #include "cluster/nccl_links.h"
-#include "cluster/staged_links.h"
 #include "parallel/pass_order.h"
 #include "tests/emulation/host_device.h"
 #include "tests/gpu/gpu.h"

@@ -8,7 +8,6 @@
 #include "base/cat.h"
 #include "cluster/communicator.h"
 #include "cluster/links.h"
-#include "cluster/mailbox.h"
 #include "mpi_tests.h"
 #include "parallel/step_times.h"
 #include "summed_vector.h"

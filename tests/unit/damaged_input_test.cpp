@@ -12,7 +12,7 @@
 #include "bench/preflight.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/snapshot.h"
-#include "data/hdf5_storage.h"
+#include "data/hdf5.h"
 #include "data/jpeg.h"
 #include "data_prep/images/class_list.h"
 #include "data_prep/images/formats.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cluster/mailbox.h"
+#include "cluster/links.h"
 
 namespace ringtrain {
 

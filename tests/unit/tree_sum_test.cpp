@@ -1,10 +1,10 @@
 // Tests sums in a binary tree. The bits must not depend on how many values each rank has.
-#include "base/tree_sum.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
+
+#include "run/fixed_order.h"
 
 namespace ringtrain {
 namespace {

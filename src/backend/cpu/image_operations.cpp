@@ -10,7 +10,7 @@
 #include "backend/cpu/part_ends.h"
 #include "backend/cpu/pool_operation.h"
 #include "base/error.h"
-#include "nn/graph_reader.h"
+#include "nn/graph.h"
 
 namespace ringtrain::cpu {
 namespace {

@@ -9,7 +9,7 @@
 #include "backend/cpu/operation.h"
 #include "backend/cpu/part_ends.h"
 #include "base/error.h"
-#include "nn/graph_reader.h"
+#include "nn/graph.h"
 
 namespace ringtrain::cpu {
 namespace {
