@@ -138,7 +138,7 @@ def parse_override(word):
 def peak_rate(config):
     """Returns the learning rate after warm-up: the base, scaled to the batch (learning_rate.scaling in
     src/config/schema.cpp). Returns NaN if the base is not known. A branch has the rate of its parent times
-    branch.rate_factor (src/config/branch.cpp)."""
+    branch.rate_factor (src/config/batch_course.cpp)."""
     base, reference = config.get("learning_rate.base", math.nan), config.get("learning_rate.base_batch", 0)
     batch = config.get("batch.global", 0) / config.get("branch.batch_factor", 1)
     times = batch / reference if reference else 1.0

@@ -9,7 +9,7 @@
 #include "base/table.h"
 #include "checkpoint/resume_rules.h"
 #include "checkpoint/run_state.h"
-#include "config/branch.h"
+#include "config/experiment.h"
 #include "config/schema.h"
 
 namespace ringtrain {

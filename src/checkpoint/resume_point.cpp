@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "checkpoint/branch_point.h"
 #include "checkpoint/writer.h"
-#include "config/branch.h"
+#include "config/experiment.h"
 
 namespace ringtrain {
 namespace {

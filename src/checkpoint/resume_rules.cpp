@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "checkpoint/run_state.h"
-#include "config/branch.h"
+#include "config/batch_course.h"
 #include "config/reader.h"
 #include "config/schema.h"
 #include "optim/learning_rate.h"

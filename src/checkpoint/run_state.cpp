@@ -12,7 +12,7 @@
 #include "base/utf8.h"
 #include "base/version.h"
 #include "checkpoint/resume_rules.h"
-#include "config/branch.h"
+#include "config/experiment.h"
 #include "config/reader.h"
 
 namespace ringtrain {

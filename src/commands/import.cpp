@@ -9,7 +9,7 @@
 #include "checkpoint/snapshot.h"
 #include "checkpoint/weights_file.h"
 #include "commands/commands.h"
-#include "config/branch.h"
+#include "config/experiment.h"
 #include "config/reader.h"
 #include "run/folder.h"
 #include "run/plan.h"

@@ -19,7 +19,7 @@
 #include "checkpoint/run_state.h"
 #include "commands/commands.h"
 #include "commands/training_loop.h"
-#include "config/branch.h"
+#include "config/experiment.h"
 #include "config/position.h"
 #include "config/reader.h"
 #include "run/energy.h"

@@ -18,7 +18,7 @@
 #include "cluster/launcher.h"
 #include "commands/planned_trials.h"
 #include "commands/study_job.h"
-#include "config/branch.h"
+#include "config/experiment.h"
 #include "config/yaml_document.h"
 #include "study/search.h"
 

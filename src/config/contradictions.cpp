@@ -10,8 +10,6 @@
 #include "base/table.h"
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
-#include "config/branch.h"
-#include "config/exclusions.h"
 #include "config/rate_scaling.h"
 #include "config/schema.h"
 

@@ -23,4 +23,8 @@ std::optional<Contradiction> find_contradiction(const Experiment& experiment);
 // learning_rate.warmup_steps=0." Returns "" if no single default removes it.
 std::string way_out(const Contradiction& contradiction, const Experiment& experiment);
 
+// Returns the first row of the table of keys whose values exclude each other (exclusions.cpp) that this experiment
+// breaks. Its text is "<feature> is <value> but <key> is <value>, expected <what the feature needs>".
+std::optional<Contradiction> find_exclusion(const Experiment& experiment);
+
 }  // namespace ringtrain

@@ -1,11 +1,10 @@
-#include "config/exclusions.h"
-
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
-#include "config/branch.h"
+#include "config/batch_course.h"
+#include "config/contradictions.h"
 #include "config/schema.h"
 
 namespace ringtrain {

@@ -322,4 +322,9 @@ struct Experiment {
   bool operator==(const Experiment&) const = default;
 };
 
+// Returns whether the run continues from another run's checkpoint with a multiple of its batch (batch_course.h).
+inline bool is_branch(const Experiment& experiment) {
+  return !experiment.branch.from.empty();
+}
+
 }  // namespace ringtrain

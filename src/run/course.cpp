@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
-#include "config/branch.h"
+#include "config/batch_course.h"
 #include "optim/batch_rules.h"
 #include "run/points.h"
 

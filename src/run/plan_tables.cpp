@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
-#include "config/branch.h"
+#include "config/batch_course.h"
 #include "config/rate_scaling.h"
 #include "config/schema.h"
 #include "data/row_plan.h"

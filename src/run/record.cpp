@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cluster/binding.h"
-#include "config/branch.h"
+#include "config/experiment.h"
 #include "config/position.h"
 #include "run/folder.h"
 #include "run/library_versions.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "checkpoint/branch_point.h"
-#include "config/branch.h"
+#include "config/experiment.h"
 #include "run/course.h"
 #include "run/plan.h"
 

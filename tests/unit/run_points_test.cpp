@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "backend/backend.h"
-#include "config/branch.h"
+#include "config/experiment.h"
 #include "config/reader.h"
 #include "run/course.h"
 #include "run/points.h"
