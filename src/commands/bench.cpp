@@ -5,7 +5,6 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/table.h"
-#include "bench/experiment_keys.h"
 #include "bench/measure.h"
 #include "bench/pipeline_trials.h"
 #include "bench/utilisation.h"
