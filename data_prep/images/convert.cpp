@@ -17,7 +17,6 @@
 #include "data_prep/common/parallel.h"
 #include "data_prep/images/examine.h"
 #include "data_prep/images/report.h"
-#include "data_prep/images/shard_writer.h"
 #include "data_prep/images/write.h"
 
 namespace ringtrain {

@@ -9,7 +9,6 @@
 #include "base/random.h"
 #include "base/utf8.h"
 #include "data/sampler.h"
-#include "data_prep/common/keyed_draw.h"
 #include "data_prep/common/parallel.h"
 #include "data_prep/common/shard_writer.h"
 #include "data_prep/tables/separator.h"
