@@ -282,11 +282,11 @@ struct StartGuard::State {
   void watch(double passed) {
     waited += passed;
     if (waited <= limit) return;
-    const std::string text =
-        cat("\nringtrain: ", what, " within ", limit, " s (seen by rank ", launched_rank(), " on ", host_name(), ", pid ",
-            ::getpid(), "); ending the job. A process of the job hangs, was stopped, or did not start: look at the ",
-            "processes on the nodes. If the start is only slow, raise RINGTRAIN_START_SECONDS (start of MPI) or ",
-            "communication.timeout_seconds (all later steps of the start)\n");
+    const std::string text = cat(
+        "\nringtrain: ", what, " within ", limit, " s (seen by rank ", launched_rank(), " on ", host_name(), ", pid ",
+        ::getpid(), "); ending the job. A process of the job hangs, was stopped, or did not start: look at the ",
+        "processes on the nodes. If the start is only slow, raise RINGTRAIN_START_SECONDS (start of MPI) or ",
+        "communication.timeout_seconds (all later steps of the start)\n");
     std::fputs(text.c_str(), stderr);
     abort_job(exit_hung);
   }
