@@ -166,8 +166,8 @@ void NcclCommunicator::collective(std::string what, const Call& call) {
     throw Error(cat("rank ", rank(), " of ", size(), ": ", what, " was asked for after NCCL had been ended"));
   NcclCollective& run = running_.emplace_back();
   run.what = std::move(what);
-  run.ready = event();
-  run.end = event();
+  run.ready = events_.take();
+  run.end = events_.take();
   device_.record(run.ready, device_.compute_stream());
   device_.wait(stream_, run.ready);
   call(run.what);
@@ -323,7 +323,7 @@ void NcclCommunicator::finish(std::int64_t number) {
 
 void NcclCommunicator::retire() {
   while (!running_.empty() && device_.done(running_.front().end)) {
-    reuse({running_.front().ready, running_.front().end});
+    events_.put_back({running_.front().ready, running_.front().end});
     end_first();
   }
 }

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "backend/cuda/device/event_pool.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "cluster/nccl_connection.h"
@@ -61,8 +62,8 @@ class NcclLane {
     auto passage = std::make_shared<Passage>();
     passage->what = cat("a message of ", bytes, " bytes from rank ", lane_.from, " to rank ", lane_.to);
     if (connection_.aborted()) throw Error(cat(passage->what, " was asked for after NCCL had been ended"));
-    passage->ready = event();
-    passage->end = event();
+    passage->ready = events_.take();
+    passage->end = events_.take();
     device_.record(passage->ready, device_.compute_stream());
     device_.wait(stream_, passage->ready);
     const NcclApi& api = connection_.api();
@@ -81,7 +82,7 @@ class NcclLane {
     if (connection_.aborted()) return;
     for (; !running_.empty() && device_.done(running_.front()->end); running_.pop_front()) {
       running_.front()->ended = true;
-      free_events_.insert(free_events_.end(), {running_.front()->ready, running_.front()->end});
+      events_.put_back({running_.front()->ready, running_.front()->end});
     }
     connection_.look(running_.empty() ? std::string("NCCL") : running_.front()->what);
     if (running_.empty()) return;
@@ -103,12 +104,6 @@ class NcclLane {
     const auto passage = start(byte.data(), 1);
     device_.synchronize(passage->end, {});
   }
-  cuda::Event event() {
-    if (free_events_.empty()) return device_.make_event();
-    const cuda::Event event = free_events_.back();
-    free_events_.pop_back();
-    return event;
-  }
 
   const Lane lane_;
   cuda::Device& device_;
@@ -117,7 +112,7 @@ class NcclLane {
   cuda::Stream stream_;
   double timeout_seconds_;
   std::deque<std::shared_ptr<Passage>> running_;
-  std::vector<cuda::Event> free_events_;
+  cuda::EventPool events_{device_};
 };
 
 class NcclLinks final : public Links {

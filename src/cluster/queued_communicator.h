@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/device/event_pool.h"
 #include "cluster/communicator.h"
 
 namespace ringtrain {
@@ -53,18 +53,6 @@ class QueuedCommunicator : public DeviceCommunicator {
     return true;
   }
 
-  // ---- Events
-
-  cuda::Event event() {
-    if (free_events_.empty()) return device_.make_event();
-    const cuda::Event event = free_events_.back();
-    free_events_.pop_back();
-    return event;
-  }
-  void reuse(std::initializer_list<cuda::Event> events) {
-    free_events_.insert(free_events_.end(), events.begin(), events.end());
-  }
-
   // ---- Sums under way
 
   // Returns the number of the next sum. Its Pending finds it by this number.
@@ -95,9 +83,9 @@ class QueuedCommunicator : public DeviceCommunicator {
   Communicator& host_;
   std::vector<Allocation> allocations_;
   std::deque<Running> running_;
+  cuda::EventPool events_{device_};
 
  private:
-  std::vector<cuda::Event> free_events_;
   std::int64_t ended_ = 0;  // running_[i] has the number ended_ + i
 };
 

@@ -188,9 +188,9 @@ std::unique_ptr<Pending> StagedCommunicator::start(std::span<float> values, Elem
   run.up = up;
   run.start = std::move(start);
   run.borrowed = borrowed;
-  run.ready = event();
-  run.here = event();
-  run.back = event();
+  run.ready = events_.take();
+  run.here = events_.take();
+  run.back = events_.take();
   device_.record(run.ready, device_.compute_stream());
   device_.wait(down_, run.ready);
   if (before) before(down_.handle);
@@ -250,7 +250,7 @@ void StagedCommunicator::progress() {
   while (!running_.empty() && running_.front().returning && device_.done(running_.front().back)) {
     const StagedSum& run = running_.front();
     if (run.borrowed != nullptr) spare_.emplace_back(run.borrowed, run.values.size());
-    reuse({run.ready, run.here, run.back});
+    events_.put_back({run.ready, run.here, run.back});
     end_first();
   }
 }
@@ -282,7 +282,7 @@ void StagedCommunicator::broadcast_vector(std::span<float> values, int root) {
   std::vector<float> on_host(values.size());
   const auto bytes = static_cast<std::int64_t>(values.size_bytes());
   const cuda::Stream compute = device_.compute_stream();
-  const cuda::Event copied = event();
+  const cuda::Event copied = events_.take();
   if (rank() == root) {
     device_.copy(on_host.data(), values.data(), bytes, CopyKind::to_host, compute);
     device_.record(copied, compute);
@@ -294,7 +294,7 @@ void StagedCommunicator::broadcast_vector(std::span<float> values, int root) {
     device_.record(copied, compute);
     device_.synchronize(copied, [] {});  // the copy reads on_host, which ends here
   }
-  reuse({copied});
+  events_.put_back({copied});
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <list>
 #include <vector>
 
+#include "backend/cuda/device/event_pool.h"
 #include "base/error.h"
 #include "cluster/links.h"
 #include "cluster/waiting.h"
@@ -64,12 +65,12 @@ class StagedLinks final : public Links {
     StagedBuffer& buffer = buffer_of(bytes.data(), bytes.size());
     Journey& journey = begin(buffer, bytes.size(), to, tag);
     journey.sends = true;
-    const cuda::Event made = event();
+    const cuda::Event made = events_.take();
     device_.record(made, device_.compute_stream());
     device_.wait(down_, made);
     device_.copy(journey.staged.data(), journey.memory.data(), std::ssize(bytes), CopyKind::to_host, down_);
     device_.record(journey.ready, down_);
-    free_events_.push_back(made);
+    events_.put_back({made});
     return std::make_unique<StagedMessage>(*this, journey);
   }
   // `staged` is overwritten only after the copy of the previous message from `staged` has ended.
@@ -77,7 +78,7 @@ class StagedLinks final : public Links {
     StagedBuffer& buffer = buffer_of(bytes.data(), bytes.size());
     Journey& journey = begin(buffer, bytes.size(), from, tag);
     device_.record(journey.ready, up_);
-    journey.taken = event();
+    journey.taken = events_.take();
     journey.done = buffer.free;
     device_.record(journey.taken, device_.compute_stream());
     return std::make_unique<StagedMessage>(*this, journey);
@@ -132,7 +133,7 @@ class StagedLinks final : public Links {
     journey.staged = {buffer.staged, bytes};
     journey.peer = peer;
     journey.tag = tag;
-    journey.ready = event();
+    journey.ready = events_.take();
     return journey;
   }
   void arrive(Journey& journey) {
@@ -148,15 +149,9 @@ class StagedLinks final : public Links {
     if (!journey.sends) device_.wait(device_.compute_stream(), journey.done);
   }
   void end(const Journey& journey) {
-    free_events_.push_back(journey.ready);
-    if (!journey.sends) free_events_.push_back(journey.taken);
+    events_.put_back({journey.ready});
+    if (!journey.sends) events_.put_back({journey.taken});
     journeys_.remove_if([&](const Journey& j) { return &j == &journey; });
-  }
-  cuda::Event event() {
-    if (free_events_.empty()) return device_.make_event();
-    const cuda::Event event = free_events_.back();
-    free_events_.pop_back();
-    return event;
   }
 
   cuda::Device& device_;
@@ -164,7 +159,7 @@ class StagedLinks final : public Links {
   cuda::Stream down_, up_;
   std::vector<StagedBuffer> buffers_;
   std::list<Journey> journeys_;
-  std::vector<cuda::Event> free_events_;
+  cuda::EventPool events_{device_};
 };
 
 }  // namespace
