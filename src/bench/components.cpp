@@ -204,12 +204,7 @@ void bench_components(const BenchContext& context, const std::string& csv) {
     throw Error(cat("data.train ", index.prefix, " holds ", index.kind,
                     ", expected images: bench components measures the parts of an image pipeline"),
                 "use an experiment with images, such as configs/imagenet_alexnet_lars.yaml");
-  RunPlan plan;
-  context.machine.agree_on_fusions([&] {
-    plan = make_run_plan(context.experiment, index, nullptr, host.size(), *context.machine.backend);
-    context.machine.backend->compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training,
-                                     plan.norm_group);
-  });
+  const RunPlan plan = compiled_plan(context, index);
   const std::vector<Variant> all = variants(plan, context.machine.backend->on_device(), host.size());
   Pipeline pipeline(context, plan, all.front());
   const double share = context.seconds / static_cast<double>(measured_rounds * all.size());

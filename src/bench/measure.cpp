@@ -78,4 +78,14 @@ std::vector<double> gathered(Communicator& host, double mine) {
   return gather_to_0(host, mine);
 }
 
+RunPlan compiled_plan(const BenchContext& context, const DatasetIndex& train) {
+  Backend& backend = *context.machine.backend;
+  RunPlan plan;
+  context.machine.agree_on_fusions([&] {
+    plan = make_run_plan(context.experiment, train, nullptr, context.machine.host->size(), backend);
+    backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group);
+  });
+  return plan;
+}
+
 }  // namespace ringtrain

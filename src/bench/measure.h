@@ -11,6 +11,7 @@
 #include "bench/preflight.h"
 #include "cluster/session.h"
 #include "run/machine.h"
+#include "run/plan.h"
 
 namespace ringtrain {
 
@@ -43,6 +44,10 @@ Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, 
 std::vector<double> by_host(const BenchContext& context, const std::vector<double>& of_rank, bool largest);
 // Gathers one number per rank. The result is on rank 0.
 std::vector<double> gathered(Communicator& host, double mine);
+
+// Plans the experiment on all ranks, without validation, and compiles its program, after which the ranks have the same
+// fusions. Collective.
+RunPlan compiled_plan(const BenchContext& context, const DatasetIndex& train);
 
 // Measures what the start reads from the data sets and keeps in memory, with one copy per node and one per rank.
 void bench_start(const BenchContext& context);

@@ -149,11 +149,7 @@ void bench_step(const BenchContext& context, Preflight& result) {
   Backend& backend = *context.machine.backend;
   const Experiment& e = context.experiment;
   const DatasetIndex index = shared_index(e.data.train, host);
-  RunPlan plan;
-  context.machine.agree_on_fusions([&] {
-    plan = make_run_plan(e, index, nullptr, host.size(), backend);
-    backend.compile(plan.graph, plan.batch.micro_batch, plan.precision, PassMode::training, plan.norm_group);
-  });
+  const RunPlan plan = compiled_plan(context, index);
 
   StepMeasurement s;
   s.model = model_keys(e);
