@@ -27,7 +27,6 @@ namespace ringtrain {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 class RecorderTest : public testing::Test {
  protected:
@@ -53,16 +52,16 @@ class RecorderTest : public testing::Test {
     std::ifstream in(file());
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  std::vector<Json> records() const {
-    std::vector<Json> all;
+  std::vector<nlohmann::json> records() const {
+    std::vector<nlohmann::json> all;
     std::ifstream in(file());
-    for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
+    for (std::string line; std::getline(in, line);) all.push_back(nlohmann::json::parse(line));
     return all;
   }
   // Returns the steps in the file, as "1 2 2v 3", where v marks an evaluation.
   std::string steps() const {
     std::string text;
-    for (const Json& record : records()) {
+    for (const nlohmann::json& record : records()) {
       text += cat(text.empty() ? "" : " ", record["step"].get<std::int64_t>());
       if (record.contains("validation_loss")) text += "v";
     }
@@ -88,7 +87,7 @@ TEST_F(RecorderTest, StepRecordsHaveTheAgreedKeysAndNoOthers) {
   Recorder(folder_, 0, 10, 1).step(at(1));
   ASSERT_EQ(records().size(), 1u);
   std::vector<std::string> keys;
-  const Json record = records()[0];
+  const nlohmann::json record = records()[0];
   for (const auto& [key, value] : record.items()) keys.push_back(key);
   EXPECT_EQ(keys,
             (std::vector<std::string>{"accuracy", "backward_seconds", "communication_seconds", "elapsed_seconds",
@@ -122,7 +121,7 @@ TEST_F(RecorderTest, StagesServersAndSeveralRanksHaveFieldsOfTheirOwn) {
   record.served->gradients = 4;
   record.served->dropped = 1;
   recorder.step(record);
-  const std::vector<Json> written = records();
+  const std::vector<nlohmann::json> written = records();
   EXPECT_EQ(written[0]["bubble_seconds"], 4);
   EXPECT_EQ(written[0]["boundary_seconds"], 5);
   EXPECT_EQ(written[0]["sent_bytes"], 12);
@@ -157,7 +156,7 @@ TEST_F(RecorderTest, TheNoiseScaleIsWrittenWithTheStepsThatMeasuredIt) {
                              .change = "",
                              .groups = {{"weight", 140.5}, {"bias", NAN}}};
   recorder.step(record);
-  const std::vector<Json> written = records();
+  const std::vector<nlohmann::json> written = records();
   EXPECT_FALSE(written[0].contains("noise_scale"));
   EXPECT_EQ(written[1]["global_batch"], 48);
   EXPECT_EQ(written[1]["noise_trace"], 300);
@@ -184,7 +183,7 @@ TEST_F(RecorderTest, AdaScalesGainAndEpochAreWrittenWhereItIsOn) {
   recorder.step(record);
   record.gain = std::nullopt;
   recorder.step(record);
-  const std::vector<Json> written = records();
+  const std::vector<nlohmann::json> written = records();
   EXPECT_FALSE(written[0].contains("gain") || written[0].contains("scale_invariant_epoch"));
   EXPECT_EQ(written[1]["gain"], 3.5);
   EXPECT_EQ(written[1]["scale_invariant_epoch"], 1.25);
@@ -198,15 +197,15 @@ TEST_F(RecorderTest, EvaluationsAreObjectsOfTheirOwn) {
                        .epoch = 1,
                        .result = {.loss = 1.5, .accuracy = 0.25, .accuracy5 = 0.75, .targets = 800, .seconds = 0.1},
                        .best = true});
-  EXPECT_EQ(records()[1], (Json{{"step", 4},
-                                {"epoch", 1},
-                                {"samples", 128},
-                                {"validation_loss", 1.5},
-                                {"validation_accuracy", 0.25},
-                                {"validation_accuracy5", 0.75},
-                                {"validation_targets", 800},
-                                {"evaluation_seconds", 0.1},
-                                {"best", true}}));
+  EXPECT_EQ(records()[1], (nlohmann::json{{"step", 4},
+                                          {"epoch", 1},
+                                          {"samples", 128},
+                                          {"validation_loss", 1.5},
+                                          {"validation_accuracy", 0.25},
+                                          {"validation_accuracy5", 0.75},
+                                          {"validation_targets", 800},
+                                          {"evaluation_seconds", 0.1},
+                                          {"best", true}}));
   EXPECT_NE(output().find("validation loss 1.5000  accuracy 25.00 %, top-5 75.00 %"), std::string::npos);
 }
 
@@ -256,7 +255,7 @@ TEST_F(RecorderTest, ValuesReadBackExactly) {
       recorder.step(record);
     }
   }
-  const std::vector<Json> found = records();
+  const std::vector<nlohmann::json> found = records();
   ASSERT_EQ(found.size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     EXPECT_EQ(found[i]["loss"].get<double>(), values[i]);
@@ -378,7 +377,7 @@ TEST_F(RecorderTest, AKillAtAnyMomentBreaksAtMostTheLastLine) {
     ::waitpid(child, nullptr, 0);
     { Recorder recorder(folder_, 1 << 30, 0, 1); }
     std::int64_t expected = 1;
-    for (const Json& record : records()) ASSERT_EQ(record["step"], expected++);
+    for (const nlohmann::json& record : records()) ASSERT_EQ(record["step"], expected++);
   }
 }
 

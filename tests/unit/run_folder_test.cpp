@@ -304,10 +304,8 @@ TEST_F(RunFolderTest, AnUnusedPathIsTheWantedOneOrTheFirstFreeNumber) {
   EXPECT_EQ(unused_path("a.b/x.yaml"), "a.b/x-3.yaml") << "a link that leads nowhere is in use, too";
 }
 
-using Json = nlohmann::json;
-
-Json record_of_run() {
-  return Json::parse(content_of("run.json"));
+nlohmann::json record_of_run() {
+  return nlohmann::json::parse(content_of("run.json"));
 }
 
 RunRecord example_record() {
@@ -331,18 +329,18 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   ::unsetenv("SLURM_RESTART_COUNT");
   record_start(".", example_record());
   ::unsetenv("SLURM_JOB_ID");
-  Json json = record_of_run();
+  nlohmann::json json = record_of_run();
   EXPECT_EQ(json["outcome"], "not ended");
   EXPECT_FALSE(has_finished("."));
-  const Json start = json["starts"][0];
+  const nlohmann::json start = json["starts"][0];
   EXPECT_EQ(start["commit"], "abc123");
   EXPECT_EQ(start["command_line"][2], "x y.yaml");
-  EXPECT_EQ(start["hosts"], (Json{{"n1", {0, 1}}, {"n2", {2}}}));
+  EXPECT_EQ(start["hosts"], (nlohmann::json{{"n1", {0, 1}}, {"n2", {2}}}));
   EXPECT_EQ(start["launcher"], "srun --mpi=pmix");
   EXPECT_EQ(start["ranks"], 3);
   EXPECT_EQ(start["train"]["samples"], 1000);
   EXPECT_EQ(start["memory_bytes_per_rank"]["activations"], 1ll << 40);
-  EXPECT_EQ(start["slurm"], (Json{{"SLURM_JOB_ID", "4711"}}));
+  EXPECT_EQ(start["slurm"], (nlohmann::json{{"SLURM_JOB_ID", "4711"}}));
   EXPECT_TRUE(std::regex_match(start["started"].get<std::string>(), std::regex("\\d{4}-\\d\\d-\\d\\dT[\\d:]{8}Z")));
   record_end(".", {.outcome = "finished",
                    .step = 20,
@@ -355,7 +353,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   EXPECT_EQ(json["end"], "target reached");
   EXPECT_EQ(json["starts"][0]["end"], "target reached");
   EXPECT_EQ(json["final_step"], 20);
-  EXPECT_EQ(json["best"], (Json{{"metric", "validation_loss"}, {"value", 1.25}, {"step", 10}}));
+  EXPECT_EQ(json["best"], (nlohmann::json{{"metric", "validation_loss"}, {"value", 1.25}, {"step", 10}}));
   EXPECT_EQ(json["starts"][0]["outcome"], "finished");
   EXPECT_EQ(json["starts"][0]["commit"], "abc123");
 }
@@ -388,7 +386,7 @@ TEST_F(RunFolderTest, EveryStartOfAResumedRunIsKept) {
   again.resumed_from_step = 10;
   record_start(".", again);
   record_end(".", {.outcome = "stopped by SIGTERM", .step = 12});
-  const Json json = record_of_run();
+  const nlohmann::json json = record_of_run();
   ASSERT_EQ(json["starts"].size(), 2u);
   EXPECT_EQ(json["starts"][0].value("outcome", ""), "killed");
   EXPECT_EQ(json["starts"][0]["commit"], "abc123");
