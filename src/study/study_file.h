@@ -1,7 +1,7 @@
 // The study file (configs/studies/README.md). Begin reading here. A study is an experiment and the keys that it varies.
 // This folder (src/study) reads the file into a Study, makes the Trials from it (trials.h), and queues them for the
 // ranks of a job (study_work.h). Each trial is an experiment with its own folder and trial.json (trial_record.h).
-// expression.h computes keys from other keys, quasi_random.h draws values, and search_course.h runs a search that stops
+// expression.h computes keys from other keys, vary.h draws values, and search_course.h runs a search that stops
 // bad trials early.
 #pragma once
 
