@@ -3,11 +3,11 @@
 //
 // main() makes a CommandLine and calls add() for every command. add() returns the CLI::App of the command, which gets
 // its options from CLI11's own add_option() and add_flag(), and its operands from add_operands(). Then parse() reads
-// the words and returns the command that was asked for. text.h wraps lines; manual.cpp and completion.cpp write the man
-// page and the completion script. The commands are declared in src/commands/command_table.cpp and in data_prep
-// (commands.cpp).
+// the words and returns the command that was asked for. manual.cpp and completion.cpp write the man page and the
+// completion script. The commands are declared in src/commands/command_table.cpp and in data_prep (commands.cpp).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -90,5 +90,13 @@ std::string shown(const CLI::Option& option);                         // "--rank
 std::string synopsis(const CLI::App& command);                        // "plan EXPERIMENT.yaml ... [--ranks N]"
 std::string operands_of(const CLI::App& command);                     // "EXPERIMENT.yaml [key.path=value ...]"
 std::string first_sentence(const std::string& text);
+
+// These two format text for a terminal. wrapped() wraps `text` into lines of at most `width` letters. Each line begins
+// with `indent` spaces; the second and later lines of a paragraph begin with `hanging` more. Empty lines stay, and a
+// line that begins with a space is not changed. The result ends with a newline.
+std::string wrapped(const std::string& text, std::size_t indent, std::size_t width, std::size_t hanging = 0);
+
+// entry() returns "  name   text". Texts begin after `name_width` letters. A longer name has a line of its own.
+std::string entry(const std::string& name, const std::string& text, std::size_t name_width, std::size_t width);
 
 }  // namespace ringtrain

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "cli/command_line.h"
-#include "cli/text.h"
 
 namespace ringtrain {
 namespace {

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/version.h"
 #include "cli/command_line.h"
-#include "cli/text.h"
 
 namespace ringtrain {
 namespace {

@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
-#include "cli/text.h"
 
 namespace ringtrain {
 namespace {
