@@ -1,5 +1,4 @@
-#include "commands/command_table.h"
-
+// The table of the commands of `ringtrain`, with their command lines.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -7,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/machine_share.h"
+#include "cli/command_line.h"
 #include "cluster/binding.h"
 #include "cluster/launcher.h"
 #include "commands/commands.h"

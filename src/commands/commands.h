@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,13 @@
 #include "cluster/session.h"
 #include "config/reader.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace ringtrain {
+
+class CommandLine;
 
 struct TrainArguments {
   ExperimentArguments experiment;
@@ -124,5 +131,19 @@ struct StudyArguments {
 int plan_study(const StudyArguments& arguments);
 // Starts the trials and waits for their ends. It runs in one process.
 int study(const StudyArguments& arguments);
+
+// A row of the table of the commands, with the ranks that do its work.
+struct Command {
+  const CLI::App* words = nullptr;  // the command's part of the command line
+  // Returns whether rank 0 alone does the work. Valid after the words were read.
+  std::function<bool()> for_one_process;
+  bool trains = false;  // a signal ends the command with a checkpoint
+  // Does the work and returns the exit code. `session` is null if the command needs only one process and the job has
+  // only one, because MPI is then not started.
+  std::function<int(Session*)> run;
+};
+
+// Adds all commands to the program. `command_line` is what the user has typed, for the record of a run.
+std::vector<Command> declare_commands(CommandLine& program, const std::vector<std::string>& command_line);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-// Plans the trials of a study, for `study` and `study --plan`.
+// Plans the trials of a study, for `study` and for `study --plan`, which prints them and their total cost.
 #pragma once
 
 #include <functional>
