@@ -22,8 +22,8 @@
 #include "cluster/session.h"
 #include "commands/commands.h"
 #include "config/schema.h"
-#include "run/instruction_sets.h"
 #include "run/library_versions.h"
+#include "run/start.h"
 
 namespace ringtrain {
 namespace {

@@ -28,8 +28,8 @@
 #include "run/progress.h"
 #include "run/replay.h"
 #include "run/split.h"
+#include "run/split_tables.h"
 #include "run/step_bound.h"
-#include "run/traffic.h"
 #include "study/expected_time.h"
 #include "study/trial_plan.h"
 

@@ -19,9 +19,9 @@
 #include "cluster/nccl_links.h"
 #include "cluster/staged_communicator.h"
 #include "cluster/sum_choice.h"
-#include "run/instruction_sets.h"
 #include "run/plan.h"
 #include "run/split.h"
+#include "run/start.h"
 
 namespace ringtrain {
 

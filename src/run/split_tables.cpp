@@ -1,3 +1,5 @@
+#include "run/split_tables.h"
+
 #include <algorithm>
 
 #include "base/error.h"

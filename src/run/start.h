@@ -1,4 +1,5 @@
-// The first steps of every command that works on an experiment.
+// The first steps of every command that works on an experiment, and the instruction set on which all ranks of a job
+// agree.
 #pragma once
 
 #include <memory>
@@ -36,5 +37,15 @@ int thread_count(const Experiment& experiment, const Session& session);
 // Collective over the group. Rank 0 writes which job this is and where the group's ranks are. Warns if ranks share
 // cores. `gpu` is the GPU of this rank.
 void log_job(const RankGroup& group, const std::string& launcher, const std::string& gpu);
+
+// Makes all ranks of a job compute with the same CPU instruction set: the lowest that any of them has. Copies of the
+// model on processors of two kinds would otherwise differ by rounding, and the comparison of the copies
+// (train/replica_check.h) would end the job. Collective over the job. Call it before anything computes.
+void agree_on_instruction_sets(const RankGroup& job);
+
+// Warns, once and on rank 0 of the job, if some ranks compute with a lower instruction set than their processors have.
+// The warning names the instruction set, and the rank and host whose processor has no higher one. Call this function
+// only if the CPU computes.
+void report_lower_instruction_sets();
 
 }  // namespace ringtrain

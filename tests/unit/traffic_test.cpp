@@ -1,11 +1,10 @@
 // Tests the bytes that a program says it moves through a GPU's memory, and how `plan` prints them.
-#include "run/traffic.h"
-
 #include <gtest/gtest.h>
 
 #include "backend/cuda/backend.h"
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
+#include "run/plan_tables.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/images.h"
 
