@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/number_in_text.h"
 #include "base/utf8.h"
-#include "bench/experiment_keys.h"
+#include "bench/preflight.h"
 #include "config/batch_plan.h"
 #include "run/plan.h"
 

@@ -1,4 +1,5 @@
-// The JSON file that `ringtrain bench` writes and `ringtrain predict` reads.
+// The JSON file that `ringtrain bench` writes and `ringtrain predict` reads, and what both ask of an experiment: the
+// keys that decide the time of a pass, and a plain ring.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "bench/scaling_model.h"
+#include "config/experiment.h"
 
 namespace ringtrain {
 
@@ -28,7 +30,7 @@ struct InputRate {
 // Times are in seconds, and medians over many steps. They are those of the slowest rank, except input_seconds and
 // input_wait, which are those of rank 0.
 struct StepMeasurement {
-  std::string model;  // the keys on which its speed depends, see experiment_keys.h
+  std::string model;  // model_keys()
   std::int64_t micro_batch = 0, accumulation = 1, rows_per_rank = 0;
   double forward = 0, backward = 0, update = 0;  // a pass of `micro_batch` and an update, without communication
   std::vector<PassTime> passes;                  // passes of several sizes, ascending
@@ -88,5 +90,13 @@ std::optional<Preflight> earlier_preflight(const std::string& path, const std::v
 // Returns the hosts whose value is more than 10 % worse than the median.
 std::vector<SlowHost> slow_hosts(const std::vector<std::string>& hosts, const std::vector<double>& values,
                                  const std::string& what, bool more_is_worse);
+
+// Returns the keys on which the time of a pass depends, apart from the batch and the number of ranks, with their
+// values: "precision=fp32 model.kind=resnet ...".
+std::string model_keys(const Experiment& experiment);
+
+// Throws Error unless the experiment is a ring, whose ranks all do the same. The error has the reason, and the
+// overrides that make the experiment a ring. `what` begins the message: "bench step measures steps of a ring".
+void refuse_other_kinds(const ParallelConfig& parallel, const std::string& what);
 
 }  // namespace ringtrain

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "bench/experiment_keys.h"
 #include "bench/node_load.h"
+#include "bench/preflight.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {

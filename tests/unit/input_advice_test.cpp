@@ -1,7 +1,7 @@
 // Tests the advice on input: which kind of input a node needs, and how many loader threads.
-#include "bench/input_advice.h"
-
 #include <gtest/gtest.h>
+
+#include "bench/input.h"
 
 namespace ringtrain {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "bench/experiment_keys.h"
+#include "bench/preflight.h"
 #include "config/reader.h"
 #include "study/expected_time.h"
 #include "study/search.h"

@@ -1,7 +1,7 @@
 // Reads the measurements of `ringtrain bench --json` and makes predictions from them.
-#include "bench/experiment_keys.h"
-#include "bench/forecast.h"
 #include "bench/preflight.h"
+
+#include "bench/forecast.h"
 #include "config/reader.h"
 #include "tests/fuzz/target.h"
 

@@ -1,4 +1,6 @@
-// Computes what the loaders of a node need for a wanted rate of samples, from their measured rate.
+// `ringtrain bench input` measures the rates of the file system and of the loaders of every node, on all nodes at the
+// same time (bench_input() in measure.h). From these it computes what the loaders of a node need for a wanted rate of
+// samples.
 #pragma once
 
 #include <cstdint>
