@@ -91,7 +91,7 @@ def figure(name, search, runs):
         points = [(x, loss) for x, loss in zip(samples, losses_of(run)) if loss is not None]
         if not points:
             continue
-        reached = run.record.get("end") == "target reached"
+        reached = run.reached_target
         if reached and run.evaluations:  # it ended before the end of its rung
             points[-1] = (run.evaluations[-1]["samples"], points[-1][1])
         x, y = zip(*points)

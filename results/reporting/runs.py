@@ -19,6 +19,7 @@ from .records import is_number, read_records
 LOST = "the folder has no experiment.yaml, so it is not known what ran"
 FILES = ("metrics.jsonl", "run.json", "experiment.yaml")
 IMAGE_KINDS = ("resnet", "alexnet", "cnn", "mlp")
+TARGET_REACHED = "target reached"  # `end` in run.json
 NOT_FINITE = re.compile(r"\b(nan|inf|infinite|infinity|not finite|diverged?)\b", re.IGNORECASE)
 
 
@@ -95,12 +96,19 @@ class Run:
         return goes_on and not any(map(may_be_locked, locks))
 
     @property
+    def reached_target(self):
+        """Whether the run ended because it reached its target. For a trial without a run.json, trial.json says so."""
+        outcome = self.record or self.trial.get("outcome")
+        return isinstance(outcome, dict) and outcome.get("end") == TARGET_REACHED
+
+    @property
     def ran_away(self):
         """Whether the mean loss of the last twentieth of the steps is above the loss of the first step. With fewer than
         20 steps, or when the first step is not step 1 (a branch), it must be above twice that loss. It must also be
-        above the loss of a model that guesses. The rule is the same as ends_diverged() in src/run/loss_watch.cpp."""
+        above the loss of a model that guesses. The rule is the same as ends_diverged() in src/run/loss_watch.cpp. A run
+        that reached its target has not run away: it stops at once, so the last steps may be a single noisy one."""
         losses = self.column("loss")
-        if len(losses) < 2:
+        if len(losses) < 2 or self.reached_target:
             return False
         bound = losses[0] * (2 if len(losses) < 20 or self.column("step")[0] > 1 else 1)
         guessing = self.of_start("guessing_loss")
@@ -114,6 +122,7 @@ class Run:
         a search did not continue was stopped. The state in study.json counts if the run was killed, or if only the study
         knows that the run diverged."""
         told = self.trial.get("state", "")
+        told = "finished" if told == "diverged" and self.reached_target else told
         if not self.record:
             return "killed" if self.is_dead else told or ("failed" if self.steps else "waiting")
         state = "killed" if self.is_dead else state_of(str(self.record.get("outcome", "")))
@@ -126,7 +135,7 @@ class Run:
     @property
     def left_by_search(self):
         """Whether a search ended this trial before the last rung."""
-        if self.is_dead or self.trial.get("error") or self.record.get("end") == "target reached":
+        if self.is_dead or self.trial.get("error") or self.reached_target:
             return False
         return 0 < (self.trial.get("rung") or 0) < len(self.search.get("rungs", []))
 

@@ -253,6 +253,25 @@ def test_a_run_that_ends_worse_than_it_began_has_diverged_and_sets_no_target(tmp
     assert items(tmp_path / "grid")["outcome_vs_batch"].rows[0]["max"] < 45
 
 
+@pytest.mark.parametrize("end, state", [("target reached", "finished"), ("all steps done", "diverged")])
+def test_a_run_that_reached_its_target_has_not_diverged(tmp_path, end, state):
+    """A run stops at its target at once. Its last twentieth may be a single step, with a loss above that of the first."""
+    folder = made_runs.write(tmp_path / "s" / "a", 64)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = [line for line in lines if "loss" in line][-3:]
+    for line in last:
+        line["loss"] = 9.0
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "end": end}))
+    (folder / "trial.json").write_text(json.dumps({"name": "a", "state": "diverged", "outcome": {"outcome": "finished", "end": end}}))
+    (run,) = runs.read_all([tmp_path / "s"])
+    assert run.state == state and (run.outcome == "finished") == (state == "finished")
+    for name in ("run.json", "experiment.yaml"):
+        (folder / name).unlink()
+    assert runs.read_all([tmp_path / "s"])[0].state == state
+
+
 @pytest.mark.parametrize("loss, state", [(1.05, "finished"), (2.1, "diverged")])
 def test_a_branch_has_diverged_where_its_loss_is_twice_that_of_its_first_step(tmp_path, loss, state):
     folder = made_runs.write(tmp_path / "branch", 64)
