@@ -190,14 +190,19 @@ def of_share(figure, laws):
 
 
 def of_best_batch(figure, axis, laws):
-    """Says how the best batch follows the rate or the share. Smith and Le 2018 found it proportional to both."""
+    """Says how the best batch follows the rate or the share. Smith and Le 2018 found it proportional to both. An interval
+    that also has the square root decides nothing."""
     found = []
     for name, law in laws.items():
         low, high = law.interval.low, law.interval.high
-        if low > 0:
-            word = "proportional, as Smith and Le 2018 found" if 1 in law.interval else "grows, but not in proportion"
-        else:
+        if low <= 0:
             word = "falls" if high < 0 else "open: no change seen"
+        elif 1 not in law.interval:
+            word = "grows, but not in proportion"
+        elif 0.5 in law.interval:
+            word = "open: it grows, but the data cannot tell proportional and square root apart"
+        else:
+            word = "proportional, as Smith and Le 2018 found"
         text = f"The best batch follows the {axis} as {axis}^{law.power:.2f} ({low:.2f} to {high:.2f})"
         found.append((f"{name}: {text[:1].lower()}{text[1:]}" if len(laws) > 1 else text, word))
     return joined(found, [figure])

@@ -174,6 +174,22 @@ def test_a_study_says_how_the_best_batch_follows_rate_and_share(tmp_path, axis, 
     assert figures_best_batch.best_batch(figures_best_batch.lines_of(own, measure.of, other), {}, other, "") is None
 
 
+@pytest.mark.parametrize(
+    "power, low, high, expected",
+    [
+        (0.5, 0.02, 3.1, "open: it grows, but the data cannot tell proportional and square root apart"),
+        (0.55, 0.4, 1.05, "open: it grows, but the data cannot tell proportional and square root apart"),
+        (0.9, 0.51, 1.3, "proportional, as Smith and Le 2018 found"),
+        (0.55, 0.4, 0.99, "grows, but not in proportion"),
+        (1.6, 1.01, 2.2, "grows, but not in proportion"),
+        (0.5, -0.02, 3.1, "open: no change seen"),
+    ],
+)
+def test_a_best_batch_is_proportional_only_if_the_square_root_is_not_possible(power, low, high, expected):
+    laws = {"this study": power_law.PowerLaw(1.0, power, fit.Interval(low, high))}
+    assert [answer.verdict for answer in answers.of_best_batch(None, "rate", laws)] == [expected]
+
+
 # ---- Rules for the rate --------------------------------------------------------------------------------------------
 
 RATES = {
