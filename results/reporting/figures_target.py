@@ -129,7 +129,7 @@ def to_target(target, lines, made, twenty):
         drawing,
         target_rows(lines, target),
         target_note(target, made),
-        warnings(lines, made, target) + disagreements(lines, made, twenty),
+        warnings(lines, made, target) + disagreements(lines, made, twenty) + without_twenty(lines, twenty, target),
     )
 
 
@@ -161,6 +161,16 @@ def disagreements(lines, made, twenty):
         f"{criterion.EXTRA * made[family].critical_interval.high:,.0f}); the points do not follow the hyperbola"
         for family, found in twenty.items()
         if family in made and criterion.disagree(found, made[family])
+    ]
+
+
+def without_twenty(lines, twenty, target):
+    """Returns a warning for each family whose points do not have a 20 % criterion. coarse_warnings() has the families
+    whose evaluations are too far apart."""
+    return [
+        f"{grouping.label(family)}: there is no 20 % criterion: {criterion.why_none(*measured(points, target))}"
+        for family, points in lines.items()
+        if family not in twenty and len(points) > 1 and all(coarseness(p, target) <= TOO_COARSE for p in points)
     ]
 
 
@@ -249,8 +259,8 @@ def target_note(target, made):
         note += (
             "Curve: (S / Smin - 1) (E / Emin - 1) = 1 in log space (McCandlish et al. 2018, equation 2.11), through the "
             "middle between that evaluation and the one before, 95 % bootstrap interval. Star: the batch that takes 20 % more "
-            "steps than perfect scaling from the small batches, read off the points (Zhang et al. 2024, arXiv:2410.21676); "
-            "on the hyperbola it is 0.2 B_crit. Grey: from B_crit / 4 to 4 B_crit, where the curve's slope lies between -0.8 and -0.2."
+            "steps than perfect scaling from the small batches, read off the points (Zhang et al. 2024, arXiv:2410.21676), or off "
+            "their mean where samples fall as the batch grows; on the hyperbola it is 0.2 B_crit. Grey: from B_crit / 4 to 4 B_crit, where the curve's slope lies between -0.8 and -0.2."
         )
     return note
 

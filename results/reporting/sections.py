@@ -102,7 +102,8 @@ def items_of_task(cells, runs, measure, target, rows):
             "Fit of steps and samples",
             figures_target.fit_rows(made, twenty),
             "95 % bootstrap intervals; steps and samples as counted in the runs. B_20_percent: the batch that takes 20 % more "
-            "steps than perfect scaling, from the points (Zhang et al. 2024); empty where that is outside of what ran.",
+            "steps than perfect scaling, from the points (Zhang et al. 2024); empty where that is outside of what ran, or "
+            "where the small batches do not say what perfect scaling takes.",
         ),
         shares,
         rates,

@@ -3,7 +3,10 @@
 Zhang et al. 2024, "How Does Critical Batch Size Scale in Pre-training?" (arXiv:2410.21676): the batch at which the target
 takes 20 % more steps than perfect scaling from the small batches. Perfect scaling takes the same samples at every batch.
 If steps and samples are on McCandlish's hyperbola (fit.py), samples / Emin = 1 + B / B_crit, so this batch is
-0.2 B_crit."""
+0.2 B_crit.
+
+The criterion takes it that samples do not fall as the batch grows. Where measured samples fall, it uses their common
+mean. Otherwise a single batch below the limit would outweigh smaller ones far above it."""
 
 import math
 from dataclasses import dataclass
@@ -44,6 +47,13 @@ def perfect(batches, samples):
     return float((1 / samples).sum() / (1 / samples**2).sum())
 
 
+def rising(values):
+    """Returns the values that are closest by least squares and never fall: isotonic regression, by its max-min formula
+    (Robertson, Wright and Dykstra 1988, "Order Restricted Statistical Inference")."""
+    ends = range(len(values))
+    return numpy.array([max(min(values[j : k + 1].mean() for k in ends[i:]) for j in ends[: i + 1]) for i in ends])
+
+
 def crossing(batches, samples, length):
     """Returns (batch of the criterion, samples of perfect scaling). Between two batches, samples lie on a line."""
     start = perfect(batches[:length], samples[:length])
@@ -58,16 +68,36 @@ def crossing(batches, samples, length):
     return float(batches[last] + share * (batches[last + 1] - batches[last])), start
 
 
+def logs_of(values, between):
+    """Returns log S of the seeds of each batch, in the middle between their evaluations."""
+    return [fitting.logs_at(0.5, numpy.asarray(v, float), numpy.asarray(b, float)) for v, b in zip(values, between, strict=True)]
+
+
+def log_samples(batches, logs):
+    return numpy.array([v.mean() for v in logs]) + numpy.log(batches)
+
+
+def why_none(batches, values, between):
+    """Says why find() returns None for these batches, which are two or more."""
+    samples = numpy.exp(log_samples(batches, logs_of(values, between)))
+    first = branch_length(samples)
+    return (
+        f"batch {batches[first]:,.0f} takes {samples[first] / samples.min():.2g} x the fewest samples, so fewer than two small "
+        "batches say what perfect scaling takes"
+    )
+
+
 def find(batches, values, between):
     """Returns the Twenty. Returns None if the small-batch branch has fewer than two batches, so that it is not known what
     perfect scaling takes. The arguments are those of fit.fit()."""
     batches = numpy.asarray(batches, float)
     evaluations = [(numpy.asarray(v, float), numpy.asarray(b, float)) for v, b in zip(values, between, strict=True)]
-    logs = [fitting.logs_at(0.5, *pair) for pair in evaluations]
-    means = numpy.array([v.mean() for v in logs]) + numpy.log(batches)
+    logs = logs_of(values, between)
+    means = log_samples(batches, logs)
     length = branch_length(numpy.exp(means)) if len(batches) else 0
     if length < 2:
         return None
+    means = rising(means)
     free = sum(len(v) - 1 for v in logs)
     error = fitting.spread_of_seeds(logs) * (student.ppf(0.975, free) / 1.96 if free else 1.0)
     random = numpy.random.default_rng(1)

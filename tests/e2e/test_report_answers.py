@@ -59,6 +59,37 @@ def test_the_criterion_needs_a_small_batch_branch_and_may_lie_outside_of_the_bat
     assert twenty.words(find([8, 16, 32, 64], lambda b: 50000 / b), [8, 64]) == "above 64"
 
 
+def test_values_that_fall_are_replaced_by_their_mean():
+    assert list(twenty.rising(numpy.array([1.0, 3.0, 2.0, 2.0, 5.0]))) == [1, pytest.approx(7 / 3)] + [pytest.approx(7 / 3)] * 2 + [5]
+    assert list(twenty.rising(numpy.array([4.0, 3.0, 2.0]))) == [3, 3, 3] and list(twenty.rising(numpy.array([1.0, 2.0]))) == [1, 2]
+
+
+@pytest.mark.parametrize("last", [1190, 1210])
+def test_one_batch_near_the_limit_does_not_outweigh_a_smaller_one_far_above_it(last):
+    """1,199 is the limit. Batch 64 takes 60 % more, so the criterion is below 64 on both sides of it."""
+    batches, samples = [8, 16, 32, 64, 128], [1000, 1000, 1000, 1600, last]
+    found = twenty.find(batches, [[s / b] for s, b in zip(samples, batches)], [[0.001 * s / b] for s, b in zip(samples, batches)])
+    assert 32 < found.interval.low <= found.batch <= found.interval.high < 64, found
+    assert found.samples == pytest.approx(1000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "samples, words",
+    [
+        ([1600, 1000, 1000, 1100, 2000], "batch 2 takes 1.6 x the fewest samples"),
+        ([1000, 1900, 3000, 6000, 9000], "batch 8 takes 1.9 x the fewest samples"),
+        ([1000, 1000, 1000, 1100, 2000], ""),
+    ],
+)
+def test_a_figure_says_why_it_has_no_20_percent_criterion(tmp_path, monkeypatch, samples, words):
+    for batch, needed in zip((2, 8, 32, 128, 512), samples):
+        need = 100 * needed / batch
+        made_runs.write(tmp_path / "s" / str(batch), batch, need=need, every=max(1, round(need / 50)))
+    lines, made, found = fitted(tmp_path / "s", monkeypatch)
+    warned = [w for w in figures_target.to_target(TARGET, lines, made, found).warnings if "there is no 20 % criterion" in w]
+    assert len(warned) == (1 if words else 0) and all(words in w for w in warned) and bool(found) != bool(words)
+
+
 def test_the_interval_of_the_criterion_covers_the_truth(monkeypatch):
     monkeypatch.setattr(fit, "DRAWS", 100)
     random, covered, width = numpy.random.default_rng(5), 0, []
