@@ -201,7 +201,7 @@ def published_noise(cells, made, rows):
                 color=style.COLOURS[look],
                 label=("B_crit", "noise scale")[look] if place == len(entries) - 1 else None,
             )
-    axis.set_xscale("log")
+    style.log_x(axis)
     axis.set_yticks(range(len(entries)), names, fontsize=9)
     axis.invert_yaxis()
     axis.set_xlabel("samples (Billion Word: tokens)")

@@ -148,9 +148,8 @@ def spread_epochs(axes):
     first = min(line.get_xdata()[0] for line in axes[-1].get_lines())
     if first > 0 and max(ends) > FAR * min(ends):
         for axis in axes:
-            axis.set_xscale("log")
-            axis.xaxis.set_major_formatter(style.ticker.FuncFormatter(lambda v, _: style.short(v)))
-        axes[-1].set_xlim(left=first)
+            axis.set_xlim(left=first)
+            style.log_x(axis)
 
 
 def legend(axis, shown, look, others):

@@ -39,6 +39,7 @@ matplotlib.rcParams.update(
         "svg.fonttype": "path",
         "figure.max_open_warning": 0,
         "hatch.linewidth": 0.6,
+        "text.parse_math": False,  # a study's name may have a $
     }
 )
 
@@ -124,14 +125,25 @@ def powers(axis, values):
     axis.set_xlim(values[0] / 1.4, values[-1] * 1.4)
 
 
+def log_x(axis):
+    """Makes the x axis logarithmic. A short range gets more ticks with labels."""
+    axis.set_xscale("log")
+    log_ticks(axis.xaxis, axis.get_xlim())
+
+
 def log_y(axis):
     """Makes the y axis logarithmic. A short range gets more ticks with labels."""
     axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda v, _: short(v)))
+    log_ticks(axis.yaxis, axis.get_ylim())
+
+
+def log_ticks(side, limits):
+    """Labels the ticks with plain numbers. Matplotlib's own labels, such as 10^2, need text.parse_math."""
+    low, high = limits
+    side.set_major_formatter(ticker.FuncFormatter(lambda v, _: short(v)))
     if high / low < 30:
-        axis.yaxis.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5)))
-    axis.yaxis.set_minor_formatter(ticker.NullFormatter())
+        side.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5)))
+    side.set_minor_formatter(ticker.NullFormatter())
 
 
 def short(value):

@@ -14,7 +14,7 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
 from reporting import answers, cells, compare, errors, figures_best_batch, figures_curves, figures_share, figures_target, fit, goals, measures  # noqa: E402
-from reporting import power_law, rate_rules, references, runs, twenty, verdict  # noqa: E402
+from reporting import power_law, rate_rules, references, runs, sections, style, twenty, verdict  # noqa: E402
 from test_report_verdicts import goyal_run  # noqa: E402
 
 BATCHES = [2**i for i in range(3, 13)]
@@ -348,6 +348,25 @@ def test_studies_that_cannot_be_compared_are_an_error(tmp_path, others, words):
     made_runs.write(tmp_path / "text" / "run", 64, need=30, image=False)
     with pytest.raises(errors.ReportError, match=words):
         compare.make(others(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a$b^{$<b>&x", "$x$"])
+def test_a_name_is_no_formula(tmp_path, name):
+    made_runs.write(tmp_path / "a" / "run", 64, need=30)
+    made_runs.write(tmp_path / name / "run", 64, need=30)
+    _, (section,) = compare.make([tmp_path / "a", tmp_path / name], TARGET)
+    steps = section.items[0]
+    assert "DejaVuSans-24" in style.svg_of(steps.drawing), "the $ itself (hexadecimal 24) is drawn"
+    assert name in [text.get_text() for text in steps.drawing.axes[1].get_legend().get_texts()]
+
+
+def test_no_axis_has_a_formula_for_a_number(tmp_path):
+    """Matplotlib writes 10^2 as a formula, and figures draw formulas as they are."""
+    made_runs.grid(tmp_path / "s", seeds=(1,), rates=(0.1,))
+    made_runs.write(tmp_path / "s" / "short", 8, need=20)
+    for item in sections.make(runs.read_all([tmp_path / "s"]))[0].items:
+        if isinstance(item, style.Figure):
+            assert "mathdefault" not in style.svg_of(item.drawing), item.name
 
 
 # ---- Ranks, noise, published numbers, branches ---------------------------------------------------------------------
