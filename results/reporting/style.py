@@ -4,13 +4,14 @@ colours, so that figures can be printed in grey."""
 import csv
 import io
 import math
+import re
 import textwrap
 from dataclasses import dataclass, field
 
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot, ticker, transforms  # noqa: E402
+from matplotlib import collections, lines, patches, pyplot, ticker, transforms  # noqa: E402
 
 from .colours import colors  # noqa: E402
 
@@ -20,6 +21,7 @@ MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 LINES = ["-", "--", "-.", ":"]
 GREY = "#555555"
 LEGEND_WIDTH = 52  # letters per line
+NAMELESS = re.compile(r"_child\d+|_nolegend_")  # matplotlib's names of things without one
 
 matplotlib.rcParams.update(
     {
@@ -168,21 +170,25 @@ def wrapped(text, width):
     return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)) or text
 
 
+def named(axis):
+    """Returns the lines, bands and bars that have a name. Matplotlib leaves out those whose name begins with _, because
+    its own names for things without one do. A study's name may begin with _, too."""
+    parts = [part for part in axis.get_children() if isinstance(part, (lines.Line2D, patches.Patch, collections.Collection))]
+    return [part for part in [*parts, *axis.containers] if part.get_label() and not NAMELESS.fullmatch(part.get_label())]
+
+
 def legend(axis, columns=3, below=0.5, handles=None, **more):
     """Puts the legend `below` inches below the axis. The layout can then shrink the axis to make room for it. Without
     `handles`, it has the axis' own lines."""
-    if handles is None:
-        handles, labels = axis.get_legend_handles_labels()
-    else:
-        labels = [handle.get_label() for handle in handles]
-    labels = [wrapped(label, LEGEND_WIDTH) for label in labels]
+    handles = named(axis) if handles is None else handles
+    labels = [wrapped(handle.get_label(), LEGEND_WIDTH) for handle in handles]
     if len(labels) > 12:
         handles, labels = handles[:12], labels[:11] + [f"and {len(labels) - 11} more"]
     longest = max((len(line) for label in labels for line in label.split("\n")), default=0)
     if labels:
-        axis.legend(
+        made = axis.legend(
             handles,
-            labels,
+            ["" for _ in labels],
             loc="upper left",
             bbox_to_anchor=(0, 0),
             bbox_transform=axis.transAxes + transforms.ScaledTranslation(0, -below, axis.figure.dpi_scale_trans),
@@ -191,6 +197,8 @@ def legend(axis, columns=3, below=0.5, handles=None, **more):
             borderaxespad=0,
             **more,
         )
+        for text, label in zip(made.get_texts(), labels, strict=True):
+            text.set_text(label)  # matplotlib would leave out labels that begin with _
 
 
 def svg_of(drawing):

@@ -360,6 +360,14 @@ def test_a_name_is_no_formula(tmp_path, name):
     assert name in [text.get_text() for text in steps.drawing.axes[1].get_legend().get_texts()]
 
 
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend(tmp_path):
+    _, (section,) = compare.make([folder.rename(tmp_path / f"_{folder.name}") for folder in two_studies(tmp_path, 2)], TARGET)
+    for figure in section.items[:2]:
+        texts = [text.get_text() for text in figure.drawing.axes[1].get_legend().get_texts()]
+        for name in ("_a", "_b"):
+            assert sum(name in text for text in texts) == (1 if figure is section.items[0] else 3), texts
+
+
 def test_no_axis_has_a_formula_for_a_number(tmp_path):
     """Matplotlib writes 10^2 as a formula, and figures draw formulas as they are."""
     made_runs.grid(tmp_path / "s", seeds=(1,), rates=(0.1,))
