@@ -21,16 +21,16 @@ def spread_over(items, count):
 
 def coloured(cells, value_of):
     """Returns (the cells to draw in colour, a sentence about the choice). If there are more than COLOURED cells, these
-    are the cells at the best rate of each batch, or some of them."""
+    are the cells at the best rate of each batch, or some of them. Of many families, half of COLOURED are shown: a family
+    has two lines at least, at its smallest and its largest batch."""
     if len(cells) <= COLOURED:
         return list(cells), ""
     best = {f: [p.cell for p in grouping.best_points(own, value_of)] for f, own in grouping.families(cells).items()}
     best = {f: own for f, own in best.items() if own}
     common = set.intersection(*({cell.batch for cell in own} for own in best.values())) if best else set()
-    shown = []
-    for own in spread_over(list(best.values()), COLOURED):
-        same = [cell for cell in own if cell.batch in common] or own
-        shown += spread_over(same, max(1, COLOURED // len(best)))
+    same = [[cell for cell in own if cell.batch in common] or own for own in best.values()]
+    same = spread_over(same, COLOURED // 2 if any(len(own) > 1 for own in same) else COLOURED)
+    shown = [cell for own in same for cell in spread_over(own, COLOURED // len(same))]
     left = sum(map(len, best.values())) - len(shown)
     some = f" {len(shown)} of {len(shown) + left} of them, spread over families and batches." if left else ""
     return shown, f" In colour: the best rate of each batch.{some} Grey: the other experiments."
@@ -142,11 +142,13 @@ def limit(axis):
 
 
 def spread_epochs(axes):
-    """Makes the axis of epochs logarithmic if some lines are many times as long as others. Short ones could not be seen
+    """Makes the axis of epochs logarithmic if some lines are many times as long as a coloured one, which could not be seen
     otherwise."""
-    ends = [line.get_xdata()[-1] for axis in axes for line in axis.get_lines() if line.get_zorder() == 3]
+    lines = [line for axis in axes for line in axis.get_lines()]
+    longest = max(line.get_xdata()[-1] for line in lines)
+    shortest = min(line.get_xdata()[-1] for line in lines if line.get_zorder() == 3)
     first = min(line.get_xdata()[0] for line in axes[-1].get_lines())
-    if first > 0 and max(ends) > FAR * min(ends):
+    if first > 0 and longest > FAR * shortest:
         for axis in axes:
             axis.set_xlim(left=first)
             style.log_x(axis)

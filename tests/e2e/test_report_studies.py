@@ -313,3 +313,26 @@ def test_at_most_eight_lines_have_colours_and_the_legend_names_them(tmp_path):
     texts = [text.get_text() for text in figure.drawing.axes[1].get_legend().get_texts()]
     assert texts[0] == "batch 16, rate 0.1" and texts[7:] == ["batch 32k, rate 0.1", "16 other experiments"]
     assert len({(r["batch"], r["rate"]) for r in figure.rows}) == 24  # the table has them all
+
+
+def test_coloured_lines_of_many_families_have_the_smallest_and_the_largest_batch(tmp_path):
+    """A line of batch 64 is far shorter than a grey one, so the axis of epochs is logarithmic."""
+    for share in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6):
+        for batch in (64, 128, 256):
+            long = batch == 128 and share == 0.2
+            made_runs.write(tmp_path / "s" / f"{share}-{batch}", batch, need=30 * (256 // batch) * (9 if long else 1), data={"share": share})
+    figure = items(tmp_path / "s")["losses"]
+    texts = [text.get_text() for text in figure.drawing.axes[1].get_legend().get_texts()]
+    assert texts == [f"batch {b}, share {s}" for s in (0.1, 0.3, 0.4, 0.6) for b in (64, 256)] + ["10 other experiments"]
+    bright = [line for line in figure.drawing.axes[0].get_lines() if line.get_color() != "#999999"]
+    ends = [line.get_xdata()[-1] for line in bright]
+    assert len(bright) == 8 and max(ends) < 1.1 * min(ends) and figure.drawing.axes[1].get_xscale() == "log"
+
+
+def test_a_short_grey_line_does_not_change_the_axis_of_epochs(tmp_path):
+    for number in range(9):
+        made_runs.write(tmp_path / "s" / f"{number}", 64 * 2**number, need=20 + 4000 // 2**number)
+    made_runs.write(tmp_path / "s" / "short", 64, 0.5, need=20, outcome="error: step 24: the loss is NaN")
+    figure = items(tmp_path / "s")["losses"]
+    assert len([line for line in figure.drawing.axes[0].get_lines() if line.get_color() == "#999999"]) == 2
+    assert figure.drawing.axes[1].get_xscale() == "linear"
