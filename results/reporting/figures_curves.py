@@ -5,11 +5,12 @@ import math
 import numpy
 
 from . import cells as grouping
-from . import style
+from . import figures_losses, style
 from .style import Figure, Missing
 
 POINTS = 200  # points of a line; more could not be seen
 LINES = 12
+OTHERS = "#999999"
 START = 0.05  # the share of the samples of a run that counts as its start
 
 
@@ -99,19 +100,21 @@ def batches(cells, value_of):
 
 
 def noise(cells, value_of, made):
-    """Draws the noise scale with its interval, and the B_crit of each fit as a horizontal line."""
+    """Draws the noise scale with its interval, and B_crit of the fits."""
     title = "Gradient noise scale along the runs"
     measured = [c for c in cells if any("noise_scale" in run.steps for run in c.runs)]
     if not measured:
         return Missing(title, "no run measured it (noise.small_batch, and a batch in two passes or on two ranks)")
-    shown, note = chosen(measured, value_of)
+    shown, note = figures_losses.coloured(measured, value_of)
     drawing, (axis,) = style.panels()
-    rows = [row for index, cell in enumerate(shown) for row in draw_noise(axis, index, cell)]
+    looks = noise_looks(shown)
+    rows = [row for cell in measured for row in draw_noise(axis, cell, looks.get(id(cell)))]
     if not rows:
         return Missing(title, "no run has a noise scale above zero")
-    for family, found in made.items():
-        axis.axhline(found.critical, color=style.GREY, linewidth=1.2, label=f"B_crit, {grouping.label(family)}")
-        axis.axhspan(found.critical_interval.low, found.critical_interval.high, color="#000000", alpha=0.07)
+    others = len(measured) - len(shown)
+    if others:
+        axis.plot([], [], color=OTHERS, linewidth=0.8, label=f"{others} other experiment{'s' if others > 1 else ''}")
+    words = draw_critical(axis, shown, looks, made)
     style.log_y(axis)
     axis.set_xlabel("epoch")
     axis.set_ylabel("noise scale (samples)")
@@ -122,33 +125,63 @@ def noise(cells, value_of, made):
         drawing,
         rows,
         "tr Sigma / |G|^2 of the averages over steps (McCandlish et al. 2018, appendix A.1), in samples; pale: 95 % "
-        "interval. Values that are not above zero are left out." + (" Grey: B_crit of the fit." if made else "") + note,
+        f"interval. Values that are not above zero are left out.{words}{note}",
     )
 
 
-def draw_noise(axis, index, cell):
+def noise_looks(shown):
+    """Maps the id of each cell to the look of its line. Families have markers of their own if there are several."""
+    families = list(grouping.families(shown))
+    return {
+        id(cell): {**look, "marker": style.MARKERS[(families.index(cell.family) if len(families) > 1 else index) % len(style.MARKERS)]}
+        for index, (cell, look) in enumerate(zip(shown, figures_losses.looks(shown), strict=True))
+    }
+
+
+def draw_critical(axis, shown, looks, made):
+    """Draws B_crit: a line and a band if there is one fit. Several would cover each other, so they stand side by side right
+    of the axis, each with its interval and the marker of its family. Returns a sentence for the figure's note."""
+    if len(made) == 1:
+        ((family, found),) = made.items()
+        axis.axhline(found.critical, color=style.GREY, linewidth=1.2, label=f"B_crit, {grouping.label(family)}")
+        axis.axhspan(found.critical_interval.low, found.critical_interval.high, color="#000000", alpha=0.07)
+        return " Grey: B_crit of the fit."
+    own = {family: [looks[id(cell)] for cell in cells] for family, cells in grouping.families(shown).items() if family in made}
+    for place, (family, lines) in enumerate(own.items()):
+        found, colours = made[family], {str(line["color"]) for line in lines}
+        axis.plot(
+            [1.03 + 0.035 * place] * 3,
+            [found.critical_interval.low, found.critical, found.critical_interval.high],
+            transform=axis.get_yaxis_transform(),
+            clip_on=False,
+            color=lines[0]["color"] if len(colours) == 1 else style.GREY,
+            marker=lines[0]["marker"],
+            markevery=[1],
+            linewidth=1.6,
+        )
+    if not own:
+        return ""
+    axis.plot([], [], color=style.GREY, marker="|", linestyle="", markersize=12, label="B_crit of each family, at the right")
+    return " Right of the axis: B_crit of the fit of each family, with its 95 % interval and the family's marker."
+
+
+def draw_noise(axis, cell, look):
+    """Draws the line and the interval of a cell's first run, or a thin grey line if `look` is None. Returns its rows."""
     run = next(r for r in cell.runs if "noise_scale" in r.steps)
     empty = numpy.full(len(run.steps["step"]), math.nan)
     x, value = run.steps["epoch"], run.steps["noise_scale"]
     low, high = (run.steps.get(f"noise_scale_{end}", empty) for end in ("low", "high"))
     keep = numpy.flatnonzero(numpy.isfinite(value) & (value > 0))
-    keep = keep[:: max(1, len(keep) // POINTS)]
+    keep = keep[:: max(1, len(keep) // (POINTS if look else figures_losses.POINTS))]
     if not len(keep):
         return []
-    colour = style.COLOURS[index % 7]
-    axis.plot(
-        x[keep],
-        value[keep],
-        label=grouping.cell_label(cell),
-        color=colour,
-        linestyle=style.LINES[index % 4],
-        marker=style.MARKERS[index % 7],
-        markevery=marks(index, len(keep)),
-        markersize=5,
-        linewidth=1.2,
-    )
-    bounded = keep[numpy.isfinite(low[keep]) & numpy.isfinite(high[keep]) & (low[keep] > 0)]
-    axis.fill_between(x[bounded], low[bounded], high[bounded], color=colour, alpha=0.12, linewidth=0)
+    if look is None:
+        axis.plot(x[keep], value[keep], color=OTHERS, alpha=0.6, linewidth=0.7, zorder=1)
+    else:
+        every = marks(style.MARKERS.index(look["marker"]), len(keep))
+        axis.plot(x[keep], value[keep], label=grouping.cell_label(cell), markevery=every, markersize=5, linewidth=1.2, zorder=3, **look)
+        bounded = keep[numpy.isfinite(low[keep]) & numpy.isfinite(high[keep]) & (low[keep] > 0)]
+        axis.fill_between(x[bounded], low[bounded], high[bounded], color=look["color"], alpha=0.12, linewidth=0)
     return [
         {
             "trial": run.name,

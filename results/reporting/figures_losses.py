@@ -31,6 +31,8 @@ def coloured(cells, value_of):
     same = [[cell for cell in own if cell.batch in common] or own for own in best.values()]
     same = spread_over(same, COLOURED // 2 if any(len(own) > 1 for own in same) else COLOURED)
     shown = [cell for own in same for cell in spread_over(own, COLOURED // len(same))]
+    if not shown:
+        return [], " Grey: all experiments, as none has a best rate."
     left = sum(map(len, best.values())) - len(shown)
     some = f" {len(shown)} of {len(shown) + left} of them, spread over families and batches." if left else ""
     return shown, f" In colour: the best rate of each batch.{some} Grey: the other experiments."
@@ -146,7 +148,7 @@ def spread_epochs(axes):
     otherwise."""
     lines = [line for axis in axes for line in axis.get_lines()]
     longest = max(line.get_xdata()[-1] for line in lines)
-    shortest = min(line.get_xdata()[-1] for line in lines if line.get_zorder() == 3)
+    shortest = min((line.get_xdata()[-1] for line in lines if line.get_zorder() == 3), default=longest)
     first = min(line.get_xdata()[0] for line in axes[-1].get_lines())
     if first > 0 and longest > FAR * shortest:
         for axis in axes:

@@ -14,7 +14,7 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
-from reporting import branches, cells, runs, sections, small_svg, speed, style, tables  # noqa: E402
+from reporting import branches, cells, figures_curves, fit, measures, runs, sections, small_svg, speed, style, tables  # noqa: E402
 
 
 def items(*folders):
@@ -336,3 +336,42 @@ def test_a_short_grey_line_does_not_change_the_axis_of_epochs(tmp_path):
     figure = items(tmp_path / "s")["losses"]
     assert len([line for line in figure.drawing.axes[0].get_lines() if line.get_color() == "#999999"]) == 2
     assert figure.drawing.axes[1].get_xscale() == "linear"
+
+
+# ---- The noise scale along the runs ----------------------------------------------------------------------------------
+
+
+def noise_of(folder, batches):
+    """Returns the noise figure of a study with three shares and three rates of each batch, with a fit for each share."""
+    for share in (0.25, 0.5, 1.0):
+        for batch in batches:
+            for rate in (0.1, 0.2, 0.4):
+                made_runs.write(folder / f"{share}-{batch}-{rate}", batch, rate, need=30 if rate == 0.1 else 45, data={"share": share})
+    own = cells.make_cells(runs.read_all([folder]))
+    made = {f: fit.Fit(10, 100, None, None, fit.Interval(2 + i, 20), 0.1, 3) for i, f in enumerate(cells.families(own))}
+    return figures_curves.noise(own, measures.ERROR.of, made)
+
+
+@pytest.mark.parametrize("batches, bright", [((64,), 3), ((64, 128, 256), 6)])
+def test_a_noise_figure_has_few_colours_and_its_critical_batches_side_by_side(tmp_path, batches, bright):
+    figure = noise_of(tmp_path / "s", batches)
+    (axis,) = figure.drawing.axes
+    lines = [line for line in axis.get_lines() if len(line.get_xdata()) > 3]
+    coloured = [line for line in lines if line.get_color() != "#999999"]
+    assert len(coloured) == bright and len(lines) == 9 * len(batches) == len({row["trial"] for row in figure.rows})
+    assert len({(str(line.get_color()), line.get_marker()) for line in coloured}) == bright
+    critical = [line for line in axis.get_lines() if len(line.get_xdata()) == 3]
+    assert len({line.get_xdata()[0] for line in critical}) == len({line.get_marker() for line in critical}) == 3
+    assert {line.get_marker() for line in critical} == {line.get_marker() for line in coloured}
+    assert [tuple(line.get_ydata()) for line in critical] == [(2 + i, 10, 20) for i in range(3)]
+    texts = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert texts[bright:] == [f"{9 * len(batches) - bright} other experiments", "B_crit of each family, at the right"]
+
+
+def test_a_study_of_many_runs_that_all_failed_has_grey_curves(tmp_path):
+    for number in range(9):
+        made_runs.write(tmp_path / "s" / str(number), 64 * 2**number, need=30, outcome="error: step 36: the loss is NaN")
+    found = items(tmp_path / "s")
+    for name in ("losses", "noise_scale"):
+        texts = [text.get_text() for text in found[name].drawing.axes[-1].get_legend().get_texts()]
+        assert texts == ["9 other experiments"]
