@@ -8,6 +8,8 @@ from scipy.stats import t as student
 
 from .fit import DRAWS, Interval
 
+LEAST = 1e-30  # an interval down to 0 counts as one down to this share of its high end
+
 
 @dataclass(frozen=True)
 class PowerLaw:
@@ -27,7 +29,7 @@ def power_law(x, values, intervals):
     if len(set(x)) < 3:
         return None
     x, y = numpy.log(x), numpy.log(values)
-    errors = numpy.array([max(math.log(i.high / i.low) / (2 * 1.96), 1e-9) for i in intervals])
+    errors = numpy.array([max(math.log(i.high / max(i.low, LEAST * i.high)) / (2 * 1.96), 1e-9) for i in intervals])
     power, start = numpy.polyfit(x, y, 1)
     free = len(x) - 2
     scatter = math.sqrt((((y - start - power * x) / errors) ** 2).sum() / free)

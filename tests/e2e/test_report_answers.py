@@ -133,6 +133,8 @@ def test_a_power_law_is_recovered_and_needs_three_shares():
     scattered = power_law.power_law(shares, [v * f for v, f in zip(values, (2, 0.5, 2, 0.5))], spread)
     assert scattered.interval.high - scattered.interval.low > 2
     assert power_law.power_law(shares[:2], values[:2], spread[:2]) is None
+    unknown = power_law.power_law(shares, values, [fit.Interval(0, values[0]), *spread[1:]])
+    assert unknown.power == pytest.approx(0.5) and unknown.interval.high - unknown.interval.low > 5
 
 
 @pytest.mark.parametrize("power, expected", [(1, "grows with the data"), (0, "open: no change seen")])
