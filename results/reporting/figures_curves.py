@@ -55,7 +55,7 @@ def draw_column(axis, cells, key):
             xs,
             ys,
             label=grouping.cell_label(cell),
-            color=style.COLOURS[index % 7],
+            color=style.colour(index, len(cells)),
             linestyle=style.LINES[index % 4],
             linewidth=1.1,
             marker=style.MARKERS[index % 7],

@@ -375,3 +375,10 @@ def test_a_study_of_many_runs_that_all_failed_has_grey_curves(tmp_path):
     for name in ("losses", "noise_scale"):
         texts = [text.get_text() for text in found[name].drawing.axes[-1].get_legend().get_texts()]
         assert texts == ["9 other experiments"]
+
+
+def test_no_two_courses_of_the_rate_have_the_same_colour(tmp_path):
+    for number in range(9):
+        made_runs.write(tmp_path / "s" / str(number), 64 * 2**number, need=30)
+    lines = items(tmp_path / "s")["rate_course"].drawing.axes[0].get_lines()
+    assert len(lines) == len({str(line.get_color()) for line in lines}) == 9
