@@ -288,7 +288,7 @@ TEST_F(RunFolderTest, AFileThatCannotBeWrittenLeavesTheOlderOne) {
       throw Error("the disk is full");
     });
   };
-  EXPECT_EQ(message_of(fails), "the disk is full");
+  EXPECT_EQ(message_of(fails), "the disk is full []");
   EXPECT_EQ(file_text("a.txt"), "one\n");
   EXPECT_FALSE(fs::exists("a.txt.tmp"));
   EXPECT_EQ(file_text("none"), "");
