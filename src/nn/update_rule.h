@@ -107,10 +107,9 @@ RINGTRAIN_HD float sgd_update(const UpdateRule& r, float w, float g, float& mome
   return w - r.learning_rate * (r.nesterov ? g + r.momentum * momentum : momentum);
 }
 
-// Moves a running mean towards a new value, whose weight in it is `share`. As in torch.lerp, a share of 1 gives the
-// value itself.
+// Moves a running mean towards a new value, whose weight in it is `share`. A mean of squares stays at least 0.
 RINGTRAIN_HD float moved(float mean, float value, float share) {
-  return share < 0.5f ? mean + share * (value - mean) : value - (1.0f - share) * (value - mean);
+  return mean + share * (value - mean);
 }
 // `m` and `v` are the running means of the gradient and of its square.
 RINGTRAIN_HD void move_moments(const UpdateRule& r, float g, float& m, float& v) {
