@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "config/batch_course.h"
+#include "config/rate_scaling.h"
 #include "optim/batch_rules.h"
 #include "run/points.h"
 
@@ -246,6 +247,22 @@ double rate_at(const RunPlan& plan, const Position& position, double scale_invar
 double decay_factor_at(const RunPlan& plan, const Position& position, std::int64_t samples) {
   return decay_factor(plan.experiment, rate_schedule(plan), static_cast<double>(samples),
                       plan.course.stage_at(position).rate_factor);
+}
+
+std::vector<BatchStage> batch_stages(const RunPlan& plan) {
+  std::vector<BatchStage> stages = plan.course.stages;
+  if (plan.experiment.batch.follow_noise > 0) {
+    stages.push_back(stages.front());
+    stages.back().batch = plan.batches.back();
+  }
+  return stages;
+}
+
+double peak_decay(const RunPlan& plan, const BatchStage& stage) {
+  const Experiment& e = plan.experiment;
+  const auto samples = static_cast<double>(stage.batch);
+  return peak_rate(e.learning_rate, plan.schedule.global_batch) * stage.rate_factor * e.optimizer.weight_decay *
+         decay_factor(e, plan.schedule, samples, stage.rate_factor);
 }
 
 bool has_step(const RunPlan& plan, std::int64_t step) {

@@ -39,6 +39,12 @@ double rate_at(const RunPlan& plan, const Position& position, double scale_invar
 // Returns decay_factor() of the update of `samples` samples that begins at `position` (optim/batch_rules.h).
 double decay_factor_at(const RunPlan& plan, const Position& position, std::int64_t samples);
 
+// Returns the stages of the course. With batch.follow_noise, the first stage comes again with the largest batch.
+std::vector<BatchStage> batch_stages(const RunPlan& plan);
+// Returns rate x weight decay of a step of this stage at the peak rate: the share of the weights that decoupled decay
+// takes away.
+double peak_decay(const RunPlan& plan, const BatchStage& stage);
+
 // An update at which the schedule of the learning rate changes.
 struct RateChange {
   std::int64_t step = 0;  // the steps before the first update with this rate. In metrics.jsonl, that update is step + 1

@@ -154,18 +154,12 @@ std::string describe_half_lives(const RunPlan& plan) {
 // Aitchison 2024).
 std::string describe_decay(const RunPlan& plan) {
   const Experiment& e = plan.experiment;
-  const double peak = peak_rate(e.learning_rate, plan.schedule.global_batch);
-  std::vector<BatchStage> stages = {plan.course.stages.front()};
-  if (plan.course.stages.size() > 1) stages.push_back(plan.course.stages.back());
-  if (e.batch.follow_noise > 0) {
-    stages.push_back(stages.front());
-    stages.back().batch = plan.batches.back();
-  }
+  std::vector<BatchStage> stages = batch_stages(plan);
+  if (stages.size() > 2) stages = {stages.front(), stages.back()};
   std::string text;
   for (const BatchStage& stage : stages) {
     const auto samples = static_cast<double>(stage.batch);
-    const double decay = e.optimizer.weight_decay * decay_factor(e, plan.schedule, samples, stage.rate_factor);
-    const double steps = 1 / (peak * stage.rate_factor * decay);
+    const double steps = 1 / peak_decay(plan, stage);
     text += cat(text.empty() ? "" : "; ", with_digits(steps * samples / static_cast<double>(plan.samples_per_epoch), 4),
                 " epochs, ", with_digits(steps, 4), " steps of ", with_thousands(stage.batch), " samples");
   }

@@ -73,20 +73,17 @@ void warn_of_milestones(const RunPlan& plan, std::vector<std::string>& warnings)
 
 void warn_of_averages(const RunPlan& plan, std::vector<std::string>& warnings) {
   const AverageConfig& average = plan.experiment.average;
-  if (average.half_life > 0 && average.from_epoch >= end_epoch(plan))
+  const double end = end_epoch(plan);
+  if (average.half_life > 0 && end > 0 && average.from_epoch >= end)
     warnings.push_back(cat("average.from_epoch is ", with_digits(average.from_epoch), " and the run ends at epoch ",
-                           with_digits(end_epoch(plan)),
+                           with_digits(end),
                            ": the average of the weights never begins; give an earlier epoch, or lengthen the run"));
 }
 
 void warn_of_decay(const RunPlan& plan, std::vector<std::string>& warnings) {
-  const Experiment& e = plan.experiment;
-  if (!decouples_decay(e.optimizer)) return;
+  if (!decouples_decay(plan.experiment.optimizer)) return;
   double most = 0;
-  for (const BatchStage& stage : plan.course.stages)
-    most = std::max(most, e.optimizer.weight_decay * peak_rate(e.learning_rate, plan.schedule.global_batch) *
-                              stage.rate_factor *
-                              decay_factor(e, plan.schedule, static_cast<double>(stage.batch), stage.rate_factor));
+  for (const BatchStage& stage : batch_stages(plan)) most = std::max(most, peak_decay(plan, stage));
   if (most >= 1)
     warnings.push_back(cat("rate x weight decay is ", with_digits(most),
                            " at the peak rate: a step takes away the whole weights or more, so they cannot learn; "

@@ -1,6 +1,5 @@
 // Divides the work of a run among its ranks: parameter servers with ranks of their own, the stages of a pipeline, and
-// the shares of a batch. Also the part of each rank. split_tables.h describes the split for
-// `ringtrain plan`.
+// the shares of a batch. Also the part of each rank. split_tables.h describes the split for `ringtrain plan`.
 #pragma once
 
 #include <memory>

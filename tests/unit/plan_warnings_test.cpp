@@ -145,6 +145,8 @@ TEST_F(PlanWarnings, AnAverageThatBeginsAfterTheEnd) {
   EXPECT_EQ(with("1.9"), std::vector<std::string>());
   ASSERT_EQ(with("2").size(), 1u);
   expect_contains(with("2")[0], "average.from_epoch is 2 and the run ends at epoch 2");
+  EXPECT_EQ(warnings({"stop.epochs=0", "stop.seconds=9", "average.half_life=1000"}), std::vector<std::string>())
+      << "the end is not known";
 }
 
 TEST_F(PlanWarnings, DecayThatTakesAwayWholeWeights) {
@@ -157,6 +159,12 @@ TEST_F(PlanWarnings, DecayThatTakesAwayWholeWeights) {
   expect_contains(with("101", "step")[0], "rate x weight decay is 1.01 at the peak rate");
   EXPECT_EQ(with("24", "sample"), std::vector<std::string>());  // a step of 64 samples decays 4 times as much
   EXPECT_EQ(with("26", "sample").size(), 1u);
+  EXPECT_EQ(warnings({"optimizer.kind=adamw", "learning_rate.base=0.01", "learning_rate.base_batch=64",
+                      "optimizer.weight_decay=60", "optimizer.weight_decay_by=sample", "batch.follow_noise=1",
+                      "batch.largest=128", "batch.worker=16", "noise.small_batch=16"})
+                .size(),
+            1u)
+      << "the largest batch decays twice as much";
   EXPECT_EQ(warnings({"optimizer.kind=sgd", "optimizer.weight_decay=1000"}), std::vector<std::string>());
 }
 
