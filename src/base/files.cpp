@@ -62,6 +62,8 @@ void sync(const std::string& path, int flags) {
 }  // namespace
 
 std::string file_text(const std::string& path) {
+  std::error_code failed;
+  if (!std::filesystem::is_regular_file(path, failed)) return "";
   std::ifstream file(path, std::ios::binary);
   return rest_of(file);
 }

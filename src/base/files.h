@@ -10,7 +10,7 @@
 
 namespace ringtrain {
 
-// Returns the bytes of a file. "" if the file cannot be read.
+// Returns the bytes of a file. "" if the file cannot be read or is none, such as a pipe, which may never end.
 std::string file_text(const std::string& path);
 
 // Returns the bytes that a stream still has. "" if they cannot be read.

@@ -293,6 +293,8 @@ TEST_F(RunFolderTest, AFileThatCannotBeWrittenLeavesTheOlderOne) {
   EXPECT_FALSE(fs::exists("a.txt.tmp"));
   EXPECT_EQ(file_text("none"), "");
   EXPECT_EQ(file_text("."), "") << "a folder has no text";
+  ASSERT_EQ(::mkfifo("pipe", 0600), 0);
+  EXPECT_EQ(file_text("pipe"), "") << "a pipe without a writer never ends";
 }
 
 TEST_F(RunFolderTest, AnUnusedPathIsTheWantedOneOrTheFirstFreeNumber) {
