@@ -10,7 +10,6 @@ from .style import Figure, Missing
 
 POINTS = 200  # points of a line; more could not be seen
 LINES = 12
-OTHERS = "#999999"
 START = 0.05  # the share of the samples of a run that counts as its start
 
 
@@ -113,7 +112,7 @@ def noise(cells, value_of, made):
         return Missing(title, "no run has a noise scale above zero")
     others = len(measured) - len(shown)
     if others:
-        axis.plot([], [], color=OTHERS, linewidth=0.8, label=f"{others} other experiment{'s' if others > 1 else ''}")
+        axis.add_line(figures_losses.entry_of_others(others))
     words = draw_critical(axis, shown, looks, made)
     style.log_y(axis)
     axis.set_xlabel("epoch")
@@ -176,7 +175,7 @@ def draw_noise(axis, cell, look):
     if not len(keep):
         return []
     if look is None:
-        axis.plot(x[keep], value[keep], color=OTHERS, alpha=0.6, linewidth=0.7, zorder=1)
+        axis.plot(x[keep], value[keep], **figures_losses.OTHERS)
     else:
         every = marks(style.MARKERS.index(look["marker"]), len(keep))
         axis.plot(x[keep], value[keep], label=grouping.cell_label(cell), markevery=every, markersize=5, linewidth=1.2, zorder=3, **look)

@@ -6,6 +6,7 @@ from . import cells as grouping
 from . import style
 from .style import Figure, Missing
 
+OTHERS = {"color": "#999999", "alpha": 0.6, "linewidth": 0.7, "zorder": 1}  # lines of experiments without a colour
 POINTS = 80  # points of a line; more could not be seen
 COLOURED = 8
 FAR = 4  # lines whose lengths differ by more get a logarithmic axis
@@ -109,7 +110,7 @@ def draw(axis, cell, key, look):
     x, mean, low, high, seeds = found
     dot = {"marker": "o", "markersize": 4} if len(x) == 1 else {}
     if look is None:
-        (line,) = axis.plot(x, mean, color="#999999", alpha=0.6, linewidth=0.7, zorder=1, **dot)
+        (line,) = axis.plot(x, mean, **OTHERS, **dot)
     else:
         (line,) = axis.plot(x, mean, linewidth=1.6, zorder=3, **look, **dot)
         if seeds > 1:
@@ -156,6 +157,12 @@ def spread_epochs(axes):
             style.log_x(axis)
 
 
+def entry_of_others(count):
+    """Returns the entry of a legend for the grey lines."""
+    words = f"{count} other experiment{'s' if count > 1 else ''}"
+    return style.pyplot.Line2D([], [], color=OTHERS["color"], linewidth=0.8, label=words)
+
+
 def legend(axis, shown, look, others):
     """Names the coloured cells, and the grey ones in one entry. Words that all names share are left out."""
     pyplot = style.pyplot
@@ -168,7 +175,7 @@ def legend(axis, shown, look, others):
         words += [grouping.label(cell.family)] if several else []
         handles.append(pyplot.Line2D([], [], linewidth=2, label=", ".join(words), **own))
     if others:
-        handles.append(pyplot.Line2D([], [], color="#999999", linewidth=0.8, label=f"{others} other experiments"))
+        handles.append(entry_of_others(others))
     style.legend(axis, below=0.62, handles=handles)
 
 

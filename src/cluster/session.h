@@ -47,8 +47,8 @@ class Session {
   std::string launcher_;
 };
 
-// Ends every rank of the job with this exit code. It does not return and cannot hang: after 3 s, the process
-// exits by itself.
+// Ends every rank of the job with this exit code. It does not return and cannot hang: after 3 s, the process exits by
+// itself.
 [[noreturn]] void abort_job(int exit_code);
 
 // Returns "rank 2 on node17", or "" before MPI has started, for error messages from any thread.

@@ -155,9 +155,9 @@ RINGTRAIN_HD float rmsprop_to_sgd_update(const UpdateRule& r, float w, float g, 
 // The code below uses only y and z, as the authors' programs do.
 RINGTRAIN_HD float schedule_free_update(const UpdateRule& r, float y, float u, float& z) {
   const float c = r.average_share;
-  const float moved = y + c * (z - y) - r.learning_rate * (1.0f - r.momentum * (1.0f - c)) * u;
+  const float next = y + c * (z - y) - r.learning_rate * (1.0f - r.momentum * (1.0f - c)) * u;
   z -= r.learning_rate * u;
-  return moved;
+  return next;
 }
 RINGTRAIN_HD float schedule_free_sgd_update(const UpdateRule& r, float y, float g, float& z) {
   return schedule_free_update(r, y, scaled_gradient(r, g) + r.weight_decay * y, z);

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 #include <thread>
 
@@ -286,12 +287,10 @@ DeviceDescription find_description(const std::string& name_or_file) {
     text = found->second;
   } else {
     std::ifstream file(name_or_file);
-    if (!file) {
-      std::string names;
-      for (const auto& [name, json] : shipped()) names += (names.empty() ? "" : ", ") + name;
+    if (!file)
       throw Error(cat("there is no description of a GPU called '", name_or_file, "'"),
-                  cat("Known: ", names, "; or name a JSON file like src/backend/cuda/device/descriptions/h200.json."));
-    }
+                  cat("Known: ", joined(std::views::keys(shipped())),
+                      "; or name a JSON file like src/backend/cuda/device/descriptions/h200.json."));
     text = rest_of(file);
   }
   try {

@@ -51,8 +51,7 @@ class ConvolutionLayer : public ImageLayer {
 };
 
 // Returns all ways to compute the layer that the graph allows, as a site for the table of fusions, whether or not the
-// device has kernels for them. The last way uses plain operations only. fusions.cpp has
-// the ways.
+// device has kernels for them. The last way uses plain operations only. fusions.cpp has the ways.
 LayerSite site_of(const ImageContext& context, const ConvolutionLayer& layer);
 
 }  // namespace ringtrain::cuda

@@ -69,13 +69,18 @@ __global__ void __launch_bounds__(tile_threads) squared_norms(SquaredNormsArgume
   if (threadIdx.x == 0) a.norms[range] = a.add ? a.norms[range] + sum : sum;
 }
 
+// Returns the sum of the norms on thread 0 of the only block.
+__device__ __forceinline__ double sum_of_norms(const double* norms, int count, double* shared) {
+  double sum = 0;
+  for (int range = static_cast<int>(threadIdx.x); range < count; range += tile_threads) sum += norms[range];
+  return block_sum(sum, shared);
+}
+
 // The kernel runs in one block, like update_scalars.
 template <class>
 __global__ void __launch_bounds__(tile_threads) norm_total(NormTotalArguments a) {
   RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
-  double sum = 0;
-  for (int range = static_cast<int>(threadIdx.x); range < a.count; range += tile_threads) sum += a.norms[range];
-  sum = block_sum(sum, shared);
+  const double sum = sum_of_norms(a.norms, a.count, shared);
   if (threadIdx.x != 0) return;
   const double total = a.first ? sum : *a.total + sum;
   *a.total = total;
@@ -87,9 +92,7 @@ __global__ void __launch_bounds__(tile_threads) norm_total(NormTotalArguments a)
 template <class>
 __global__ void __launch_bounds__(tile_threads) update_scalars(UpdateScalarsArguments a) {
   RINGTRAIN_SHARED(double, shared, [tile_threads / 32]);
-  double sum = 0;
-  for (int range = static_cast<int>(threadIdx.x); range < a.count; range += tile_threads) sum += a.norms[range];
-  sum = block_sum(sum, shared);
+  const double sum = sum_of_norms(a.norms, a.count, shared);
   if (threadIdx.x != 0) return;
   const auto unscale = static_cast<double>(a.unscale);
   const double squared = sum * unscale * unscale, norm = sqrt(squared);
