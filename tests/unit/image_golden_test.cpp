@@ -244,7 +244,7 @@ TEST_P(ImageGolden, Bf16IsAsCloseToFp64AsPyTorchsAutocast) {
   // the program's distance and PyTorch's agree within 10 %.
   const json& of_torch = c.at("bf16_gradient_distances");
   EXPECT_LE(distance(0, s.table.trained()), 1.5 * of_torch.at("").get<double>());
-  EXPECT_GT(distance(0, s.table.trained()), 0.01);
+  EXPECT_GT(distance(0, s.table.trained()), 0.5 * of_torch.at("").get<double>()) << "some layers were not rounded";
   for (const Parameter& p : s.table.all()) {
     if (!of_torch.contains(p.name)) continue;  // a running statistic
     EXPECT_LE(distance(p.offset, p.count), 2 * of_torch.at(p.name).get<double>()) << p.name;
