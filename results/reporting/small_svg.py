@@ -253,7 +253,11 @@ class Writer:
         links = re.findall(r"url\(#([^)]+)\)", " ".join(texts))
         links += [element.get(LINK)[1:] for element in self.root.iter() if element.get(LINK)]
         self.ids = {name: next(self.names) for name in dict.fromkeys(links)}
-        styles = Counter(short_style(e.get("style")) for e in self.root.iter() if e.get("style"))
+        # In a page, the class of a figure needs the figure as its ancestor. The copy of a marker that <use> makes has no
+        # such ancestor in some browsers, so the definitions keep their styles.
+        defined = {e for defs in self.root.iter(NAMESPACE + "defs") for e in defs.iter()}
+        shown = [e for e in self.root.iter() if e not in defined]
+        styles = Counter(short_style(e.get("style")) for e in shown if e.get("style"))
         self.classes = {style: next(self.names) for style, count in styles.most_common() if count > 1}
 
     def in_text(self, element):
@@ -273,7 +277,7 @@ class Writer:
         for key, value in element.attrib.items():
             if key == "style":
                 style = short_style(value)
-                if style in self.classes:
+                if style in self.classes and not in_defs:
                     yield "class", self.classes[style]
                 else:
                     yield "style", self.rename(style)
