@@ -104,7 +104,7 @@ std::vector<Field> make_schema() {
       .means("Names only. Short names are padded with blanks. counted: blanks count in the losses. masked: they do not."),
     FIELD(data.image_size).only_for("images").unit("pixels").from(8, 4096).also({"img_size", "crop_size", "resolution"})
       .means("Images only: side of the square that the model sees."),
-    FIELD(data.channels).only_for("images").from(1, 3)
+    FIELD(data.channels).off_by_default().only_for("images").from(1, 3)
       .means("Images only: the channels that the model sees. 3: colours; a grey image is repeated three times, so that the weights "
              "of the first layer act thrice. 1: grey, for networks that were published for MNIST; colours are converted after the "
              "cut, as Pillow's convert('L') does."),

@@ -102,12 +102,13 @@ TEST(HalfLives, DecideOnlyWhereTheyAreGiven) {
   };
   const Experiment plain = read(""), given = read("optimizer: {half_life: {beta1: 100}}\naverage: {half_life: 5}\n");
   for (const char* key : {"optimizer.half_life.beta1", "optimizer.weight_decay_by", "average.half_life",
-                          "average.from_epoch", "average.evaluate", "data.share"})
+                          "average.from_epoch", "average.evaluate", "data.share", "data.channels"})
     EXPECT_FALSE(decides(key, plain)) << key;
   EXPECT_TRUE(decides("optimizer.beta1", plain));
   EXPECT_TRUE(decides("optimizer.half_life.beta1", given) && decides("average.half_life", given));
   EXPECT_FALSE(decides("optimizer.beta1", given));
   EXPECT_TRUE(decides("data.share", read("", {"data.share=0.5"})));
+  EXPECT_TRUE(decides("data.channels", read("", {"data.channels=1"})));
 }
 
 TEST(WeightDecayBy, NeedsDecoupledDecay) {

@@ -64,7 +64,10 @@ TEST_F(StudyTrials, KeysOfASectionWithinASectionAreVaried) {
   }
   EXPECT_EQ(list, (Names{"share-0.25", "share-0.25_optimizer.half_life.beta2-5000", "unchanged",
                          "optimizer.half_life.beta2-5000"}));
-  EXPECT_EQ(names("vary: {optimizer.beta2: [0.99]}\n"), Names{"beta2-0.99"});  // the new key has not made it longer
+  // New keys have not made the names longer.
+  EXPECT_EQ(names("vary: {optimizer.beta2: [0.99]}\n"), Names{"beta2-0.99"});
+  EXPECT_EQ(trials("vary: {model.channels: [[8, 16]], data.channels: [1]}\n", {"model.kind=cnn"}).list.at(0).name,
+            "channels-8-16_data.channels-1");
   expect_contains(refusal("vary: {optimizer.half_life: [1]}\n"),
                   "s.yaml:3:8: optimizer.half_life is a section, expected its keys with a dot "
                   "[optimizer.half_life.momentum: [...]]");
