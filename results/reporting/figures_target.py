@@ -129,7 +129,7 @@ def to_target(target, lines, made, twenty):
         drawing,
         target_rows(lines, target),
         target_note(target, made),
-        warnings(lines, made, target) + disagreements(lines, made, twenty) + without_twenty(lines, twenty, target),
+        warnings(lines, made, target) + disagreements(lines, made, twenty, target) + without_twenty(lines, twenty, target),
     )
 
 
@@ -152,7 +152,7 @@ def twenty_words(found, points):
     return f"20 % criterion, {criterion.words(found, [p.batch for p in points])}"
 
 
-def disagreements(lines, made, twenty):
+def disagreements(lines, made, twenty, target):
     """Returns a warning for each family in which the two criteria of the critical batch do not agree."""
     return [
         f"{grouping.label(family)}: the two criteria disagree: 20 % more steps than perfect scaling are needed at batch "
@@ -160,7 +160,7 @@ def disagreements(lines, made, twenty):
         f"{criterion.EXTRA * made[family].critical:,.0f} ({criterion.EXTRA * made[family].critical_interval.low:,.0f} to "
         f"{criterion.EXTRA * made[family].critical_interval.high:,.0f}); the points do not follow the hyperbola"
         for family, found in twenty.items()
-        if family in made and criterion.disagree(found, made[family])
+        if family in made and criterion.disagree(found, made[family], [mean_batch(p, target) for p in lines[family]])
     ]
 
 

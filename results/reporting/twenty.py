@@ -109,9 +109,14 @@ def find(batches, values, between):
     return Twenty(found, fitting.Interval(float(low), float(high)), start, length)
 
 
-def disagree(twenty, fit):
-    """Returns whether the intervals of the criterion and of EXTRA times the fit's B_crit have no batch in common."""
-    low, high = EXTRA * fit.critical_interval.low, EXTRA * fit.critical_interval.high
+def disagree(twenty, fit, batches):
+    """Returns whether the intervals of the criterion and of EXTRA times the fit's B_crit have no batch in common. A batch
+    below all `batches` that ran is 0 for the criterion, and one above them is infinite, so the fit's count as such, too."""
+
+    def place(value):
+        return 0.0 if value < min(batches) else math.inf if value > max(batches) else value
+
+    low, high = (place(EXTRA * end) for end in (fit.critical_interval.low, fit.critical_interval.high))
     return twenty.interval.high < low or high < twenty.interval.low
 
 

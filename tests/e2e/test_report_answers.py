@@ -41,13 +41,24 @@ def both(steps):
 def test_on_the_hyperbola_the_20_percent_criterion_is_a_fifth_of_the_critical_batch():
     found, fitted = both(hyperbola)
     assert found.batch == pytest.approx(0.2 * 50000 / 120, rel=0.01) and found.samples == pytest.approx(50000, rel=0.01)
-    assert not twenty.disagree(found, fitted)
+    assert not twenty.disagree(found, fitted, BATCHES)
 
 
 def test_at_a_sharp_knee_the_criteria_disagree():
     found, fitted = both(knee)
     assert found.batch == pytest.approx(1.2 * 256) and found.samples == pytest.approx(50000)
-    assert twenty.disagree(found, fitted)
+    assert twenty.disagree(found, fitted, BATCHES)
+
+
+@pytest.mark.parametrize("batches, where", [(BATCHES[4:], 0), (BATCHES[:4], numpy.inf)])
+def test_the_criteria_agree_where_both_lie_outside_of_the_batches_on_the_same_side(batches, where):
+    """0.2 B_crit is 83: below 128, and above 64."""
+    words = batches, [[hyperbola(b) * 1.01] for b in batches], [[hyperbola(b) * 0.02] for b in batches]
+    found, fitted = twenty.find(*words), fit.fit(*words)
+    assert found.batch == found.interval.low == found.interval.high == where
+    assert not twenty.disagree(found, fitted, batches)
+    there = numpy.inf if where == 0 else 0.0
+    assert twenty.disagree(dataclasses.replace(found, interval=fit.Interval(there, there)), fitted, batches)
 
 
 def test_the_criterion_needs_a_small_batch_branch_and_may_lie_outside_of_the_batches():
