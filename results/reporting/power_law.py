@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy
+from scipy.optimize import brentq
 from scipy.stats import t as student
 
 from .fit import DRAWS, Interval
@@ -23,17 +24,33 @@ class PowerLaw:
         return self.factor * numpy.asarray(x, float) ** self.power
 
 
+def scatter(x, y, errors):
+    """Returns the standard deviation around a straight line that the errors leave unexplained: with it, the squared
+    residuals, each divided by its variance, add up to the degrees of freedom (Paule and Mandel 1982). 0 if the errors
+    explain all of them. A value that is hardly known tells nothing about the scatter of the others."""
+
+    def excess(variance):
+        weights = 1 / (errors**2 + variance)
+        (x_mean, y_mean), total = (weights @ numpy.column_stack([x, y]), weights.sum())
+        x_own, y_own = x - x_mean / total, y - y_mean / total
+        residuals = y_own - x_own * ((weights * x_own) @ y_own) / ((weights * x_own) @ x_own)
+        return weights @ residuals**2 - (len(x) - 2)
+
+    if excess(0.0) <= 0:
+        return 0.0
+    high = float(((y - y.mean()) ** 2).sum())  # more than any residuals have
+    return math.sqrt(brentq(excess, 0.0, high))
+
+
 def power_law(x, values, intervals):
     """Returns the PowerLaw by least squares in log space, or None with fewer than three different x. The interval of the
-    power allows for the intervals of the values, and for their scatter around the law if that is larger."""
+    power allows for the intervals of the values, and for scatter around the law that they do not explain."""
     if len(set(x)) < 3:
         return None
     x, y = numpy.log(x), numpy.log(values)
     errors = numpy.array([max(math.log(i.high / max(i.low, LEAST * i.high)) / (2 * 1.96), 1e-9) for i in intervals])
     power, start = numpy.polyfit(x, y, 1)
-    free = len(x) - 2
-    scatter = math.sqrt((((y - start - power * x) / errors) ** 2).sum() / free)
-    widened = errors * (scatter * student.ppf(0.975, free) / 1.96 if scatter > 1 else 1.0)
+    widened = numpy.hypot(errors, scatter(x, y, errors) * student.ppf(0.975, len(x) - 2) / 1.96)
     random = numpy.random.default_rng(1)
     drawn = [numpy.polyfit(x, y + widened * random.standard_normal(len(x)), 1)[0] for _ in range(DRAWS)]
     low, high = numpy.percentile(drawn, [2.5, 97.5])

@@ -148,6 +148,18 @@ def test_a_power_law_is_recovered_and_needs_three_shares():
     assert unknown.power == pytest.approx(0.5) and unknown.interval.high - unknown.interval.low > 5
 
 
+def test_a_value_that_is_hardly_known_does_not_widen_what_the_others_say():
+    """The middle value is off the law by its own error, so the ends alone decide: 100 to 300, both known to 5 %."""
+    known, unknown = fit.Interval(95, 105), fit.Interval(50, 450)
+    law = power_law.power_law([0.25, 0.5, 1.0], [100, 150, 300], [known, unknown, fit.Interval(285, 315)])
+    assert 0.6 < law.interval.low < numpy.log(3) / numpy.log(4) < law.interval.high < 1, law
+    x, y = numpy.log([1, 2, 4, 8, 16]), numpy.array([0.5, -0.5, 0.5, -0.5, 0.5])
+    apart = power_law.scatter(x, y, numpy.full(5, 0.1))
+    assert apart == pytest.approx(numpy.sqrt((y - y.mean()) @ (y - y.mean()) / 3 - 0.1**2))  # its slope is 0
+    assert power_law.scatter(x, y, numpy.full(5, 1.0)) == 0
+    assert power_law.scatter(x, y, numpy.array([0.1, 0.1, 9, 0.1, 0.1])) > 0.3
+
+
 @pytest.mark.parametrize("power, expected", [(1, "grows with the data"), (0, "open: no change seen")])
 def test_a_study_of_the_share_says_how_the_critical_batch_follows_it(tmp_path, monkeypatch, power, expected):
     for share in (0.25, 0.5, 1.0):
