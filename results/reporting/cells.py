@@ -15,13 +15,15 @@ NOT_FOLLOWING = ("model.", "data.", "loss.", "precision")
 
 @dataclass
 class Cell:
-    """Runs that differ only in seed and machine. `family` has (key, value) pairs. `rate` is the peak learning rate."""
+    """Runs that differ only in seed and machine. `family` has (key, value) pairs, and `tuned` those of tuned_keys(). `rate`
+    is the peak learning rate."""
 
     family: tuple
     batch: int
     rate: float
     key: tuple
     runs: list = field(default_factory=list)
+    tuned: tuple = ()
 
     @property
     def all_finished(self):
@@ -107,21 +109,30 @@ def named(families):
     return {tuple(family): family for family in families}
 
 
+def tuned_keys(runs):
+    """Returns the keys that the study drew, apart from the rate, such as the momentum. They are tuned at each batch, as the
+    rate is, and tell no families apart. Keys of the model, the data, the loss and the precision never count."""
+    drawn = {key for run in runs for key in run.drawn if not key.startswith(NOT_FOLLOWING)}
+    return [key for key in varied_keys(runs) if key in drawn and key not in ("batch.global", *RATE_KEYS)]
+
+
 def family_keys(runs):
     """Returns the keys that tell families apart. Batch and rate are left out, because they are axes. Keys that follow
-    the batch are left out, too."""
-    return [k for k in varied_keys(runs) if k != "batch.global" and k not in RATE_KEYS and not follows_batch(k, runs)]
+    the batch are left out, and keys that are tuned, too."""
+    known = ("batch.global", *RATE_KEYS, *tuned_keys(runs))
+    return [key for key in varied_keys(runs) if key not in known and not follows_batch(key, runs)]
 
 
 def make_cells(runs):
     """Returns all cells, sorted by family, batch and rate."""
-    varied, telling = varied_keys(runs), telling_keys(runs, family_keys(runs))
+    varied, telling, tuned = varied_keys(runs), telling_keys(runs, family_keys(runs)), tuned_keys(runs)
     known = named(list({pairs: Family(pairs) for pairs in (pairs_of(run, telling) for run in runs)}.values()))
     cells = {}
     for run in runs:
         family = known[pairs_of(run, telling)]
         key = tuple(value_of(run, key) for key in varied)
-        cells.setdefault(key, Cell(family, run.batch, run.peak_rate, key)).runs.append(run)
+        own = Cell(family, run.batch, run.peak_rate, key, tuned=pairs_of(run, tuned))
+        cells.setdefault(key, own).runs.append(run)
     return sorted(cells.values(), key=lambda c: (keys.text(tuple(v for _, v in c.family)), c.batch, c.rate))
 
 
@@ -145,10 +156,21 @@ def label(family):
     return ", ".join(f"{short[key]} {keys.text(value)}" for key, value in family) or "this study"
 
 
+def tuned_columns(cell):
+    """Maps the short names of the tuned keys to the cell's values."""
+    short = keys.short_names([key for key, _ in cell.tuned])
+    return {short[key]: value for key, value in cell.tuned}
+
+
+def rate_label(cell):
+    """Names the rate and what else is tuned."""
+    tuned = [f"{name} {keys.text(value)}" for name, value in tuned_columns(cell).items()]
+    return ", ".join([f"rate {cell.rate:.4g}", *tuned])
+
+
 def cell_label(cell):
     """Returns the cell's name: batch and rate, then its family."""
-    rest = label(cell.family)
-    return f"batch {cell.batch}, rate {cell.rate:.4g}" + (f", {rest}" if cell.family else "")
+    return f"batch {cell.batch}, {rate_label(cell)}" + (f", {label(cell.family)}" if cell.family else "")
 
 
 def by_batch(cells):

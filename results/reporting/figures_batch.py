@@ -14,7 +14,8 @@ PUBLISHED_ERRORS = [
 
 
 def columns_of(point):
-    return {"family": grouping.label(point.cell.family), "batch": point.batch, "rate": point.cell.rate}
+    own = {"family": grouping.label(point.cell.family), "batch": point.batch, "rate": point.cell.rate}
+    return {**own, **grouping.tuned_columns(point.cell)}
 
 
 def spread_row(point):
@@ -160,12 +161,20 @@ def seeds_best(cells, value_of):
     return [min((own[seed], rate) for rate, own in values if seed in own)[1] for seed in seeds]
 
 
+def rates_beside(cells):
+    """Returns the rates that were tried. If other keys are tuned as well, the points fill a space of several dimensions:
+    they are as far apart in the rate as those of a grid with as many points."""
+    rates = sorted({cell.rate for cell in cells})
+    if not cells[0].tuned:
+        return rates
+    return numpy.geomspace(rates[0], rates[-1], max(2, round(len(rates) ** (1 / (1 + len(cells[0].tuned))))))
+
+
 def rules_of(cells, points, value_of):
     """Returns rate_rules.fit_rules() of the batches whose best rate is not at the edge of the rates that were tried."""
     tried, inner = grouping.by_batch(cells), [p for p in points if p.rates > 2 and not p.edge]
     errors = [
-        rate_rules.error_of({c.rate for c in tried[p.batch]}, p.cell.rate, seeds_best(tried[p.batch], value_of))
-        for p in inner
+        rate_rules.error_of(rates_beside(tried[p.batch]), p.cell.rate, seeds_best(tried[p.batch], value_of)) for p in inner
     ]
     return rate_rules.fit_rules([p.batch for p in inner], [p.cell.rate for p in inner], errors)
 

@@ -82,9 +82,9 @@ def lines_of(cells, value_of, axis):
             continue
         rest = tuple(pair for pair in cell.family if pair[0] != figures_share.KEY)
         if axis == RATE:
-            line, x = grouping.label(cell.family), cell.rate
+            line, x = grouping.label((*cell.family, *cell.tuned) if cell.tuned else cell.family), cell.rate
         else:
-            line, x = f"rate {cell.rate:.4g}" + (f", {grouping.label(rest)}" if rest else ""), share
+            line, x = grouping.rate_label(cell) + (f", {grouping.label(rest)}" if rest else ""), share
         found.setdefault(line, {}).setdefault(x, {})[cell.batch] = list(values.values())
     lines = {
         line: {x: best for x, points in sorted(of_x.items()) if (best := best_of(points))}

@@ -27,8 +27,9 @@ NOT_FINITE = re.compile(r"\b(nan|inf|infinite|infinity|not finite|diverged?)\b",
 class Run:
     """One run folder. `config` maps the keys of the resolved experiment to values. `record` is run.json. `steps` maps
     columns to arrays, with NaN where a record lacks the value. `evaluations` has the records of evaluations in order.
-    `trial` is the run's entry in study.json, or its trial.json. `search` is the search in study.json. `is_resolved` is
-    false for a trial without an experiment.yaml. Its `config` has only the study's overrides.
+    `trial` is the run's entry in study.json, or its trial.json. `search` is the search in study.json, and `drawn` has the
+    keys that the study drew. `is_resolved` is false for a trial without an experiment.yaml. Its `config` has only the
+    study's overrides.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class Run:
     trial: dict = field(default_factory=dict)
     search: dict = field(default_factory=dict)
     is_resolved: bool = True
+    drawn: frozenset = frozenset()
 
     @property
     def starts(self):
@@ -250,12 +252,23 @@ def search_of(search, name):
     return search
 
 
+def drawn_keys(text):
+    """Returns the keys that the text of a study file draws (uniform, log_uniform)."""
+    try:
+        tree = yaml.safe_load(text) if isinstance(text, str) else None
+    except yaml.YAMLError:
+        return frozenset()
+    vary = tree.get("vary") if isinstance(tree, dict) else None
+    ways = {"uniform", "log_uniform"}
+    return frozenset(k for k, v in vary.items() if isinstance(v, dict) and ways & set(v)) if isinstance(vary, dict) else frozenset()
+
+
 def read_study(path):
     """Returns all runs in a folder. If there is a study.json, trials that have not begun are added from it."""
-    listed, search = {}, {}
+    listed, search, drawn = {}, {}, frozenset()
     if (path / "study.json").is_file():
         told = read_json(path / "study.json", "a study's list of trials")
-        search = told["search"] if isinstance(told.get("search"), dict) else {}
+        search, drawn = told["search"] if isinstance(told.get("search"), dict) else {}, drawn_keys(told.get("text"))
         listed = {
             t["name"]: t for t in told.get("trials", []) if isinstance(t, dict) and isinstance(t.get("name"), str)
         }
@@ -265,7 +278,7 @@ def read_study(path):
     for name, trial in listed.items():
         runs.append(unresolved(path / name, name, study, trial))
     for run in runs:
-        run.search = search_of(search, run.name)
+        run.search, run.drawn = search_of(search, run.name), drawn
     if not runs:
         raise ReportError(f"{path} holds no run folders; give a study's folder (results/<study>) or run folders")
     return runs

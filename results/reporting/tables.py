@@ -88,6 +88,7 @@ def settings(cells, measure):
                 "family": grouping.label(cell.family),
                 "batch": cell.batch,
                 "peak_rate": cell.rate,
+                **grouping.tuned_columns(cell),
                 "seeds": len(cell.seeds),
                 "mean": sample.mean if sample else None,
                 "deviation": sample.deviation if sample else None,

@@ -2,12 +2,14 @@
 verdicts with which a page begins."""
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
 import pytest
+import yaml
 
 import made_runs
 from conftest import ROOT
@@ -158,6 +160,30 @@ def test_a_value_that_is_hardly_known_does_not_widen_what_the_others_say():
     assert apart == pytest.approx(numpy.sqrt((y - y.mean()) @ (y - y.mean()) / 3 - 0.1**2))  # its slope is 0
     assert power_law.scatter(x, y, numpy.full(5, 1.0)) == 0
     assert power_law.scatter(x, y, numpy.array([0.1, 0.1, 9, 0.1, 0.1])) > 0.3
+
+
+def test_drawn_keys_are_tuned_at_each_batch_as_the_rate_is(tmp_path, monkeypatch):
+    """Shallue et al. tune rate and momentum at each batch. A family for each drawn momentum would have no best one."""
+    draws = [(0.03, 0.2), (0.1, 0.8), (0.3, 0.5), (0.05, 0.9)]
+    study = {"name": "s", "vary": {key: {"log_uniform": [0.01, 1]} for key in ("learning_rate.base", "optimizer.momentum")}}
+    for batch in (32, 128, 512, 2048):
+        for number, (rate, momentum) in enumerate(draws):
+            need = made_runs.steps_needed(batch) * (1 if (number == 1) == (batch < 500) else 1.5)
+            changes = {"optimizer": {"momentum": momentum}}
+            made_runs.write(tmp_path / "s" / f"{batch}-{number}", batch, rate, need=need, every=need // 40, **changes)
+    without = cells.make_cells(runs.read_all([tmp_path / "s"]))
+    assert len(cells.families(without)) == len(draws) and not without[0].tuned
+    (tmp_path / "s" / "study.json").write_text(json.dumps({"trials": [], "text": yaml.safe_dump(study)}))
+    own = cells.make_cells(runs.read_all([tmp_path / "s"]))
+    assert len(own) == len(draws) * 4 and len(cells.families(own)) == 1
+    lines, made, _ = fitted(tmp_path / "s", monkeypatch)
+    (points,) = lines.values()
+    assert [(p.cell.rate, dict(p.cell.tuned)["optimizer.momentum"]) for p in points][:3] == [(0.1, 0.8)] * 2 + [(0.03, 0.2)]
+    assert len(made) == 1 and cells.cell_label(points[0].cell) == "batch 32, rate 0.1, momentum 0.8"
+    assert figures_target.target_rows(lines, TARGET)[0]["momentum"] == 0.8
+    assert figures_best_batch.lines_of(own, lambda run: 1.0, figures_best_batch.RATE) == {}
+    assert runs.drawn_keys("vary: [") == runs.drawn_keys("3") == runs.drawn_keys(None) == frozenset()
+    assert runs.drawn_keys("vary: {batch.global: [1], a: {log_grid: [1, 2], points: 2}, b: {uniform: [0, 1]}}") == {"b"}
 
 
 @pytest.mark.parametrize("power, expected", [(1, "grows with the data"), (0, "open: no change seen")])
