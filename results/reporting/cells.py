@@ -60,15 +60,36 @@ def varied_keys(runs):
     return [key for key in names if keys.decides(key) and len(values(key)) > 1]
 
 
-def follows_batch(key, runs):
-    """Returns whether the key is a number with only one value at each batch. batch.worker, learning_rate.warmup_epochs
-    and stop.epochs often are such keys. Keys of the model, the data, the loss and the precision never count."""
-    if key.startswith(NOT_FOLLOWING) or not all(is_number(value_of(run, key)) for run in runs):
-        return False
+def may_follow(key, runs):
+    """Returns whether the key is a number. Keys of the model, the data, the loss and the precision never count."""
+    return not key.startswith(NOT_FOLLOWING) and all(is_number(value_of(run, key)) for run in runs)
+
+
+def has_one_value(key, runs, place_of):
+    """Returns whether the key has only one value at each place."""
     values = {}
     for run in runs:
-        values.setdefault(run.batch, set()).add(value_of(run, key))
+        values.setdefault(place_of(run), set()).add(value_of(run, key))
     return all(len(v) == 1 for v in values.values())
+
+
+def without_following(names, runs):
+    """Returns the keys without those that follow the batch: numbers with one value at each batch. batch.worker,
+    learning_rate.warmup_epochs and stop.epochs often are such keys. Then it leaves out keys that follow the batch together
+    with other keys, as stop.steps does if a trial has 20000 * data.share samples. Keys that follow the others alone stay:
+    telling_keys() chooses among them. Of two keys that follow each other, the one with fewer values stays."""
+    names = [key for key in names if not (may_follow(key, runs) and has_one_value(key, runs, lambda run: run.batch))]
+    count = {key: len({value_of(run, key) for run in runs}) for key in names}
+    for key in sorted(reversed(names), key=count.get, reverse=True):
+        others = [other for other in names if other != key]
+
+        def alone(run):
+            return tuple(value_of(run, other) for other in others)
+
+        follows = may_follow(key, runs) and has_one_value(key, runs, lambda run: (run.batch, alone(run)))
+        if follows and not has_one_value(key, runs, alone):
+            names = others
+    return names
 
 
 class Family(tuple):
@@ -120,7 +141,7 @@ def family_keys(runs):
     """Returns the keys that tell families apart. Batch and rate are left out, because they are axes. Keys that follow
     the batch are left out, and keys that are tuned, too."""
     known = ("batch.global", *RATE_KEYS, *tuned_keys(runs))
-    return [key for key in varied_keys(runs) if key not in known and not follows_batch(key, runs)]
+    return without_following([key for key in varied_keys(runs) if key not in known], runs)
 
 
 def make_cells(runs):

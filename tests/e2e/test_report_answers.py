@@ -186,6 +186,40 @@ def test_drawn_keys_are_tuned_at_each_batch_as_the_rate_is(tmp_path, monkeypatch
     assert runs.drawn_keys("vary: {batch.global: [1], a: {log_grid: [1, 2], points: 2}, b: {uniform: [0, 1]}}") == {"b"}
 
 
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("stop.steps", lambda batch, share: -(-20000 * share // batch)),
+        ("optimizer.half_life.beta2", lambda batch, share: 4000 * share * (1 + batch // 100)),
+        ("stop.epochs", lambda batch, share: 8 / share),
+        ("batch.worker", lambda batch, share: batch // 2),
+    ],
+)
+def test_a_key_that_follows_the_batch_together_with_the_share_tells_no_families_apart(name, value):
+    def run(batch, share, rate):
+        config = {"data.share": share, "batch.global": batch, "learning_rate.base": rate, name: value(batch, share)}
+        return runs.Run(Path("none"), "run", "s", config, {})
+
+    made = [run(batch, share, rate) for batch in (32, 64, 128) for share in (0.25, 0.5, 1.0) for rate in (0.1, 0.2)]
+    families = cells.families(cells.make_cells(made))
+    assert [cells.label(family) for family in families] == ["share 0.25", "share 0.5", "share 1"]
+    assert all(len(own) == 6 for own in families.values())
+
+
+def test_keys_that_do_not_follow_the_batch_still_tell_families_apart():
+    def run(batch, momentum, warmup, decay):
+        known = {"batch.global": batch, "optimizer.momentum": momentum, "optimizer.weight_decay": decay}
+        return runs.Run(Path("none"), "run", "s", {**known, "learning_rate.warmup_steps": warmup}, {})
+
+    pairs = [(batch, m) for batch in (32, 64) for m in (0.9, 0.95)]
+    following = [run(batch, m, round(64 / batch / (1 - m)), 0) for batch, m in pairs]
+    paired = [run(batch, m, 0, 1 - m) for batch, m in pairs]
+    crossed = [run(batch, m, 0, d) for batch, m in pairs for d in (0, 0.1)]
+    for made, expected in ((following, 2), (paired, 2), (crossed, 4)):
+        families = cells.families(cells.make_cells(made))
+        assert len(families) == expected and all("momentum" in cells.label(family) for family in list(families)[1:])
+
+
 @pytest.mark.parametrize("power, expected", [(1, "grows with the data"), (0, "open: no change seen")])
 def test_a_study_of_the_share_says_how_the_critical_batch_follows_it(tmp_path, monkeypatch, power, expected):
     for share in (0.25, 0.5, 1.0):
