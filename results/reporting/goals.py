@@ -24,6 +24,11 @@ def is_same_task(run, reference):
     )
 
 
+def may_go_on(run):
+    """Returns whether the run has not ended. One that was stopped may be resumed, unless a search has left it behind."""
+    return run.state in UNFINISHED or run.state == "stopped" and run.trial.get("state") != "finished"
+
+
 def listed(batches):
     return ", ".join(f"{batch:,}" for batch in sorted(batches))
 
@@ -47,7 +52,7 @@ def of_goal(figure, cells, target, rows=None):
         if not tried:
             continue
         missed = tried - {run.batch for run in runs if cost_to(run, target) is not None}
-        open_still = {run.batch for run in runs if run.batch in missed and run.state in UNFINISHED}
+        open_still = {run.batch for run in runs if run.batch in missed and may_go_on(run)}
         text = (
             f"{work}, {table}: the goal, a validation error of {100 - own[0].value:g} %, is published as reached at "
             f"{len(published)} batches from {low:,} to {high:,}. Here {len(tried) - len(missed)} of {len(tried)} reach it: "

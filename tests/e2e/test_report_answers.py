@@ -553,6 +553,15 @@ def test_a_batch_that_has_not_ended_or_was_never_published_is_not_judged():
     own = [shallue_run(128, [0.91]), shallue_run(1, [0.2])]
     (answer,) = goals.of_goal(None, cells.make_cells([*own, unfinished]), target)
     assert answer.verdict == "open: 64 has not ended" and "1 of 2 reach it: 64, 128" in answer.text
+    for outcome, state, expected in (
+        ("stopped by SIGUSR1", "waiting", "open: 64 has not ended"),
+        ("stopped by SIGUSR1", "", "open: 64 has not ended"),
+        ("paused after 2000 samples", "waiting", "open: 64 has not ended"),
+        ("paused after 2000 samples", "finished", "not reached at 64"),  # the search has left it behind
+    ):
+        unfinished.record["outcome"], unfinished.trial = outcome, {"state": state}
+        (answer,) = goals.of_goal(None, cells.make_cells([*own, unfinished]), target)
+        assert answer.verdict == expected
     (answer,) = goals.of_goal(None, cells.make_cells(own), target)
     assert answer.verdict == "as published"
     remembered = [dataclasses.replace(row, evidence="memory") for row in references.read()]
