@@ -34,8 +34,9 @@ def listed(batches):
 
 
 def of_goal(figure, cells, target, rows=None):
-    """Returns an Answer for each published figure with the same goal and task. A batch has missed the goal if all its runs
-    have ended without it. A batch outside of the published ones is left out. Rows from memory judge nothing."""
+    """Returns an Answer for each published figure with the same goal and task. `figure` shows the steps to the goal, and is
+    None if no run reached it. A batch has missed the goal if all its runs have ended without it. A batch outside of the
+    published ones is left out. Rows from memory judge nothing."""
     rows = references.read() if rows is None else rows
     if target is None or target.metric != "validation_accuracy":
         return []
@@ -61,5 +62,5 @@ def of_goal(figure, cells, target, rows=None):
         word = f"not reached at {listed(missed - open_still)}" if missed - open_still else "as published"
         if open_still:
             word = f"open: {listed(open_still)} has not ended"
-        answers.append(Answer(text, word, [figure]))
+        answers.append(Answer(text, word, [figure] if figure else []))
     return answers

@@ -124,7 +124,7 @@ def items_of_task(cells, runs, measure, target, rows):
     ]
     told = [
         *(answers.of_target(steps, lines, made, twenty) if is_drawn(steps) else []),
-        *(goals.of_goal(steps, cells, target) if is_drawn(steps) else []),
+        *goals.of_goal(steps if is_drawn(steps) else None, cells, target),
         *(answers.of_share(shares, figures_share.laws_of(cells, made)) if is_drawn(shares) else []),
         *(told for drawn in best_batches if is_drawn(drawn[0]) for told in answers.of_best_batch(*drawn)),
         *(answers.of_rates(rates, found_rates) if is_drawn(rates) else []),

@@ -568,6 +568,14 @@ def test_a_batch_that_has_not_ended_or_was_never_published_is_not_judged():
     assert not goals.of_goal(None, cells.make_cells(own), target, remembered)
 
 
+def test_a_study_that_reached_a_published_goal_at_no_batch_says_so():
+    stop = {"stop.target_metric": "validation_accuracy", "stop.target_value": 0.9}
+    missed = [shallue_run(batch, [0.5, 0.8], **stop) for batch in (64, 128)]
+    section = sections.task_section(("s", "cnn", "fashion"), missed, False, None, references.read())
+    (answer,) = (a for a in section.answers if "is published as reached" in a.text)
+    assert answer.verdict == "not reached at 64, 128" and "Here 0 of 2 reach it" in answer.text and not answer.items
+
+
 def test_another_task_or_goal_is_not_compared():
     target = measures.Target("validation_accuracy", 0.9)
     for other in ({"model.widths": (512,)}, {"data.share": 0.5}, {"optimizer.kind": "adam"}):
