@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/batch_course.h"
 #include "nn/cuts.h"
 #include "parallel/pass_order.h"
 
@@ -82,6 +83,12 @@ Experiment experiment_of_update(const Experiment& experiment, const std::optiona
   update.batch.global = share_of("batch.global", experiment.batch.global, servers->workers);
   if (experiment.batch.largest > 0)
     update.batch.largest = share_of("batch.largest", experiment.batch.largest, servers->workers);
+  for (const std::int64_t batch : batches_on_course(experiment.batch))
+    if (batch % servers->workers != 0)
+      throw Error(cat("batch.schedule has a batch of ", batch, ", but ", servers->workers,
+                      " workers share it, expected a multiple of ", servers->workers),
+                  cat("Numbers of workers that divide it: ", nearest_divisors(batch, servers->workers),
+                      "; or set another batch.schedule"));
   return update;
 }
 

@@ -14,7 +14,7 @@ namespace ringtrain {
 std::optional<ServerPlan> server_plan(const Experiment& experiment, int ranks, bool on_device);
 
 // With async, returns an experiment in which a step is one update, so its batches are one worker's share. Otherwise
-// returns the same experiment.
+// returns the same experiment. Throws Error if the workers do not divide a batch.
 Experiment experiment_of_update(const Experiment& experiment, const std::optional<ServerPlan>& servers);
 
 // Plans how `ranks` ranks share batches of `batch` and the model. Throws Error if the stages do not divide the ranks,

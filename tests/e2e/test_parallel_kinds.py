@@ -223,6 +223,8 @@ OF_RANKS = [
 
 def test_plan_refuses_what_cannot_be_with_the_reason(workshop):
     cases = [(4, way, changes, parts) for way in (ASYNC, BACKUP) for changes, *parts in OF_SERVERS]
+    changing = {"batch": {"schedule": [[0.1, 1.3333333333333333]]}}
+    cases += [(4, ASYNC, changing, ["batch.schedule has a batch of 32", "3 workers share it, expected a multiple of 3"])]
     cases += [(4, PIPELINE, changes, parts) for changes, *parts in OF_STAGES]
     cases += [(ranks, way, {}, parts) for ranks, way, *parts in OF_RANKS]
     for ranks, way, changes, parts in cases:
