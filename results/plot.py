@@ -86,11 +86,17 @@ def points(records, x, y):
 
 
 def smoothed(values, width):
-    """Returns for each value the mean of it and the values before it, `width` values in all."""
-    out, total = [], 0.0
-    for i, value in enumerate(values):
-        total += value - (values[i - width] if i >= width else 0.0)
-        out.append(total / min(i + 1, width))
+    """Returns for each value the mean of it and the values before it, `width` values in all. The sums begin anew after
+    `width` values, so that the rounding error of a huge value is gone with it."""
+    out = []
+    for begin in range(0, len(values), width):
+        tails, head = [0.0], 0.0  # tails[n]: the sum of the last n values before this block
+        for value in reversed(values[max(0, begin - width):begin]):
+            tails.append(tails[-1] + value)
+        for i, value in enumerate(values[begin:begin + width], 1):
+            head += value
+            count = min(begin + i, width)
+            out.append((tails[count - i] + head) / count)
     return out
 
 

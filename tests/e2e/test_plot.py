@@ -46,6 +46,9 @@ def test_records_are_read_and_a_line_that_was_cut_off_is_told(plot, tmp_path, ca
 def test_smoothing_is_the_mean_of_the_last_values(plot):
     assert plot.smoothed([4.0, 2.0, 6.0, 1.0], 2) == [4.0, 3.0, 4.0, 3.5]
     assert plot.smoothed([4.0, 2.0], 1) == [4.0, 2.0]
+    values = [float(n * n % 7) for n in range(23)]
+    assert plot.smoothed(values, 5) == pytest.approx([sum(values[max(0, n - 4):n + 1]) / min(5, n + 1) for n in range(23)])
+    assert plot.smoothed([1e20, *[2.0] * 7], 3)[3:] == [2.0] * 5  # the step at which a run nearly fell apart
 
 
 def test_runs_are_named_by_the_shortest_end_that_tells_them_apart(plot, tmp_path):
