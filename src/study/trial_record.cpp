@@ -160,6 +160,7 @@ Json value_of(const Field& field, const Experiment& experiment) {
   if (const auto* seed = std::get_if<const std::uint64_t*>(&member)) return **seed;
   if (const auto* real = std::get_if<const double*>(&member)) return **real;
   if (const auto* list = std::get_if<const std::vector<double>*>(&member)) return **list;
+  if (const auto* list = std::get_if<const std::vector<std::int64_t>*>(&member)) return **list;
   if (const auto* list = std::get_if<const std::vector<std::string>*>(&member)) return **list;
   return value_text(field, experiment);  // lists of pairs stay text
 }

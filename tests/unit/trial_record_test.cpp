@@ -17,13 +17,27 @@
 #include "base/error.h"
 #include "base/system_limits.h"
 #include "cluster/binding.h"
+#include "config/reader.h"
 #include "study/slots.h"
 #include "study/trial_report.h"
 #include "tests/unit/golden.h"
+#include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {
 namespace {
+
+TEST(TrialOverrides, AreNumbersAndListsInJson) {
+  const std::vector<std::string> overrides = {"model.kind=cnn", "model.widths=[512,256]", "learning_rate.schedule=step",
+                                              "learning_rate.milestones=[3,6.5]", "batch.schedule=[[2,3]]"};
+  const nlohmann::json expected = {{"model.kind", "cnn"},
+                                   {"model.widths", {512, 256}},
+                                   {"learning_rate.schedule", "step"},
+                                   {"learning_rate.milestones", {3, 6.5}},
+                                   {"batch.schedule", "[[2, 3]]"}};
+  const Experiment experiment = parse_experiment(good, "x.yaml", overrides);
+  EXPECT_EQ(nlohmann::json::parse(overrides_to_json(overrides, experiment)), expected);
+}
 
 using TrialOutcomes = WithFolder;
 
