@@ -1,23 +1,19 @@
 #include "data_prep/images/idx_import.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <ostream>
 
 #include "base/error.h"
+#include "data_prep/common/gzip_file.h"
 #include "data_prep/images/array_advice.h"
 
 namespace ringtrain {
 namespace {
 
 constexpr std::size_t magic_bytes = 4, size_bytes = 4;
-constexpr std::size_t bytes_per_read = 1 << 24;
 constexpr const char* expected_form =
     "an IDX file begins with two zero bytes, the type of its values and the number of its axes";
 
@@ -51,40 +47,6 @@ std::int64_t big_endian(const std::uint8_t* bytes, std::size_t count, bool is_si
   for (std::size_t i = 0; i < count; ++i) value = value * 256 + bytes[i];
   return value;
 }
-
-// Reads files with and without gzip. zlib hands on the bytes of a file that is not compressed.
-class GzipFile {
- public:
-  explicit GzipFile(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb")) {
-    if (file_ == nullptr) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
-  }
-  ~GzipFile() { gzclose(file_); }
-  GzipFile(const GzipFile&) = delete;
-  GzipFile& operator=(const GzipFile&) = delete;
-
-  // Returns at most `most` bytes, and fewer at the end of the file.
-  std::vector<std::uint8_t> read(std::size_t most) {
-    std::vector<std::uint8_t> bytes;
-    while (bytes.size() < most) {
-      const std::size_t had = bytes.size(), wanted = std::min(most - had, bytes_per_read);
-      bytes.resize(had + wanted);
-      const int got = gzread(file_, bytes.data() + had, static_cast<unsigned>(wanted));
-      int status = Z_OK;
-      const char* reason = gzerror(file_, &status);
-      if (got < 0 || (status != Z_OK && status != Z_STREAM_END))
-        throw Error(cat(path_, ": gzip's data are cut off or damaged (",
-                        status == Z_ERRNO ? std::strerror(errno) : reason, ")"),
-                    "copy or download it again");
-      bytes.resize(had + static_cast<std::size_t>(got));
-      if (got == 0) break;
-    }
-    return bytes;
-  }
-
- private:
-  std::string path_;
-  gzFile file_;
-};
 
 IdxArray read_idx(const std::string& path) {
   if (std::filesystem::is_directory(path)) throw Error(cat(path, ": is a directory, not an IDX file"));

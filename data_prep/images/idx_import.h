@@ -17,7 +17,7 @@ struct IdxOptions : ImageOptions {
 
 // Takes pictures u8 (N, H, W) or (N, H, W, C) with C = 1 or 3 channels, and labels (N) of any integer type from 0. All
 // ranks must call it. Throws Error that names the file if the magic number, the type, the number of axes or the size is
-// wrong, if gzip's data are cut off or damaged, or if there are not as many labels as pictures.
+// wrong, for the reasons of GzipFile, or if there are not as many labels as pictures.
 ImagesReport import_idx(const IdxOptions& options, const Ranks& ranks, std::ostream& log);
 
 }  // namespace ringtrain

@@ -47,6 +47,28 @@ def test_pictures_and_labels_are_those_of_the_files(tmp_path, packed, kind, chan
         assert (picture.reshape(8, 6, -1) == pixels[row].reshape(8, 6, -1)).all() and label == LABELS[row]
 
 
+@pytest.mark.parametrize("parts, end", [(1, bytes(70_000)), (2, b""), (3, bytes(1))], ids=["zeros", "two members", "three members and a zero"])
+def test_gzip_members_are_one_stream_that_zeros_may_fill_up(tmp_path, parts, end):
+    def packed(data):
+        size = -(-len(data) // parts)
+        return b"".join(gzip.compress(data[at:at + size]) for at in range(0, len(data), size)) + end
+    done = convert(tmp_path, packed(idx(PIXELS)), packed(idx(LABELS)))
+    assert done.returncode == 0, done.stderr
+    pictures, labels, rows = stored(tmp_path)
+    assert (pictures.reshape(COUNT, 8, 6) == PIXELS[rows]).all() and (labels == LABELS[rows]).all()
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\x1f", bytes(3) + b"end", bytes(3) + gzip.compress(b"")],
+                         ids=["line end", "half of a mark", "text after zeros", "member after zeros"])
+def test_other_bytes_after_gzip_data_are_an_error_that_says_where_they_begin(tmp_path, end):
+    packed = gzip.compress(WHOLE[1])
+    done = convert(tmp_path, WHOLE[0], packed + end)
+    assert done.returncode == 1 and (f"labels: other bytes follow gzip's data, which end at byte {len(packed)}, "
+                                     "expected the end of the file, another gzip member or zero bytes") in done.stderr, done.stderr
+    assert f"gzip -dc {tmp_path / 'labels'} > NEW" in done.stderr.splitlines()[1]
+    assert not list(tmp_path.glob("o-*"))
+
+
 def test_labels_may_count_from_1(tmp_path):
     done = convert(tmp_path, idx(PIXELS), idx(LABELS + 1), "--first-label", "1")
     assert done.returncode == 0 and "classes     5, " in done.stdout and "warning" not in done.stdout, done
@@ -105,7 +127,10 @@ def test_labels_from_0_with_first_label_1_are_told_to_leave_it_out(tmp_path):
     (WHOLE[0][:10], WHOLE[1], "images: ends within its header"),
     (WHOLE[0][:-5], WHOLE[1], f"images: has {COUNT * 48 - 5} bytes after its header, expected {COUNT * 48}"),
     (WHOLE[0] + b"\0", WHOLE[1], f"images: has more bytes after its header, expected {COUNT * 48}"),
+    (gzip.compress(WHOLE[0] + b"\0"), WHOLE[1], f"images: has more bytes after its header, expected {COUNT * 48}"),
+    (gzip.compress(WHOLE[0]) + gzip.compress(b"\0"), WHOLE[1], f"images: has more bytes after its header, expected {COUNT * 48}"),
     (gzip.compress(WHOLE[0])[:-30], WHOLE[1], "images: gzip's data are cut off or damaged"),
+    (gzip.compress(WHOLE[0][:90]) + gzip.compress(WHOLE[0][90:])[:-3], WHOLE[1], "images: gzip's data are cut off or damaged"),
     (gzip.compress(WHOLE[0])[:60] + b"\xff" * 20 + gzip.compress(WHOLE[0])[80:], WHOLE[1], "images: gzip's data are cut off or damaged"),
     (idx(PIXELS / 255, "f4"), WHOLE[1], "images: holds values of type 0x0d"),
     (idx(PIXELS[:50]), WHOLE[1], "images: has 50 pictures, but"),
@@ -113,7 +138,8 @@ def test_labels_from_0_with_first_label_1_are_told_to_leave_it_out(tmp_path):
     (WHOLE[0], idx(LABELS - 1, "i1"), "labels: the label of row 0 is -1"),
     (WHOLE[0], idx(LABELS / 2, "f4"), "labels: holds floating-point numbers"),
     (WHOLE[0], idx(numpy.where(numpy.arange(COUNT) == 7, 1_000_000, LABELS), "i4"), "labels: the label of row 7 is 1000000"),
-], ids=["short", "magic", "header", "cut-off", "long", "gzip-cut-off", "gzip-damaged", "float", "counts", "swapped", "negative", "fractions", "mistyped"])
+], ids=["short", "magic", "header", "cut-off", "long", "gzip-long", "member-too-many", "gzip-cut-off",
+        "second-member-cut-off", "gzip-damaged", "float", "counts", "swapped", "negative", "fractions", "mistyped"])
 def test_a_wrong_file_is_one_error_that_names_it(tmp_path, images, labels, words):
     done = convert(tmp_path, images, labels)
     assert done.returncode == 1 and words in done.stderr, done.stderr
