@@ -368,8 +368,7 @@ std::string way_out(const Contradiction& contradiction, const Experiment& experi
     const std::string value = value_text(field, defaults);
     if (field.required_ || value_text(field, experiment) == value) continue;
     Experiment changed = experiment;
-    std::visit([&](auto* member) { *member = *std::get<decltype(member)>(field.member(defaults)); },
-               field.member(changed));
+    set_default(field, changed);
     if (!find_contradiction(changed)) ways += cat(ways.empty() ? "Set " : " or ", key, "=", value);
   }
   return ways.empty() ? "" : ways + ".";

@@ -305,6 +305,11 @@ void set_key(const std::string& key, const std::string& text, const Place& where
       throw Error(cat(where.prefix, key, " is a section, expected one of its keys", nearest_key(key, false)));
     unknown_key(where, key, false);
   }
+  if (text == no_value && !field->required_) {
+    set_default(*field, experiment);
+    given.erase(field->key);
+    return;
+  }
   assign(*field, value_of_text(*field, text, where), experiment);
   given[field->key] = where;
 }
@@ -376,9 +381,10 @@ const Experiment& ExperimentDraft::finish() const {
     const Field* other = replacement_of(field, state_->experiment);
     if (other == nullptr || !given.contains(field.key) || !given.contains(other->key)) continue;
     const Place &a = given.at(field.key), &b = given.at(other->key);
-    throw Error(cat((a.order > b.order ? a : b).prefix, statement(other->key, state_->experiment), " and ",
-                    statement(field.key, state_->experiment), ", expected only one of them"),
-                cat("Leave out ", field.key, ", or set ", other->key, "=0."));
+    throw Error(
+        cat((a.order > b.order ? a : b).prefix, statement(other->key, state_->experiment), " and ",
+            statement(field.key, state_->experiment), ", expected only one of them"),
+        cat("Leave out ", field.key, " (as an override: ", field.key, "=", no_value, "), or set ", other->key, "=0."));
   }
 
   if (const auto contradiction = find_contradiction(state_->experiment)) {

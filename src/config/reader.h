@@ -10,6 +10,9 @@
 
 namespace ringtrain {
 
+// key.path=null takes a key back to its default, as if the file did not give it. A required key has no default.
+inline constexpr std::string_view no_value = "null";
+
 // The experiment file and the overrides of a command line.
 struct ExperimentArguments {
   std::string path;
@@ -45,7 +48,8 @@ class ExperimentDraft {
   ~ExperimentDraft();
 
   void apply_override(const std::string& text);  // "key.path=value"
-  // Sets a key. `value` is the text that an override has after the '='. Throws an Error that begins with `place`.
+  // Sets a key. `value` is the text that an override has after the '=', such as no_value. Throws an Error that begins
+  // with `place`.
   void set(const std::string& key, const std::string& value, const std::string& place);
 
   const Experiment& values() const;  // the keys set so far; every other key has its default

@@ -109,6 +109,8 @@ std::string statement(std::string_view key, const Experiment& experiment);
 // Returns whether the field has its default value.
 bool is_default(const Field& field, const Experiment& experiment);
 
+void set_default(const Field& field, Experiment& experiment);
+
 // Returns the field that takes the place of `field` in this experiment (Field::instead_of()); null: none.
 const Field* replacement_of(const Field& field, const Experiment& experiment);
 

@@ -27,9 +27,8 @@ constexpr SectionText section_texts[] = {
      "Half-lives of the optimizer's averages, in samples. A step of B samples multiplies the memory by 2^(-B / "
      "half_life). That is the factor momentum, beta1 or beta2 of this step. The memory of an optimizer, counted in "
      "samples, thus stays the same when the batch changes. Marek et al. 2025 (arXiv:2507.07101) propose it for beta2, "
-     "in "
-     "tokens, and leave beta1 as it is. A half-life and the factor that it replaces cannot both be given. `ringtrain "
-     "plan` prints both forms."},
+     "in tokens, and leave beta1 as it is. A half-life and the factor that it replaces cannot both be given: where the "
+     "file gives the factor, `optimizer.beta2=null` takes it back. `ringtrain plan` prints both forms."},
     {"average",
      "An exponential average of the weights (EMA). Its half-life is in samples, so it is the same average at every "
      "batch: k times the batch decays it by rho^k in place of rho (Busbridge et al. 2023, arXiv:2307.13813). The rule "
@@ -202,6 +201,12 @@ bool is_default(const Field& field, const Experiment& experiment) {
   return value_text(field, experiment) == value_text(field, defaults);
 }
 
+void set_default(const Field& field, Experiment& experiment) {
+  Experiment defaults;
+  std::visit([&](auto* place) { *place = *std::get<decltype(place)>(field.member(defaults)); },
+             field.member(experiment));
+}
+
 const Field* replacement_of(const Field& field, const Experiment& experiment) {
   const auto found = std::ranges::find(schema(), field.key, &Field::instead_of_);
   return found == schema().end() || is_default(*found, experiment) ? nullptr : &*found;
@@ -262,8 +267,9 @@ std::string schema_markdown() {
       "To describe an experiment, write a YAML file with the keys on this page. Keys that are not given take\n"
       "their default. `bin/ringtrain plan FILE --ranks N` checks everything without training.\n\n"
       "After the file, `key.path=value` overrides a key. The last value wins. A list is written\n"
-      "`learning_rate.milestones=[30,60,80]`. The keys decide the statistics of the experiment. The number of\n"
-      "ranks only decides how fast it runs.\n\n"
+      "`learning_rate.milestones=[30,60,80]`. `optimizer.momentum=null` takes a key back to its default, as if\n"
+      "the file did not give it. Required keys have no default. The keys decide the statistics of the\n"
+      "experiment. The number of ranks only decides how fast it runs.\n\n"
       "The reader is strict. An unknown key, a wrong type, a value out of range, or two keys that contradict\n"
       "each other end the program. One message then names file, line and column. Integers are plain digits\n"
       "(`4096`, not `4e3` or `4_096`), numbers are finite, and switches are `true` or `false`.\n\n"

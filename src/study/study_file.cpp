@@ -41,6 +41,8 @@ class StudyReader {
   std::string experiment_path(const Entry& entry) const;
   void read_branch();
   void read_vary(const Entry& entry);
+  bool says_null(const YAML::Node& node) const;
+  std::string value_of(const YAML::Node& node, const Entry& entry, const std::string& expected) const;
   void read_values(const Entry& entry);
   void read_group(const Entry& entry);
   void read_range(const Entry& entry);
@@ -198,14 +200,30 @@ void StudyReader::read_vary(const Entry& entry) {
   }
 }
 
+// Tells `key: null` and `key: ~` from a value that is missing.
+bool StudyReader::says_null(const YAML::Node& node) const {
+  if (!node.IsNull() || node.Mark().is_null()) return false;
+  std::string_view text = line_at(yaml_, node.Mark().line);
+  text.remove_prefix(std::min(text.size(), static_cast<std::size_t>(node.Mark().column)));
+  return text.starts_with('~') || text.starts_with(no_value);
+}
+
+// Returns the value as it follows the '=' of an override. Throws Error if it is missing.
+std::string StudyReader::value_of(const YAML::Node& node, const Entry& entry, const std::string& expected) const {
+  const Field* field = find_field(entry.key);
+  if (field != nullptr && !field->required_ && says_null(node)) return std::string(no_value);
+  if (node.IsNull()) refuse({entry.key, node, "", entry.place}, expected);
+  return override_text(node, entry);
+}
+
 // Reads one value or a list of values.
 void StudyReader::read_values(const Entry& entry) {
   check_key(entry, "varied");
   claim(entry.key, entry.key_place);
   Axis axis{entry.key, false, {}};
   const auto add = [&](const YAML::Node& node) {
-    if (node.IsNull()) refuse({entry.key, node, "", entry.place}, "a list of values such as [1, 2, 4]");
-    axis.choices.push_back({"", {{entry.key, override_text(node, entry), place(node)}}});
+    const std::string value = value_of(node, entry, "a list of values such as [1, 2, 4]");
+    axis.choices.push_back({"", {{entry.key, value, place(node)}}});
   };
   if (entry.node.IsSequence())
     for (const YAML::Node& item : entry.node) add(item);
@@ -231,8 +249,7 @@ void StudyReader::read_group(const Entry& entry) {
     for (const Entry& setting : entries(one.node, path_, one.key, "{batch.global: 256}")) {
       check_key(setting, "varied");
       if (keys.insert(setting.key).second) claim(setting.key, setting.key_place);
-      if (setting.node.IsNull() || setting.node.IsMap()) refuse(setting, "a value of this key");
-      choice.settings.push_back({setting.key, override_text(setting.node, setting), setting.place});
+      choice.settings.push_back({setting.key, value_of(setting.node, setting, "a value of this key"), setting.place});
     }
     axis.choices.push_back(std::move(choice));
   }

@@ -164,16 +164,17 @@ class TrialMaker {
     }
     trial.ranks = keys.ranks();
     for (const std::string& key : keys.changed())
-      trial.overrides.push_back(cat(key, "=", override_value(*find_field(key), trial.experiment)));
+      trial.overrides.push_back(cat(key, "=", override_value(*find_field(key), keys.draft())));
     note_ranks(keys);
     keep(std::move(trial));
   }
 
   // Returns the field's value. Text has no quotes here, although it may need them in a file.
-  static std::string override_value(const Field& field, const Experiment& experiment) {
-    const ConstMember member = member_of(field, experiment);
+  static std::string override_value(const Field& field, const ExperimentDraft& draft) {
+    if (!draft.is_given(field.key)) return std::string(no_value);  // a trial has taken it back to its default
+    const ConstMember member = member_of(field, draft.values());
     const auto* text = std::get_if<const std::string*>(&member);
-    return text != nullptr ? **text : value_text(field, experiment);
+    return text != nullptr ? **text : value_text(field, draft.values());
   }
 
   void keep(Trial trial) {

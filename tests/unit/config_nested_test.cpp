@@ -79,10 +79,11 @@ TEST(HalfLives, TakeThePlaceOfTheFactor) {
   EXPECT_EQ(
       refusal("optimizer: {kind: sgd, momentum: 0.9, half_life: {momentum: 1000}}\n"),
       "a.yaml:5:51: optimizer.half_life.momentum is 1000 and optimizer.momentum is 0.9, expected only one of them | "
-      "Leave out optimizer.momentum, or set optimizer.half_life.momentum=0.");
+      "Leave out optimizer.momentum (as an override: optimizer.momentum=null), or set optimizer.half_life.momentum=0.");
   EXPECT_EQ(refusal("optimizer: {half_life: {beta2: 1000}}\n", {"optimizer.beta2=0.95"}),
             "override 'optimizer.beta2=0.95': optimizer.half_life.beta2 is 1000 and optimizer.beta2 is 0.95, expected "
-            "only one of them | Leave out optimizer.beta2, or set optimizer.half_life.beta2=0.");
+            "only one of them | Leave out optimizer.beta2 (as an override: optimizer.beta2=null), or set "
+            "optimizer.half_life.beta2=0.");
   EXPECT_EQ(
       refusal("optimizer: {kind: adam, half_life: {momentum: 1000}}\n"),
       "a.yaml:5:37: optimizer.half_life.momentum is 1000 but optimizer.kind is adam; optimizer.half_life.momentum "
@@ -93,6 +94,22 @@ TEST(HalfLives, TakeThePlaceOfTheFactor) {
             std::string::npos);
   EXPECT_EQ(refusal("optimizer: {kind: sgd, momentum: 0, nesterov: true}\n").substr(0, 12), "a.yaml:5:37:");
   EXPECT_EQ(refusal("optimizer: {kind: sgd, nesterov: true, half_life: {momentum: 10}}\n"), "");
+}
+
+TEST(HalfLives, AnOverrideTakesTheFactorOfTheFileBack) {
+  const std::string factors = "optimizer: {kind: muon, momentum: 0.9, beta1: 0.8, beta2: 0.95}\n";
+  for (const char* factor : {"momentum", "beta1", "beta2"}) {
+    const std::string half_life = cat("optimizer.half_life.", factor, "=1000"),
+                      gone = cat("optimizer.", factor, "=null");
+    EXPECT_NE(refusal(factors, {half_life}).find(cat("(as an override: ", gone, ")")), std::string::npos);
+    const Experiment e = read(factors, {half_life, gone});
+    EXPECT_EQ(e, read(factors, {gone, half_life})) << "the order of overrides of two keys does not matter";
+    EXPECT_EQ(parse_experiment(to_yaml(e), "b.yaml", {}), e) << factor;
+    EXPECT_NE(refusal(factors, {gone, half_life, cat("optimizer.", factor, "=0.5")}), "") << "the last value wins";
+  }
+  EXPECT_EQ(refusal("optimizer: {kind: sgd, half_life: {momentum: 1000}}\n",
+                    {"optimizer.half_life.momentum=null", "optimizer.momentum=0.5"}),
+            "");
 }
 
 // The id of an experiment is made from the keys that decide. A new key at its default must leave it as it is.

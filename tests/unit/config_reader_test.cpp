@@ -213,6 +213,13 @@ TEST(ConfigReader, EveryBadFileEndsWithItsOwnMessage) {
        "each greater than 0 and at most 1000000"},
       // Overrides.
       {good, {"batch.global=abc"}, "override 'batch.global=abc': batch.global is 'abc', expected " + i32},
+      {good, {"batch.global=null"}, "override 'batch.global=null': batch.global is 'null', expected " + i32},
+      {good + "seed: null\n",
+       {},
+       "exp.yaml:8:1: seed has no value, expected an integer from 0 to 18446744073709551615"},
+      {good,
+       {"stop.epochs=null"},
+       "exp.yaml:1:1: nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"},
       {good, {"batch.global="}, "override 'batch.global=': batch.global has no value, expected " + i32},
       {good,
        {"batch.gloabl=64"},
@@ -309,6 +316,22 @@ TEST(ConfigReader, LaterOverridesWinAndTakeListsEmptyTextAndTextWithSpaces) {
   EXPECT_EQ(e.learning_rate.milestones, (std::vector<double>{3, 6, 8.5}));
   EXPECT_EQ(e.data.validation, "my data=1: #x");
   EXPECT_EQ(e.run.dir, "");
+}
+
+TEST(ConfigReader, TheOverrideNullMakesAnyKeyTheDefaultThatIsNotRequired) {
+  const Experiment plain = parse_experiment(good, "exp.yaml", {});
+  for (const Field& field : schema()) {
+    if (field.required_ || field.key == "stop.epochs") continue;  // an experiment needs one end
+    EXPECT_TRUE(parse_experiment(good, "exp.yaml", {cat(field.key, "=null")}) == plain) << field.key;
+  }
+  const std::string given = good +
+                            "seed: 7\nlearning_rate: {schedule: step, milestones: [3]}\noptimizer: {no_decay: [bias]}\n"
+                            "run: {dir: somewhere}\n";
+  EXPECT_TRUE(parse_experiment(given, "exp.yaml",
+                               {"seed=8", "seed=null", "learning_rate.schedule=null", "learning_rate.milestones=null",
+                                "optimizer.no_decay=null", "run.dir=null"}) == plain);
+  EXPECT_EQ(parse_experiment(given, "exp.yaml", {"seed=null", "seed=9"}).seed, 9u);
+  EXPECT_EQ(parse_experiment(good, "exp.yaml", {"name=null"}).name, "null");  // a required text has no default
 }
 
 TEST(ConfigReader, AnOverrideCanGiveARequiredKey) {

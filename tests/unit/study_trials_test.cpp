@@ -73,6 +73,32 @@ TEST_F(StudyTrials, KeysOfASectionWithinASectionAreVaried) {
                   "[optimizer.half_life.momentum: [...]]");
 }
 
+TEST_F(StudyTrials, NullTakesAKeyOfTheExperimentBack) {
+  std::ofstream(path("exp.yaml")) << good << "optimizer: {kind: sgd, momentum: 0.8}\n";
+  const std::string half_lives = "vary: {optimizer.half_life.momentum: [500, 1000]}\n";
+  expect_contains(refusal(half_lives),
+                  "(trial optimizer.half_life.momentum-500) [Leave out optimizer.momentum (as an override: "
+                  "optimizer.momentum=null), or set optimizer.half_life.momentum=0.]");
+  EXPECT_EQ(trials(half_lives, {"optimizer.momentum=null"}).list[1].experiment.optimizer.half_life.momentum, 1000);
+
+  const Trials all = trials(
+      "vary:\n"
+      "  memory:\n"
+      "    factor: {optimizer.momentum: 0.5}\n"
+      "    half_life: {optimizer.momentum: null, optimizer.half_life.momentum: 1000}\n"
+      "    file: {}\n"
+      "  data.validation: [~, some/validation]\n");
+  ASSERT_EQ(all.list.size(), 6u);
+  for (const Trial& trial : all.list)
+    EXPECT_EQ(read_experiment(path("exp.yaml"), trial.overrides), trial.experiment) << trial.name;
+  EXPECT_EQ(all.list[2].name, "memory-half_life");
+  EXPECT_EQ(all.list[2].overrides,
+            (Names{"optimizer.momentum=null", "optimizer.half_life.momentum=1000", "data.validation=null"}));
+  EXPECT_EQ(all.list[4].experiment.optimizer.momentum, 0.8);
+  for (const char* missing : {"{optimizer.momentum: }", "{a: {x: {optimizer.momentum: }}}", "{batch.global: null}"})
+    expect_contains(refusal(cat("vary: ", missing, "\n")), "has no value, expected a");
+}
+
 TEST_F(StudyTrials, OverridesMakeTheTrialFromTheExperiment) {
   const Trials all = trials(
       "vary:\n"
