@@ -113,12 +113,14 @@ def label(path, all_paths):
 def add_legend(axis):
     """Puts a small legend inside the axes. A larger one would cover the curves, so it goes to the right of them.
     Returns the number of columns that the legend has there."""
-    count = len(axis.get_legend_handles_labels()[1])
-    if count <= 6:
-        axis.legend(fontsize="small")
+    from reporting import plain
+    lines = plain.named(axis)
+    labels = [line.get_label() for line in lines]
+    if len(lines) <= 6:
+        plain.add_legend(axis, lines, labels, fontsize="small")
         return 0
-    columns = -(-count // 30)
-    axis.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, ncols=columns)
+    columns = -(-len(lines) // 30)
+    plain.add_legend(axis, lines, labels, fontsize="x-small", loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, ncols=columns)
     return columns
 
 
@@ -126,6 +128,7 @@ def draw(runs, x, panels, log, smooth):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from reporting import plain
 
     figure, axes = plt.subplots(len(panels), 1, figsize=(8, 1 + 4 * len(panels)), squeeze=False, sharex=True)
     drawn = columns = 0
@@ -146,6 +149,7 @@ def draw(runs, x, panels, log, smooth):
         axis.set_ylabel(Y_AXES.get(panel[0], panel[0]))
         if log:
             axis.set_yscale("log")
+            plain.log_ticks(axis.yaxis, axis.get_ylim())
         axis.grid(alpha=0.3)
         if axis.has_data():
             columns = max(columns, add_legend(axis))

@@ -4,16 +4,16 @@ colours, so that figures can be printed in grey."""
 import csv
 import io
 import math
-import re
 import textwrap
 from dataclasses import dataclass, field
 
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import collections, lines, patches, pyplot, ticker, transforms  # noqa: E402
+from matplotlib import pyplot, ticker, transforms  # noqa: E402
 
 from .colours import colors  # noqa: E402
+from .plain import add_legend, log_ticks, named, short  # noqa: E402
 
 # Colours of Okabe and Ito 2008, which colour-blind readers can tell apart. The first ones differ in grey, too.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"]
@@ -21,7 +21,6 @@ MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 LINES = ["-", "--", "-.", ":"]
 GREY = "#555555"
 LEGEND_WIDTH = 52  # letters per line
-NAMELESS = re.compile(r"_child\d+|_nolegend_")  # matplotlib's names of things without one
 
 matplotlib.rcParams.update(
     {
@@ -41,7 +40,6 @@ matplotlib.rcParams.update(
         "svg.fonttype": "path",
         "figure.max_open_warning": 0,
         "hatch.linewidth": 0.6,
-        "text.parse_math": False,  # a study's name may have a $
     }
 )
 
@@ -139,42 +137,9 @@ def log_y(axis):
     log_ticks(axis.yaxis, axis.get_ylim())
 
 
-def log_ticks(side, limits):
-    """Labels the ticks with plain numbers. Matplotlib's own labels, such as 10^2, need text.parse_math."""
-    low, high = limits
-    side.set_major_formatter(ticker.FuncFormatter(lambda v, _: short(v)))
-    if high / low < 30:
-        side.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5)))
-    side.set_minor_formatter(ticker.NullFormatter())
-
-
-def short(value):
-    """Returns a short text. Different whole numbers have different texts. Powers of two from 1,024 on are counted in
-    units of 1,024 or 1,024^2: 8,192 becomes 8k, and 1,048,576 becomes 1M. Other numbers from 10,000 on are counted in
-    thousands or millions: 10,000 becomes 10k, 10,240 becomes 10.24k, and 16,000 becomes 16.0k, because 16k is 16,384.
-    0.004 stays."""
-    for size, letter in ((2**20, "M"), (2**10, "k")):
-        if value >= size and math.log2(value).is_integer():
-            return f"{value / size:.0f}{letter}"
-    if not value >= 1e4:
-        return f"{value:.4g}"
-    size, letter = (1e6, "M") if value >= 1e6 else (1e3, "k")
-    if value != round(value):
-        return f"{value / size:.4g}{letter}"
-    count = f"{value / size:.15g}"
-    return count + (".0" if math.log2(float(count)).is_integer() else "") + letter
-
-
 def wrapped(text, width):
     """Breaks the text into lines of at most `width` letters, so that a long name does not make the drawing small."""
     return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)) or text
-
-
-def named(axis):
-    """Returns the lines, bands and bars that have a name. Matplotlib leaves out those whose name begins with _, because
-    its own names for things without one do. A study's name may begin with _, too."""
-    parts = [part for part in axis.get_children() if isinstance(part, (lines.Line2D, patches.Patch, collections.Collection))]
-    return [part for part in [*parts, *axis.containers] if part.get_label() and not NAMELESS.fullmatch(part.get_label())]
 
 
 def legend(axis, columns=3, below=0.5, handles=None, **more):
@@ -186,9 +151,10 @@ def legend(axis, columns=3, below=0.5, handles=None, **more):
         handles, labels = handles[:12], labels[:11] + [f"and {len(labels) - 11} more"]
     longest = max((len(line) for label in labels for line in label.split("\n")), default=0)
     if labels:
-        made = axis.legend(
+        add_legend(
+            axis,
             handles,
-            ["" for _ in labels],
+            labels,
             loc="upper left",
             bbox_to_anchor=(0, 0),
             bbox_transform=axis.transAxes + transforms.ScaledTranslation(0, -below, axis.figure.dpi_scale_trans),
@@ -197,8 +163,6 @@ def legend(axis, columns=3, below=0.5, handles=None, **more):
             borderaxespad=0,
             **more,
         )
-        for text, label in zip(made.get_texts(), labels, strict=True):
-            text.set_text(label)  # matplotlib would leave out labels that begin with _
 
 
 def svg_of(drawing):

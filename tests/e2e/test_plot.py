@@ -86,6 +86,25 @@ def test_many_runs_have_colors_of_their_own_and_a_legend_beside_the_curves(plot,
         assert legend.x1 <= figure.bbox.x1 and curves.width > 0.5 * figure.bbox.width
 
 
+@pytest.mark.parametrize("count", [2, 8])
+def test_names_are_drawn_as_they_are_and_numbers_are_no_formulas(plot, tmp_path, count):
+    """Matplotlib takes what stands between two $ for a formula, and leaves names that begin with _ out of a legend."""
+    pytest.importorskip("matplotlib")
+    runs = {name: plot.read_run(write_run(tmp_path / name, [5.0, 4.0, 3.0]) / "metrics.jsonl")
+            for name in ["_a$b^{$<b>", "$x$", *(f"_{i}" for i in range(2, count))]}
+    figure = plot.draw(runs, "step", [["loss", "validation_loss"]], True, 2)
+    axis, = figure.axes
+    texts = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert texts == [f"{name}: {key}" for name in runs for key in ("loss", "validation loss")]
+    figure.savefig(tmp_path / "a.svg")
+    svg = (tmp_path / "a.svg").read_text()
+    assert "DejaVuSans-24" in svg, "the $ itself (hexadecimal 24) is drawn"
+    assert "mathdefault" not in svg
+    low, high = axis.get_ylim()
+    shown = [text.get_text() for text in axis.get_yticklabels() if low <= text.get_position()[1] <= high]
+    assert len(shown) > 2 and all(float(text) > 0 for text in shown), shown
+
+
 def test_what_is_no_run_among_others_is_told_and_left_out(tmp_path):
     pytest.importorskip("matplotlib")
     write_run(tmp_path / "a", [5.0, 4.0, 3.0])
