@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "run/memory_plan.h"
 #include "training_rank.h"
 
 namespace ringtrain {

@@ -2,6 +2,7 @@
 // rank.
 #include "run/fixed_order.h"
 
+#include "run/memory_plan.h"
 #include "training_rank.h"
 
 namespace ringtrain {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/error.h"
 #include "data/image_dataset.h"
 #include "mpi_tests.h"
 #include "run/start.h"
