@@ -28,7 +28,8 @@ TrialReport report_of(const std::exception& error) {
 
 void write_report(const std::string& path, const TrialReport& report) try {
   std::error_code ignored;
-  if (!report.error.empty() && std::filesystem::exists(path, ignored)) return;
+  const bool is_cause = report.error.empty() || report.end == TrialReport::End::diverged;
+  if (!is_cause && std::filesystem::exists(path, ignored)) return;
   const Json json = {{"end", end_words[static_cast<int>(report.end)]},
                      {"error", report.error},
                      {"hint", report.hint},

@@ -16,8 +16,9 @@ struct TrialReport {
 // Returns the report of a run that this error has ended.
 TrialReport report_of(const std::exception& error);
 
-// Replaces the file. If several ranks report errors, the first report stays. Throws nothing: without a report, the exit
-// code says less.
+// Replaces the file. If several ranks report errors, the first report stays, unless a later one says that the run has
+// diverged: rank 0 alone looks for values of a checkpoint that are not finite, and its end causes the errors of the
+// other ranks. Throws nothing: without a report, the exit code says less.
 void write_report(const std::string& path, const TrialReport& report);
 
 // Returns nothing if the file is missing or damaged.

@@ -253,6 +253,19 @@ def test_a_run_that_ends_worse_than_it_began_has_diverged_and_sets_no_target(tmp
     assert items(tmp_path / "grid")["outcome_vs_batch"].rows[0]["max"] < 45
 
 
+@pytest.mark.parametrize("outcome, state", [
+    ("step 9: the loss is NaN; the weights are as they were after step 8", "diverged"),
+    ("step 9: the loss is 1e+22, but the gradient's norm is infinite; the weights are as they were after step 8", "diverged"),
+    ("step 9: values of 'weights/layer1.0.conv.weight' are not finite, so no checkpoint of this step was written", "diverged"),
+    ("step 9: the loss of each of the last 250 steps is above that of the first step (2.3): the run has diverged", "diverged"),
+    ("the checkpoint of step 9 cannot be written: No space left on device", "failed"),
+], ids=["loss", "gradient", "checkpoint", "too high", "disk"])
+def test_every_error_of_a_run_that_diverged_is_known(tmp_path, outcome, state):
+    made_runs.write(tmp_path / "s" / "a", 64, outcome=f"error: {outcome}")
+    (run,) = runs.read_all([tmp_path / "s"])
+    assert run.state == state
+
+
 @pytest.mark.parametrize("end, state", [("target reached", "finished"), ("all steps done", "diverged")])
 def test_a_run_that_reached_its_target_has_not_diverged(tmp_path, end, state):
     """A run stops at its target at once. Its last twentieth may be a single step, with a loss above that of the first."""

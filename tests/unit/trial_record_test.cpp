@@ -112,12 +112,15 @@ TEST(TrialSlots, OfThisMachineHaveCoresOfTheirOwnUntilThereAreMoreSlotsThanCores
 
 using TrialFiles = WithFolder;
 
-TEST_F(TrialFiles, AReportIsReadAsItWasWrittenAndTheFirstErrorStays) {
+TEST_F(TrialFiles, AReportIsReadAsItWasWrittenAndTheFirstErrorStaysUnlessTheRunHasDiverged) {
   const std::string file = path("report");
   EXPECT_EQ(read_report(file), std::nullopt);
   write_report(file, {TrialReport::End::paused, "", "", ""});
   EXPECT_EQ(read_report(file)->end, TrialReport::End::paused);
   std::filesystem::remove(file);
+  write_report(file, report_of(Error("rank 0 has ended")));
+  write_report(file, report_of(Error("the disk is full")));
+  EXPECT_EQ(read_report(file)->error, "rank 0 has ended");
   write_report(file, report_of(Diverged("step 3: the loss is nan", "lower the rate")));
   write_report(file, report_of(Error("the disk is full")));
   const auto report = read_report(file);
