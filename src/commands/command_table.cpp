@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/machine_share.h"
@@ -39,10 +40,18 @@ int own_threads(const Session* session) {
   return session != nullptr ? session->available_threads() : usable_cpus();
 }
 
+// As Session::cpu_quota().
+std::optional<double> own_quota(const Session* session) {
+  if (session != nullptr) return session->cpu_quota();
+  const double quota = quota_share({cpu_quotas()}, 0);
+  return quota <= static_cast<double>(own_cpus().size()) ? std::optional(quota) : std::nullopt;
+}
+
 // Sets the threads and the ranks on this node. Without a launcher, the ranks are assumed to share this machine, with at
 // most one rank on each core.
 void assume_node(PlanArguments& arguments, const Session* session) {
   arguments.threads = own_threads(session);
+  arguments.cpu_quota = own_quota(session);
   if (session != nullptr) arguments.ranks_here = std::min<std::int64_t>(arguments.ranks, session->node_size());
   if (launcher_name() != "none") return;
   const std::vector<int> cpus = own_cpus();
@@ -123,7 +132,9 @@ Command declare_plan(CommandLine& program) {
            "measurements of bench step --json, from which the time of the run is estimated");
   c.add_flag("--all", a->all, "prints keys that have no effect here, too");
   return {&c, one_process, false, [a, &c](Session* session) {
-            if (a->ranks == 0) a->ranks = session != nullptr ? session->size() : 1;
+            const std::int64_t started = session != nullptr ? session->size() : 1;
+            if (a->ranks == 0) a->ranks = started;
+            a->for_this_job = a->ranks == started;
             assume_node(*a, session);
             a->experiment = experiment_of(c, a->words, "an experiment file or a run's folder");
             return plan(*a);

@@ -29,6 +29,7 @@
 #include "run/replay.h"
 #include "run/split.h"
 #include "run/split_tables.h"
+#include "run/start.h"
 #include "run/step_bound.h"
 #include "study/expected_time.h"
 #include "study/trial_plan.h"
@@ -156,6 +157,10 @@ int plan(const PlanArguments& arguments) {
   std::vector<std::string> warnings = plan_warnings(p);
   if (arguments.device.empty() && experiment.machine.device != "cuda")
     warn_of_memory(p, memory, arguments.ranks_here, warnings);
+  // The nodes of other ranks, and those of a described GPU, may have more CPUs.
+  if (const std::string turns = threads_take_turns(threads, arguments.threads, arguments.cpu_quota);
+      arguments.for_this_job && arguments.device.empty() && !turns.empty())
+    warnings.push_back(turns);
   if (const std::string taken = is_new_run ? why_folder_is_taken(experiment) : ""; !taken.empty())
     warnings.push_back(taken);
   std::printf("%s%s", describe_threads(p, arguments).c_str(), describe_time(p, arguments, warnings).c_str());

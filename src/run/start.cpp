@@ -45,6 +45,14 @@ std::shared_ptr<const Dataset> shared_dataset(const DatasetIndex& index, const R
   return make_dataset(index, node_memory(group, static_cast<std::size_t>(dataset_bytes(index))));
 }
 
+std::string threads_take_turns(int threads, int available, std::optional<double> quota) {
+  if (threads <= available) return "";
+  return cat("run.threads is ", threads, ", but a rank has ",
+             quota ? cat("a quota (cgroup) of ", *quota) : cat(available),
+             quota.value_or(available) == 1 ? " CPU" : " CPUs", quota ? "" : " in its affinity mask",
+             ": its threads will take turns");
+}
+
 int thread_count(const Experiment& experiment, const Session& session) {
   const int available = session.available_threads();
   if (experiment.run.threads == 0) {
@@ -56,11 +64,8 @@ int thread_count(const Experiment& experiment, const Session& session) {
     return available;
   }
   const int wanted = static_cast<int>(experiment.run.threads);
-  if (wanted > available && session.rank() == 0)
-    log_warning("run.threads is ", wanted, ", but a rank has ",
-                session.cpu_quota() ? cat("a quota (cgroup) of ", *session.cpu_quota()) : cat(available),
-                session.cpu_quota().value_or(available) == 1 ? " CPU" : " CPUs",
-                session.cpu_quota() ? "" : " in its affinity mask", ": its threads will take turns");
+  const std::string warning = threads_take_turns(wanted, available, session.cpu_quota());
+  if (!warning.empty() && session.rank() == 0) log_warning(warning);
   return wanted;
 }
 

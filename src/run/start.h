@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "cluster/communicator.h"
 #include "cluster/session.h"
@@ -29,6 +30,10 @@ TrainingData shared_data(const Experiment& experiment, Communicator& communicato
 // Collective over the group. Returns the data set of an index that all ranks have. The ranks of a node share one copy
 // (cluster/node_memory.h).
 std::shared_ptr<const Dataset> shared_dataset(const DatasetIndex& index, const RankGroup& group);
+
+// Returns the warning that a rank computes with more threads than it has CPUs. "": it does not. `available` and `quota`
+// are Session::available_threads() and Session::cpu_quota().
+std::string threads_take_turns(int threads, int available, std::optional<double> quota);
 
 // Returns run.threads, or Session::available_threads() if it is 0. Rank 0 warns if run.threads is larger. Not
 // collective.

@@ -243,6 +243,21 @@ def test_plan_counts_the_threads_that_ranks_of_this_machine_get(workshop):
     assert "as if" not in workshop.run("plan", workshop.experiment(), "--ranks", 2, ranks=0).out, "run.threads is given"
 
 
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_plan_warns_of_threads_that_take_turns_as_training_does(workshop, ranks):
+    """Where the ranks are others than those of the job, or have another machine, plan does not know their CPUs."""
+    threads = len(os.sched_getaffinity(0)) + 1
+    many = workshop.experiment(run={"threads": threads, "dir": str(workshop.folder / "run")}, stop__steps=1)
+    planned, trained = (workshop.run(command, many, ranks=ranks) for command in ("plan", "train"))
+    assert planned.code == trained.code == 0, (planned, trained)
+    said = rf"warning: (run.threads is {threads}, but a rank has .* CPUs?( in its affinity mask)?: its threads will take turns)"
+    assert re.search(said, planned.err)[1] == re.search(said, trained.err)[1]
+    for other in (["--ranks", 4], ["--device", "h200"]):
+        result = workshop.run("plan", many, *other, ranks=0)
+        assert result.code == 0 and "take turns" not in result.err, result
+    assert "take turns" not in workshop.run("plan", many, "run.threads=1", ranks=ranks).err
+
+
 def keys_of(sections, above=""):
     """Every key with its dots, and its value, of an experiment with sections within sections."""
     for name, value in sections.items():

@@ -80,6 +80,8 @@ def test_threads_follow_a_quota_of_cpu_time(workshop, limited, ranks, cpus, told
     assert result.code == 0 and told in result.out + result.err and "with 1 thread" in result.out + result.err, result
     result = start_ranks(workshop, ranks, limited(cpus=cpus), *words_of(workshop, "more", run__threads=2)).wait()
     assert result.code == 0 and "a quota (cgroup) of" in result.err, result
+    result = start_ranks(workshop, ranks, limited(cpus=cpus), "plan", workshop.experiment(run__threads=2)).wait()
+    assert result.code == 0 and "run.threads is 2, but a rank has a quota (cgroup) of" in result.err, result
 
 
 @pytest.mark.parametrize("threads, what", [(1, "signals|the threads of MPI"), (4, "the threads of MPI"), (10, "a thread that")])
