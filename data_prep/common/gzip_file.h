@@ -4,7 +4,6 @@
 
 #include <zlib.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -14,11 +13,11 @@
 
 namespace ringtrain {
 
-// A file that begins with gzip's two bytes is uncompressed. Its members, one or more, are one stream. Zero bytes may
+// A file that begins with gzip's first byte is uncompressed. Its members, one or more, are one stream. Zero bytes may
 // fill up the file after the last member, as on tapes. Any other file is read as it is.
 class GzipFile {
  public:
-  explicit GzipFile(const std::string& path);  // throws Error if it cannot be opened or read
+  explicit GzipFile(const std::string& path);  // throws Error if it cannot be opened
   ~GzipFile();
   GzipFile(const GzipFile&) = delete;
   GzipFile& operator=(const GzipFile&) = delete;
@@ -28,22 +27,20 @@ class GzipFile {
   std::vector<std::uint8_t> read(std::size_t most);
 
  private:
+  std::size_t read_stored(std::span<std::uint8_t> out);
+  std::size_t uncompress(std::span<std::uint8_t> out);
   void fill();
-  bool at_member();
   bool begin_next_member();
-  std::size_t copy_to(std::span<std::uint8_t> out);
-  std::size_t uncompress_to(std::span<std::uint8_t> out);
 
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
-  std::vector<std::uint8_t> input_;  // bytes of the file; the last `avail_in` of them are still to be used
+  std::vector<std::uint8_t> input_;
   std::uint64_t bytes_read_ = 0;
   z_stream stream_ = {};
-  bool compressed_ = false;
-  bool within_member_ = false;
+  bool compressed_ = false, within_member_ = true;
 };
 
 }  // namespace ringtrain

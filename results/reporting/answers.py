@@ -11,7 +11,6 @@ from . import cells as grouping
 from . import rate_rules, style, verdict
 from . import twenty as criterion
 
-NEAR = 2  # the noise scale is near B_crit if their ratio is at most this
 SCALES = 0.8  # an efficiency of this much is called good
 
 
@@ -141,7 +140,7 @@ def of_outcome(figure, lines, measure):
     return joined(found, [figure])
 
 
-# ---- Rates, noise, share -------------------------------------------------------------------------------------------
+# ---- Rates, share --------------------------------------------------------------------------------------------------
 
 GROWTH = {
     "constant": "does not change with the batch",
@@ -166,18 +165,6 @@ def of_rates(figure, found):
         listed = ", ".join(f"{batch:,}" for batch in sorted(left))
         answers.append((f"Left out, as the best rate is the edge of those that were tried: batch {listed}", ""))
     return joined(answers, [figure])
-
-
-def of_noise(figure, scales, made):
-    found = []
-    for family, fit in made.items():
-        scale = scales.get(grouping.label(family), {}).get("noise_scale_average")
-        if scale:
-            ratio = scale / fit.critical
-            text = f"The noise scale, {about(scale)} samples, is {ratio:.2g} x B_crit, {about(fit.critical)}"
-            near = 1 / NEAR <= ratio <= NEAR
-            found.append((several(made, family, text), "it predicts B_crit" if near else "it does not predict B_crit"))
-    return joined(found, [figure])
 
 
 def of_share(figure, laws):

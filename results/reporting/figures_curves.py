@@ -5,12 +5,11 @@ import math
 import numpy
 
 from . import cells as grouping
-from . import figures_losses, style
+from . import figures_losses, noise_answers, style
 from .style import Figure, Missing
 
 POINTS = 200  # points of a line; more could not be seen
 LINES = 12
-START = 0.05  # the share of the samples of a run that counts as its start
 
 
 def chosen(cells, value_of):
@@ -205,11 +204,8 @@ def published_noise(cells, made, rows):
     """Draws table 1 of McCandlish et al. 2018, and our values above it. A line goes from the value at the start of
     training to the average over training."""
     title = "Noise scale and B_crit, ours and published"
-    ours = own_scales(cells)
-    published = {}
-    for r in rows:
-        if r.work.startswith("McCandlish") and r.is_checked:
-            published.setdefault(r.row, {})[r.metric] = r.value
+    ours = {grouping.label(family): course.values() for family, course in noise_answers.courses(cells).items()}
+    published = noise_answers.published(rows)
     for family, found in made.items():
         ours.setdefault(grouping.label(family), {})["critical_batch_average"] = found.critical
     if not ours or not published:
@@ -254,32 +250,6 @@ def published_noise(cells, made, rows):
         drawing,
         table,
         "Published: McCandlish et al. 2018, table 1, a line from the start of training to the average over it (marker); "
-        f"other models and data than ours. Ours: the medians over the first {100 * START:.0f} % of the samples and along all "
+        f"other models and data than ours. Ours: the medians over the first {100 * noise_answers.START:.0f} % of the samples and along all "
         "runs, and the fit.",
     )
-
-
-def own_scales(cells):
-    """Maps a family's label to its median noise scale over steps and runs, in the form of a published row: at the start of
-    the runs (the first START of their samples), and along all of them."""
-    found = {}
-    for family, own in grouping.families(cells).items():
-        runs = [r for cell in own for r in cell.runs if "noise_scale" in r.steps and r.state != "diverged"]
-        medians = {
-            "noise_scale_start": median_scale(r.steps["noise_scale"][: beginning(r.steps["samples"])] for r in runs),
-            "noise_scale_average": median_scale(r.steps["noise_scale"] for r in runs),
-        }
-        if medians["noise_scale_average"] is not None:
-            found[grouping.label(family)] = {name: value for name, value in medians.items() if value is not None}
-    return found
-
-
-def beginning(samples):
-    """Returns the number of steps, at least one, within the first START of a run's samples."""
-    return max(1, int(numpy.searchsorted(samples, START * samples[-1], side="right"))) if len(samples) else 0
-
-
-def median_scale(parts):
-    values = numpy.concatenate([numpy.array([]), *parts])
-    values = values[numpy.isfinite(values) & (values > 0)]
-    return float(numpy.median(values)) if len(values) else None

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from . import cells as grouping
-from . import answers, branches, goals, halving, measures, references, style, tables, verdict
+from . import answers, branches, goals, halving, measures, noise_answers, references, style, tables, verdict
 from . import figures_batch, figures_best_batch, figures_curves, figures_losses, figures_share, figures_speed, figures_target
 
 
@@ -28,16 +28,20 @@ def tasks(runs):
     return found
 
 
+def data_name(key):
+    return key[2].rsplit("/", 1)[-1].removesuffix("-train")
+
+
 def title_of(key, several):
-    study, kind, data = key
-    words = f"{kind.replace('_', ' ')} on {data.rsplit('/', 1)[-1].removesuffix('-train') or 'unnamed data'}"
+    study, kind, _ = key
+    words = f"{kind.replace('_', ' ')} on {data_name(key) or 'unnamed data'}"
     return f"{study}: {words}" if several and study else words[:1].upper() + words[1:]
 
 
 def task_section(key, runs, several, target, rows):
     cells = grouping.make_cells(runs)
     measure, target = measures.measure_for(runs), target or measures.target_of(cells)
-    items, told = items_of_task(cells, runs, measure, target, rows)
+    items, told = items_of_task(cells, data_name(key), measure, target, rows)
     if several:
         for item in items:
             if isinstance(item, (style.Figure, style.Table)):
@@ -54,14 +58,11 @@ def counted(number, word):
 
 
 def slug(key):
-    study, kind, data = key
-    return re.sub(r"[^a-z0-9]+", "_", f"{study}_{kind}_{data.rsplit('/', 1)[-1].removesuffix('-train')}".lower()).strip(
-        "_"
-    )
+    return re.sub(r"[^a-z0-9]+", "_", f"{key[0]}_{key[1]}_{data_name(key)}".lower()).strip("_")
 
 
-def items_of_task(cells, runs, measure, target, rows):
-    """Returns (items, answers)."""
+def items_of_task(cells, data, measure, target, rows):
+    """Returns (items, answers). `data` is the name of the training data."""
     lines = figures_target.steps_points(cells, target) if target else {}
     made, twenty = figures_target.fits(lines, target), figures_target.twenties(lines, target)
 
@@ -88,7 +89,8 @@ def items_of_task(cells, runs, measure, target, rows):
         found = figures_best_batch.lines_of(cells, measure.of, axis)
         laws = figures_best_batch.laws_of(found)
         best_batches.append((figures_best_batch.best_batch(found, laws, axis, measure.title), axis, laws))
-    noise = figures_curves.noise(cells, measure.of, made)
+    noise, courses = figures_curves.noise(cells, measure.of, made), noise_answers.courses(cells)
+    published_noise = figures_curves.published_noise(cells, made, rows)
     ranks = figures_speed.against_ranks(cells)
     losses = figures_losses.losses(cells, value_of)
     items = [
@@ -110,7 +112,7 @@ def items_of_task(cells, runs, measure, target, rows):
         *(figure for figure, _, _ in best_batches),
         figures_target.epochs_to_759(cells, target, rows) if measure is measures.ERROR else None,
         noise,
-        figures_curves.published_noise(cells, made, rows),
+        published_noise,
         figures_speed.time_to_target(cells, target),
         ranks,
         figures_speed.against_batch(cells),
@@ -129,7 +131,8 @@ def items_of_task(cells, runs, measure, target, rows):
         *(told for drawn in best_batches if is_drawn(drawn[0]) for told in answers.of_best_batch(*drawn)),
         *(answers.of_rates(rates, found_rates) if is_drawn(rates) else []),
         *(answers.of_outcome(outcome, ends, measure) if is_drawn(outcome) and not all_stopped_at(target, cells) else []),
-        *(answers.of_noise(noise, figures_curves.own_scales(cells), made) if is_drawn(noise) else []),
+        *(noise_answers.of_noise(noise, cells, courses, made) if is_drawn(noise) else []),
+        *(noise_answers.of_published(published_noise, data, courses, made, rows) if is_drawn(published_noise) else []),
         *(answers.of_ranks(ranks) if is_drawn(ranks) else []),
     ]
     told = told or answers.of_end(losses, cells, measure)

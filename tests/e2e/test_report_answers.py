@@ -15,8 +15,8 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
-from reporting import answers, cells, compare, errors, figures_best_batch, figures_curves, figures_share, figures_target, fit, goals, measures  # noqa: E402
-from reporting import power_law, rate_rules, references, runs, sections, style, twenty, verdict  # noqa: E402
+from reporting import answers, cells, compare, errors, figures_best_batch, figures_share, figures_target, fit, goals, measures  # noqa: E402
+from reporting import noise_answers, power_law, rate_rules, references, runs, sections, style, twenty, verdict  # noqa: E402
 from test_report_verdicts import goyal_run  # noqa: E402
 
 BATCHES = [2**i for i in range(3, 13)]
@@ -475,26 +475,61 @@ def test_ranks_scale_well_or_badly(efficiency, word):
     assert answer.text.startswith(f"4 ranks compute {4 * efficiency:.2f} x as many samples") and answer.verdict == word
 
 
+def noisy(scale, batch=64, rate=0.1, path="a"):
+    """A run of 2,000 samples with this noise scale after each number of samples."""
+    samples = numpy.arange(1, 201) * 10
+    steps = {"samples": samples, "noise_scale": numpy.array([scale(s) for s in samples])}
+    return SimpleNamespace(batch=batch, rate=rate, family=(), runs=[SimpleNamespace(steps=steps, state="finished", path=path)])
+
+
 def test_the_noise_scale_has_a_start_and_an_average():
-    def run(scale):
-        samples = numpy.arange(1, 201) * 10
-        return SimpleNamespace(steps={"samples": samples, "noise_scale": numpy.array([scale(s) for s in samples])}, state="finished")
+    def values(*cells):
+        return [course.values() for course in noise_answers.courses(cells).values()]
 
-    def scales(*made):
-        cell = SimpleNamespace(runs=list(made), family=())
-        return list(figures_curves.own_scales([cell]).values())
-
-    grows = run(lambda samples: samples)  # the first 5 % end at 100 of 2,000 samples
-    assert scales(grows) == [{"noise_scale_start": 55.0, "noise_scale_average": 1005.0}]
-    late = run(lambda samples: numpy.nan if samples <= 100 else 7.0)  # nothing was measured at the start
-    assert scales(late) == [{"noise_scale_average": 7.0}]
-    assert scales(run(lambda samples: -1.0)) == []
+    grows = noisy(lambda samples: samples)  # the first 5 % end at 100 of 2,000 samples
+    assert values(grows) == [{"noise_scale_start": 55.0, "noise_scale_average": 1005.0}]
+    late = noisy(lambda samples: numpy.nan if samples <= 100 else 7.0)  # nothing was measured at the start
+    assert values(late) == [{"noise_scale_average": 7.0}]
+    assert values(noisy(lambda samples: -1.0)) == []
 
 
 @pytest.mark.parametrize("scale, word", [(700, "it predicts B_crit"), (41, "it does not predict B_crit")])
 def test_the_noise_scale_is_judged_beside_the_critical_batch(scale, word):
-    scales, made = {"this study": {"noise_scale_average": scale}}, {(): SimpleNamespace(critical=416.7)}
-    assert answers.of_noise(None, scales, made)[0].verdict == word
+    cells = [noisy(lambda samples: scale)]
+    made = {(): SimpleNamespace(critical=416.7)}
+    assert noise_answers.of_noise(None, cells, noise_answers.courses(cells), made)[0].verdict == word
+
+
+@pytest.mark.parametrize("power, word", [(1, "rises, as McCandlish et al. 2018 found"), (-1, "falls"), (0, "open: no change seen")])
+def test_the_course_of_the_noise_scale_has_a_verdict_if_several_runs_agree(power, word):
+    cells = [noisy(lambda samples, k=k: 55 * (samples / 55) ** power * k) for k in (0.9, 1.1)]
+    cells[1].runs[0].steps["noise_scale"][:10] *= 1.01  # the factors of the two runs differ a little
+    (answer,) = noise_answers.of_noise(None, cells, noise_answers.courses(cells), {})
+    assert answer.verdict == word and (power or answer.text.startswith("The noise scale goes from 55 samples"))
+    (lone,) = noise_answers.of_noise(None, cells[:1], noise_answers.courses(cells[:1]), {})
+    assert lone.verdict == "open: one run"
+
+
+@pytest.mark.parametrize("times, word", [(1, "no difference seen"), (3, "they differ")])
+def test_batches_of_one_rate_are_compared_in_what_they_measure(times, word):
+    cells = [noisy(lambda samples, k=k: k * (times if b == 1024 else 1), b) for b in (64, 1024) for k in (95, 100, 105)]
+    (answer,) = noise_answers.of_noise(None, cells, noise_answers.courses(cells), {})
+    assert answer.more[-1].endswith(f"batch 1,024 one of {100 * times}: {word}.")
+    cells[0].rate = 0.2  # the noise scale depends on the rate, too
+    assert "Batch 64" not in noise_answers.of_noise(None, cells, noise_answers.courses(cells), {})[0].more
+
+
+@pytest.mark.parametrize("scale, critical, word", [
+    (400, 150, "the same order of magnitude"),
+    (200, 150, "another order of magnitude: on average"),
+    (200, 20, "another order of magnitude: on average, B_crit"),
+])
+def test_the_noise_scale_is_compared_with_the_published_row_of_a_task_like_it(scale, critical, word):
+    cells, made = [noisy(lambda samples: scale if samples > 100 else 40)], {(): SimpleNamespace(critical=critical)}
+    found, rows = noise_answers.courses(cells), references.read()
+    (answer,) = noise_answers.of_published(None, "fashion", found, made, rows)
+    assert answer.verdict == word and f"on average {scale} (900), B_crit {critical} (200)" in answer.text
+    assert noise_answers.of_published(None, "names", found, made, rows) == []
 
 
 @pytest.mark.parametrize("late, word", [(256, "grows"), (128, "does not grow")])
