@@ -1,7 +1,6 @@
 #include "base/json.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -34,6 +33,20 @@ Json parse_json(std::string_view text) {
 
 Json parse_json(std::istream& in) {
   return parse_json(rest_of(in));
+}
+
+std::optional<double> real_in(const Json& json) {
+  return json.is_number() ? std::optional(json.get<double>()) : std::nullopt;
+}
+
+std::optional<std::string> text_in(const Json& json) {
+  return json.is_string() ? std::optional(json.get<std::string>()) : std::nullopt;
+}
+
+const Json& value_or_null(const Json& object, const char* key) {
+  static const Json null;
+  const auto found = object.find(key);
+  return found != object.end() ? *found : null;
 }
 
 void refuse_integer(const Json& json, std::size_t bits) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -48,6 +49,13 @@ std::optional<Integer> integer_in(const Json& json) {
   if (!(value >= low && value < high)) return std::nullopt;
   return static_cast<Integer>(value);
 }
+
+// These return nothing if the value is not a number or not text.
+std::optional<double> real_in(const Json& json);
+std::optional<std::string> text_in(const Json& json);
+
+// Returns the value of the key, or null if there is no such key or no object.
+const Json& value_or_null(const Json& object, const char* key);
 
 [[noreturn]] void refuse_integer(const Json& json, std::size_t bits);
 

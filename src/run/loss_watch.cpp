@@ -51,13 +51,9 @@ LossWatch::LossWatch(const RunPlan& plan)
 void LossWatch::read(const std::string& run_dir) {
   if (share_ == 0 || length_.total <= 0) return;
   for_each_record(run_dir, [this](const Json& record) {
-    const auto number = [&](const char* key) {
-      const auto found = record.find(key);
-      return found != record.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
-    };
+    const auto number = [&](const char* key) { return real_in(value_or_null(record, key)); };
     const auto integer = [&](const char* key) {
-      const auto found = record.find(key);
-      return found != record.end() ? integer_in<std::int64_t>(*found).value_or(0) : 0;
+      return integer_in<std::int64_t>(value_or_null(record, key)).value_or(0);
     };
     const std::optional<double> loss = number("loss");
     if (!loss) return;  // an evaluation

@@ -180,7 +180,7 @@ void record_start(const std::string& run_dir, const RunRecord& record) {
 
 bool has_finished(const std::string& run_dir) {
   const Json json = read_record(run_dir);
-  return json.is_object() && json.contains("outcome") && json["outcome"] == "finished";
+  return value_or_null(json, "outcome") == "finished";
 }
 
 void record_stop_cost(const std::string& run_dir, const StopCost& cost) {
@@ -212,18 +212,12 @@ void record_bound(const std::string& run_dir, const StepBound& bound) {
 
 std::optional<StopCost> recorded_stop_cost(const std::string& run_dir) {
   const Json json = read_record(run_dir);
-  if (!json.is_object()) return std::nullopt;
-  const Json& starts = json["starts"];
+  const Json& starts = value_or_null(json, "starts");
   for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
-    if (!start->is_object() || !start->contains("stop_cost")) continue;
-    const Json& stop = (*start)["stop_cost"];
-    const auto number = [&](const char* key) {
-      return stop.contains(key) && stop[key].is_number() ? stop[key].get<double>() : 0.0;
-    };
-    if (!stop.is_object() || !stop.contains("checkpoint_bytes")) continue;
-    const auto bytes = integer_in<std::int64_t>(stop["checkpoint_bytes"]);
-    if (bytes.value_or(0) == 0) continue;
-    return StopCost{{*bytes, number("checkpoint_seconds")}, number("step_seconds")};
+    const Json& stop = value_or_null(*start, "stop_cost");
+    const auto number = [&](const char* key) { return real_in(value_or_null(stop, key)).value_or(0); };
+    const auto bytes = integer_in<std::int64_t>(value_or_null(stop, "checkpoint_bytes")).value_or(0);
+    if (bytes != 0) return StopCost{{bytes, number("checkpoint_seconds")}, number("step_seconds")};
   }
   return std::nullopt;
 }
@@ -268,8 +262,8 @@ void for_each_record(const std::string& run_dir, const std::function<void(const 
 std::int64_t last_recorded_step(const std::string& run_dir) {
   std::int64_t last = 0;
   for_each_record(run_dir, [&](const Json& record) {
-    if (record.contains("loss") && record.contains("step"))
-      last = std::max(last, integer_in<std::int64_t>(record["step"]).value_or(0));
+    if (record.contains("loss"))
+      last = std::max(last, integer_in<std::int64_t>(value_or_null(record, "step")).value_or(0));
   });
   return last;
 }

@@ -67,7 +67,7 @@ bool SearchCourse::read_decision() {
     Decision decision;
     const auto samples = integer_in<std::int64_t>(json.at("samples")).value_or(-1);
     for (const auto& [point, loss] : json.at("losses").items())
-      decision.losses[point] = loss.is_number() ? loss.get<double>() : no_loss;
+      decision.losses[point] = real_in(loss).value_or(no_loss);
     decision.promoted = json.at("promoted").get<std::vector<std::string>>();
     const std::set<std::string> expected = points_in(rung);
     std::set<std::string> compared;

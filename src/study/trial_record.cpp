@@ -29,18 +29,13 @@ void take(const Json& json, const char* key, T& value) {
 }
 
 std::optional<double> number(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
+  return real_in(value_or_null(json, key));
 }
 
 template <class T>
 void take(const Json& json, const char* key, std::optional<T>& value) {
-  value.reset();
-  const auto found = json.find(key);
-  if (found == json.end()) return;
   if constexpr (std::is_integral_v<T>) {
-    value = integer_in<T>(*found);
+    value = integer_in<T>(value_or_null(json, key));
   } else {
     value = number(json, key);
   }
@@ -83,9 +78,9 @@ void put(Json& json, const char* key, const std::optional<TrialOutcome>& outcome
 }
 
 void take(const Json& json, const char* key, std::optional<TrialOutcome>& outcome) {
-  const auto found = json.find(key);
-  if (found == json.end() || !found->is_object()) return;
-  each_field(outcome.emplace(), [&](const char* name, auto& value, bool = true) { take(*found, name, value); });
+  const Json& object = value_or_null(json, key);
+  if (!object.is_object()) return;
+  each_field(outcome.emplace(), [&](const char* name, auto& value, bool = true) { take(object, name, value); });
 }
 
 // The losses of rungs. null: NaN.
@@ -94,8 +89,7 @@ void put(Json& json, const char* key, const std::vector<double>& losses) {
 }
 
 void take(const Json& json, const char* key, std::vector<double>& losses) {
-  if (const auto found = json.find(key); found != json.end())
-    for (const Json& loss : *found) losses.push_back(loss.is_number() ? loss.get<double>() : std::nan(""));
+  for (const Json& loss : value_or_null(json, key)) losses.push_back(real_in(loss).value_or(std::nan("")));
 }
 
 // Visits the progress of a trial as each_field() of an outcome visits that.
@@ -130,9 +124,7 @@ void add_evaluation(const Json& line, TrialOutcome& o) {
 // Returns the loss of a model that guesses, as the newest start in run.json has it; 0: it is not known.
 double guessing_in(const Json& run) {
   double guessing = 0;
-  if (const auto starts = run.find("starts"); starts != run.end() && starts->is_array())
-    for (const Json& start : *starts)
-      if (start.is_object()) take(start, "guessing_loss", guessing);
+  for (const Json& start : value_or_null(run, "starts")) take(start, "guessing_loss", guessing);
   return guessing;
 }
 

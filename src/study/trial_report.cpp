@@ -41,11 +41,7 @@ void write_report(const std::string& path, const TrialReport& report) try {
 std::optional<TrialReport> read_report(const std::string& path) {
   std::ifstream in(path);
   const Json json = parse_json(in);
-  const auto text = [&](const char* key) {
-    const auto found = json.find(key);
-    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
-  };
-  if (!json.is_object()) return std::nullopt;
+  const auto text = [&](const char* key) { return text_in(value_or_null(json, key)).value_or(""); };
   const auto end = std::ranges::find(end_words, text("end"));
   if (end == std::end(end_words)) return std::nullopt;
   return TrialReport{static_cast<TrialReport::End>(end - std::begin(end_words)), text("error"), text("hint"),
