@@ -35,6 +35,10 @@ Json parse_json(std::istream& in) {
   return parse_json(rest_of(in));
 }
 
+std::string json_text(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 std::optional<double> real_in(const Json& json) {
   return json.is_number() ? std::optional(json.get<double>()) : std::nullopt;
 }

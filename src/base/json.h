@@ -50,6 +50,10 @@ std::optional<Integer> integer_in(const Json& json) {
   return static_cast<Integer>(value);
 }
 
+// Returns the JSON as text, with line ends and this indentation, or in one line. Bytes that are not valid UTF-8, for
+// example in a path on a command line, become U+FFFD.
+std::string json_text(const Json& json, int indent = -1);
+
 // These return nothing if the value is not a number or not text.
 std::optional<double> real_in(const Json& json);
 std::optional<std::string> text_in(const Json& json);

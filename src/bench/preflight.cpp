@@ -188,7 +188,7 @@ std::string Preflight::to_json() const {
   j["slow"] = Json::array();
   for (const SlowHost& s : slow)
     j["slow"].push_back({{"host", s.host}, {"what", s.what}, {"times_median", s.times_median}});
-  return j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(j, 1) + "\n";
 }
 
 Preflight parse_preflight(const std::string& json, const std::string& path) {

@@ -228,7 +228,6 @@ void broadcast_state(TrainerState& state, const Experiment& experiment, Communic
 }
 
 std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
-  const auto text_of = [](const Json& list) { return list.dump(-1, ' ', false, Json::error_handler_t::replace); };
   Json symbols = Json::array();
   for (const std::string& symbol : plan.train.text.vocabulary) {
     if (symbol.size() == 1 && find_invalid_utf8(symbol) != std::string_view::npos)
@@ -238,7 +237,7 @@ std::map<std::string, std::string> symbols_of(const RunPlan& plan) {
   }
   std::vector<std::string> ids = plan.train.image.class_ids;
   for (std::string& id : ids) id = escape_invalid_utf8(id);  // different ids stay different
-  return {{"vocabulary", text_of(symbols)}, {"class_ids", text_of(ids)}};
+  return {{"vocabulary", json_text(symbols)}, {"class_ids", json_text(ids)}};
 }
 
 std::vector<std::string> vocabulary_of(const Checkpoint& checkpoint) {

@@ -284,7 +284,7 @@ std::string header_of(const std::map<std::string, std::string>& metadata, const 
     header[t.name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = json_text(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the tensors are aligned
   return text;
 }

@@ -161,7 +161,7 @@ void report(const Source& source, const RunPlan& plan, const Evaluation& e, cons
   put(record, e);
   record["seconds"] = e.seconds;
   record["ranks"] = plan.batch.ranks;
-  write_file_atomically(json, record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file_atomically(json, json_text(record, 2) + "\n");
 }
 
 }  // namespace

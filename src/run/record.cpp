@@ -50,8 +50,7 @@ Json read_record(const std::string& run_dir) {
 }
 
 void write_record(const std::string& run_dir, const Json& json) {
-  // Bytes that are not valid UTF-8 (for example in a path on the command line) become U+FFFD.
-  write_file_atomically(path_of(run_dir), json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file_atomically(path_of(run_dir), json_text(json, 2) + "\n");
 }
 
 void put(Json& json, const char* key, const std::string& value) {

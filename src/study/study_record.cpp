@@ -86,7 +86,7 @@ void StudyRecord::write() {
   const std::string temporary = cat(folder_, "/.study.json.", host_name(), ".", ::getpid(), ".tmp");
   publish_written(temporary, folder_ + "/study.json", [&] {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << json.dump(1, ' ', false, Json::error_handler_t::replace) << '\n';
+    out << json_text(json, 1) << '\n';
     out.close();
     if (!out)
       throw Error(cat(temporary, ": cannot write: ", std::strerror(errno)), advice_for_writing(errno, temporary));

@@ -180,7 +180,7 @@ std::string overrides_to_json(const std::vector<std::string>& overrides, const E
     const std::string key = text.substr(0, text.find('='));
     if (const Field* field = find_field(key)) json[key] = value_of(*field, experiment);
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 std::string to_json(const TrialRecord& r) {
@@ -193,7 +193,7 @@ std::string to_json(const TrialRecord& r) {
   each_progress_field(r, [&](const char* key, const auto& value, bool is_written = true) {
     if (is_written) put(json, key, value);
   });
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  return json_text(json, 2);
 }
 
 void write_trial_record(const std::string& folder, TrialRecord record) {

@@ -34,7 +34,7 @@ void write_report(const std::string& path, const TrialReport& report) try {
                      {"error", report.error},
                      {"hint", report.hint},
                      {"thrown_at", report.thrown_at}};
-  replace_cache_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  replace_cache_file(path, json_text(json, 2) + "\n");
 } catch (const std::exception&) {
 }
 
