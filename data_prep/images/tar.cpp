@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/number_in_text.h"
+#include "base/rounding.h"
 #include "base/utf8.h"
 #include "data_prep/common/read_file.h"
 
@@ -179,7 +180,7 @@ std::vector<TarMember> list_tar(const std::string& path) {
     const std::uint64_t bytes = type == '1' ? 0 : describes_next ? *stored : extended.size.value_or(*stored);
     const std::uint64_t content = at + block_bytes;
     if (bytes > (std::uint64_t{1} << 62)) throw damaged(at, "the member's size is impossible");
-    at = content + (bytes + block_bytes - 1) / block_bytes * block_bytes;
+    at = content + round_up(bytes, block_bytes);
     if (describes_next) {
       if (bytes > longest_name || content + bytes > end)
         throw damaged(content, "an extended header is cut off or too long");

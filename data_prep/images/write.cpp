@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/hash.h"
+#include "base/rounding.h"
 #include "base/utf8.h"
 #include "data/shard_header.h"
 #include "data_prep/common/parallel.h"
@@ -254,7 +255,7 @@ SplitPlan plan_split(SplitIndex split, const ImageOptions& options, const Examin
   description.license = options.license;
   description.seed = options.seed;
   description.total = static_cast<std::int64_t>(plan.order.size());
-  const auto automatic = static_cast<std::int64_t>((bytes + automatic_shard_bytes - 1) / automatic_shard_bytes);
+  const auto automatic = static_cast<std::int64_t>(divide_up(bytes, automatic_shard_bytes));
   description.num_shards =
       std::min(options.shards > 0 ? options.shards : std::clamp<std::int64_t>(automatic, 1, 99999), description.total);
   return plan;

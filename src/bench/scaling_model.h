@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "base/rounding.h"
+
 namespace ringtrain {
 
 double median(std::vector<double> values);  // 0 if there are none
@@ -48,7 +50,7 @@ struct Cluster {
   Link node, network;  // between the ranks of a node; between nodes with one rank each
   FlatSums sums = FlatSums::ring;
   int ranks_on_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
-  int nodes() const { return (ranks + ranks_per_node - 1) / ranks_per_node; }
+  int nodes() const { return divide_up(ranks, ranks_per_node); }
 };
 
 // flat: all ranks take part alike, and every step of the sum is as slow as its slowest link. hierarchical: a

@@ -8,6 +8,7 @@
 
 #include "backend/norm_team.h"
 #include "base/error.h"
+#include "base/rounding.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -47,7 +48,7 @@ namespace {
 
 void* Communicator::allocate(std::int64_t bytes) {
   constexpr std::int64_t line = 64;
-  const auto size = static_cast<std::size_t>((bytes + line - 1) / line * line);
+  const auto size = static_cast<std::size_t>(round_up(bytes, line));
   void* memory = std::aligned_alloc(line, size);
   if (memory == nullptr) throw std::bad_alloc();
   return std::memset(memory, 0, size);

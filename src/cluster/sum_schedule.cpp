@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/rounding.h"
+
 namespace ringtrain {
 namespace {
-
-std::size_t round_up(std::size_t count, std::size_t align) {
-  return (count + align - 1) / align * align;
-}
 
 // Equal pieces of a vector. The last pieces may be shorter or empty.
 struct Pieces {
@@ -21,7 +19,7 @@ struct Pieces {
 
 Pieces equal_pieces(std::size_t length, int count, std::size_t align) {
   const auto n = static_cast<std::size_t>(count);
-  const std::size_t piece = round_up((length + n - 1) / n, align);
+  const std::size_t piece = round_up(divide_up(length, n), align);
   return {length, piece, piece};
 }
 
@@ -83,7 +81,7 @@ SumSchedule halving_sum(int rank, int ranks, std::size_t length, std::size_t ali
     SumRange kept = all;
     for (int distance = 1; distance < power; distance *= 2) {
       const int partner = rank ^ distance;
-      const std::size_t middle = std::min(kept.end, kept.begin + round_up((kept.size() + 1) / 2, align));
+      const std::size_t middle = std::min(kept.end, kept.begin + round_up(divide_up(kept.size(), 2), align));
       SumRange given{middle, kept.end};
       kept.end = middle;
       if ((rank & distance) != 0) std::swap(kept, given);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "config/batch_course.h"
 
 namespace ringtrain {
@@ -112,11 +113,11 @@ std::int64_t dividing_ranks(const BatchConfig& batch, std::int64_t ranks) {
 
 BatchConfig evaluation_batch(BatchConfig batch, std::int64_t ranks, std::int64_t recorded_micro_batch) {
   if (dividing_ranks(batch, ranks) == ranks && batch.micro % batch.worker == 0) return batch;
-  const std::int64_t share = (batch.global + ranks - 1) / ranks;
+  const std::int64_t share = divide_up(batch.global, ranks);
   if (batch.micro == 0) batch.micro = std::min(recorded_micro_batch > 0 ? recorded_micro_batch : batch.worker, share);
   const std::int64_t together = ranks * batch.micro;
   batch.worker = batch.micro;
-  batch.global = (batch.global + together - 1) / together * together;
+  batch.global = round_up(batch.global, together);
   return batch;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/rounding.h"
 #include "data/image_dataset.h"
 #include "data/sampler.h"
 
@@ -72,10 +73,6 @@ void choose_images(const Dataset& dataset, LoaderPlan& plan) {
 }
 
 namespace {
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // Returns the number of characters that each of the B streams reads.
 std::int64_t stream_piece(std::int64_t characters, const LoaderPlan& plan) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/rounding.h"
 #include "data/dataset.h"
 #include "data/hdf5.h"
 
@@ -97,7 +98,7 @@ class MemoryPlaces {
     used_ += values * sizeof(T);
     return memory_ == nullptr ? std::span<T>() : std::span<T>(reinterpret_cast<T*>(memory_ + begin), values);
   }
-  void pad(std::size_t alignment) { used_ = (used_ + alignment - 1) / alignment * alignment; }
+  void pad(std::size_t alignment) { used_ = round_up(used_, alignment); }
   std::size_t bytes() const { return used_; }
 
  private:

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/rounding.h"
 #include "base/shared_memory.h"
 #include "data/dataset.h"
 #include "data/hdf5.h"
@@ -131,7 +132,7 @@ struct TextDataset::State {
   }
   static Shard place(MemoryPlaces& places, const DatasetIndex& index, const DatasetIndex::Shard& entry) {
     const std::int64_t bytes = entry.count * row_bytes_of(index), block = index.text.crc_block_bytes;
-    return {.loaded = places.take<std::uint8_t>((bytes + block - 1) / block),
+    return {.loaded = places.take<std::uint8_t>(divide_up(bytes, block)),
             .whole = places.take<std::uint8_t>(1),
             .tokens = places.take<std::uint8_t>(bytes)};
   }

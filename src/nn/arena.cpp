@@ -5,10 +5,12 @@
 #include <numeric>
 #include <utility>
 
+#include "base/rounding.h"
+
 namespace ringtrain {
 
 Buffer ArenaPlan::add(std::string what, std::int64_t bytes, int first, int last) {
-  items_.push_back({std::move(what), (bytes + alignment_ - 1) / alignment_ * alignment_, first, last, -1});
+  items_.push_back({std::move(what), round_up(bytes, alignment_), first, last, -1});
   return {static_cast<int>(items_.size()) - 1};
 }
 

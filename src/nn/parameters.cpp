@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "base/rounding.h"
 
 namespace ringtrain {
 
@@ -23,11 +24,10 @@ const char* parameter_kind_name(ParameterKind kind) {
 }
 
 void ParameterTable::append(Parameter parameter) {
-  constexpr std::int64_t alignment = 64;
   parameter.offset = size_;
   parameter.count = 1;
   for (std::int64_t d : parameter.shape) parameter.count *= d;
-  size_ = (size_ + parameter.count + alignment - 1) / alignment * alignment;
+  size_ = round_up(size_ + parameter.count, tensor_alignment);
   if (parameter.kind != ParameterKind::statistic) {
     count_ += parameter.count;
     trained_ = size_;

@@ -22,21 +22,23 @@ struct InitialPart {
   double value = 0;
 };
 
+inline constexpr std::int64_t tensor_alignment = 64;  // tensors begin at multiples of this number of elements
+
 struct Parameter {
   std::string name;                 // the name in torch's state_dict: "lstm.weight_ih_l0"
   std::vector<std::int64_t> shape;  // canonical (PyTorch's) layout, row-major
   ParameterKind kind = ParameterKind::weight;
   InitialValues initial = InitialValues::constant;
   double scale = 0;
-  std::int64_t offset = 0;  // elements from the start of the flat vector, a multiple of 64
+  std::int64_t offset = 0;  // elements from the start of the flat vector, a multiple of tensor_alignment
   std::int64_t count = 0;   // elements, without padding
   bool is_outer = false;    // it belongs to the first or the last layer of the model
   InitialPart part = {};    // the part that starts with another value
 };
 
-// Tensors are in the order in which the backward pass finishes them. Each begins at a multiple of 64 elements, with
-// zeros as padding. One integer (the watermark) therefore says that all elements before it are ready. Statistics come
-// last. In the gradient vector, their places hold this step's sums, which are summed over the ranks with the last
+// Tensors are in the order in which the backward pass finishes them. Each begins at a multiple of tensor_alignment,
+// with zeros as padding. One integer (the watermark) therefore says that all elements before it are ready. Statistics
+// come last. In the gradient vector, their places hold this step's sums, which are summed over the ranks with the last
 // bucket.
 class ParameterTable {
  public:

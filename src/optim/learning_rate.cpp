@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "config/rate_scaling.h"
 
 namespace ringtrain {
@@ -55,7 +56,7 @@ Places places(const LearningRateConfig& config, const ScheduleContext& context, 
 // Returns the first step at or after `step` that may have another rate than the step before it.
 std::int64_t from_step(const LearningRateConfig& config, const ScheduleContext& context, std::int64_t step) {
   const std::int64_t epoch = context.steps_per_epoch;
-  return config.every == "epoch" ? (step + epoch - 1) / epoch * epoch : step;
+  return config.every == "epoch" ? round_up(step, epoch) : step;
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/rounding.h"
+
 namespace ringtrain {
 
 namespace {
@@ -53,13 +55,12 @@ MuonLayout muon_layout(const ParameterTable& parameters, int ranks) {
   for (const Parameter& p : parameters.all())
     if (is_muons(p)) layout.matrices.push_back(matrix_of(p, 0));
   layout.owners = owners_of(layout.matrices, ranks);
-  constexpr std::int64_t alignment = 64;  // as in the parameter table
   for (int rank = 0; rank < ranks; ++rank) {
     const std::int64_t begin = layout.size;
     for (std::size_t i = 0; i < layout.matrices.size(); ++i) {
       if (layout.owners[i] != rank) continue;
       layout.matrices[i].begin = layout.size;
-      layout.size += (layout.matrices[i].count() + alignment - 1) / alignment * alignment;
+      layout.size += round_up(layout.matrices[i].count(), tensor_alignment);
     }
     layout.shares.push_back({begin, layout.size});
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace ringtrain {
 namespace {
@@ -10,8 +11,7 @@ namespace {
 constexpr std::int64_t alignment = 64;  // in elements: whole cache lines, and a good alignment for GPU kernels
 
 std::int64_t part_of(std::int64_t elements, std::int64_t parts) {
-  const std::int64_t part = (elements + parts - 1) / parts;
-  return (part + alignment - 1) / alignment * alignment;
+  return round_up(divide_up(elements, parts), alignment);
 }
 
 void append_pieces(std::vector<OwnedRange>& all, ElementRange range, std::int64_t piece) {

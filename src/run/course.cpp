@@ -234,8 +234,7 @@ bool sums_small_norms(const RunCourse& plan) {
 }
 
 std::int64_t gradient_elements(const RunCourse& plan, const ParameterTable& parameters) {
-  constexpr std::int64_t alignment = 64;
-  return parameters.size() + (sums_small_norms(plan) ? alignment : 0);
+  return parameters.size() + (sums_small_norms(plan) ? tensor_alignment : 0);
 }
 
 double rate_at(const RunPlan& plan, const Position& position, double scale_invariant_steps) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <tuple>
 
+#include "base/rounding.h"
+
 namespace ringtrain {
 namespace {
 
@@ -17,7 +19,7 @@ std::vector<std::int64_t> points_of_rungs(std::int64_t points, std::int64_t fact
 
 // Returns ceil(samples / factor^times).
 std::int64_t divided(std::int64_t samples, std::int64_t factor, std::size_t times) {
-  for (std::size_t i = 0; i < times; ++i) samples = (samples + factor - 1) / factor;
+  for (std::size_t i = 0; i < times; ++i) samples = divide_up(samples, factor);
   return samples;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/number_in_text.h"
+#include "base/rounding.h"
 #include "base/utf8.h"
 #include "config/schema.h"
 
@@ -132,7 +133,7 @@ std::int64_t TrialKeys::apply_limits() {
   if (limits.ends_by_count()) {
     const std::string place = limits.samples ? limits.samples->place().prefix() : limits.settings.front().place;
     const std::int64_t batch = draft_.values().batch.global;
-    const std::int64_t steps = samples > 0 && batch > 0 ? (samples + batch - 1) / batch : 0;
+    const std::int64_t steps = samples > 0 && batch > 0 ? divide_up(samples, batch) : 0;
     if (!is_limited("stop.epochs")) set({"stop.epochs", "0", place});
     set({"stop.steps", std::to_string(steps), place});
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/rounding.h"
 #include "run/fixed_order.h"
 
 namespace ringtrain {
@@ -38,7 +39,7 @@ NormRecomputation::NormRecomputation(const RunPlan& plan, std::shared_ptr<const 
 bool NormRecomputation::measure(const Vector& weights, std::int64_t step, const WantsToLeave& wants_to_leave) {
   const std::int64_t images = plan_.norm_loader.micro_batch, passes = plan_.norm_samples / images;
   const std::int64_t ranks = communicator_.size(), rank = communicator_.rank();
-  std::int64_t begin = passes * rank / ranks, end = passes * (rank + 1) / ranks, most = (passes + ranks - 1) / ranks;
+  std::int64_t begin = passes * rank / ranks, end = passes * (rank + 1) / ranks, most = divide_up(passes, ranks);
   if (has_fixed_order(plan_.experiment)) {  // each rank has 2^k passes; the last ranks may have fewer
     most = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(most)));
     begin = std::min(passes, most * rank);

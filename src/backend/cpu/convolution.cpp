@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace ringtrain::cpu {
 
@@ -17,7 +18,7 @@ memory at_nothing(const memory::desc& description) {
   return {description, onednn_engine(), nullptr};
 }
 std::int64_t aligned(std::size_t bytes) {
-  return (static_cast<std::int64_t>(bytes) + 63) / 64 * 64;
+  return round_up(static_cast<std::int64_t>(bytes), 64);
 }
 dnnl::primitive_attr own_scratch() {
   dnnl::primitive_attr a;

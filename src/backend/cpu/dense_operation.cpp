@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "nn/dropout.h"
 
 namespace ringtrain::cpu {
@@ -109,7 +110,7 @@ void DenseOperation<T>::backward(int gradient, int target) {
   const Pass& pass = *context_.pass;
   auto* converted = s.at<T>(converted_);
   constexpr std::int64_t strip = 256;
-  for_each_unit(s.threads(), {0, (output_ + strip - 1) / strip}, 1, [&](std::int64_t i, std::int64_t) {
+  for_each_unit(s.threads(), {0, divide_up(output_, strip)}, 1, [&](std::int64_t i, std::int64_t) {
     DenseGradient<T> a{};
     a.rows = images_;
     a.columns = output_;

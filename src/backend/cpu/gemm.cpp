@@ -12,6 +12,7 @@
 #include "backend/cpu/onednn.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace ringtrain::cpu {
 namespace {
@@ -67,7 +68,7 @@ std::int64_t Gemm::packed_bytes() const {
 std::int64_t Gemm::scratch_bytes() const {
   if (calls_.empty()) return 0;
   const auto bytes = static_cast<std::int64_t>(description_.scratchpad_desc().get_size());
-  return static_cast<std::int64_t>(calls_.size()) * ((bytes + 63) / 64 * 64);
+  return static_cast<std::int64_t>(calls_.size()) * round_up(bytes, 64);
 }
 
 char* Gemm::bind(void* packed, char* scratch) {
@@ -136,7 +137,7 @@ void fill(void* values, std::int64_t bytes, bool bf16) {
 double measure_matrix_rate(int threads, bool bf16) {
   Gemm product({.m = rows, .n = width, .k = width, .bf16 = bf16, .lda = width, .ldc = width}, 1, threads);
   const std::int64_t a_bytes = rows * width * (bf16 ? 2 : 4), c_bytes = rows * width * 4;
-  const std::int64_t b_bytes = (product.packed_bytes() + 63) / 64 * 64;
+  const std::int64_t b_bytes = round_up(product.packed_bytes(), 64);
   const auto count = std::make_shared<std::int64_t>(0);
   const Memory memory(b_bytes + product.scratch_bytes() + threads * (a_bytes + c_bytes), count);
   // The order of the packed values does not matter for the time.

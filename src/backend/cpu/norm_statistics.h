@@ -9,6 +9,7 @@
 #include <span>
 
 #include "backend/cpu/operation.h"
+#include "base/rounding.h"
 
 namespace ringtrain::cpu {
 
@@ -50,7 +51,7 @@ class NormStatistics {
   std::int64_t groups() const { return measures() ? context_.schedule->samples() / group() : 1; }
   std::int64_t group_of(std::int64_t image) const { return measures() ? image / group() : 0; }
   // Groups of channels, with those of the padding.
-  std::int64_t channel_groups() const { return (context_.padded_channels(*x_) + together_ - 1) / together_; }
+  std::int64_t channel_groups() const { return divide_up(context_.padded_channels(*x_), together_); }
   std::int64_t channels_end(std::int64_t channel_group) const {
     return std::min((channel_group + 1) * together_, context_.padded_channels(*x_));
   }

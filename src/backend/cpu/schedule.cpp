@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 
+#include "base/rounding.h"
+
 namespace ringtrain::cpu {
 
 int Schedule::append(Storage storage) {
@@ -152,7 +154,7 @@ void Schedule::plan(const ParameterTable& table) {
     for (const Parameter& p : table.all()) {
       const auto found = finished.find(p.name);
       if (found == finished.end() || found->second > i) break;
-      watermarks_[i] = p.offset + (p.count + 63) / 64 * 64;
+      watermarks_[i] = p.offset + round_up(p.count, tensor_alignment);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "backend/backend.h"
+#include "base/rounding.h"
 #include "nn/math.h"
 
 namespace ringtrain::cpu {
@@ -80,7 +81,7 @@ void CpuNormTotal::store(Vector& values, std::int64_t at, std::uintptr_t) {
 namespace {
 
 std::int64_t padded_bytes(std::int64_t elements) {
-  return (elements * static_cast<std::int64_t>(sizeof(float)) + 63) / 64 * 64;
+  return round_up(elements * static_cast<std::int64_t>(sizeof(float)), 64);
 }
 
 double cost(const MatrixRange& m) {

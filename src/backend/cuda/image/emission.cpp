@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rounding.h"
+
 namespace ringtrain::cuda {
 
 std::int64_t TensorLayout::own_elements() const {

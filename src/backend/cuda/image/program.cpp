@@ -6,6 +6,7 @@
 #include "backend/cuda/image/emission.h"
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
+#include "base/rounding.h"
 #include "nn/graph.h"
 
 namespace ringtrain::cuda {

@@ -10,6 +10,7 @@
 #include "backend/cuda/program/base.h"
 #include "backend/cuda/program/operation.h"
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace ringtrain::cuda {
 

@@ -50,9 +50,6 @@ std::vector<UpdatePlace> update_places(std::span<const UpdateRange> ranges, std:
 
 Type type_of(Precision precision);
 Math math_of(Precision precision);
-inline std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // Owns page-locked memory and releases it in the destructor.
 template <class T>

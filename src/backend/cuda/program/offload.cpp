@@ -16,6 +16,7 @@
 #include <map>
 
 #include "backend/cuda/program/schedule.h"
+#include "base/rounding.h"
 
 namespace ringtrain::cuda {
 
@@ -161,7 +162,7 @@ void Schedule::insert_offload() {
   if (!offloads_ || backward_ >= end) return;
   std::vector<Journey> chosen = choose_journeys(end);
   for (const Journey& j : chosen) {
-    travels_.push_back({.storage = j.storage, .host_offset = (host_bytes() + alignment - 1) / alignment * alignment});
+    travels_.push_back({.storage = j.storage, .host_offset = round_up(host_bytes(), alignment)});
     offload_times_.out += j.seconds;
     offload_times_.back += j.seconds;
   }
