@@ -135,8 +135,8 @@ void bench_comm(const BenchContext& context, Preflight& result) {
   log_info("comm: all-reduce, bus bandwidth = 2 (p - 1) / p x bytes / seconds");
   for (const Scope& scope : scopes) {
     Sums ring(context, scope.colour, "ring");  // the link's figures are fitted to the cost of the ring
-    const std::vector<double> sizes = gathered(host, ring.size());
-    const int ranks = context.root() ? static_cast<int>(*std::max_element(sizes.begin(), sizes.end())) : 0;
+    const std::vector<int> sizes = gather_to_0(host, ring.size());
+    const int ranks = context.root() ? *std::max_element(sizes.begin(), sizes.end()) : 0;
     const double seconds = context.seconds / static_cast<double>(scopes.size()) / 9;
     std::vector<double> largest;  // seconds for the largest size, per rank
     std::vector<SumSample> samples;

@@ -132,12 +132,12 @@ void bench_input(const BenchContext& context, Preflight& result) {
   const double seconds = context.seconds / 2;
   const DatasetIndex index = shared_index(context.experiment.data.train, host);
   host.barrier();
-  const std::vector<double> reads = gathered(host, read_rate(index, host.rank(), seconds));
+  const std::vector<double> reads = gather_to_0(host, read_rate(index, host.rank(), seconds));
   const LoadingRank own = loading_rank(context.experiment, index, host.rank(), host.size(), *context.machine.backend);
   host.barrier();
-  const std::vector<double> samples = gathered(host, loader_rate(own, context.session.job(), seconds)),
+  const std::vector<double> samples = gather_to_0(host, loader_rate(own, context.session.job(), seconds)),
                             threads =
-                                gathered(host, own.loads ? static_cast<double>(own.plan.train_loader.threads) : 0);
+                                gather_to_0(host, own.loads ? static_cast<double>(own.plan.train_loader.threads) : 0);
   if (!context.root()) return;
   result.input_is_images = index.is_image();
   result.input_is_raw = index.image.raw;

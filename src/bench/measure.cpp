@@ -74,10 +74,6 @@ std::vector<double> by_host(const BenchContext& context, const std::vector<doubl
   return values;
 }
 
-std::vector<double> gathered(Communicator& host, double mine) {
-  return gather_to_0(host, mine);
-}
-
 RunPlan compiled_plan(const BenchContext& context, const DatasetIndex& train) {
   Backend& backend = *context.machine.backend;
   RunPlan plan;

@@ -42,8 +42,6 @@ Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, 
 
 // Returns the largest or smallest value among the ranks of each host, in the order of BenchContext::hosts.
 std::vector<double> by_host(const BenchContext& context, const std::vector<double>& of_rank, bool largest);
-// Gathers one number per rank. The result is on rank 0.
-std::vector<double> gathered(Communicator& host, double mine);
 
 // Plans the experiment on all ranks, without validation, and compiles its program, after which the ranks have the same
 // fusions. Collective.

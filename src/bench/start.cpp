@@ -74,8 +74,8 @@ void measure(const BenchContext& context, const TrainingData& data, const char* 
   host.barrier();  // all ranks have mapped the shared memory
   double read = 0;
   for (const auto& dataset : datasets) read += static_cast<double>(dataset->bytes_read());
-  const std::vector<double> making = gathered(host, made - begin), reading = gathered(host, touched - made),
-                            bytes = gathered(host, read), kept = gathered(host, resident_bytes() - resident);
+  const std::vector<double> making = gather_to_0(host, made - begin), reading = gather_to_0(host, touched - made),
+                            bytes = gather_to_0(host, read), kept = gather_to_0(host, resident_bytes() - resident);
   host.barrier();
   if (!context.root()) return;
   log_info(printed(
@@ -89,10 +89,10 @@ void measure(const BenchContext& context, const TrainingData& data, const char* 
 
 void bench_start(const BenchContext& context) {
   Communicator& host = *context.machine.host;
-  const std::vector<double> started = gathered(host, process_seconds());
+  const std::vector<double> started = gather_to_0(host, process_seconds());
   const double begin = now_seconds();
   const TrainingData data = shared_data(context.experiment, host);
-  const std::vector<double> headers = gathered(host, now_seconds() - begin);
+  const std::vector<double> headers = gather_to_0(host, now_seconds() - begin);
   if (context.root())
     log_info(
         printed("start: %d ranks on %zu nodes: %.3f s from the first process to here, headers of the data sets %.3f s",

@@ -36,7 +36,7 @@ std::int64_t memory_limit(const BenchContext& context, double limit_gib) {
   else if (limit_gib == 0)
     bytes = 0.9 * static_cast<double>(free_host_bytes()) / context.session.node_size();
   // The smallest value over the ranks decides.
-  const std::vector<double> all = gathered(*context.machine.host, bytes);
+  const std::vector<double> all = gather_to_0(*context.machine.host, bytes);
   const double least = all.empty() ? 0 : *std::ranges::min_element(all);
   return static_cast<std::int64_t>(of_rank_0(*context.machine.host, least));
 }
