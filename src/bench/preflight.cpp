@@ -211,6 +211,12 @@ Preflight read_preflight(const std::string& path) {
   return parse_preflight(rest_of(in), path);
 }
 
+std::vector<Preflight> read_preflights(const std::vector<std::string>& paths) {
+  std::vector<Preflight> all;
+  for (const std::string& path : paths) all.push_back(read_preflight(path));
+  return all;
+}
+
 std::optional<Preflight> earlier_preflight(const std::string& path, const std::vector<std::string>& hosts, int ranks) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   Preflight earlier = read_preflight(path);

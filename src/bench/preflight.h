@@ -82,6 +82,7 @@ struct Preflight {
 
 Preflight parse_preflight(const std::string& json, const std::string& path);  // throws Error with the path
 Preflight read_preflight(const std::string& path);
+std::vector<Preflight> read_preflights(const std::vector<std::string>& paths);
 
 // Returns the measurements in the file, to which those of a job of `ranks` ranks on `hosts` will be added. Nothing if
 // there is no file. Throws Error if the file is of other hosts or ranks.

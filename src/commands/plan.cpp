@@ -73,8 +73,7 @@ std::string describe_time(const RunPlan& p, const PlanArguments& arguments, std:
   const std::string folder = run.dir.empty()
                                  ? "results/" + p.experiment.name
                                  : std::filesystem::absolute(run.dir).lexically_normal().parent_path().string();
-  std::vector<Preflight> preflight;
-  for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
+  const std::vector<Preflight> preflight = read_preflights(arguments.preflight);
   const TimeExpectation measured(measured_runs(folder, !arguments.device.empty()), preflight);
   Trial trial;
   trial.ranks = arguments.ranks;

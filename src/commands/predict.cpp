@@ -116,12 +116,6 @@ void print(const std::vector<ForecastRow>& rows, Scaling scaling) {
   }
 }
 
-std::vector<Preflight> read_all(const std::vector<std::string>& paths) {
-  std::vector<Preflight> all;
-  for (const std::string& path : paths) all.push_back(read_preflight(path));
-  return all;
-}
-
 // Throws Error if a file is both fitted and compared, because such a comparison would show nothing.
 void refuse_fitted(const std::vector<std::string>& measured, const std::vector<std::string>& held_out) {
   std::error_code ignored;
@@ -202,7 +196,8 @@ int predict(const PredictArguments& arguments) {
     options.network = {alpha, 8e-9 / arguments.link_gbit, alpha};
   }
   refuse_fitted(arguments.preflight, arguments.check);
-  const std::vector<Preflight> measured = read_all(arguments.preflight), held_out = read_all(arguments.check);
+  const std::vector<Preflight> measured = read_preflights(arguments.preflight),
+                               held_out = read_preflights(arguments.check);
   warn_of_contradictions(measured);
   const Forecast forecast(experiment, measured, options);
 

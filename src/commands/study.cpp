@@ -116,8 +116,7 @@ struct Prepared {
 // Prepares the work of the job, and the ranks that do it.
 Prepared prepare(const StudyArguments& arguments) {
   const Study study = read_study(arguments.study.path, arguments.study.overrides);
-  std::vector<Preflight> preflight;
-  for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
+  const std::vector<Preflight> preflight = read_preflights(arguments.preflight);
   const Trials trials = make_trials(study);
   const std::vector<std::size_t> taken = taken_places(study, trials, arguments);
 

@@ -175,8 +175,7 @@ void print_sums(const Study& study, const Trials& trials, const std::vector<Plan
 
 int plan_study(const StudyArguments& arguments) {
   const Study study = read_study(arguments.study.path, arguments.study.overrides);
-  std::vector<Preflight> preflight;
-  for (const std::string& path : arguments.preflight) preflight.push_back(read_preflight(path));
+  const std::vector<Preflight> preflight = read_preflights(arguments.preflight);
   const Trials trials = make_trials(study);
   const std::vector<std::size_t> taken = taken_places(study, trials, arguments);
   if (study.search == Search::halving) searches_of(study, trials);  // checks the rungs; throws Error
