@@ -156,8 +156,7 @@ AskedLayout layout_in_file(const h5::File& file, const std::string& dataset) {
   std::string sorted = layout.letters;
   std::ranges::sort(sorted);
   if (sorted == "HNW" || sorted == "CHNW") return layout;
-  std::string names;
-  for (const std::string& label : labels) names += cat(names.empty() ? "" : ", ", "'", label, "'");
+  const std::string names = joined(labels, ", ", [](const std::string& label) { return cat("'", label, "'"); });
   throw Error(cat(file.path(), ": the labels of the axes of '", dataset, "' are ", names,
                   ", expected N, H, W and C, or batch, height, width and channel"),
               "give the order of the axes with --layout, such as NHWC");

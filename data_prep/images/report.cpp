@@ -19,9 +19,7 @@ namespace ringtrain {
 namespace {
 
 std::string with_4_decimals(const std::vector<double>& values) {
-  std::string text;
-  for (const double value : values) text += (text.empty() ? "" : ", ") + printed("%.4f", value);
-  return text;
+  return joined(values, ", ", [](double value) { return printed("%.4f", value); });
 }
 
 constexpr std::size_t shown_of_a_kind = 10;

@@ -88,9 +88,9 @@ std::size_t choose_column(const std::vector<std::string>& first_record, const st
   if (none)
     throw Error(cat(file_name, ": no column is called 'name'; the columns are ", columns),
                 "choose one with --column NAME or its number; if this is no header, add --no-header");
-  std::string possible;
-  for (const std::size_t column : found.columns)
-    possible += cat(possible.empty() ? "" : ", ", label(first_record[column]), " (number ", column + 1, ")");
+  const std::string possible = joined(found.columns, ", ", [&](std::size_t column) {
+    return cat(label(first_record[column]), " (number ", column + 1, ")");
+  });
   throw Error(cat(file_name, ": more than one column ", found.quality == 2 ? "is called 'name': " : "contains 'name': ",
                   possible, "; the columns are ", columns),
               cat("choose one by its number, such as --column ", found.columns[0] + 1));

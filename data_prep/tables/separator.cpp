@@ -243,8 +243,7 @@ char guess_separator(LineReader& lines, const TableQuestion& question) {
   prefer(fits, [](const Fit& fit) { return fit.match == 2; });
   if (question.tabs_first) prefer(fits, [](const Fit& fit) { return fit.separator == '\t'; });
   if (fits.size() == 1) return fits[0].separator;
-  std::string names;
-  for (const Fit& fit : fits) names += cat(names.empty() ? "" : " or ", separator_name(fit.separator));
+  const std::string names = joined(fits, " or ", [](const Fit& fit) { return separator_name(fit.separator); });
   throw Error(cat(lines.file_name(), ": its fields may be separated by ", names),
               "say which with --separator (a character, or tab)");
 }

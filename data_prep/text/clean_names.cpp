@@ -211,9 +211,8 @@ CleanNames read_clean_names(const NamesOptions& options) {
     result.kept += sorted.count(i);
   }
   if (result.kept == 0) {
-    std::string reasons;
-    for (const auto& [reason, dropped] : result.dropped)
-      reasons += cat(reasons.empty() ? "" : ", ", dropped.count, " ", reason);
+    const std::string reasons =
+        joined(result.dropped, ", ", [](const auto& dropped) { return cat(dropped.second.count, " ", dropped.first); });
     throw Error(cat(options.input.path, ": no names are left (", result.read, " read",
                     reasons.empty() ? "" : "; dropped: ", reasons, ")"),
                 study31 ? "use --alphabet auto for other languages" : "is this the right file and column?");

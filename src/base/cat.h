@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <concepts>
+#include <functional>
 #include <iterator>
 #include <sstream>
 #include <string>
@@ -51,14 +52,14 @@ std::string cat(const Parts&... parts) {
   }
 }
 
-// Returns the values of a range, one after the other: "a, b".
-template <class Range = std::vector<std::string>>
-std::string joined(const Range& values, std::string_view between = ", ") {
+// Returns the values of a range, one after the other: "a, b". `of` returns what is printed of a value.
+template <class Range = std::vector<std::string>, class Of = std::identity>
+std::string joined(const Range& values, std::string_view between = ", ", const Of& of = {}) {
   std::string text;
   std::string_view before;
   for (const auto& value : values) {
     text += before;
-    append_printed(text, value);
+    append_printed(text, std::invoke(of, value));
     before = between;
   }
   return text;

@@ -120,9 +120,7 @@ double quota_share(const std::vector<std::vector<CpuQuota>>& quotas_of_processes
 }
 
 std::string to_text(const std::vector<CpuQuota>& quotas) {
-  std::string text;
-  for (const CpuQuota& quota : quotas) text += cat(text.empty() ? "" : " ", quota.group, " ", quota.cpus);
-  return text;
+  return joined(quotas, " ", [](const CpuQuota& quota) { return cat(quota.group, " ", quota.cpus); });
 }
 
 std::vector<CpuQuota> parse_quotas(const std::string& text) {

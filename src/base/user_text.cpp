@@ -93,12 +93,7 @@ std::string quoted(const std::string& word) {
 }  // namespace
 
 std::string shell_command(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) {
-    if (!text.empty()) text += ' ';
-    text += quoted(word);
-  }
-  return text;
+  return joined(words, " ", quoted);
 }
 
 std::string python_text(std::string_view text) {

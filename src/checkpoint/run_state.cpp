@@ -120,12 +120,6 @@ void read_groups(const Checkpoint& checkpoint, TrainerState& state) {
   }
 }
 
-std::string steps_text(const std::vector<std::int64_t>& steps) {
-  std::string text;
-  for (const std::int64_t step : steps) text += cat(text.empty() ? "" : " ", step);
-  return text;
-}
-
 // Returns how pictures become the model's input, as JSON: the size in pixels, and the mean and deviation of each
 // channel, whose values are 0 to 1.
 std::string image_input_of(const RunPlan& plan) {
@@ -161,7 +155,7 @@ Checkpoint make_checkpoint(const RunPlan& plan, RunState state) {
   write(items_of(state.facts), c);
   c.texts["machine"] = state.facts.machine;
   c.texts["fusions"] = state.facts.fusions;
-  if (!state.kept_steps.empty()) c.texts[kept_text] = steps_text(state.kept_steps);
+  if (!state.kept_steps.empty()) c.texts[kept_text] = joined(state.kept_steps, " ");
   if (is_branch(plan.experiment)) {
     BranchPoint branch = plan.branch;
     write(items_of(branch), c);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <ranges>
 #include <set>
 #include <sstream>
 
@@ -24,17 +25,16 @@ bool overlap(const std::vector<int>& a, const std::vector<int>& b) {
 }
 
 template <class List, class Text>
-std::string joined(const List& list, const std::string& separator, std::size_t shown, const Text& text) {
-  std::string result;
-  for (std::size_t i = 0; i < list.size() && i < shown; ++i) result += (i > 0 ? separator : "") + text(list[i]);
-  return list.size() > shown ? cat(result, separator, "... (", list.size(), ")") : result;
+std::string first_of(const List& list, const std::string& separator, std::size_t shown, const Text& text) {
+  const std::string first = joined(std::views::take(list, static_cast<std::ptrdiff_t>(shown)), separator, text);
+  return list.size() > shown ? cat(first, separator, "... (", list.size(), ")") : first;
 }
 
 // Joins the texts of the ranks: "0-3 | 4-7". If all texts are the same, returns the text once: "0-3 for all".
 std::string per_rank(const std::vector<std::string>& texts) {
   const bool same = std::ranges::all_of(texts, [&](const std::string& t) { return t == texts.front(); });
   if (same) return texts.size() > 1 ? texts.front() + " for all" : texts.front();
-  return joined(texts, " | ", kRanksShown, [](const std::string& t) { return t.empty() ? "none" : t; });
+  return first_of(texts, " | ", kRanksShown, [](const std::string& t) { return t.empty() ? "none" : t; });
 }
 
 using Node = std::vector<const RankBinding*>;
@@ -160,7 +160,7 @@ std::vector<std::string> describe_bindings(const std::vector<RankBinding>& ranks
   }
   std::vector<std::string> lines;
   for (const std::string& kind : kinds)
-    lines.push_back(joined(hosts_of[kind], ", ", kNamesShown, [](const std::string& h) { return h; }) + ": " + kind);
+    lines.push_back(first_of(hosts_of[kind], ", ", kNamesShown, [](const std::string& h) { return h; }) + ": " + kind);
   return lines;
 }
 
@@ -172,7 +172,7 @@ std::vector<std::string> shared_cores(const std::vector<RankBinding>& ranks) {
       for (const RankBinding* r : group) cores.insert(r->cores.begin(), r->cores.end());
       const bool same = std::ranges::all_of(group, [&](const auto* r) { return r->cores == group.front()->cores; });
       if (same && group.size() <= cores.size()) continue;
-      const std::string who = joined(group, ", ", 4 * kRanksShown, [](const auto* r) { return cat(r->rank); });
+      const std::string who = first_of(group, ", ", 4 * kRanksShown, [](const auto* r) { return cat(r->rank); });
       std::vector<std::string> masks;
       for (const RankBinding* r : group) masks.push_back(cpu_list(r->cpus));
       sentences.push_back(cat("ranks ", who, " on ", group.front()->host, " share ", cores.size(),
@@ -211,10 +211,8 @@ using Takers = std::map<std::string, std::vector<int>>;
 
 // Returns "GPU-a (rank 0), GPU-b (rank 1)".
 std::string who_took(const std::vector<std::string>& uuids, const Takers& takers) {
-  std::string text;
-  for (const std::string& uuid : uuids)
-    text += cat(text.empty() ? "" : ", ", uuid, " (rank ", takers.at(uuid).front(), ")");
-  return text;
+  return joined(uuids, ", ",
+                [&](const std::string& uuid) { return cat(uuid, " (rank ", takers.at(uuid).front(), ")"); });
 }
 
 [[noreturn]] void none_left(const std::vector<RankDevices>& ranks, std::size_t me, const Takers& takers,

@@ -36,9 +36,7 @@ std::string nearest_of(std::vector<std::int64_t> numbers, std::int64_t wanted) {
                    [wanted](std::int64_t a, std::int64_t b) { return ratio(a, wanted) < ratio(b, wanted); });
   numbers.resize(std::min(numbers.size(), most));
   std::sort(numbers.begin(), numbers.end());
-  std::string out = numbers.front() > 1 ? "1" : "";
-  for (const std::int64_t n : numbers) out += cat(out.empty() ? "" : ", ", n);
-  return out;
+  return cat(numbers.front() > 1 ? "1, " : "", joined(numbers));
 }
 
 // Returns the greatest common divisor of all batches of a run.

@@ -299,11 +299,9 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
       return {{{field.key, other->key},
                cat(statement(field.key, e), " and ", statement(other->key, e), ", expected only one of them")}};
     const std::string other = value_text(*find_field(field.only_with_), e);
-    std::string words;
-    for (const std::string_view word : field.only_words_) words += cat(words.empty() ? "" : " or ", word);
     return {{{field.key, field.only_with_},
              cat(statement(field.key, e), " but ", field.only_with_, " is ", other, "; ", field.key,
-                 " may be set only with ", words),
+                 " may be set only with ", joined(field.only_words_, " or ")),
              cat("Set ", field.key, "=", value_text(field, defaults), ", or choose another ", field.only_with_, ".")}};
   }
   const BatchConfig& batch = e.batch;

@@ -104,17 +104,13 @@ std::string range_text(const Range& range, bool integer) {
 
 template <class List>
 std::string join(const List& items, std::string_view between) {
-  std::string out;
-  for (const auto& item : items) out += cat(out.empty() ? "" : between, item.empty() ? "\"\"" : item);
-  return out;
+  return joined(items, between, [](std::string_view item) { return item.empty() ? "\"\"" : item; });
 }
 
 // Returns "[a, b]". `text_of` makes the text of an item.
 template <class T, class TextOf>
 std::string list_text(const std::vector<T>& items, const TextOf& text_of) {
-  std::vector<std::string> texts;
-  for (const T& item : items) texts.push_back(text_of(item));
-  return "[" + join(texts, ", ") + "]";
+  return "[" + joined(items, ", ", text_of) + "]";
 }
 
 std::string_view type_text(const Field& field) {

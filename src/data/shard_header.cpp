@@ -47,9 +47,7 @@ void check_schema(const h5::File& file) {
   }
   const std::vector<std::int64_t> version = file.read_integers("/", "schema_version");
   if (version.size() != 2 || version[0] != 1) {
-    std::string text;
-    for (const std::int64_t part : version) text += (text.empty() ? "" : ".") + std::to_string(part);
-    bad_shard(file.path(), cat("schema version is ", text, "; this program reads 1.x"),
+    bad_shard(file.path(), cat("schema version is ", joined(version, "."), "; this program reads 1.x"),
               "use the program that wrote it, or convert the data again");
   }
   if (!file.has_attribute("/", "complete") || file.read_integer("/", "complete") != 1) {

@@ -243,10 +243,8 @@ void Graph::recompute(const std::vector<std::string>& names) {
   const std::vector<Block> known = blocks();
   for (const std::string& name : names) {
     if (std::ranges::any_of(known, [&](const Block& b) { return stands_for(name, b.name); })) continue;
-    std::string list;
-    for (const Block& b : known) list += (list.empty() ? "" : ", ") + b.name;
     throw Error(cat("memory.recompute names ", name, ", which is not a block of this model"),
-                cat("the blocks are ", list, "; or none, or auto"));
+                cat("the blocks are ", joined(known, ", ", &Block::name), "; or none, or auto"));
   }
   for (Node& node : nodes_)
     node.recomputed = std::ranges::any_of(names, [&](const std::string& n) { return stands_for(n, node.block); });

@@ -70,9 +70,7 @@ std::string describe_model(const RunPlan& plan) {
 
 // Returns a text such as " but not on norm and bias".
 std::string but_not_on(const std::vector<std::string>& kinds) {
-  std::string text = kinds.empty() ? " on everything" : " but not on ";
-  for (std::size_t i = 0; i < kinds.size(); ++i) text += cat(i == 0 ? "" : " and ", kinds[i]);
-  return text;
+  return kinds.empty() ? " on everything" : " but not on " + joined(kinds, " and ");
 }
 
 // The factors are those of a step with the first batch.
@@ -156,13 +154,12 @@ std::string describe_decay(const RunPlan& plan) {
   const Experiment& e = plan.experiment;
   std::vector<BatchStage> stages = batch_stages(plan);
   if (stages.size() > 2) stages = {stages.front(), stages.back()};
-  std::string text;
-  for (const BatchStage& stage : stages) {
+  std::string text = joined(stages, "; ", [&](const BatchStage& stage) {
     const auto samples = static_cast<double>(stage.batch);
     const double steps = 1 / peak_decay(plan, stage);
-    text += cat(text.empty() ? "" : "; ", with_digits(steps * samples / static_cast<double>(plan.samples_per_epoch), 4),
-                " epochs, ", with_digits(steps, 4), " steps of ", with_thousands(stage.batch), " samples");
-  }
+    return cat(with_digits(steps * samples / static_cast<double>(plan.samples_per_epoch), 4), " epochs, ",
+               with_digits(steps, 4), " steps of ", with_thousands(stage.batch), " samples");
+  });
   if (e.optimizer.kind == "muon" && e.optimizer.other_rate != 1)
     text += cat("; for ", e.optimizer.other_kind, "'s tensors x ", with_digits(1 / e.optimizer.other_rate));
   return cat(text, ", at the peak rate", e.optimizer.weight_decay_by == "sample" ? " (the same at every batch)" : "");

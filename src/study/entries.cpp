@@ -1,5 +1,6 @@
 #include "study/entries.h"
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -19,9 +20,7 @@ std::string found(const YAML::Node& node) {
 std::string text_of(const YAML::Node& node, const Entry& entry, int depth) {
   if (node.IsScalar()) return node.Scalar();
   if (!node.IsSequence() || depth == 2) refuse({entry.key, node, entry.key_place, entry.place}, "a value of this key");
-  std::string text;
-  for (const YAML::Node& item : node) text += cat(text.empty() ? "" : ", ", text_of(item, entry, depth + 1));
-  return "[" + text + "]";
+  return "[" + joined(node, ", ", [&](const YAML::Node& item) { return text_of(item, entry, depth + 1); }) + "]";
 }
 
 }  // namespace
@@ -63,12 +62,9 @@ std::int64_t integer_of(const Entry& entry, double low, double high) {
 }
 
 std::string word_of(const Entry& entry, std::initializer_list<std::string_view> words) {
-  std::string list;
-  for (const std::string_view known : words) {
-    if (entry.node.IsScalar() && entry.node.Scalar() == known) return std::string(known);
-    list += cat(list.empty() ? "" : ", ", known);
-  }
-  refuse(entry, "one of " + list);
+  const std::string word = entry.node.IsScalar() ? entry.node.Scalar() : "";
+  if (std::ranges::count(words, word) == 0) refuse(entry, "one of " + joined(words));
+  return word;
 }
 
 std::string override_text(const YAML::Node& node, const Entry& entry) {

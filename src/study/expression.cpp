@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <span>
 
 #include "base/error.h"
 #include "base/user_text.h"
@@ -59,9 +60,7 @@ double result_of(const std::string& word, const double* v, std::size_t count) {
 
 std::string shown_operation(const std::string& word, const double* v, std::size_t count) {
   if (count == 2 && !find_function(word)) return cat(v[0], " ", word, " ", v[1]);
-  std::string text = cat(word == "-1" ? "-" : word, "(");
-  for (std::size_t i = 0; i < count; ++i) text += cat(i == 0 ? "" : ", ", v[i]);
-  return text + ")";
+  return cat(word == "-1" ? "-" : word, "(", joined(std::span(v, count)), ")");
 }
 
 }  // namespace
@@ -202,9 +201,8 @@ class ExpressionParser {
 
   [[noreturn]] void unknown_function(const std::string& name) const {
     std::vector<std::string_view> names;
-    std::string known;
-    for (const Function& f : functions) names.push_back(f.name), known += cat(known.empty() ? "" : ", ", f.name);
-    fail(cat("unknown function ", shown(name), nearest_word(name, names)), cat("Functions: ", known, "."));
+    for (const Function& f : functions) names.push_back(f.name);
+    fail(cat("unknown function ", shown(name), nearest_word(name, names)), cat("Functions: ", joined(names), "."));
   }
 
   void close(std::size_t open) {

@@ -101,9 +101,8 @@ Study StudyReader::read() {
     if (std::ranges::count(study_keys, std::string_view(entry.key)) == 0) {
       const std::string near = find_field(entry.key) ? "; it is a key of the experiment, to be varied below vary:"
                                                      : nearest_word(entry.key, study_keys);
-      std::string known;
-      for (const std::string_view key : study_keys) known += cat(known.empty() ? "" : ", ", key);
-      throw Error(cat(entry.key_place, "unknown key ", shown(entry.key), near), cat("Keys of a study: ", known, "."));
+      throw Error(cat(entry.key_place, "unknown key ", shown(entry.key), near),
+                  cat("Keys of a study: ", joined(study_keys), "."));
     }
     given.emplace(entry.key, entry);
   }

@@ -109,13 +109,11 @@ std::vector<std::string> TrialLauncher::with_srun(const std::vector<std::size_t>
     }
     ++counts.back();
   }
-  std::string list;
-  for (const std::string& node : nodes) list += cat(list.empty() ? "" : ",", node);
   const std::int64_t most = std::ranges::max(counts);
   std::vector<std::string> words = given_;
   for (const std::string& word :
        {std::string("--exact"), std::string("--mem=0"), std::string("--input=none"),
-        std::string("--kill-on-bad-exit=1"), cat("--nodes=", nodes.size()), cat("--nodelist=", list),
+        std::string("--kill-on-bad-exit=1"), cat("--nodes=", nodes.size()), cat("--nodelist=", joined(nodes, ",")),
         cat("--ntasks=", places.size()), cat("--ntasks-per-node=", most), cat("--cpus-per-task=", share_.cpus),
         share_.gpus > 0 ? cat("--gres=gpu:", most * share_.gpus) : std::string("--gres=none")})
     words.push_back(word);
@@ -165,9 +163,7 @@ std::unique_ptr<ChildProcess> TrialLauncher::start(const std::vector<std::size_t
     const std::string& uuid = gpus_[static_cast<std::size_t>(slot.gpu)];
     if (std::ranges::count(gpus, uuid) == 0) gpus.push_back(uuid);
   }
-  std::string visible;
-  for (const std::string& uuid : gpus) visible += cat(visible.empty() ? "" : ",", uuid);
-  if (!visible.empty()) environment["CUDA_VISIBLE_DEVICES"] = visible;
+  if (!gpus.empty()) environment["CUDA_VISIBLE_DEVICES"] = joined(gpus, ",");
   return std::make_unique<ChildProcess>(command, output, environment);
 }
 

@@ -196,10 +196,9 @@ class TrialMaker {
   void check_ranks() const {
     for (const auto& [per_rank, ranks] : ranks_of_) {
       if (ranks.size() < 2) continue;
-      std::string arithmetic;
-      for (const std::int64_t count : ranks)
-        arithmetic += cat(arithmetic.empty() ? "" : ", ", count, count == 1 ? " rank x " : " ranks x ", per_rank, " = ",
-                          count * per_rank);
+      const std::string arithmetic = joined(ranks, ", ", [each = per_rank](std::int64_t count) {
+        return cat(count, count == 1 ? " rank x " : " ranks x ", each, " = ", count * each);
+      });
       const std::int64_t most = *ranks.rbegin() * per_rank;
       throw Error(cat(place_of_ranks(), "ranks_per_trial would change batch.global (", arithmetic,
                       " samples a step), and no rule says so"),
