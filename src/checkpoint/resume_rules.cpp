@@ -43,13 +43,6 @@ bool is_fixed(std::string_view key) {
   return std::find(std::begin(fixed_keys), std::end(fixed_keys), key) != std::end(fixed_keys);
 }
 
-// Returns a text such as "seed is 2, was 1; model.hidden is 24, was 16".
-std::string list(const std::vector<KeyChange>& changes) {
-  std::string text;
-  for (const KeyChange& c : changes) text += cat(text.empty() ? "" : "; ", c.key, " is ", c.is, ", was ", c.was);
-  return text;
-}
-
 // An empty list stands for the data set's own values.
 const std::vector<double>& stated_or(const std::vector<double>& stated, const std::vector<double>& own) {
   return stated.empty() ? own : stated;
@@ -68,6 +61,10 @@ Experiment experiment_of(const Checkpoint& checkpoint, const std::string& path) 
 
 std::string to_string(const KeyChange& change) {
   return cat(change.key, ": ", change.was, " -> ", change.is);
+}
+
+std::string to_string(const std::vector<KeyChange>& changes) {
+  return joined(changes, "; ", [](const KeyChange& c) { return cat(c.key, " is ", c.is, ", was ", c.was); });
 }
 
 std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& now) {
@@ -122,7 +119,7 @@ static void check_same(const Checkpoint& checkpoint, const std::string& path, co
   }
   const char* what_to_do = of_branch ? hint_of_branch : hint_of_resume;
   if (!refused.empty())
-    throw Error(cat(path, ": the checkpoint is of another experiment: ", list(refused)), what_to_do);
+    throw Error(cat(path, ": the checkpoint is of another experiment: ", to_string(refused)), what_to_do);
   const std::string uuid = checkpoint.text("train_uuid");
   if (uuid != plan.train.dataset_uuid)
     throw Error(cat(path, ": the data set ", plan.train.prefix, " has changed since the checkpoint was made (uuid ",
@@ -132,7 +129,7 @@ static void check_same(const Checkpoint& checkpoint, const std::string& path, co
   // Some keys change a model's tensors only in some cases, for example data.image_size for AlexNet.
   std::erase_if(changes, [](const KeyChange& c) { return !c.decides_result; });
   throw Error(cat(path, ": the checkpoint is of another model: its tensors have other names or shapes",
-                  changes.empty() ? "" : cat("; ", list(changes))),
+                  changes.empty() ? "" : cat("; ", to_string(changes))),
               what_to_do);
 }
 

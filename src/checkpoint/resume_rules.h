@@ -21,6 +21,8 @@ struct KeyChange {
 };
 // Returns a text such as "learning_rate.base: 0.001 -> 0.002".
 std::string to_string(const KeyChange& change);
+// Returns a text such as "seed is 2, was 1; model.hidden is 24, was 16".
+std::string to_string(const std::vector<KeyChange>& changes);
 
 // Returns every key that differs, in the order of the schema, except run.dir and run.id, which only name the folder.
 std::vector<KeyChange> changed_keys(const Experiment& before, const Experiment& now);

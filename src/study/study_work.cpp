@@ -46,12 +46,10 @@ void check_same_result(const std::string& folder, const Trial& trial) {
     throw Error(cat(place, ": exists and is not a folder"), "remove it, or give the study another name");
   if (!fs::exists(path, code)) return;
   const Experiment before = parse_experiment(read_yaml_text(path, "experiment"), path, {});
-  std::string differences;
-  for (const KeyChange& change : changed_keys(before, trial.experiment))
-    if (change.decides_result)
-      differences += cat(differences.empty() ? "" : "; ", change.key, " is ", change.is, ", was ", change.was);
-  if (differences.empty()) return;
-  throw Error(cat(place, ": trial ", trial.name, " has run as another experiment: ", differences),
+  std::vector<KeyChange> changes = changed_keys(before, trial.experiment);
+  std::erase_if(changes, [](const KeyChange& change) { return !change.decides_result; });
+  if (changes.empty()) return;
+  throw Error(cat(place, ": trial ", trial.name, " has run as another experiment: ", to_string(changes)),
               cat("give the same key.path=value arguments as before and put the study and its experiment back as they "
                   "were, or give the study another name, or remove ",
                   place, " to run the trial anew"));
