@@ -15,25 +15,6 @@
 
 namespace ringtrain::cpu {
 
-// Checksums of ranges in host memory.
-class CpuChecksums : public Checksums {
- public:
-  CpuChecksums(int threads, std::span<const ChecksumRange> ranges);
-  void start() override;
-  std::span<const std::uint64_t> values() override { return values_; }
-
- private:
-  struct Piece {
-    std::int64_t begin, end;  // bounds, in elements of the vector
-    std::size_t range;
-  };
-
-  int threads_;
-  std::vector<ChecksumRange> ranges_;
-  std::vector<Piece> pieces_;
-  std::vector<std::uint64_t> sums_, values_;  // sums of the pieces; checksums of the ranges
-};
-
 // Works on ranges of a flat vector. Threads share the work in pieces of a fixed size.
 
 // A part of a range, short enough to stay in a core's cache.
@@ -42,8 +23,8 @@ struct RangePiece {
   std::size_t range;          // index of the range
 };
 
-// Returns the pieces in the order of the ranges. All ranges share one list, so small ranges need no parallel region of
-// their own.
+// Returns the pieces in the order of the ranges. Their bounds are even if those of the ranges are. All ranges share one
+// list, so small ranges need no parallel region of their own.
 template <class Range>
 std::vector<RangePiece> pieces_of(std::span<const Range> ranges) {
   constexpr std::int64_t most = 1 << 14;
@@ -56,14 +37,28 @@ std::vector<RangePiece> pieces_of(std::span<const Range> ranges) {
 
 // Sums of_piece(piece) over the pieces of each range. Pieces are added in order, so the result does not depend on the
 // number of threads. `sums` has one element per piece, and `of_ranges` has one per range.
-template <class OfPiece>
-void sum_pieces(int threads, std::span<const RangePiece> pieces, std::span<double> sums, std::span<double> of_ranges,
+template <class Sum, class OfPiece>
+void sum_pieces(int threads, std::span<const RangePiece> pieces, std::vector<Sum>& sums, std::vector<Sum>& of_ranges,
                 const OfPiece& of_piece) {
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (std::size_t i = 0; i < pieces.size(); ++i) sums[i] = of_piece(pieces[i]);
-  std::fill(of_ranges.begin(), of_ranges.end(), 0.0);
+  std::fill(of_ranges.begin(), of_ranges.end(), Sum{0});
   for (std::size_t i = 0; i < pieces.size(); ++i) of_ranges[pieces[i].range] += sums[i];
 }
+
+// Checksums of ranges in host memory.
+class CpuChecksums : public Checksums {
+ public:
+  CpuChecksums(int threads, std::span<const ChecksumRange> ranges);
+  void start() override;
+  std::span<const std::uint64_t> values() override { return values_; }
+
+ private:
+  int threads_;
+  std::vector<ChecksumRange> ranges_;
+  std::vector<RangePiece> pieces_;
+  std::vector<std::uint64_t> sums_, values_;  // sums of the pieces; checksums of the ranges
+};
 
 class CpuNormTotal : public NormTotal {
  public:
