@@ -90,6 +90,8 @@ struct MatrixRange {
   std::int64_t begin = 0, rows = 0, columns = 0;
   std::int64_t count() const { return rows * columns; }
   std::int64_t small() const { return std::min(rows, columns); }
+  // The time of its products is proportional to smaller side^2 x larger side.
+  double cost() const { return static_cast<double>(small()) * static_cast<double>(count()); }
   bool operator==(const MatrixRange&) const = default;
 };
 

@@ -10,19 +10,15 @@ namespace ringtrain {
 
 namespace {
 
-double cost(const MatrixRange& m) {
-  return static_cast<double>(m.small()) * static_cast<double>(m.count());
-}
-
 std::vector<int> owners_of(const std::vector<MatrixRange>& matrices, int ranks) {
   std::vector<std::size_t> order(matrices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return cost(matrices[i]); });
+  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return matrices[i].cost(); });
   std::vector<double> load(static_cast<std::size_t>(ranks), 0.0);
   std::vector<int> owners(matrices.size());
   for (const std::size_t i : order) {
     const auto least = std::ranges::min_element(load);
-    *least += cost(matrices[i]);
+    *least += matrices[i].cost();
     owners[i] = static_cast<int>(least - load.begin());
   }
   return owners;

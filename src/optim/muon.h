@@ -34,7 +34,7 @@ struct MuonLayout {
 };
 
 // Assigns the matrices to the ranks. The costliest matrix comes first, and each matrix goes to the rank with the least
-// work so far. A matrix costs smaller side^2 x larger side.
+// work so far. See MatrixRange::cost().
 MuonLayout muon_layout(const ParameterTable& parameters, int ranks);
 
 // The ranks of a run that share the work of an update.

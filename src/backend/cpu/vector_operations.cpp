@@ -80,10 +80,6 @@ std::int64_t padded_bytes(std::int64_t elements) {
   return round_up(elements * static_cast<std::int64_t>(sizeof(float)), 64);
 }
 
-double cost(const MatrixRange& m) {
-  return static_cast<double>(m.small()) * static_cast<double>(m.count());
-}
-
 void scale(std::int64_t n, float factor, float* x) {
   for (std::int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
@@ -124,7 +120,7 @@ CpuOrthogonalizer::CpuOrthogonalizer(int threads, const Kernels& kernels, std::s
       workers_(std::min(static_cast<std::size_t>(threads), matrices.size())),
       count_(std::move(count)) {
   expect_matrices(matrices);
-  std::ranges::stable_sort(matrices_, std::greater<>(), cost);
+  std::ranges::stable_sort(matrices_, std::greater<>(), &MatrixRange::cost);
   std::int64_t scratch = 0;
   for (Worker& worker : workers_)
     for (const MatrixRange& m : matrices_) {
