@@ -5,20 +5,6 @@
 #include <utility>
 
 namespace ringtrain {
-namespace {
-
-class LocalOrder : public PassOrder {
- public:
-  void run(std::int64_t micro_batches, const PassCalls& calls) override {
-    for (std::int64_t i = 0; i < micro_batches; ++i) {
-      calls.input(i);
-      calls.forward(i);
-      calls.backward(i);
-    }
-  }
-};
-
-}  // namespace
 
 std::vector<StageEvent> stage_events(const std::string& schedule, std::int64_t stage, std::int64_t stages,
                                      std::int64_t micro_batches) {
@@ -42,13 +28,18 @@ double bubble_share(std::int64_t stages, std::int64_t micro_batches) {
   return static_cast<double>(stages - 1) / static_cast<double>(micro_batches + stages - 1);
 }
 
-std::unique_ptr<PassOrder> make_pass_order(StageRanks* ranks, Program& program, const std::string& schedule,
-                                           std::int64_t slots) {
-  if (ranks == nullptr) return std::make_unique<LocalOrder>();
-  return make_stage_passes(*ranks, program, schedule, slots);
-}
-
 namespace {
+
+class LocalOrder : public PassOrder {
+ public:
+  void run(std::int64_t micro_batches, const PassCalls& calls) override {
+    for (std::int64_t i = 0; i < micro_batches; ++i) {
+      calls.input(i);
+      calls.forward(i);
+      calls.backward(i);
+    }
+  }
+};
 
 // Two buffers for messages of one length. There are none if the length is 0.
 class Buffers {
@@ -234,9 +225,10 @@ std::int64_t pass_order_bytes(const PartBytes& bytes) {
   return 2 * (bytes.activations_in + bytes.activations_out + bytes.gradients_in + bytes.gradients_out);
 }
 
-std::unique_ptr<PassOrder> make_stage_passes(StageRanks& ranks, Program& program, const std::string& schedule,
-                                             std::int64_t slots) {
-  return std::make_unique<StagePasses>(ranks, program, schedule, slots);
+std::unique_ptr<PassOrder> make_pass_order(StageRanks* ranks, Program& program, const std::string& schedule,
+                                           std::int64_t slots) {
+  if (ranks == nullptr) return std::make_unique<LocalOrder>();
+  return std::make_unique<StagePasses>(*ranks, program, schedule, slots);
 }
 
 }  // namespace ringtrain

@@ -12,8 +12,6 @@
 
 namespace ringtrain {
 
-class StageRanks;
-
 // Callbacks of the trainer for micro-batch `i` of the step. Each of them is called in increasing order of i.
 struct PassCalls {
   std::function<void(std::int64_t i)> input;    // provides the input and the targets of micro-batch i
@@ -61,16 +59,12 @@ std::int64_t stage_slots(const std::string& schedule, std::int64_t stage, std::i
 double bubble_share(std::int64_t stages, std::int64_t micro_batches);
 
 // If `ranks` is null, each micro-batch has its forward and backward pass in turn. Otherwise `program` is the program of
-// a pipeline's stage with `slots` slots.
+// a pipeline's stage with `slots` slots. The stage then sends and receives activations and gradients while it computes.
+// Each end of the stage has two buffers per direction. While one micro-batch is computed, the next one is received and
+// the previous one is sent.
 std::unique_ptr<PassOrder> make_pass_order(StageRanks* ranks, Program& program, const std::string& schedule,
                                            std::int64_t slots);
 // Returns the bytes of the buffers that a stage's PassOrder takes in the memory of the device that computes.
 std::int64_t pass_order_bytes(const PartBytes& bytes);
-
-// The passes of a pipeline's stage. The stage sends and receives activations and gradients while it computes. Each end
-// of the stage has two buffers per direction. While one micro-batch is computed, the next one is received and the
-// previous one is sent.
-std::unique_ptr<PassOrder> make_stage_passes(StageRanks& ranks, Program& program, const std::string& schedule,
-                                             std::int64_t slots);
 
 }  // namespace ringtrain

@@ -128,7 +128,7 @@ TEST_P(GpuRanksLinks, MicroBatchesGoThroughAllStagesAndComeBack) {
   for (const std::string schedule : {"gpipe", "1f1b"}) {
     const std::int64_t slots = stage_slots(schedule, ranks_->stage(), ranks_->stages(), kMicroBatches);
     Relay relay(device(), ranks_->is_first(), ranks_->is_last(), slots);
-    const auto order = make_stage_passes(*ranks_, relay, schedule, slots);
+    const auto order = make_pass_order(ranks_.get(), relay, schedule, slots);
     for (int step = 0; step < 4; ++step) {
       if (ranks_->is_first()) relay.write_own(step);
       order->run(kMicroBatches, {.input = [](std::int64_t) {},
