@@ -19,6 +19,25 @@ namespace {
 
 constexpr std::size_t kLongest = std::size_t{1} << 30;  // bytes per MPI message, because MPI's counts are ints
 
+// Posts the MPI messages of some bytes, and appends their requests.
+void post_send(std::vector<MPI_Request>& requests, MPI_Comm comm, std::span<const std::byte> bytes, int to, int tag) {
+  sent_bytes().by_message += std::ssize(bytes);
+  for (std::size_t at = 0; at < bytes.size(); at += kLongest) {
+    const auto part = bytes.subspan(at, std::min(kLongest, bytes.size() - at));
+    check_mpi(MPI_Isend(part.data(), static_cast<int>(part.size()), MPI_BYTE, to, tag, comm,
+                        &requests.emplace_back(MPI_REQUEST_NULL)),
+              "MPI_Isend");
+  }
+}
+void post_receive(std::vector<MPI_Request>& requests, MPI_Comm comm, std::span<std::byte> bytes, int from, int tag) {
+  for (std::size_t at = 0; at < bytes.size(); at += kLongest) {
+    const auto part = bytes.subspan(at, std::min(kLongest, bytes.size() - at));
+    check_mpi(MPI_Irecv(part.data(), static_cast<int>(part.size()), MPI_BYTE, from, tag, comm,
+                        &requests.emplace_back(MPI_REQUEST_NULL)),
+              "MPI_Irecv");
+  }
+}
+
 class MpiMessage : public Message {
  public:
   std::vector<MPI_Request>& requests() { return requests_; }
@@ -53,27 +72,18 @@ class MpiLinks : public Links {
   }
 
   std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
-    sent_bytes().by_message += std::ssize(bytes);
-    return start(bytes.size(), [&](std::size_t at, int count, MPI_Request* request) {
-      check_mpi(MPI_Isend(bytes.data() + at, count, MPI_BYTE, to, tag, comm_, request), "MPI_Isend");
-    });
+    auto message = std::make_unique<MpiMessage>();
+    post_send(message->requests(), comm_, bytes, to, tag);
+    return message;
   }
   std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
-    return start(bytes.size(), [&](std::size_t at, int count, MPI_Request* request) {
-      check_mpi(MPI_Irecv(bytes.data() + at, count, MPI_BYTE, from, tag, comm_, request), "MPI_Irecv");
-    });
+    auto message = std::make_unique<MpiMessage>();
+    post_receive(message->requests(), comm_, bytes, from, tag);
+    return message;
   }
 
  private:
   static bool has_failed() { return std::uncaught_exceptions() > 0; }
-
-  template <class Post>
-  std::unique_ptr<Message> start(std::size_t bytes, const Post& post) {
-    auto message = std::make_unique<MpiMessage>();
-    for (std::size_t at = 0; at < bytes; at += kLongest)
-      post(at, static_cast<int>(std::min(kLongest, bytes - at)), &message->requests().emplace_back(MPI_REQUEST_NULL));
-    return message;
-  }
 
   MPI_Comm comm_;
 };
@@ -152,22 +162,19 @@ class MpiMailbox : public Mailbox {
 
   void send(int to, int tag, std::span<const std::byte> bytes) override {
     std::vector<MPI_Request> requests;
-    start(requests, to, tag, bytes);
+    post_send(requests, comm_, bytes, to, tag);
     wait_for(requests);
   }
-  void start_sending(int to, int tag, std::span<const std::byte> bytes) override { start(sending_, to, tag, bytes); }
+  void start_sending(int to, int tag, std::span<const std::byte> bytes) override {
+    post_send(sending_, comm_, bytes, to, tag);
+  }
   void finish_sending() override {
     wait_for(sending_);
     sending_.clear();
   }
   void receive(int from, int tag, std::span<std::byte> bytes) override {
     std::vector<MPI_Request> requests;
-    for (std::size_t at = 0; at < bytes.size(); at += kLongest) {
-      const auto part = bytes.subspan(at, std::min(kLongest, bytes.size() - at));
-      check_mpi(MPI_Irecv(part.data(), static_cast<int>(part.size()), MPI_BYTE, from, tag, comm_,
-                          &requests.emplace_back(MPI_REQUEST_NULL)),
-                "MPI_Irecv");
-    }
+    post_receive(requests, comm_, bytes, from, tag);
     wait_for(requests);
   }
   std::optional<int> sender_of_waiting(int tag) override {
@@ -181,15 +188,6 @@ class MpiMailbox : public Mailbox {
   void pause() override { waiter_.pause(); }
 
  private:
-  void start(std::vector<MPI_Request>& requests, int to, int tag, std::span<const std::byte> bytes) {
-    sent_bytes().by_message += std::ssize(bytes);
-    for (std::size_t at = 0; at < bytes.size(); at += kLongest) {
-      const auto part = bytes.subspan(at, std::min(kLongest, bytes.size() - at));
-      check_mpi(MPI_Isend(part.data(), static_cast<int>(part.size()), MPI_BYTE, to, tag, comm_,
-                          &requests.emplace_back(MPI_REQUEST_NULL)),
-                "MPI_Isend");
-    }
-  }
   void wait_for(std::vector<MPI_Request>& requests) {
     std::size_t ended = 0;
     for (Waiter waiter;; waiter.pause()) {
