@@ -249,8 +249,8 @@ std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<double> values) {
   return std::make_unique<PendingSum>(*this, std::move(left));
 }
 
-// Blocks, but lets the sums progress, because another rank may need our part of a sum before it comes here. Call it
-// only after a barrier(): then no rank is still on its way, so none can fail before it comes.
+// Blocks, but lets the sums progress, because another rank may need our part of a sum before it comes here. Values are
+// sent only after a barrier(): then no rank is still on its way, so none can fail before it comes.
 void MpiCommunicator::complete(std::vector<MPI_Request>& requests) {
   int done = 0;
   for (Waiter waiter;;) {
@@ -324,14 +324,9 @@ void MpiCommunicator::exchange_with_root(std::span<std::byte> mine, std::span<st
 
 void MpiCommunicator::barrier() {
   if (size_ == 1) return;
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
-  for (Waiter waiter;; waiter.pause()) {
-    int done = 0;
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    if (done) return;
-    progress();
-  }
+  std::vector<MPI_Request> request(1, MPI_REQUEST_NULL);
+  check_mpi(MPI_Ibarrier(comm_, request.data()), "MPI_Ibarrier");
+  complete(request);
 }
 
 }  // namespace
