@@ -48,6 +48,7 @@ class Vector {
   virtual float* data() = 0;  // an address in the backend's memory
   virtual const float* data() const = 0;
   virtual std::int64_t size() const = 0;
+  std::span<float> all() { return {data(), static_cast<std::size_t>(size())}; }
 };
 
 // Memory for vectors that are summed over ranks: Communicator::allocate() and release(). If the functions are empty,

@@ -38,6 +38,10 @@ void expect_checksum_ranges(std::span<const ChecksumRange> ranges);
 struct ElementRange {
   std::int64_t begin = 0, end = 0;
 };
+inline std::span<float> part(std::span<float> vector, const ElementRange& elements) {
+  return vector.subspan(static_cast<std::size_t>(elements.begin),
+                        static_cast<std::size_t>(elements.end - elements.begin));
+}
 
 // Sums of squares in double precision. The order of each sum depends on its range only, so the result has the same bits
 // each time and on any number of threads. Elements outside the ranges are not read. An infinity or NaN changes the

@@ -233,7 +233,7 @@ static void initialize_vectors(Trainer& trainer, const RunPlan& plan, Communicat
     initialize(trainer.part().parameters, plan.experiment.seed, initial);
     trainer.backend().copy_from_host(initial, weights, 0);
   }
-  if (!has_stages) communicator.broadcast_vector({weights.data(), static_cast<std::size_t>(weights.size())}, 0);
+  if (!has_stages) communicator.broadcast_vector(weights.all(), 0);
   trainer.optimizer().begin(weights);
 }
 
@@ -242,7 +242,7 @@ static void load_vectors(const Checkpoint* checkpoint, Trainer& trainer, const R
                          Communicator& communicator) {
   Vector& weights = trainer.weights();
   if (checkpoint != nullptr) trainer.backend().copy_from_host(weights_of(*checkpoint, plan), weights, 0);
-  communicator.broadcast_vector({weights.data(), static_cast<std::size_t>(weights.size())}, 0);
+  communicator.broadcast_vector(weights.all(), 0);
   load_states(checkpoint, trainer, plan, communicator);
 }
 

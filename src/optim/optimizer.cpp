@@ -236,8 +236,7 @@ void Optimizer::make_muon(const ParameterTable& parameters) {
 void Optimizer::gather_directions() {
   for (int rank = 0; rank < ranks_.size; ++rank) {
     const ElementRange share = layout_.shares[static_cast<std::size_t>(rank)];
-    if (share.end > share.begin)
-      ranks_.broadcast({directions_->data() + share.begin, static_cast<std::size_t>(share.end - share.begin)}, rank);
+    if (share.end > share.begin) ranks_.broadcast(part(directions_->all(), share), rank);
   }
 }
 

@@ -9,10 +9,6 @@
 namespace ringtrain {
 namespace {
 
-std::span<float> piece(std::span<float> vector, const ElementRange& range) {
-  return vector.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.end - range.begin));
-}
-
 // Adds the seconds between its construction and its destruction to `seconds`.
 class Timed {
  public:
@@ -184,7 +180,7 @@ void ParameterServer::perform(const ServerOrder& order) {
 void ParameterServer::send_weights(int worker) {
   const Timed timed(moving_seconds_);
   for (const ElementRange& range : ranks_.pulled_from(ranks_.mailbox().rank()))
-    ranks_.mailbox().send(worker, weights_tag, std::as_bytes(piece(weights_, range)));
+    ranks_.mailbox().send(worker, weights_tag, std::as_bytes(part(weights_, range)));
 }
 
 void ParameterServer::take(const ServerOrder& order) {
@@ -193,7 +189,7 @@ void ParameterServer::take(const ServerOrder& order) {
   const std::span<float> into = combines() ? received_ : gradients_;
   for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank()))
     ranks_.mailbox().receive(ranks_.rank_of_worker(action.worker), gradient_tag,
-                             std::as_writable_bytes(piece(into, range)));
+                             std::as_writable_bytes(part(into, range)));
   if (action.kind == ServerAction::Kind::drop) return;
   if (combines()) combine(static_cast<double>(order.sums.losses.targets), taken_.count == 0);
   taken_.sums += order.sums;
@@ -206,7 +202,7 @@ void ParameterServer::take(const ServerOrder& order) {
 void ParameterServer::combine(double weight, bool first) {
   const auto factor = static_cast<float>(weight);
   for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank())) {
-    const std::span<float> sum = piece(gradients_, range), one = piece(received_, range);
+    const std::span<float> sum = part(gradients_, range), one = part(received_, range);
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = (first ? 0.0f : sum[i]) + factor * one[i];
   }
 }
@@ -215,7 +211,7 @@ void ParameterServer::apply(const ServerAction& action) {
   if (combines()) {
     const float factor = 1.0f / static_cast<float>(taken_.sums.losses.targets);
     for (const ElementRange& range : ranks_.pushed_to(ranks_.mailbox().rank()))
-      for (float& value : piece(gradients_, range)) value *= factor;
+      for (float& value : part(gradients_, range)) value *= factor;
   }
   taken_.dropped = action.dropped;
   apply_(std::exchange(taken_, {}));
@@ -228,7 +224,7 @@ ServerOrder ServedWorker::ask(bool wants_to_stop) {
 ServerOrder ServedWorker::deliver(const WorkerSums& sums, bool wants_to_stop) {
   for (int server = 0; server < ranks_.servers(); ++server)
     for (const ElementRange& range : ranks_.pushed_to(server))
-      ranks_.mailbox().start_sending(server, gradient_tag, std::as_bytes(piece(gradients_, range)));
+      ranks_.mailbox().start_sending(server, gradient_tag, std::as_bytes(part(gradients_, range)));
   return note({.kind = WorkerNote::Kind::delivers, .wants_to_stop = wants_to_stop ? 1 : 0, .sums = sums});
 }
 
@@ -241,7 +237,7 @@ ServerOrder ServedWorker::note(const WorkerNote& note) {
   if (order.action.kind == ServerAction::Kind::grant)
     for (int server = 0; server < ranks_.servers(); ++server)
       for (const ElementRange& range : ranks_.pulled_from(server))
-        mailbox.receive(server, weights_tag, std::as_writable_bytes(piece(weights_, range)));
+        mailbox.receive(server, weights_tag, std::as_writable_bytes(part(weights_, range)));
   return order;
 }
 

@@ -89,10 +89,6 @@ class OwnedSums : public RingSynchronizer {
   // Begins to send the elements of every owner to all ranks.
   virtual void start_sharing(std::span<float> weights, PendingSums& pending) = 0;
 
-  static std::span<float> part(std::span<float> values, std::int64_t begin, std::int64_t end) {
-    return values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-  }
-
   std::int64_t trained_, bucket_elements_;
   std::vector<OwnedRange> owners_;
 
@@ -116,7 +112,7 @@ void OwnedSums::start_bucket(std::int64_t begin, std::int64_t end, const BeforeS
   if (before) before(0);
   const std::int64_t trained_end = std::clamp(trained_, begin, end);
   if (begin < trained_end) start_sums(begin, trained_end, pending);
-  if (trained_end < end) pending.push_back(communicator_.start_sum(part(gradients_, trained_end, end)));
+  if (trained_end < end) pending.push_back(communicator_.start_sum(part(gradients_, {trained_end, end})));
 }
 
 UpdateShare OwnedSums::update_share() {
@@ -128,7 +124,7 @@ UpdateShare OwnedSums::update_share() {
 void OwnedSums::share(Vector& weights) {
   const double begin = now_seconds();
   PendingSums pending;
-  start_sharing({weights.data(), static_cast<std::size_t>(trained_)}, pending);
+  start_sharing(part(weights.all(), {0, trained_}), pending);
   for (; !pending.empty(); pending.pop_front()) pending.front()->finish();
   add_wait(now_seconds() - begin);
 }
@@ -137,7 +133,7 @@ void OwnedSums::share(Vector& weights) {
 void OwnedSums::gather(std::span<float> values, std::int64_t begin) {
   for (const auto& [elements, rank] : owners_) {
     const std::int64_t from = std::max(begin, elements.begin), to = std::min(begin + std::ssize(values), elements.end);
-    if (from < to) communicator_.broadcast(std::as_writable_bytes(part(values, from - begin, to - begin)), rank);
+    if (from < to) communicator_.broadcast(std::as_writable_bytes(part(values, {from - begin, to - begin})), rank);
   }
 }
 
@@ -149,12 +145,12 @@ class ShardedSynchronizer final : public OwnedSums {
 
  private:
   void start_sums(std::int64_t begin, std::int64_t end, PendingSums& pending) override {
-    pending.push_back(communicator_.start_reduce_scatter(part(gradients_, begin, end), piece(begin, end)));
+    pending.push_back(communicator_.start_reduce_scatter(part(gradients_, {begin, end}), piece(begin, end)));
   }
   void start_sharing(std::span<float> weights, PendingSums& pending) override {
     for (std::int64_t begin = 0; begin < trained_; begin += bucket_elements_) {
       const std::int64_t end = std::min(begin + bucket_elements_, trained_);
-      pending.push_back(communicator_.start_all_gather(part(weights, begin, end), piece(begin, end)));
+      pending.push_back(communicator_.start_all_gather(part(weights, {begin, end}), piece(begin, end)));
     }
   }
   std::int64_t piece(std::int64_t begin, std::int64_t end) const {
@@ -174,12 +170,12 @@ class ServerSynchronizer final : public OwnedSums {
   void start_sums(std::int64_t begin, std::int64_t end, PendingSums& pending) override {
     for (const auto& [elements, rank] : owners_) {
       const std::int64_t from = std::max(begin, elements.begin), to = std::min(end, elements.end);
-      if (from < to) pending.push_back(communicator_.start_root_sum(part(gradients_, from, to), rank));
+      if (from < to) pending.push_back(communicator_.start_root_sum(part(gradients_, {from, to}), rank));
     }
   }
   void start_sharing(std::span<float> weights, PendingSums& pending) override {
     for (const auto& [elements, rank] : owners_)
-      pending.push_back(communicator_.start_broadcast(part(weights, elements.begin, elements.end), rank));
+      pending.push_back(communicator_.start_broadcast(part(weights, elements), rank));
   }
 };
 

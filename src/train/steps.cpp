@@ -14,10 +14,6 @@
 namespace ringtrain {
 namespace {
 
-std::span<float> all_of(Vector& vector) {
-  return {vector.data(), static_cast<std::size_t>(vector.size())};
-}
-
 class EqualSteps : public Steps {
  public:
   explicit EqualSteps(Trainer& trainer) : trainer_(trainer) {}
@@ -45,9 +41,7 @@ class ServedSteps : public Steps {
     ServerRanks& servers = *parts_.servers;
     Trainer& trainer = parts_.trainer;
     const auto share = [&](Vector& vector, const ElementRange& range, int server) {
-      parts_.communicator.broadcast_vector(all_of(vector).subspan(static_cast<std::size_t>(range.begin),
-                                                                  static_cast<std::size_t>(range.end - range.begin)),
-                                           server);
+      parts_.communicator.broadcast_vector(part(vector.all(), range), server);
     };
     for (int server = 0; server < servers.servers(); ++server) {
       for (const ElementRange& range : servers.pulled_from(server)) share(trainer.weights(), range, server);
@@ -87,8 +81,8 @@ class ServerSteps : public ServedSteps {
         meets_(std::move(meets)),
         received_(parts.plan.servers->async ? nullptr : parts.backend.make_vector(parts.trainer.gradients().size())),
         server_(
-            *parts.servers, all_of(parts.trainer.weights()), all_of(parts.trainer.gradients()),
-            received_ ? all_of(*received_) : std::span<float>(), order(),
+            *parts.servers, parts.trainer.weights().all(), parts.trainer.gradients().all(),
+            received_ ? received_->all() : std::span<float>(), order(),
             [this](const TakenGradients& taken) { apply(taken); }, [] { return requested_signal() != 0; }) {}
 
   StepReport step(const Requests& requests) override {
@@ -155,8 +149,7 @@ class ServerSteps : public ServedSteps {
 class WorkerSteps : public ServedSteps {
  public:
   explicit WorkerSteps(const StepParts& parts)
-      : ServedSteps(parts),
-        worker_(*parts.servers, all_of(parts.trainer.weights()), all_of(parts.trainer.gradients())) {}
+      : ServedSteps(parts), worker_(*parts.servers, parts.trainer.weights().all(), parts.trainer.gradients().all()) {}
 
   // Works until the ranks meet.
   StepReport step(const Requests& requests) override {

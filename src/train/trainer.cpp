@@ -46,8 +46,7 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       weights_(backend.make_vector(part_.parameters.size())),
       gradients_(backend.make_vector(gradient_elements(plan, part_.parameters), true)),
       synchronizer_(make_synchronizer(
-          plan.experiment.parallel, communicator, stages,
-          {gradients_->data(), static_cast<std::size_t>(gradients_->size())}, part_.parameters.trained(),
+          plan.experiment.parallel, communicator, stages, gradients_->all(), part_.parameters.trained(),
           bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks), backend.on_device())),
       optimizer_(optimizer_of(plan.experiment, plan.schedule), part_.parameters, backend, ranks_of(communicator),
                  share ? std::move(*share) : synchronizer_->update_share(), plan.experiment.average),
