@@ -130,8 +130,8 @@ void check_space(const std::string& out, std::uint64_t needed) {
   std::error_code failed;
   const fs::space_info space = fs::space(folder.empty() ? "." : folder, failed);
   if (failed || space.available >= needed) return;
-  throw Error(cat(out, ": ", readable_bytes(static_cast<double>(needed)), " are to be written, but the disk has only ",
-                  readable_bytes(static_cast<double>(space.available)), " left"),
+  throw Error(cat(out, ": ", readable_bytes(needed), " are to be written, but the disk has only ",
+                  readable_bytes(space.available), " left"),
               "free some space, or choose another --out");
 }
 

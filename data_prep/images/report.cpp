@@ -85,8 +85,8 @@ void print_summary(const ImagesReport& report, const ImageOptions& options, cons
       log << label << "none\n";
       continue;
     }
-    log << label << with_thousands(part.samples) << " images, " << readable_bytes(static_cast<double>(part.bytes))
-        << ", " << part.shards << " file(s)";
+    log << label << with_thousands(part.samples) << " images, " << readable_bytes(part.bytes) << ", " << part.shards
+        << " file(s)";
     if (part.resumed_shards > 0) log << ", " << part.resumed_shards << " of them taken over (--resume)";
     log << "\n";
   }

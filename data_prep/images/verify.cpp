@@ -156,7 +156,7 @@ void summarise(const std::string& prefix, const std::vector<ShardHeader>& header
   for (const ImageSplitFacts::Content& content : facts.contents) bytes += content.bytes;
   result.summary.push_back(
       cat(prefix, ": ", with_thousands(static_cast<long long>(facts.contents.size())), " images in ", headers.size(),
-          " file(s), ", readable_bytes(static_cast<double>(bytes)), " of ",
+          " file(s), ", readable_bytes(bytes), " of ",
           image.raw ? cat("pixels ", image.height, " x ", image.width, " x ", image.channels) : "JPEG", ", ",
           sizes.size(), " classes"));
   const auto name = [&](std::size_t k) {

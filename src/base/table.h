@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ class Table {
 // Formats numbers for readers: 1234567 becomes "1,234,567", and 1536 bytes become "1.5 KiB".
 std::string with_thousands(long long value);
 std::string readable_bytes(double bytes);
+template <std::integral Bytes>
+std::string readable_bytes(Bytes bytes) {
+  return readable_bytes(static_cast<double>(bytes));
+}
 // Writes a number with a noun: (1, "trial") becomes "1 trial", and (1200, "trial") becomes "1,200 trials".
 std::string counted(long long count, const std::string& noun);
 // Returns what std::printf prints.

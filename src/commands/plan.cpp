@@ -119,7 +119,7 @@ void warn_of_memory(const RunPlan& p, const std::vector<MemoryItem>& memory, std
   if (!host || needed <= static_cast<double>(host->total)) return;
   warnings.push_back(cat(counted(ranks, "rank"), ranks == 1 ? " needs " : " need ", readable_bytes(needed),
                          " of memory, and ", host->is_limited ? "its limit (cgroup) is " : "this machine has ",
-                         readable_bytes(static_cast<double>(host->total)),
+                         readable_bytes(host->total),
                          "; a smaller batch.micro, memory.recompute or fewer ranks on a node need less"));
 }
 

@@ -171,10 +171,6 @@ Names cheap_blocks(const RunPlan& p, Backend& backend, std::int64_t limit, std::
   return names;
 }
 
-std::string readable(std::int64_t bytes) {
-  return readable_bytes(static_cast<double>(bytes));
-}
-
 // Returns the bytes in GiB, the unit of the key, rounded up.
 std::string gib(std::int64_t bytes) {
   return with_digits(std::ceil(static_cast<double>(bytes) / (1 << 30) * 1e4) / 1e4);
@@ -227,7 +223,7 @@ std::string describe_offload(const RunPlan& p, Backend& backend) {
   if (traffic.bytes == 0) return "nothing: the copies would take longer than the passes";
   const double waiting = std::max(0.0, traffic.out_seconds - traffic.forward_seconds) +
                          std::max(0.0, traffic.back_seconds - traffic.backward_seconds);
-  return cat(readable(traffic.bytes), " of activations are moved to host memory in each pass; copies out take ",
+  return cat(readable_bytes(traffic.bytes), " of activations are moved to host memory in each pass; copies out take ",
              milliseconds(traffic.out_seconds), " of the forward pass's ", milliseconds(traffic.forward_seconds),
              ", copies back ", milliseconds(traffic.back_seconds), " of the backward pass's ",
              milliseconds(traffic.backward_seconds),
@@ -300,8 +296,8 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   const std::int64_t micro = p.batch.micro_batch;
   const auto line_of = [&](const RunPlan& plan, const std::string& what, const Names& names) {
     const RunPlan with = with_passes(plan, micro, names);
-    std::string text = cat(readable(bytes_with(plan, backend, micro, names)), " with a micro-batch of ", micro, ", +",
-                           percent(extra_flops(with.graph)), " of a step's flops");
+    std::string text = cat(readable_bytes(bytes_with(plan, backend, micro, names)), " with a micro-batch of ", micro,
+                           ", +", percent(extra_flops(with.graph)), " of a step's flops");
     if (limit > 0) {
       const std::int64_t most = largest_micro_batch(plan, backend, limit, names);
       text += most > 0 ? cat("; largest micro-batch ", most) : "; no micro-batch fits";
@@ -314,13 +310,13 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
     const std::vector<std::int64_t>& sizes = p.shares.micro_batches;
     const std::int64_t other = sizes.front() != micro ? sizes.front() : sizes.back();
     const double bytes = static_cast<double>(bytes_with(p, backend, micro, names));
-    if (other == micro) return cat(readable_bytes(bytes));
+    if (other == micro) return readable_bytes(bytes);
     const double slope =
         (bytes - static_cast<double>(bytes_with(p, backend, other, names))) / static_cast<double>(micro - other);
     return cat(readable_bytes(bytes - slope * static_cast<double>(micro)), " of model and overhead + b x ",
                readable_bytes(slope));
   };
-  if (limit > 0) t.row("limit", readable(limit));
+  if (limit > 0) t.row("limit", readable_bytes(limit));
   t.row("formula", formula({}));
   line("recompute nothing", {});
   if (e.memory.offload) {

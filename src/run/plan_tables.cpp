@@ -290,8 +290,8 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
     if (block.recomputed) recomputed.push_back(block.name);
   if (!recomputed.empty()) t.row("recomputed", joined(recomputed));
 
-  t.row("memory", cat(device > 0 ? cat(readable_bytes(static_cast<double>(device)), " of the GPU and ") : "",
-                      readable_bytes(static_cast<double>(host)), " per rank"));
+  t.row("memory",
+        cat(device > 0 ? cat(readable_bytes(device), " of the GPU and ") : "", readable_bytes(host), " per rank"));
   return t.str();
 }
 

@@ -125,8 +125,7 @@ std::string owner_table(const RunPlan& plan, Backend& backend) {
     const bool is_one_rank = end == first + 1;
     t.row(is_one_rank ? cat("rank ", first) : cat("ranks ", first, " to ", end - 1),
           cat(is_one_rank ? "" : "each ", describe_elements(plan, of_rank[first], is_one_rank), "; ",
-              readable_bytes(static_cast<double>(state)), " of optimizer state; ",
-              readable_bytes(static_cast<double>(limited_bytes(memory, backend))),
+              readable_bytes(state), " of optimizer state; ", readable_bytes(limited_bytes(memory, backend)),
               backend.on_device() ? " of the GPU's memory in all" : " in all"));
   }
   return t.str();
@@ -148,14 +147,12 @@ std::string describe_stages(const RunPlan& plan, Backend& backend) {
         compile_part(plan, part, backend, PassMode::training, plan.batch.micro_batch)->part_bytes();
     t.row(cat("stage ", s),
           cat(stage_layers(layers, nodes), ": ", with_thousands(part.parameters.count()), " parameters, ",
-              readable_bytes(static_cast<double>(bytes)),
-              backend.on_device() ? " of the GPU's memory per rank, " : " per rank, ",
+              readable_bytes(bytes), backend.on_device() ? " of the GPU's memory per rank, " : " per rank, ",
               with_digits(100 * predicted_seconds(layers, nodes) / all, 3), " % of the predicted time, ", part.slots,
               part.slots == 1 ? " micro-batch" : " micro-batches", " in flight"));
     if (crossing.activations_out > 0)
-      t.row("", cat("to stage ", s + 1, ": ", readable_bytes(static_cast<double>(crossing.activations_out)),
-                    " of activations a micro-batch, ", readable_bytes(static_cast<double>(crossing.gradients_in)),
-                    " of gradients back"));
+      t.row("", cat("to stage ", s + 1, ": ", readable_bytes(crossing.activations_out),
+                    " of activations a micro-batch, ", readable_bytes(crossing.gradients_in), " of gradients back"));
   }
   const std::int64_t m = plan.batch.accumulation;
   t.row("bubble", cat("(K - 1) / (m + K - 1) = ", stages - 1, " / ", m + stages - 1, " = ",

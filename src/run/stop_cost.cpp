@@ -28,7 +28,7 @@ std::string describe(const StopCost& cost, bool is_new, bool in_slurm) {
   const int lead = lead_seconds(cost);
   const std::string stop =
       cat("to stop, this run needs the time of two steps", knows_steps ? " of " + seconds_text(cost.step_seconds) : "",
-          " and of a checkpoint (", readable_bytes(static_cast<double>(cost.checkpoint.bytes)), " in ",
+          " and of a checkpoint (", readable_bytes(cost.checkpoint.bytes), " in ",
           seconds_text(cost.checkpoint.seconds), is_new ? ", measured now)" : ", measured in an earlier start)");
   if (!in_slurm) return stop;
   return cat(stop, ". To stop in time, this job needs --signal=USR1@", lead, " or more",
