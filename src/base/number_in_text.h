@@ -1,7 +1,9 @@
-// Reads a number that is a whole text.
+// Reads a number that is a whole text, and writes one with the shortest digits.
 #pragma once
 
 #include <charconv>
+#include <cmath>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -14,6 +16,15 @@ bool read_number(std::string_view text, Number& number) {
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, number);
   return error == std::errc() && end == last;
+}
+
+// Returns the shortest digits that read back as the same number. Very small and very large numbers have an exponent.
+inline std::string shortest(double value) {
+  char text[64];
+  const bool plain = value == 0 || (std::abs(value) >= 1e-5 && std::abs(value) < 1e15);
+  const auto end = plain ? std::to_chars(text, text + sizeof text, value, std::chars_format::fixed)
+                         : std::to_chars(text, text + sizeof text, value);
+  return {text, end.ptr};
 }
 
 }  // namespace ringtrain

@@ -1,9 +1,8 @@
 // Writes the schema as text, for error messages, a run's own experiment.yaml, and configs/README.md.
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "base/error.h"
+#include "base/number_in_text.h"
 #include "base/user_text.h"
 #include "config/position.h"
 #include "config/reader.h"
@@ -56,14 +55,9 @@ constexpr SectionText section_texts[] = {
     {"run", "The folder and the output of the run. These keys do not change the result."},
 };
 
-// Returns the shortest digits that give the same number when read. Very small and very large numbers are written as
-// 1.0e-08, because YAML 1.1 reads 1e-08 as text.
+// Very small and very large numbers are written as 1.0e-08, because YAML 1.1 reads 1e-08 as text.
 std::string number_text(double value) {
-  char buffer[64];
-  const bool plain = value == 0 || (std::abs(value) >= 1e-5 && std::abs(value) < 1e15);
-  const auto end = plain ? std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed).ptr
-                         : std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
-  std::string text(buffer, end);
+  std::string text = shortest(value);
   const auto exponent = text.find('e');
   if (exponent != std::string::npos && text.find('.') == std::string::npos) text.insert(exponent, ".0");
   return text;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 
+#include "base/number_in_text.h"
 #include "base/random.h"
 #include "base/table.h"
 #include "config/experiment.h"
@@ -15,10 +15,8 @@ namespace {
 constexpr int digits = 4;  // significant digits of drawn numbers: enough to differ, and few enough to type
 
 double rounded(double value) {
-  const std::string text = with_digits(value, digits);
-  double result = value;
-  std::from_chars(text.data(), text.data() + text.size(), result);
-  return result;
+  read_number(with_digits(value, digits), value);
+  return value;
 }
 
 std::string text_of(const NumberRange& range, double value) {
@@ -44,14 +42,6 @@ bool is_integer(const Field& field) {
 
 bool is_number(const Field& field) {
   return is_integer(field) || holds<double*>(field);
-}
-
-std::string shortest(double value) {
-  char text[64];
-  const bool plain = value == 0 || (std::abs(value) >= 1e-5 && std::abs(value) < 1e15);
-  const auto end = plain ? std::to_chars(text, text + sizeof text, value, std::chars_format::fixed)
-                         : std::to_chars(text, text + sizeof text, value);
-  return {text, end.ptr};
 }
 
 std::string value_at(const NumberRange& range, double fraction) {

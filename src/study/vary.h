@@ -86,7 +86,4 @@ std::vector<Setting> drawn_settings(const Draws& draws, std::uint64_t seed, std:
 bool is_number(const Field& field);
 bool is_integer(const Field& field);
 
-// Returns the shortest digits that read back as the same number.
-std::string shortest(double value);
-
 }  // namespace ringtrain
