@@ -301,7 +301,7 @@ int StudyJob::exit_code() const {
 
 void StudyJob::say_how_it_ended(int code) {
   std::string counts;
-  for (int s = 0; s < 5; ++s)
+  for (std::size_t s = 0; s < std::size(trial_states); ++s)
     if (const auto count = record_.count(static_cast<TrialState>(s)); count > 0)
       counts += cat(counts.empty() ? "" : ", ", count, " ", trial_states[s]);
   log_info("study ", work_.facts.name, ": ", record_.trials().size(), " trials, ", counts, "; ", work_.folder,

@@ -54,7 +54,7 @@ void StudyProgress::print(const std::string& event) {
 }
 
 std::string StudyProgress::progress_text() const {
-  std::size_t counts[5] = {};
+  std::size_t counts[std::size(trial_states)] = {};
   for (const QueuedTrial& q : work_.queue) ++counts[static_cast<int>(record_.trials()[q.place].state)];
   const auto count = [&](TrialState state) { return counts[static_cast<int>(state)]; };
   const std::size_t failed = count(TrialState::failed), diverged = count(TrialState::diverged);

@@ -75,9 +75,8 @@ void StudyRecord::write() {
   Json json = {{"name", facts_.name}, {"experiment", facts_.experiment}, {"file", facts_.file}};
   if (!facts_.commit.empty()) json["commit"] = facts_.commit;
   json["updated"] = utc_time();
-  for (const TrialState state :
-       {TrialState::waiting, TrialState::running, TrialState::finished, TrialState::failed, TrialState::diverged})
-    json["counts"][to_string(state)] = count(state);
+  for (std::size_t s = 0; s < std::size(trial_states); ++s)
+    json["counts"][trial_states[s]] = count(static_cast<TrialState>(s));
   if (!facts_.search.empty()) json["search"] = Json::parse(facts_.search);
   json["trials"] = Json::array();
   for (const TrialRecord& trial : trials_) json["trials"].push_back(Json::parse(to_json(trial)));
