@@ -52,7 +52,6 @@ std::vector<std::string> shared_cores(const std::vector<RankBinding>& ranks);
 void check_visible_devices(const RankGroup& group);
 
 // Chooses one GPU for each rank, by the rank's number on its node and by the GPUs that the rank may see.
-class RankGroup;
 
 // A rank of a node and the devices that it sees (CUDA_VISIBLE_DEVICES, Slurm's bindings), in the order of their
 // ordinals.
