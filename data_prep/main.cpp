@@ -79,11 +79,8 @@ void report_no_memory() {
 void report(const std::exception& error) {
   Ranks::leave_report_to_first();
   std::cerr << "ringtrain-data: error: " << printable(error.what()) << "\n";
-  const auto* own = dynamic_cast<const Error*>(&error);
   if (const std::string hint = hint_of(error); !hint.empty()) std::cerr << "  " << printable(hint) << "\n";
-  if (verbose)
-    std::cerr << (own != nullptr ? cat("  thrown at ", thrown_at(error)) : "  thrown by a library of this program")
-              << "\n";
+  if (verbose) std::cerr << "  " << described_place(error) << "\n";
 }
 
 }  // namespace

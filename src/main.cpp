@@ -118,10 +118,8 @@ int run(int argc, char** argv) {
     if (requested_signal() != before) abort_job(exit_failed);
   }
   std::string text = cat("ringtrain: error", who.empty() ? "" : " (" + who + ")", ": ", error.what(), "\n");
-  const auto* own = dynamic_cast<const Error*>(&error);
   if (const std::string hint = hint_of(error); !hint.empty()) text += cat("  ", hint, "\n");
-  if (verbose)
-    text += own != nullptr ? cat("  thrown at ", thrown_at(error), "\n") : "  thrown by a library of this program\n";
+  if (verbose) text += cat("  ", described_place(error), "\n");
   std::fflush(stdout);
   std::fputs(printable(text).c_str(), stderr);
   std::fflush(stderr);

@@ -35,6 +35,12 @@ inline std::string thrown_at(const std::exception& error) {
   return own == nullptr ? "" : cat(own->where().file_name(), ":", own->where().line());
 }
 
+// Returns the line that --verbose adds to the message of an error.
+inline std::string described_place(const std::exception& error) {
+  const std::string place = thrown_at(error);
+  return place.empty() ? "thrown by a library of this program" : "thrown at " + place;
+}
+
 // The error that the training itself has failed: its numbers are no longer finite. The program and the machine are not
 // at fault.
 class Diverged : public Error {
