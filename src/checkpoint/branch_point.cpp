@@ -87,9 +87,8 @@ std::string source_checkpoint(const std::string& from) {
 
 BranchPoint branch_point_at(const Checkpoint& source) {
   const Experiment experiment = experiment_of(source, "the checkpoint");
-  std::string text = cat(source.step, "\n", source.text("train_uuid"), "\n", source.text_or("branch_source", ""), "\n");
-  for (const Field& field : schema())
-    if (decides_what_is_learned(field, experiment)) text += cat(field.key, "=", value_text(field, experiment), "\n");
+  const std::string text = cat(source.step, "\n", source.text("train_uuid"), "\n", source.text_or("branch_source", ""),
+                               "\n", deciding_keys(experiment));
   return {progress_of(source).position, fnv1a(text)};
 }
 

@@ -135,5 +135,7 @@ bool is_folder_name(std::string_view text);
 // optimizer.adascale computes its gain from noise.small_batch, and batch.follow_noise chooses the batch. Keys
 // of parallel decide only with asynchronous servers or backup workers, and keys of branch only in a branch.
 bool decides_what_is_learned(const Field& field, const Experiment& experiment);
+// Returns these fields with their values, a line for each: "model.depth=18".
+std::string deciding_keys(const Experiment& experiment);
 
 }  // namespace ringtrain

@@ -304,6 +304,13 @@ bool decides_what_is_learned(const Field& field, const Experiment& e) {
   return follows && (field.key == "noise.every_steps" || field.key == "noise.half_life");
 }
 
+std::string deciding_keys(const Experiment& experiment) {
+  std::string text;
+  for (const Field& field : schema())
+    if (decides_what_is_learned(field, experiment)) text += cat(field.key, "=", value_text(field, experiment), "\n");
+  return text;
+}
+
 // Finds the known key that a user probably meant.
 std::string nearest_key(std::string_view key, bool is_map) {
   if (key.size() > 100) return "";

@@ -228,10 +228,7 @@ DatasetIndex planned_index(const Experiment& experiment, const std::string& pref
 }
 
 std::string experiment_id(const RunPlan& plan) {
-  std::string text;
-  for (const Field& field : schema())
-    if (decides_what_is_learned(field, plan.experiment))
-      text += cat(field.key, "=", value_text(field, plan.experiment), "\n");
+  std::string text = deciding_keys(plan.experiment);
   text += cat("data.train=", plan.train.dataset_uuid, " ", plan.train.split, "\n");
   if (plan.has_validation)
     text += cat("data.validation=", plan.validation.dataset_uuid, " ", plan.validation.split, "\n");
