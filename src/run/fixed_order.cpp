@@ -22,10 +22,6 @@ std::string powers_of_two(std::int64_t most) {
   return text;
 }
 
-std::int64_t most_passes(const RunPlan& plan) {
-  return resized(plan.batch, plan.batches.back()).accumulation;
-}
-
 // Measures the time that the fixed order adds to a rank's step. The rank copies the gradients of every pass but the
 // last. For each copy it also adds two nodes of the tree.
 double seconds_of_step(const RunPlan& plan, Backend& backend) {
@@ -77,7 +73,7 @@ void check_fixed_order(const RunPlan& plan) {
 
 std::int64_t waiting_nodes(const RunPlan& plan) {
   if (!has_fixed_order(plan.experiment)) return 0;
-  return std::countr_zero(static_cast<std::uint64_t>(most_passes(plan)));
+  return std::countr_zero(static_cast<std::uint64_t>(largest_batch(plan).accumulation));
 }
 
 std::string describe_fixed_order(const RunPlan& plan, Backend& backend, bool measures) {

@@ -45,8 +45,7 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
       plan.experiment.communication.library != "mpi")
     items.push_back({"gradients of other ranks, in a fixed order",
                      nccl_arrival_bytes(bucket_elements(plan.experiment.communication, true, plan.batch.ranks))});
-  if (plan.measures_noise && !has_fixed_order(plan.experiment) &&
-      resized(plan.batch, plan.batches.back()).small_batches() > 1)
+  if (plan.measures_noise && !has_fixed_order(plan.experiment) && largest_batch(plan).small_batches() > 1)
     items.push_back({"gradients before a small batch, for the noise scale", float_bytes(part.parameters.trained())});
   std::int64_t crossing = 0, travelling = 0;
   const auto add_program = [&](PassMode mode, std::int64_t micro_batch) {

@@ -96,6 +96,11 @@ struct RunPasses {
 
 struct RunPlan : RunTask, RunCourse, RunSplit, RunPasses {};
 
+// Returns how the ranks share the largest batch that the run may have.
+inline BatchPlan largest_batch(const RunPlan& plan) {
+  return resized(plan.batch, plan.batches.back());
+}
+
 // The micro-batch of an earlier start or of a branch's source; 0: none.
 inline MicroBatchChoice micro_batch_of_checkpoint(std::int64_t samples) {
   return {samples, "that of the checkpoint"};

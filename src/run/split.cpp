@@ -148,7 +148,7 @@ ModelPart part_of(const RunPlan& plan, int rank) {
   const StageNodes nodes = nodes_of(plan, part.stage);
   part.graph = plan.graph.part(nodes.first, nodes.last);
   part.parameters = part.graph.parameters();
-  const std::int64_t most = resized(plan.batch, plan.batches.back()).accumulation;
+  const std::int64_t most = largest_batch(plan).accumulation;
   part.slots = stage_slots(plan.experiment.parallel.schedule, part.stage, part.stages, most);
   return part;
 }
