@@ -25,8 +25,7 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
   std::vector<MemoryItem> items = {{"weights", flat_bytes}, {"gradients", gradient_bytes}};
   const auto own =
       owned_by(rank, owners(plan.experiment.parallel, plan.parameters.trained(),
-                            bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks),
-                            static_cast<int>(plan.batch.ranks)));
+                            bucket_elements(plan, backend.on_device()), static_cast<int>(plan.batch.ranks)));
   const std::int64_t own_bytes = float_bytes(Optimizer::state_elements(part.parameters, own));
   for (const std::string& name : Optimizer::state_names(plan.experiment.optimizer, plan.experiment.average))
     items.push_back({"optimizer state " + name, own_bytes});
@@ -43,8 +42,7 @@ std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int r
     items.push_back({"gradients of passes, added in a fixed order", nodes * gradient_bytes});
   if (has_fixed_order(plan.experiment) && backend.on_device() && plan.batch.ranks > 1 &&
       plan.experiment.communication.library != "mpi")
-    items.push_back({"gradients of other ranks, in a fixed order",
-                     nccl_arrival_bytes(bucket_elements(plan.experiment.communication, true, plan.batch.ranks))});
+    items.push_back({"gradients of other ranks, in a fixed order", nccl_arrival_bytes(bucket_elements(plan, true))});
   if (plan.measures_noise && !has_fixed_order(plan.experiment) && largest_batch(plan).small_batches() > 1)
     items.push_back({"gradients before a small batch, for the noise scale", float_bytes(part.parameters.trained())});
   std::int64_t crossing = 0, travelling = 0;

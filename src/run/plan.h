@@ -148,6 +148,9 @@ std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
 // does not set it, buckets grow with the number of ranks, because every rank sums one piece of a bucket. They do not
 // grow in a fixed order, because the small-batch norms are added bucket by bucket.
 std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks);
+inline std::int64_t bucket_elements(const RunPlan& plan, bool on_device) {
+  return bucket_elements(plan.experiment.communication, on_device, plan.batch.ranks);
+}
 
 // Returns a text that is equal for two models if the weights of one fit the other. It contains every tensor's name and
 // shape, and the vocabulary of its rows.

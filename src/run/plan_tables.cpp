@@ -241,8 +241,7 @@ std::string describe_stop(const RunPlan& plan) {
 }
 
 std::string describe_sums(const RunPlan& plan, bool on_device) {
-  const std::int64_t all = plan.parameters.size(),
-                     bucket = bucket_elements(plan.experiment.communication, on_device, plan.batch.ranks);
+  const std::int64_t all = plan.parameters.size(), bucket = bucket_elements(plan, on_device);
   if (bucket >= all) return cat(with_thousands(all), " gradients at once");
   return cat(with_thousands(all), " gradients in buckets of ", with_thousands(bucket));
 }

@@ -46,8 +46,7 @@ std::vector<Owned> owned_of_ranks(const RunPlan& plan, bool on_device) {
     for (int server = 0; server < plan.servers->servers; ++server)
       all.push_back({served_range(trained, server, plan.servers->servers), server});
   } else {
-    all = owners(plan.experiment.parallel, trained,
-                 bucket_elements(plan.experiment.communication, on_device, plan.batch.ranks), ranks);
+    all = owners(plan.experiment.parallel, trained, bucket_elements(plan, on_device), ranks);
   }
   std::vector<Owned> of_rank(all.empty() ? 0 : static_cast<std::size_t>(ranks));
   for (const auto& [elements, rank] : all) {

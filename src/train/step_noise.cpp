@@ -113,8 +113,7 @@ StepNoise::StepNoise(const RunPlan& plan, Backend& backend, const ParameterTable
   if (by != "none") groups_.emplace(plan.parameters, by, plan.noise_half_life);
   std::vector<ElementRange> tensors;
   for (const UpdateRange& range : optimizer.ranges()) tensors.push_back({range.begin, range.end});
-  small_norms_.emplace(backend, part.trained(),
-                       bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks),
+  small_norms_.emplace(backend, part.trained(), bucket_elements(plan, backend.on_device()),
                        largest_batch(plan).small_batches(), sums_small_norms(plan) ? part.size() : 0,
                        has_fixed_order(plan.experiment), groups_ ? &*groups_ : nullptr, tensors);
 }

@@ -28,7 +28,7 @@ GradientPasses::GradientPasses(const RunPlan& plan, Backend& backend, Vector& gr
     : backend_(backend),
       gradients_(gradients),
       fixed_order_(has_fixed_order(plan.experiment)),
-      bucket_elements_(bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks)),
+      bucket_elements_(bucket_elements(plan, backend.on_device())),
       small_norms_(small_norms),
       batch_(plan.batch) {
   if (fixed_order_) small_level_ = levels_below(plan.batch.passes_of_small_batch());

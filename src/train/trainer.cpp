@@ -45,9 +45,9 @@ Trainer::Trainer(const RunPlan& plan, Backend& backend, Communicator& communicat
       stages_(stages),
       weights_(backend.make_vector(part_.parameters.size())),
       gradients_(backend.make_vector(gradient_elements(plan, part_.parameters), true)),
-      synchronizer_(make_synchronizer(
-          plan.experiment.parallel, communicator, stages, gradients_->all(), part_.parameters.trained(),
-          bucket_elements(plan.experiment.communication, backend.on_device(), plan.batch.ranks), backend.on_device())),
+      synchronizer_(make_synchronizer(plan.experiment.parallel, communicator, stages, gradients_->all(),
+                                      part_.parameters.trained(), bucket_elements(plan, backend.on_device()),
+                                      backend.on_device())),
       optimizer_(optimizer_of(plan.experiment, plan.schedule), part_.parameters, backend, ranks_of(communicator),
                  share ? std::move(*share) : synchronizer_->update_share(), plan.experiment.average),
       loss_scale_(plan.precision == Precision::fp16 ? LossScale(plan.experiment.loss_scale) : LossScale()),
