@@ -118,10 +118,7 @@ double loader_rate(const LoadingRank& own, const RankGroup& group, double second
 // Returns the sum over the ranks of each host.
 std::vector<double> host_sums(const BenchContext& context, const std::vector<double>& of_rank) {
   std::vector<double> sums(context.hosts.size());
-  for (std::size_t r = 0; r < of_rank.size(); ++r) {
-    const auto at = std::find(context.hosts.begin(), context.hosts.end(), context.session.hosts()[r]);
-    sums[static_cast<std::size_t>(at - context.hosts.begin())] += of_rank[r];
-  }
+  for (std::size_t r = 0; r < of_rank.size(); ++r) sums[context.host_of(r)] += of_rank[r];
   return sums;
 }
 

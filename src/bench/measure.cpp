@@ -8,6 +8,10 @@
 
 namespace ringtrain {
 
+std::size_t BenchContext::host_of(std::size_t rank) const {
+  return static_cast<std::size_t>(std::ranges::find(hosts, session.hosts()[rank]) - hosts.begin());
+}
+
 double Runs::slowest() const {
   if (of_rank.empty()) return 0;
   std::vector<double> slowest = of_rank.front();
@@ -66,8 +70,7 @@ std::vector<double> by_host(const BenchContext& context, const std::vector<doubl
   std::vector<double> values(context.hosts.size());
   std::vector<bool> seen(values.size());
   for (std::size_t r = 0; r < of_rank.size(); ++r) {
-    const auto at = std::find(context.hosts.begin(), context.hosts.end(), context.session.hosts()[r]);
-    const auto h = static_cast<std::size_t>(at - context.hosts.begin());
+    const std::size_t h = context.host_of(r);
     if (!seen[h] || (of_rank[r] > values[h]) == largest) values[h] = of_rank[r];
     seen[h] = true;
   }

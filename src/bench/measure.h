@@ -25,6 +25,7 @@ struct BenchContext {
   double wanted = 0;               // samples per second that a node should load; 0: what its measured steps use
   std::vector<std::string> hosts;  // each host once
   bool root() const { return session.rank() == 0; }
+  std::size_t host_of(std::size_t rank) const;  // place in `hosts`
 };
 
 // Seconds of some work that all ranks started together, several times. Complete on rank 0, empty on other ranks.
