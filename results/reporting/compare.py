@@ -1,5 +1,7 @@
 """Puts two studies into the same axes: steps to one target against the batch, and loss curves."""
 
+import math
+
 import numpy
 
 from . import answers, figures_losses, figures_target, measures, runs, sections, style, verdict
@@ -43,7 +45,17 @@ def common_target(both):
     return measures.Target(found[0].metric, value, "the weaker one of the two studies' targets")
 
 
-def rows_of(lines, names):
+def log_steps(point, target):
+    """Returns the Sample of the log of the steps. A run reaches the target anywhere between two evaluations. Seeds that
+    reach it at the same one are therefore spread by the deviation of a uniform distribution between the two, at least."""
+    sample = verdict.Sample.of(numpy.log(list(point.values.values())))
+    if sample.deviation is None:
+        return sample
+    between = figures_target.coarseness(point, target) / math.sqrt(12)
+    return verdict.Sample(sample.mean, max(sample.deviation, between), sample.n)
+
+
+def rows_of(lines, names, target):
     """Returns a row for each batch that both studies ran, at the best rate of each, with Welch's test of log steps."""
     best = [{}, {}]
     for family, points in lines.items():
@@ -54,7 +66,7 @@ def rows_of(lines, names):
     rows = []
     for batch in sorted(set(best[0]) & set(best[1])):
         first, second = (own[batch] for own in best)
-        logs = [verdict.Sample.of(numpy.log(list(p.values.values()))) for p in (second, first)]
+        logs = [log_steps(point, target) for point in (second, first)]
         rows.append(
             {
                 "batch": batch,
@@ -103,7 +115,7 @@ def make(paths, target=None):
         return cost.steps if cost else None
 
     losses = figures_losses.losses(cells, steps_of, "Loss curves of both studies")
-    rows = rows_of(lines, names)
+    rows = rows_of(lines, names, target)
     told = answers_of(steps, rows, names, lines, made)
     if isinstance(losses, style.Figure):
         ends = [f"{sections.counted(sum(len(c.runs) for c in own), 'run')} of {name}" for name, own in zip(names, both)]
@@ -112,7 +124,8 @@ def make(paths, target=None):
         "compare",
         "Steps to the target at the batches that both ran",
         rows,
-        "At the best rate of each; the verdict is Welch's t-test of the logarithms of the steps (p < 0.05).",
+        "At the best rate of each; the verdict is Welch's t-test of the logarithms of the steps (p < 0.05). Seeds that reach the "
+        "target at the same evaluation count as spread between it and the one before.",
     )
     fit = style.Table("fit", "Fit of steps and samples", figures_target.fit_rows(made, twenty))
     title = f"{names[0]} and {names[1]}"

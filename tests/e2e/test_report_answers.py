@@ -421,6 +421,19 @@ def test_two_studies_are_compared_at_the_batches_of_both(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(
+    "seeds, later, word",
+    [((2, 2), 1, "no difference seen"), ((2, 2), 6, "more"), ((2, 1), 1, "no difference seen"), ((3, 3), 1, "more")],
+)
+def test_seeds_that_reach_the_target_at_one_evaluation_may_differ_between_it_and_the_one_before(tmp_path, seeds, later, word):
+    for name, count, more in zip("ab", seeds, (0, later)):
+        for seed in range(count):
+            made_runs.write(tmp_path / name / f"{seed}", 64, seed=seed, need=100 + 10 * more, every=10)
+    _, (section,) = compare.make([tmp_path / "a", tmp_path / "b"], TARGET)
+    (row,) = section.items[2].rows
+    assert (row["steps, a"], row["steps, b"], row["verdict"]) == (100, 100 + 10 * later, word)
+
+
+@pytest.mark.parametrize(
     "others, words",
     [
         (lambda d: [d / "a", d / "a"], "the same study"),
