@@ -60,9 +60,9 @@ def pays(points, made):
         return f"From {low:,} to {high:,} samples, {whole}; there is no fit of B_crit", "open"
     inside = made.critical_interval
     if inside.low > high:
-        return f"Up to {high:,} samples, the largest batch that ran, a larger batch pays: {whole}", "larger batches pay"
+        return f"Up to {high:,} samples, the largest batch that reached the target, a larger batch pays: {whole}", "larger batches pay"
     if inside.high < low:
-        return f"Even at {low:,} samples, the smallest batch that ran, a step costs more than it brings: {whole}", (
+        return f"Even at {low:,} samples, the smallest batch that reached the target, a step costs more than it brings: {whole}", (
             "larger batches do not pay"
         )
     if inside.low < low or inside.high > high:
@@ -123,7 +123,7 @@ def of_outcome(figure, lines, measure):
         if len(points) > 1:
             words, word = difference(points[-1], points[0])
             text = (
-                f"The largest batch, {points[-1].batch:,}, ends at {value(points[-1])}, {words} the smallest, "
+                f"The largest batch that finished, {points[-1].batch:,}, ends at {value(points[-1])}, {words} the smallest, "
                 f"{points[0].batch:,}, at {value(points[0])}"
             )
             found.append((several(lines, family, text), word))

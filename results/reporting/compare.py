@@ -106,7 +106,7 @@ def make(paths, target=None):
     target = target or common_target(both)
     lines = figures_target.steps_points(cells, target)
     made, twenty = figures_target.fits(lines, target), figures_target.twenties(lines, target)
-    steps = figures_target.to_target(target, lines, made, twenty)
+    steps = figures_target.to_target(target, lines, made, twenty, cells)
     if isinstance(steps, style.Missing):
         raise ReportError(f"--compare: {steps.reason}; give a weaker one with --target")
 

@@ -84,7 +84,8 @@ def outcome(cells, measure, lines, rows):
         note += " Points of the same batch stand side by side."
     if published:
         note += " Below: ResNet-50 on ImageNet as published. The data differ unless a verdict says otherwise; compare the shape."
-    return Figure("outcome_vs_batch", title, drawing, table, note, tuning_warnings(lines, "finished"))
+    warnings = left_out(cells, lines, "finished") + tuning_warnings(lines, "finished")
+    return Figure("outcome_vs_batch", title, drawing, table, note, warnings)
 
 
 def tuning_warnings(lines, did):
@@ -112,6 +113,19 @@ def tuning_warnings(lines, did):
             listed = ", ".join(map(str, batches))
             found.append(f"{name}: fewer than three seeds {did} at batch {listed}; the spread is not known well")
     return found
+
+
+def left_out(cells, lines, did):
+    """Returns a warning for each family with batches that have no point, and one for the families without any."""
+    found, empty = [], []
+    for family, own in grouping.families(cells).items():
+        known = {p.batch for p in lines.get(family, ())}
+        rest = sorted({cell.batch for cell in own} - known)
+        if not known:
+            empty.append(grouping.label(family))
+        elif rest:
+            found.append(f"{grouping.label(family)}: no run {did} at batch {', '.join(f'{batch:,}' for batch in rest)}")
+    return found + ([f"no run {did} in {'; '.join(empty)}"] if empty else [])
 
 
 def names_of(names, lines):

@@ -8,7 +8,7 @@ from . import cells as grouping
 from . import fit as fitting
 from . import measures, style
 from . import twenty as criterion
-from .figures_batch import columns_of, draw_points, spread_row, tuning_warnings
+from .figures_batch import columns_of, draw_points, left_out, spread_row, tuning_warnings
 from .style import Figure, Missing
 
 # The number of steps between two evaluations, as a share of the steps to the target. Above the first share, the steps to
@@ -95,10 +95,10 @@ def target_rows(lines, target):
     return table
 
 
-def to_target(target, lines, made, twenty):
+def to_target(target, lines, made, twenty, cells):
     """Draws steps and samples to the target at the best rate of each batch, perfect scaling, and the fits. If there is
-    only one fit, its regimes are shaded. `lines` comes from steps_points(), `made` from fits(), `twenty` from
-    twenties()."""
+    only one fit, its regimes are shaded. `lines` comes from steps_points() of the cells, `made` from fits(), `twenty`
+    from twenties()."""
     title = "Steps and samples to the target, against the batch"
     if target is None:
         return Missing(title, "nothing was evaluated, so there is no target")
@@ -129,7 +129,7 @@ def to_target(target, lines, made, twenty):
         drawing,
         target_rows(lines, target),
         target_note(target, made),
-        warnings(lines, made, target) + disagreements(lines, made, twenty, target) + without_twenty(lines, twenty, target),
+        left_out(cells, lines, "reached the target") + warnings(lines, made, target) + disagreements(lines, made, twenty, target) + without_twenty(lines, twenty, target),
     )
 
 

@@ -81,7 +81,7 @@ def items_of_task(cells, data, measure, target, rows):
         if compared
         else style.Missing("Beside the published numbers", "none is of a text model")
     )
-    steps = figures_target.to_target(target, lines, made, twenty)
+    steps = figures_target.to_target(target, lines, made, twenty, cells)
     rates = figures_batch.best_rates(cells, found_rates, by)
     shares = figures_share.against_share(cells, made)
     best_batches = []

@@ -15,8 +15,8 @@ import made_runs
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "results"))
-from reporting import answers, cells, compare, errors, figures_best_batch, figures_share, figures_target, fit, goals, measures  # noqa: E402
-from reporting import noise_answers, power_law, rate_rules, references, runs, sections, style, twenty, verdict  # noqa: E402
+from reporting import answers, cells, compare, errors, figures_batch, figures_best_batch, figures_share, figures_target, fit, goals  # noqa: E402
+from reporting import measures, noise_answers, power_law, rate_rules, references, runs, sections, style, twenty, verdict  # noqa: E402
 from test_report_verdicts import goyal_run  # noqa: E402
 
 BATCHES = [2**i for i in range(3, 13)]
@@ -99,7 +99,7 @@ def test_a_figure_says_why_it_has_no_20_percent_criterion(tmp_path, monkeypatch,
         need = 100 * needed / batch
         made_runs.write(tmp_path / "s" / str(batch), batch, need=need, every=max(1, round(need / 50)))
     lines, made, found = fitted(tmp_path / "s", monkeypatch)
-    warned = [w for w in figures_target.to_target(TARGET, lines, made, found).warnings if "there is no 20 % criterion" in w]
+    warned = [w for w in figures_target.to_target(TARGET, lines, made, found, []).warnings if "there is no 20 % criterion" in w]
     assert len(warned) == (1 if words else 0) and all(words in w for w in warned) and bool(found) != bool(words)
 
 
@@ -121,7 +121,7 @@ def test_a_figure_warns_where_the_criteria_disagree(tmp_path, monkeypatch, steps
         need = steps(batch)
         made_runs.write(tmp_path / "s" / str(batch), batch, need=need, every=max(1, round(need / 50)))
     lines, made, found = fitted(tmp_path / "s", monkeypatch)
-    figure = figures_target.to_target(TARGET, lines, made, found)
+    figure = figures_target.to_target(TARGET, lines, made, found, [])
     assert any("the two criteria disagree" in w for w in figure.warnings) == disagree
     (row,) = figures_target.fit_rows(made, found)
     assert row["B_20_percent"] == pytest.approx(307 if disagree else 83, rel=0.25)
@@ -361,8 +361,8 @@ def points(batches, steps, noise=0.0):
     "batches, text, expected",
     [
         ([64, 256, 1024, 4096], "Above 420 samples a step costs more than it brings", "larger batches pay up to B_crit = 420"),
-        ([4, 8, 16, 32], "Up to 32 samples, the largest batch that ran, a larger batch pays", "larger batches pay"),
-        ([2048, 4096, 8192], "Even at 2,048 samples, the smallest batch that ran", "larger batches do not pay"),
+        ([4, 8, 16, 32], "Up to 32 samples, the largest batch that reached the target, a larger batch pays", "larger batches pay"),
+        ([2048, 4096, 8192], "Even at 2,048 samples, the smallest batch that reached the target", "larger batches do not pay"),
     ],
 )
 def test_a_sentence_says_up_to_which_batch_steps_are_saved(batches, text, expected):
@@ -381,6 +381,20 @@ def test_a_critical_batch_that_may_lie_outside_is_open():
     assert answers.pays(made, wide)[1] == "open"
 
 
+def test_batches_at_which_no_run_reached_the_target_or_finished_are_named(tmp_path, monkeypatch):
+    for batch in (32, 64, 128):
+        made_runs.write(tmp_path / "s" / str(batch), batch, need=4000 / batch)
+    for batch in (1024, 2048):
+        made_runs.write(tmp_path / "s" / str(batch), batch, need=100, outcome="error: the loss is NaN")
+    made_runs.write(tmp_path / "s" / "other", 64, need=100, outcome="error: the loss is NaN", optimizer={"momentum": 0.5})
+    own = cells.make_cells(runs.read_all([tmp_path / "s"]))
+    lines, made, found = fitted(tmp_path / "s", monkeypatch)
+    steps = figures_target.to_target(TARGET, lines, made, found, own)
+    outcome = figures_batch.outcome(own, measures.ERROR, figures_batch.outcome_points(own, measures.ERROR), [])
+    for figure, did in ((steps, "reached the target"), (outcome, "finished")):
+        assert figure.warnings[:2] == [f"momentum 0.9: no run {did} at batch 1,024, 2,048", f"no run {did} in momentum 0.5"]
+
+
 @pytest.mark.parametrize("shift, word", [(0.0, "no difference seen"), (0.5, "worse"), (-0.5, "better")])
 def test_the_largest_batch_is_judged_beside_the_smallest(shift, word):
     def point(batch, values):
@@ -388,7 +402,7 @@ def test_the_largest_batch_is_judged_beside_the_smallest(shift, word):
 
     lines = {(): [point(64, [1.0, 1.02, 0.98]), point(1024, [1.0 + shift, 1.03 + shift, 0.98 + shift])]}
     (answer,) = answers.of_outcome(None, lines, measures.LOSS)
-    assert answer.verdict == word and answer.text.startswith("The largest batch, 1,024, ends at ")
+    assert answer.verdict == word and answer.text.startswith("The largest batch that finished, 1,024, ends at ")
     lone = {(): [point(64, [1.0]), point(1024, [1.5])]}
     assert answers.of_outcome(None, lone, measures.LOSS)[0].verdict == "open: one seed each"
 
