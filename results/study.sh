@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-python3}
 PICTURES=${PICTURES:-}
 data=${DATA:-data_prep/data}
-twins="goyal zero_gamma lars batch_schedule adascale critical_batch noise_names noise_digits pet_names smith_le shallue keskar"
+twins="goyal zero_gamma lars batch_schedule adascale critical_batch noise_names noise_digits pet_names smith_le mccandlish shallue keskar"
 studies=${STUDIES:-$(for twin in $twins; do echo "configs/studies/twin_$twin.yaml"; done)}
 step() { printf '\n== %s\n' "$1"; }
 
@@ -33,8 +33,8 @@ fi
 
 # Prints the path of a study's experiment.
 experiment_of() { realpath --relative-to=. "$(dirname "$1")/$(sed -n 's/^experiment: *\([^ ]*\).*/\1/p' "$1")"; }
-# Returns whether an experiment learns the data set of this name.
-learns() { grep -q "train: *data_prep/data/$2-train" "$1"; }
+# Returns whether a study or its experiment learns the data set of this name.
+learns() { grep -Eq "train: *data_prep/data/$2(_[0-9]+)?-train" "$1" "$(experiment_of "$1")"; }
 
 step "Data: Debian's proper names, and ${PICTURES:-handwritten digits of scikit-learn}"
 data_prep/study_data.sh names
@@ -46,7 +46,7 @@ fi
 
 for published in fashion mnist; do
   for file in $studies; do
-    learns "$(experiment_of "$file")" $published || continue
+    learns "$file" $published || continue
     data_prep/study_data.sh $published
     break
   done
@@ -75,7 +75,7 @@ for file in $studies; do
   model=$(grep -Eo 'kind: *(resnet|alexnet|cnn|mlp)\b' "$experiment" | sed 's/.* //' || true)
   overrides=()
   # Studies with a published answer keep their data.
-  if [ -n "$PICTURES" ] && [ -n "$model" ] && ! learns "$experiment" fashion && ! learns "$experiment" mnist; then
+  if [ -n "$PICTURES" ] && [ -n "$model" ] && ! learns "$file" fashion && ! learns "$file" mnist; then
     name=${name}_$pictures_name
     overrides=("data.train=$data/$pictures_data-train" "data.validation=$data/$pictures_data-validation"
       data.train_samples=0 data.validation_samples=0 data.classes=0 data.image_size=32 data.resize=32 data.pad=4)

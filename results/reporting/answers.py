@@ -78,8 +78,9 @@ def pays(points, made):
     ), f"larger batches pay up to B_crit = {about(made.critical)} ({between(inside)})"
 
 
-def of_target(figure, lines, made, twenty):
-    found = []
+def of_target(figure, lines, made, twenty, goals=()):
+    """`goals` has what is to be said first of the same figure."""
+    found = list(goals)
     for family in ours_first(lines):
         points = lines[family]
         if len(points) < 2:

@@ -5,7 +5,6 @@ best rate. The rate, the momentum and the batch are tuned on both sides, so only
 the loss and the kind of optimizer."""
 
 from . import keys, references
-from .answers import Answer
 from .measures import cost_to
 
 METRIC = "goal_accuracy"
@@ -33,10 +32,9 @@ def listed(batches):
     return ", ".join(f"{batch:,}" for batch in sorted(batches))
 
 
-def of_goal(figure, cells, target, rows=None):
-    """Returns an Answer for each published figure with the same goal and task. `figure` shows the steps to the goal, and is
-    None if no run reached it. A batch has missed the goal if all its runs have ended without it. A batch outside of the
-    published ones is left out. Rows from memory judge nothing."""
+def of_goal(cells, target, rows=None):
+    """Returns (sentence, verdict) for each published figure with the same goal and task. A batch has missed the goal if all
+    its runs have ended without it. A batch outside of the published ones is left out. Rows from memory judge nothing."""
     rows = references.read() if rows is None else rows
     if target is None or target.metric != "validation_accuracy":
         return []
@@ -44,7 +42,7 @@ def of_goal(figure, cells, target, rows=None):
     for row in rows:
         if row.metric == METRIC and row.is_checked and references.same(row.value, 100 * target.value):
             figures.setdefault((row.work, row.table), []).append(row)
-    answers = []
+    found = []
     for (work, table), own in figures.items():
         published = [row.batch for row in own]
         low, high = min(published), max(published)
@@ -62,5 +60,5 @@ def of_goal(figure, cells, target, rows=None):
         word = f"not reached at {listed(missed - open_still)}" if missed - open_still else "as published"
         if open_still:
             word = f"open: {listed(open_still)} has not ended"
-        answers.append(Answer(text, word, [figure] if figure else []))
-    return answers
+        found.append((text, word))
+    return found

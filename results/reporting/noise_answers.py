@@ -15,7 +15,7 @@ START = 0.05  # the share of the samples of a run that counts as its start
 NEAR = 2  # the noise scale is near B_crit if their ratio is at most this
 SAME_ORDER = math.sqrt(10)  # two values are of one order of magnitude if their ratio is at most this
 # The row of the table with a task like ours: ten classes of pictures of 28 x 28 pixels.
-LIKE = {"mnist": "MNIST", "fashion": "MNIST"}  # by the name of the training data
+LIKE = {"mnist": "MNIST", "mnist_4000": "MNIST", "fashion": "MNIST"}  # by the name of the training data
 NAMES = {
     "noise_scale_start": "noise scale at the start",
     "noise_scale_average": "on average",

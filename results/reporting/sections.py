@@ -89,6 +89,7 @@ def items_of_task(cells, data, measure, target, rows):
         found = figures_best_batch.lines_of(cells, measure.of, axis)
         laws = figures_best_batch.laws_of(found)
         best_batches.append((figures_best_batch.best_batch(found, laws, axis, measure.title), axis, laws))
+    reached = goals.of_goal(cells, target)
     noise, courses = figures_curves.noise(cells, measure.of, made), noise_answers.courses(cells)
     published_noise = figures_curves.published_noise(cells, made, rows)
     ranks = figures_speed.against_ranks(cells)
@@ -125,8 +126,7 @@ def items_of_task(cells, data, measure, target, rows):
         figures_curves.batches(cells, measure.of),
     ]
     told = [
-        *(answers.of_target(steps, lines, made, twenty) if is_drawn(steps) else []),
-        *goals.of_goal(steps if is_drawn(steps) else None, cells, target),
+        *(answers.of_target(steps, lines, made, twenty, reached) if is_drawn(steps) else answers.joined(reached, [])),
         *(answers.of_share(shares, figures_share.laws_of(cells, made)) if is_drawn(shares) else []),
         *(told for drawn in best_batches if is_drawn(drawn[0]) for told in answers.of_best_batch(*drawn)),
         *(answers.of_rates(rates, found_rates) if is_drawn(rates) else []),

@@ -602,10 +602,10 @@ def shallue_run(batch, accuracies, **more):
 def test_a_goal_is_compared_with_the_published_one_both_ways(made, expected):
     make, batch, accuracies = made
     own = cells.make_cells([shallue_run(128, [0.5, 0.91]), make(batch, accuracies)])
-    (answer,) = goals.of_goal(None, own, measures.Target("validation_accuracy", 0.9))
-    assert answer.verdict == expected
+    ((text, word),) = goals.of_goal(own, measures.Target("validation_accuracy", 0.9))
+    assert word == expected
     reached = 2 if expected == "as published" else 1
-    assert f"at 9 batches from 2 to 55,000. Here {reached} of 2 reach it: 64, 128" in answer.text
+    assert f"at 9 batches from 2 to 55,000. Here {reached} of 2 reach it: 64, 128" in text
 
 
 def test_a_batch_that_has_not_ended_or_was_never_published_is_not_judged():
@@ -613,8 +613,8 @@ def test_a_batch_that_has_not_ended_or_was_never_published_is_not_judged():
     unfinished = shallue_run(64, [0.5])
     unfinished.record["outcome"] = "not ended"
     own = [shallue_run(128, [0.91]), shallue_run(1, [0.2])]
-    (answer,) = goals.of_goal(None, cells.make_cells([*own, unfinished]), target)
-    assert answer.verdict == "open: 64 has not ended" and "1 of 2 reach it: 64, 128" in answer.text
+    ((text, word),) = goals.of_goal(cells.make_cells([*own, unfinished]), target)
+    assert word == "open: 64 has not ended" and "1 of 2 reach it: 64, 128" in text
     for outcome, state, expected in (
         ("stopped by SIGUSR1", "waiting", "open: 64 has not ended"),
         ("stopped by SIGUSR1", "", "open: 64 has not ended"),
@@ -622,12 +622,12 @@ def test_a_batch_that_has_not_ended_or_was_never_published_is_not_judged():
         ("paused after 2000 samples", "finished", "not reached at 64"),  # the search has left it behind
     ):
         unfinished.record["outcome"], unfinished.trial = outcome, {"state": state}
-        (answer,) = goals.of_goal(None, cells.make_cells([*own, unfinished]), target)
-        assert answer.verdict == expected
-    (answer,) = goals.of_goal(None, cells.make_cells(own), target)
-    assert answer.verdict == "as published"
+        ((_, word),) = goals.of_goal(cells.make_cells([*own, unfinished]), target)
+        assert word == expected
+    ((_, word),) = goals.of_goal(cells.make_cells(own), target)
+    assert word == "as published"
     remembered = [dataclasses.replace(row, evidence="memory") for row in references.read()]
-    assert not goals.of_goal(None, cells.make_cells(own), target, remembered)
+    assert not goals.of_goal(cells.make_cells(own), target, remembered)
 
 
 def test_a_study_that_reached_a_published_goal_at_no_batch_says_so():
@@ -638,10 +638,19 @@ def test_a_study_that_reached_a_published_goal_at_no_batch_says_so():
     assert answer.verdict == "not reached at 64, 128" and "Here 0 of 2 reach it" in answer.text and not answer.items
 
 
+def test_a_published_goal_comes_first_and_has_the_figure_of_the_steps():
+    stop = {"stop.target_metric": "validation_accuracy", "stop.target_value": 0.9}
+    runs = [shallue_run(batch, [0.5, 0.91], **stop) for batch in (64, 128)]
+    section = sections.task_section(("s", "cnn", "fashion"), runs, False, None, references.read())
+    first = section.answers[0]
+    assert first.verdict == "as published" and len(first.items) == 1 and first.more[0].startswith("From 64 to 128 samples")
+    assert all(first.items[0] not in answer.items for answer in section.answers[1:])
+
+
 def test_another_task_or_goal_is_not_compared():
     target = measures.Target("validation_accuracy", 0.9)
     for other in ({"model.widths": (512,)}, {"data.share": 0.5}, {"optimizer.kind": "adam"}):
-        assert not goals.of_goal(None, cells.make_cells([shallue_run(128, [0.91], **other)]), target)
+        assert not goals.of_goal(cells.make_cells([shallue_run(128, [0.91], **other)]), target)
     own = cells.make_cells([shallue_run(128, [0.91])])
-    assert not goals.of_goal(None, own, measures.Target("validation_accuracy", 0.91))
-    assert goals.of_goal(None, own, target)
+    assert not goals.of_goal(own, measures.Target("validation_accuracy", 0.91))
+    assert goals.of_goal(own, target)

@@ -155,6 +155,28 @@ def svg_of(drawing):
     return file.getvalue()
 
 
+def module_of_smaller():
+    sys.path.insert(0, str(ROOT / "results"))
+    try:
+        from reporting import small_svg
+    finally:
+        sys.path.pop(0)
+    return small_svg
+
+
+def test_markers_of_equal_style_keep_it_in_their_definition():
+    """A browser may not find the rule of a class in the copy that <use> makes of a definition: such markers were black."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure, axis = pyplot.subplots()
+    for size in (4, 8):
+        axis.plot([1, 2], [1, 2], marker="o", markersize=size, color="#0072b2", linestyle="")
+    small_svg, before = module_of_smaller(), svg_of(figure)
+    pyplot.close(figure)
+    root = ElementTree.fromstring(small_svg.smaller(before))
+    defined = [element for defs in root.iter(small_svg.NAMESPACE + "defs") for element in defs.iter() if element.get("id")]
+    assert len([e for e in defined if "fill:#0072b2" in (e.get("style") or "")]) == 2 and not any(e.get("class") for e in defined)
+
+
 def test_a_smaller_figure_shows_the_same():
     """Draws lines, markers, dotted hatches and turned letters. The smaller file has their texts and markers, and lines
     of fewer points."""
@@ -169,11 +191,7 @@ def test_a_smaller_figure_shows_the_same():
     with pyplot.rc_context({"svg.fonttype": "path"}):
         before = svg_of(figure)
     pyplot.close(figure)
-    sys.path.insert(0, str(ROOT / "results"))
-    try:
-        from reporting import small_svg
-    finally:
-        sys.path.pop(0)
+    small_svg = module_of_smaller()
     after = small_svg.smaller(before)
     root = ElementTree.fromstring(after)
     texts = {element.text: element for element in root.iter(small_svg.NAMESPACE + "text")}
