@@ -302,7 +302,8 @@ std::vector<Field> make_schema() {
     FIELD(learning_rate.base).above(0, 1e6).also({"lr", "learning_rate", "base_lr"})
       .means("The rate at a batch of base_batch samples."),
     FIELD(learning_rate.base_batch).unit("samples").from(0, int32_limit).also({"reference_batch"})
-      .means("The batch for which base was chosen. Scaling uses k = batch.global / base_batch. Every scaling except none needs "
+      .means("The batch for which base was chosen. Scaling uses k = batch.global / base_batch. With parallel.mode: async, an "
+             "update has the samples of one worker, and k is their number / base_batch. Every scaling except none needs "
              "this key. 0: not stated."),
     FIELD(learning_rate.scaling).words({"none", "linear", "sqrt", "legw", "adam_sde"})
       .means("The peak rate. none: base. linear: base x k (Goyal et al. 2017). sqrt: base x sqrt k (Krizhevsky 2014). "
