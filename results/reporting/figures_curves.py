@@ -250,6 +250,6 @@ def published_noise(cells, made, rows):
         drawing,
         table,
         "Published: McCandlish et al. 2018, table 1, a line from the start of training to the average over it (marker); "
-        f"other models and data than ours. Ours: the medians over the first {100 * noise_answers.START:.0f} % of the samples and along all "
-        "runs, and the fit.",
+        f"other models and data than ours. Ours: the medians over the first {100 * noise_answers.START:.0f} % of the samples of a run and "
+        "along all of it, as geometric means over the runs, and the fit.",
     )

@@ -25,9 +25,9 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Course:
-    """The noise scale of a family's runs: the median over the runs of its median at the start of a run (None if no run
-    measured it there) and along a run. `factor` is the average over the start, as the geometric mean over the runs, with
-    its 95 % interval (None for one run). `of_batch` has the averages of the runs of each batch."""
+    """The noise scale of a family's runs: its median at the start of a run (None if no run measured it there), its median
+    along a run, and `factor`, the second over the first. Each is the geometric mean over the runs. The factor has a 95 %
+    interval (None for one run). `of_batch` has the averages of the runs of each batch."""
 
     start: float | None
     average: float
@@ -64,6 +64,10 @@ def start_and_average(run):
     return median_scale(scale[:beginning]), median_scale(scale)
 
 
+def geometric_mean(values):
+    return math.exp(numpy.mean(numpy.log(values)))
+
+
 def course_of(cells):
     """Returns the Course of the cells' runs, or None if no run measured the noise scale."""
     starts, averages, factors, of_batch = [], [], [], {}
@@ -85,8 +89,8 @@ def course_of(cells):
         half = student.ppf(0.975, len(factors) - 1) * numpy.std(factors, ddof=1) / math.sqrt(len(factors))
         interval = Interval(*(math.exp(numpy.mean(factors) + side * half) for side in (-1, 1)))
     return Course(
-        float(numpy.median(starts)) if starts else None,
-        float(numpy.median(averages)),
+        geometric_mean(starts) if starts else None,
+        geometric_mean(averages),
         math.exp(numpy.mean(factors)) if factors else None,
         interval,
         of_batch,

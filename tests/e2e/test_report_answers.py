@@ -514,9 +514,9 @@ def test_the_noise_scale_has_a_start_and_an_average():
         return [course.values() for course in noise_answers.courses(cells).values()]
 
     grows = noisy(lambda samples: samples)  # the first 5 % end at 100 of 2,000 samples
-    assert values(grows) == [{"noise_scale_start": 55.0, "noise_scale_average": 1005.0}]
+    assert values(grows) == [pytest.approx({"noise_scale_start": 55.0, "noise_scale_average": 1005.0})]
     late = noisy(lambda samples: numpy.nan if samples <= 100 else 7.0)  # nothing was measured at the start
-    assert values(late) == [{"noise_scale_average": 7.0}]
+    assert values(late) == [pytest.approx({"noise_scale_average": 7.0})]
     assert values(noisy(lambda samples: -1.0)) == []
 
 
