@@ -83,7 +83,7 @@ TEST_F(StudyTrials, NullTakesAKeyOfTheExperimentBack) {
 
   const Trials all = trials(
       "vary:\n"
-      "  memory:\n"
+      "  forgets:\n"
       "    factor: {optimizer.momentum: 0.5}\n"
       "    half_life: {optimizer.momentum: null, optimizer.half_life.momentum: 1000}\n"
       "    file: {}\n"
@@ -91,7 +91,7 @@ TEST_F(StudyTrials, NullTakesAKeyOfTheExperimentBack) {
   ASSERT_EQ(all.list.size(), 6u);
   for (const Trial& trial : all.list)
     EXPECT_EQ(read_experiment(path("exp.yaml"), trial.overrides), trial.experiment) << trial.name;
-  EXPECT_EQ(all.list[2].name, "memory-half_life");
+  EXPECT_EQ(all.list[2].name, "forgets-half_life");
   EXPECT_EQ(all.list[2].overrides,
             (Names{"optimizer.momentum=null", "optimizer.half_life.momentum=1000", "data.validation=null"}));
   EXPECT_EQ(all.list[4].experiment.optimizer.momentum, 0.8);
