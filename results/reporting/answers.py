@@ -11,6 +11,7 @@ from . import cells as grouping
 from . import rate_rules, style, verdict
 from . import twenty as criterion
 
+TOLD = 100  # an interval that goes further than this beyond the batches that ran is not told
 SCALES = 0.8  # an efficiency of this much is called good
 
 
@@ -66,10 +67,9 @@ def pays(points, made):
             "larger batches do not pay"
         )
     if inside.low < low or inside.high > high:
-        return (
-            f"From {low:,} to {high:,} samples, {whole}; B_crit, {about(made.critical)} ({between(inside)}), may lie outside of "
-            "these batches"
-        ), "open"
+        is_known = low / TOLD <= inside.low and inside.high <= TOLD * high
+        of_fit = f", {about(made.critical)} ({between(inside)})," if is_known else ""
+        return f"From {low:,} to {high:,} samples, {whole}; B_crit{of_fit} may lie outside of these batches", "open"
     above = [p for p in points if p.batch >= made.critical]
     above = above if len(above) > 1 else points[-2:]
     return (

@@ -378,7 +378,11 @@ def test_a_sentence_says_up_to_which_batch_steps_are_saved(batches, text, expect
 def test_a_critical_batch_that_may_lie_outside_is_open():
     made = points([64, 128, 256, 512], hyperbola)
     wide = fit.Fit(120, 50000, None, None, fit.Interval(200, 900), 0.1, 4)
-    assert answers.pays(made, wide)[1] == "open"
+    said, word = answers.pays(made, wide)
+    assert word == "open" and said.endswith("; B_crit, 420 (200 to 900), may lie outside of these batches")
+    unknown = fit.Fit(120, 50000, None, None, fit.Interval(8.8e-6, 3.3e10), 0.1, 4)
+    said, word = answers.pays(made, unknown)
+    assert word == "open" and said.endswith("; B_crit may lie outside of these batches")
 
 
 def test_batches_at_which_no_run_reached_the_target_or_finished_are_named(tmp_path, monkeypatch):
