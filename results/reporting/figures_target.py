@@ -129,7 +129,12 @@ def to_target(target, lines, made, twenty, cells):
         drawing,
         target_rows(lines, target),
         target_note(target, made),
-        left_out(cells, lines, "reached the target") + warnings(lines, made, target) + disagreements(lines, made, twenty, target) + without_twenty(lines, twenty, target),
+        [
+            *left_out(cells, lines, "reached the target"),
+            *warnings(lines, made, target),
+            *disagreements(lines, made, twenty, target),
+            *without_twenty(lines, twenty, target),
+        ],
     )
 
 

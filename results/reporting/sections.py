@@ -91,7 +91,7 @@ def items_of_task(cells, data, measure, target, rows):
         best_batches.append((figures_best_batch.best_batch(found, laws, axis, measure.title), axis, laws))
     reached = goals.of_goal(cells, target)
     noise, courses = figures_curves.noise(cells, measure.of, made), noise_answers.courses(cells)
-    published_noise = figures_curves.published_noise(cells, made, rows)
+    published_noise = figures_curves.published_noise(courses, made, rows)
     ranks = figures_speed.against_ranks(cells)
     losses = figures_losses.losses(cells, value_of)
     items = [
