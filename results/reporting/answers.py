@@ -11,7 +11,6 @@ from . import cells as grouping
 from . import rate_rules, style, verdict
 from . import twenty as criterion
 
-TOLD = 100  # an interval that goes further than this beyond the batches that ran is not told
 SCALES = 0.8  # an efficiency of this much is called good
 
 
@@ -67,8 +66,7 @@ def pays(points, made):
             "larger batches do not pay"
         )
     if inside.low < low or inside.high > high:
-        is_known = low / TOLD <= inside.low and inside.high <= TOLD * high
-        of_fit = f", {about(made.critical)} ({between(inside)})," if is_known else ""
+        of_fit = f", {about(made.critical)} ({between(inside)})," if made.knows_critical([low, high]) else ""
         return f"From {low:,} to {high:,} samples, {whole}; B_crit{of_fit} may lie outside of these batches", "open"
     above = [p for p in points if p.batch >= made.critical]
     above = above if len(above) > 1 else points[-2:]

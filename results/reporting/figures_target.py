@@ -148,7 +148,9 @@ def draw_twenty(axis, colour, found, label):
     axis.plot(found.batch, level, marker="*", markersize=12, linestyle="", color=colour, zorder=4, label=label)
 
 
-def fit_words(made):
+def fit_words(made, points):
+    if not made.knows_critical([p.batch for p in points]):
+        return "B_crit is not known"
     low, high = made.critical_interval.low, made.critical_interval.high
     return f"B_crit {made.critical:,.0f} ({low:,.0f} to {high:,.0f})"
 
@@ -186,7 +188,7 @@ def draw_target(axes, place, family, points, found, target):
         return
     x, label = numpy.array([p.batch for p in points]), grouping.label(family)
     if count > 1:  # one entry of the legend for each family
-        label += f": {fit_words(made)}" if made else ""
+        label += f": {fit_words(made, points)}" if made else ""
         label += f"; {twenty_words(twenty, points)}" if twenty else ""
     means = numpy.array([mean_batch(p, target) for p in points])
     for axis, factor in zip(axes, (numpy.ones(len(x)), means)):
@@ -220,7 +222,7 @@ def draw_target(axes, place, family, points, found, target):
             made.samples_at(ideal),
             color=colour,
             linewidth=1.2,
-            label=f"fit, {fit_words(made)}" if count == 1 else None,
+            label=f"fit, {fit_words(made, points)}" if count == 1 else None,
         )
 
 
@@ -339,6 +341,8 @@ def fit_warnings(name, points, shares, made):
     if made is None:
         return [f"{name}: two batches are too few for the fit; it needs three"] if len(points) == 2 else []
     batches = [p.batch for p in points]
+    if not made.knows_critical(batches):
+        return [f"{name}: B_crit is not known, as its interval goes far beyond the batches that ran"]
     if not min(batches) <= made.critical <= max(batches):
         return [
             f"{name}: B_crit = {made.critical:.3g} lies outside of the batches {min(batches)} to {max(batches)} that ran, "

@@ -13,6 +13,7 @@ from scipy.optimize import least_squares
 from scipy.stats import t as student
 
 DRAWS = 500
+FAR = 100  # B_crit is not known if its interval goes further than this beyond the batches that ran
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Fit:
     @property
     def critical(self):
         return self.samples / self.steps
+
+    def knows_critical(self, batches):
+        """Says whether the interval of B_crit ends within FAR times the batches that ran."""
+        return min(batches) / FAR <= self.critical_interval.low and self.critical_interval.high <= FAR * max(batches)
 
     def steps_at(self, batch):
         return self.steps + self.samples / numpy.asarray(batch, float)

@@ -383,6 +383,11 @@ def test_a_critical_batch_that_may_lie_outside_is_open():
     unknown = fit.Fit(120, 50000, None, None, fit.Interval(8.8e-6, 3.3e10), 0.1, 4)
     said, word = answers.pays(made, unknown)
     assert word == "open" and said.endswith("; B_crit may lie outside of these batches")
+    assert figures_target.fit_words(wide, made) == "B_crit 417 (200 to 900)"
+    assert figures_target.fit_words(unknown, made) == "B_crit is not known"
+    assert figures_target.fit_warnings("s", made, {}, unknown) == [
+        "s: B_crit is not known, as its interval goes far beyond the batches that ran"
+    ]
 
 
 def test_batches_at_which_no_run_reached_the_target_or_finished_are_named(tmp_path, monkeypatch):
