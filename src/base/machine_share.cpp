@@ -119,6 +119,10 @@ double quota_share(const std::vector<std::vector<CpuQuota>>& quotas_of_processes
   return share;
 }
 
+double quota_share() {
+  return quota_share({cpu_quotas()}, 0);
+}
+
 std::string to_text(const std::vector<CpuQuota>& quotas) {
   return joined(quotas, " ", [](const CpuQuota& quota) { return cat(quota.group, " ", quota.cpus); });
 }
@@ -145,7 +149,7 @@ std::vector<int> own_cpus() {
 }
 
 int usable_cpus() {
-  return whole_cpus(static_cast<int>(std::ssize(own_cpus())), quota_share({cpu_quotas()}, 0));
+  return whole_cpus(static_cast<int>(std::ssize(own_cpus())), quota_share());
 }
 
 namespace {

@@ -36,6 +36,7 @@ std::vector<CpuQuota> cpu_quotas(const std::string& root = "");
 // Returns the CPUs that this process has for itself, if the processes of its node have these quotas and each quota is
 // divided evenly among those that share it. Returns infinity without a quota.
 double quota_share(const std::vector<std::vector<CpuQuota>>& quotas_of_processes, std::size_t me);
+double quota_share();  // of this process alone
 
 // Convert between quotas and the text "0:29:7 1.5 0:29:9 4".
 std::string to_text(const std::vector<CpuQuota>& quotas);

@@ -43,7 +43,7 @@ int own_threads(const Session* session) {
 // As Session::cpu_quota().
 std::optional<double> own_quota(const Session* session) {
   if (session != nullptr) return session->cpu_quota();
-  const double quota = quota_share({cpu_quotas()}, 0);
+  const double quota = quota_share();
   return quota <= static_cast<double>(own_cpus().size()) ? std::optional(quota) : std::nullopt;
 }
 
@@ -57,7 +57,7 @@ void assume_node(PlanArguments& arguments, const Session* session) {
   const std::vector<int> cpus = own_cpus();
   const std::vector<int> cores = cores_of(cpus);
   arguments.threads = whole_cpus(cpus_of_each_rank(cpus.size(), cores.size(), arguments.ranks),
-                                 quota_share({cpu_quotas()}, 0) / static_cast<double>(arguments.ranks));
+                                 quota_share() / static_cast<double>(arguments.ranks));
   arguments.ranks_here = std::min(arguments.ranks, static_cast<std::int64_t>(cores.size()));
   arguments.shared_cores = std::ssize(cores);
 }

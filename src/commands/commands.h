@@ -39,7 +39,7 @@ struct PlanArguments {
   std::int64_t ranks = 1;
   int threads = 1;                          // per rank, if run.threads is 0
   std::optional<double> cpu_quota;          // as Session::cpu_quota()
-  bool for_this_job = true;                 // whether the ranks are as many as have been started
+  bool for_this_job = true;                 // whether this job has as many ranks as the plan
   std::int64_t ranks_here = 1;              // how many of the ranks this node has
   std::int64_t shared_cores = 0;            // above 0: `threads` assumes that the ranks share these cores of this node
   std::string device;                       // name or description of a GPU; empty: this machine's CPU
