@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cluster/nccl_connection.h"
-#include "cluster/nccl_pieces.h"
 #include "cluster/queued_communicator.h"
 #include "cluster/sent_bytes.h"
 #include "cluster/staged_communicator.h"
