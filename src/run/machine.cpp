@@ -16,7 +16,6 @@
 #include "cluster/binding.h"
 #include "cluster/links.h"
 #include "cluster/nccl_communicator.h"
-#include "cluster/nccl_links.h"
 #include "cluster/staged_communicator.h"
 #include "cluster/sum_choice.h"
 #include "run/plan.h"

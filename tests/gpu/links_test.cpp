@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "cluster/binding.h"
-#include "cluster/nccl_links.h"
 #include "parallel/pass_order.h"
 #include "tests/emulation/host_device.h"
 #include "tests/gpu/gpu.h"

@@ -1,13 +1,12 @@
 // Tests messages between devices through the test's own NCCL: what the messages wait for, and what happens when a rank
 // does not come.
-#include "cluster/nccl_links.h"
-
 #include <gtest/gtest.h>
 
 #include <deque>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "cluster/links.h"
 #include "tests/emulation/fake_nccl.h"
 
 namespace ringtrain {

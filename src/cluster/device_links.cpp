@@ -1,0 +1,394 @@
+// Links between devices: through host memory, or by NCCL.
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <list>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/device/event_pool.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "cluster/links.h"
+#include "cluster/nccl_connection.h"
+#include "cluster/sent_bytes.h"
+#include "cluster/waiting.h"
+
+namespace ringtrain {
+namespace {
+
+class DeviceWaitTimer final : public WaitTimer {
+ public:
+  explicit DeviceWaitTimer(cuda::Device& device) : device_(device) {}
+  void time(const std::function<void()>& wait) override {
+    if (free_.empty()) free_.push_back({device_.make_timed_event(), device_.make_timed_event()});
+    const Wait own = free_.back();
+    free_.pop_back();
+    device_.record(own.begin, device_.compute_stream());
+    wait();
+    device_.record(own.end, device_.compute_stream());
+    open_.push_back(own);
+  }
+  double take_seconds() override {
+    double seconds = 0;
+    for (; !open_.empty() && device_.done(open_.front().end); open_.pop_front()) {
+      seconds += device_.seconds_between(open_.front().begin, open_.front().end);
+      free_.push_back(open_.front());
+    }
+    return seconds;
+  }
+
+ private:
+  struct Wait {
+    cuda::Event begin, end;
+  };
+  cuda::Device& device_;
+  std::deque<Wait> open_;  // in the order of the compute stream
+  std::vector<Wait> free_;
+};
+
+}  // namespace
+
+std::unique_ptr<WaitTimer> make_device_wait_timer(cuda::Device& device) {
+  return std::make_unique<DeviceWaitTimer>(device);
+}
+
+// ---- Links through host memory
+
+namespace {
+
+using cuda::CopyKind;
+
+// Memory of the device and a page-locked buffer of the same size.
+struct StagedBuffer {
+  std::byte* memory = nullptr;
+  std::byte* staged = nullptr;
+  std::int64_t bytes = 0;
+  cuda::Event free;  // the last copy from `staged` to the device is done
+};
+
+// A message waits, travels between hosts, and has arrived, in this order.
+struct Journey {
+  enum class At { waits, travels, arrived };
+  bool sends = false;
+  std::span<std::byte> memory, staged;
+  int peer = 0, tag = 0;
+  cuda::Event ready;       // `staged` may be sent (or overwritten, for a received message)
+  cuda::Event done = {};   // received: the message is in `memory`; this is the buffer's event `free`
+  cuda::Event taken = {};  // received: earlier reads of `memory` have ended
+  At at = At::waits;
+  std::unique_ptr<Message> message;  // message of the host's links
+};
+
+class StagedLinks final : public Links {
+ public:
+  StagedLinks(cuda::Device& device, Links& host)
+      : device_(device), host_(host), down_(device.make_stream(true)), up_(device.make_stream(true)) {}
+  ~StagedLinks() override {
+    journeys_.clear();
+    while (!buffers_.empty()) release(buffers_.back().memory);
+  }
+  StagedLinks(const StagedLinks&) = delete;
+  StagedLinks& operator=(const StagedLinks&) = delete;
+
+  std::byte* allocate(std::int64_t bytes) override {
+    StagedBuffer buffer;
+    buffer.memory = static_cast<std::byte*>(device_.allocate(bytes, "activations and gradients at the cuts"));
+    buffer.staged = static_cast<std::byte*>(device_.allocate_host(bytes));
+    buffer.bytes = bytes;
+    buffer.free = device_.make_event();
+    buffers_.push_back(buffer);
+    return buffer.memory;
+  }
+  void release(std::byte* memory) override {
+    const auto buffer = std::ranges::find(buffers_, memory, &StagedBuffer::memory);
+    if (buffer == buffers_.end()) return;
+    device_.release_host(buffer->staged);
+    device_.release(buffer->memory);
+    buffers_.erase(buffer);
+  }
+
+  std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
+    StagedBuffer& buffer = buffer_of(bytes.data(), bytes.size());
+    Journey& journey = begin(buffer, bytes.size(), to, tag);
+    journey.sends = true;
+    const cuda::Event made = events_.take();
+    device_.record(made, device_.compute_stream());
+    device_.wait(down_, made);
+    device_.copy(journey.staged.data(), journey.memory.data(), std::ssize(bytes), CopyKind::to_host, down_);
+    device_.record(journey.ready, down_);
+    events_.put_back({made});
+    return std::make_unique<StagedMessage>(*this, journey);
+  }
+  // `staged` is overwritten only after the copy of the previous message from `staged` has ended.
+  std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
+    StagedBuffer& buffer = buffer_of(bytes.data(), bytes.size());
+    Journey& journey = begin(buffer, bytes.size(), from, tag);
+    device_.record(journey.ready, up_);
+    journey.taken = events_.take();
+    journey.done = buffer.free;
+    device_.record(journey.taken, device_.compute_stream());
+    return std::make_unique<StagedMessage>(*this, journey);
+  }
+
+  std::unique_ptr<WaitTimer> make_timer() override { return make_device_wait_timer(device_); }
+  // Messages with the same ranks, direction and tag start in the order of the calls.
+  void poll() override {
+    std::vector<const Journey*> waiting;
+    for (Journey& journey : journeys_) {
+      const auto follows = [&](const Journey* before) {
+        return before->sends == journey.sends && before->peer == journey.peer && before->tag == journey.tag;
+      };
+      if (journey.at == Journey::At::waits) {
+        if (std::ranges::any_of(waiting, follows) || !device_.done(journey.ready)) {
+          waiting.push_back(&journey);
+          continue;
+        }
+        journey.message = journey.sends ? host_.send(journey.staged, journey.peer, journey.tag)
+                                        : host_.receive(journey.staged, journey.peer, journey.tag);
+        journey.at = Journey::At::travels;
+      }
+      if (journey.at == Journey::At::travels && journey.message->done()) arrive(journey);
+    }
+  }
+
+ private:
+  class StagedMessage final : public Message {
+   public:
+    StagedMessage(StagedLinks& links, Journey& journey) : links_(links), journey_(journey) {}
+    ~StagedMessage() override { links_.end(journey_); }
+    bool done() override {
+      links_.poll();
+      return journey_.at == Journey::At::arrived;
+    }
+    void finish() override { links_.finish(journey_); }
+
+   private:
+    StagedLinks& links_;
+    Journey& journey_;
+  };
+
+  StagedBuffer& buffer_of(const std::byte* memory, std::size_t bytes) {
+    const auto buffer = std::ranges::find(buffers_, memory, &StagedBuffer::memory);
+    if (buffer == buffers_.end() || std::ssize(std::span(memory, bytes)) > buffer->bytes)
+      throw Error("a message through host memory that is not in memory of allocate()");
+    return *buffer;
+  }
+  Journey& begin(const StagedBuffer& buffer, std::size_t bytes, int peer, int tag) {
+    Journey& journey = journeys_.emplace_back();
+    journey.memory = {buffer.memory, bytes};
+    journey.staged = {buffer.staged, bytes};
+    journey.peer = peer;
+    journey.tag = tag;
+    journey.ready = events_.take();
+    return journey;
+  }
+  void arrive(Journey& journey) {
+    journey.at = Journey::At::arrived;
+    if (journey.sends) return;
+    device_.wait(up_, journey.taken);
+    device_.copy(journey.memory.data(), journey.staged.data(), std::ssize(journey.memory), CopyKind::to_device, up_);
+    device_.record(journey.done, up_);
+  }
+  void finish(Journey& journey) {
+    poll();
+    for (Waiter waiter; journey.at != Journey::At::arrived; waiter.pause()) poll();
+    if (!journey.sends) device_.wait(device_.compute_stream(), journey.done);
+  }
+  void end(const Journey& journey) {
+    events_.put_back({journey.ready});
+    if (!journey.sends) events_.put_back({journey.taken});
+    journeys_.remove_if([&](const Journey& j) { return &j == &journey; });
+  }
+
+  cuda::Device& device_;
+  Links& host_;
+  cuda::Stream down_, up_;
+  std::vector<StagedBuffer> buffers_;
+  std::list<Journey> journeys_;
+  cuda::EventPool events_{device_};
+};
+
+}  // namespace
+
+std::unique_ptr<Links> make_staged_links(cuda::Device& device, Links& host) {
+  return std::make_unique<StagedLinks>(device, host);
+}
+
+// ---- Links by NCCL
+
+namespace {
+
+constexpr int kBlocks = 8;         // GPU blocks per lane; a stage's four lanes use a quarter of an H100
+constexpr int kIdTag = 4;          // tag in the host's links
+constexpr int kFrom = 0, kTo = 1;  // ranks of a lane's communicator
+
+// A message under way.
+struct Passage {
+  std::string what;
+  cuda::Event ready, end;
+  double since = -1;  // time when `ready` was seen first and all earlier messages had ended; negative: not yet
+  bool ended = false;
+};
+
+class NcclLane {
+ public:
+  NcclLane(const NcclApi& api, cuda::Device& device, Links& host, const NcclLinkOptions& options, const Lane& lane,
+           std::function<void(const std::string&)> abort_rest)
+      : lane_(lane),
+        device_(device),
+        sends_(lane.from == options.rank),
+        connection_(api, {.rank = sends_ ? kFrom : kTo,
+                          .size = 2,
+                          .who = cat("rank ", options.rank),
+                          .max_ctas = kBlocks,
+                          .timeout_seconds = options.timeout_seconds,
+                          .abort_rest = std::move(abort_rest)}),
+        stream_(device.make_stream(true)),
+        timeout_seconds_(options.timeout_seconds) {
+    NcclUniqueId id{};
+    const std::span<NcclUniqueId> one(&id, 1);
+    if (sends_) {
+      id = connection_.make_id();
+      host.send(std::as_bytes(one), lane.to, kIdTag)->finish();
+    } else {
+      host.receive(std::as_writable_bytes(one), lane.from, kIdTag)->finish();
+    }
+    connection_.start(id, cat("the start of NCCL from rank ", lane.from, " to rank ", lane.to));
+    connect();
+  }
+
+  bool is(bool sends, int peer, int tag) const {
+    return sends_ == sends && (sends ? lane_.to : lane_.from) == peer && lane_.tag == tag;
+  }
+  const Lane& lane() const { return lane_; }
+
+  std::shared_ptr<Passage> start(void* memory, std::size_t bytes) {
+    auto passage = std::make_shared<Passage>();
+    passage->what = cat("a message of ", bytes, " bytes from rank ", lane_.from, " to rank ", lane_.to);
+    if (connection_.aborted()) throw Error(cat(passage->what, " was asked for after NCCL had been ended"));
+    passage->ready = events_.take();
+    passage->end = events_.take();
+    device_.record(passage->ready, device_.compute_stream());
+    device_.wait(stream_, passage->ready);
+    const NcclApi& api = connection_.api();
+    auto* const stream = reinterpret_cast<void*>(stream_.handle);
+    connection_.check(sends_ ? api.send(memory, bytes, NcclType::bytes, kTo, connection_.get(), stream)
+                             : api.receive(memory, bytes, NcclType::bytes, kFrom, connection_.get(), stream),
+                      passage->what);
+    if (sends_) sent_bytes().by_message += static_cast<std::int64_t>(bytes);
+    connection_.settle(passage->what);
+    device_.record(passage->end, stream_);
+    running_.push_back(passage);
+    return passage;
+  }
+
+  void poll() {
+    if (connection_.aborted()) return;
+    for (; !running_.empty() && device_.done(running_.front()->end); running_.pop_front()) {
+      running_.front()->ended = true;
+      events_.put_back({running_.front()->ready, running_.front()->end});
+    }
+    connection_.look(running_.empty() ? std::string("NCCL") : running_.front()->what);
+    if (running_.empty()) return;
+    Passage& first = *running_.front();
+    const double now = now_seconds();
+    if (first.since < 0 && device_.done(first.ready)) first.since = now;
+    if (first.since >= 0 && now - first.since > timeout_seconds_)
+      connection_.fail(cat(first.what, " took more than ", timeout_seconds_, " s"),
+                       "look for a rank that is late or has ended; communication.timeout_seconds is the limit for a "
+                       "whole step");
+  }
+  void abort(const std::string& why) { connection_.abort(why); }
+
+ private:
+  // NCCL connects two ranks at their first message, and each rank waits for the other one. The first message is
+  // therefore sent here, because both ranks make their lanes at the same time.
+  void connect() {
+    const cuda::DeviceMemory byte(device_, 1, "the first message of a link");
+    const auto passage = start(byte.data(), 1);
+    device_.synchronize(passage->end, {});
+  }
+
+  const Lane lane_;
+  cuda::Device& device_;
+  const bool sends_;
+  NcclConnection connection_;
+  cuda::Stream stream_;
+  double timeout_seconds_;
+  std::deque<std::shared_ptr<Passage>> running_;
+  cuda::EventPool events_{device_};
+};
+
+class NcclLinks final : public Links {
+ public:
+  NcclLinks(const std::function<const NcclApi&()>& api, cuda::Device& device, Links& host,
+            const NcclLinkOptions& options)
+      : device_(device) {
+    for (const Lane& lane : options.lanes)
+      lanes_.push_back(std::make_unique<NcclLane>(api(), device, host, options, lane,
+                                                  [this](const std::string& why) { abort(why); }));
+  }
+
+  std::byte* allocate(std::int64_t bytes) override {
+    return static_cast<std::byte*>(device_.allocate(bytes, "activations and gradients at the cuts"));
+  }
+  // Freeing would wait for messages, and therefore for ranks that may never come.
+  void release(std::byte* memory) override {
+    if (std::uncaught_exceptions() > 0) abort("an error ended this rank");
+    device_.release(memory);
+  }
+
+  std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
+    return message(const_cast<std::byte*>(bytes.data()), bytes.size(), true, to, tag);
+  }
+  std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
+    return message(bytes.data(), bytes.size(), false, from, tag);
+  }
+  std::unique_ptr<WaitTimer> make_timer() override { return make_device_wait_timer(device_); }
+  void poll() override {
+    for (const auto& lane : lanes_) lane->poll();
+  }
+  void abort(const std::string& why) override {
+    for (const auto& lane : lanes_) lane->abort(why);
+  }
+
+ private:
+  class NcclMessage final : public Message {
+   public:
+    NcclMessage(NcclLinks& links, NcclLane& lane, std::shared_ptr<Passage> passage)
+        : links_(links), lane_(lane), passage_(std::move(passage)) {}
+    bool done() override {
+      lane_.poll();
+      return passage_->ended;
+    }
+    void finish() override {
+      if (!passage_->ended) links_.device_.wait(links_.device_.compute_stream(), passage_->end);
+    }
+
+   private:
+    NcclLinks& links_;
+    NcclLane& lane_;
+    std::shared_ptr<Passage> passage_;
+  };
+
+  std::unique_ptr<Message> message(void* memory, std::size_t bytes, bool sends, int peer, int tag) {
+    const auto lane = std::ranges::find_if(lanes_, [&](const auto& l) { return l->is(sends, peer, tag); });
+    if (lane == lanes_.end())
+      throw Error(
+          cat("a message ", sends ? "to" : "from", " rank ", peer, " with tag ", tag, ", for which there is no lane"));
+    return std::make_unique<NcclMessage>(*this, **lane, (*lane)->start(memory, bytes));
+  }
+
+  cuda::Device& device_;
+  std::vector<std::unique_ptr<NcclLane>> lanes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Links> make_nccl_links(const std::function<const NcclApi&()>& api, cuda::Device& device, Links& host,
+                                       const NcclLinkOptions& options) {
+  return std::make_unique<NcclLinks>(api, device, host, options);
+}
+
+}  // namespace ringtrain
