@@ -28,7 +28,7 @@ struct TrainArguments {
   bool resume = false;
   std::vector<std::string> command_line;  // for the records of the run
   std::int64_t pause_after = 0;           // samples after which the run pauses, with a checkpoint; 0: it does not pause
-  std::string report;                     // file that gets how the run has ended (study/trial_report.h); empty: none
+  std::string report;                     // file that gets how the run has ended (study/trial_record.h); empty: none
   bool shares_node = false;  // other runs share the node, so the energy of the node is not that of this run
 };
 // Trains a model. All ranks of the job call it together.

@@ -31,7 +31,6 @@
 #include "run/split_tables.h"
 #include "run/start.h"
 #include "run/step_bound.h"
-#include "study/expected_time.h"
 #include "study/trial_plan.h"
 
 namespace ringtrain {

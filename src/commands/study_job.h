@@ -12,7 +12,7 @@
 #include "study/search_course.h"
 #include "study/study_work.h"
 #include "study/trial_launcher.h"
-#include "study/trial_report.h"
+#include "study/trial_record.h"
 
 namespace ringtrain {
 

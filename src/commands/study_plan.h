@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "commands/commands.h"
-#include "study/expected_time.h"
 #include "study/trial_plan.h"
 #include "study/trials.h"
 

@@ -5,7 +5,7 @@
 #include "commands/commands.h"
 #include "commands/run_training.h"
 #include "run/folder.h"
-#include "study/trial_report.h"
+#include "study/trial_record.h"
 
 namespace ringtrain {
 

@@ -84,7 +84,7 @@ bool holds_a_run(const std::string& folder);
 
 // A study's files in a trial's folder, in addition to the files of a run: the state of the trial
 // (study/trial_record.h), the experiment that the run gets, what its ranks have printed, and how the run has ended
-// (study/trial_report.h).
+// (study/trial_record.h).
 inline constexpr const char* trial_file_name = "trial.json";
 inline constexpr const char* trial_experiment_name = "trial.yaml";
 inline constexpr const char* trial_log_name = "log.txt";

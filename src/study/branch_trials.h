@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "config/reader.h"
-#include "study/entries.h"
+#include "config/yaml_document.h"
 #include "study/vary.h"
 
 namespace ringtrain {

@@ -15,7 +15,6 @@
 #include "config/yaml_document.h"
 #include "run/folder.h"
 #include "study/branch_trials.h"
-#include "study/entries.h"
 
 namespace ringtrain {
 namespace {

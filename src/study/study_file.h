@@ -14,7 +14,6 @@
 
 #include "config/reader.h"
 #include "study/expression.h"
-#include "study/halving.h"
 #include "study/vary.h"
 
 namespace ringtrain {
@@ -32,6 +31,13 @@ struct Limits {
   std::vector<Setting> settings;      // values of stop.epochs, stop.seconds, stop.target_metric, stop.target_value
   std::optional<Expression> samples;  // the samples of a trial, which are rounded up to whole steps
   bool ends_by_count() const;         // whether epochs or samples end a trial
+};
+
+// The key budget: of a study with search: halving (search.h).
+struct HalvingBudget {
+  std::int64_t samples = 0;  // samples of a trial that reaches the last rung; also the length of the rate's schedule
+  std::int64_t factor = 3;   // Dask-ML's aggressiveness
+  std::int64_t first = 0;    // samples of the first rung; 0: samples / factor^s, if there are s + 1 rungs
 };
 
 enum class Search { all, halving };

@@ -1,16 +1,57 @@
-// Starts the ranks of trials: with srun inside a Slurm job, elsewhere with mpirun on this machine.
+// Starts the ranks of trials: with srun inside a Slurm job, elsewhere with mpirun on this machine. Slots are the places
+// at which they run.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/child_process.h"
-#include "study/slots.h"
 
 namespace ringtrain {
+
+// The place of one rank.
+struct Slot {
+  std::string node;       // name of a node of the Slurm job; "": this machine
+  std::vector<int> cpus;  // on this machine: the CPUs of the rank
+  int gpu = -1;           // on this machine: the place of the rank's GPU in the list of visible GPUs; -1: none
+};
+
+// Slots that lie on one node are next to each other.
+class Slots {
+ public:
+  explicit Slots(std::vector<Slot> slots);
+
+  int count() const { return static_cast<int>(slots_.size()); }
+  const Slot& operator[](std::size_t place) const { return slots_[place]; }
+
+  // Takes slots for a trial of `ranks` ranks and returns their places in ascending order. A trial that fits into a node
+  // gets slots of one node, and of several such nodes the fullest. A larger trial gets the nodes with the most free
+  // slots. Returns nothing if there is no room now.
+  std::optional<std::vector<std::size_t>> take(std::int64_t ranks);
+  void give_back(const std::vector<std::size_t>& places);
+
+ private:
+  std::vector<Slot> slots_;
+  std::vector<char> taken_;
+};
+
+// Returns `count` slots of this machine, or with count = 0 one for each GPU, or without GPUs one for each core. The
+// slots have equal numbers of whole cores, as the ranks of tests/mpirun.sh have. If there are more slots than cores, a
+// slot has one core that it shares. A control group's quota of CPU time counts as fewer cores. `gpus` is the number of
+// GPUs that trials may use; with more slots than GPUs, slots share them.
+std::vector<Slot> slots_of_machine(std::int64_t count, int gpus);
+
+// Returns the slots of a Slurm job: one for each task. `hosts` are its nodes, `tasks` is the text of
+// SLURM_TASKS_PER_NODE, such as "4(x2),3". With `count` above 0, only the first slots are used. Throws Error if the job
+// has fewer.
+std::vector<Slot> slots_of_job(const std::vector<std::string>& hosts, const std::string& tasks, std::int64_t count);
+
+// Expands Slurm's text for a number on each node: "4(x2),3" gives 4 4 3. Throws Error for another text.
+std::vector<int> numbers_of_nodes(const std::string& text);
 
 // What one rank's place in a Slurm job has.
 struct TaskShare {

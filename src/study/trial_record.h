@@ -1,8 +1,11 @@
-// Reads and writes trial.json, the state of a trial. The file is in the trial's folder. It is replaced as a whole, so
-// no reader sees a part of it. Only the process that holds the folder's lock writes it.
+// Reads and writes the files that say how a trial goes: trial.json, its state, and the report of its run.
+//
+// trial.json is in the trial's folder. It is replaced as a whole, so no reader sees a part of it. Only the process that
+// holds the folder's lock writes it.
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -67,5 +70,24 @@ void write_trial_record(const std::string& folder, TrialRecord record);  // sets
 // Reads the state, outcome and other progress from the folder's trial.json into `record`, which has the study's part.
 // Returns false and changes nothing if the file is missing or cannot be read.
 bool read_trial_record(const std::string& folder, TrialRecord& record);
+
+// The report of `ringtrain train --report FILE`: how a run has ended. A study reads it.
+
+struct TrialReport {
+  // finished; paused: it reached the samples of --pause-after; stopped: by a signal; diverged or failed: by an error.
+  enum class End { finished, paused, stopped, diverged, failed } end = End::finished;
+  std::string error, hint, thrown_at;  // of the error; "": none
+};
+
+// Returns the report of a run that this error has ended.
+TrialReport report_of(const std::exception& error);
+
+// Replaces the file. If several ranks report errors, the first report stays, unless a later one says that the run has
+// diverged: rank 0 alone looks for values of a checkpoint that are not finite, and its end causes the errors of the
+// other ranks. Throws nothing: without a report, the exit code says less.
+void write_report(const std::string& path, const TrialReport& report);
+
+// Returns nothing if the file is missing or damaged.
+std::optional<TrialReport> read_report(const std::string& path);
 
 }  // namespace ringtrain

@@ -20,7 +20,7 @@
 #include "parallel/arrivals_file.h"
 #include "run/choices.h"
 #include "run/record.h"
-#include "study/expected_time.h"
+#include "study/trial_plan.h"
 #include "study/trial_record.h"
 #include "tests/unit/hdf5_edit.h"
 #include "tests/unit/png_file.h"

@@ -1,11 +1,11 @@
 // Tests the functions of successive halving: the rungs of a budget, and which points are promoted.
-#include "study/halving.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 #include <map>
+
+#include "study/search.h"
 
 namespace ringtrain {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "bench/preflight.h"
 #include "config/reader.h"
-#include "study/expected_time.h"
 #include "study/search.h"
+#include "study/trial_plan.h"
 #include "tests/unit/repository.h"
 #include "tests/unit/with_folder.h"
 

@@ -1,5 +1,5 @@
-// Tests what a study needs of a trial: places for its ranks (study/slots.h), a process that starts them
-// (base/child_process.h), the report of its run (study/trial_report.h), and its end as the run's files have it.
+// Tests what a study needs of a trial: places for its ranks (study/trial_launcher.h), a process that starts them
+// (base/child_process.h), the report of its run, and its end as the run's files have it (study/trial_record.h).
 #include "study/trial_record.h"
 
 #include <gtest/gtest.h>
@@ -18,8 +18,7 @@
 #include "base/system_limits.h"
 #include "cluster/binding.h"
 #include "config/reader.h"
-#include "study/slots.h"
-#include "study/trial_report.h"
+#include "study/trial_launcher.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"

@@ -8,8 +8,8 @@
 #include "parallel/arrivals_file.h"
 #include "run/folder.h"
 #include "run/record.h"
-#include "study/expected_time.h"
 #include "study/search_course.h"
+#include "study/trial_plan.h"
 #include "study/trial_record.h"
 #include "tests/fuzz/target.h"
 
