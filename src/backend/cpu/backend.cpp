@@ -2,10 +2,9 @@
 // (gemm.h) and convolutions (convolution.h). The program's own kernels (kernels.h, image_kernels.h, norm_kernels.h)
 // compute the rest. OpenMP threads share the work.
 //
-// program.h compiles a graph: image_operations.cpp or sequence_operations.cpp turns it into operations (operation.h),
-// and schedule.h plans their memory and runs their steps. isa.h finds the instruction set, which decides which copy of
-// the kernels runs. To change a model's computation, begin with one of the two, then read schedule.h and one operation,
-// such as pool_operation.h.
+// program.h compiles a graph: operations.cpp turns it into operations (operations.h), and schedule.h plans their memory
+// and runs their steps. isa.h finds the instruction set, which decides which copy of the kernels runs. To change a
+// model's computation, begin with operations.cpp, then read schedule.h and one operation, such as pool_operation.cpp.
 #include <algorithm>
 #include <functional>
 #include <utility>

@@ -1,8 +1,49 @@
-#include "backend/cpu/convolution_operation.h"
-
+// Convolutions of the graph, and the pixels that the first one reads: make_convolution() and make_pixels() of
+// operations.h.
 #include <algorithm>
 
+#include "backend/cpu/convolution.h"
+#include "backend/cpu/operations.h"
+
 namespace ringtrain::cpu {
+namespace {
+
+template <class T>
+class PixelOperation : public CpuOperation {
+ public:
+  PixelOperation(const ImageContext& context, const ImageInput& node, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override {}
+
+ private:
+  ImageContext context_;
+  Feature* y_;
+  std::int64_t channels_;
+  std::vector<T> table_;  // [channels][256]
+};
+
+template <class T>
+class ConvolutionOperation : public CpuOperation {
+ public:
+  ConvolutionOperation(const ImageContext& context, const Convolution& node, bool relu, bool pixels, bool behind_norm,
+                       Feature* x, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override;
+  void bind() override;
+  void set_weights(const float* flat) override;
+
+ private:
+  void rectify(const Slice& slice) const;
+  void combine(const Slice& slice, const std::vector<int>& sources) const;
+
+  ImageContext context_;
+  Parameter weight_, bias_;
+  bool relu_, pixels_, behind_norm_;
+  Feature *x_, *y_;
+  ConvolutionPrimitives primitives_;
+  int weights_ = -1, scratch_ = -1, data_scratch_ = -1, weights_scratch_ = -1;
+  std::string name_;
+};
 
 template <class T>
 PixelOperation<T>::PixelOperation(const ImageContext& context, const ImageInput& node, Feature* y)
@@ -26,15 +67,12 @@ void PixelOperation<T>::forward_steps() {
     for_each_unit(s.threads(), slice, rows, [&](std::int64_t image, std::int64_t row) {
       const std::int64_t pixel = row * width;
       context_.image->pixels(PixelRows<T>{width, channels_, images + (image * rows * width + pixel) * channels_,
-                                          table_.data(),
-                                          s.at<T>(y_->forward, slice, image) + pixel * reader_->pixel_stride(),
-                                          reader_->pixel_stride(), reader_->channel_stride()});
+                                          table_.data(), s.at<T>(y_->forward, slice, image) + pixel * y_->pixel_stride,
+                                          y_->pixel_stride, y_->channel_stride});
     });
   };
   context_.schedule->add(std::move(step));
 }
-
-namespace {
 
 ConvolutionShape shape_of(const ImageContext& context, const Convolution& node, bool pixels, bool bf16,
                           const Feature& x, const Feature& y) {
@@ -52,8 +90,6 @@ ConvolutionShape shape_of(const ImageContext& context, const Convolution& node, 
           .bf16 = bf16,
           .lanes = context.norm->lanes};
 }
-
-}  // namespace
 
 template <class T>
 ConvolutionOperation<T>::ConvolutionOperation(const ImageContext& context, const Convolution& node, bool relu,
@@ -87,6 +123,10 @@ void ConvolutionOperation<T>::forward_steps() {
             .flops_per_sample = primitives_.flops(1)};
   step.prepare = [this](std::int64_t images) {
     primitives_.make_forward(images);
+    if (pixels_) {
+      x_->pixel_stride = primitives_.pixel_stride();
+      x_->channel_stride = primitives_.channel_stride();
+    }
     context_.schedule->resize(weights_, primitives_.weight_bytes());
     context_.schedule->resize(scratch_, primitives_.forward_scratch_bytes());
   };
@@ -193,9 +233,14 @@ void ConvolutionOperation<T>::set_weights(const float* flat) {
   primitives_.set_weights(flat + weight_.offset, bias_.count > 0 ? flat + bias_.offset : nullptr);
 }
 
-template class PixelOperation<float>;
-template class PixelOperation<BFloat16>;
-template class ConvolutionOperation<float>;
-template class ConvolutionOperation<BFloat16>;
+}  // namespace
+
+std::unique_ptr<CpuOperation> make_pixels(const ImageContext& context, const ImageInput& node, Feature* y) {
+  return make_typed<PixelOperation>(context, node, y);
+}
+std::unique_ptr<CpuOperation> make_convolution(const ImageContext& context, const Convolution& node, bool relu,
+                                               bool pixels, bool behind_norm, Feature* x, Feature* y) {
+  return make_typed<ConvolutionOperation>(context, node, relu, pixels, behind_norm, x, y);
+}
 
 }  // namespace ringtrain::cpu

@@ -1,11 +1,69 @@
-#include "backend/cpu/dense_operation.h"
-
+// The head of an image model: dense layers with ReLU, dropout between them, and the softmax cross-entropy:
+// make_dense(), make_dropout() and make_loss() of operations.h.
 #include <algorithm>
 
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/operations.h"
 #include "base/rounding.h"
 #include "nn/dropout.h"
 
 namespace ringtrain::cpu {
+namespace {
+
+template <class T>
+class DenseOperation : public CpuOperation {
+ public:
+  DenseOperation(const ImageContext& context, const Dense& node, bool relu, bool logits, Feature* x, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override;
+  void bind() override;
+  void set_weights(const float* flat) override;
+
+ private:
+  void forward() const;
+  void backward(int gradient, int target);
+
+  ImageContext context_;
+  Parameter weight_, bias_;
+  std::int64_t images_, input_, output_;
+  bool relu_, logits_;
+  Feature *x_, *y_;
+  mutable Gemm product_;
+  Gemm input_product_, weight_product_, weight_product_added_;
+  int products_ = -1, converted_ = -1, packed_ = -1, packed_backward_ = -1, own_bias_ = -1, scratch_ = -1;
+  std::string name_;
+};
+
+template <class T>
+class DropoutOperation : public CpuOperation {
+ public:
+  DropoutOperation(const ImageContext& context, const Dropout& node, Feature* x, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override;
+
+ private:
+  template <class Value>
+  void drop_gradient(const Slice& slice, int gradient) const;
+
+  ImageContext context_;
+  Dropout node_;
+  Feature *x_, *y_;
+  std::uint32_t threshold_;
+  int mask_ = -1;
+};
+
+class LossOperation : public CpuOperation {
+ public:
+  LossOperation(const ImageContext& context, const CrossEntropy& node, Feature* logits);
+  void forward_steps() override;
+  void backward_steps() override;
+  std::vector<float> logits(std::int64_t row, std::int64_t position) const override;
+
+ private:
+  ImageContext context_;
+  CrossEntropy node_;
+  Feature* logits_;
+};
 
 template <class T>
 DenseOperation<T>::DenseOperation(const ImageContext& context, const Dense& node, bool relu, bool logits, Feature* x,
@@ -238,9 +296,17 @@ std::vector<float> LossOperation::logits(std::int64_t row, std::int64_t) const {
   return {from, from + node_.classes};
 }
 
-template class DenseOperation<float>;
-template class DenseOperation<BFloat16>;
-template class DropoutOperation<float>;
-template class DropoutOperation<BFloat16>;
+}  // namespace
+
+std::unique_ptr<CpuOperation> make_dense(const ImageContext& context, const Dense& node, bool relu, bool logits,
+                                         Feature* x, Feature* y) {
+  return make_typed<DenseOperation>(context, node, relu, logits, x, y);
+}
+std::unique_ptr<CpuOperation> make_dropout(const ImageContext& context, const Dropout& node, Feature* x, Feature* y) {
+  return make_typed<DropoutOperation>(context, node, x, y);
+}
+std::unique_ptr<CpuOperation> make_loss(const ImageContext& context, const CrossEntropy& node, Feature* logits) {
+  return std::make_unique<LossOperation>(context, node, logits);
+}
 
 }  // namespace ringtrain::cpu

@@ -1,8 +1,37 @@
-#include "backend/cpu/norm_operation.h"
-
+// A norm, ReLU and the residual addition in one operation: make_norm() of operations.h.
 #include <algorithm>
 
+#include "backend/cpu/norm_statistics.h"
+#include "backend/cpu/operations.h"
+
 namespace ringtrain::cpu {
+namespace {
+
+template <class T>
+class NormOperation : public CpuOperation {
+ public:
+  NormOperation(const ImageContext& context, std::string name, Feature* x, NormStatistics* norm, Feature* second,
+                NormStatistics* norm2, bool relu, Feature* y);
+
+  void forward_steps() override;
+  void backward_steps() override;
+
+ private:
+  // Whether y is recomputed. The result of a norm without a second operand is not kept for the backward pass. The
+  // backward pass computes it again if the weight gradient of a convolution needs it.
+  bool recomputed() const { return norm_ != nullptr && second_ == nullptr; }
+  bool has_mask() const { return relu_ && !recomputed(); }
+  NormForward<T> forward_unit(const Slice& slice, std::int64_t image, std::int64_t block) const;
+  void first_pass(const Slice& slice, const std::vector<int>& sources, int dz, int dz2) const;
+  void second_pass(const Slice& slice, int dz, int dx, bool masked) const;
+
+  ImageContext context_;
+  std::string name_;
+  Feature *x_, *second_, *y_;
+  NormStatistics *norm_, *norm2_;
+  bool relu_;
+  int mask_ = -1, sums_ = -1;
+};
 
 template <class T>
 NormOperation<T>::NormOperation(const ImageContext& context, std::string name, Feature* x, NormStatistics* norm,
@@ -185,7 +214,12 @@ void NormOperation<T>::backward_steps() {
   s.add(std::move(second));
 }
 
-template class NormOperation<float>;
-template class NormOperation<BFloat16>;
+}  // namespace
+
+std::unique_ptr<CpuOperation> make_norm(const ImageContext& context, const std::string& name, Feature* x,
+                                        NormStatistics* norm, Feature* second, NormStatistics* norm2, bool relu,
+                                        Feature* y) {
+  return make_typed<NormOperation>(context, name, x, norm, second, norm2, relu, y);
+}
 
 }  // namespace ringtrain::cpu

@@ -63,19 +63,21 @@ std::vector<std::string> NormStatistics::parameters() const {
 }
 
 template <class T>
+void NormStatistics::measure(const Slice& slice) const {
+  const Schedule& s = *context_.schedule;
+  const std::int64_t blocks = context_.blocks(*x_), lanes = context_.lanes(), pixels = x_->pixels();
+  for_each_unit(s.threads(), slice, blocks, [&](std::int64_t image, std::int64_t block) {
+    context_.norm->moments(pixels, s.at<T>(x_->forward, slice, image) + block * pixels * lanes,
+                           s.at<double>(moments_) + (image * blocks + block) * 2 * lanes);
+  });
+}
+
 void NormStatistics::forward_steps() {
   if (!measures()) return;
   Schedule& s = *context_.schedule;
-  Step measure{.name = name_ + " moments", .uses = {x_->forward, moments_}, .once = true};
-  measure.run = [this](const Slice& slice) {
-    const Schedule& schedule = *context_.schedule;
-    const std::int64_t blocks = context_.blocks(*x_), lanes = context_.lanes(), pixels = x_->pixels();
-    for_each_unit(schedule.threads(), slice, blocks, [&](std::int64_t image, std::int64_t block) {
-      context_.norm->moments(pixels, schedule.at<T>(x_->forward, slice, image) + block * pixels * lanes,
-                             schedule.at<double>(moments_) + (image * blocks + block) * 2 * lanes);
-    });
-  };
-  s.add(std::move(measure));
+  Step step{.name = name_ + " moments", .uses = {x_->forward, moments_}, .once = true};
+  step.run = [this](const Slice& slice) { context_.bf16 ? measure<BFloat16>(slice) : measure<float>(slice); };
+  s.add(std::move(step));
   Step finish{.name = name_ + " statistics",
               .whole = true,
               .uses = {moments_, coefficients_, statistics_, parts_},
@@ -83,8 +85,6 @@ void NormStatistics::forward_steps() {
   finish.run = [this](const Slice&) { finish_forward(); };
   s.defer(std::move(finish));
 }
-template void NormStatistics::forward_steps<float>();
-template void NormStatistics::forward_steps<BFloat16>();
 
 double* NormStatistics::part(std::int64_t rank, int which) const {
   return context_.schedule->at<double>(parts_) + (rank * 2 + which) * context_.padded_channels(*x_);

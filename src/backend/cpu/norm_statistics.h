@@ -8,12 +8,13 @@
 #include <algorithm>
 #include <span>
 
-#include "backend/cpu/operation.h"
+#include "backend/cpu/operations.h"
 #include "base/rounding.h"
 
 namespace ringtrain::cpu {
 
-class NormStatistics {
+// Its steps measure x, directly after the steps that make x. The norm is applied by another operation (make_norm()).
+class NormStatistics : public CpuOperation {
  public:
   // `x` is the input of the norm, which is a map.
   NormStatistics(const ImageContext& context, const Norm& node, const Feature& x);
@@ -21,9 +22,8 @@ class NormStatistics {
   // Returns whether the norm uses the statistics of the pass, not the running ones.
   bool measures() const { return by_sample_ || context_.measures; }
 
-  // Adds the steps that measure x to the schedule. A step that uses affine() must come after the next cut.
-  template <class T>
-  void forward_steps();
+  void forward_steps() override;  // a step that uses affine() must come after the next cut
+  void backward_steps() override {}
   Affine affine(std::int64_t image, std::int64_t block) const;
   const float* slope(std::int64_t image, std::int64_t block) const;
   const float* constant(std::int64_t image, std::int64_t block) const;
@@ -34,11 +34,8 @@ class NormStatistics {
   // (Pass::accumulate).
   void finish_backward(const double* sums, int product);
 
-  // Called in statistics mode. Copies the measured statistics into a vector that begins at element `begin` of the flat
-  // weight vector. Group norm has none.
-  void copy_statistics(std::span<float> to, std::int64_t begin) const;
-
-  void set_weights(const float* flat);
+  void copy_statistics(std::span<float> to, std::int64_t begin) const override;  // group norm has none
+  void set_weights(const float* flat) override;
   std::vector<int> forward_storages() const { return {coefficients_}; }
   std::vector<int> backward_storages() const { return {coefficients_, slopes_, statistics_, parts_}; }
   std::vector<std::string> parameters() const;
@@ -78,6 +75,8 @@ class NormStatistics {
   template <class Own>
   void gather_parts(const Own& own);
   double* part(std::int64_t rank, int which) const;
+  template <class T>
+  void measure(const Slice& slice) const;
   void finish_forward();
 
   ImageContext context_;

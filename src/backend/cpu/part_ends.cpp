@@ -1,9 +1,25 @@
-#include "backend/cpu/part_ends.h"
-
+// The two ends of a part of a model: make_part_input() and make_part_output() of operations.h.
 #include <algorithm>
+
+#include "backend/cpu/operations.h"
 
 namespace ringtrain::cpu {
 namespace {
+
+enum class PartValue { activation, gradient };
+
+// The value at an end of a part, as it lies in memory.
+class PartLayout {
+ public:
+  virtual ~PartLayout() = default;
+  virtual bool whole() const = 0;                        // see Step
+  virtual std::int64_t bytes(PartValue kind) const = 0;  // of the exchange for a micro-batch
+  virtual int make_storage(std::string what, PartValue kind) const = 0;
+  // Copies a slice from the canonical layout to a storage.
+  virtual void fill(PartValue kind, const Slice& slice, const std::byte* from, int storage) const = 0;
+  // Copies the sum of storages to the canonical layout.
+  virtual void give(PartValue kind, const Slice& slice, const std::vector<int>& storages, std::byte* to) const = 0;
+};
 
 template <class T>
 class ImageLayout : public PartLayout {
@@ -161,20 +177,40 @@ class SequenceLayout : public PartLayout {
   const Feature* feature_;
 };
 
-}  // namespace
+// Makes ImageLayout or SequenceLayout for the type of the activations.
+template <template <class> class Layout, class Context>
+std::unique_ptr<PartLayout> make_layout(const Context& context, const Feature* feature) {
+  if (context.bf16) return std::make_unique<Layout<BFloat16>>(context, feature);
+  return std::make_unique<Layout<float>>(context, feature);
+}
 
-template <class T>
-std::unique_ptr<PartLayout> make_image_layout(const ImageContext& context, const Feature* feature) {
-  return std::make_unique<ImageLayout<T>>(context, feature);
-}
-template <class T>
-std::unique_ptr<PartLayout> make_sequence_layout(const SequenceContext& context, const Feature* feature) {
-  return std::make_unique<SequenceLayout<T>>(context, feature);
-}
-template std::unique_ptr<PartLayout> make_image_layout<float>(const ImageContext&, const Feature*);
-template std::unique_ptr<PartLayout> make_image_layout<BFloat16>(const ImageContext&, const Feature*);
-template std::unique_ptr<PartLayout> make_sequence_layout<float>(const SequenceContext&, const Feature*);
-template std::unique_ptr<PartLayout> make_sequence_layout<BFloat16>(const SequenceContext&, const Feature*);
+// Receives the activations. Sends the sum of the gradients that all consumers of the activations computed.
+class PartInputOperation : public CpuOperation {
+ public:
+  // Sets the bytes of its exchanges in `bytes`.
+  PartInputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* y, PartBytes& bytes);
+  void forward_steps() override;
+  void backward_steps() override;
+
+ private:
+  OperationContext context_;
+  std::unique_ptr<PartLayout> layout_;
+  Feature* y_;
+};
+
+// Sends the activations. Receives their gradient.
+class PartOutputOperation : public CpuOperation {
+ public:
+  PartOutputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* x,
+                      PartBytes& bytes);
+  void forward_steps() override;
+  void backward_steps() override;
+
+ private:
+  OperationContext context_;
+  std::unique_ptr<PartLayout> layout_;
+  Feature* x_;
+};
 
 PartInputOperation::PartInputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* y,
                                        PartBytes& bytes)
@@ -222,6 +258,30 @@ void PartOutputOperation::backward_steps() {
     layout_->fill(PartValue::gradient, slice, context_.pass->traffic.gradients_in, target);
   };
   context_.schedule->add(std::move(step));
+}
+
+}  // namespace
+
+std::unique_ptr<CpuOperation> make_part_input(const ImageContext& context, Feature* y, PartBytes& bytes) {
+  auto layout = make_layout<ImageLayout>(context, y);
+  y->forward = y->backward = layout->make_storage("activations of the part before", PartValue::activation);
+  return std::make_unique<PartInputOperation>(context, std::move(layout), y, bytes);
+}
+
+// The layer that reads y makes its memory.
+std::unique_ptr<CpuOperation> make_part_input(const SequenceContext& context, Feature* y, PartBytes& bytes) {
+  return std::make_unique<PartInputOperation>(context, make_layout<SequenceLayout>(context, y), y, bytes);
+}
+
+std::unique_ptr<CpuOperation> make_part_output(const ImageContext& context, Feature* x, PartBytes& bytes) {
+  return std::make_unique<PartOutputOperation>(context, make_layout<ImageLayout>(context, x), x, bytes);
+}
+
+std::unique_ptr<CpuOperation> make_part_output(const SequenceContext& context, Feature* x, PartBytes& bytes) {
+  auto layout = make_layout<SequenceLayout>(context, x);
+  x->row_elements = x->shape.channels;
+  x->forward = layout->make_storage("output of the part", PartValue::activation);
+  return std::make_unique<PartOutputOperation>(context, std::move(layout), x, bytes);
 }
 
 }  // namespace ringtrain::cpu

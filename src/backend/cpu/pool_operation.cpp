@@ -1,10 +1,46 @@
-#include "backend/cpu/pool_operation.h"
-
+// Max pooling, global average pooling, and the conversion of maps to vectors: make_max_pool() and make_vector() of
+// operations.h.
 #include <algorithm>
 
+#include "backend/cpu/operations.h"
 #include "base/error.h"
 
 namespace ringtrain::cpu {
+namespace {
+
+template <class T>
+class MaxPoolOperation : public CpuOperation {
+ public:
+  MaxPoolOperation(const ImageContext& context, const MaxPool& node, Feature* x, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override;
+
+ private:
+  MaxPoolUnit<T> unit(const Slice& slice, std::int64_t image, std::int64_t block) const;
+
+  ImageContext context_;
+  MaxPool node_;
+  Feature *x_, *y_;
+  int place_ = -1;
+};
+
+// Global average pooling, or flattening.
+template <class T>
+class VectorOperation : public CpuOperation {
+ public:
+  VectorOperation(const ImageContext& context, bool average, Feature* x, Feature* y);
+  void forward_steps() override;
+  void backward_steps() override;
+
+ private:
+  // The number of channels that exist in a block, and the number of values that a channel gives to the vector.
+  std::int64_t channels(std::int64_t block) const;
+  std::int64_t values() const { return average_ ? 1 : x_->pixels(); }
+
+  ImageContext context_;
+  bool average_;
+  Feature *x_, *y_;
+};
 
 template <class T>
 MaxPoolOperation<T>::MaxPoolOperation(const ImageContext& context, const MaxPool& node, Feature* x, Feature* y)
@@ -120,9 +156,13 @@ void VectorOperation<T>::backward_steps() {
   s.add(std::move(step));
 }
 
-template class MaxPoolOperation<float>;
-template class MaxPoolOperation<BFloat16>;
-template class VectorOperation<float>;
-template class VectorOperation<BFloat16>;
+}  // namespace
+
+std::unique_ptr<CpuOperation> make_max_pool(const ImageContext& context, const MaxPool& node, Feature* x, Feature* y) {
+  return make_typed<MaxPoolOperation>(context, node, x, y);
+}
+std::unique_ptr<CpuOperation> make_vector(const ImageContext& context, bool average, Feature* x, Feature* y) {
+  return make_typed<VectorOperation>(context, average, x, y);
+}
 
 }  // namespace ringtrain::cpu

@@ -1,7 +1,7 @@
 #include "backend/cpu/program.h"
 
 #include "backend/cpu/onednn.h"
-#include "backend/cpu/operation.h"
+#include "backend/cpu/operations.h"
 
 namespace ringtrain::cpu {
 
@@ -18,9 +18,9 @@ CpuProgram::CpuProgram(const Graph& graph, const CompileOptions& options, Memory
                                  .parameters = &parameters_,
                                  .kernels = &kernels(options.isa),
                                  .pass = &pass_,
-                                 .training = training};
-  operations_ =
-      graph.has_images() ? image_operations(graph, options, context) : sequence_operations(graph, options, context);
+                                 .training = training,
+                                 .bf16 = options.precision == Precision::bf16};
+  operations_ = make_operations(graph, options, context);
   const std::size_t count_of_operations = operations_.all.size();
   for (std::size_t i = 0; i < count_of_operations; ++i) {
     schedule_.enter(operations_.blocks[i]);

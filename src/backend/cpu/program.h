@@ -1,10 +1,11 @@
-// A graph compiled for the CPU: a list of operations (operation.h), the schedule that runs their steps, and its memory.
+// A graph compiled for the CPU: a list of operations (operations.h), the schedule that runs their steps, and its
+// memory.
 #pragma once
 
 #include <vector>
 
 #include "backend/cpu/memory.h"
-#include "backend/cpu/operation.h"
+#include "backend/cpu/operations.h"
 
 namespace ringtrain::cpu {
 

@@ -1,24 +1,22 @@
-// Turns the graph of an image model into operations: image_operations() of operation.h.
-#include <algorithm>
-#include <utility>
+// Turns the graph of a model into operations: make_operations() of operations.h.
+#include "backend/cpu/operations.h"
 
-#include "backend/cpu/convolution_operation.h"
-#include "backend/cpu/dense_operation.h"
-#include "backend/cpu/norm_operation.h"
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <variant>
+
 #include "backend/cpu/norm_statistics.h"
-#include "backend/cpu/operation.h"
-#include "backend/cpu/part_ends.h"
-#include "backend/cpu/pool_operation.h"
 #include "base/error.h"
 #include "nn/graph.h"
 
 namespace ringtrain::cpu {
 namespace {
 
-template <class T>
-class Joiner : GraphReader {
+// Compiles a model of images.
+class ImageJoiner : GraphReader {
  public:
-  Joiner(const Graph& graph, const ImageContext& context)
+  ImageJoiner(const Graph& graph, const ImageContext& context)
       : GraphReader(graph), context_(context), feature_(graph.nodes().size()), statistics_(graph.nodes().size()) {
     for (int i = 0; i < size(); ++i)
       if (consumers(i).size() > 2)
@@ -62,13 +60,10 @@ class Joiner : GraphReader {
   void append(int i, const PartInput&) {
     Feature* y = make(i);
     y->vector = needs_vector(i);
-    auto layout = make_image_layout<T>(context_, y);
-    y->forward = y->backward = layout->make_storage("activations of the part before", PartValue::activation);
-    keep(std::make_unique<PartInputOperation>(context_, std::move(layout), y, result_.bytes));
+    keep(make_part_input(context_, y, result_.bytes));
   }
   void append(int i, const PartOutput&) {
-    Feature* x = feature(input(i));
-    keep(std::make_unique<PartOutputOperation>(context_, make_image_layout<T>(context_, x), x, result_.bytes));
+    keep(make_part_output(context_, feature(input(i)), result_.bytes));
     ends_ = true;
   }
   void append(int, const TokenInput&) { throw Error("a model reads symbols or images, not both"); }
@@ -77,7 +72,7 @@ class Joiner : GraphReader {
   void append(int i, const ImageInput& node) {
     if (consumer_that_is<Convolution>(i) < 0)
       throw Error("the CPU backend reads images with one convolution, and nothing else");
-    pixels_ = keep(std::make_unique<PixelOperation<T>>(context_, node, make(i)));
+    keep(make_pixels(context_, node, make(i)));
   }
 
   void append(int i, const Convolution& node) {
@@ -87,16 +82,14 @@ class Joiner : GraphReader {
     Feature* x = feature(input(i));
     Feature* y = make(i);
     if (relu >= 0) feature_[at(relu)] = y;
-    auto* made = keep(
-        std::make_unique<ConvolutionOperation<T>>(context_, node, relu >= 0, pixels, !pixels && behind_norm(i), x, y));
-    if (pixels) pixels_->set_reader(&made->primitives());
+    keep(make_convolution(context_, node, relu >= 0, pixels, !pixels && behind_norm(i), x, y));
   }
 
   // Adds the steps that measure the statistics, directly after those that make x. If an addition or a ReLU follows, its
   // operation applies the norm.
   void append(int i, const Norm& node) {
     expect_map(input(i), "a norm");
-    statistics_[at(i)] = keep(std::make_unique<Measure>(context_, node, *feature(input(i))))->statistics();
+    statistics_[at(i)] = keep(std::make_unique<NormStatistics>(context_, node, *feature(input(i))));
     if (consumer_that_is<Relu>(i) >= 0 || consumer_that_is<Add>(i) >= 0) return;
     apply(i, i, input(i), statistics_[at(i)], -1, nullptr);
   }
@@ -139,20 +132,20 @@ class Joiner : GraphReader {
     Feature* y = make(last);
     y->read_again = std::any_of(consumers(last).begin(), consumers(last).end(),
                                 [&](int c) { return as<Convolution>(c) != nullptr; });
-    keep(std::make_unique<NormOperation<T>>(context_, name, values, norm, other, norm2, as<Relu>(last) != nullptr, y));
+    keep(make_norm(context_, name, values, norm, other, norm2, as<Relu>(last) != nullptr, y));
   }
 
   void append(int i, const MaxPool& node) {
     expect_map(input(i), "max pooling");
     Feature* x = feature(input(i));
-    keep(std::make_unique<MaxPoolOperation<T>>(context_, node, x, make(i)));
+    keep(make_max_pool(context_, node, x, make(i)));
   }
   void append(int i, const GlobalAveragePool&) { to_vector(i, true); }
   void append(int i, const Flatten&) { to_vector(i, false); }
   void to_vector(int i, bool average) {
     expect_map(input(i), "pooling");
     Feature* x = feature(input(i));
-    keep(std::make_unique<VectorOperation<T>>(context_, average, x, make(i)));
+    keep(make_vector(context_, average, x, make(i)));
   }
 
   void expect_vector(int node, const char* what) const {
@@ -165,7 +158,7 @@ class Joiner : GraphReader {
     Feature* x = feature(input(i));
     if (x->vector || x->pixels() > 1) expect_vector(input(i), "dropout");
     if (context_.training)
-      keep(std::make_unique<DropoutOperation<T>>(context_, node, x, make(i)));
+      keep(make_dropout(context_, node, x, make(i)));
     else
       feature_[at(i)] = x;
   }
@@ -175,44 +168,122 @@ class Joiner : GraphReader {
     Feature* x = feature(input(i));
     Feature* y = make(i);
     if (relu >= 0) feature_[at(relu)] = y;
-    keep(std::make_unique<DenseOperation<T>>(context_, node, relu >= 0, consumer_that_is<CrossEntropy>(i) >= 0, x, y));
+    keep(make_dense(context_, node, relu >= 0, consumer_that_is<CrossEntropy>(i) >= 0, x, y));
   }
   void append(int i, const CrossEntropy& node) {
     if (as<Dense>(input(i)) == nullptr || consumer(input(i)) < 0)
       throw Error("the CPU backend computes the cross-entropy of a dense layer's output only");
-    keep(std::make_unique<LossOperation>(context_, node, feature(input(i))));
+    keep(make_loss(context_, node, feature(input(i))));
     ends_ = true;
   }
-
-  // Adds the steps of a norm's statistics to the forward steps.
-  class Measure : public CpuOperation {
-   public:
-    Measure(const ImageContext& context, const Norm& node, const Feature& x) : statistics_(context, node, x) {}
-    NormStatistics* statistics() { return &statistics_; }
-    void forward_steps() override { statistics_.template forward_steps<T>(); }
-    void backward_steps() override {}
-    void set_weights(const float* flat) override { statistics_.set_weights(flat); }
-    void copy_statistics(std::span<float> to, std::int64_t begin) const override {
-      statistics_.copy_statistics(to, begin);
-    }
-
-   private:
-    NormStatistics statistics_;
-  };
 
   ImageContext context_;
   std::vector<Feature*> feature_;            // by node; null while no operation has made it
   std::vector<NormStatistics*> statistics_;  // by node
-  PixelOperation<T>* pixels_ = nullptr;
-  int block_ = -1;     // block of the node that is being compiled
+  int block_ = -1;                           // block of the node that is being compiled
+  bool ends_ = false;                        // whether the loss or the end of the part was compiled
+  Operations result_;
+};
+
+// Divides `rows` rows into blocks of at most 64 rows, with the same number of blocks for every thread. Measurements
+// show that products of 32 or more rows run at full speed, and that the gates of such a block stay in the second-level
+// cache.
+RowBlocks row_blocks(std::int64_t rows, std::int64_t sequence, int threads) {
+  constexpr std::int64_t most = 64;
+  RowBlocks b;
+  b.rows = rows;
+  b.sequence = sequence;
+  b.threads = static_cast<int>(std::min<std::int64_t>(threads, rows));
+  const std::int64_t per_thread = (rows + b.threads * most - 1) / (b.threads * most);
+  b.blocks = per_thread * b.threads;
+  b.block_rows = (rows + b.blocks - 1) / b.blocks;
+  return b;
+}
+
+// Compiles a model of sequences.
+class SequenceJoiner : GraphReader {
+ public:
+  SequenceJoiner(const Graph& graph, const SequenceContext& context)
+      : GraphReader(graph), context_(context), feature_(graph.nodes().size()) {
+    for (int i = 0; i < size(); ++i) {
+      expect(consumers(i).size() <= 1);
+      if (as<Lstm>(i) != nullptr) ++layers_;
+    }
+  }
+
+  Operations join() {
+    for (int i = 0; i < size(); ++i)
+      std::visit([&](const auto& operation) { append(i, operation); }, node_at(i).operation);
+    expect(ends_);
+    return std::move(result_);
+  }
+
+ private:
+  static void expect(bool is_so) {
+    if (!is_so)
+      throw Error("the CPU backend compiles LSTM layers on symbols, with dropout, that one dense layer follows");
+  }
+  Feature* make(int node) { return feature_[at(node)] = result_.make_feature(node_at(node).output); }
+  // Returns what the node reads. Symbols have no feature: the first layer finds them in the pass.
+  Feature* feature_before(int node) const {
+    Feature* x = feature_[at(input(node))];
+    expect(x != nullptr);
+    return x;
+  }
+
+  void append(int, const TokenInput&) {}
+  void append(int i, const PartInput&) { result_.add(make_part_input(context_, make(i), result_.bytes)); }
+  void append(int i, const PartOutput&) {
+    result_.add(make_part_output(context_, feature_before(i), result_.bytes));
+    end();
+  }
+  void append(int i, const Lstm& node) {
+    const int dropout = consumer_that_is<Dropout>(i);
+    Feature* x = as<TokenInput>(input(i)) != nullptr ? nullptr : feature_before(i);
+    Feature* y = make(i);
+    result_.add(make_lstm(context_, node, dropout < 0 ? nullptr : as<Dropout>(dropout), node_at(i).recomputed,
+                          {layer_++, layers_}, x, y));
+  }
+  // Dropout is part of the LSTM layer before it.
+  void append(int i, const Dropout&) {
+    expect(as<Lstm>(input(i)) != nullptr);
+    feature_[at(i)] = feature_before(i);
+  }
+  void append(int i, const Dense& node) {
+    expect(consumer_that_is<CrossEntropy>(i) >= 0);
+    result_.add(make_classifier(context_, node, feature_before(i)));
+    end();
+  }
+  // The loss is part of the dense layer before it.
+  void append(int i, const CrossEntropy& node) {
+    expect(as<Dense>(input(i)) != nullptr);
+    if (node.label_smoothing != 0) throw Error("the CPU backend smooths no labels in a model of sequences");
+  }
+  template <class Other>
+  void append(int, const Other&) {
+    expect(false);
+  }
+
+  void end() {
+    expect(!ends_);
+    ends_ = true;
+  }
+
+  SequenceContext context_;
+  std::vector<Feature*> feature_;  // by node; null while no operation has made it
+  std::int64_t layer_ = 0, layers_ = 0;
   bool ends_ = false;  // whether the loss or the end of the part was compiled
   Operations result_;
 };
 
 }  // namespace
 
-Operations image_operations(const Graph& graph, const CompileOptions& options, const OperationContext& context) {
+Operations make_operations(const Graph& graph, const CompileOptions& options, const OperationContext& context) {
   const std::int64_t micro_batch = options.micro_batch, group = options.group;
+  if (!graph.has_images()) {
+    const SequenceContext own{context, row_blocks(micro_batch, graph.sequence(), options.threads)};
+    return SequenceJoiner(graph, own).join();
+  }
   check_norm_groups(micro_batch, group);
   ImageContext own{context};
   own.norm = &norm_kernels(options.isa);
@@ -220,7 +291,7 @@ Operations image_operations(const Graph& graph, const CompileOptions& options, c
   own.measures = options.mode != PassMode::inference;
   own.group = std::min(group, micro_batch);
   own.span = std::max<std::int64_t>(1, group / micro_batch);
-  return options.precision == Precision::fp32 ? Joiner<float>(graph, own).join() : Joiner<BFloat16>(graph, own).join();
+  return ImageJoiner(graph, own).join();
 }
 
 }  // namespace ringtrain::cpu

@@ -1,6 +1,6 @@
 // The operations of a program, for images and for text: nodes of the graph that run as one. An operation adds its steps
-// to the schedule, which plans their memory and runs them. image_operations.cpp and sequence_operations.cpp choose the
-// operations of a graph.
+// to the schedule, which plans their memory and runs them. operations.cpp chooses the operations of a graph; each kind
+// has its own file, such as pool_operation.cpp.
 #pragma once
 
 #include <omp.h>
@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,10 @@ struct CompileOptions {
 struct Feature {
   FeatureShape shape;
   bool vector = false;
-  bool read_again = false;        // a convolution needs the value for its weight gradient
+  bool read_again = false;  // a convolution needs the value for its weight gradient
+  // Pixels only, set by the convolution that reads them: channel c of pixel p is at p * pixel_stride +
+  // c * channel_stride.
+  std::int64_t pixel_stride = 0, channel_stride = 0;
   std::int64_t row_elements = 0;  // of a sequence: elements from one row to the next, also of its gradient
   int forward = -1;               // storage of the values in the forward pass
   int backward = -1;              // storage of the same values in the backward pass; it differs if they are recomputed
@@ -70,6 +74,7 @@ struct OperationContext {
   const Kernels* kernels = nullptr;
   Pass* pass = nullptr;
   bool training = true;
+  bool bf16 = false;  // type of activations and weights; otherwise fp32
 };
 
 class CpuOperation {
@@ -109,16 +114,16 @@ struct Operations {
   }
 };
 
-// Turns the graph of an image model into operations. Joins neighbouring nodes that can run as one operation. A ReLU
-// joins the convolution, dense layer, norm or addition before it. An addition also joins the norms before it. A node
-// that other nodes read too does not join. Each remaining node becomes an operation of its own. Throws Error for graphs
-// that cannot be compiled, and if options.group is neither a divisor nor a multiple of the micro-batch.
-Operations image_operations(const Graph& graph, const CompileOptions& options, const OperationContext& context);
-
-// Turns the graph of a model of sequences into operations. Dropout is part of the layer before it. The loss is part of
-// the dense layer. A part of a model may begin with PartInput instead of the symbols, and end with PartOutput instead
-// of the dense layer. Throws Error for graphs that cannot be compiled.
-Operations sequence_operations(const Graph& graph, const CompileOptions& options, const OperationContext& context);
+// Turns the graph of a model into operations. Throws Error for graphs that cannot be compiled.
+//
+// Images: joins neighbouring nodes that can run as one operation. A ReLU joins the convolution, dense layer, norm or
+// addition before it. An addition also joins the norms before it. A node that other nodes read too does not join. Each
+// remaining node becomes an operation of its own. Throws Error, too, if options.group is neither a divisor nor a
+// multiple of the micro-batch.
+//
+// Sequences: dropout is part of the layer before it. The loss is part of the dense layer. A part of a model may begin
+// with PartInput instead of the symbols, and end with PartOutput instead of the dense layer.
+Operations make_operations(const Graph& graph, const CompileOptions& options, const OperationContext& context);
 
 // What the operations on images share: the layout of maps, the kernels, and loops over images.
 
@@ -198,5 +203,69 @@ inline void store_gradient(const Kernels& kernels, std::int64_t n, const float* 
   else
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
 }
+
+// Makes Operation<BFloat16> or Operation<float>.
+template <template <class> class Operation, class Context, class... Arguments>
+std::unique_ptr<CpuOperation> make_typed(const Context& context, const Arguments&... arguments) {
+  if (context.bf16) return std::make_unique<Operation<BFloat16>>(context, arguments...);
+  return std::make_unique<Operation<float>>(context, arguments...);
+}
+
+// The kinds of operations. x is the value that an operation reads, and y the one that it makes.
+
+// Normalises the pixels of the image and writes them in the layout of the first convolution.
+std::unique_ptr<CpuOperation> make_pixels(const ImageContext& context, const ImageInput& node, Feature* y);
+
+// Computes a convolution and the ReLU that follows it directly, if there is one. `pixels`: x is the image.
+// `behind_norm`: a norm comes before this convolution. Its backward sums are computed slice by slice after this
+// convolution's data gradient. The weight gradient needs the whole micro-batch, so it then waits for the next cut.
+std::unique_ptr<CpuOperation> make_convolution(const ImageContext& context, const Convolution& node, bool relu,
+                                               bool pixels, bool behind_norm, Feature* x, Feature* y);
+
+// y = relu(norm(x) + second): a norm, ReLU and the residual addition in one operation. Each may be absent. A null
+// `norm` leaves x unchanged, and a null `second` adds nothing. The second operand may be the result of another norm
+// (the projection of a shortcut). That result is never stored. A second norm needs a first one. The norms' own
+// operations, which measure the statistics, come before (norm_statistics.h).
+class NormStatistics;
+std::unique_ptr<CpuOperation> make_norm(const ImageContext& context, const std::string& name, Feature* x,
+                                        NormStatistics* norm, Feature* second, NormStatistics* norm2, bool relu,
+                                        Feature* y);
+
+std::unique_ptr<CpuOperation> make_max_pool(const ImageContext& context, const MaxPool& node, Feature* x, Feature* y);
+// Makes a vector of maps by global average pooling, or by flattening in the order of PyTorch: channel, row, column.
+std::unique_ptr<CpuOperation> make_vector(const ImageContext& context, bool average, Feature* x, Feature* y);
+
+// A dense layer with ReLU of an image model. The output is [images, output] in T, or in fp32 if the loss reads it.
+std::unique_ptr<CpuOperation> make_dense(const ImageContext& context, const Dense& node, bool relu, bool logits,
+                                         Feature* x, Feature* y);
+// Dropout on a vector or on a map of one pixel. The backward pass works in place. The mask depends on the sample's
+// position in the global batch, as in nn/dropout.h.
+std::unique_ptr<CpuOperation> make_dropout(const ImageContext& context, const Dropout& node, Feature* x, Feature* y);
+// The softmax cross-entropy of an image model.
+std::unique_ptr<CpuOperation> make_loss(const ImageContext& context, const CrossEntropy& node, Feature* logits);
+
+// A layer's part of the carried state (PassContext::state).
+struct StatePlace {
+  std::int64_t layer = 0, layers = 1;  // its number, and that of all LSTM layers
+};
+// An LSTM layer, followed by dropout. Without an x, the layer reads the symbols of the pass. A null `dropout` drops
+// nothing. The layer makes the memory of x, because it owns [x | h]. h is written to y.
+std::unique_ptr<CpuOperation> make_lstm(const SequenceContext& context, const Lstm& node, const Dropout* dropout,
+                                        bool recomputed, StatePlace place, Feature* x, Feature* y);
+// The dense layer at every position, followed by the softmax cross-entropy. Makes the memory of x.
+std::unique_ptr<CpuOperation> make_classifier(const SequenceContext& context, const Dense& node, Feature* x);
+
+// The two ends of a part of a model, which exchange values with the ranks that have the other parts. They set the bytes
+// of their exchanges in `bytes`. Values travel between ranks in a canonical layout. It depends neither on the vector
+// length of the CPUs nor on the row blocks of their threads:
+//   images      [images, channels, height, width] of type T. Gradients of vectors are fp32.
+//   sequences   [rows, time, features] of type T. Gradients are fp32.
+
+// Receives the activations. Sends the sum of the gradients that all consumers of the activations computed.
+std::unique_ptr<CpuOperation> make_part_input(const ImageContext& context, Feature* y, PartBytes& bytes);
+std::unique_ptr<CpuOperation> make_part_input(const SequenceContext& context, Feature* y, PartBytes& bytes);
+// Sends the activations. Receives their gradient.
+std::unique_ptr<CpuOperation> make_part_output(const ImageContext& context, Feature* x, PartBytes& bytes);
+std::unique_ptr<CpuOperation> make_part_output(const SequenceContext& context, Feature* x, PartBytes& bytes);
 
 }  // namespace ringtrain::cpu
