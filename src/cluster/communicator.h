@@ -1,10 +1,10 @@
 // This folder connects the ranks of a job. A Session (session.h) starts and ends MPI. A RankGroup (rank_group.h) is a
 // set of ranks that train together, and a Communicator (this file) gives the collectives of the training step: sums,
 // broadcasts and gathers. The trainer and GradientReducer use this interface only. Its implementations are
-// mpi_communicator.cpp (host memory), nccl_communicator.h (GPUs) and staged_communicator.h (GPUs through host memory).
-// Links and mailboxes carry single messages between ranks. The watchdog (watchdog.h) ends a job that hangs. Begin with
-// this file, then read sum_schedule.h, which describes the steps of a sum. mpi_lanes.h carries them out, by messages
-// or, within a node, through node_memory.h.
+// mpi_communicator.cpp (host memory), and nccl_communicator.cpp and staged_communicator.cpp (GPUs;
+// device_communicator.h). Links and mailboxes carry single messages between ranks. The watchdog (watchdog.h) ends a job
+// that hangs. Begin with this file, then read sum_algorithms.h, which describes the steps of a sum. MpiLanes
+// (mpi_sums.h) carries them out, by messages or, within a node, through node_memory.h.
 #pragma once
 
 #include <cstddef>

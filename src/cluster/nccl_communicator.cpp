@@ -1,5 +1,3 @@
-#include "cluster/nccl_communicator.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
@@ -9,10 +7,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cluster/device_communicator.h"
 #include "cluster/nccl_connection.h"
-#include "cluster/queued_communicator.h"
 #include "cluster/sent_bytes.h"
-#include "cluster/staged_communicator.h"
 
 namespace ringtrain {
 namespace {

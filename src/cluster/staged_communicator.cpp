@@ -1,12 +1,10 @@
-#include "cluster/staged_communicator.h"
-
 #include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "cluster/queued_communicator.h"
+#include "cluster/device_communicator.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {

@@ -1,6 +1,6 @@
 #include "run/memory_plan.h"
 
-#include "cluster/nccl_communicator.h"
+#include "cluster/device_communicator.h"
 #include "optim/muon.h"
 #include "optim/optimizer.h"
 #include "parallel/owners.h"

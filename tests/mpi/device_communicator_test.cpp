@@ -1,14 +1,14 @@
 // Tests ranks that train with their gradients on a (host) device. The sums go through NCCL, which the ring over MPI
 // stands for here, or through host memory. The streams run in any order that events allow, and in another order on each
 // rank.
+#include "cluster/device_communicator.h"
+
 #include <cmath>
 #include <random>
 
 #include "base/error.h"
 #include "cluster/binding.h"
 #include "cluster/gradient_reducer.h"
-#include "cluster/nccl_communicator.h"
-#include "cluster/staged_communicator.h"
 #include "mpi_tests.h"
 #include "ring_beside_device.h"
 #include "tests/emulation/fake_nccl.h"

@@ -1,7 +1,5 @@
 // Tests the NCCL communicator of one rank, on a host device whose streams run in any order that events allow. The other
 // ranks do not exist: the test adds their numbers to the sums.
-#include "cluster/nccl_communicator.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/small_floats.h"
+#include "cluster/device_communicator.h"
 #include "cluster/gradient_reducer.h"
 #include "cluster/nccl_connection.h"
 #include "tests/emulation/fake_nccl.h"

@@ -1,10 +1,9 @@
-#include "cluster/staged_communicator.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "base/error.h"
+#include "cluster/device_communicator.h"
 #include "cluster/gradient_reducer.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/scripted_host.h"
