@@ -120,8 +120,7 @@ build/hopper.mk: build/hopper-inputs build/cuda.mk .ci/configure_hopper.sh .ci/p
 	@NVCC="$$(sed -n 's/^NVCC := //p' build/cuda.mk)" .ci/configure_hopper.sh $@.tmp && mv $@.tmp $@
 
 CUDA_SOURCES := $(filter $(CUDA_PATTERNS),$(call sources,src))
-CUDA_KERNELS := $(shell find src/backend/cuda -name '*.cu' -not -path '*/hopper/*' 2> /dev/null)
-CUDA_OBJECTS := $(call single_objects,$(CUDA_SOURCES)) $(CUDA_KERNELS:src/%=build/obj/%.o)
+CUDA_OBJECTS := $(call single_objects,$(CUDA_SOURCES)) $(foreach type,fp32 bf16 fp16,build/obj/backend/cuda/kernels/table/$(type).cu.o)
 LIBRARY_SOURCES := $(filter-out src/main.cpp $(KERNELS) $(CUDA_PATTERNS),$(call sources,src))
 DATA_SOURCES := $(filter src/base/% src/cli/% src/data/% $(SHARED_SOURCES),$(LIBRARY_SOURCES))
 
@@ -263,18 +262,23 @@ $(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
 CUDA_PACKED := $(if $(filter-out 11 12,$(firstword $(subst ., ,$(word 2,$(CUDA_VERSIONS))))),--compress-mode=size)
 NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -lineinfo $(CUDA_GENCODE) $(CUDA_PACKED) -Werror all-warnings -Xptxas -v \
   -Xcompiler -fPIC,-Wall,-Wextra,-Wshadow,-Werror -Isrc
-build/obj/%.cu.o: src/%.cu build/cuda.mk
+COMPILE_CUDA = $(NVCC) $(1) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
+build/obj/backend/cuda/kernels/table/%.cu.o: src/backend/cuda/kernels/table.cu build/cuda.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
-	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
+	$(Q)$(call COMPILE_CUDA,$(NVCC_FLAGS) -DRINGTRAIN_TABLE_TYPE=$*)
 
 # The convolutions from CUTLASS for Hopper are a library of their own (make hopper) with 12 kernels, half a minute each.
 HOPPER_LIBRARY := $(if $(CUTLASS_INCLUDE),bin/libringtrain-hopper.so)
-HOPPER_OBJECTS := $(patsubst src/%.cu,build/obj/%.cu.o,$(sort $(shell find src/backend/cuda/hopper -name '*.cu'))) build/obj/backend/cuda/hopper/tiling.pic.o
+HOPPER_INSTANCES := ${shell sed -n 's/^  X(\([a-z0-9_]*\),.*/\1/p' src/backend/cuda/hopper/instance.h 2> /dev/null}
+HOPPER_OBJECTS := $(addprefix build/obj/backend/cuda/hopper/,$(HOPPER_INSTANCES:%=instance/%.cu.o) library.cu.o tiling.pic.o)
 HOPPER_NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -DNDEBUG -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -diag-suppress 550 \
   -Xptxas -v -Xcompiler -fPIC,-fvisibility=hidden -Isrc -isystem $(CUTLASS_INCLUDE)
-build/obj/backend/cuda/hopper/%.cu.o: src/backend/cuda/hopper/%.cu build/hopper.mk
+build/obj/backend/cuda/hopper/instance/%.cu.o: src/backend/cuda/hopper/instance.cu build/hopper.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
-	$(Q)$(NVCC) $(HOPPER_NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ 2> $(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; exit 1; }
+	$(Q)$(call COMPILE_CUDA,$(HOPPER_NVCC_FLAGS) -DRINGTRAIN_HOPPER_INSTANCE=$*)
+build/obj/backend/cuda/hopper/library.cu.o: src/backend/cuda/hopper/library.cu build/hopper.mk
+	@mkdir -p $(@D) && echo "$(STEP) compile $@"
+	$(Q)$(call COMPILE_CUDA,$(HOPPER_NVCC_FLAGS))
 build/obj/backend/cuda/hopper/tiling.pic.o: src/backend/cuda/hopper/tiling.cpp build/hopper.mk
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) -fPIC -fvisibility=hidden -c $< -o $@

@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = ROOT / "bin" / "libringtrain-hopper.so"
-OBJECTS = ROOT / "build" / "obj" / "backend" / "cuda" / "hopper" / "instances"
+OBJECTS = ROOT / "build" / "obj" / "backend" / "cuda" / "hopper" / "instance"
 RECORD = ROOT / "src/backend/cuda/device/recorded/hopper_kernels.csv"
 COLUMNS = ["kernel", "registers", "stack_bytes", "local_bytes", "local_accesses", "products", "product", "im2col_loads",
            "other_loads", "im2col_stores"]

@@ -6,6 +6,22 @@
 #include "backend/cuda/hopper/interface.h"
 #include "backend/cuda/hopper/tiling.h"
 
+// Lists every kernel of the library once as X(name, type of the kernel). The Makefile reads the names here and compiles
+// instance.cu for each. The order has no meaning: Library::choose() compares the tiles.
+#define RINGTRAIN_HOPPER_INSTANCES(X)                                                   \
+  X(forward_bf16_128x128, ForwardSums<cutlass::bfloat16_t, 128, 128, 2, 6, 1>)          \
+  X(forward_bf16_128x64, ForwardSums<cutlass::bfloat16_t, 128, 64, 1, 4, 2>)            \
+  X(gradient_bf16_128x128, GradientSums<cutlass::bfloat16_t, 128, 128, 2, 6, 1>)        \
+  X(gradient_bf16_128x64, GradientSums<cutlass::bfloat16_t, 128, 64, 1, 4, 2>)          \
+  X(gradient_add_bf16_128x128, GradientAddSums<cutlass::bfloat16_t, 128, 128, 2, 6, 1>) \
+  X(weight_gradient_bf16_128x128, WeightGradient<cutlass::bfloat16_t, 128, 128>)        \
+  X(forward_fp16_128x128, ForwardSums<cutlass::half_t, 128, 128, 2, 6, 1>)              \
+  X(forward_fp16_128x64, ForwardSums<cutlass::half_t, 128, 64, 1, 4, 2>)                \
+  X(gradient_fp16_128x128, GradientSums<cutlass::half_t, 128, 128, 2, 6, 1>)            \
+  X(gradient_fp16_128x64, GradientSums<cutlass::half_t, 128, 64, 1, 4, 2>)              \
+  X(gradient_add_fp16_128x128, GradientAddSums<cutlass::half_t, 128, 128, 2, 6, 1>)     \
+  X(weight_gradient_fp16_128x128, WeightGradient<cutlass::half_t, 128, 128>)
+
 namespace ringtrain::cuda::hopper {
 
 // Holds the addresses of partial results in the workspace; see workspace_of().

@@ -1,5 +1,4 @@
-// This file is the library: its twelve instances and the C functions of interface.h. Each instance is compiled in a
-// file of its own.
+// This file is the library: its twelve instances, which instance.cu defines, and the C functions of interface.h.
 //
 // In each kernel one warp group multiplies, as in CUTLASS 4.2's convolutions for Hopper. A tile of 128 x 256 would need
 // all of its registers. Tiles of 128 x 64 are for results of 64 channels; two of these blocks fit on a multiprocessor
@@ -16,31 +15,16 @@
 
 namespace ringtrain::cuda::hopper {
 
-Instance forward_bf16_128x128();
-Instance forward_bf16_128x64();
-Instance gradient_bf16_128x128();
-Instance gradient_bf16_128x64();
-Instance gradient_add_bf16_128x128();
-Instance weight_gradient_bf16_128x128();
-Instance forward_fp16_128x128();
-Instance forward_fp16_128x64();
-Instance gradient_fp16_128x128();
-Instance gradient_fp16_128x64();
-Instance gradient_add_fp16_128x128();
-Instance weight_gradient_fp16_128x128();
+#define RINGTRAIN_DECLARE(name, ...) Instance name();
+RINGTRAIN_HOPPER_INSTANCES(RINGTRAIN_DECLARE)
 
 namespace {
 
 thread_local int refused_map = 0;  // the driver's answer for the first tensor map of a launch that it refused
 
-// The order of the instances has no meaning. Library::choose() compares their tiles.
 const Instance* instances(int* count) {
-  static const Instance all[] = {
-      forward_bf16_128x128(), forward_bf16_128x64(),       gradient_bf16_128x128(),
-      gradient_bf16_128x64(), gradient_add_bf16_128x128(), weight_gradient_bf16_128x128(),
-      forward_fp16_128x128(), forward_fp16_128x64(),       gradient_fp16_128x128(),
-      gradient_fp16_128x64(), gradient_add_fp16_128x128(), weight_gradient_fp16_128x128(),
-  };
+#define RINGTRAIN_MAKE(name, ...) name(),
+  static const Instance all[] = {RINGTRAIN_HOPPER_INSTANCES(RINGTRAIN_MAKE)};
   static_assert(std::size(all) <= 12);
   *count = static_cast<int>(std::size(all));
   return all;

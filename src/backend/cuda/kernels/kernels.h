@@ -1,7 +1,7 @@
 // This folder contains the CUDA kernels of the program. This header lists the kernels and the arguments of each;
 // launch_of() makes a launch from arguments. Begin here, then read one kernel in its .cuh file: norm.cuh, pool.cuh,
-// update.cuh and so on. table_fp32.cu, table_bf16.cu and table_fp16.cu compile all of them with nvcc. Tests compile the
-// same files as C++ and run them on the CPU.
+// update.cuh and so on. table.cu compiles all of them with nvcc, once for each type. Tests compile the same files as C++
+// and run them on the CPU.
 //
 // Activations are NHWC: [rows, channels] with rows = samples x height x width. A group of batch norm is a range of
 // consecutive samples. T is the type of the activations. A kernel reads numbers that change from step to step from

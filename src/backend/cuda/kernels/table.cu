@@ -1,7 +1,5 @@
-// Compiles every kernel for one type and returns their addresses. nvcc takes long for that, so table_fp32.cu,
-// table_bf16.cu and table_fp16.cu include this file for one type each, and make compiles them at the same time.
-#pragma once
-
+// Compiles every kernel for one type and returns their addresses. nvcc takes long for that. So make compiles this file
+// once for each type, all at the same time, and gives the type as RINGTRAIN_TABLE_TYPE: fp32, bf16 or fp16.
 #include "backend/cuda/kernels/activation.cuh"
 #include "backend/cuda/kernels/flat.cuh"
 #include "backend/cuda/kernels/image_input.cuh"
@@ -41,5 +39,17 @@ const void* function(Kernel kernel) {
   return nullptr;
 }
 
+using fp32 = float;
+using bf16 = on_device::Bf16;
+using fp16 = on_device::Fp16;
+
 }  // namespace
+
+#define RINGTRAIN_DEFINE_TABLE(type)         \
+  const void* type##_kernel(Kernel kernel) { \
+    return function<type>(kernel);           \
+  }
+#define RINGTRAIN_DEFINE_TABLE_EXPANDED(type) RINGTRAIN_DEFINE_TABLE(type)
+RINGTRAIN_DEFINE_TABLE_EXPANDED(RINGTRAIN_TABLE_TYPE)
+
 }  // namespace ringtrain::cuda

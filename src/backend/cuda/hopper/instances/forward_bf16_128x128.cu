@@ -1,9 +1,0 @@
-#include "backend/cuda/hopper/convolution.cuh"
-
-namespace ringtrain::cuda::hopper {
-
-Instance forward_bf16_128x128() {
-  return ForwardSums<cutlass::bfloat16_t, 128, 128, 2, 6, 1>::instance("forward_bf16_128x128");
-}
-
-}  // namespace ringtrain::cuda::hopper

@@ -1,9 +1,0 @@
-#include "backend/cuda/hopper/convolution.cuh"
-
-namespace ringtrain::cuda::hopper {
-
-Instance gradient_fp16_128x128() {
-  return GradientSums<cutlass::half_t, 128, 128, 2, 6, 1>::instance("gradient_fp16_128x128");
-}
-
-}  // namespace ringtrain::cuda::hopper

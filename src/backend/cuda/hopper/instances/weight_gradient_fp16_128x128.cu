@@ -1,9 +1,0 @@
-#include "backend/cuda/hopper/weight_gradient.cuh"
-
-namespace ringtrain::cuda::hopper {
-
-Instance weight_gradient_fp16_128x128() {
-  return WeightGradient<cutlass::half_t, 128, 128>::instance("weight_gradient_fp16_128x128");
-}
-
-}  // namespace ringtrain::cuda::hopper
