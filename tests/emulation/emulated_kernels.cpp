@@ -3,16 +3,14 @@
 #include "tests/emulation/cuda_emulation.h"
 // These headers hold the kernels. They must come after the definitions of CUDA's keywords.
 #include "backend/cuda/kernels/activation.cuh"
+#include "backend/cuda/kernels/compiled.h"
 #include "backend/cuda/kernels/flat.cuh"
 #include "backend/cuda/kernels/image_input.cuh"
 #include "backend/cuda/kernels/loss.cuh"
 #include "backend/cuda/kernels/norm.cuh"
-#include "backend/cuda/kernels/norm_finalize.cuh"
 #include "backend/cuda/kernels/norm_pool.cuh"
 #include "backend/cuda/kernels/pool.cuh"
 #include "backend/cuda/kernels/sequence.cuh"
-#include "backend/cuda/kernels/table.h"
-#include "backend/cuda/kernels/tensors.cuh"
 #include "backend/cuda/kernels/update.cuh"
 #include "base/error.h"
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "backend/cuda/kernels/occupancy.h"
+#include "backend/cuda/kernels/compiled.h"
 #include "base/error.h"
 #include "base/pages.h"
 #include "tests/emulation/emulated_kernels.h"

@@ -5,7 +5,7 @@
                                     spills registers to memory, or when a kernel's row is not the recorded one
   tests/gpu/resources.py --record   writes the table; rows of kinds of GPU that are not built stay as they are
 
-The table is compiled into the program, which sizes grids by it (src/backend/cuda/kernels/occupancy.h). Another version
+The table is compiled into the program, which sizes grids by it (src/backend/cuda/kernels/compiled.h). Another version
 of nvcc chooses other registers, so rows are compared only with the version that the table names. Spills are always
 checked.
 """

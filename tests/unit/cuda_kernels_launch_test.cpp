@@ -1,7 +1,7 @@
 // Tests launches of the GPU's own kernels, and the emulation that runs them on the CPU.
 #include <set>
 
-#include "backend/cuda/kernels/table.h"
+#include "backend/cuda/kernels/compiled.h"
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
 #include "cuda_kernels.h"

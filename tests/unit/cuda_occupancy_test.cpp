@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "backend/cuda/kernels/occupancy.h"
+#include "backend/cuda/kernels/compiled.h"
 #include "backend/cuda/kernels/tiles.h"
 #include "cuda_kernels.h"
 #include "tests/unit/recorded_rows.h"

@@ -1,8 +1,8 @@
 // These kernels compute bias, ReLU, sums over columns and addition, for layers without a norm.
 #pragma once
 
+#include "backend/cuda/kernels/element.cuh"
 #include "backend/cuda/kernels/kernels.h"
-#include "backend/cuda/kernels/reduce.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 

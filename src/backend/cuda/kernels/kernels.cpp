@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "backend/cuda/kernels/occupancy.h"
-#include "backend/cuda/kernels/table.h"
+#include "backend/cuda/kernels/compiled.h"
 #include "backend/cuda/kernels/tiles.h"
 #include "base/error.h"
 

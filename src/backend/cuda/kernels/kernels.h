@@ -1,7 +1,7 @@
 // This folder contains the CUDA kernels of the program. This header lists the kernels and the arguments of each;
 // launch_of() makes a launch from arguments. Begin here, then read one kernel in its .cuh file: norm.cuh, pool.cuh,
-// update.cuh and so on. table.cu compiles all of them with nvcc, once for each type. Tests compile the same files as C++
-// and run them on the CPU.
+// update.cuh and so on. table.cu compiles all of them with nvcc, once for each type. Tests compile the same files as
+// C++ and run them on the CPU.
 //
 // Activations are NHWC: [rows, channels] with rows = samples x height x width. A group of batch norm is a range of
 // consecutive samples. T is the type of the activations. A kernel reads numbers that change from step to step from
@@ -16,6 +16,52 @@
 
 #include "backend/cuda/types.h"
 #include "nn/update_rule.h"
+
+// Lists every kernel once as X(name, typed). `typed` is 0 for a kernel without a type
+// of its own, which is launched as fp32. The enumeration, the names, the addresses and the emulation are made of it.
+#define RINGTRAIN_KERNEL_LIST(X) \
+  X(image_input, 1)              \
+  X(one_hot, 1)                  \
+  X(norm_sums, 1)                \
+  X(norm_join_channels, 0)       \
+  X(norm_finalize, 1)            \
+  X(norm_inference, 0)           \
+  X(norm_apply, 1)               \
+  X(norm_backward_sums, 1)       \
+  X(norm_backward_finalize, 0)   \
+  X(norm_backward_apply, 1)      \
+  X(norm_pool, 1)                \
+  X(norm_pool_backward_sums, 1)  \
+  X(norm_pool_backward_apply, 1) \
+  X(activate, 1)                 \
+  X(activate_backward, 1)        \
+  X(column_sum_parts, 1)         \
+  X(column_sums, 0)              \
+  X(add, 1)                      \
+  X(max_pool, 1)                 \
+  X(max_pool_backward, 1)        \
+  X(average_pool, 1)             \
+  X(average_pool_backward, 1)    \
+  X(reorder, 1)                  \
+  X(dropout, 1)                  \
+  X(cross_entropy, 1)            \
+  X(copy_tensors_in, 1)          \
+  X(copy_tensors_home, 1)        \
+  X(state_in, 1)                 \
+  X(state_out, 1)                \
+  X(cast, 0)                     \
+  X(squared_norm_parts, 0)       \
+  X(squared_norms, 0)            \
+  X(checksum_parts, 0)           \
+  X(norm_total, 0)               \
+  X(update_scalars, 0)           \
+  X(lamb_moments, 0)             \
+  X(trust_ratios, 0)             \
+  X(muon_directions, 0)          \
+  X(normalize_ranges, 0)         \
+  X(blend, 0)                    \
+  X(update, 1)                   \
+  X(average, 0)
 
 namespace ringtrain::cuda {
 
@@ -33,51 +79,9 @@ struct PassSums {
   std::int64_t correct = 0, correct5 = 0, targets = 0;
 };
 
-enum class Kernel {
-  image_input,
-  one_hot,
-  norm_sums,
-  norm_join_channels,
-  norm_finalize,
-  norm_inference,
-  norm_apply,
-  norm_backward_sums,
-  norm_backward_finalize,
-  norm_backward_apply,
-  norm_pool,
-  norm_pool_backward_sums,
-  norm_pool_backward_apply,
-  activate,
-  activate_backward,
-  column_sum_parts,
-  column_sums,
-  add,
-  max_pool,
-  max_pool_backward,
-  average_pool,
-  average_pool_backward,
-  reorder,
-  dropout,
-  cross_entropy,
-  copy_tensors_in,
-  copy_tensors_home,
-  state_in,
-  state_out,
-  cast,
-  squared_norm_parts,
-  squared_norms,
-  checksum_parts,
-  norm_total,
-  update_scalars,
-  lamb_moments,
-  trust_ratios,
-  muon_directions,
-  normalize_ranges,
-  blend,
-  update,
-  average,
-  count  // the number of kernels
-};
+#define RINGTRAIN_KERNEL_ENUMERATOR(name, typed) name,
+enum class Kernel { RINGTRAIN_KERNEL_LIST(RINGTRAIN_KERNEL_ENUMERATOR) count };  // count: the number of kernels
+#undef RINGTRAIN_KERNEL_ENUMERATOR
 const char* kernel_name(Kernel kernel);
 
 // Writes the windows of a convolution as the channels of one pixel each (im2col), because tensor cores compute little
@@ -520,7 +524,7 @@ struct AverageArguments {
 struct LaunchShape {
   unsigned grid_x = 1, grid_y = 1, grid_z = 1, block = 1;
   // When this is not 0, blocks in x loop over the rows. Any number of them up to most_x gives the same bits. The device
-  // then chooses a number that fits it (occupancy.h).
+  // then chooses a number that fits it (compiled.h).
   unsigned most_x = 0;
 };
 

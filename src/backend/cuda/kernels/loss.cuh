@@ -1,8 +1,8 @@
 // This kernel computes softmax cross-entropy and its gradient. A warp computes a row.
 #pragma once
 
+#include "backend/cuda/kernels/element.cuh"
 #include "backend/cuda/kernels/kernels.h"
-#include "backend/cuda/kernels/reduce.cuh"
 #include "nn/math.h"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {

@@ -3,8 +3,8 @@
 // reorder has squares of one image there.
 #pragma once
 
+#include "backend/cuda/kernels/element.cuh"
 #include "backend/cuda/kernels/kernels.h"
-#include "backend/cuda/kernels/reduce.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 

@@ -1,16 +1,14 @@
 // Compiles every kernel for one type and returns their addresses. nvcc takes long for that. So make compiles this file
 // once for each type, all at the same time, and gives the type as RINGTRAIN_TABLE_TYPE: fp32, bf16 or fp16.
 #include "backend/cuda/kernels/activation.cuh"
+#include "backend/cuda/kernels/compiled.h"
 #include "backend/cuda/kernels/flat.cuh"
 #include "backend/cuda/kernels/image_input.cuh"
 #include "backend/cuda/kernels/loss.cuh"
 #include "backend/cuda/kernels/norm.cuh"
-#include "backend/cuda/kernels/norm_finalize.cuh"
 #include "backend/cuda/kernels/norm_pool.cuh"
 #include "backend/cuda/kernels/pool.cuh"
 #include "backend/cuda/kernels/sequence.cuh"
-#include "backend/cuda/kernels/table.h"
-#include "backend/cuda/kernels/tensors.cuh"
 #include "backend/cuda/kernels/update.cuh"
 
 namespace ringtrain::cuda {

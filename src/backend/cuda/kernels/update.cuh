@@ -2,8 +2,8 @@
 // the steps of Newton-Schulz between matrix products, and then the update of the weights.
 #pragma once
 
-#include "backend/cuda/kernels/reduce.cuh"
-#include "backend/cuda/kernels/tensors.cuh"
+#include "backend/cuda/kernels/element.cuh"
+#include "backend/cuda/kernels/flat.cuh"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 

@@ -1,5 +1,6 @@
-// Computes how many blocks of a kernel a GPU holds at a time, and chooses grids whose last wave fills the GPU. The
-// registers and the shared memory of the kernels come from device/recorded/kernel_resources.csv, which is compiled in.
+// The compiled kernels: the addresses of their code, how many blocks of each a GPU holds at a time, and grids whose
+// last wave fills the GPU. The registers and the shared memory of the kernels come from
+// device/recorded/kernel_resources.csv, which is compiled in.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,24 @@
 #include "backend/cuda/kernels/kernels.h"
 
 namespace ringtrain::cuda {
+
+// These return the address that cudaLaunchKernel takes, or null when there is no such kernel. table.cu defines them in
+// libringtrain-cuda.so.
+const void* fp32_kernel(Kernel kernel);  // also kernels without a type of their own
+const void* bf16_kernel(Kernel kernel);
+const void* fp16_kernel(Kernel kernel);
+
+inline const void* kernel_function(Kernel kernel, Type type) {
+  switch (type) {
+    case Type::fp32:
+      return fp32_kernel(kernel);
+    case Type::bf16:
+      return bf16_kernel(kernel);
+    case Type::fp16:
+      return fp16_kernel(kernel);
+  }
+  return nullptr;
+}
 
 // Returns the number of blocks that a multiprocessor of this compute capability (90 for 9.0) holds. A block has
 // `threads` threads with `registers` registers each, and `shared_bytes` of static shared memory. The result is the

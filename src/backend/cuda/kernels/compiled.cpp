@@ -1,10 +1,8 @@
-#include "backend/cuda/kernels/occupancy.h"
+#include "backend/cuda/kernels/compiled.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-
-#include "backend/cuda/kernels/table.h"
 
 namespace ringtrain::cuda {
 namespace {
