@@ -1,7 +1,6 @@
 // The commands of `ringtrain`. Begin reading here. Each command is a function that takes its arguments as a struct,
 // returns the exit code, and throws Error. command_table.cpp declares the command lines, and every command has a file
-// of its own. run_training.h does a run from its start to its end for `train` and for the trials of a study.
-// training_loop.h has the loop over its steps.
+// of its own. train.cpp does a run from its start to its end, and training_loop.h has the loop over its steps.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // `ringtrain study` begins a job that works on a study: it reads and checks everything, and then starts the trials.
+#include "commands/study.h"
+
 #include <time.h>
 #include <unistd.h>
 
@@ -16,11 +18,9 @@
 #include "base/version.h"
 #include "checkpoint/branch_point.h"
 #include "cluster/launcher.h"
-#include "commands/study_job.h"
-#include "commands/study_plan.h"
 #include "config/experiment.h"
 #include "config/yaml_document.h"
-#include "study/search.h"
+#include "study/search_course.h"
 
 namespace ringtrain {
 namespace {
@@ -178,7 +178,7 @@ int study(const StudyArguments& arguments) {
   if (const SlurmJob job = slurm_job(); job.in_slurm()) log_info(describe(job, "none"));
   log_info("study ", prepared.work.facts.name, ": ", prepared.work.queue.size(), " of ", prepared.work.trials.size(),
            " trials on ", counted(prepared.launcher.slots().count(), "rank"), ", ", prepared.work.folder);
-  return StudyJob(std::move(prepared.work), std::move(prepared.launcher), arguments.command_line).run();
+  return run_study(std::move(prepared.work), std::move(prepared.launcher), arguments.command_line);
 }
 
 }  // namespace ringtrain

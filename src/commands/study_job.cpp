@@ -1,5 +1,3 @@
-#include "commands/study_job.h"
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -7,7 +5,8 @@
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
+#include <memory>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -16,8 +15,10 @@
 #include "base/signals.h"
 #include "base/system_limits.h"
 #include "base/user_text.h"
-#include "commands/commands.h"
+#include "commands/study.h"
+#include "run/folder.h"
 #include "run/run_end.h"
+#include "study/search_course.h"
 
 namespace ringtrain {
 namespace {
@@ -44,7 +45,52 @@ TrialReport report_of_exit(int code, const std::string& log) {
           cat(log, " says more; --resume goes on from the last checkpoint"), ""};
 }
 
-}  // namespace
+// Whenever slots become free, the job takes the first trial of its queue that fits and whose folder it can lock. The
+// lock lets several jobs work on one study. A trial that crashes or is killed ends alone, because no process of another
+// trial belongs to its MPI job.
+class StudyJob {
+ public:
+  StudyJob(StudyWork work, TrialLauncher launcher, std::vector<std::string> command_line);
+  int run();  // see run_study()
+
+ private:
+  struct Taken {
+    std::size_t queued = 0;  // place in the queue
+    std::int64_t pause = 0;  // samples after which the trial pauses, at the end of a rung; 0: it does not pause
+    TrialRecord record;
+    std::vector<std::size_t> slots;
+    std::unique_ptr<RunFolder> folder;  // the lock
+    std::unique_ptr<ChildProcess> process;
+    double told_to_stop = 0;  // time of the last signal to it, by now_seconds(); 0: none
+  };
+
+  bool is_over(const TrialRecord& record, std::size_t place) const;
+  std::optional<Taken> take();
+  bool claim(Taken& taken);
+  TrialStanding standing(const TrialRecord& record, std::size_t place) const;
+  void follow_search();
+  void leave_behind();
+  void start_trials();
+  void begin(Taken& taken);
+  bool conclude_ended();
+  TrialReport report_of_run(const Taken& taken, int code) const;
+  void conclude(Taken& taken, const TrialReport& report);
+  void pass_signal_on();
+  void give_up(std::size_t queued, const std::exception& error);
+  void write_study();
+  int exit_code() const;
+  void say_how_it_ended(int code);
+
+  const StudyWork work_;
+  TrialLauncher launcher_;
+  const std::vector<std::string> command_line_;
+  StudyRecord record_;
+  std::optional<SearchCourses> search_;  // the courses of search: halving; nothing with search: all
+  std::vector<char> over_;               // by place in the queue: whether the trial is over, as far as this job knows
+  std::vector<std::string> troubles_;    // reasons why this job could not work on a trial
+  StudyProgress progress_;
+  std::vector<Taken> running_;
+};
 
 StudyJob::StudyJob(StudyWork work, TrialLauncher launcher, std::vector<std::string> command_line)
     : work_(std::move(work)),
@@ -55,8 +101,6 @@ StudyJob::StudyJob(StudyWork work, TrialLauncher launcher, std::vector<std::stri
       progress_(work_, launcher_.slots().count()) {
   if (!work_.searches.empty()) search_.emplace(work_.searches, work_.folder);
 }
-
-StudyJob::~StudyJob() = default;
 
 int StudyJob::run() {
   record_.write();  // with the results of earlier jobs
@@ -310,6 +354,12 @@ void StudyJob::say_how_it_ended(int code) {
     if (r.state == TrialState::failed || r.state == TrialState::diverged) log_info("  ", describe(r));
   if (code == exit_checkpointed) log_info("stopped on request: trials that had begun have a checkpoint");
   if (code != 0) log_info("continue with: ", continuation(command_line_));
+}
+
+}  // namespace
+
+int run_study(StudyWork work, TrialLauncher launcher, std::vector<std::string> command_line) {
+  return StudyJob(std::move(work), std::move(launcher), std::move(command_line)).run();
 }
 
 }  // namespace ringtrain

@@ -1,5 +1,3 @@
-#include "commands/study_plan.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -9,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/table.h"
+#include "commands/study.h"
 #include "run/plan.h"
 #include "study/search.h"
 

@@ -1,10 +1,9 @@
-#include "commands/study_progress.h"
-
 #include <algorithm>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "commands/study.h"
 #include "run/progress.h"
 
 namespace ringtrain {

@@ -1,5 +1,5 @@
 // The loop over the steps of a run, on one rank. After every step it decides whether to evaluate, save or stop. All
-// ranks decide alike. run_training.h has what comes before and after the loop.
+// ranks decide alike. train.cpp has what comes before and after the loop.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,5 @@
-// Plans the trials of a study, for `study` and for `study --plan`, which prints them and their total cost.
+// The parts of `ringtrain study`: study_plan.cpp plans the trials, study_job.cpp runs them, and study_progress.cpp
+// shows how far they are.
 #pragma once
 
 #include <functional>
@@ -7,10 +8,14 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "study/study_work.h"
+#include "study/trial_launcher.h"
 #include "study/trial_plan.h"
 #include "study/trials.h"
 
 namespace ringtrain {
+
+// Plans the trials, for `study` and for `study --plan`, which prints them and their total cost.
 
 struct PlannedTrial {
   const Trial* trial = nullptr;
@@ -38,5 +43,36 @@ std::vector<PlannedTrial> plan_all(const Study& study, const Trials& trials, con
 // Returns a planner for trials of which some may run on the GPUs that this process sees. Without GPUs, or if no trial
 // asks for one, it plans for CPUs. `threads` and `device` are passed to TrialPlanner.
 TrialPlanner make_planner(const Trials& trials, int threads, const std::string& device);
+
+// A job that works on a study. It starts each trial as `ringtrain train` on ranks of its own, as many side by side as
+// fit. Returns the exit code: 85 if the job or a trial was asked to stop before all trials had ended, otherwise 1 if a
+// trial of the queue has failed or could not be run, otherwise 0.
+int run_study(StudyWork work, TrialLauncher launcher, std::vector<std::string> command_line);
+
+// Shows the progress of a study: a line at the end of each trial and, on a terminal, a line that is drawn again.
+class StudyProgress {
+ public:
+  // `ranks` is the number of ranks that can work at the same time.
+  StudyProgress(const StudyWork& work, int ranks);
+
+  // Prints what has changed since the last call. Call it again and again.
+  void show();
+  void end();  // shows the last changes, and ends the terminal's line
+
+ private:
+  void print(const std::string& event);
+  std::string progress_text() const;
+  std::optional<double> seconds_left() const;
+
+  const StudyWork& work_;
+  const int ranks_;
+  StudyRecord record_;
+  std::vector<double> since_;  // by place in the queue: the time at which the trial was first seen running
+  const int width_;            // width of the terminal; 0: no terminal
+  bool bar_shown_ = false;
+};
+
+// Returns "global-64_seed-2: finished after 200 steps and 12s, best validation loss 1.234".
+std::string describe(const TrialRecord& record);
 
 }  // namespace ringtrain
