@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "cluster/sum_choice.h"
+#include "cluster/sum_algorithms.h"
 
 namespace ringtrain {
 

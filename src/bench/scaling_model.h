@@ -39,7 +39,7 @@ struct SumCost {
   double occupancy() const { return gap + transfer; }
 };
 
-// The costs of the messages that cluster/sum_choice.h counts.
+// The costs of the messages that cluster/sum_algorithms.h counts.
 SumCost ring_cost(const Link& link, int ranks, double bytes);
 SumCost halving_cost(const Link& link, int ranks, double bytes);
 

@@ -17,12 +17,41 @@
 #include <type_traits>
 #include <vector>
 
-#include "cluster/sum_choice.h"
+#include "cluster/sum_algorithms.h"
 
 namespace ringtrain {
 
 class NormTeam;
 class RankGroup;
+
+// The bytes that this rank gives to other ranks while it trains.
+struct SentBytes {
+  std::int64_t by_message = 0;      // by MPI or NCCL, within a node and between nodes
+  std::int64_t through_memory = 0;  // ranks of the same node read them in this rank's memory (node_memory.h)
+
+  SentBytes& operator+=(const SentBytes& other) {
+    by_message += other.by_message;
+    through_memory += other.through_memory;
+    return *this;
+  }
+  SentBytes operator-(const SentBytes& other) const {
+    return {by_message - other.by_message, through_memory - other.through_memory};
+  }
+};
+
+// Returns the bytes since the start of the process. The code that sends adds its bytes here. Only the main thread
+// sends. A library does not say what its collectives send. Sums and gathered pieces then count as those of a ring. A
+// broadcast counts its data once for each receiver. In a sum on one rank, every other rank counts its data once.
+inline SentBytes& sent_bytes() {
+  static SentBytes bytes;
+  return bytes;
+}
+
+// Returns the bytes that a rank sends in one half of a ring's sum, the reduce-scatter or the all-gather. It sends all
+// of the `ranks` pieces but one.
+inline std::int64_t ring_half_bytes(std::int64_t bytes, int ranks) {
+  return bytes * (ranks - 1) / ranks;
+}
 
 // A collective under way. Buffers stay alive and untouched until done() has returned true or finish() has returned.
 class Pending {
@@ -102,8 +131,8 @@ class Communicator {
   virtual void scatter(std::span<const std::byte> all, std::span<std::byte> mine, int root) = 0;
   virtual void barrier() = 0;
 
-  // Returns this rank's team, `span` neighbouring ranks that share batch norm's groups (mpi_norm_team.h). Collective.
-  // Throws Error if ranks cannot share groups.
+  // Returns this rank's team, `span` neighbouring ranks that share batch norm's groups. Collective. Throws Error if
+  // ranks cannot share groups.
   virtual std::unique_ptr<NormTeam> make_norm_team(int span);
 
   // Throws an error that has occurred outside the calls above. The host calls it while it waits for a device or a disk.
@@ -149,11 +178,20 @@ std::vector<Value> gather_to_0(Communicator& communicator, const Value& mine) {
 std::string broadcast_string(Communicator& communicator, std::string text, int root);
 
 // Makes a communicator on host memory. Values travel between two ranks in MPI messages. Ranks of a node read values in
-// memory of allocate() in place. `choice` selects one of the sum algorithms that sum_schedule.h describes, or the MPI
+// memory of allocate() in place. `choice` selects one of the sum algorithms that sum_algorithms.h describes, or the MPI
 // library's own all-reduce. A reduce-scatter or all-gather alone always uses the ring. `chunk_bytes` is the size of the
 // messages of a pipelined transfer. A message has at most `max_count` elements (INT_MAX; tests use smaller values).
 // Collective over the group. Throws Error for an invalid choice (check_sum_choice).
 std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& group, std::size_t chunk_bytes,
                                                     std::size_t max_count = 0x7fffffff, const SumChoice& choice = {});
+
+// Returns this rank's team of neighbouring ranks that share the virtual workers of batch norm: the `span` ranks [span
+// t, span (t + 1)) for t = rank / span, rounded down. `span` is a power of two that divides the group's size.
+// Collective over the group. Throws Error for another span, and the errors of check_norm_teams().
+std::unique_ptr<NormTeam> make_mpi_norm_team(const RankGroup& group, int span);
+
+// Throws Error if ranks of a team are on different nodes. Such ranks exchange numbers twice in every batch norm of
+// every pass, and the other ranks wait meanwhile. `hosts` has the host of every rank, in rank order.
+void check_norm_teams(const std::vector<std::string>& hosts, int span);
 
 }  // namespace ringtrain

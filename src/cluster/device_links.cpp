@@ -9,9 +9,9 @@
 #include "backend/cuda/device/event_pool.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "cluster/communicator.h"
 #include "cluster/links.h"
 #include "cluster/nccl_connection.h"
-#include "cluster/sent_bytes.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/communicator.h"
 #include "cluster/mpi_check.h"
 #include "cluster/rank_group_mpi.h"
-#include "cluster/sent_bytes.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {

@@ -7,9 +7,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cluster/communicator.h"
 #include "cluster/device_communicator.h"
 #include "cluster/nccl_connection.h"
-#include "cluster/sent_bytes.h"
 
 namespace ringtrain {
 namespace {

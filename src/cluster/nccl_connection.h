@@ -10,7 +10,7 @@
 #include <string>
 
 #include "cluster/nccl_library.h"
-#include "cluster/sum_schedule.h"
+#include "cluster/sum_algorithms.h"
 
 namespace ringtrain {
 

@@ -16,7 +16,7 @@
 #include "cluster/binding.h"
 #include "cluster/device_communicator.h"
 #include "cluster/links.h"
-#include "cluster/sum_choice.h"
+#include "cluster/sum_algorithms.h"
 #include "run/plan.h"
 #include "run/split.h"
 #include "run/start.h"

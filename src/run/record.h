@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "base/version.h"
-#include "cluster/sent_bytes.h"
+#include "cluster/communicator.h"
 #include "parallel/step_times.h"
 #include "run/noise_summary.h"
 #include "run/plan.h"

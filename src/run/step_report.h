@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cluster/sent_bytes.h"
+#include "cluster/communicator.h"
 #include "config/position.h"
 #include "optim/noise_scale.h"
 #include "parallel/pass_order.h"

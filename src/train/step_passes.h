@@ -79,7 +79,7 @@ struct PassStep {
 //                  '-------+-------'           level 3
 //
 // A rank has 2^k neighbouring passes of the global batch. Their sum is one node of the tree. halving_sum()
-// (cluster/sum_schedule.h) adds the nodes of the ranks in the same tree. Each level has one vector, for a node that
+// (cluster/sum_algorithms.h) adds the nodes of the ranks in the same tree. Each level has one vector, for a node that
 // waits for its neighbour. After the last pass, the nodes of the rank are added bucket by bucket. Each bucket is added
 // just before it is summed over the ranks.
 class GradientPasses {

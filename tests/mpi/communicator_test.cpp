@@ -28,7 +28,7 @@ struct Cut {
 };
 
 // The cuts are: one element a message, 5 elements, 7 elements (less than a cache line), several lanes a slot
-// (cluster/mpi_lanes.h), and everything in one message.
+// (cluster/mpi_sums.h), and everything in one message.
 const Cut kCuts[] = {{4, 0x7fffffff}, {20, 0x7fffffff}, {256, 7}, {1024, 0x7fffffff}, {262144, 0x7fffffff}};
 
 TEST(Communicator, SumsEveryElementOverRanksForOddSizesAndCuts) {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "cluster/communicator.h"
-#include "cluster/mpi_lanes.h"
+#include "cluster/mpi_sums.h"
 #include "cluster/node_memory.h"
 #include "cluster/waiting.h"
 #include "mpi_tests.h"

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "checkpoint/resume_rules.h"
-#include "cluster/mpi_norm_team.h"
+#include "cluster/communicator.h"
 #include "one_rank.h"
 #include "tests/unit/image_shards.h"
 #include "train/norm_recomputation.h"

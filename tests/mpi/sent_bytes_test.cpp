@@ -1,6 +1,4 @@
 // Tests the count of the bytes that ranks give to each other, against what each operation must send.
-#include "cluster/sent_bytes.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>

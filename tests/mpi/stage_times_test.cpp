@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "cluster/sent_bytes.h"
+#include "cluster/communicator.h"
 #include "pipeline_runs.h"
 
 namespace ringtrain {

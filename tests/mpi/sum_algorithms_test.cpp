@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "cluster/communicator.h"
-#include "cluster/mpi_lanes.h"
+#include "cluster/mpi_sums.h"
 #include "cluster/waiting.h"
 #include "mpi_tests.h"
 #include "rough_values.h"

@@ -31,8 +31,8 @@ MEASURED = HERE / "resnet50_step.json"
 SOURCES = [
     *(f"tests/simulate/{name}.cpp" for name in ("simulate", "memory", "node_exchange", "waits")),
     *(f"src/cluster/{name}.cpp" for name in (
-        "binding", "communicator", "gradient_reducer", "launcher", "mpi_communicator", "mpi_lanes", "mpi_norm_team",
-        "mpi_sums", "rank_group", "session", "sum_choice", "sum_schedule", "watchdog")),
+        "binding", "communicator", "gradient_reducer", "launcher", "mpi_communicator", "mpi_sums", "rank_group",
+        "session", "sum_algorithms", "watchdog")),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "src" / "base").glob("*.cpp"))),
 ]
 # SimGrid uses the given latency and bandwidth without TCP's correction factors. Tests of requests and readings of the

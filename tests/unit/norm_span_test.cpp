@@ -5,7 +5,7 @@
 
 #include "backend/cpu/isa.h"
 #include "base/error.h"
-#include "cluster/mpi_norm_team.h"
+#include "cluster/communicator.h"
 #include "tests/unit/images.h"
 
 namespace ringtrain {

@@ -1,8 +1,7 @@
-#include "cluster/sum_choice.h"
-
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "cluster/sum_algorithms.h"
 
 namespace ringtrain {
 namespace {

@@ -1,5 +1,3 @@
-#include "cluster/sum_schedule.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,8 @@
 #include <map>
 #include <numeric>
 #include <string>
+
+#include "cluster/sum_algorithms.h"
 
 namespace ringtrain {
 namespace {
