@@ -17,7 +17,7 @@
 #include "base/user_text.h"
 #include "base/utf8.h"
 #include "cluster/launcher.h"
-#include "cluster/mpi_check.h"
+#include "cluster/mpi_calls.h"
 #include "data_prep/commands.h"
 #include "data_prep/common/ranks.h"
 #include "data_prep/common/stop_cleanup.h"

@@ -18,7 +18,7 @@
 #include "base/utf8.h"
 #include "cli/command_line.h"
 #include "cluster/launcher.h"
-#include "cluster/mpi_check.h"
+#include "cluster/mpi_calls.h"
 #include "cluster/session.h"
 #include "commands/commands.h"
 #include "config/schema.h"

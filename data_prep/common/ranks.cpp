@@ -9,7 +9,7 @@
 #include "base/machine_share.h"
 #include "base/system_limits.h"
 #include "cluster/launcher.h"
-#include "cluster/mpi_check.h"
+#include "cluster/mpi_calls.h"
 #include "data_prep/common/stop_cleanup.h"
 
 namespace ringtrain {

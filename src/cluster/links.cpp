@@ -8,8 +8,7 @@
 
 #include "base/clock.h"
 #include "cluster/communicator.h"
-#include "cluster/mpi_check.h"
-#include "cluster/rank_group_mpi.h"
+#include "cluster/mpi_calls.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {

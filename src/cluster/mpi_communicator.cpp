@@ -10,9 +10,9 @@
 #include "backend/norm_team.h"
 #include "base/error.h"
 #include "cluster/communicator.h"
+#include "cluster/mpi_calls.h"
 #include "cluster/mpi_sums.h"
 #include "cluster/node_memory.h"
-#include "cluster/rank_group_mpi.h"
 #include "cluster/sum_algorithms.h"
 #include "cluster/waiting.h"
 

@@ -8,9 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "cluster/mpi_check.h"
+#include "cluster/mpi_calls.h"
 #include "cluster/node_memory.h"
-#include "cluster/rank_group_mpi.h"
 #include "cluster/sum_algorithms.h"
 
 namespace ringtrain {

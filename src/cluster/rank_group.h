@@ -32,11 +32,25 @@ class RankGroup {
   std::vector<std::string> gather_on_node(const std::string& mine) const;
 
   struct State;
-  const State& state() const { return *state_; }  // for the files of this folder that call MPI: rank_group_mpi.h
+  const State& state() const { return *state_; }  // for the files of this folder that call MPI: mpi_calls.h
 
  private:
   explicit RankGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
 };
+
+// Returns the hosts of a group in the order of their first ranks.
+std::vector<std::string> distinct_hosts(const std::vector<std::string>& host_of_rank);
+
+// The difference between the clocks of two nodes. Large differences make file times and logs misleading, and they break
+// the time-limited tokens of batch systems.
+struct ClockOffset {
+  double seconds = 0;     // the host's time of day minus that of rank 0's host
+  double round_trip = 0;  // seconds of the quickest exchange; the error of the offset is at most half of it
+};
+
+// Collective. Rank 0 gets the offset of every distinct host; the other ranks get an empty list. The method is
+// Cristian's (1989): it assumes that an answer was written half a round trip before it arrived.
+std::vector<ClockOffset> clock_offsets(const RankGroup& group);
 
 }  // namespace ringtrain

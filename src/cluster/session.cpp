@@ -18,7 +18,7 @@
 #include "base/system_limits.h"
 #include "cluster/binding.h"
 #include "cluster/launcher.h"
-#include "cluster/mpi_check.h"
+#include "cluster/mpi_calls.h"
 #include "cluster/waiting.h"
 #include "cluster/watchdog.h"
 

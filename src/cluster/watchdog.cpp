@@ -23,7 +23,7 @@
 #include "base/number_in_text.h"
 #include "base/ticker.h"
 #include "cluster/launcher.h"
-#include "cluster/rank_group_mpi.h"
+#include "cluster/mpi_calls.h"
 #include "cluster/session.h"
 #include "cluster/waiting.h"
 

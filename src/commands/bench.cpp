@@ -8,7 +8,7 @@
 #include "bench/measure.h"
 #include "bench/pipeline_trials.h"
 #include "bench/utilisation.h"
-#include "cluster/clock_offsets.h"
+#include "cluster/rank_group.h"
 #include "commands/commands.h"
 #include "config/schema.h"
 #include "run/folder.h"

@@ -1,7 +1,6 @@
 // Tests groups of ranks. Each group works for itself.
 #include <functional>
 
-#include "cluster/clock_offsets.h"
 #include "cluster/rank_group.h"
 #include "mpi_tests.h"
 

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "cluster/links.h"
-#include "cluster/mpi_check.h"
+#include "cluster/mpi_calls.h"
 #include "tests/emulation/fake_nccl.h"
 
 namespace ringtrain {
@@ -37,8 +37,8 @@ class MpiPeer final : public FakePeer {
   }
   std::function<bool()> receive(std::span<std::byte> bytes) override {
     auto request = std::make_shared<MPI_Request>();
-    check_mpi(MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, other_, kMessage + tag_,
-                        MPI_COMM_WORLD, request.get()),
+    check_mpi(MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, other_, kMessage + tag_, MPI_COMM_WORLD,
+                        request.get()),
               "MPI_Irecv");
     return done(request);
   }

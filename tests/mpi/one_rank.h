@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "cluster/mpi_check.h"
+#include "cluster/mpi_calls.h"
 #include "training_rank.h"
 
 namespace ringtrain {

@@ -7,7 +7,7 @@
 
 #include "backend/norm_team.h"
 #include "cluster/communicator.h"
-#include "cluster/rank_group_mpi.h"
+#include "cluster/mpi_calls.h"
 #include "tests/emulation/host_device.h"
 
 namespace ringtrain {
