@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "backend/cpu/isa.h"
-#include "backend/cpu/norm_kernels.h"
+#include "backend/cpu/kernels.h"
 #include "base/error.h"
 
 namespace ringtrain::cpu {

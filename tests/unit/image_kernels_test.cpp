@@ -1,13 +1,11 @@
 // Compares the kernels of image models, for every instruction set that this CPU has, with loops in double precision.
-#include "backend/cpu/image_kernels.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "backend/cpu/norm_kernels.h"
+#include "backend/cpu/kernels.h"
 #include "base/random.h"
 
 namespace ringtrain::cpu {

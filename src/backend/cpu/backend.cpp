@@ -1,6 +1,6 @@
 // This folder is the CPU backend. It implements the interface of backend/backend.h. oneDNN computes matrix products
-// (gemm.h) and convolutions (convolution.h). The program's own kernels (kernels.h, image_kernels.h, norm_kernels.h)
-// compute the rest. OpenMP threads share the work.
+// (gemm.h) and convolutions (convolution.h). The program's own kernels (kernels.h) compute the rest. OpenMP threads share
+// the work.
 //
 // program.h compiles a graph: operations.cpp turns it into operations (operations.h), and schedule.h plans their memory
 // and runs their steps. isa.h finds the instruction set, which decides which copy of the kernels runs. To change a

@@ -7,7 +7,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "backend/cpu/image_kernels.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/onednn.h"
 
 namespace ringtrain::cpu {

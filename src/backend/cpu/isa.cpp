@@ -1,8 +1,6 @@
 #include "backend/cpu/isa.h"
 
-#include "backend/cpu/image_kernels.h"
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/norm_kernels.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

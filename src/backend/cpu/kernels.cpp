@@ -1,14 +1,9 @@
-// This file is compiled once per instruction set, with RINGTRAIN_ISA = baseline | avx2 | avx512 | avx512_bf16. Nothing
-// here may use the standard library's inline functions. The linker keeps one copy of such a function for all files, and
-// that could be the AVX-512 copy.
+// The kernels of text models, and those that all models share. See kernels.h for what is allowed here.
 #include "backend/cpu/kernels.h"
 
 #include "base/random.h"
 #include "nn/dropout.h"
 #include "nn/math.h"
-
-#define RINGTRAIN_PASTE2(a, b) a##b
-#define RINGTRAIN_PASTE(a, b) RINGTRAIN_PASTE2(a, b)
 
 namespace ringtrain::cpu {
 namespace {

@@ -1,6 +1,10 @@
-// The CPU backend's own kernels of text models, and those that all models share: dropout masks, sums, norms and
-// updates. image_kernels.h and norm_kernels.h have the other kernels of image models. kernels.cpp is compiled once per
-// instruction set. A table of pointers is chosen at run time.
+// The CPU backend's own kernels, in three tables of pointers, each with a source file of its name:
+//   Kernels        text models, and what all models share: dropout masks, sums, norms and updates
+//   NormKernels    norms, ReLU and the residual addition
+//   ImageKernels   pixels, pooling, inputs and outputs of dense layers, and the loss
+// These files are compiled once per instruction set, with RINGTRAIN_ISA = baseline | avx2 | avx512 | avx512_bf16.
+// Nothing in them may use the standard library's inline functions. The linker keeps one copy of such a function for all
+// files, and that could be the AVX-512 copy. A table is chosen at run time.
 #pragma once
 
 #include <cstdint>
@@ -105,6 +109,201 @@ struct Kernels {
   CrossEntropySums cross_entropy(const CrossEntropyRows<BFloat16>& a) const { return cross_entropy_bf16(a); }
 };
 
+// Norms, ReLU and the residual addition over blocked activations, with as few passes over memory as possible. A call
+// works on one unit: the pixels of one image and one block of `lanes` channels, [pixels][lanes].
+
+// The coefficients of one block of channels: z = (x - mean) scale + beta. All arrays are [lanes].
+struct Affine {
+  const float *mean, *scale, *beta;
+};
+
+// y = activation(norm(x) + second). `second` is norm2(x2), plain x2, or absent.
+template <class T>
+struct NormForward {
+  std::int64_t pixels;
+  const T* x;
+  const Affine* norm;   // null: x unchanged
+  const T* second;      // null: none
+  const Affine* norm2;  // null: `second` unchanged
+  bool relu;
+  T* y;
+  std::uint8_t* mask;  // lanes / 8 bytes per pixel: y > 0; null: not wanted
+};
+
+// The first half of the backward pass computes dz, the gradient of z = norm(x) + second, and its sums over the unit.
+// dz = d0 + d1 where the ReLU passes it, otherwise 0. The ReLU passes it where the bits of `mask` are set. Without a
+// mask, it passes where `values` are positive. Without both and with `relu`, it passes where norm(x) is positive.
+// Otherwise it passes everywhere.
+template <class T>
+struct NormBackwardSums {
+  std::int64_t pixels;
+  const T *d0, *d1;          // gradients of y from one or two consumers; d1 may be null
+  const std::uint8_t* mask;  // lanes / 8 bytes per pixel; null: none
+  const T* values;           // null: none
+  bool relu;
+  const T* x;  // null: no sums
+  const Affine* norm;
+  const T* x2;  // input of the second norm; null: none
+  const float* mean2;
+  T *dz, *dz2;    // may be d0 or d1; null: not wanted; dz2 is a copy of dz, only if x is null
+  T* activation;  // relu(norm(x)), recomputed for a convolution's weight gradient; null: not wanted
+  double* sums;   // [3][lanes]: dz, dz (x - mean), dz (x2 - mean2)
+};
+
+// The second half of the backward pass: dx = scale dz + slope (x - mean) + constant; dx2 likewise for the second norm.
+template <class T>
+struct NormBackwardApply {
+  std::int64_t pixels;
+  const T* dz;
+  bool relu;  // dz is not masked yet; it passes where norm(x) is positive
+  const T* x;
+  const Affine* norm;
+  const float *slope, *constant;  // [lanes]
+  T* dx;                          // may be dz
+  const T* x2;                    // null: none
+  const Affine* norm2;
+  const float *slope2, *constant2;
+  T* dx2;  // may be dz
+};
+
+struct NormKernels {
+  int lanes;
+  // Computes the mean and the sum of squared differences from it, [2][lanes].
+  void (*moments_f32)(std::int64_t pixels, const float* x, double* result);
+  void (*moments_bf16)(std::int64_t pixels, const BFloat16* x, double* result);
+  void (*forward_f32)(const NormForward<float>&);
+  void (*forward_bf16)(const NormForward<BFloat16>&);
+  void (*backward_sums_f32)(const NormBackwardSums<float>&);
+  void (*backward_sums_bf16)(const NormBackwardSums<BFloat16>&);
+  void (*backward_apply_f32)(const NormBackwardApply<float>&);
+  void (*backward_apply_bf16)(const NormBackwardApply<BFloat16>&);
+
+  void moments(std::int64_t pixels, const float* x, double* result) const { moments_f32(pixels, x, result); }
+  void moments(std::int64_t pixels, const BFloat16* x, double* result) const { moments_bf16(pixels, x, result); }
+  void forward(const NormForward<float>& a) const { forward_f32(a); }
+  void forward(const NormForward<BFloat16>& a) const { forward_bf16(a); }
+  void backward_sums(const NormBackwardSums<float>& a) const { backward_sums_f32(a); }
+  void backward_sums(const NormBackwardSums<BFloat16>& a) const { backward_sums_bf16(a); }
+  void backward_apply(const NormBackwardApply<float>& a) const { backward_apply_f32(a); }
+  void backward_apply(const NormBackwardApply<BFloat16>& a) const { backward_apply_bf16(a); }
+};
+
+// Kernels of image models for pixels, pooling, dense layers and the loss. Maps are stored as [blocks][pixels][lanes]
+// per image, vectors as [channels].
+
+// Converts pixels of one image, u8 [pixels, channels], with a table of normalised values. The value of pixel p and
+// channel c is written at p * pixel_stride + c * channel_stride.
+template <class T>
+struct PixelRows {
+  std::int64_t pixels, channels;
+  const std::uint8_t* from;
+  const T* table;  // [channels][256]
+  T* to;
+  std::int64_t pixel_stride, channel_stride;
+};
+
+// Max pooling of one image and one block of channels.
+template <class T>
+struct MaxPoolUnit {
+  std::int64_t height, width, out_height, out_width, kernel, stride, padding;
+  const T* x;
+  T* y;
+  std::uint8_t* place;  // [out_height x out_width][lanes]: row x kernel + column within the window; null: not needed
+  const T *d0, *d1;     // backward: gradients of y; d1 may be null
+  T* dx;
+};
+
+// Adds the bias to some rows of a dense layer's products, and applies the ReLU.
+template <class T>
+struct DenseRows {
+  std::int64_t rows, columns;
+  const float* products;  // [rows, columns]
+  const float* bias;
+  bool relu;
+  T* y;           // [rows, columns]; not written if there are logits
+  float* logits;  // [rows, columns], without the ReLU; null: y is written
+};
+
+// Applies the ReLU's mask to columns [begin, end) of the gradient of all rows, converts them to T, and sums each
+// column.
+template <class T>
+struct DenseGradient {
+  std::int64_t rows, columns, begin, end;
+  const float* d;   // [rows, columns]
+  const T* values;  // the gradient passes where they are positive; null: everywhere
+  T* out;
+  float* d_bias;  // [columns]
+  bool accumulate;
+};
+
+struct ClassScore {
+  double loss;
+  bool correct, correct5;
+};
+
+struct ImageKernels {
+  void (*pixels_f32)(const PixelRows<float>&);
+  void (*pixels_bf16)(const PixelRows<BFloat16>&);
+  void (*max_pool_f32)(const MaxPoolUnit<float>&);
+  void (*max_pool_bf16)(const MaxPoolUnit<BFloat16>&);
+  void (*max_pool_backward_f32)(const MaxPoolUnit<float>&);
+  void (*max_pool_backward_bf16)(const MaxPoolUnit<BFloat16>&);
+  // Averages: [pixels][lanes] -> [channels of the block].
+  void (*average_f32)(std::int64_t pixels, std::int64_t channels, const float* x, float* y);
+  void (*average_bf16)(std::int64_t pixels, std::int64_t channels, const BFloat16* x, BFloat16* y);
+  void (*average_backward_f32)(std::int64_t pixels, std::int64_t channels, const float* dy, float* dx);
+  void (*average_backward_bf16)(std::int64_t pixels, std::int64_t channels, const float* dy, BFloat16* dx);
+  // Transposes: [pixels][lanes] <-> [channels of the block][pixels].
+  void (*flatten_f32)(std::int64_t pixels, std::int64_t channels, const float* x, float* y);
+  void (*flatten_bf16)(std::int64_t pixels, std::int64_t channels, const BFloat16* x, BFloat16* y);
+  void (*flatten_backward_f32)(std::int64_t pixels, std::int64_t channels, const float* dy, float* dx);
+  void (*flatten_backward_bf16)(std::int64_t pixels, std::int64_t channels, const float* dy, BFloat16* dx);
+  void (*dense_f32)(const DenseRows<float>&);
+  void (*dense_bf16)(const DenseRows<BFloat16>&);
+  void (*dense_gradient_f32)(const DenseGradient<float>&);
+  void (*dense_gradient_bf16)(const DenseGradient<BFloat16>&);
+  // to = from x mask x scale
+  void (*dropout_f32)(std::int64_t n, const float* from, const std::uint8_t* mask, float scale, float* to);
+  void (*dropout_bf16)(std::int64_t n, const BFloat16* from, const std::uint8_t* mask, float scale, BFloat16* to);
+  // Copies one block of a weight gradient, or adds it. `from` is [places][lanes in][lanes out]. `to` is
+  // [lanes out][inputs][places]. places = kernel x kernel.
+  void (*store_weights)(std::int64_t inputs, std::int64_t places, const float* from, float* to, bool accumulate);
+  // Softmax cross-entropy of one row against the distribution (1 - smoothing) one-hot + smoothing / classes. Sets
+  // `gradient` to scale x (softmax - distribution), unless it is null. It may be the same memory as the logits. With
+  // target < 0 the row does not count, and the gradient is 0.
+  ClassScore (*cross_entropy)(std::int64_t classes, const float* logits, std::int64_t target, double smoothing,
+                              float scale, float* gradient);
+
+  // clang-format off
+  void pixels(const PixelRows<float>& a) const { pixels_f32(a); }
+  void pixels(const PixelRows<BFloat16>& a) const { pixels_bf16(a); }
+  void max_pool(const MaxPoolUnit<float>& a) const { max_pool_f32(a); }
+  void max_pool(const MaxPoolUnit<BFloat16>& a) const { max_pool_bf16(a); }
+  void max_pool_backward(const MaxPoolUnit<float>& a) const { max_pool_backward_f32(a); }
+  void max_pool_backward(const MaxPoolUnit<BFloat16>& a) const { max_pool_backward_bf16(a); }
+  void average(std::int64_t p, std::int64_t c, const float* x, float* y) const { average_f32(p, c, x, y); }
+  void average(std::int64_t p, std::int64_t c, const BFloat16* x, BFloat16* y) const { average_bf16(p, c, x, y); }
+  void average_backward(std::int64_t p, std::int64_t c, const float* dy, float* dx) const { average_backward_f32(p, c, dy, dx); }
+  void average_backward(std::int64_t p, std::int64_t c, const float* dy, BFloat16* dx) const { average_backward_bf16(p, c, dy, dx); }
+  void flatten(std::int64_t p, std::int64_t c, const float* x, float* y) const { flatten_f32(p, c, x, y); }
+  void flatten(std::int64_t p, std::int64_t c, const BFloat16* x, BFloat16* y) const { flatten_bf16(p, c, x, y); }
+  void flatten_backward(std::int64_t p, std::int64_t c, const float* dy, float* dx) const { flatten_backward_f32(p, c, dy, dx); }
+  void flatten_backward(std::int64_t p, std::int64_t c, const float* dy, BFloat16* dx) const { flatten_backward_bf16(p, c, dy, dx); }
+  void dense(const DenseRows<float>& a) const { dense_f32(a); }
+  void dense(const DenseRows<BFloat16>& a) const { dense_bf16(a); }
+  void dense_gradient(const DenseGradient<float>& a) const { dense_gradient_f32(a); }
+  void dense_gradient(const DenseGradient<BFloat16>& a) const { dense_gradient_bf16(a); }
+  void dropout(std::int64_t n, const float* from, const std::uint8_t* mask, float scale, float* to) const { dropout_f32(n, from, mask, scale, to); }
+  void dropout(std::int64_t n, const BFloat16* from, const std::uint8_t* mask, float scale, BFloat16* to) const { dropout_bf16(n, from, mask, scale, to); }
+  // clang-format on
+};
+
 const Kernels& kernels(Isa isa);
+const NormKernels& norm_kernels(Isa isa);
+const ImageKernels& image_kernels(Isa isa);
+
+// In a file of kernels: the name of this copy's function, such as norm_kernels_avx2.
+#define RINGTRAIN_PASTE2(a, b) a##b
+#define RINGTRAIN_PASTE(a, b) RINGTRAIN_PASTE2(a, b)
 
 }  // namespace ringtrain::cpu

@@ -1,11 +1,6 @@
-// This file is compiled once per instruction set. Like kernels.cpp, it may not use the standard library's inline
-// functions.
-#include "backend/cpu/norm_kernels.h"
-
+// Norms, ReLU and the residual addition. See kernels.h for what is allowed here.
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/simd.h"
-
-#define RINGTRAIN_PASTE2(a, b) a##b
-#define RINGTRAIN_PASTE(a, b) RINGTRAIN_PASTE2(a, b)
 
 namespace ringtrain::cpu {
 namespace {

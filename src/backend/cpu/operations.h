@@ -15,10 +15,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cpu/image_kernels.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/norm_kernels.h"
 #include "backend/cpu/schedule.h"
 #include "nn/graph.h"
 
