@@ -8,7 +8,7 @@
 #include <exception>
 #include <new>
 
-#include "backend/cpu/thread_team.h"
+#include "backend/cpu/processor.h"
 #include "backend/cuda/device/plan_process.h"
 #include "base/error.h"
 #include "base/log.h"

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "backend/backend.h"
-#include "backend/cpu/thread_team.h"
+#include "backend/cpu/processor.h"
 #include "base/log.h"
 #include "base/machine_share.h"
 #include "base/system_limits.h"

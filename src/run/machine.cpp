@@ -4,8 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "backend/cpu/isa.h"
-#include "backend/cpu/thread_team.h"
+#include "backend/cpu/processor.h"
 #include "backend/cuda/backend.h"
 #include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/device/described.h"

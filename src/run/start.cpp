@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/processor.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cluster/binding.h"

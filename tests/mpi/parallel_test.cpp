@@ -6,7 +6,7 @@
 #include <functional>
 #include <numeric>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/processor.h"
 #include "parallel/owners.h"
 #include "run/memory_plan.h"
 #include "tests/unit/image_shards.h"

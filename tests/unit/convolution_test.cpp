@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/isa.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/processor.h"
 #include "base/error.h"
 
 namespace ringtrain::cpu {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/processor.h"
 #include "base/error.h"
 #include "tests/unit/images.h"
 #include "tests/unit/with_environment.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/processor.h"
 #include "optim/optimizer.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/images.h"

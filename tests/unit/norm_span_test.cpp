@@ -3,7 +3,7 @@
 #include <barrier>
 #include <thread>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/processor.h"
 #include "base/error.h"
 #include "cluster/communicator.h"
 #include "tests/unit/images.h"

@@ -2,7 +2,7 @@
 // with the CPU's.
 #include <gtest/gtest.h>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/processor.h"
 #include "tests/unit/cuda_training.h"
 
 namespace ringtrain {

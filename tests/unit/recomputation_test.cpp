@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/processor.h"
 #include "base/error.h"
 #include "tests/unit/cuda_training.h"
 

@@ -1,15 +1,14 @@
 // This folder is the CPU backend. It implements the interface of backend/backend.h. oneDNN computes matrix products
-// (gemm.h) and convolutions (convolution.h). The program's own kernels (kernels.h) compute the rest. OpenMP threads share
-// the work.
+// (onednn.h) and convolutions (convolution.h). The program's own kernels (kernels.h) compute the rest. OpenMP threads
+// share the work.
 //
 // program.h compiles a graph: operations.cpp turns it into operations (operations.h), and schedule.h plans their memory
-// and runs their steps. isa.h finds the instruction set, which decides which copy of the kernels runs. To change a
-// model's computation, begin with operations.cpp, then read schedule.h and one operation, such as pool_operation.cpp.
+// and runs their steps. processor.h finds the instruction set, which decides which copy of the kernels runs. To change
+// a model's computation, begin with operations.cpp, then read schedule.h and one operation, such as pool_operation.cpp.
 #include <algorithm>
 #include <functional>
 #include <utility>
 
-#include "backend/cpu/gemm.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/onednn.h"
@@ -128,14 +127,14 @@ class CpuBackend : public Backend {
   }
 
   std::unique_ptr<RangeNorms> make_range_norms(std::span<const ElementRange> ranges) override {
-    return std::make_unique<CpuRangeNorms>(threads_, kernels_, ranges);
+    return cpu::make_range_norms(threads_, kernels_, ranges);
   }
-  std::unique_ptr<NormTotal> make_norm_total() override { return std::make_unique<CpuNormTotal>(); }
+  std::unique_ptr<NormTotal> make_norm_total() override { return cpu::make_norm_total(); }
   std::unique_ptr<Checksums> make_checksums(std::span<const ChecksumRange> ranges) override {
-    return std::make_unique<CpuChecksums>(threads_, ranges);
+    return cpu::make_checksums(threads_, ranges);
   }
   std::unique_ptr<Orthogonalizer> make_orthogonalizer(std::span<const MatrixRange> matrices) override {
-    return std::make_unique<CpuOrthogonalizer>(threads_, kernels_, matrices, count_);
+    return cpu::make_orthogonalizer(threads_, kernels_, matrices, count_);
   }
   void queue_update(const Update& update, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) override {

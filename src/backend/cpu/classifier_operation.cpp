@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/onednn.h"
 #include "backend/cpu/operations.h"
 
 namespace ringtrain::cpu {

@@ -2,7 +2,7 @@
 // make_dense(), make_dropout() and make_loss() of operations.h.
 #include <algorithm>
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/onednn.h"
 #include "backend/cpu/operations.h"
 #include "base/rounding.h"
 #include "nn/dropout.h"

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/processor.h"
 #include "nn/math.h"
 #include "nn/update_rule.h"
 

@@ -15,7 +15,7 @@
 #include <array>
 #include <string>
 
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/onednn.h"
 #include "backend/cpu/operations.h"
 #include "base/error.h"
 #include "nn/dropout.h"

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cpu/isa.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/processor.h"
 #include "backend/cpu/schedule.h"
 #include "nn/graph.h"
 
