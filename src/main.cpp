@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/system_limits.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "cli/command_line.h"
 #include "cluster/launcher.h"

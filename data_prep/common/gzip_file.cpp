@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/user_text.h"
+#include "base/text.h"
 
 namespace ringtrain {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/user_text.h"
+#include "base/text.h"
 
 namespace ringtrain {
 

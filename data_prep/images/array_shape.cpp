@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "data_prep/images/array_advice.h"
 
 namespace ringtrain {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "data_prep/common/parallel.h"
 
 namespace ringtrain {

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "base/table.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "data_prep/common/ranks.h"
 #include "data_prep/images/class_folders.h"

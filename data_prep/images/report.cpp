@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 namespace ringtrain {

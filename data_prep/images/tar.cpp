@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/number_in_text.h"
 #include "base/rounding.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "data_prep/common/read_file.h"
 

@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/number_in_text.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "data_prep/text/encoding.h"
 

@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "data_prep/tables/columns.h"
 #include "data_prep/tables/csv.h"
 #include "data_prep/tables/separator.h"

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "data_prep/tables/columns.h"
 
 namespace ringtrain {

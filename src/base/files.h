@@ -1,4 +1,5 @@
-// Reads whole files, and writes files atomically: a file appears whole or not at all.
+// Reads whole files, and writes files atomically: a file appears whole or not at all. Recognises files of other
+// formats.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <iosfwd>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ringtrain {
 
@@ -48,11 +50,32 @@ int sync_to_disk(int file);
 
 // Returns a hint for the user after a write to `path`, a file or folder that may be absent, failed with this errno. It
 // tells a full disk from a full table of inodes and from a quota. If `path` is "", it only tells a full disk from a
-// quota.
-// "" if there is no hint.
+// quota. "" if there is no hint.
 std::string advice_for_writing(int reason, const std::string& path);
 
 // Does the same for the message of a library, which contains the system's words for a full disk or a quota.
 std::string advice_for_writing(std::string_view message, const std::string& path);
+
+// Recognises files that are often given in place of another one, by their first bytes.
+
+struct ForeignFile {
+  std::string format;  // "compressed with gzip", after "is"; "": the file may be anything else
+  std::string advice;  // what to do about it
+
+  explicit operator bool() const { return !format.empty(); }
+};
+
+// `start` is the beginning of the file. Knows gzip, xz, bzip2 and Zstandard, pointers of Git LFS and web pages.
+ForeignFile foreign_file(std::string_view start);
+ForeignFile compressed_file(std::string_view start);  // knows the compressed ones only
+bool is_markup(std::string_view start);               // whether HTML or XML begins there
+
+// Returns the beginning of a file for comparisons with marks such as "<html": in lower case (ASCII), without white
+// space and without a byte-order mark. The bytes may be of any encoding.
+std::string first_mark(std::string_view start);
+
+// Returns the names of a zip file's members. `end` is the end of the file, which has their directory.
+// Source: PKWARE's APPNOTE.TXT, section 4.3.12.
+std::vector<std::string> members_of_zip(std::string_view end);
 
 }  // namespace ringtrain

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -53,6 +54,12 @@ void add_levels(const std::string& root, const Mount& mount, int version, const 
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
 
 std::vector<ControlGroup> control_groups(const std::string& controller, const std::string& root) {
   std::vector<ControlGroup> found;

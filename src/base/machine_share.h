@@ -1,5 +1,5 @@
-// Says how much of its machine this process may use. A batch system or a container limits memory, CPU time and the
-// number of processes with control groups (cgroups, version 1 or 2).
+// This machine: its name, and how much of it this process may use. A batch system or a container limits memory, CPU
+// time and the number of processes with control groups (cgroups, version 1 or 2).
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,9 @@
 #include <vector>
 
 namespace ringtrain {
+
+// Returns the name of this machine in its network: "node17". It has at most 254 bytes.
+std::string host_name();
 
 struct ControlGroup {
   std::filesystem::path folder;  // has the files of the controller, if the controller is switched on

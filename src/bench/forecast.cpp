@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/number_in_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "bench/preflight.h"
 #include "config/batch_plan.h"

@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/hash.h"
-#include "base/number_in_text.h"
+#include "base/text.h"
 #include "data/hdf5.h"
 
 namespace ringtrain {

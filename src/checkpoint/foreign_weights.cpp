@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/foreign_files.h"
-#include "base/user_text.h"
+#include "base/files.h"
+#include "base/text.h"
 
 namespace ringtrain {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/user_text.h"
+#include "base/text.h"
 
 namespace ringtrain {
 namespace {

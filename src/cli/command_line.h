@@ -42,7 +42,7 @@ class CommandLine {
   void complete_keys(std::vector<std::string> keys) { keys_ = std::move(keys); }
 
   // Reads the words after the program's name, at least one. In options whose value is a file or a prefix of files, a
-  // leading ~ and environment variables are replaced (base/user_text.h). Returns null if the answer was printed and
+  // leading ~ and environment variables are replaced (base/text.h). Returns null if the answer was printed and
   // there is no command to run. Throws Error for words that are not allowed.
   const CLI::App* parse(std::vector<std::string> words);
 

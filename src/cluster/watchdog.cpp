@@ -19,9 +19,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/host_name.h"
-#include "base/number_in_text.h"
-#include "base/ticker.h"
+#include "base/machine_share.h"
+#include "base/text.h"
 #include "cluster/launcher.h"
 #include "cluster/mpi_calls.h"
 #include "cluster/session.h"

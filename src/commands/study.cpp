@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/host_name.h"
 #include "base/log.h"
+#include "base/machine_share.h"
 #include "base/signals.h"
 #include "base/table.h"
 #include "base/version.h"

@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/system_limits.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "commands/study.h"
 #include "run/folder.h"
 #include "run/run_end.h"

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/table.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "bench/pipeline_trials.h"
 #include "checkpoint/resume_point.h"
 #include "checkpoint/resume_rules.h"

@@ -7,9 +7,8 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "base/number_in_text.h"
 #include "base/table.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "config/contradictions.h"
 #include "config/position.h"

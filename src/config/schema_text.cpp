@@ -2,8 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/number_in_text.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "config/position.h"
 #include "config/reader.h"
 #include "config/schema.h"

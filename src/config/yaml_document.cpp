@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/number_in_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 namespace ringtrain {

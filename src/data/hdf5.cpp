@@ -16,8 +16,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/foreign_files.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "data/hdf5_internal.h"
 
 namespace ringtrain::h5 {

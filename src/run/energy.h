@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/ticker.h"
+#include "base/clock.h"
 
 namespace ringtrain {
 

@@ -17,8 +17,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/host_name.h"
 #include "base/log.h"
+#include "base/machine_share.h"
 #include "cluster/launcher.h"
 
 namespace ringtrain {

@@ -6,8 +6,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/number_in_text.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "checkpoint/branch_point.h"
 #include "config/position.h"

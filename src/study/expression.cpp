@@ -7,7 +7,7 @@
 #include <span>
 
 #include "base/error.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 namespace ringtrain {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/user_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "config/schema.h"
 #include "config/yaml_document.h"

@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/host_name.h"
 #include "base/json.h"
+#include "base/machine_share.h"
 #include "checkpoint/resume_rules.h"
 #include "config/reader.h"
 #include "config/yaml_document.h"

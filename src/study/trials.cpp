@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/number_in_text.h"
 #include "base/rounding.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "config/reader.h"
 #include "config/schema.h"

@@ -4,9 +4,9 @@
 #include <array>
 #include <cmath>
 
-#include "base/number_in_text.h"
 #include "base/random.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "config/experiment.h"
 
 namespace ringtrain {

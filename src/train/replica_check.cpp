@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/host_name.h"
+#include "base/machine_share.h"
 #include "nn/math.h"
 #include "optim/array_names.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/child_process.h"
-#include "base/user_text.h"
+#include "base/text.h"
 
 namespace ringtrain {
 namespace {

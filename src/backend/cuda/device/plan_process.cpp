@@ -19,9 +19,9 @@
 #include "base/child_process.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/fields.h"
 #include "base/hash.h"
 #include "base/system_limits.h"
+#include "base/text.h"
 
 namespace ringtrain::cuda {
 

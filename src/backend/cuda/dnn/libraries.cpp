@@ -15,9 +15,9 @@
 #include "backend/cuda/device/cuda_library.h"
 #include "base/child_process.h"
 #include "base/error.h"
-#include "base/fields.h"
 #include "base/log.h"
 #include "base/system_limits.h"
+#include "base/text.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;

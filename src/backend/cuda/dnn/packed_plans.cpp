@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/fields.h"
-#include "base/number_in_text.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 namespace ringtrain::cuda {

@@ -9,8 +9,8 @@
 #include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
-#include "base/fields.h"
 #include "base/hash.h"
+#include "base/text.h"
 
 namespace ringtrain::cuda {
 

@@ -12,8 +12,8 @@
 #include "backend/cuda/program/proof.h"
 #include "backend/cuda/program/rates.h"
 #include "base/error.h"
-#include "base/fields.h"
 #include "base/hash.h"
+#include "base/text.h"
 
 namespace ringtrain::cuda {
 

@@ -1,4 +1,4 @@
-#include "base/user_text.h"
+#include "base/text.h"
 
 #include <algorithm>
 #include <cctype>

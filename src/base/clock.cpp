@@ -1,10 +1,9 @@
-#include "base/ticker.h"
+#include "base/clock.h"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/system_limits.h"
 
 namespace ringtrain {
