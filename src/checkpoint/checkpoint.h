@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -17,7 +18,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cluster/slow_work.h"
 
 namespace ringtrain {
 
@@ -52,6 +52,9 @@ struct Checkpoint {
  private:
   const Number& find(const std::string& name) const;
 };
+
+// Called with the bytes that were written or read since the last call.
+using Progress = std::function<void(std::int64_t bytes)>;
 
 // Writes a self-describing HDF5 file; results/checkpoints.md lists every name. The file has a group per name prefix and
 // a data set per array with the attribute crc32c. Texts and numbers are attributes of the root; texts too long for that

@@ -1,16 +1,55 @@
-// Writes the checkpoints of a run in the background.
+// Writes the checkpoints of a run in the background. SlowWork is the thread in which rank 0 writes or reads one, while
+// other ranks wait or train.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "checkpoint/checkpoint.h"
-#include "cluster/slow_work.h"
+#include "cluster/communicator.h"
+#include "cluster/watchdog.h"
 #include "run/stop_cost.h"
 
 namespace ringtrain {
+
+// Slow work of one rank for which other ranks wait, such as writing or reading a large file. It runs in a thread of its
+// own and reports its progress. As long as it makes progress, the watchdogs of all ranks do not fire. If it makes no
+// progress for the watchdog's time-out, they end the job.
+class SlowWork {
+ public:
+  SlowWork() = default;
+  ~SlowWork();  // waits for the end of the work
+  SlowWork(const SlowWork&) = delete;
+  SlowWork& operator=(const SlowWork&) = delete;
+
+  // Calls finish() for the previous work. `work` must not call MPI.
+  void start(std::function<void(const Progress&)> work);
+  bool ended_within(double seconds);             // also true if nothing was started
+  std::int64_t bytes() const { return bytes_; }  // bytes of all progress so far
+  bool failed() const { return failed_; }        // the next finish() will throw; never blocks
+  void finish();                                 // waits for the end; throws what the work threw
+
+ private:
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool running_ = false;      // guarded by mutex_
+  std::exception_ptr error_;  // set by the thread, read after join()
+  std::atomic<std::int64_t> bytes_{0};
+  std::atomic<bool> failed_{false};
+};
+
+// Waits for the work of one rank, in phase `checkpoint` of this step. `work` is null on all other ranks. A call of
+// finish() then throws the error of the work, if any. Collective.
+void wait_together(SlowWork* work, Communicator& communicator, Watchdog& watchdog, std::int64_t step);
 
 // Ends what a killed process had begun in a run's folder: removes the checkpoints' temporary files, and makes best.h5 a
 // copy of the checkpoint of `best_step`, unless it is one already. No step: best.h5 stays as it is. The caller holds
