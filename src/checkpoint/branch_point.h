@@ -5,7 +5,7 @@
 #include <string>
 
 #include "checkpoint/checkpoint.h"
-#include "config/position.h"
+#include "config/batch_course.h"
 #include "run/plan.h"
 
 namespace ringtrain {

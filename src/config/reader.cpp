@@ -10,8 +10,8 @@
 #include "base/table.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "config/batch_course.h"
 #include "config/contradictions.h"
-#include "config/position.h"
 #include "config/schema.h"
 #include "config/yaml_document.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "config/position.h"
+#include "config/batch_course.h"
 #include "config/reader.h"
 #include "config/schema.h"
 

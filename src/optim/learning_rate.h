@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "config/batch_course.h"
 #include "config/experiment.h"
-#include "config/position.h"
 
 namespace ringtrain {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "config/position.h"
+#include "config/batch_course.h"
 #include "run/plan.h"
 
 namespace ringtrain {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "config/position.h"
+#include "config/batch_course.h"
 #include "run/evaluation.h"
 #include "run/step_report.h"
 

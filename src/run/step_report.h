@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cluster/communicator.h"
-#include "config/position.h"
+#include "config/batch_course.h"
 #include "optim/noise_scale.h"
 #include "parallel/pass_order.h"
 #include "parallel/requests.h"

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "checkpoint/branch_point.h"
-#include "config/position.h"
+#include "config/batch_course.h"
 #include "config/yaml_document.h"
 #include "run/folder.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "bench/forecast.h"
-#include "config/position.h"
+#include "config/batch_course.h"
 #include "parallel/arrivals_file.h"
 #include "run/folder.h"
 #include "run/record.h"
