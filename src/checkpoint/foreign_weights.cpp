@@ -1,5 +1,3 @@
-#include "checkpoint/foreign_weights.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +8,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/text.h"
+#include "checkpoint/safetensors.h"
 
 namespace ringtrain {
 namespace {

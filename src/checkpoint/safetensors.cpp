@@ -15,7 +15,6 @@
 #include "base/json.h"
 #include "base/small_floats.h"
 #include "base/utf8.h"
-#include "checkpoint/foreign_weights.h"
 
 namespace ringtrain {
 namespace {
