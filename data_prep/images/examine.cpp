@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "base/system_limits.h"
-#include "data/sampler.h"
+#include "data/row_plan.h"
 #include "data_prep/common/parallel.h"
 #include "data_prep/common/ranks.h"
 

@@ -1,4 +1,4 @@
-// What the converters know of JPEG and PNG files in addition to data/jpeg.h: damage, orientation, the pixels of a PNG.
+// What the converters know of JPEG and PNG files in addition to data/jpeg.h: orientation, and the pixels of a PNG.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,6 @@
 #include "data/jpeg.h"
 
 namespace ringtrain {
-
-// Finds damaged JPEGs without computing all of their pixels.
-
-struct CheckedJpeg : JpegHeader {
-  std::string warning;  // what is doubtful about a file that can be decoded, or empty
-};
-
-// Throws Error for exactly the files for which decode_jpeg() does, damaged entropy-coded data included. It decodes all
-// of the data, but computes only one pixel per block.
-CheckedJpeg check_jpeg(std::span<const std::uint8_t> bytes);
 
 // Reads the EXIF orientation of an image, and turns the image as it says.
 

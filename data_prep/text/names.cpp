@@ -8,7 +8,7 @@
 #include "base/machine_share.h"
 #include "base/random.h"
 #include "base/utf8.h"
-#include "data/sampler.h"
+#include "data/row_plan.h"
 #include "data_prep/common/parallel.h"
 #include "data_prep/common/shard_writer.h"
 #include "data_prep/tables/separator.h"

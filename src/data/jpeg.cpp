@@ -1,15 +1,86 @@
 #include "data/jpeg.h"
 
 #include <algorithm>
+#include <csetjmp>
+// Each of these headers needs the one before.
+// clang-format off
+#include <cstdio>
+#include <jpeglib.h>
+#include <jerror.h>
+// clang-format on
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
-#include "data/jpeg_error.h"
+#include "base/error.h"
 #include "data/resize.h"
 
 namespace ringtrain {
 namespace {
+
+// An exception must not pass through libjpeg's C functions. An error therefore leaves them by longjmp, and is thrown
+// after that.
+struct JpegErrors : jpeg_error_mgr {
+  std::jmp_buf escape;
+  std::array<char, JMSG_LENGTH_MAX> text;
+  std::array<char, JMSG_LENGTH_MAX> warning{};  // the first warning that is no error
+  jpeg_progress_mgr progress{};                 // for limit_scans()
+};
+
+[[noreturn]] void leave(j_common_ptr info) {
+  auto* errors = static_cast<JpegErrors*>(info->err);
+  errors->format_message(info, errors->text.data());
+  std::longjmp(errors->escape, 1);
+}
+
+bool loses_data(int code) {
+  switch (code) {
+    case JWRN_ARITH_BAD_CODE:
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_JPEG_EOF:
+    case JWRN_MUST_RESYNC:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void warn(j_common_ptr info, int level) {
+  if (level >= 0) return;  // a trace message
+  if (loses_data(info->err->msg_code)) leave(info);
+  auto* errors = static_cast<JpegErrors*>(info->err);
+  if (errors->num_warnings++ == 0) errors->format_message(info, errors->warning.data());
+}
+
+// Returns the value for cinfo->err. Warnings about lost data are errors too; JpegReader lists them.
+jpeg_error_mgr* set_up(JpegErrors& errors) {
+  jpeg_error_mgr* manager = jpeg_std_error(&errors);
+  manager->error_exit = leave;
+  manager->emit_message = warn;
+  return manager;
+}
+
+// Limits the number of scans to 500. Call it after jpeg_create_decompress(). Each scan of a progressive file goes over
+// the whole picture, even if the scan has few bytes. A file with thousands of empty scans would keep a reader busy for
+// hours. Encoders write about ten scans.
+void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors) {
+  errors.progress.progress_monitor = [](j_common_ptr common) {
+    constexpr int most_scans = 500;
+    if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= most_scans) return;
+    auto* own = static_cast<JpegErrors*>(common->err);
+    std::snprintf(own->text.data(), own->text.size(), "more than %d scans", most_scans);
+    std::longjmp(own->escape, 1);
+  };
+  info.progress = &errors.progress;
+}
+
+// Runs `calls`, which calls libjpeg. `calls` must not own objects with destructors.
+template <class Calls>
+void guarded(JpegErrors& errors, Calls calls) {
+  if (setjmp(errors.escape) != 0) throw Error(cat("libjpeg: ", errors.text.data()));
+  calls();
+}
 
 Image blank(std::int64_t height, std::int64_t width, std::int64_t channels) {
   return {height, width, channels, std::vector<std::uint8_t>(static_cast<std::size_t>(height * width * channels))};
@@ -125,32 +196,6 @@ constexpr std::int64_t kMostPixelsPerByte = 512, kArithmeticGain = 100, kFewPixe
 // Fancy upsampling needs one chroma sample on either side, which is up to two pixels.
 constexpr std::int64_t kContextPixels = 2;
 
-[[noreturn]] void leave(j_common_ptr info) {
-  auto* errors = static_cast<JpegErrors*>(info->err);
-  errors->format_message(info, errors->text.data());
-  std::longjmp(errors->escape, 1);
-}
-
-bool loses_data(int code) {
-  switch (code) {
-    case JWRN_ARITH_BAD_CODE:
-    case JWRN_HIT_MARKER:
-    case JWRN_HUFF_BAD_CODE:
-    case JWRN_JPEG_EOF:
-    case JWRN_MUST_RESYNC:
-      return true;
-    default:
-      return false;
-  }
-}
-
-void warn(j_common_ptr info, int level) {
-  if (level >= 0) return;  // a trace message
-  if (loses_data(info->err->msg_code)) leave(info);
-  auto* errors = static_cast<JpegErrors*>(info->err);
-  if (errors->num_warnings++ == 0) errors->format_message(info, errors->warning.data());
-}
-
 // Converts as Pillow's cmyk2rgb does for inverted values, where 255 means no ink.
 void cmyk_to_rgb(const std::uint8_t* ink, std::int64_t pixels, std::uint8_t* rgb) {
   for (std::int64_t i = 0; i < pixels; ++i, ink += 4, rgb += 3) {
@@ -162,24 +207,6 @@ void cmyk_to_rgb(const std::uint8_t* ink, std::int64_t pixels, std::uint8_t* rgb
 }
 
 }  // namespace
-
-jpeg_error_mgr* set_up(JpegErrors& errors) {
-  jpeg_error_mgr* manager = jpeg_std_error(&errors);
-  manager->error_exit = leave;
-  manager->emit_message = warn;
-  return manager;
-}
-
-void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors) {
-  errors.progress.progress_monitor = [](j_common_ptr common) {
-    constexpr int most_scans = 500;
-    if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= most_scans) return;
-    auto* own = static_cast<JpegErrors*>(common->err);
-    std::snprintf(own->text.data(), own->text.size(), "more than %d scans", most_scans);
-    std::longjmp(own->escape, 1);
-  };
-  info.progress = &errors.progress;
-}
 
 struct JpegReader::Codec {
   JpegErrors errors;
@@ -278,6 +305,77 @@ JpegReader::Rows JpegReader::read(std::int64_t count) {
 
 void JpegReader::finish() {
   guarded(codec_->errors, [this] { jpeg_finish_decompress(&codec_->info); });
+}
+
+namespace {
+
+// The state of libjpeg while it checks a file. The destructor frees it.
+struct JpegDecoder {
+  JpegErrors errors;
+  jpeg_decompress_struct info{};
+  JpegDecoder() { info.err = set_up(errors); }
+  JpegDecoder(const JpegDecoder&) = delete;
+  ~JpegDecoder() { jpeg_destroy_decompress(&info); }
+};
+
+// Returns the length of the longest run of zero bytes after the first marker of a scan.
+std::size_t longest_run_of_zeros(std::span<const std::uint8_t> bytes) {
+  constexpr std::array<std::uint8_t, 2> start_of_scan = {0xFF, 0xDA};
+  const auto scan = std::search(bytes.begin(), bytes.end(), start_of_scan.begin(), start_of_scan.end());
+  std::size_t run = 0, longest = 0;
+  for (auto at = scan; at != bytes.end(); ++at) {
+    run = *at == 0 ? run + 1 : 0;
+    longest = std::max(longest, run);
+  }
+  return longest;
+}
+
+// Returns whether zero bits stand for a flat picture. They do in some optimized files, where the shortest code is the
+// end of a block. With the usual tables, they stand for blocks full of noise, which no camera writes.
+bool zeros_are_usual(const jpeg_decompress_struct& info) {
+  if (info.progressive_mode != 0 || info.arith_code != 0) return true;
+  const JHUFF_TBL* table = info.ac_huff_tbl_ptrs[info.comp_info[0].ac_tbl_no];
+  return table == nullptr || table->huffval[0] == 0;
+}
+
+}  // namespace
+
+CheckedJpeg check_jpeg(std::span<const std::uint8_t> bytes) {
+  CheckedJpeg checked{read_jpeg_header(bytes), ""};
+  JpegDecoder decoder;
+  jpeg_decompress_struct& info = decoder.info;
+  std::vector<JSAMPLE> row;
+  std::size_t row_bytes = 0;
+  bool zeros_are_damage = false;
+  std::size_t rest = 0;  // bytes after the end of the picture, which are nobody's
+  guarded(decoder.errors, [&] {
+    jpeg_create_decompress(&info);
+    limit_scans(info, decoder.errors);
+    jpeg_mem_src(&info, bytes.data(), bytes.size());
+    jpeg_read_header(&info, TRUE);
+    info.scale_num = 1;
+    info.scale_denom = 8;
+    info.out_color_space = info.jpeg_color_space;  // no conversion
+    info.do_fancy_upsampling = FALSE;
+    info.do_block_smoothing = FALSE;
+    jpeg_start_decompress(&info);
+    row_bytes = std::size_t{info.output_width} * static_cast<std::size_t>(info.output_components);
+  });
+  row.resize(row_bytes);
+  guarded(decoder.errors, [&] {
+    JSAMPROW rows[1] = {row.data()};
+    while (info.output_scanline < info.output_height) jpeg_read_scanlines(&info, rows, 1);
+    zeros_are_damage = !zeros_are_usual(info);
+    jpeg_finish_decompress(&info);
+    rest = info.src->bytes_in_buffer;
+  });
+  if (decoder.errors.num_warnings > 0) checked.warning = decoder.errors.warning.data();
+  // Disks and transfers leave zeros where a block got lost. libjpeg decodes them without a word.
+  constexpr std::size_t many_zeros = 32;
+  if (const std::size_t zeros = zeros_are_damage ? longest_run_of_zeros(bytes.first(bytes.size() - rest)) : 0;
+      checked.warning.empty() && zeros >= many_zeros)
+    checked.warning = cat(zeros, " zero bytes in a row within the picture's data");
+  return checked;
 }
 
 }  // namespace ringtrain

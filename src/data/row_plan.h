@@ -10,9 +10,22 @@
 #include <vector>
 
 #include "data/loader.h"
-#include "data/sampler.h"
 
 namespace ringtrain {
+
+// The global order of samples. It depends on (seed, epoch) only, never on rank, thread or shard. It is a pseudo-random
+// permutation of [0, count) that needs no memory: a Feistel network over the next power of four with cycle walking
+// (Black and Rogaway 2002), keyed by (seed, epoch).
+class EpochOrder {
+ public:
+  EpochOrder(std::uint64_t seed, std::int64_t epoch, std::int64_t count);
+  std::int64_t operator()(std::int64_t position) const;  // position in [0, count)
+
+ private:
+  std::uint64_t key_ = 0;
+  std::int64_t count_ = 0;
+  int half_bits_ = 1;
+};
 
 // Returns the number of samples, or of characters of running text, that a plan reads: all of them in an evaluation,
 // otherwise share x total, rounded, and at least 1.

@@ -7,7 +7,6 @@
 #include "base/table.h"
 #include "data/hdf5.h"
 #include "data/shard_files.h"
-#include "data/shard_header_internal.h"
 
 namespace ringtrain {
 namespace {

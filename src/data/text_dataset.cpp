@@ -9,7 +9,7 @@
 #include "data/dataset.h"
 #include "data/hdf5.h"
 #include "data/shard_files.h"
-#include "data/shard_header_internal.h"
+#include "data/shard_header.h"
 
 namespace ringtrain {
 

@@ -7,7 +7,7 @@
 
 #include "data/image_dataset.h"
 #include "data/loader.h"
-#include "data/sampler.h"
+#include "data/row_plan.h"
 #include "tests/unit/image_shards.h"
 #include "tests/unit/with_folder.h"
 

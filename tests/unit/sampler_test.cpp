@@ -1,11 +1,10 @@
-#include "data/sampler.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
 #include "base/error.h"
+#include "data/row_plan.h"
 
 namespace ringtrain {
 namespace {
