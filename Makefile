@@ -270,7 +270,7 @@ build/obj/backend/cuda/kernels/table/%.cu.o: src/backend/cuda/kernels/table.cu b
 # The convolutions from CUTLASS for Hopper are a library of their own (make hopper) with 12 kernels, half a minute each.
 HOPPER_LIBRARY := $(if $(CUTLASS_INCLUDE),bin/libringtrain-hopper.so)
 HOPPER_INSTANCES := ${shell sed -n 's/^  X(\([a-z0-9_]*\),.*/\1/p' src/backend/cuda/hopper/instance.h 2> /dev/null}
-HOPPER_OBJECTS := $(addprefix build/obj/backend/cuda/hopper/,$(HOPPER_INSTANCES:%=instance/%.cu.o) library.cu.o tiling.pic.o)
+HOPPER_OBJECTS := $(addprefix build/obj/backend/cuda/hopper/,$(HOPPER_INSTANCES:%=instance/%.cu.o) library.cu.o interface.pic.o)
 HOPPER_NVCC_FLAGS = -std=c++20 -ccbin $(CXX) -O3 -DNDEBUG -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -diag-suppress 550 \
   -Xptxas -v -Xcompiler -fPIC,-fvisibility=hidden -Isrc -isystem $(CUTLASS_INCLUDE)
 build/obj/backend/cuda/hopper/instance/%.cu.o: src/backend/cuda/hopper/instance.cu build/hopper.mk
@@ -279,7 +279,7 @@ build/obj/backend/cuda/hopper/instance/%.cu.o: src/backend/cuda/hopper/instance.
 build/obj/backend/cuda/hopper/library.cu.o: src/backend/cuda/hopper/library.cu build/hopper.mk
 	@mkdir -p $(@D) && echo "$(STEP) compile $@"
 	$(Q)$(call COMPILE_CUDA,$(HOPPER_NVCC_FLAGS))
-build/obj/backend/cuda/hopper/tiling.pic.o: src/backend/cuda/hopper/tiling.cpp build/hopper.mk
+build/obj/backend/cuda/hopper/interface.pic.o: src/backend/cuda/hopper/interface.cpp build/hopper.mk
 	@mkdir -p $(@D)
 	$(Q)$(COMPILE) -fPIC -fvisibility=hidden -c $< -o $@
 

@@ -2,7 +2,7 @@
 // partial sums of their tiles lie, and how these are added up. tests/gpu/hopper.py checks the compiled kernels.
 #include <numeric>
 
-#include "backend/cuda/hopper/tiling.h"
+#include "backend/cuda/hopper/interface.h"
 #include "cuda_kernels.h"
 #include "tests/emulation/cuda_emulation.h"
 // These headers must come after the definitions of CUDA's keywords.

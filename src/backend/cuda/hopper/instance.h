@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/hopper/interface.h"
-#include "backend/cuda/hopper/tiling.h"
 
 // Lists every kernel of the library once as X(name, type of the kernel). The Makefile reads the names here and compiles
 // instance.cu for each. The order has no meaning: Library::choose() compares the tiles.

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "backend/cuda/device/plan_process.h"
-#include "backend/cuda/hopper/tiling.h"
+#include "backend/cuda/hopper/interface.h"
 #include "base/child_process.h"
 #include "base/error.h"
 

@@ -1,9 +1,8 @@
 // This folder contains convolutions for Hopper GPUs, built from CUTLASS as a library of its own
 // (libringtrain-hopper.so). The program opens the library at run time when it lies next to the executable, and uses it
 // for each DnnOperation with Engine::hopper. Begin reading here: Library opens the file, Plans makes plans for
-// operations. interface.h is the border between program and library. tiling.h holds the rules that both share. The
-// kernels are in convolution.cuh and weight_gradient.cuh. program/proof.h compares a kernel with cuDNN before a layer
-// uses it.
+// operations. interface.h is the border between program and library. The kernels are in convolution.cuh and
+// weight_gradient.cuh. program/proof.cpp compares a kernel with cuDNN before a layer uses it.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-#include "backend/cuda/hopper/tiling.h"
+#include "backend/cuda/hopper/interface.h"
 
 #include <limits>
 
