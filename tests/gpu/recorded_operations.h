@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/device/device.h"
-#include "backend/cuda/dnn/packed_plans.h"
+#include "backend/cuda/dnn/operations.h"
 
 namespace ringtrain::cuda {
 

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "backend/cuda/backend.h"
-#include "backend/cuda/dnn/packed_plans.h"
+#include "backend/cuda/device/plan_store.h"
 #include "run/choices.h"
 #include "run/machine.h"
 #include "tests/emulation/host_device.h"

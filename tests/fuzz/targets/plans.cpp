@@ -1,7 +1,7 @@
 // Reads the files that runs on GPUs keep: cuDNN's plans, the table of fusions, a run's choices, and descriptions of
 // GPUs.
 #include "backend/cuda/device/described.h"
-#include "backend/cuda/dnn/packed_plans.h"
+#include "backend/cuda/device/plan_store.h"
 #include "backend/cuda/program/fusion.h"
 #include "base/error.h"
 #include "base/hash.h"

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "backend/cuda/device/plan_process.h"
+#include "backend/cuda/device/plan_store.h"
 #include "backend/cuda/hopper/plans.h"
 #include "base/error.h"
 #include "base/files.h"

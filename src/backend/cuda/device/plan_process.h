@@ -10,7 +10,6 @@
 #include <string>
 
 #include "backend/cuda/dnn/operations.h"
-#include "backend/cuda/dnn/packed_plans.h"
 
 namespace ringtrain::cuda {
 

@@ -1,6 +1,6 @@
 // PlanStore keeps the plans of one real GPU. It plans each operation once. tune() times several plans for an operation
 // and keeps the fastest. The choices are saved for the next run and for other ranks. The store does not call cuDNN; a
-// PlanMaker makes the plans.
+// PlanMaker makes the plans. This file also says how plans are packed into texts, and where a cache keeps them.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,24 @@
 #include <vector>
 
 #include "backend/cuda/device/device.h"
-#include "backend/cuda/dnn/packed_plans.h"
+#include "backend/cuda/dnn/operations.h"
 
 namespace ringtrain::cuda {
+
+// The key of an entry is DnnOperation::key().
+using PackedPlans = std::map<std::string, PlanAnswer>;
+std::string pack(const PackedPlans& plans);
+// Reads plans until it meets something that it does not understand. The plans after that place are made anew.
+PackedPlans unpack(const std::string& text);
+
+// Returns the folder below `cache` that keeps the plans for this kind of GPU ("NVIDIA H200") and this version of cuDNN
+// ("9.19.0"). When `cache` is "", the result is empty.
+std::filesystem::path plan_folder(const std::string& cache, const std::string& gpu, const std::string& cudnn_version);
+// Returns the file in that folder that keeps the plan of one graph. It holds the text of pack() for one operation.
+std::filesystem::path plan_file(const std::filesystem::path& folder, std::uint64_t graph_hash);
+// Returns a sentence for the user when `folder` has no plans but the cache has plans for this kind of GPU with another
+// version of cuDNN. Returns "" otherwise. A plan works with the version that made it only.
+std::string note_about_other_versions(const std::filesystem::path& folder);
 
 // Builds and loads plans. One thread uses it.
 class PlanMaker {

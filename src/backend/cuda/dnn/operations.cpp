@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
+#include "base/utf8.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -223,6 +225,33 @@ DnnOperation parse_operation(const std::string& key) {
   }
   while (in >> part) parse_part(part, key, o);
   return o;
+}
+
+namespace {
+
+const char* const found_word = "found";
+const char* const refused_word = "refused";
+
+}  // namespace
+
+std::string to_line(const PlanAnswer& answer, char separator) {
+  std::string text = answer.found ? answer.engine : answer.why;
+  std::replace(text.begin(), text.end(), separator, separator == ',' ? ';' : ' ');
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return cat(answer.found ? found_word : refused_word, separator, answer.workspace_bytes, separator, text);
+}
+
+PlanAnswer parse_answer(const std::string& line, char separator) {
+  const std::vector<std::string> parts = split(line, separator, 3);
+  PlanAnswer answer;
+  if (parts.size() != 3 || (parts[0] != found_word && parts[0] != refused_word) ||
+      !read_number(parts[1], answer.workspace_bytes))
+    throw Error(
+        cat(shown(line),
+            " is not a record of a cuDNN plan, expected found or refused, workspace bytes, and the engine or reason"));
+  answer.found = parts[0] == found_word;
+  (answer.found ? answer.engine : answer.why) = parts[2];
+  return answer;
 }
 
 const char* rnn_algorithm_name(RnnAlgorithm algorithm) {

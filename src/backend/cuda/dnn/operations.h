@@ -110,6 +110,23 @@ class DnnPlan {
   virtual std::string engine() const = 0;  // cuDNN's name for the engine and its knobs
 };
 
+// Holds cuDNN's answer about one operation on one device. Answers have this one form everywhere: for a described device,
+// in the cache, in messages to other ranks and in a run's folder.
+struct PlanAnswer {
+  bool found = false;
+  std::int64_t workspace_bytes = 0;
+  std::string engine = {};  // when found: cuDNN's name for the engine and its knobs
+  std::string why = {};     // when refused: the reason in cuDNN's words
+  int timed = 0;            // the plan was the fastest of up to this many; 0: cuDNN's first guess
+  std::string bytes = {};   // the plan as cuDNN serialises it, 0.1 to 0.3 MB; empty for a device that is only described
+  bool operator==(const PlanAnswer&) const = default;
+};
+
+// Writes "found", the workspace and the engine, or "refused", 0 and the reason, with `separator` between them. The
+// engine and the reason contain neither the separator nor a line break.
+std::string to_line(const PlanAnswer& answer, char separator);
+PlanAnswer parse_answer(const std::string& line, char separator);  // throws Error
+
 // Describes LSTM layers for cuDNN's recurrent calls. Sequences are [length, batch, features]. The gates are in the
 // order i f g o, as in torch.nn.LSTM and cuDNN. cuDNN applies no dropout. The program applies its own dropout between
 // layers, whose random bits depend on the position in the batch.

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "backend/cuda/dnn/operations.h"
-#include "backend/cuda/dnn/packed_plans.h"
 
 namespace ringtrain::cuda {
 
