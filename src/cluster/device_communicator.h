@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "backend/cuda/device/device.h"
-#include "backend/cuda/device/event_pool.h"
 #include "backend/norm_team.h"
 #include "cluster/communicator.h"
 #include "cluster/nccl_library.h"

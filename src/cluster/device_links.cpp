@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/device/event_pool.h"
+#include "backend/cuda/device/device.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "cluster/communicator.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "backend/cuda/device/random_memory.h"
+#include "backend/cuda/device/device.h"
 #include "base/small_floats.h"
 #include "tests/emulation/host_device.h"
 

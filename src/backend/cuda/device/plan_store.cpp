@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "backend/cuda/device/random_memory.h"
+#include "backend/cuda/device/device.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"

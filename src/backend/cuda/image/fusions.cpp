@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/device/random_memory.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/hopper/plans.h"
 #include "backend/cuda/image/convolution.h"
 #include "backend/cuda/image/emission.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "backend/cuda/device/random_memory.h"
+#include "backend/cuda/device/device.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {

@@ -1,4 +1,4 @@
-#include "backend/cuda/device/random_memory.h"
+#include "backend/cuda/device/device.h"
 
 #include <algorithm>
 #include <cstddef>
