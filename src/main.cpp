@@ -9,7 +9,7 @@
 #include <new>
 
 #include "backend/cpu/processor.h"
-#include "backend/cuda/device/plan_process.h"
+#include "backend/cuda/device/described.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"

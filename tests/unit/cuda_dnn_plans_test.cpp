@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "backend/cuda/device/cuda_library.h"
+#include "backend/cuda/device/plan_store.h"
 #include "base/child_process.h"
 #include "tests/unit/cuda_models.h"
 #include "tests/unit/recorded_rows.h"

@@ -14,7 +14,6 @@
 
 #include "backend/cuda/backend.h"
 #include "backend/cuda/device/described.h"
-#include "backend/cuda/device/plan_process.h"
 #include "base/error.h"
 #include "tests/unit/images.h"
 

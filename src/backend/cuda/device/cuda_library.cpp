@@ -6,7 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "backend/cuda/device/plan_process.h"
+#include "backend/cuda/device/described.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "backend/cuda/dnn/plans.h"
 #include "base/child_process.h"

@@ -16,7 +16,7 @@ struct NcclApi;
 namespace cuda {
 
 // What the library gives to the program. The functions do what the functions of the same names in device.h,
-// plan_process.h, dnn/plans.h and cluster/nccl_library.h say.
+// described.h, dnn/plans.h and cluster/nccl_library.h say.
 struct CudaLibrary {
   const char* interface;  // names the headers of its build; it must equal that of the program
   const char* versions;   // "CUDA 13.0, cuDNN 9.19.0 (front end 1.32), NCCL 2.28.9, sm_90"
@@ -38,7 +38,7 @@ const CudaLibrary* find_cuda_library(std::string* why = nullptr);
 // Does the same, but throws Error with the reason and advice.
 const CudaLibrary& cuda_library();
 
-// The library's own functions, which it puts into CudaLibrary (runtime/entries.cpp). The program has functions of the
+// The library's own functions, which it puts into CudaLibrary (runtime/discovery.cpp). The program has functions of the
 // same names in ringtrain::cuda, which open the library first.
 namespace runtime {
 

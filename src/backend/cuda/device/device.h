@@ -5,8 +5,8 @@
 // device (described.h) plans and counts memory for a GPU that this machine does not have, and executes nothing. The
 // device of the tests runs every kernel on the CPU and records every call.
 //
-// plan_store.h keeps and times the plans of a real GPU. plan_process.h makes plans for a described one.
-// Outside this folder only dnn/plans.cpp, hopper/ and kernels/ include headers of CUDA or cuDNN.
+// plan_store.h keeps and times the plans of a real GPU. described.h has the process that makes plans for a described
+// one. Outside this folder only dnn/plans.cpp, hopper/ and kernels/ include headers of CUDA or cuDNN.
 #pragma once
 
 #include <cstddef>

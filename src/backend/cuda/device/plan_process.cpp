@@ -1,5 +1,3 @@
-#include "backend/cuda/device/plan_process.h"
-
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -16,6 +14,7 @@
 #include <sstream>
 #include <vector>
 
+#include "backend/cuda/device/described.h"
 #include "base/child_process.h"
 #include "base/clock.h"
 #include "base/error.h"

@@ -1,4 +1,4 @@
-/* A stand-in for NVIDIA's driver library. Only the planner's child process opens it (plan_process.h).
+/* A stand-in for NVIDIA's driver library. Only the planner's child process opens it (described.h).
  *
  * cuDNN builds execution plans for a GPU that is only described. Its runtime-compiled engines then pass the finished
  * kernel to the driver. In this stand-in those calls succeed and do nothing. So a plan is built or refused for the same

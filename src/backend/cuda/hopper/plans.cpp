@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "backend/cuda/device/plan_process.h"
 #include "backend/cuda/hopper/interface.h"
 #include "base/child_process.h"
 #include "base/error.h"

@@ -14,9 +14,7 @@
 #include <utility>
 
 #include "backend/cuda/device/cuda_library.h"
-#include "backend/cuda/device/runtime/calls.h"
-#include "backend/cuda/device/runtime/discovery.h"
-#include "backend/cuda/device/runtime/plans.h"
+#include "backend/cuda/device/runtime/runtime.h"
 #include "backend/cuda/dnn/plans.h"
 #include "backend/cuda/hopper/plans.h"
 #include "backend/cuda/kernels/compiled.h"

@@ -1,5 +1,3 @@
-#include "backend/cuda/device/runtime/discovery.h"
-
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -8,9 +6,11 @@
 #include <vector>
 
 #include "backend/cuda/device/cuda_library.h"
-#include "backend/cuda/device/runtime/calls.h"
+#include "backend/cuda/device/runtime/runtime.h"
 #include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
+#include "cuda_build_info.h"  // written by the Makefile
+#include "interface.h"        // written by the Makefile
 
 namespace ringtrain::cuda {
 namespace {
@@ -38,22 +38,7 @@ std::string version_text(int version) {
   return cat(version / 1000, '.', version % 1000 / 10);
 }
 
-}  // namespace
-
-int runtime::visible_devices() {
-  if (!has_driver()) return 0;
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();
-  return 0;
-}
-
-std::vector<std::string> runtime::visible_uuids() {
-  std::vector<std::string> uuids;
-  for (int i = 0; i < visible_devices(); ++i) uuids.push_back(device_uuid(i));
-  return uuids;
-}
-
+// Returns "GPU-5fbe4b2a-...", or "MIG-..." for a MIG slice, as nvidia-smi -L prints it.
 std::string device_uuid(int ordinal) {
   // cuDeviceGetUuid names the whole GPU, and cuDeviceGetUuid_v2 names the MIG slice if there is one. cuDeviceGet takes
   // the runtime's ordinals. None of these calls needs a context.
@@ -73,6 +58,22 @@ std::string device_uuid(int ordinal) {
   if (slice == nullptr || slice(&part, device) != CUDA_SUCCESS || dashed(part) == dashed(uuid))
     return "GPU-" + dashed(uuid);
   return "MIG-" + dashed(part);
+}
+
+}  // namespace
+
+int runtime::visible_devices() {
+  if (!has_driver()) return 0;
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+std::vector<std::string> runtime::visible_uuids() {
+  std::vector<std::string> uuids;
+  for (int i = 0; i < visible_devices(); ++i) uuids.push_back(device_uuid(i));
+  return uuids;
 }
 
 void check_device(int ordinal) {
@@ -117,3 +118,19 @@ DeviceFacts device_facts(int ordinal) {
 }
 
 }  // namespace ringtrain::cuda
+
+// The entry of libringtrain-cuda.so (device/cuda_library.h).
+extern "C" {
+extern const ringtrain::cuda::CudaLibrary ringtrain_cuda_library;
+const ringtrain::cuda::CudaLibrary ringtrain_cuda_library = {
+    .interface = RINGTRAIN_INTERFACE,
+    .versions = RINGTRAIN_CUDA,
+    .cuda_home = RINGTRAIN_CUDA_HOME,
+    .make_runtime_device = ringtrain::cuda::runtime::make_device,
+    .visible_devices = ringtrain::cuda::runtime::visible_devices,
+    .visible_uuids = ringtrain::cuda::runtime::visible_uuids,
+    .describe_gpu = ringtrain::cuda::runtime::describe_gpu,
+    .run_planner = ringtrain::cuda::runtime::run_planner,
+    .nccl_api = ringtrain::cuda::runtime::nccl_api,
+};
+}

@@ -1,12 +1,11 @@
-#include "backend/cuda/device/runtime/plans.h"
+#include "backend/cuda/dnn/plans.h"
 
 #include <cuda_runtime_api.h>
 
 #include <array>
 #include <limits>
 
-#include "backend/cuda/device/runtime/calls.h"
-#include "backend/cuda/dnn/plans.h"
+#include "backend/cuda/device/runtime/runtime.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
