@@ -3,8 +3,8 @@
 //
 // This folder saves and restores runs. run_state.h says what a checkpoint holds. take_snapshot() and load_trainer()
 // (snapshot.h) copy between a Trainer and a Checkpoint. write_checkpoint() and read_checkpoint() below copy between a
-// Checkpoint and an HDF5 file. shared_resume_point() (resume_point.h) finds where a resumed run continues, and
-// resume_rules.h says what may change before it does. safetensors.h reads and writes the weights of other programs.
+// Checkpoint and an HDF5 file. shared_resume_point() (resume.h) finds where a resumed run continues, and
+// check_belongs() says what may change before it does. safetensors.h reads and writes the weights of other programs.
 // Begin reading with the struct Checkpoint.
 #pragma once
 

@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "base/version.h"
-#include "checkpoint/resume_rules.h"
+#include "checkpoint/resume.h"
 #include "config/experiment.h"
 #include "config/reader.h"
 

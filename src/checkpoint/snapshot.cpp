@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "checkpoint/resume_rules.h"
+#include "checkpoint/resume.h"
 #include "optim/array_names.h"
 #include "parallel/stage_ranks.h"
 #include "run/split.h"

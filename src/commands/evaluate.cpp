@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/resume_rules.h"
+#include "checkpoint/resume.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"

@@ -13,7 +13,7 @@
 #include "base/machine_share.h"
 #include "base/table.h"
 #include "bench/preflight.h"
-#include "checkpoint/branch_point.h"
+#include "checkpoint/source.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "config/schema.h"

@@ -11,7 +11,7 @@
 #include "base/table.h"
 #include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/resume_rules.h"
+#include "checkpoint/resume.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
 #include "commands/commands.h"

@@ -16,7 +16,7 @@
 #include "base/signals.h"
 #include "base/table.h"
 #include "base/version.h"
-#include "checkpoint/branch_point.h"
+#include "checkpoint/source.h"
 #include "cluster/launcher.h"
 #include "config/experiment.h"
 #include "config/yaml_document.h"

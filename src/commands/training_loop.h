@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/resume_point.h"
+#include "checkpoint/resume.h"
 #include "checkpoint/writer.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"

@@ -15,7 +15,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/machine_share.h"
-#include "checkpoint/resume_rules.h"
+#include "checkpoint/resume.h"
 #include "config/reader.h"
 #include "config/yaml_document.h"
 #include "run/folder.h"

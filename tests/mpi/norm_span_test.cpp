@@ -3,7 +3,7 @@
 #include <bit>
 #include <functional>
 
-#include "checkpoint/resume_rules.h"
+#include "checkpoint/resume.h"
 #include "cluster/communicator.h"
 #include "one_rank.h"
 #include "tests/unit/image_shards.h"

@@ -1,6 +1,6 @@
 // Tests the trainer on (host) devices whose streams run as late as events allow. A step reports its own values although
 // the next step has begun.
-#include "checkpoint/resume_rules.h"
+#include "checkpoint/resume.h"
 #include "training_rank.h"
 
 namespace ringtrain {

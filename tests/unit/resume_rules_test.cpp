@@ -1,7 +1,6 @@
-#include "checkpoint/resume_rules.h"
-
 #include <gtest/gtest.h>
 
+#include "checkpoint/resume.h"
 #include "config/reader.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "checkpoint/resume_rules.h"
+#include "checkpoint/resume.h"
 #include "checkpoint/snapshot.h"
 #include "tests/fuzz/damaged_hdf5.h"
 
