@@ -9,7 +9,7 @@
 #include "bench/preflight.h"
 #include "checkpoint/snapshot.h"
 #include "cluster/watchdog.h"
-#include "nn/cuts.h"
+#include "nn/graph.h"
 #include "run/split.h"
 #include "run/start.h"
 #include "train/trainer.h"

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "config/batch_course.h"
-#include "nn/cuts.h"
+#include "nn/graph.h"
 #include "parallel/pass_order.h"
 
 namespace ringtrain {

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
-#include "nn/cuts.h"
+#include "nn/graph.h"
 #include "optim/optimizer.h"
 #include "parallel/owners.h"
 #include "parallel/pass_order.h"

@@ -1,7 +1,7 @@
 // Tests the GPU's kernels for one-hot symbols, dropout and carried state.
 #include "backend/cpu/kernels.h"
 #include "cuda_kernels.h"
-#include "nn/dropout.h"
+#include "nn/math.h"
 
 namespace ringtrain::cuda {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "cuda_models.h"
 #include "cuda_training.h"
-#include "nn/cuts.h"
+#include "nn/graph.h"
 
 namespace ringtrain::cuda {
 namespace {

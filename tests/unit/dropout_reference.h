@@ -1,9 +1,9 @@
-// Computes dropout by its definition in nn/dropout.h, one value at a time.
+// Computes dropout by its definition in nn/math.h, one value at a time.
 #pragma once
 
 #include "backend/backend.h"
 #include "base/random.h"
-#include "nn/dropout.h"
+#include "nn/math.h"
 #include "tests/unit/test_pass.h"
 
 namespace ringtrain {

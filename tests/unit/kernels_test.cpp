@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "nn/dropout.h"
+#include "nn/math.h"
 
 namespace ringtrain::cpu {
 namespace {

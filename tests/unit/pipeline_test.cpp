@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "models/models.h"
 #include "nn/arena.h"
-#include "nn/cuts.h"
+#include "nn/graph.h"
 #include "parallel/pass_order.h"
 
 namespace ringtrain {

@@ -5,7 +5,7 @@
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/operations.h"
 #include "base/rounding.h"
-#include "nn/dropout.h"
+#include "nn/math.h"
 
 namespace ringtrain::cpu {
 namespace {

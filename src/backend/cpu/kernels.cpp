@@ -2,7 +2,6 @@
 #include "backend/cpu/kernels.h"
 
 #include "base/random.h"
-#include "nn/dropout.h"
 #include "nn/math.h"
 
 namespace ringtrain::cpu {

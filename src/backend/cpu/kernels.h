@@ -55,7 +55,7 @@ struct LstmBackward {
 };
 
 struct DropoutMask {
-  std::uint64_t key;  // with the next four values it decides every random bit; see nn/dropout.h
+  std::uint64_t key;  // with the next four values it decides every random bit; see nn/math.h
   std::int64_t step, layer, first_row, time;
   std::uint32_t threshold;  // a unit is dropped if its 16 random bits are below this
 };

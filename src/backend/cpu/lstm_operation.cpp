@@ -18,7 +18,7 @@
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/operations.h"
 #include "base/error.h"
-#include "nn/dropout.h"
+#include "nn/math.h"
 
 namespace ringtrain::cpu {
 namespace {

@@ -237,7 +237,7 @@ std::unique_ptr<CpuOperation> make_vector(const ImageContext& context, bool aver
 std::unique_ptr<CpuOperation> make_dense(const ImageContext& context, const Dense& node, bool relu, bool logits,
                                          Feature* x, Feature* y);
 // Dropout on a vector or on a map of one pixel. The backward pass works in place. The mask depends on the sample's
-// position in the global batch, as in nn/dropout.h.
+// position in the global batch, as in nn/math.h.
 std::unique_ptr<CpuOperation> make_dropout(const ImageContext& context, const Dropout& node, Feature* x, Feature* y);
 // The softmax cross-entropy of an image model.
 std::unique_ptr<CpuOperation> make_loss(const ImageContext& context, const CrossEntropy& node, Feature* logits);

@@ -304,7 +304,7 @@ struct ReorderArguments {
   int spatial, channels;
   bool inverse;
 };
-// Computes y = x / (1 - p) where the unit is kept, else 0. nn/dropout.h defines which units are kept. Rows are
+// Computes y = x / (1 - p) where the unit is kept, else 0. nn/math.h defines which units are kept. Rows are
 // [length][samples].
 struct DropoutArguments {
   const void* x;

@@ -4,7 +4,7 @@
 #include "backend/cuda/kernels/element.cuh"
 #include "backend/cuda/kernels/kernels.h"
 #include "base/random.h"
-#include "nn/dropout.h"
+#include "nn/math.h"
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(tile_threads) one_hot(OneHotArguments a) {
     one_hot_rows<T, false>(a);
 }
 
-// A thread draws one output of the generator Philox. The output serves 8 of 128 units: every 16th. See nn/dropout.h.
+// A thread draws one output of the generator Philox. The output serves 8 of 128 units: every 16th. See nn/math.h.
 template <class T>
 __global__ void __launch_bounds__(tile_threads) dropout(DropoutArguments a) {
   const auto groups = static_cast<int>((a.units + 127) / 128);
