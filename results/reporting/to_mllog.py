@@ -86,7 +86,7 @@ def settings(config, start):
 
 
 def momentum_of(config):
-    """Returns the momentum of a step. A half-life in samples takes its place (src/optim/batch_rules.h)."""
+    """Returns the momentum of a step. A half-life in samples takes its place (src/optim/schedule.h)."""
     half_life = config.get("optimizer.half_life.momentum", 0)
     return 2 ** (-config["batch.global"] / half_life) if half_life else config.get("optimizer.momentum")
 

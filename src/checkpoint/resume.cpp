@@ -15,7 +15,7 @@
 #include "config/experiment.h"
 #include "config/reader.h"
 #include "config/schema.h"
-#include "optim/learning_rate.h"
+#include "optim/schedule.h"
 #include "run/course.h"
 
 namespace ringtrain {

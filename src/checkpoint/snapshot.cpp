@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "checkpoint/resume.h"
-#include "optim/array_names.h"
+#include "nn/parameters.h"
 #include "parallel/stage_ranks.h"
 #include "run/split.h"
 

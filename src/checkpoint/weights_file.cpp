@@ -9,7 +9,7 @@
 #include "base/table.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
-#include "optim/array_names.h"
+#include "nn/parameters.h"
 
 namespace ringtrain {
 namespace {

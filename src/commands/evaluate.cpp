@@ -19,7 +19,7 @@
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "data/shard_header.h"
-#include "optim/array_names.h"
+#include "nn/parameters.h"
 #include "run/folder.h"
 #include "run/machine.h"
 #include "run/start.h"

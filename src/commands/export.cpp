@@ -10,7 +10,7 @@
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
 #include "commands/commands.h"
-#include "optim/array_names.h"
+#include "nn/parameters.h"
 
 namespace ringtrain {
 namespace {

@@ -1,4 +1,4 @@
-// What learning_rate.scaling makes of the base rate and of the warm-up. optim/learning_rate.h has the sources of these
+// What learning_rate.scaling makes of the base rate and of the warm-up. optim/schedule.h has the sources of these
 // formulas, and the rate at each position.
 #pragma once
 

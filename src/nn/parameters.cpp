@@ -57,4 +57,20 @@ void initialize(const ParameterTable& table, std::uint64_t seed, std::span<float
   }
 }
 
+std::string weight_array(const Parameter& tensor) {
+  return cat(weights_prefix, tensor.name);
+}
+
+std::string state_array(std::string_view state, const Parameter& tensor) {
+  return cat(states_prefix, state, "/", tensor.name);
+}
+
+bool is_weight_array(std::string_view name) {
+  return name.starts_with(weights_prefix);
+}
+
+bool is_state_array(std::string_view name, const Parameter& tensor) {
+  return name.starts_with(states_prefix) && name.ends_with("/" + tensor.name);
+}
+
 }  // namespace ringtrain

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ringtrain {
@@ -57,5 +58,17 @@ class ParameterTable {
 // Computes the initial values as a pure function of (seed, parameter name, index), so that every rank and every layout
 // has the same weights.
 void initialize(const ParameterTable& table, std::uint64_t seed, std::span<float> flat);
+
+// The names of a model's tensors outside of the program: of arrays in checkpoints, and in messages about the copies of
+// the ranks.
+
+inline constexpr std::string_view weights_prefix = "weights/", states_prefix = "optimizer/";
+
+std::string weight_array(const Parameter& tensor);  // "weights/conv1.weight"
+// Returns "optimizer/exp_avg/conv1.weight". `state` is one of Optimizer::state_names().
+std::string state_array(std::string_view state, const Parameter& tensor);
+bool is_weight_array(std::string_view name);
+// Returns whether the array is one of the optimizer's for this tensor.
+bool is_state_array(std::string_view name, const Parameter& tensor);
 
 }  // namespace ringtrain

@@ -2,6 +2,7 @@
 // times too large, so that small gradients do not become zero. The update divides them by `value` again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "config/experiment.h"
@@ -11,7 +12,10 @@ namespace ringtrain {
 class LossScale {
  public:
   LossScale() = default;  // for fp32 and bf16: the scale is 1, and every overflow is an error
-  explicit LossScale(const LossScaleConfig& config);
+  explicit LossScale(const LossScaleConfig& config)
+      : dynamic_(config.growth_steps > 0),
+        value_(static_cast<float>(config.initial)),
+        growth_steps_(config.growth_steps) {}
 
   float value() const { return value_; }
   bool fixed() const { return !dynamic_; }  // the scale is the same in every step
@@ -21,8 +25,25 @@ class LossScale {
   // that was not finite, and doubled after growth_steps updates in a row, up to 2^24. Returns false if the gradient was
   // not finite and the scale cannot be lowered any further. A fixed scale can never be lowered. The training has then
   // diverged.
-  bool advance(bool applied);
-  void resume(float value, std::int64_t steps_since_change);
+  bool advance(bool applied) {
+    if (!dynamic_) return applied;
+    if (!applied) {
+      value_ /= 2;
+      steps_ = 0;
+      return value_ >= least;
+    }
+    if (++steps_ >= growth_steps_) {
+      value_ = std::min(2 * value_, most);
+      steps_ = 0;
+    }
+    return true;
+  }
+
+  void resume(float value, std::int64_t steps_since_change) {
+    if (!dynamic_) return;
+    value_ = value;
+    steps_ = steps_since_change;
+  }
 
  private:
   static constexpr float least = 0x1p-14f, most = 0x1p24f;

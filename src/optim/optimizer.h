@@ -3,7 +3,7 @@
 // This folder decides how a gradient changes the weights. Optimizer prepares an update; the backend executes it with
 // the formulas of nn/update_rule.h. learning_rate() gives the rate of a step, and LossScale the loss scale of fp16.
 // NoiseScale estimates the gradient noise scale; NoiseFollower and AdaScale use noise to choose the batch and the rate.
-// muon.h has the matrices of Muon. Begin reading with the class Optimizer below.
+// Begin reading with the class Optimizer below.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,51 @@
 #include "backend/vector_operations.h"
 #include "config/experiment.h"
 #include "nn/parameters.h"
-#include "optim/muon.h"
 
 namespace ringtrain {
+
+// Which tensors Muon (Jordan 2024) orthogonalises, and which rank orthogonalises each of them.
+
+// Returns whether Muon updates this tensor: a weight with two or more dimensions that is in neither the first nor the
+// last layer.
+bool is_muons(const Parameter& parameter);
+
+// Returns the tensor as a matrix. Dense layers are [out, in]. Convolutions are [out, in x kernel x kernel]. An LSTM's
+// four gates form one matrix [4 hidden, input], as they are stored; torch.optim.Muon treats torch.nn.LSTM the same way.
+MatrixRange matrix_of(const Parameter& parameter, std::int64_t begin);
+
+// Returns the factor of a matrix's learning rate (optimizer.muon_rate):
+//   original         sqrt(max(1, rows / columns))
+//   match_rms_adamw  0.2 sqrt(max(rows, columns))
+double muon_rate_factor(const std::string& form, const MatrixRange& matrix);
+
+// The layout of a flat vector that contains only Muon's matrices. The matrices of each rank are next to each other, so
+// that one broadcast shares them.
+struct MuonLayout {
+  std::vector<MatrixRange> matrices;  // in the order of the parameter table
+  std::vector<int> owners;            // the rank that orthogonalises each matrix
+  std::vector<ElementRange> shares;   // the elements of each rank; begin = end: the rank has no matrix
+  std::int64_t size = 0;              // number of elements
+  std::vector<MatrixRange> of(int rank) const;
+};
+
+// Assigns the matrices to the ranks. The costliest matrix comes first, and each matrix goes to the rank with the least
+// work so far. See MatrixRange::cost().
+MuonLayout muon_layout(const ParameterTable& parameters, int ranks);
+
+// The ranks of a run that share the work of an update.
+struct UpdateRanks {
+  int rank = 0, size = 1;
+  // Collective. Sends values of a backend vector from rank `root` to all ranks.
+  std::function<void(std::span<float> values, int root)> broadcast = {};
+};
 
 // The inputs of an update, apart from the gradient. They depend only on the run's position, except AdaScale's averages.
 struct UpdateStep {
   double rate = 0;                                      // the learning rate
   double epochs = 0;                                    // epochs so far, with a fraction
   double samples = 0;                                   // the step's samples; for half-lives
-  double decay_factor = 1;                              // see decay_factor() in batch_rules.h
+  double decay_factor = 1;                              // see decay_factor() in schedule.h
   bool reports_trust = false;                           // whether UpdateResult must contain the trust ratios
   std::optional<AdaScaleStep> adascale = std::nullopt;  // the inputs of AdaScale's gain, which multiplies the rate
 };

@@ -10,7 +10,7 @@
 #include "base/table.h"
 #include "config/batch_course.h"
 #include "config/rate_scaling.h"
-#include "optim/batch_rules.h"
+#include "optim/schedule.h"
 #include "run/points.h"
 
 namespace ringtrain {

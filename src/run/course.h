@@ -36,7 +36,7 @@ std::int64_t gradient_elements(const RunCourse& plan, const ParameterTable& para
 // `scale_invariant_steps`.
 double rate_at(const RunPlan& plan, const Position& position, double scale_invariant_steps = 0);
 
-// Returns decay_factor() of the update of `samples` samples that begins at `position` (optim/batch_rules.h).
+// Returns decay_factor() of the update of `samples` samples that begins at `position` (optim/schedule.h).
 double decay_factor_at(const RunPlan& plan, const Position& position, std::int64_t samples);
 
 // Returns the stages of the course. With batch.follow_noise, the first stage comes again with the largest batch.

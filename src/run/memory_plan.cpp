@@ -1,7 +1,6 @@
 #include "run/memory_plan.h"
 
 #include "cluster/device_communicator.h"
-#include "optim/muon.h"
 #include "optim/optimizer.h"
 #include "parallel/owners.h"
 #include "parallel/pass_order.h"

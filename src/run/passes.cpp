@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "optim/muon.h"
 #include "optim/optimizer.h"
 #include "run/fixed_order.h"
 #include "run/memory_fit.h"

@@ -12,7 +12,7 @@
 #include "config/schema.h"
 #include "data/shard_header.h"
 #include "models/models.h"
-#include "optim/array_names.h"
+#include "nn/parameters.h"
 #include "parallel/owners.h"
 #include "run/course.h"
 #include "run/fixed_order.h"

@@ -22,7 +22,7 @@
 #include "config/experiment.h"
 #include "data/loader.h"
 #include "nn/graph.h"
-#include "optim/learning_rate.h"
+#include "optim/schedule.h"
 
 namespace ringtrain {
 

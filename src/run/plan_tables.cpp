@@ -10,7 +10,7 @@
 #include "config/rate_scaling.h"
 #include "config/schema.h"
 #include "data/row_plan.h"
-#include "optim/batch_rules.h"
+#include "optim/schedule.h"
 #include "run/course.h"
 #include "run/norm_plan.h"
 #include "run/points.h"

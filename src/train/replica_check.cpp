@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/machine_share.h"
 #include "nn/math.h"
-#include "optim/array_names.h"
+#include "nn/parameters.h"
 
 namespace ringtrain {
 namespace {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "optim/batch_rules.h"
 #include "optim/noise_scale.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
 #include "run/fixed_order.h"
 #include "run/plan.h"
 #include "run/step_report.h"

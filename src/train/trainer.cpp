@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "optim/array_names.h"
-#include "optim/batch_rules.h"
+#include "nn/parameters.h"
+#include "optim/schedule.h"
 #include "run/course.h"
 #include "run/norm_plan.h"
 

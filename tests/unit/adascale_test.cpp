@@ -7,9 +7,9 @@
 
 #include "backend/cuda/backend.h"
 #include "base/random.h"
-#include "optim/batch_rules.h"
 #include "optim/noise_scale.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/one_update.h"
 

@@ -1,7 +1,5 @@
 // Tests what the optimizer keeps constant when the batch changes: half-lives, the decay's time scale, Adam's moments,
 // and the average of the weights. They are compared with small programs in float64, on the CPU and on a device.
-#include "optim/batch_rules.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,6 +9,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "config/reader.h"
+#include "optim/schedule.h"
 #include "tests/unit/optimizer_training.h"
 
 namespace ringtrain {

@@ -1,13 +1,12 @@
 // Tests the learning rate at the corners of its schedules. The expected values follow from the papers' formulas,
 // written out by hand.
-#include "optim/learning_rate.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "base/error.h"
 #include "config/batch_course.h"
+#include "optim/schedule.h"
 
 namespace ringtrain {
 namespace {

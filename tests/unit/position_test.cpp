@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "config/batch_course.h"
-#include "optim/learning_rate.h"
+#include "optim/schedule.h"
 
 namespace ringtrain {
 namespace {
