@@ -9,7 +9,7 @@
 #include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/device/described.h"
 #include "backend/cuda/dnn/libraries.h"
-#include "backend/cuda/program/kept_fusions.h"
+#include "backend/cuda/program/fusion.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cluster/binding.h"

@@ -6,7 +6,7 @@
 #include <limits>
 #include <map>
 
-#include "backend/cuda/program/kept_fusions.h"
+#include "backend/cuda/program/fusion.h"
 #include "base/error.h"
 #include "models/models.h"
 #include "tests/gpu/compared_operation.h"
@@ -287,7 +287,7 @@ TEST_P(GpuFusions, OfResNet50AreSearchedAndKept) {
   }
   std::printf("%s: %zu of %zu sites were timed\n", precision_name(GetParam()), timed, table.choices().size());
   EXPECT_EQ(timed > 0, !on_host_device());  // the host device has no times
-  FusionTable again(0);  // has no time to search, so that what it knows comes from the folder
+  FusionTable again(0);                     // has no time to search, so that what it knows comes from the folder
   load_kept_fusions(folder, again);
   make_backend(gpu(), {.fusions = &again})
       ->compile(measured_resnet(), measured_batch(), GetParam(), PassMode::training, measured_batch());

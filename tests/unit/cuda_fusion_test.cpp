@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "backend/cuda/program/fusion.h"
-#include "backend/cuda/program/kept_fusions.h"
 #include "base/error.h"
 #include "tests/unit/with_folder.h"
 

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "backend/cuda/device/device.h"
-#include "backend/cuda/program/proof.h"
+#include "backend/cuda/program/fusion.h"
 #include "base/random.h"
 #include "base/small_floats.h"
 #include "tests/emulation/host_device.h"

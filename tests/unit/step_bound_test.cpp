@@ -7,7 +7,6 @@
 
 #include "backend/cuda/backend.h"
 #include "backend/cuda/program/base.h"
-#include "backend/cuda/program/rates.h"
 #include "backend/cuda/program/schedule.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/images.h"

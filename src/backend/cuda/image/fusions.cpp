@@ -10,7 +10,7 @@
 #include "backend/cuda/image/convolution.h"
 #include "backend/cuda/image/emission.h"
 #include "backend/cuda/image/norm.h"
-#include "backend/cuda/program/operation.h"
+#include "backend/cuda/program/schedule.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {

@@ -8,7 +8,7 @@
 #include "backend/cuda/lstm/choice.h"
 #include "backend/cuda/lstm/model.h"
 #include "backend/cuda/program/base.h"
-#include "backend/cuda/program/operation.h"
+#include "backend/cuda/program/schedule.h"
 #include "base/error.h"
 #include "base/rounding.h"
 

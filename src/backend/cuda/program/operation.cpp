@@ -1,9 +1,7 @@
-#include "backend/cuda/program/operation.h"
-
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cuda/program/rates.h"
+#include "backend/cuda/program/schedule.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {

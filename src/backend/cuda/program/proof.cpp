@@ -1,11 +1,10 @@
-#include "backend/cuda/program/proof.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
+#include "backend/cuda/program/fusion.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "base/small_floats.h"

@@ -20,10 +20,32 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/device/device.h"
-#include "backend/cuda/program/rates.h"
+#include "backend/cuda/types.h"
 #include "nn/arena.h"
 
 namespace ringtrain::cuda {
+
+// The rates that GPUs reach give the least time that a command can take, and guesses where nothing is timed.
+struct Rates {
+  double bytes, flops;      // per second
+  bool is_estimate = true;  // false: they were measured on GPUs of this name
+};
+
+// Returns the rate of copies between a GPU and page-locked memory of its host, in bytes per second and direction. It is
+// about three quarters of the nominal rate of PCIe 4 x16 (A100: 32 GB/s) or PCIe 5 x16 (H100 and later: 64 GB/s).
+double host_link_rate(int compute_capability);
+
+// Returns the rates of memory and of matrix products for guesses, which must be the same on all GPUs of a compute
+// capability. They are about three quarters of the numbers in the data sheets (A100, H200, B200). `compute_capability`
+// is 90 for 9.0.
+Rates rates_of(int compute_capability, Math math);
+
+// Returns the rates that GPUs of this name have reached. The names of an H100 (80 GB HBM3) and of an H200 are known.
+// For another GPU, or a part of one (MIG), it returns the estimate for its compute capability.
+Rates rates_of(const DeviceFacts& device, Math math);
+
+// Returns the least seconds for this work: the longer of its products and its memory traffic.
+double bound_seconds(double flops, double bytes, const Rates& rates);
 
 using Storage = int;  // a buffer of the schedule; -1: none
 
@@ -217,5 +239,42 @@ struct LeastSeconds {
 // `schedule` must be planned.
 Traffic traffic_of(const Schedule& schedule);
 LeastSeconds least_seconds_of(const Schedule& schedule, const Rates& rates);
+
+// ---- Operations of cuDNN as commands (operation.cpp)
+
+// Names a place in a storage.
+struct Tensor {
+  Storage storage = -1;
+  std::int64_t offset = 0;  // bytes
+};
+
+// Holds the place of a tensor of an operation, and the distance in bytes from its place in one launch to its place in
+// the next.
+struct Operand {
+  DnnRole role;
+  Tensor tensor;
+  std::int64_t step_bytes = 0;
+  bool write = false;
+};
+
+// Returns the plan for the operation. Throws Error when the device has none; `name` says in the error which layer
+// asked.
+const DnnPlan& plan_of(Device& device, const std::string& name, const DnnOperation& operation);
+
+// Adds a command that runs an operation `launches` times. When `plan` is null, the command can be counted but not
+// issued.
+void add_operation(Schedule& schedule, const DnnPlan* plan, std::string name, const DnnOperation& operation,
+                   std::int64_t launches, const std::vector<Operand>& operands);
+
+// Returns the size of all tensors of the operation in bytes.
+double tensor_bytes(const DnnOperation& operation);
+
+// Estimates the time that is lost when an operation runs once for each group of samples and not once for all. A fused
+// operation takes the statistics of one group, so it runs once per group. The estimate decides between the two when
+// nothing is timed. It compares `launches` launches of this operation with one launch that has `launches` times its
+// samples. The loss is returned as the bytes of memory traffic that would take as long. There are two reasons for a
+// loss. Each launch fills and drains the GPU. A group may have too few tiles of its matrix product for all
+// multiprocessors. Returns 0 for one launch.
+double bytes_lost_to_groups(const DeviceFacts& device, const DnnOperation& group, std::int64_t launches);
 
 }  // namespace ringtrain::cuda
