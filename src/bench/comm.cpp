@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/table.h"
-#include "bench/measure.h"
+#include "bench/benchmarks.h"
 
 namespace ringtrain {
 

@@ -1,5 +1,3 @@
-#include "bench/input.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -17,7 +15,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/table.h"
-#include "bench/measure.h"
+#include "bench/benchmarks.h"
 #include "run/plan.h"
 #include "run/split.h"
 #include "run/start.h"

@@ -1,11 +1,10 @@
-#include "bench/pipeline_trials.h"
-
 #include <algorithm>
 #include <optional>
 #include <ranges>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "bench/benchmarks.h"
 #include "bench/preflight.h"
 #include "checkpoint/snapshot.h"
 #include "cluster/watchdog.h"

@@ -15,7 +15,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/table.h"
-#include "bench/measure.h"
+#include "bench/benchmarks.h"
 #include "data/image_dataset.h"
 
 namespace ringtrain {

@@ -1,19 +1,30 @@
 // `ringtrain bench step` measures where the time of a step goes, with the experiment's model and batch. It measures
 // passes alone, steps with sums on the same input, and training steps with the data set.
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
+#include <sstream>
+#include <thread>
 
+#include "backend/backend.h"
+#include "backend/cpu/processor.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/machine_share.h"
+#include "base/system_limits.h"
 #include "base/table.h"
-#include "bench/measure.h"
-#include "bench/node_load.h"
+#include "bench/benchmarks.h"
 #include "bench/preflight.h"
 #include "bench/synthetic_step.h"
 #include "checkpoint/snapshot.h"
+#include "cluster/binding.h"
+#include "cluster/waiting.h"
 #include "run/split.h"
 #include "run/start.h"
 #include "train/trainer.h"
@@ -21,6 +32,139 @@
 namespace ringtrain {
 
 namespace {
+
+// ---- States of the node in which passes are measured: all cores are busy, or two ranks run on the same cores. A state
+// ends with its object
+
+bool on_all(Communicator& host, bool mine) {
+  double without = mine ? 0 : 1;
+  host.sum(std::span(&without, 1));
+  return without == 0;
+}
+
+// Binds all threads of this process to the CPUs, including those of OpenMP.
+void bind_to(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus)
+    if (cpu < CPU_SETSIZE) CPU_SET(static_cast<std::size_t>(cpu), &set);
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task"))
+    sched_setaffinity(std::stoi(thread.path().filename()), sizeof set, &set);
+}
+
+// Loads the node: threads compute passes of the same kind on the CPUs that this rank may use but does not need. Memory
+// bandwidth, caches and clock frequency are then as on a node full of ranks. There are no such threads if they would
+// take more than half of the free memory. `bytes_each` is the memory of one thread. Throws Error if the system refuses
+// a thread. Collective.
+class NodeLoad {
+ public:
+  NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads, std::int64_t bytes_each);
+  ~NodeLoad();
+  NodeLoad(const NodeLoad&) = delete;
+  NodeLoad& operator=(const NodeLoad&) = delete;
+  bool is_there() const { return is_there_; }  // whether any rank has such threads; the same on all ranks
+
+ private:
+  void end();  // ends all threads
+  std::atomic<bool> ending_{false};
+  std::atomic<int> started_{0};
+  std::vector<std::thread> threads_;
+  bool is_there_ = false;
+};
+
+NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads,
+                   std::int64_t bytes_each) {
+  const std::optional<HostMemory> memory = host_memory();
+  const std::int64_t free_bytes = memory ? memory->available : 0;
+  const std::int64_t fit = free_bytes / 2 / session.node_size() / std::max<std::int64_t>(1, bytes_each);
+  const int room = session.available_threads() / std::max(1, threads) - 1;
+  const int count = fit < room ? 0 : room;  // a partial load would show little
+  is_there_ = !on_all(host, count < 1);
+  const auto load = [this, &plan, threads] {
+    try {
+      cpu::expect_threads(threads);
+      const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
+      SyntheticPasses passes(plan, *backend, plan.batch.micro_batch);
+      for (++started_; !ending_.load(std::memory_order_relaxed);) passes.pass();
+    } catch (const std::exception& e) {  // too little memory for all threads, so fewer run
+      log_warning("a thread that keeps the other cores busy during the measurement has failed: ", e.what());
+      ++started_;
+    }
+  };
+  try {
+    while (std::ssize(threads_) < count) threads_.push_back(start_thread("keeps the other cores busy", load));
+  } catch (...) {
+    end();
+    throw;
+  }
+  while (started_ < count) std::this_thread::yield();
+}
+
+NodeLoad::~NodeLoad() {
+  end();
+}
+
+void NodeLoad::end() {
+  ending_ = true;
+  for (std::thread& thread : threads_) thread.join();
+}
+
+// Binds ranks 2i and 2i + 1 of each node to half of their cores, so that two threads take turns on each. Collective.
+class SharedCores {
+ public:
+  SharedCores(const Session& session, Communicator& host);
+  ~SharedCores();
+  SharedCores(const SharedCores&) = delete;
+  SharedCores& operator=(const SharedCores&) = delete;
+  // The same on all ranks. False if a node has an odd number of ranks, if its ranks share cores anyway, or if two ranks
+  // together have an odd number of cores.
+  bool are_shared() const { return are_shared_; }
+
+ private:
+  std::vector<int> own_;
+  bool are_shared_ = false;
+};
+
+SharedCores::SharedCores(const Session& session, Communicator& host) : own_(own_cpus()) {
+  const std::vector<std::string> of_node = session.job().gather_on_node(cpu_list(own_));
+  std::vector<int> shared;
+  if (of_node.size() % 2 == 0 && !session.oversubscribed()) {
+    const std::size_t first = static_cast<std::size_t>(session.node_rank()) / 2 * 2;
+    std::set<int> cpus;
+    for (const std::string& text : {of_node[first], of_node[first + 1]})
+      for (const int cpu : parse_cpu_list(text)) cpus.insert(cpu);
+    const std::vector<int> both(cpus.begin(), cpus.end());
+    std::vector<int> core_of;
+    for (const int cpu : both) core_of.push_back(cores_of({cpu}).front());
+    shared = half_of_cores(both, core_of);
+  }
+  are_shared_ = on_all(host, !shared.empty());
+  if (!are_shared_) return;
+  bind_to(shared);
+  node_is_oversubscribed.store(true, std::memory_order_relaxed);
+}
+
+SharedCores::~SharedCores() {
+  if (!are_shared_) return;
+  node_is_oversubscribed.store(false, std::memory_order_relaxed);
+  bind_to(own_);
+}
+
+}  // namespace
+
+std::vector<int> half_of_cores(const std::vector<int>& cpus, const std::vector<int>& core_of) {
+  const std::set<int> cores(core_of.begin(), core_of.end());
+  if (cores.size() % 2 != 0) return {};
+  const std::set<int> kept(cores.begin(), std::next(cores.begin(), static_cast<std::ptrdiff_t>(cores.size() / 2)));
+  std::vector<int> half;
+  for (std::size_t i = 0; i < cpus.size(); ++i)
+    if (kept.contains(core_of[i])) half.push_back(cpus[i]);
+  return half;
+}
+
+namespace {
+
+// ---- The measurements
 
 // Returns up to four sizes: the micro-batch, a quarter of it, and so on, down to one group of batch norm. On a device
 // it returns the micro-batch only, because every size would need plans of its own.

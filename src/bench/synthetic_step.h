@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/pages.h"
-#include "bench/measure.h"
+#include "bench/benchmarks.h"
 #include "bench/scaling_model.h"
 #include "train/trainer.h"
 

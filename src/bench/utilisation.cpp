@@ -1,5 +1,3 @@
-#include "bench/utilisation.h"
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -12,6 +10,7 @@
 #include "base/machine_share.h"
 #include "base/table.h"
 #include "base/version.h"
+#include "bench/benchmarks.h"
 #include "bench/synthetic_step.h"
 #include "run/memory_fit.h"
 #include "run/memory_plan.h"

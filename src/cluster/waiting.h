@@ -9,7 +9,7 @@
 namespace ringtrain {
 
 // True if this node has more ranks than CPUs. Spinning would then take time from the rank that is waited for. Session
-// sets it at the start. SharedCores (bench/node_load.h) changes it while two ranks run on the same cores.
+// sets it at the start. SharedCores (bench/step.cpp) changes it while two ranks run on the same cores.
 inline std::atomic<bool> node_is_oversubscribed{false};
 
 // Spins for some microseconds, and then yields the CPU between tests. On an oversubscribed node it does not spin. It

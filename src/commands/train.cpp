@@ -12,7 +12,7 @@
 #include "base/signals.h"
 #include "base/table.h"
 #include "base/text.h"
-#include "bench/pipeline_trials.h"
+#include "bench/benchmarks.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/run_state.h"
 #include "cluster/session.h"

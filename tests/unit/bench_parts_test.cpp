@@ -1,9 +1,7 @@
 // Tests the counts of `ringtrain bench utilisation`, the sizes that `ringtrain bench split` tries, and how `ringtrain
 // bench components` leaves out parts of a step.
 #include "base/error.h"
-#include "bench/pipeline_trials.h"
-#include "bench/reduced_source.h"
-#include "bench/utilisation.h"
+#include "bench/benchmarks.h"
 #include "data/image_dataset.h"
 #include "data/image_transform.h"
 #include "data/jpeg.h"

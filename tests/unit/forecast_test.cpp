@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "bench/node_load.h"
+#include "bench/benchmarks.h"
 #include "bench/preflight.h"
 #include "tests/unit/with_folder.h"
 

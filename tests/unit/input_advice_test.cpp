@@ -1,7 +1,7 @@
 // Tests the advice on input: which kind of input a node needs, and how many loader threads.
 #include <gtest/gtest.h>
 
-#include "bench/input.h"
+#include "bench/benchmarks.h"
 
 namespace ringtrain {
 namespace {

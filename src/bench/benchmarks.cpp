@@ -1,4 +1,4 @@
-#include "bench/measure.h"
+#include "bench/benchmarks.h"
 
 #include <algorithm>
 #include <cmath>
