@@ -10,7 +10,6 @@
 #include "data/hdf5.h"
 #include "data/shard_files.h"
 #include "data/shard_header.h"
-#include "data_prep/images/verify.h"
 
 namespace ringtrain {
 namespace {

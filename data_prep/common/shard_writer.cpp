@@ -14,7 +14,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "data/shard_header.h"
-#include "data_prep/common/stop_cleanup.h"
+#include "data_prep/common/ranks.h"
 
 namespace ringtrain {
 namespace {

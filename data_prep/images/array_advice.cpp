@@ -1,5 +1,3 @@
-#include "data_prep/images/array_advice.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data_prep/images/arrays.h"
 
 namespace ringtrain {
 

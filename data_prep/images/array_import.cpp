@@ -1,5 +1,3 @@
-#include "data_prep/images/array_import.h"
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -8,7 +6,8 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "data_prep/images/array_source.h"
+#include "data_prep/images/arrays.h"
+#include "data_prep/images/import.h"
 
 namespace ringtrain {
 namespace {

@@ -1,12 +1,10 @@
-#include "data_prep/images/array_shape.h"
-
 #include <algorithm>
 #include <fstream>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data_prep/images/array_advice.h"
+#include "data_prep/images/arrays.h"
 
 namespace ringtrain {
 namespace {

@@ -1,5 +1,3 @@
-#include "data_prep/images/array_source.h"
-
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -17,8 +15,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "data/hdf5.h"
-#include "data_prep/images/array_advice.h"
-#include "data_prep/images/array_shape.h"
+#include "data_prep/images/arrays.h"
 
 namespace ringtrain {
 namespace {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "data_prep/images/class_list.h"
-#include "data_prep/images/file_names.h"
 #include "data_prep/images/file_tree.h"
 #include "data_prep/images/listing.h"
 

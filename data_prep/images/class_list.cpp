@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "data_prep/common/read_file.h"
+#include "data_prep/common/input_file.h"
 #include "data_prep/text/encoding.h"
 
 namespace ringtrain {

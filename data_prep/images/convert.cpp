@@ -15,9 +15,7 @@
 #include "base/table.h"
 #include "data/shard_header.h"
 #include "data_prep/common/parallel.h"
-#include "data_prep/images/examine.h"
-#include "data_prep/images/report.h"
-#include "data_prep/images/write.h"
+#include "data_prep/images/passes.h"
 
 namespace ringtrain {
 namespace {

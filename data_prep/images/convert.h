@@ -1,9 +1,10 @@
 // Converts images (folders, lists, or tar files of JPEG and PNG) into a data set of kind "image".
 //
 // The work has three parts. listing.h finds the images and their labels, on rank 0; class_folders.h, class_list.h and
-// tar.h read the kinds of input. record.h reads the bytes of one image, and turns them into what is stored.
-// convert_listing() runs two passes over the list on all ranks and threads: examine.h finds sizes and checksums, and
-// write.h writes the shards. Arrays in HDF5 files (array_import.h) take the same way with another list and source.
+// file_tree.h read the kinds of input. record.h reads the bytes of one image, and turns them into what is stored.
+// convert_listing() runs two passes over the list on all ranks and threads (passes.h): the first finds sizes and
+// checksums, and the second writes the shards. Other people's arrays (import.h) take the same way with another list and
+// source.
 #pragma once
 
 #include <array>

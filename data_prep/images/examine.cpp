@@ -1,5 +1,3 @@
-#include "data_prep/images/examine.h"
-
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -11,6 +9,7 @@
 #include "data/row_plan.h"
 #include "data_prep/common/parallel.h"
 #include "data_prep/common/ranks.h"
+#include "data_prep/images/passes.h"
 
 namespace ringtrain {
 namespace {

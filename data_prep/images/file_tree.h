@@ -1,9 +1,12 @@
-// Shows a folder on disk and a tar file in the same way, so that both give the same data set.
+// The files of the input. A folder on disk and a tar file are shown in the same way, so that both give the same data
+// set. The names of files and folders say whether they belong to it.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,5 +47,55 @@ class FileTree {
 std::unique_ptr<FileTree> open_folder(const std::string& path);
 // Throws Error if the tar file is damaged, or if two of its members have the same name.
 std::unique_ptr<FileTree> open_tar(const std::string& path);
+
+// A member of an uncompressed tar file (POSIX ustar and pax, GNU long names), which can be read in place.
+struct TarMember {
+  enum class Kind { file, folder, soft_link, hard_link, special };  // special: a device, a pipe
+  std::string name;
+  std::uint64_t offset = 0, bytes = 0;  // position and size of a file's content in the tar file
+  Kind kind = Kind::file;
+  std::string target;  // of a soft link: from the folder of the link; of a hard link: the name of a member
+};
+
+// Returns the members in the archive's order. Throws Error that names the file and the byte if it is not a tar file,
+// compressed, damaged, or one part of several. The content of the last member may be cut off.
+std::vector<TarMember> list_tar(const std::string& path);
+
+// Says from the name of a file or folder whether it belongs to a data set of images.
+
+// Files that are left out for one reason.
+struct LeftOut {
+  std::uint64_t count = 0;
+  std::string example;   // path below INPUT
+  bool picture = false;  // the example is a JPEG or PNG by its content, although its name does not say so
+};
+
+// The reasons complete the sentence "12 ...": "file(s) with the ending .txt".
+using LeftOuts = std::map<std::string, LeftOut>;
+
+void leave_out(LeftOuts& left_out, const std::string& reason, const std::string& path, std::uint64_t count = 1);
+void join(LeftOuts& left_out, const LeftOuts& more);
+std::string describe(const std::string& reason, const LeftOut& each);  // "12 file(s) ..., such as a/b.txt"
+
+// Returns whether a name ends like that of an image. JPEG and PNG files can be read. The other formats are reported as
+// broken images, so that a part of a data set cannot get lost in silence.
+bool called_like_an_image(const std::string& name);
+
+// Returns whether programs and systems make files or folders of this name: hidden ones, thumbnails, waste baskets.
+bool made_by_a_system(const std::string& name);
+// Returns the reason for leaving out what has such a name.
+std::string reason_of_system_name(const std::string& name);
+
+// Returns the reason for leaving out a file that is not called like an image: its ending.
+inline constexpr const char* reason_of_packed = "packed file(s) beside the classes, which are not opened";
+std::string reason_of_ending(const std::string& name);
+
+bool called_like_a_tar(const std::string& name);
+bool called_like_a_packed_file(const std::string& name);  // a compressed tar file, zip, 7z or rar
+
+enum class SplitWord { train, validation, test };
+
+// Returns the split that a folder's name says: "train", "Training", "val", "valid", "dev", "TEST", "test_set", ...
+std::optional<SplitWord> split_word(const std::string& name);
 
 }  // namespace ringtrain

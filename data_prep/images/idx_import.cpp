@@ -1,5 +1,3 @@
-#include "data_prep/images/idx_import.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -7,8 +5,9 @@
 #include <ostream>
 
 #include "base/error.h"
-#include "data_prep/common/gzip_file.h"
-#include "data_prep/images/array_advice.h"
+#include "data_prep/common/input_file.h"
+#include "data_prep/images/arrays.h"
+#include "data_prep/images/import.h"
 
 namespace ringtrain {
 namespace {

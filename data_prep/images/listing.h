@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data_prep/images/class_list.h"
-#include "data_prep/images/file_names.h"
+#include "data_prep/images/file_tree.h"
 
 namespace ringtrain {
 

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/system_limits.h"
-#include "data_prep/common/read_file.h"
+#include "data_prep/common/input_file.h"
 #include "data_prep/images/formats.h"
 
 namespace ringtrain {

@@ -1,5 +1,3 @@
-#include "data_prep/images/report.h"
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -14,6 +12,7 @@
 #include "base/table.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "data_prep/images/passes.h"
 
 namespace ringtrain {
 namespace {

@@ -1,5 +1,3 @@
-#include "data_prep/images/tar.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -11,7 +9,8 @@
 #include "base/rounding.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "data_prep/common/read_file.h"
+#include "data_prep/common/input_file.h"
+#include "data_prep/images/file_tree.h"
 
 namespace ringtrain {
 namespace {

@@ -1,4 +1,4 @@
-#include "data_prep/images/verify.h"
+#include "data_prep/verify.h"
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,6 @@
 #include "data/shard_files.h"
 #include "data_prep/common/parallel.h"
 #include "data_prep/images/formats.h"
-#include "data_prep/verify.h"
 
 namespace ringtrain {
 namespace {

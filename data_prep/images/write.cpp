@@ -1,5 +1,3 @@
-#include "data_prep/images/write.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -15,9 +13,10 @@
 #include "base/rounding.h"
 #include "base/utf8.h"
 #include "data/shard_header.h"
+#include "data_prep/common/input_file.h"
 #include "data_prep/common/parallel.h"
-#include "data_prep/common/read_file.h"
-#include "data_prep/common/stop_cleanup.h"
+#include "data_prep/common/ranks.h"
+#include "data_prep/images/passes.h"
 
 namespace ringtrain {
 namespace {

@@ -12,9 +12,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data_prep/tables/columns.h"
 #include "data_prep/tables/csv.h"
-#include "data_prep/tables/separator.h"
+#include "data_prep/tables/layout.h"
 #include "data_prep/text/encoding.h"
 
 namespace ringtrain {

@@ -1,9 +1,9 @@
 // Reads the names in a file of any size: one per line, or one column of a table.
 //
 // for_each_name() is what the conversion of names calls. It looks at the options and at the ending of the file's name
-// to choose between lines (csv.h) and a table. For a table, it finds the separator (separator.h) and the column
-// (columns.h), and reads one record after the other (csv.h), so the file need not fit into memory. Names are passed on
-// unchanged. Cleaning them is the work of data_prep/text/clean_names.cpp.
+// to choose between lines (csv.h) and a table. For a table, it finds the separator and the column (layout.h), and reads
+// one record after the other (csv.h), so the file need not fit into memory. Names are passed on unchanged. Cleaning
+// them is the work of data_prep/text/clean_names.cpp.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ struct NameSource {
 struct NameTableInfo {
   std::string column;        // the column's header; "" for lines
   std::string seems_header;  // the first line, if it was taken for a name and is the word for it
-  char separator = '\n';  // '\n': lines
+  char separator = '\n';     // '\n': lines
   // Every line is a row, one of the header's lines, or a line end in a quoted field.
   std::int64_t lines = 0, header_lines = 0, inner_line_ends = 0;
   std::int64_t longest_lines = 0, longest_at = 0;  // of a record's quoted fields: the lines after its first; that line

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "data_prep/tables/separator.h"
+#include "data_prep/tables/layout.h"
 #include "data_prep/text/encoding.h"
 #include "data_prep/text/names.h"
 

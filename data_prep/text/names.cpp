@@ -11,7 +11,7 @@
 #include "data/row_plan.h"
 #include "data_prep/common/parallel.h"
 #include "data_prep/common/shard_writer.h"
-#include "data_prep/tables/separator.h"
+#include "data_prep/tables/layout.h"
 
 namespace ringtrain {
 namespace {

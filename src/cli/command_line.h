@@ -4,7 +4,7 @@
 // main() makes a CommandLine and calls add() for every command. add() returns the CLI::App of the command, which gets
 // its options from CLI11's own add_option() and add_flag(), and its operands from add_operands(). Then parse() reads
 // the words and returns the command that was asked for. manual.cpp and completion.cpp write the man page and the
-// completion script. The commands are declared in src/commands/command_table.cpp and in data_prep (commands.cpp).
+// completion script. The commands are declared in src/commands/command_table.cpp and in data_prep/main.cpp.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@
 #include "data/dataset.h"
 #include "data/hdf5.h"
 #include "data_prep/common/shard_writer.h"
-#include "data_prep/tables/columns.h"
+#include "data_prep/tables/layout.h"
 #include "data_prep/text/names.h"
 #include "data_prep/text/text.h"
 #include "data_prep/verify.h"

@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "data_prep/images/file_tree.h"
 #include "data_prep/images/formats.h"
-#include "data_prep/images/tar.h"
 #include "tests/unit/image_folder.h"
 #include "tests/unit/png_file.h"
 

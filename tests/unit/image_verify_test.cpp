@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "base/hash.h"
-#include "data_prep/images/array_import.h"
 #include "data_prep/images/formats.h"
+#include "data_prep/images/import.h"
 #include "tests/unit/hdf5_edit.h"
 #include "tests/unit/image_folder.h"
 
