@@ -6,7 +6,6 @@
 #include "backend/cuda/image/program.h"
 #include "backend/cuda/lstm/program.h"
 #include "backend/cuda/program/base.h"
-#include "backend/cuda/program/update.h"
 #include "backend/cuda/program/vector_operations.h"
 #include "base/error.h"
 
@@ -17,7 +16,10 @@ namespace {
 class CudaBackend : public Backend {
  public:
   CudaBackend(Device& device, BackendOptions options)
-      : device_(device), options_(std::move(options)), updater_(device, options_.poll), finished_(device.make_event()) {
+      : device_(device),
+        options_(std::move(options)),
+        updater_(make_updater(device, options_.poll)),
+        finished_(device.make_event()) {
     if (options_.fusions == nullptr) options_.fusions = &own_fusions_;
   }
 
@@ -29,9 +31,8 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<Vector> make_vector(std::int64_t size, bool reduced) override {
-    if (reduced && options_.reduced.allocate)
-      return std::make_unique<DeviceVector>(device_, size, options_, reduced_bytes_);
-    return std::make_unique<DeviceVector>(device_, size);
+    if (reduced && options_.reduced.allocate) return make_reduced_vector(device_, size, options_, reduced_bytes_);
+    return make_device_vector(device_, size);
   }
 
   void pin(std::span<const std::byte> memory) override {
@@ -92,25 +93,23 @@ class CudaBackend : public Backend {
   std::unique_ptr<RangeNorms> make_range_norms(std::span<const ElementRange> ranges) override {
     return std::make_unique<DeviceRangeNorms>(device_, options_.poll, ranges, norm_bytes_);
   }
-  std::unique_ptr<NormTotal> make_norm_total() override {
-    return std::make_unique<DeviceNormTotal>(device_, norm_bytes_);
-  }
+  std::unique_ptr<NormTotal> make_norm_total() override { return make_device_norm_total(device_, norm_bytes_); }
   std::unique_ptr<Checksums> make_checksums(std::span<const ChecksumRange> ranges) override {
-    return std::make_unique<DeviceChecksums>(device_, options_.poll, ranges, norm_bytes_);
+    return make_device_checksums(device_, options_.poll, ranges, norm_bytes_);
   }
   std::unique_ptr<Orthogonalizer> make_orthogonalizer(std::span<const MatrixRange> matrices) override {
-    return std::make_unique<DeviceOrthogonalizer>(device_, options_.poll, matrices, norm_bytes_);
+    return make_device_orthogonalizer(device_, options_.poll, matrices, norm_bytes_);
   }
   void queue_update(const Update& update, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) override {
     const ProgramBase* program =
         update.program == nullptr ? nullptr : &dynamic_cast<const ProgramBase&>(*update.program);
-    updater_.start(update, program, weights, gradients, state);
+    updater_->start(update, program, weights, gradients, state);
   }
-  UpdateResult finish_update() override { return updater_.finish(); }
+  UpdateResult finish_update() override { return updater_->finish(); }
 
   std::int64_t allocated_bytes() const override {
-    return device_.allocated_bytes() - updater_.bytes() - *norm_bytes_ + *reduced_bytes_;
+    return device_.allocated_bytes() - updater_->bytes() - *norm_bytes_ + *reduced_bytes_;
   }
 
  private:
@@ -149,7 +148,7 @@ class CudaBackend : public Backend {
   Device& device_;
   BackendOptions options_;
   FusionTable own_fusions_;
-  Updater updater_;
+  std::unique_ptr<Updater> updater_;
   Event finished_;
   std::shared_ptr<std::int64_t> reduced_bytes_ = std::make_shared<std::int64_t>(0);
   std::shared_ptr<std::int64_t> norm_bytes_ = std::make_shared<std::int64_t>(0);
