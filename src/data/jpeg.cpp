@@ -61,9 +61,8 @@ jpeg_error_mgr* set_up(JpegErrors& errors) {
   return manager;
 }
 
-// Limits the number of scans to 500. Call it after jpeg_create_decompress(). Each scan of a progressive file goes over
-// the whole picture, even if the scan has few bytes. A file with thousands of empty scans would keep a reader busy for
-// hours. Encoders write about ten scans.
+// Limits the number of scans to 500. Each scan of a progressive file goes over the whole picture, even if the scan has
+// few bytes. A file with thousands of empty scans would keep a reader busy for hours. Encoders write about ten scans.
 void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors) {
   errors.progress.progress_monitor = [](j_common_ptr common) {
     constexpr int most_scans = 500;
@@ -73,6 +72,14 @@ void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors) {
     std::longjmp(own->escape, 1);
   };
   info.progress = &errors.progress;
+}
+
+// Reads the header. To be called by guarded().
+void begin(jpeg_decompress_struct& info, JpegErrors& errors, std::span<const std::uint8_t> bytes) {
+  jpeg_create_decompress(&info);
+  limit_scans(info, errors);
+  jpeg_mem_src(&info, bytes.data(), bytes.size());
+  jpeg_read_header(&info, TRUE);
 }
 
 // Runs `calls`, which calls libjpeg. `calls` must not own objects with destructors.
@@ -231,12 +238,7 @@ struct JpegReader::Codec {
 JpegReader::JpegReader(std::span<const std::uint8_t> bytes) : codec_(std::make_unique<Codec>()) {
   jpeg_decompress_struct& info = codec_->info;
   info.err = set_up(codec_->errors);
-  guarded(codec_->errors, [&] {
-    jpeg_create_decompress(&info);
-    limit_scans(info, codec_->errors);
-    jpeg_mem_src(&info, bytes.data(), bytes.size());
-    jpeg_read_header(&info, TRUE);
-  });
+  guarded(codec_->errors, [&] { begin(info, codec_->errors, bytes); });
   header_ = {info.image_height, info.image_width, info.num_components};
   if (header_.components != 1 && header_.components != 3 && header_.components != 4)
     throw Error(cat("the JPEG has ", header_.components, " components; 1 (grey), 3 (colour) or 4 (CMYK) can be read"));
@@ -349,10 +351,7 @@ CheckedJpeg check_jpeg(std::span<const std::uint8_t> bytes) {
   bool zeros_are_damage = false;
   std::size_t rest = 0;  // bytes after the end of the picture, which are nobody's
   guarded(decoder.errors, [&] {
-    jpeg_create_decompress(&info);
-    limit_scans(info, decoder.errors);
-    jpeg_mem_src(&info, bytes.data(), bytes.size());
-    jpeg_read_header(&info, TRUE);
+    begin(info, decoder.errors, bytes);
     info.scale_num = 1;
     info.scale_denom = 8;
     info.out_color_space = info.jpeg_color_space;  // no conversion
