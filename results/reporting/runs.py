@@ -107,7 +107,7 @@ class Run:
     def ran_away(self):
         """Whether the mean loss of the last twentieth of the steps is above the loss of the first step. With fewer than
         20 steps, or when the first step is not step 1 (a branch), it must be above twice that loss. It must also be
-        above the loss of a model that guesses. The rule is the same as ends_diverged() in src/run/loss_watch.cpp. A run
+        above the loss of a model that guesses. The rule is the same as ends_diverged() in src/run/run_end.cpp. A run
         that reached its target has not run away: it stops at once, so the last steps may be a single noisy one."""
         losses = self.column("loss")
         if len(losses) < 2 or self.reached_target:

@@ -12,8 +12,7 @@
 #include "base/version.h"
 #include "bench/benchmarks.h"
 #include "bench/synthetic_step.h"
-#include "run/memory_fit.h"
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "run/passes.h"
 #include "run/start.h"
 

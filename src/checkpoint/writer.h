@@ -16,7 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cluster/communicator.h"
 #include "cluster/watchdog.h"
-#include "run/stop_cost.h"
+#include "run/run_end.h"
 
 namespace ringtrain {
 

@@ -26,7 +26,7 @@
 #include "run/fixed_order.h"
 #include "run/folder.h"
 #include "run/machine.h"
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "run/plan_tables.h"
 #include "run/plan_warnings.h"
 #include "run/points.h"

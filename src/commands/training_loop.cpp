@@ -13,9 +13,9 @@
 #include "commands/commands.h"
 #include "run/course.h"
 #include "run/points.h"
+#include "run/run_end.h"
 #include "run/split.h"
 #include "run/start.h"
-#include "run/stop_cost.h"
 
 namespace ringtrain {
 

@@ -15,7 +15,6 @@
 #include "cluster/watchdog.h"
 #include "data/loader.h"
 #include "parallel/arrivals_file.h"
-#include "run/loss_watch.h"
 #include "run/machine.h"
 #include "run/plan.h"
 #include "run/record.h"

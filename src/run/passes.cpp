@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "optim/optimizer.h"
 #include "run/fixed_order.h"
-#include "run/memory_fit.h"
+#include "run/memory.h"
 
 namespace ringtrain {
 namespace {

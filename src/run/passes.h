@@ -17,7 +17,7 @@ RunPasses passes_of(const RunTask& task, const RunCourse& course, const RunSplit
 MicroBatchChoice preferred_choice(const RunTask& task, const RunSplit& split, const Graph& model, Backend& backend,
                                   const MicroBatchChoice& known);
 
-// Plans the passes of training and carries out memory.* (memory_fit.h). Throws Error if they do not fit.
+// Plans the passes of training and carries out memory.* (memory.h). Throws Error if they do not fit.
 RunPasses plan_passes(const RunTask& task, const RunCourse& course, const RunSplit& split, const Graph& model,
                       Backend& backend, const MicroBatchChoice& known);
 

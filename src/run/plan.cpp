@@ -16,7 +16,7 @@
 #include "parallel/owners.h"
 #include "run/course.h"
 #include "run/fixed_order.h"
-#include "run/memory_fit.h"
+#include "run/memory.h"
 #include "run/norm_plan.h"
 #include "run/passes.h"
 #include "run/split.h"

@@ -5,7 +5,7 @@
 //   RunCourse  course.h: batch, steps and rate, on any number of ranks
 //   RunSplit   split.h: servers, stages, and how the ranks divide a batch
 //   RunPasses  passes.h: the micro-batch and the reason for it, the blocks that are computed again, the loaders
-//   memory     memory_plan.h: the bytes of a rank, which differ from rank to rank
+//   memory     memory.h: the bytes of a rank, which differ from rank to rank
 // `ringtrain plan` prints the plan in this order, and `ringtrain train` carries it out. The other files of this folder
 // (src/run) do everything in a run that is not training: machine.h chooses devices and communicators, folder.h makes
 // and locks the run's folder, and recorder.h and record.h write metrics.jsonl and run.json.

@@ -14,7 +14,7 @@
 #include "run/course.h"
 #include "run/norm_plan.h"
 #include "run/points.h"
-#include "run/split_tables.h"
+#include "run/split.h"
 
 namespace ringtrain {
 

@@ -12,7 +12,7 @@
 #include "data/row_plan.h"
 #include "optim/schedule.h"
 #include "run/course.h"
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "run/norm_plan.h"
 #include "run/points.h"
 

@@ -17,7 +17,7 @@
 #include "config/experiment.h"
 #include "run/folder.h"
 #include "run/library_versions.h"
-#include "run/loss_watch.h"
+#include "run/run_end.h"
 
 namespace ringtrain {
 namespace {

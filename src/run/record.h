@@ -15,8 +15,8 @@
 #include "parallel/step_times.h"
 #include "run/noise_summary.h"
 #include "run/plan.h"
+#include "run/run_end.h"
 #include "run/step_bound.h"
-#include "run/stop_cost.h"
 
 namespace ringtrain {
 

@@ -1,9 +1,10 @@
 // Divides the work of a run among its ranks: parameter servers with ranks of their own, the stages of a pipeline, and
-// the shares of a batch. Also the part of each rank. split_tables.h describes the split for `ringtrain plan`.
+// the shares of a batch. Also the part of each rank, and what `ringtrain plan` says of the split.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "run/plan.h"
 
@@ -60,5 +61,26 @@ struct StageNodes {
   int first = 0, last = 0;
 };
 StageNodes nodes_of(const RunPlan& plan, std::int64_t stage);
+
+// ---- What `ringtrain plan` says of servers, owners of weights, and stages
+
+// Returns "4 ranks", or for a pipeline "4 ranks = 2 replicas of 2 stages". The ranks that share a batch are then the
+// replicas.
+std::string describe_ranks(const RunPlan& plan);
+
+// Returns a text such as "1, and 3 workers; asynchronous, an update is 32 samples of one worker; ...". The run has
+// servers with ranks of their own.
+std::string describe_servers(const RunPlan& plan);
+
+// Returns one line for servers that are workers too or for sharded state; "" for other runs.
+std::string describe_owners(const RunPlan& plan);
+
+// Returns a table with a row for each kind of rank: its elements, the bytes of its optimizer state, and its memory. ""
+// if all ranks do the same.
+std::string owner_table(const RunPlan& plan, Backend& backend);
+
+// Returns the table of the stages for `plan`: layers, parameters, memory of a rank, bytes per micro-batch that cross
+// between stages, the predicted share of the time, and the bubble. "" if there is one stage.
+std::string describe_stages(const RunPlan& plan, Backend& backend);
 
 }  // namespace ringtrain

@@ -12,7 +12,6 @@
 #include "base/system_limits.h"
 #include "config/schema.h"
 #include "run/folder.h"
-#include "run/loss_watch.h"
 #include "run/record.h"
 #include "run/run_end.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "pipeline_runs.h"
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "train/evaluator.h"
 
 namespace ringtrain {

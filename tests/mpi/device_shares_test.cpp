@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "training_rank.h"
 
 namespace ringtrain {

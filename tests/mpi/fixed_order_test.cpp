@@ -2,7 +2,7 @@
 // rank.
 #include "run/fixed_order.h"
 
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "training_rank.h"
 
 namespace ringtrain {

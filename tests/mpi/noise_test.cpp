@@ -1,5 +1,5 @@
 // Tests the gradient noise scale that the trainer measures, on any number of ranks, on the CPU and on (host) devices.
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "run/plan_tables.h"
 #include "run/split.h"
 #include "training_rank.h"

@@ -8,7 +8,7 @@
 
 #include "backend/cpu/processor.h"
 #include "parallel/owners.h"
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "tests/unit/image_shards.h"
 #include "training_rank.h"
 

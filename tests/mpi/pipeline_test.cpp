@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "pipeline_runs.h"
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "run/split.h"
 #include "train/evaluator.h"
 

@@ -1,5 +1,5 @@
 // Tests that runs whose parameter servers have ranks of their own take the memory that was planned.
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "run/split.h"
 #include "train/steps.h"
 #include "training_rank.h"

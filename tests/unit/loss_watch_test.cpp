@@ -1,7 +1,7 @@
 // Tests the decision that a run has diverged although its loss is a number.
-#include "run/loss_watch.h"
-
 #include <gtest/gtest.h>
+
+#include "run/run_end.h"
 
 namespace ringtrain {
 namespace {

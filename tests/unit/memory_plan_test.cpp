@@ -1,6 +1,4 @@
 // Compares the choices of memory.limit_gib and memory.recompute with those of a search through all of them.
-#include "run/memory_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +8,7 @@
 #include "backend/cuda/backend.h"
 #include "base/error.h"
 #include "config/reader.h"
-#include "run/memory_fit.h"
+#include "run/memory.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/good_experiment.h"
 

@@ -4,7 +4,7 @@
 #include "backend/cuda/backend.h"
 #include "base/cat.h"
 #include "config/reader.h"
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "run/passes.h"
 #include "run/plan_tables.h"
 #include "tests/emulation/host_device.h"

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "config/reader.h"
-#include "run/memory_plan.h"
+#include "run/memory.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"
 

@@ -1,10 +1,9 @@
-#include "run/stop_cost.h"
-
 #include <filesystem>
 #include <fstream>
 
 #include "checkpoint/writer.h"
 #include "run/record.h"
+#include "run/run_end.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {

@@ -1,19 +1,35 @@
-// Chooses the micro-batch and the activations that are kept, so that a rank's memory stays below a limit:
-//
-//   limit = model + b x pass + overhead
-//
-// model: weights, gradients, optimizer state, and a program's copies of the weights. pass: the bytes per sample of a
-// micro-batch of b samples; it is smaller if blocks are recomputed (Chen et al. 2016). overhead: the data set, the
-// fixed part of the loaders, the checkpoint. Nothing is estimated. Each candidate is planned, and its bytes are counted
+// The memory of a run's ranks: its bytes, and the passes that fit into it. Nothing is estimated: the bytes are counted
 // as the run will allocate them.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "run/plan.h"
 
 namespace ringtrain {
+
+// Returns the exact bytes of memory that one rank needs, item by item: vectors, programs, loaders and the data set.
+std::vector<MemoryItem> rank_memory(const RunPlan& plan, Backend& backend, int rank = 0);
+
+// Returns the bytes that memory.limit_gib applies to. On a CPU it is all memory of the rank, on a GPU the memory of the
+// GPU.
+std::int64_t limited_bytes(const std::vector<MemoryItem>& memory, const Backend& backend);
+
+// Returns the bytes of the arrays in a checkpoint of the run, in memory and nearly in the file: weights, statistics,
+// optimizer state and carried hidden state.
+std::int64_t checkpoint_bytes(const RunPlan& plan);
+
+// ---- The passes that fit
+//
+// The micro-batch and the activations that are kept are chosen so that a rank's memory stays below a limit:
+//
+//   limit = model + b x pass + overhead
+//
+// model: weights, gradients, optimizer state, and a program's copies of the weights. pass: the bytes per sample of a
+// micro-batch of b samples; it is smaller if blocks are recomputed (Chen et al. 2016). overhead: the data set, the
+// fixed part of the loaders, the checkpoint. Each candidate is planned, and its bytes are counted.
 
 // Returns whether memory.recompute is auto: the plan then chooses the blocks, so that the pass fits below the limit.
 bool chooses_recomputation(const Experiment& experiment);
