@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "backend/cuda/lstm/choice.h"
+#include "backend/cuda/lstm/program.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/with_environment.h"
 #include "tests/unit/with_folder.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "backend/cuda/lstm/model.h"
+#include "backend/cuda/lstm/program.h"
 #include "base/error.h"
 #include "models/models.h"
 

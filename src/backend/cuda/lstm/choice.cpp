@@ -1,9 +1,8 @@
-#include "backend/cuda/lstm/choice.h"
-
 #include <algorithm>
 #include <memory>
 
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/lstm/program.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {

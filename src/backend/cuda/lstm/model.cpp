@@ -1,9 +1,8 @@
-#include "backend/cuda/lstm/model.h"
-
 #include <algorithm>
 #include <set>
 #include <tuple>
 
+#include "backend/cuda/lstm/program.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {

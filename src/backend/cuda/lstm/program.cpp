@@ -5,8 +5,6 @@
 #include <span>
 #include <utility>
 
-#include "backend/cuda/lstm/choice.h"
-#include "backend/cuda/lstm/model.h"
 #include "backend/cuda/program/base.h"
 #include "backend/cuda/program/schedule.h"
 #include "base/error.h"
