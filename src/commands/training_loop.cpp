@@ -12,7 +12,6 @@
 #include "cluster/launcher.h"
 #include "commands/commands.h"
 #include "run/course.h"
-#include "run/points.h"
 #include "run/run_end.h"
 #include "run/split.h"
 #include "run/start.h"

@@ -13,7 +13,6 @@
 #include "optim/schedule.h"
 #include "run/course.h"
 #include "run/norm_plan.h"
-#include "run/points.h"
 #include "run/split.h"
 
 namespace ringtrain {
@@ -218,6 +217,15 @@ std::string describe_epoch(const RunPlan& plan) {
 
 bool data_is_here(const RunPlan& plan) {
   return !plan.train.dataset_uuid.empty() && (!plan.has_validation || !plan.validation.dataset_uuid.empty());
+}
+
+// Returns the end of a branch, which differs from the end of its source run. "" if no number of steps is known.
+std::string describe_branch_stop(const RunPlan& plan) {
+  const std::int64_t samples = plan.experiment.branch.samples;
+  const std::string steps = cat(with_thousands(plan.updates - plan.branch.position.step),
+                                " steps of its own, up to step ", with_thousands(plan.updates));
+  if (samples == 0) return plan.updates > 0 ? "after " + steps : "";
+  return cat("after ", with_thousands(samples), " samples of its own", plan.updates > 0 ? ", " + steps : "");
 }
 
 std::string describe_stop(const RunPlan& plan) {

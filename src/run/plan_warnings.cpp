@@ -14,7 +14,6 @@
 #include "run/course.h"
 #include "run/memory.h"
 #include "run/norm_plan.h"
-#include "run/points.h"
 
 namespace ringtrain {
 namespace {

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "parallel/arrivals_file.h"
 #include "run/course.h"
-#include "run/points.h"
 
 namespace ringtrain {
 namespace {

@@ -7,7 +7,6 @@
 #include "config/experiment.h"
 #include "config/reader.h"
 #include "run/course.h"
-#include "run/points.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"
 
