@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/resume.h"
 #include "nn/parameters.h"
-#include "parallel/stage_ranks.h"
+#include "parallel/pipeline.h"
 #include "run/split.h"
 
 namespace ringtrain {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "parallel/owners.h"
+#include "parallel/synchronizer.h"
 
 namespace ringtrain {
 namespace {

@@ -29,4 +29,15 @@ inline constexpr StepPart step_parts[] = {
     {"boundary", &StepTimes::boundary, false}, {"server", &StepTimes::server, false},
     {"workers", &StepTimes::workers, false}};
 
+inline StepTimes& StepTimes::operator+=(const StepTimes& other) {
+  for (const StepPart& part : step_parts) this->*part.seconds += other.*part.seconds;
+  return *this;
+}
+
+inline StepTimes StepTimes::operator/(double divisor) const {
+  StepTimes quotient = *this;
+  for (const StepPart& part : step_parts) quotient.*part.seconds /= divisor;
+  return quotient;
+}
+
 }  // namespace ringtrain

@@ -1,14 +1,16 @@
 // The interface that combines the passes of all ranks into one step: a Synchronizer sums the gradients and the step's
 // counters over the ranks. Begin reading here. This folder (src/parallel) holds the kinds of parallel training. A ring,
-// sharded optimizer state, synchronous servers and pipelines are Synchronizers (make_synchronizer()). pass_order.h
-// orders the forward and backward passes of a step, and stage_ranks.h describes the ranks of a pipeline. Asynchronous
-// servers and servers with backup workers have their own loop: parameter_server.h moves weights and gradients, and
-// update_order.h decides which gradient is applied next.
+// sharded optimizer state, synchronous servers and pipelines are Synchronizers (make_synchronizer()); owners() says
+// which rank updates which elements. pipeline.h describes the ranks of a pipeline and orders the passes of a step.
+// Asynchronous servers and servers with backup workers have their own loop: parameter_server.h moves weights and
+// gradients, and update_order.h decides which gradient is applied next.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "backend/backend.h"
 #include "cluster/gradient_reducer.h"
@@ -54,5 +56,32 @@ class Synchronizer {
 std::unique_ptr<Synchronizer> make_synchronizer(const ParallelConfig& parallel, Communicator& communicator,
                                                 StageRanks* stages, std::span<float> gradients, std::int64_t trained,
                                                 std::int64_t bucket_elements, bool on_device);
+
+// Which rank updates which elements of the flat vector if the ranks share the optimizer's work.
+
+struct OwnedRange {
+  ElementRange elements;
+  int rank = 0;
+};
+
+// Returns the length of the pieces into which ranks divide a bucket (parallel.shard_state), a multiple of 64 elements.
+// Rank r has the r-th piece. The last pieces may be shorter or empty.
+std::int64_t shard_piece(std::int64_t bucket_elements, int ranks);
+
+// Returns ranges that cover [0, trained) in ascending order. Empty if every rank updates everything. `bucket_elements`
+// is the bucket size of the communication.
+std::vector<OwnedRange> owners(const ParallelConfig& parallel, std::int64_t trained, std::int64_t bucket_elements,
+                               int ranks);
+
+// Returns the elements of range number `range`, if [0, trained) is divided into `ranges` ranges of equal size. This is
+// for servers that have their own ranks.
+ElementRange served_range(std::int64_t trained, int range, int ranges);
+
+// Throws Error if there are more parameter servers than trained weights, or more servers that are workers too
+// (servers_work()) than ranks.
+void check_servers(const ParallelConfig& parallel, int ranks, std::int64_t trained);
+
+// Returns the ranges of one rank, or nothing if every rank updates everything.
+std::optional<std::vector<ElementRange>> owned_by(int rank, const std::vector<OwnedRange>& owners);
 
 }  // namespace ringtrain

@@ -13,7 +13,7 @@
 #include "cluster/communicator.h"
 #include "cluster/rank_group.h"
 #include "config/experiment.h"
-#include "parallel/stage_ranks.h"
+#include "parallel/pipeline.h"
 #include "run/choices.h"
 
 namespace ringtrain {

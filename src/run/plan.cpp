@@ -13,7 +13,7 @@
 #include "data/shard_header.h"
 #include "models/models.h"
 #include "nn/parameters.h"
-#include "parallel/owners.h"
+#include "parallel/synchronizer.h"
 #include "run/course.h"
 #include "run/fixed_order.h"
 #include "run/memory.h"

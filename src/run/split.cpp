@@ -8,8 +8,8 @@
 #include "config/batch_course.h"
 #include "nn/graph.h"
 #include "optim/optimizer.h"
-#include "parallel/owners.h"
-#include "parallel/pass_order.h"
+#include "parallel/pipeline.h"
+#include "parallel/synchronizer.h"
 #include "run/memory.h"
 
 namespace ringtrain {

@@ -11,7 +11,7 @@
 #include "cluster/communicator.h"
 #include "config/batch_course.h"
 #include "optim/noise_scale.h"
-#include "parallel/pass_order.h"
+#include "parallel/pipeline.h"
 #include "parallel/requests.h"
 #include "parallel/step_times.h"
 

@@ -22,7 +22,7 @@
 #include "data/loader.h"
 #include "optim/loss_scale.h"
 #include "optim/optimizer.h"
-#include "parallel/stage_ranks.h"
+#include "parallel/pipeline.h"
 #include "parallel/synchronizer.h"
 #include "run/plan.h"
 #include "run/split.h"

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "cluster/binding.h"
-#include "parallel/pass_order.h"
+#include "parallel/pipeline.h"
 #include "tests/emulation/host_device.h"
 #include "tests/gpu/gpu.h"
 #include "tests/mpi/mpi_peer.h"

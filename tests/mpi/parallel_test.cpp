@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "backend/cpu/processor.h"
-#include "parallel/owners.h"
+#include "parallel/synchronizer.h"
 #include "run/memory.h"
 #include "tests/unit/image_shards.h"
 #include "training_rank.h"

@@ -1,4 +1,6 @@
 // Tests where a model is cut into stages, and the order of a stage's passes.
+#include "parallel/pipeline.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include "models/models.h"
 #include "nn/arena.h"
 #include "nn/graph.h"
-#include "parallel/pass_order.h"
 
 namespace ringtrain {
 namespace {
