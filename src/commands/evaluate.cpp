@@ -23,7 +23,7 @@
 #include "run/folder.h"
 #include "run/machine.h"
 #include "run/start.h"
-#include "train/evaluator.h"
+#include "train/evaluation.h"
 
 namespace ringtrain {
 namespace {

@@ -21,8 +21,7 @@
 #include "run/recorder.h"
 #include "run/run_end.h"
 #include "run/step_bound.h"
-#include "train/evaluator.h"
-#include "train/norm_recomputation.h"
+#include "train/evaluation.h"
 #include "train/steps.h"
 #include "train/trainer.h"
 

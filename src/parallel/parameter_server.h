@@ -22,8 +22,7 @@
 #include "cluster/links.h"
 #include "nn/parameters.h"
 #include "optim/optimizer.h"
-#include "parallel/requests.h"
-#include "parallel/step_times.h"
+#include "parallel/rank_step.h"
 #include "parallel/update_order.h"
 
 namespace ringtrain {

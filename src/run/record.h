@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "base/version.h"
 #include "cluster/communicator.h"
-#include "parallel/step_times.h"
+#include "parallel/rank_step.h"
 #include "run/noise_summary.h"
 #include "run/plan.h"
 #include "run/run_end.h"

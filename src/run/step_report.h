@@ -12,8 +12,7 @@
 #include "config/batch_course.h"
 #include "optim/noise_scale.h"
 #include "parallel/pipeline.h"
-#include "parallel/requests.h"
-#include "parallel/step_times.h"
+#include "parallel/rank_step.h"
 
 namespace ringtrain {
 

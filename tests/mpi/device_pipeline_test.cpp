@@ -6,7 +6,7 @@
 
 #include "pipeline_runs.h"
 #include "run/memory.h"
-#include "train/evaluator.h"
+#include "train/evaluation.h"
 
 namespace ringtrain {
 namespace {

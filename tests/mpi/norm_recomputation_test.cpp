@@ -1,11 +1,10 @@
 // Tests the recomputation of batch norm's statistics over training samples. On any number of ranks the statistics must
 // be those of the samples in fp64. The training must not depend on whether they were recomputed.
-#include "train/norm_recomputation.h"
-
 #include <atomic>
 
 #include "tests/unit/image_reference.h"
 #include "tests/unit/image_shards.h"
+#include "train/evaluation.h"
 #include "training_rank.h"
 
 namespace ringtrain {
@@ -36,7 +35,7 @@ struct Measured {
   Measured(const Experiment& e, bool on_device, bool alone = false)
       : rank(e, on_device, nullptr, alone),
         norms(rank.plan, make_dataset(rank.plan.train), *rank.backend, rank.communicator(), rank.watchdog) {}
-  std::vector<float> values(const NormRecomputation::WantsToLeave& wish = {}) {
+  std::vector<float> values(const WantsToLeave& wish = {}) {
     EXPECT_TRUE(norms.measure(rank.trainer->weights(), 0, wish));
     return {norms.values().begin(), norms.values().end()};
   }
@@ -148,7 +147,7 @@ TEST_F(NormRecomputationTest, EndHalfWayWhenARankWantsToLeave) {
   m.rank.steps(1);
   int asked = 0;
   const bool leaves = session().rank() == session().size() - 1;
-  const NormRecomputation::WantsToLeave wish = [&] { return ++asked > 1 && leaves; };
+  const WantsToLeave wish = [&] { return ++asked > 1 && leaves; };
   const bool done = m.norms.measure(m.rank.trainer->weights(), 1, wish);
   const std::int64_t passes =
       (m.rank.plan.norm_samples / m.rank.plan.norm_loader.rows + session().size() - 1) / session().size();

@@ -7,7 +7,7 @@
 #include "cluster/communicator.h"
 #include "one_rank.h"
 #include "tests/unit/image_shards.h"
-#include "train/norm_recomputation.h"
+#include "train/evaluation.h"
 
 namespace ringtrain {
 namespace {

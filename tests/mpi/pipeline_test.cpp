@@ -5,7 +5,7 @@
 #include "pipeline_runs.h"
 #include "run/memory.h"
 #include "run/split.h"
-#include "train/evaluator.h"
+#include "train/evaluation.h"
 
 namespace ringtrain {
 namespace {

@@ -1,7 +1,38 @@
-// The time of a rank's steps, split into input, passes, communication and update.
+// A rank's part of a step: what it asks of all ranks after it, and how it spent its time.
 #pragma once
 
 namespace ringtrain {
+
+// What a rank asks of all ranks after a step.
+//
+// Each member is 1 on a rank that asks, and the number of ranks that ask once it is summed. The step's counters include
+// the requests and are summed over all ranks, so all ranks act on them at the same step, without a collective operation
+// of their own. A signal that arrives during step k is read before step k + 1, and all ranks act on it after step
+// k + 1. With servers that have ranks of their own, server 0 sums the requests, and the ranks act on them when they
+// meet.
+struct MeetingRequests {
+  double signal = 0;    // this rank was asked to stop
+  double save = 0;      // a checkpoint is due, by rank 0's clock
+  double stop = 0;      // the run's time is over, by rank 0's clock
+  double fail = 0;      // rank 0 could not write its last checkpoint
+  double diverged = 0;  // the loss has been too high for too long, by rank 0's LossWatch
+
+  bool operator==(const MeetingRequests&) const = default;
+  MeetingRequests& operator+=(const MeetingRequests& other) {
+    signal += other.signal;
+    save += other.save;
+    stop += other.stop;
+    fail += other.fail;
+    diverged += other.diverged;
+    return *this;
+  }
+};
+
+// The requests of a step of the trainer. Servers with ranks of their own compare no copies between their meetings, so
+// their messages have no `check`.
+struct Requests : MeetingRequests {
+  double check = 0;  // the next step must compare the copies, by rank 0's clock
+};
 
 // Seconds of one step or of many steps of one rank. These parts do not overlap; the rest of a step is bookkeeping.
 struct StepTimes {
