@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "run/recorder.h"
+#include "run/reports.h"
 
 namespace ringtrain {
 

@@ -226,6 +226,13 @@ void Recorder::step(const StepReport& report) {
   state_->progress.step(report);
 }
 
+void put(Json& json, const Evaluation& evaluation) {
+  json["validation_loss"] = evaluation.loss;
+  json["validation_accuracy"] = evaluation.accuracy;
+  if (evaluation.accuracy5) json["validation_accuracy5"] = *evaluation.accuracy5;
+  json["validation_targets"] = evaluation.targets;
+}
+
 void Recorder::evaluation(const EvaluationRecord& record) {
   const std::lock_guard lock(state_->mutex);
   Json line;

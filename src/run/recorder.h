@@ -6,11 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "config/batch_course.h"
-#include "run/evaluation.h"
-#include "run/step_report.h"
+#include "run/reports.h"
 
 namespace ringtrain {
+
+// Adds validation_loss, validation_accuracy, validation_accuracy5 (images only) and validation_targets to the object.
+void put(Json& json, const Evaluation& evaluation);
 
 struct EvaluationRecord {
   Position position = {};

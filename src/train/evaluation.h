@@ -13,7 +13,7 @@
 #include "cluster/watchdog.h"
 #include "data/loader.h"
 #include "parallel/pipeline.h"
-#include "run/evaluation.h"
+#include "run/reports.h"
 #include "run/plan.h"
 #include "run/split.h"
 

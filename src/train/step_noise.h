@@ -17,7 +17,7 @@
 #include "optim/schedule.h"
 #include "run/fixed_order.h"
 #include "run/plan.h"
-#include "run/step_report.h"
+#include "run/reports.h"
 
 namespace ringtrain {
 

@@ -1,4 +1,5 @@
-// What is known about a step. The trainer and the run fill it in, and the recorder writes it to metrics.jsonl.
+// What is known about a step, and about an evaluation. The trainer and the run fill it in, and the recorder writes it
+// to metrics.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -98,6 +99,15 @@ struct StepReport {
   StepTimes times;                     // times of this rank
   StageWaits stage_waits;              // pipeline only: the mean over its ranks
   RecordedStep run;
+};
+
+// The result of an evaluation.
+struct Evaluation {
+  double loss = 0;                                 // the mean over the counted targets, natural logarithm
+  double accuracy = 0;                             // the share of counted targets predicted right (images: top-1)
+  std::optional<double> accuracy5 = std::nullopt;  // among the five likeliest classes; images only
+  std::int64_t targets = 0;                        // number of counted targets
+  double seconds = 0;
 };
 
 }  // namespace ringtrain
