@@ -1,9 +1,13 @@
-// This file has the layers other than convolution and norm: pixel input, the ends of a part of a model, bias and ReLU,
-// addition, pooling, flattening, dropout, dense layers and the loss.
+// The layers of an image program: pixel input, the ends of a part of a model, convolutions, norms, bias and ReLU,
+// addition, pooling, flattening, dropout, dense layers and the loss. A layer that only program.cpp makes has a function
+// here, and its class stands in layers.cpp or convolution.cpp.
 #pragma once
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "backend/cuda/image/emission.h"
-#include "backend/cuda/image/norm.h"
 #include "nn/graph.h"
 
 namespace ringtrain::cuda {
@@ -24,109 +28,21 @@ class PixelLayer : public ImageLayer {
   ImageWindows windows_;
 };
 
-// These layers are the two ends of a part of a model. A value crosses an end in its memory layout:
-// [samples][pixels][width].
-class PartInputLayer : public ImageLayer {
- public:
-  PartInputLayer(const ImageContext& context, Value& y) : ImageLayer(context), y_(y) {}
-  void forward(Emission& e) const override;
-  void backward(Emission& e) const override;
-
- private:
-  const Value& y_;
-};
-class PartOutputLayer : public ImageLayer {
- public:
-  PartOutputLayer(const ImageContext& context, Value& x) : ImageLayer(context), x_(x) { read(x); }
-  void forward(Emission& e) const override;
-  void backward(Emission& e) const override;
-
- private:
-  const Value& x_;
-};
-
+// `x` is the layer's input and `y` its result.
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const PartInput& node, Value& y);
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const PartOutput& node, Value& x);
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const Add& node, Value& a, Value& b, Value& y);
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const MaxPool& node, Value& x, Value& y);
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const GlobalAveragePool& node, Value& x, Value& y);
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const Flatten& node, Value& x, Value& y);
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const Dropout& node, Value& x, Value& y);
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const Dense& node, Value& x, Value& y);
 // Computes y = x [+ bias per channel] [, ReLU]. The result overwrites x when no other layer reads x.
-class ActivationLayer : public ImageLayer {
- public:
-  ActivationLayer(const ImageContext& context, const std::string& bias, bool relu, Value& x, Value& y);
-  void forward(Emission& e) const override;
-  void backward(Emission& e) const override;
-
- private:
-  void add_up_bias_gradient(Emission& e, Storage dx) const;
-  const Parameter* parameter_;  // null: no bias
-  bool relu_;
-  const Value &x_, &y_;
-};
-
-class AddLayer : public ImageLayer {
- public:
-  AddLayer(const ImageContext& context, Value& a, Value& b, Value& y);
-  void forward(Emission& e) const override;
-  void backward(Emission& e) const override;
-
- private:
-  const Value &a_, &b_, &y_;
-};
-
-class PoolLayer : public ImageLayer {
- public:
-  PoolLayer(const ImageContext& context, const MaxPool& node, Value& x, Value& y);
-  PoolLayer(const ImageContext& context, const GlobalAveragePool& node, Value& x, Value& y);
-  void list_sites(std::vector<LayerSite>& sites) const override;
-  void forward(Emission& e) const override;
-  void backward(Emission& e) const override;
-
- private:
-  PoolArguments arguments(const Emission& e, Storage x, Storage y, Storage places) const;
-  bool average_;
-  MaxPool node_;
-  const Value &x_, &y_;
-  NormPool joined_;  // the fused norm and pooling, when the program chooses them
-};
-
-class FlattenLayer : public ImageLayer {
- public:
-  FlattenLayer(const ImageContext& context, Value& x, Value& y);
-  void forward(Emission& e) const override;
-  void backward(Emission& e) const override;
-
- private:
-  KernelLaunch reorder(const Emission& e, Storage from, Storage to, bool inverse) const;
-  const Value &x_, &y_;
-};
-
-class DropoutLayer : public ImageLayer {
- public:
-  DropoutLayer(const ImageContext& context, const Dropout& node, Value& x, Value& y);
-  void forward(Emission& e) const override;
-  void backward(Emission& e) const override;
-
- private:
-  KernelLaunch drop(const Emission& e, Storage from, Storage to) const;
-  Dropout node_;
-  const Value &x_, &y_;
-};
-
-// Computes y = x W^T; an ActivationLayer adds the bias.
-class DenseLayer : public ImageLayer {
- public:
-  DenseLayer(const ImageContext& context, const Dense& node, Value& x, Value& y);
-  void list_sites(std::vector<LayerSite>& sites) const override;
-  void forward(Emission& e) const override;
-  void backward(Emission& e) const override;
-
- private:
-  TensorLayout layout() const;
-  DnnOperation product(std::int64_t m, std::int64_t k, std::int64_t n, Type result) const;
-  DnnOperation forward_operation() const;
-  DnnOperation data_operation() const;
-  DnnOperation weight_operation() const;
-  std::string name_;
-  const Parameter& parameter_;
-  const Dense node_;
-  const Value &x_, &y_;
-};
+std::unique_ptr<ImageLayer> make_activation(const ImageContext& context, const std::string& bias, bool relu, Value& x,
+                                            Value& y);
+// A convolution without its bias. It has a forward pass, a data gradient and a weight gradient, with the operations
+// fused to them. If the device has no plans for the width of x, x becomes wider.
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const Convolution& node, Value& x, Value& y);
 
 // Computes the sums of the loss and, in training, the gradient of the logits.
 class LossLayer : public ImageLayer {
@@ -139,6 +55,122 @@ class LossLayer : public ImageLayer {
  private:
   CrossEntropy node_;
   const Value& logits_;
+};
+
+// Batch norm over groups of samples (Ioffe and Szegedy 2015) and group norm over groups of channels (Wu and He 2018),
+// with the addition, the ReLU and the max pooling that follow them (norm.cpp).
+
+// Holds the parameters of one norm, the statistics of its input x, and the affine form y = scale x + bias that follows
+// from both.
+class NormStatistics {
+ public:
+  NormStatistics(const ImageContext& context, const Norm& node, Value& x);
+
+  const std::string& name() const { return name_; }
+  const Value& x() const { return x_; }
+  std::int64_t row_bytes() const { return x_.width * bytes_of(Type::fp32); }
+  // Group norm measures each sample by itself. No convolution makes its sums or takes its factors, because those that
+  // do know the groups of samples of batch norm only.
+  bool by_sample() const { return by_sample_; }
+  std::int64_t rows_per_group() const { return rows() / groups(); }
+  // With running statistics all samples are one group.
+  int groups() const { return static_cast<int>(by_sample_ ? c_.samples : c_.measures ? c_.groups() : 1); }
+
+  // Creates the storage for the sums of x: [groups][blocks][2][width].
+  Storage make_sums(Emission& e, int blocks) const;
+  void forward(Emission& e) const;
+  // Computes the gradients of gamma and beta, and the coefficients of dx = a dr + b x + c, where dr is the gradient
+  // after the ReLU's derivative. `partial` holds the sums over dr: [group][block][sums_per_block][width]. `which` is
+  // the index of sum(dr x) among them.
+  void backward(Emission& e, Storage partial, int blocks, int sums_per_block, int which) const;
+
+  Tensor scale(Emission& e) const { return part(e[*this].factors, 2); }
+  Tensor bias(Emission& e) const { return part(e[*this].factors, 3); }
+  Tensor scale_as_type(Emission& e) const { return {e[*this].factors_as_type, 0}; }
+  Tensor bias_as_type(Emission& e) const {
+    return {e[*this].factors_as_type, c_.groups() * x_.width * bytes_of(c_.type)};
+  }
+  Tensor slope(Emission& e, int which) const { return part(e[*this].slopes, which); }
+
+ private:
+  std::int64_t rows() const { return c_.samples * x_.pixels(); }
+  Tensor part(Storage storage, std::int64_t which) const { return {storage, which * groups() * row_bytes()}; }
+  std::int64_t span() const { return by_sample_ ? 1 : c_.span; }
+  void from_running_statistics(Emission& e) const;
+  // Joins the sums of the channels that group norm normalises together. The result is [groups][2][width].
+  Storage join_channels(Emission& e, const std::string& what, Storage partial, int blocks, int sums_per_block,
+                        int which, bool with_gamma) const;
+  void measure(Emission& e, int blocks) const;
+  void finalize(Emission& e, int blocks) const;
+  struct BackwardSums {
+    Storage partial, slopes;  // the input, and the result
+    int blocks, sums_per_block, which;
+    bool with_gamma = false;
+  };
+  void finalize_backward(Emission& e, const BackwardSums& of, bool gradients) const;
+
+  const ImageContext& c_;
+  const Value& x_;
+  std::string name_;
+  bool by_sample_;
+  int together_;  // channels that are normalised together
+  float epsilon_;
+  const Parameter &gamma_, &beta_;
+  const Parameter *mean_, *variance_;  // the running statistics; null: none
+};
+
+// Computes y = norm(x) [+ other, or + other_norm(other)] [, ReLU].
+class NormLayer : public ImageLayer {
+ public:
+  struct Parts {
+    const NormStatistics* norm = nullptr;
+    Value* x = nullptr;
+    Value* other = nullptr;
+    const NormStatistics* other_norm = nullptr;
+    bool relu = false;
+  };
+  NormLayer(const ImageContext& context, const Parts& parts, Value& y);
+  void forward(Emission& e) const override;
+  void backward(Emission& e) const override;
+
+  const NormStatistics& norm() const { return norm_; }
+  std::vector<const Value*> inputs() const;
+  std::vector<const NormStatistics*> statistics() const;  // one, or two
+  bool adds() const { return other_ != nullptr; }
+  bool adds_norm() const { return other_norm_ != nullptr; }
+  // Adds a command that writes y to a buffer, in the forward pass or again in the backward pass.
+  void apply(Emission& e, const std::string& what, Storage to, Storage mask) const;
+
+ private:
+  Storage measure_gradient(Emission& e, Storage dy, int blocks) const;
+
+  const NormStatistics &norm_, *other_norm_;
+  const Value &x_, *other_, &y_;
+  bool relu_;
+};
+
+// Computes y = max pooling of x = relu(norm(input)) in one kernel, as in the stem of ResNet. The norm's result is not
+// stored in either pass.
+class NormPool {
+ public:
+  NormPool(const ImageContext& context, const MaxPool& node, const Value& x, const Value& y)
+      : c_(context), node_(node), x_(x), y_(y) {}
+
+  // Returns whether norm and pooling can be fused. No other layer may read x.
+  bool possible() const;
+  // Returns the choice between fused and separate; the first way is fused. Bytes of traffic decide, nothing is timed.
+  FusionSite site() const;
+  // Writes y and, in training, the place of each window's maximum.
+  void forward(Emission& e) const;
+  // Computes the gradient of the norm's input and the gradients of gamma and beta from the gradient of y.
+  void backward(Emission& e) const;
+
+ private:
+  PoolWindow window() const;
+
+  const ImageContext& c_;
+  MaxPool node_;
+  const Value &x_, &y_;
 };
 
 }  // namespace ringtrain::cuda

@@ -1,5 +1,4 @@
-#include "backend/cuda/image/norm.h"
-
+#include "backend/cuda/image/layers.h"
 #include "backend/cuda/program/fusion.h"
 
 namespace ringtrain::cuda {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backend/cuda/image/convolution.h"
 #include "backend/cuda/image/emission.h"
+#include "backend/cuda/image/layers.h"
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
 #include "base/rounding.h"
@@ -12,6 +12,19 @@
 namespace ringtrain::cuda {
 namespace {
 
+// Turns the graph of an image model into layers. Neighbouring nodes that can run as one become one layer.
+struct ImageLayers {
+  std::vector<std::unique_ptr<ImageLayer>> layers;  // in order of execution
+  std::vector<int> blocks;                          // the block of each recomputed layer, else -1
+  std::vector<std::unique_ptr<Value>> values;
+  std::vector<std::unique_ptr<NormStatistics>> norms;
+  const LossLayer* loss = nullptr;  // null: another part of the model contains the loss
+};
+
+// These sequences of nodes become one layer each: norm -> ReLU, norm -> add, norm -> add -> ReLU (the other operand may
+// be a norm too), and bias -> ReLU. All other nodes are compiled one by one. A shortcut's convolution runs after the
+// main branch. In the backward pass the branch's first convolution is then the last to send its gradient, and can add
+// the shortcut's gradient. join() throws Error when the graph cannot be compiled.
 class Joiner : GraphReader {
  public:
   Joiner(const Graph& graph, const ImageContext& context)
@@ -55,9 +68,8 @@ class Joiner : GraphReader {
     return *value_[at(node)];
   }
   Value& value(int node) const { return *value_[at(node)]; }
-  template <class Layer, class... Arguments>
-  Layer* keep(Arguments&&... arguments) {
-    auto layer = std::make_unique<Layer>(context_, std::forward<Arguments>(arguments)...);
+  template <class Layer>
+  Layer* keep(std::unique_ptr<Layer> layer) {
     Layer* kept = layer.get();
     result_.layers.push_back(std::move(layer));
     result_.blocks.push_back(block_);
@@ -73,7 +85,7 @@ class Joiner : GraphReader {
     Value& y = make(i, "pixels");
     y.width = 4;
     y.needs_gradient = false;
-    pixels_ = keep<PixelLayer>(node, y);
+    pixels_ = keep(std::make_unique<PixelLayer>(context_, node, y));
   }
   // Returns whether the convolution reads windows: it has a stride, computes in 16 bits, and alone reads the pixels. A
   // window with more than widest_image_window channels would cost more memory than it saves time.
@@ -83,22 +95,23 @@ class Joiner : GraphReader {
            node.kernel > 1 && node.kernel * node.kernel * value(from).shape.channels <= widest_image_window;
   }
 
-  void append(int i, const PartInput&) { keep<PartInputLayer>(make(i, "activations of the part before")); }
+  void append(int i, const PartInput& node) {
+    keep(make_layer(context_, node, make(i, "activations of the part before")));
+  }
   // A value crosses the cut between two parts in its memory layout, so both parts must give it the same width.
-  void append(int i, const PartOutput&) {
-    const Value& x = value(input(i));
+  void append(int i, const PartOutput& node) {
+    Value& x = value(input(i));
     if (x.width != round_up(x.shape.channels, 8))
       throw Error(cat(x.name, ": a stage on a GPU cannot end after the flattening of ", x.shape.channels, " channels"),
                   "parallel.cuts: let the stage end before or after the layers between flattening and this cut");
-    keep<PartOutputLayer>(value(input(i)));
+    keep(make_layer(context_, node, x));
   }
 
   void append(int i, const Convolution& node) {
     const std::string name = stem(node.weight);
     Value &x = value(input(i)), &y = make(i, name);
     if (takes_windows(i, node)) pixels_->take_windows(node, x, y.shape);
-    const auto* layer = keep<ConvolutionLayer>(node, x, y);
-    if (x.width % 8 != 0 && !layer->plain_plans_exist()) x.width = round_up(x.width, 8);
+    keep(make_layer(context_, node, x, y));
     if (!node.bias.empty()) add_bias(i, node.bias, name);
   }
 
@@ -109,7 +122,7 @@ class Joiner : GraphReader {
     Value& y = make(relu >= 0 ? relu : i, name + (relu >= 0 ? " relu" : " bias"));
     y.width = x.width;
     y.type = x.type;
-    keep<ActivationLayer>(bias, relu >= 0, x, y);
+    keep(make_activation(context_, bias, relu >= 0, x, y));
   }
 
   // Creates the norm's statistics. If an addition or a ReLU follows, that node adds the layer that applies the norm.
@@ -124,7 +137,8 @@ class Joiner : GraphReader {
     parts.norm = statistics_[at(norm)];
     parts.x = &value(input(norm));
     parts.relu = as<Relu>(last) != nullptr;
-    keep<NormLayer>(parts, make(last, parts.norm->name() + (parts.relu ? " relu" : "")));
+    Value& y = make(last, parts.norm->name() + (parts.relu ? " relu" : ""));
+    keep(std::make_unique<NormLayer>(context_, parts, y));
   }
 
   void append(int i, const Relu&) {
@@ -132,15 +146,15 @@ class Joiner : GraphReader {
     if (value_[at(i)] != nullptr) return;  // already made with the bias
     if (as<Norm>(x) != nullptr && consumer(x) == i) return apply(x, i, {});
     if (as<Add>(x) != nullptr && consumer(x) == i && add_norm(x, i)) return;
-    keep<ActivationLayer>("", true, value(x), make(i, cat("relu ", i)));
+    keep(make_activation(context_, "", true, value(x), make(i, cat("relu ", i))));
   }
 
-  void append(int i, const Add&) {
+  void append(int i, const Add& node) {
     const bool takes_norm = norm_of(i, 0) >= 0 || norm_of(i, 1) >= 0;
     if (takes_norm && consumer_that_is<Relu>(i) >= 0) return;  // the ReLU's layer includes the addition
     if (takes_norm && add_norm(i, i)) return;
     Value &a = value(input(i, 0)), &b = value(input(i, 1));
-    keep<AddLayer>(a, b, make(i, cat("sum ", i)));
+    keep(make_layer(context_, node, a, b, make(i, cat("sum ", i))));
   }
 
   // Returns the norm that makes an operand of an addition, if no other node reads it; else -1.
@@ -165,19 +179,19 @@ class Joiner : GraphReader {
     Value& x = value(input(i));
     Value& y = make(i, cat("max pooling ", i));
     y.width = x.width;
-    keep<PoolLayer>(node, x, y);
+    keep(make_layer(context_, node, x, y));
   }
   void append(int i, const GlobalAveragePool& node) {
     Value& x = value(input(i));
     Value& y = make(i, "average pooling");
     y.width = x.width;
-    keep<PoolLayer>(node, x, y);
+    keep(make_layer(context_, node, x, y));
   }
-  void append(int i, const Flatten&) {
+  void append(int i, const Flatten& node) {
     Value& x = value(input(i));
     Value& y = make(i, "flattened");
     y.width = x.elements();
-    keep<FlattenLayer>(x, y);
+    keep(make_layer(context_, node, x, y));
   }
   void append(int i, const Dropout& node) {
     Value& x = value(input(i));
@@ -187,20 +201,20 @@ class Joiner : GraphReader {
     }
     Value& y = make(i, cat("dropout ", node.layer));
     y.width = x.width;
-    keep<DropoutLayer>(node, x, y);
+    keep(make_layer(context_, node, x, y));
   }
   void append(int i, const Dense& node) {
     Value& x = value(input(i));
     if (x.pixels() != 1) throw Error(cat(node.weight, ": a dense layer needs flattening or average pooling before it"));
     Value& y = make(i, stem(node.weight));
     if (consumer_that_is<CrossEntropy>(i) >= 0) y.type = Type::fp32;
-    keep<DenseLayer>(node, x, y);
+    keep(make_layer(context_, node, x, y));
     add_bias(i, node.bias, stem(node.weight));
   }
   void append(int i, const CrossEntropy& node) {
     if (as<Dense>(input(i)) == nullptr || consumer(input(i)) < 0)
       throw Error("the CUDA backend computes the cross-entropy of a dense layer's output only");
-    result_.loss = keep<LossLayer>(node, value(input(i)));
+    result_.loss = keep(std::make_unique<LossLayer>(context_, node, value(input(i))));
   }
 
   const ImageContext& context_;
@@ -211,14 +225,6 @@ class Joiner : GraphReader {
   int block_ = -1;  // block of the current node when it is recomputed, else -1
   ImageLayers result_;
 };
-
-}  // namespace
-
-ImageLayers join_layers(const Graph& graph, const ImageContext& context) {
-  return Joiner(graph, context).join();
-}
-
-namespace {
 
 class ImageProgram : public ProgramBase {
  public:
@@ -235,7 +241,7 @@ class ImageProgram : public ProgramBase {
                  .group = std::min(group, micro_batch),
                  .span = std::max<std::int64_t>(1, group / micro_batch),
                  .norm_team = &norm_team_},
-        parts_(join_layers(graph, context_)),
+        parts_(Joiner(graph, context_).join()),
         choices_(choose(*options.fusions)),
         emission_(context_, choices_, *this, options.segment_elements) {
     for (std::size_t i = 0; i < parts_.layers.size(); ++i) {
