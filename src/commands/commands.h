@@ -1,6 +1,7 @@
 // The commands of `ringtrain`. Begin reading here. Each command is a function that takes its arguments as a struct,
 // returns the exit code, and throws Error. command_table.cpp declares the command lines, and every command has a file
-// of its own. train.cpp does a run from its start to its end, and training_loop.h has the loop over its steps.
+// of its own (weights.cpp has both export and import). train.cpp does a run from its start to its end, and
+// training_loop.h has the loop over its steps.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 // Data sets. Begin reading here. A data set on disk (schema "ringtrain" 1.x) consists of shards. DatasetIndex holds
 // their headers. Dataset reads samples or text by position, in any shard. loader.h prepares micro-batches in the
-// background: sampler.h and row_plan.h say which samples they have, and image_transform.h turns records into
-// pixels.
+// background: row_plan.h says which samples they have, and image_transform.h turns records into pixels.
 #pragma once
 
 #include <cstdint>

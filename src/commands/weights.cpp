@@ -1,6 +1,9 @@
-// `ringtrain export` writes the weights of a checkpoint for other programs.
+// Weights to and from other programs: `ringtrain export` writes those of a checkpoint, and `ringtrain import` makes a
+// run at step 0 from weights that were trained elsewhere.
+#include <filesystem>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/table.h"
@@ -9,8 +12,13 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
 #include "checkpoint/source.h"
+#include "checkpoint/weights_file.h"
 #include "commands/commands.h"
+#include "config/experiment.h"
+#include "config/reader.h"
 #include "nn/parameters.h"
+#include "run/folder.h"
+#include "run/plan.h"
 
 namespace ringtrain {
 namespace {
@@ -61,6 +69,59 @@ int export_weights(const ExportArguments& arguments) {
   write_safetensors(arguments.out, metadata_of(checkpoint, path), std::move(tensors));
   log_info(arguments.out, ": ", count, " tensors, ", arguments.dtype, ", of step ", with_thousands(checkpoint.step),
            " (", path, ")");
+  return 0;
+}
+
+int import_weights(const ImportArguments& arguments) {
+  const ExperimentArguments& source = arguments.experiment;
+  Experiment experiment = read_experiment(source.path, source.overrides);
+  const SafetensorsFile weights(arguments.weights);
+  use_image_input_of(weights, experiment.data);  // the weights know no other pixels
+  if (is_branch(experiment))
+    throw Error(cat("branch.from is ", experiment.branch.from,
+                    ", but import sets the weights, too: a run begins from one of the two"),
+                "leave out branch.*");
+  if (!arguments.out.empty() && !arguments.force && std::filesystem::exists(arguments.out))
+    throw Error(cat(arguments.out, ": exists already"), "choose another --out, or overwrite it with --force");
+  // One rank of a CPU reads the whole model, even if ranks or GPUs with a limit of memory will train it.
+  Experiment alone = experiment;
+  alone.parallel = {};
+  alone.memory = {};
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  const RunPlan plan = make_run_plan(alone, read_dataset_index(experiment.data.train), nullptr, 1, *backend);
+
+  if (arguments.classes > 0 && arguments.classes != plan.graph.classes())
+    throw Error(
+        cat("--classes is ", arguments.classes, ", but ", plan.train.prefix, " has ", plan.graph.classes(), " classes"),
+        cat("give --classes ", plan.graph.classes(), ", or another data set in data.train"));
+
+  warn_of_other_pictures(weights, plan);
+  Checkpoint checkpoint;
+  {
+    std::vector<float> flat(static_cast<std::size_t>(plan.parameters.size()), 0.0f);
+    if (arguments.classes > 0)
+      load_safetensors_without_head(arguments.weights, plan, flat);
+    else
+      load_safetensors(arguments.weights, plan, flat);
+    checkpoint = fresh_checkpoint(plan, flat);
+  }
+  const std::string what =
+      cat(arguments.weights, ": ", with_thousands(plan.parameters.count()), " parameters",
+          arguments.classes > 0 ? cat(", with a new last layer for ", arguments.classes, " classes") : "");
+  if (!arguments.out.empty()) {
+    write_checkpoint(arguments.out, checkpoint);
+    log_info(what, " -> ", arguments.out);
+    return 0;
+  }
+  const RunFolder folder(run_folder_path(experiment, false), false);
+  const std::string path = checkpoint_path(folder.path(), 0);
+  std::filesystem::create_directory(checkpoint_folder(folder.path()));
+  write_checkpoint(path, checkpoint);
+  write_file_atomically(cat(folder.path(), "/", run_experiment_name), to_yaml(experiment));
+  folder.become_latest();
+  log_info(what, " -> ", path);
+  log_info("evaluate with: ringtrain evaluate ", folder.path());
+  log_info("train with: ringtrain train ", folder.path(), " --resume");
   return 0;
 }
 
