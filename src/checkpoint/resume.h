@@ -11,7 +11,7 @@
 #include "checkpoint/run_state.h"
 #include "cluster/communicator.h"
 #include "cluster/watchdog.h"
-#include "run/choices.h"
+#include "run/machine.h"
 #include "run/plan.h"
 #include "run/record.h"
 

@@ -8,7 +8,7 @@
 //   kept steps     the checkpoints that are never deleted
 //   BranchPoint    in a branch only: where it left its source (run/plan.h)
 //   the plan       the experiment, the model's tensors, and the meaning of its symbols or classes
-// A run's folder has the rest. `choices` has what only GPUs need for the same bits (run/choices.h). run.json has the
+// A run's folder has the rest. `choices` has what only GPUs need for the same bits (run/machine.h). run.json has the
 // cost of a stop, and metrics.jsonl has the losses that LossWatch reads again. Neither changes a weight.
 #pragma once
 

@@ -18,7 +18,7 @@
 #include "data_prep/images/formats.h"
 #include "data_prep/images/record.h"
 #include "parallel/arrivals_file.h"
-#include "run/choices.h"
+#include "run/machine.h"
 #include "run/record.h"
 #include "study/trial_plan.h"
 #include "study/trial_record.h"

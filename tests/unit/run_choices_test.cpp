@@ -8,7 +8,6 @@
 
 #include "backend/cuda/backend.h"
 #include "backend/cuda/device/plan_store.h"
-#include "run/choices.h"
 #include "run/machine.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/cuda_training.h"

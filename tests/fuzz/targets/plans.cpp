@@ -5,7 +5,7 @@
 #include "backend/cuda/program/fusion.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "run/choices.h"
+#include "run/machine.h"
 #include "tests/fuzz/target.h"
 
 namespace ringtrain::fuzz {
