@@ -1,7 +1,9 @@
-// Plans the passes of a step: the micro-batch, the blocks that a pass computes again, and what the loaders read.
+// Plans the passes of a step: the micro-batch, the blocks that a pass computes again, what the loaders read, and the
+// values that norms normalise together.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "run/plan.h"
 
@@ -20,5 +22,14 @@ MicroBatchChoice preferred_choice(const RunTask& task, const RunSplit& split, co
 // Plans the passes of training and carries out memory.* (memory.h). Throws Error if they do not fit.
 RunPasses plan_passes(const RunTask& task, const RunCourse& course, const RunSplit& split, const Graph& model,
                       Backend& backend, const MicroBatchChoice& known);
+
+// Throws Error if a norm of the model normalises a single value: batch.worker x height x width is 1 for batch norm, and
+// height x width x channels of a group is 1 for group norm. Its output would be its bias, whatever the picture is. Also
+// for the smaller batch at an epoch's end.
+void check_norm_values(const Experiment& experiment, const RunCourse& course, const RunSplit& split,
+                       const Graph& model);
+
+// Returns a warning if a norm normalises fewer than 4 values; "" otherwise.
+std::string small_norm(const RunPlan& plan);
 
 }  // namespace ringtrain

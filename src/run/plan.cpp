@@ -17,7 +17,6 @@
 #include "run/course.h"
 #include "run/fixed_order.h"
 #include "run/memory.h"
-#include "run/norm_plan.h"
 #include "run/passes.h"
 #include "run/split.h"
 

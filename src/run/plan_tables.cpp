@@ -12,7 +12,6 @@
 #include "data/row_plan.h"
 #include "optim/schedule.h"
 #include "run/course.h"
-#include "run/norm_plan.h"
 #include "run/split.h"
 
 namespace ringtrain {
@@ -226,6 +225,12 @@ std::string describe_branch_stop(const RunPlan& plan) {
                                 " steps of its own, up to step ", with_thousands(plan.updates));
   if (samples == 0) return plan.updates > 0 ? "after " + steps : "";
   return cat("after ", with_thousands(samples), " samples of its own", plan.updates > 0 ? ", " + steps : "");
+}
+
+// Returns the statistics with which batch norm is evaluated, if they are not the running ones.
+std::string describe_norm_statistics(const Experiment& e) {
+  if (e.evaluate.norm_statistics == "last") return "evaluated with the last step's statistics";
+  return cat("evaluated with statistics recomputed on ", with_thousands(e.evaluate.norm_samples), " training samples");
 }
 
 std::string describe_stop(const RunPlan& plan) {

@@ -13,7 +13,7 @@
 #include "optim/schedule.h"
 #include "run/course.h"
 #include "run/memory.h"
-#include "run/norm_plan.h"
+#include "run/passes.h"
 
 namespace ringtrain {
 namespace {

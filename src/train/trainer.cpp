@@ -12,11 +12,17 @@
 #include "nn/parameters.h"
 #include "optim/schedule.h"
 #include "run/course.h"
-#include "run/norm_plan.h"
 
 namespace ringtrain {
 
 namespace {
+
+// Returns the weight of a step's statistics in the running statistics. With norm_statistics: last, it is 1, so that the
+// running statistics are those of the last step.
+float norm_momentum(const Experiment& experiment) {
+  if (experiment.evaluate.norm_statistics == "last") return 1;
+  return static_cast<float>(experiment.model.norm_momentum);
+}
 
 // Returns the text of the error that stops the run. If the loss is not finite, the report has no gradient norm.
 std::string what_is_not_finite(const StepReport& report) {
