@@ -1,5 +1,5 @@
-// Formulas that CPU and GPU kernels share: elementary functions, bf16, the checksum of a vector, and which units dropout
-// drops. nn/update_rule.h has those of the optimizers.
+// Formulas that CPU and GPU kernels share: elementary functions, bf16, the checksum of a vector, and which units
+// dropout drops. nn/update_rule.h has those of the optimizers.
 #pragma once
 
 #include <cstdint>

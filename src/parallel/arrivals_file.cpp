@@ -1,5 +1,4 @@
-#include "parallel/arrivals_file.h"
-
+// arrivals.csv: read_arrivals() and ArrivalsFile of update_order.h.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "parallel/update_order.h"
 
 namespace ringtrain {
 namespace {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "parallel/arrivals_file.h"
 
 namespace ringtrain {
 namespace {

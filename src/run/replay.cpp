@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "parallel/arrivals_file.h"
+#include "parallel/update_order.h"
 #include "run/course.h"
 
 namespace ringtrain {

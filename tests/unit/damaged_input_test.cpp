@@ -17,7 +17,7 @@
 #include "data_prep/images/class_list.h"
 #include "data_prep/images/formats.h"
 #include "data_prep/images/record.h"
-#include "parallel/arrivals_file.h"
+#include "parallel/update_order.h"
 #include "run/machine.h"
 #include "run/record.h"
 #include "study/trial_plan.h"

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "bench/forecast.h"
 #include "config/batch_course.h"
-#include "parallel/arrivals_file.h"
+#include "parallel/update_order.h"
 #include "run/folder.h"
 #include "run/record.h"
 #include "study/search_course.h"
