@@ -12,9 +12,9 @@
 #include <map>
 #include <string>
 
+#include "backend/cpu/backend.h"
 #include "backend/cpu/convolution.h"
 #include "backend/cpu/onednn.h"
-#include "backend/cpu/program.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "models/models.h"

@@ -1,5 +1,11 @@
-// A graph compiled for the CPU: a list of operations (operations.h), the schedule that runs their steps, and its
-// memory.
+// This folder is the CPU backend. It implements the interface of backend/backend.h. oneDNN computes matrix products
+// (onednn.h) and convolutions (convolution.h). The program's own kernels (kernels.h) compute the rest. OpenMP threads
+// share the work.
+//
+// CpuProgram is a compiled graph: operations.cpp turns it into operations (operations.h), and schedule.h plans their
+// memory and runs their steps. processor.h finds the instruction set, which decides which copy of the kernels runs. To
+// change a model's computation, begin with operations.cpp, then read schedule.h and one operation, such as
+// pool_operation.cpp.
 #pragma once
 
 #include <vector>
@@ -9,6 +15,8 @@
 
 namespace ringtrain::cpu {
 
+// A graph compiled for the CPU: a list of operations (operations.h), the schedule that runs their steps, and its
+// memory.
 class CpuProgram : public Program {
  public:
   // Throws Error if the graph cannot be compiled.
