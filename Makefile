@@ -70,7 +70,7 @@ CUDA_PATTERNS := $(addprefix src/,backend/cuda/device/runtime/% backend/cuda/dev
 # Of these folders, bin/ringtrain-data needs these files only.
 SHARED_SOURCES := src/config/batch_course.cpp src/cluster/launcher.cpp
 # These files have flags of their own, are compiled again for each commit, or belong to several programs.
-ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/backend/cuda/device/cuda_library.cpp src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp \
+ALONE := $(CUDA_PATTERNS) $(SHARED_SOURCES) src/backend/cuda/device/libraries.cpp src/base/version.cpp src/run/library_versions.cpp src/main.cpp data_prep/main.cpp \
   tests/emulation/% tests/fuzz/% tests/bench/% tests/unit/image_reference.cpp tests/unit/cuda_kernels_% tests/unit/cuda_occupancy_test.cpp
 CONVERTER_SOURCES := $(filter-out data_prep/main.cpp,$(call sources,data_prep))
 EMULATION_SOURCES := $(wildcard tests/emulation/*.cpp) # own kernels and a device on the CPU; no CUDA needed
@@ -299,7 +299,7 @@ build/generated/interface.h: always
 build/generated/cuda_build_info.h: build/cuda.mk
 	@$(call generated_header,RINGTRAIN_CUDA "$(CUDA_VERSIONS)" RINGTRAIN_CUDA_HOME "$(CUDA_FOLDER)")
 build/obj/base/version.o build/obj/run/library_versions.o: build/generated/build_info.h
-build/obj/backend/cuda/device/cuda_library.o: | build/generated/interface.h
+build/obj/backend/cuda/device/libraries.o: | build/generated/interface.h
 $(CUDA_OBJECTS): | build/generated/interface.h build/generated/cuda_build_info.h
 
 # Groups of files hide that a file lacks an #include. `make check-headers` therefore compiles each header alone, and `make

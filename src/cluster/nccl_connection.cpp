@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "backend/cuda/device/cuda_library.h"
+#include "backend/cuda/device/libraries.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"

@@ -3,8 +3,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
-#include "backend/cuda/device/cuda_library.h"
-#include "backend/cuda/dnn/libraries.h"
+#include "backend/cuda/device/libraries.h"
 #include "base/error.h"
 
 namespace ringtrain {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <oneapi/dnnl/dnnl.hpp>
 
-#include "backend/cuda/device/cuda_library.h"
+#include "backend/cuda/device/libraries.h"
 #include "base/error.h"
 #include "base/version.h"
 #include "build_info.h"  // written by the Makefile

@@ -7,9 +7,8 @@
 
 #include "backend/cpu/processor.h"
 #include "backend/cuda/backend.h"
-#include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/device/described.h"
-#include "backend/cuda/dnn/libraries.h"
+#include "backend/cuda/device/libraries.h"
 #include "backend/cuda/program/fusion.h"
 #include "base/error.h"
 #include "base/files.h"

@@ -36,7 +36,7 @@ def package_folders():
 
 
 def library_files(packages=None):
-    """The files of cuDNN, cuBLAS, the runtime and PyTorch. They are searched where src/backend/cuda/dnn/libraries.cpp
+    """The files of cuDNN, cuBLAS, the runtime and PyTorch. They are searched where src/backend/cuda/device/libraries.cpp
     searches them: of each library, only the first folder that has it counts."""
     packages = package_folders() if packages is None else packages
     folders = os.environ.get("RINGTRAIN_CUDA_LIBRARIES", "").split(":")

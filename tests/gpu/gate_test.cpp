@@ -11,8 +11,8 @@
 #include <optional>
 #include <set>
 
+#include "backend/cuda/device/libraries.h"
 #include "backend/cuda/device/plan_store.h"
-#include "backend/cuda/dnn/libraries.h"
 #include "backend/cuda/dnn/plans.h"
 #include "base/clock.h"
 #include "base/error.h"

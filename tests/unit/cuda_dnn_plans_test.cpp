@@ -8,7 +8,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "backend/cuda/device/cuda_library.h"
+#include "backend/cuda/device/libraries.h"
 #include "backend/cuda/device/plan_store.h"
 #include "base/child_process.h"
 #include "tests/unit/cuda_models.h"

@@ -9,8 +9,8 @@
 #include <fstream>
 
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/device/libraries.h"
 #include "backend/cuda/device/plan_store.h"
-#include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
 #include "tests/unit/with_folder.h"
 

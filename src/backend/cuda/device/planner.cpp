@@ -7,8 +7,8 @@
 #include <iostream>
 #include <sstream>
 
-#include "backend/cuda/device/cuda_library.h"
 #include "backend/cuda/device/described.h"
+#include "backend/cuda/device/libraries.h"
 #include "backend/cuda/dnn/plans.h"
 #include "base/error.h"
 

@@ -1,8 +1,8 @@
 // This folder describes the operations that cuDNN computes and turns them into cuDNN's execution plans. DnnOperation
 // describes a convolution with the operations fused to it, or a matrix product. It is plain data: it can be a key of
 // caches and tables, it can be planned for a GPU that is only described, and tests can compute it with loops.
-// DnnPlanner (plans.h) makes plans with cuDNN's graph API. RnnOperation describes LSTM layers. libraries.h
-// opens cuDNN and the other libraries at run time. Begin reading here, then read plans.h.
+// DnnPlanner (plans.h) makes plans with cuDNN's graph API. RnnOperation describes LSTM layers.
+// device/libraries.h opens cuDNN at run time. Begin reading here, then read plans.h.
 #pragma once
 
 #include <cstdint>
@@ -110,8 +110,8 @@ class DnnPlan {
   virtual std::string engine() const = 0;  // cuDNN's name for the engine and its knobs
 };
 
-// Holds cuDNN's answer about one operation on one device. Answers have this one form everywhere: for a described device,
-// in the cache, in messages to other ranks and in a run's folder.
+// Holds cuDNN's answer about one operation on one device. Answers have this one form everywhere: for a described
+// device, in the cache, in messages to other ranks and in a run's folder.
 struct PlanAnswer {
   bool found = false;
   std::int64_t workspace_bytes = 0;

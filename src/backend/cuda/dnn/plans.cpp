@@ -6,8 +6,7 @@
 #include <cstring>
 #include <set>
 
-#include "backend/cuda/device/cuda_library.h"
-#include "backend/cuda/dnn/libraries.h"
+#include "backend/cuda/device/libraries.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/text.h"

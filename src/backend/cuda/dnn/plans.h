@@ -43,7 +43,7 @@ class CudnnPlan : public DnnPlan {
 
 class DnnPlanner {
  public:
-  // Plans for a device through its cudnnHandle_t. Loads cuDNN (libraries.h).
+  // Plans for a device through its cudnnHandle_t. Loads cuDNN (device/libraries.h).
   static DnnPlanner for_device(void* cudnn_handle);
   // Plans for a described device. `json` is the JSON with which cuDNN describes a device. Throws Error that names the
   // missing entries.

@@ -7,7 +7,7 @@
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
 // Computes two sums per column of an epilogue's tile: the sum of a value, and the sum of its product with another
-// value. The sums are in fp32. This is the work of a tile's four warps; column_sums.cuh makes it a node of CUTLASS's
+// value. The sums are in fp32. This is the work of a tile's four warps; convolution.cuh makes it a node of CUTLASS's
 // trees.
 //
 // An epilogue processes its tile in steps of 64 rows x 32 columns, rows first. In each step a warp holds 16 rows.

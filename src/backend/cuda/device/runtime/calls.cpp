@@ -1,7 +1,7 @@
 #include <array>
 
+#include "backend/cuda/device/libraries.h"
 #include "backend/cuda/device/runtime/runtime.h"
-#include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
 #include "cuda_build_info.h"  // written by the Makefile
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "backend/cuda/device/cuda_library.h"
+#include "backend/cuda/device/libraries.h"
 #include "backend/cuda/device/runtime/runtime.h"
 #include "backend/cuda/dnn/plans.h"
 #include "backend/cuda/hopper/plans.h"

@@ -5,9 +5,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "backend/cuda/device/cuda_library.h"
+#include "backend/cuda/device/libraries.h"
 #include "backend/cuda/device/runtime/runtime.h"
-#include "backend/cuda/dnn/libraries.h"
 #include "base/error.h"
 #include "cuda_build_info.h"  // written by the Makefile
 #include "interface.h"        // written by the Makefile
@@ -119,7 +118,7 @@ DeviceFacts device_facts(int ordinal) {
 
 }  // namespace ringtrain::cuda
 
-// The entry of libringtrain-cuda.so (device/cuda_library.h).
+// The entry of libringtrain-cuda.so (device/libraries.h).
 extern "C" {
 extern const ringtrain::cuda::CudaLibrary ringtrain_cuda_library;
 const ringtrain::cuda::CudaLibrary ringtrain_cuda_library = {
