@@ -13,8 +13,8 @@
 #include "cluster/watchdog.h"
 #include "data/loader.h"
 #include "parallel/pipeline.h"
-#include "run/reports.h"
 #include "run/plan.h"
+#include "run/reports.h"
 #include "run/split.h"
 
 namespace ringtrain {
