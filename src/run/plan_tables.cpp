@@ -1,5 +1,3 @@
-#include "run/plan_tables.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -12,6 +10,7 @@
 #include "data/row_plan.h"
 #include "optim/schedule.h"
 #include "run/course.h"
+#include "run/plan_text.h"
 #include "run/split.h"
 
 namespace ringtrain {

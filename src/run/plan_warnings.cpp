@@ -1,5 +1,3 @@
-#include "run/plan_warnings.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
@@ -14,6 +12,7 @@
 #include "run/course.h"
 #include "run/memory.h"
 #include "run/passes.h"
+#include "run/plan_text.h"
 
 namespace ringtrain {
 namespace {

@@ -1,7 +1,7 @@
 // Tests AdaScale SGD in the trainer on any number of ranks, on the CPU and on (host) devices.
 #include "run/course.h"
 #include "run/memory.h"
-#include "run/plan_tables.h"
+#include "run/plan_text.h"
 #include "training_rank.h"
 
 namespace ringtrain {

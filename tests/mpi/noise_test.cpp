@@ -1,6 +1,6 @@
 // Tests the gradient noise scale that the trainer measures, on any number of ranks, on the CPU and on (host) devices.
 #include "run/memory.h"
-#include "run/plan_tables.h"
+#include "run/plan_text.h"
 #include "run/split.h"
 #include "training_rank.h"
 

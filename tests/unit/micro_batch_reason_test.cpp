@@ -6,7 +6,7 @@
 #include "config/reader.h"
 #include "run/memory.h"
 #include "run/passes.h"
-#include "run/plan_tables.h"
+#include "run/plan_text.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/good_experiment.h"
 

@@ -1,7 +1,7 @@
 // Tests the summary of the noise scale at the end of a run.
-#include "run/noise_summary.h"
-
 #include <gtest/gtest.h>
+
+#include "optim/noise_scale.h"
 
 namespace ringtrain {
 namespace {

@@ -1,11 +1,10 @@
-#include "run/plan_warnings.h"
-
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
 #include "base/error.h"
 #include "config/reader.h"
 #include "run/memory.h"
+#include "run/plan_text.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"
 

@@ -4,7 +4,7 @@
 #include "backend/cuda/backend.h"
 #include "backend/cuda/program/base.h"
 #include "base/error.h"
-#include "run/plan_tables.h"
+#include "run/plan_text.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/images.h"
 
