@@ -3,7 +3,7 @@
 // that loses most comes first.
 //   build/bench/cuda_commands [model=resnet|char_lstm] [precision=bf16] [batch=256] [group=batch] [depth=50] [size=224]
 //   [width=64] [layers=4] [hidden=512] [positions=50] [symbols=128] [dropout=0] [search_seconds=60] [repeat=20]
-//   [device=0] [flops_per_second=0] [bytes_per_second=0]     0: the rates that such a GPU has reached (program/schedule.h)
+//   [device=0] [flops_per_second=0] [bytes_per_second=0]     0: the rates that such a GPU has reached (schedule.h)
 // RINGTRAIN_PLAN_CACHE names a folder with plans and timed fusions from earlier runs. RINGTRAIN_SEARCH_DEADLINE is the
 // longest time in seconds that the search of plans and fusions may take. RINGTRAIN_TEST_DEVICE=host runs this program
 // without a GPU, to test it.

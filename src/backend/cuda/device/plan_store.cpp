@@ -16,6 +16,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/machine_share.h"
+#include "base/rounding.h"
 #include "base/system_limits.h"
 #include "base/text.h"
 
@@ -23,6 +24,7 @@ namespace ringtrain::cuda {
 namespace {
 
 constexpr int repetitions = 5;
+constexpr std::int64_t alignment = 256;   // bytes
 constexpr std::size_t most_threads = 16;  // one compilation uses a few hundred MiB
 constexpr int most_setting = 16;
 constexpr double least_logged_seconds = 1;  // building that took less is not worth a line
@@ -36,10 +38,6 @@ std::optional<int> candidates_setting() {
     throw Error(cat("RINGTRAIN_PLAN_CANDIDATES is '", text, "'; expected a number from 1 to ", most_setting),
                 "It is how many of cuDNN's plans of an operation are timed; 1: none, the first is taken.");
   return static_cast<int>(count);
-}
-
-std::int64_t round_up(std::int64_t bytes) {
-  return (bytes + 255) / 256 * 256;
 }
 
 const char* const before_version = "-cudnn-";
@@ -313,10 +311,10 @@ std::vector<double> time_plans(Device& device, std::span<const std::unique_ptr<D
   const std::vector<DnnTensor> tensors = operation.tensors();
   std::int64_t bytes = 0, workspace = 0;
   for (const auto& plan : plans) workspace = std::max(workspace, plan->workspace_bytes());
-  for (const DnnTensor& tensor : tensors) bytes += round_up(tensor.elements() * bytes_of(tensor.type));
+  for (const DnnTensor& tensor : tensors) bytes += round_up(tensor.elements() * bytes_of(tensor.type), alignment);
   DeviceMemory scratch;
   try {
-    scratch = DeviceMemory(device, bytes + round_up(workspace), cat("timing ", operation.key()));
+    scratch = DeviceMemory(device, bytes + round_up(workspace, alignment), cat("timing ", operation.key()));
   } catch (const Error& e) {
     log_warning(e.what(), "; cuDNN's first plan is taken");
     return {};
@@ -327,7 +325,7 @@ std::vector<double> time_plans(Device& device, std::span<const std::unique_ptr<D
   for (const DnnTensor& tensor : tensors) {
     addresses.push_back(tensor.role == DnnRole::alpha ? static_cast<void*>(&alpha) : at);
     fill_random(device, at, tensor.elements() * bytes_of(tensor.type), tensor.type, device.compute_stream());
-    at += round_up(tensor.elements() * bytes_of(tensor.type));
+    at += round_up(tensor.elements() * bytes_of(tensor.type), alignment);
   }
   std::vector<double> seconds;
   const double begin = now_seconds();

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 
+#include "base/rounding.h"
+
 namespace ringtrain::cuda {
 namespace {
 
@@ -37,10 +39,6 @@ Multiprocessor multiprocessor(int compute_capability) {
 
 constexpr int registers_per_partition = 16384, partitions = 4, register_unit = 256, warp_threads = 32;
 constexpr int shared_unit = 128, shared_of_system = 1024;
-
-int round_up(int value, int unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 struct Resources {
   int registers = 64, shared_bytes = 0;  // the values for a kernel that is not in the table

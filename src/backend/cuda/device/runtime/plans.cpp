@@ -7,6 +7,7 @@
 
 #include "backend/cuda/device/runtime/runtime.h"
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -58,6 +59,7 @@ std::unique_ptr<PlanMaker> make_plan_maker_of_thread(int ordinal) {
 
 namespace {
 
+constexpr std::int64_t alignment = 256;  // bytes
 constexpr int gates = 4;  // cuDNN's linear layers 0..3 are W_i, W_f, W_g, W_o for x; 4..7 are the same for h
 
 cudnnDataType_t data_type(Type type) {
@@ -88,10 +90,6 @@ int narrow(std::int64_t value, const char* what) {
     throw Error(
         cat("a recurrent layer's ", what, " is ", value, "; cuDNN takes at most ", std::numeric_limits<int>::max()));
   return static_cast<int>(value);
-}
-
-std::int64_t round_up(std::int64_t bytes) {
-  return (bytes + 255) / 256 * 256;
 }
 
 // Returns "" on success, else cuDNN's reason.
@@ -144,8 +142,8 @@ std::int64_t CudnnRnnPlan::input_bytes() const {
 // Returns the size of cuDNN's own workspace and of memory for the gradient of x that follows it. cuDNN writes that
 // gradient whether or not it is wanted.
 std::int64_t CudnnRnnPlan::workspace_bytes() const {
-  const std::int64_t own = round_up(static_cast<std::int64_t>(workspace_bytes_));
-  return operation_.training ? own + round_up(input_bytes()) : own;
+  const std::int64_t own = round_up(static_cast<std::int64_t>(workspace_bytes_), alignment);
+  return operation_.training ? own + round_up(input_bytes(), alignment) : own;
 }
 
 std::string CudnnRnnPlan::prepare(cudnnHandle_t handle) {
@@ -262,7 +260,7 @@ cudnnStatus_t CudnnRnnPlan::forward(cudnnHandle_t handle, const RnnForward& a) c
 }
 
 cudnnStatus_t CudnnRnnPlan::backward(cudnnHandle_t handle, const RnnBackward& a) const {
-  void* unwanted = static_cast<char*>(a.workspace) + round_up(static_cast<std::int64_t>(workspace_bytes_));
+  void* unwanted = static_cast<char*>(a.workspace) + round_up(static_cast<std::int64_t>(workspace_bytes_), alignment);
   const cudnnStatus_t status =
       cudnn().rnn_backward_data(handle, rnn_, nullptr, y_, a.y, a.dy, x_, a.dx == nullptr ? unwanted : a.dx, state_,
                                 a.h0, nullptr, nullptr, state_, a.c0, nullptr, nullptr, weight_bytes_, a.weights,

@@ -26,8 +26,8 @@ namespace ringtrain::cuda {
 // front end calls cuDNN's graph API (dnn/plans.cpp).
 //
 // The program is not linked with cuDNN, so that it starts on machines without it. cudnn() opens the library
-// (device/libraries.h) and looks up each function by name. To call another function of cuDNN, add a member here and a line
-// to calls.cpp.
+// (device/libraries.h) and looks up each function by name. To call another function of cuDNN, add a member here and a
+// line to calls.cpp.
 struct Cudnn {
   decltype(&cudnnGetVersion) get_version;
   decltype(&cudnnGetErrorString) get_error_string;
