@@ -181,19 +181,6 @@ std::vector<std::string> shared_cores(const std::vector<RankBinding>& ranks) {
   return sentences;
 }
 
-void check_visible_devices(const RankGroup& group) {
-  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  const std::vector<std::string> lists = group.gather_on_node(cat(group.rank(), ' ', visible ? visible : ""));
-  std::vector<RankDevices> ranks(lists.size());
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    std::istringstream in(lists[r]);
-    in >> ranks[r].rank >> std::ws;
-    for (std::string device; std::getline(in, device, ',');) ranks[r].uuids.push_back("GPU " + device);
-    if (ranks[r].uuids.empty()) return;  // without a list, the rank sees all GPUs or none
-  }
-  choose_together(ranks, group, false);
-}
-
 namespace {
 
 constexpr const char* kAdvice =
@@ -246,10 +233,24 @@ int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const st
   }
 }
 
-int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& group, bool may_share) {
+// Chooses for this rank among the group's ranks on its node.
+static int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& group, bool may_share) {
   // Chooses for the last rank first. If any rank gets no device, all ranks throw here, and none makes the run's folder.
   choose_device(ranks, group.node_size() - 1, group.host(), may_share);
   return choose_device(ranks, group.node_rank(), group.host(), may_share);
+}
+
+void check_visible_devices(const RankGroup& group) {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::vector<std::string> lists = group.gather_on_node(cat(group.rank(), ' ', visible ? visible : ""));
+  std::vector<RankDevices> ranks(lists.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    std::istringstream in(lists[r]);
+    in >> ranks[r].rank >> std::ws;
+    for (std::string device; std::getline(in, device, ',');) ranks[r].uuids.push_back("GPU " + device);
+    if (ranks[r].uuids.empty()) return;  // without a list, the rank sees all GPUs or none
+  }
+  choose_together(ranks, group, false);
 }
 
 int choose_device(const RankGroup& group, const std::vector<std::string>& visible_uuids, bool may_share) {

@@ -67,10 +67,8 @@ struct RankDevices {
 // too few devices or none.
 int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const std::string& host, bool may_share);
 
-// Does the same for this rank among the group's ranks on its node. All ranks of the node throw the same error.
-int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& group, bool may_share);
-
-// Does the same for this rank, after it has gathered what all ranks of the node see. Collective over the group.
+// Does the same for this rank, after it has gathered what all ranks of the node see. All ranks of the node throw the
+// same error. Collective over the group.
 int choose_device(const RankGroup& group, const std::vector<std::string>& visible_uuids, bool may_share);
 
 // Returns whether NCCL accepts two ranks on one device. It does if the environment says that the ranks are on different

@@ -17,6 +17,8 @@
 namespace ringtrain {
 namespace {
 
+// Records a timed event before and after each wait in the compute stream. The first event happens when the work before
+// the wait has ended. The stream is therefore idle between the two events.
 class DeviceWaitTimer final : public WaitTimer {
  public:
   explicit DeviceWaitTimer(cuda::Device& device) : device_(device) {}
@@ -48,10 +50,6 @@ class DeviceWaitTimer final : public WaitTimer {
 };
 
 }  // namespace
-
-std::unique_ptr<WaitTimer> make_device_wait_timer(cuda::Device& device) {
-  return std::make_unique<DeviceWaitTimer>(device);
-}
 
 // ---- Links through host memory
 
@@ -131,7 +129,7 @@ class StagedLinks final : public Links {
     return std::make_unique<StagedMessage>(*this, journey);
   }
 
-  std::unique_ptr<WaitTimer> make_timer() override { return make_device_wait_timer(device_); }
+  std::unique_ptr<WaitTimer> make_timer() override { return std::make_unique<DeviceWaitTimer>(device_); }
   // Messages with the same ranks, direction and tag start in the order of the calls.
   void poll() override {
     std::vector<const Journey*> waiting;
@@ -345,7 +343,7 @@ class NcclLinks final : public Links {
   std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
     return message(bytes.data(), bytes.size(), false, from, tag);
   }
-  std::unique_ptr<WaitTimer> make_timer() override { return make_device_wait_timer(device_); }
+  std::unique_ptr<WaitTimer> make_timer() override { return std::make_unique<DeviceWaitTimer>(device_); }
   void poll() override {
     for (const auto& lane : lanes_) lane->poll();
   }

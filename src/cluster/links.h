@@ -32,9 +32,6 @@ class WaitTimer {
 };
 
 std::unique_ptr<WaitTimer> make_host_wait_timer();
-// Records a timed event before and after each wait in the compute stream. The first event happens when the work before
-// the wait has ended. The stream is therefore idle between the two events. `device` outlives the timer.
-std::unique_ptr<WaitTimer> make_device_wait_timer(cuda::Device& device);
 
 // A message under way. Its bytes must stay in place until done() has returned true or finish() has returned.
 class Message {

@@ -61,6 +61,16 @@ void check_ranks(const Experiment& experiment, const RunSplit& split, int ranks)
                 cat("Expected at most ", ranks - 1, "; -1: no bit flips."));
 }
 
+// The nodes [first, last) of the whole model that a stage computes.
+struct StageNodes {
+  int first = 0, last = 0;
+};
+StageNodes nodes_of(const RunPlan& plan, std::int64_t stage) {
+  const auto at = static_cast<std::size_t>(stage);
+  return {stage == 0 ? 0 : plan.cuts[at - 1],
+          stage + 1 == plan.stages() ? static_cast<int>(plan.graph.nodes().size()) : plan.cuts[at]};
+}
+
 }  // namespace
 
 std::optional<ServerPlan> server_plan(const Experiment& e, int ranks, bool on_device) {
@@ -116,12 +126,6 @@ RunSplit plan_evaluation_split(const BatchConfig& batch, const Graph& model, int
 
 std::int64_t stages_of(const ParallelConfig& parallel) {
   return parallel.kind == "pipeline" ? parallel.stages : 1;
-}
-
-StageNodes nodes_of(const RunPlan& plan, std::int64_t stage) {
-  const auto at = static_cast<std::size_t>(stage);
-  return {stage == 0 ? 0 : plan.cuts[at - 1],
-          stage + 1 == plan.stages() ? static_cast<int>(plan.graph.nodes().size()) : plan.cuts[at]};
 }
 
 LoaderPlan for_rank(const RunPlan& plan, LoaderPlan loader, int rank) {

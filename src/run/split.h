@@ -56,12 +56,6 @@ LoaderPlan train_loader_of(const RunPlan& plan, int rank);
 std::unique_ptr<Program> compile_part(const RunPlan& plan, const ModelPart& part, Backend& backend, PassMode mode,
                                       std::int64_t micro_batch);
 
-// Returns the nodes [first, last) of the whole model that stage `stage` computes.
-struct StageNodes {
-  int first = 0, last = 0;
-};
-StageNodes nodes_of(const RunPlan& plan, std::int64_t stage);
-
 // ---- What `ringtrain plan` says of servers, owners of weights, and stages
 
 // Returns "4 ranks", or for a pipeline "4 ranks = 2 replicas of 2 stages". The ranks that share a batch are then the
