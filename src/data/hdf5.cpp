@@ -160,8 +160,11 @@ std::string innermost_description() {
 }
 
 void fail(const std::string& path, const std::string& what, std::source_location where) {
+  // HDF5 does not always say that memory was missing. It said "can't find property in skip list".
+  const bool lacks_memory = errno == ENOMEM;
   const std::string reason = innermost_description();
-  throw Error(cat(path, ": ", what, ": ", reason), advice_on(reason, path), where);
+  throw Error(cat(path, ": ", what, ": ", reason, lacks_memory ? " (out of memory)" : ""), advice_on(reason, path),
+              where);
 }
 
 Handle& Handle::operator=(Handle&& other) noexcept {

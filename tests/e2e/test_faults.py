@@ -61,6 +61,9 @@ DOZEN = {
     # mpirun must not wait for a lock that the dead rank held (PMIX_MCA_gds, src/cluster/session.cpp).
     "memory runs out in MPI's start": fault("server-2", [Rule("memory", 0.047, "ENOMEM", count=0, rank=1)], says=NO_MEMORY,
                                             libraries_may_crash=True),
+    # oneDNN generates code for each convolution, and its own message does not name memory.
+    "memory runs out in oneDNN": fault("cnn-4", [Rule("large memory", 0.902, "ENOMEM", count=0, rank=3)], says=NO_MEMORY,
+                                       libraries_may_crash=True),
     "a wall clock a year back": fault("names-2", [Rule("#call=clock,from=20,count=0", 0, "shift:-31536000")], outcome=GOES_ON),
 }
 

@@ -376,7 +376,7 @@ def study(g, fault):
         fault.rules = [Rule(call, share, fault.what, rank=rank)]
         fault.allowed = (ENDS, GOES_ON, STOPS)
         fault.libraries_may_crash = call == "memory"
-        fault.says = r"error: .*\.h5" if call != "memory" else rf"{NO_MEMORY}|failed, error: out of memory"  # the study says why a trial failed
+        fault.says = r"error: .*\.h5" if call != "memory" else rf"{NO_MEMORY}|failed, error: .*out of memory"  # the study says why a trial failed
     fault.target = f"rank {rank}"
 
 

@@ -30,7 +30,8 @@ template <class Describe>
 auto first_of(bool winograd, const Describe& describe) {
   if (winograd) try {
       return describe(dnnl::algorithm::convolution_winograd);
-    } catch (const dnnl::error&) {
+    } catch (const dnnl::error& error) {
+      if (error.status != dnnl_unimplemented) throw;
     }
   return describe(dnnl::algorithm::convolution_direct);
 }
@@ -156,10 +157,18 @@ dnnl::convolution_backward_weights::primitive_desc ConvolutionPrimitives::descri
 #endif
 }
 
+template <class Work>
+void ConvolutionPrimitives::make(const Work& work) const {
+  const ConvolutionShape& s = shape_;
+  const auto name = [&] {
+    return cat(s.bf16 ? "bf16" : "fp32", " convolution ", s.input, " -> ", s.output, ", ", s.kernel, " x ", s.kernel);
+  };
+  make_primitives(threads_, s.bf16, name, work);
+}
+
 void ConvolutionPrimitives::make_forward(std::int64_t images) {
-  const TeamSize team(threads_);
-  const auto describe = [&](dnnl::algorithm algorithm) { return describe_forward(shape_, images, algorithm); };
-  try {
+  make([&] {
+    const auto describe = [&](dnnl::algorithm algorithm) { return describe_forward(shape_, images, algorithm); };
     forward_description_ = first_of(suits_winograd(), describe);
     // For few input channels, oneDNN has a fast kernel for only one of the two plain layouts. That layout is taken.
     if (shape_.pixels && !is_generated_code(forward_description_.impl_info_str())) {
@@ -169,18 +178,15 @@ void ConvolutionPrimitives::make_forward(std::int64_t images) {
       if (channels_last_) forward_description_ = other;
     }
     forward_ = dnnl::convolution_forward(forward_description_);
-  } catch (const dnnl::error& e) {
-    throw Error(cat("oneDNN ", onednn_version(), " has no ", shape_.bf16 ? "bf16" : "fp32", " convolution ",
-                    shape_.input, " -> ", shape_.output, ", ", shape_.kernel, " x ", shape_.kernel, ": ", e.what()),
-                shape_.bf16 ? "use precision: fp32" : "");
-  }
+  });
 }
 
 void ConvolutionPrimitives::make_backward_data(std::int64_t images) {
-  const TeamSize team(threads_);
-  data_description_ =
-      first_of(suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_data(images, algorithm); });
-  data_ = dnnl::convolution_backward_data(data_description_);
+  make([&] {
+    data_description_ =
+        first_of(suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_data(images, algorithm); });
+    data_ = dnnl::convolution_backward_data(data_description_);
+  });
 }
 
 // With AVX2, oneDNN has only a slow weight gradient for maps that are smaller than the kernel, as in the last layers
@@ -188,20 +194,22 @@ void ConvolutionPrimitives::make_backward_data(std::int64_t images) {
 // for which oneDNN is fast: a map that contains its padding, or pixels with three channels, of which the added ones
 // are zeros.
 void ConvolutionPrimitives::make_backward_weights(std::int64_t images) {
-  const TeamSize team(threads_);
-  weights_shape_ = shape_;
-  weights_description_ = first_of(
-      suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_weights(shape_, images, algorithm); });
-  const bool is_slow = !is_generated_code(weights_description_.impl_info_str());
-  if (const auto larger = with_larger_source(shape_); is_slow && larger && !channels_last_) try {
-      const auto other = describe_weights(*larger, images, dnnl::algorithm::convolution_direct);
-      if (is_generated_code(other.impl_info_str())) {
-        weights_shape_ = *larger;
-        weights_description_ = other;
+  make([&] {
+    weights_shape_ = shape_;
+    weights_description_ = first_of(
+        suits_winograd(), [&](dnnl::algorithm algorithm) { return describe_weights(shape_, images, algorithm); });
+    const bool is_slow = !is_generated_code(weights_description_.impl_info_str());
+    if (const auto larger = with_larger_source(shape_); is_slow && larger && !channels_last_) try {
+        const auto other = describe_weights(*larger, images, dnnl::algorithm::convolution_direct);
+        if (is_generated_code(other.impl_info_str())) {
+          weights_shape_ = *larger;
+          weights_description_ = other;
+        }
+      } catch (const dnnl::error& error) {
+        if (error.status != dnnl_unimplemented) throw;
       }
-    } catch (const dnnl::error&) {  // oneDNN lacks this one
-    }
-  weights_ = dnnl::convolution_backward_weights(weights_description_);
+    weights_ = dnnl::convolution_backward_weights(weights_description_);
+  });
 }
 
 bool ConvolutionPrimitives::has_fast_code() const {
@@ -232,57 +240,58 @@ std::int64_t ConvolutionPrimitives::weights_scratch_bytes() const {
 }
 
 void ConvolutionPrimitives::bind(char* weights) {
-  const TeamSize team(threads_);
-  const ConvolutionShape& s = shape_;
-  const memory::dims dims{s.output, s.input, s.kernel, s.kernel};
-  const memory::desc plain(dims, memory::data_type::f32, memory::format_tag::oihw);
-  const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
-  flat_ = at_nothing(plain);
-  forward_weights_ = memory(forward_description_.weights_desc(), onednn_engine(), weights);
-  to_forward_ = dnnl::reorder(flat_, forward_weights_);
-  forward_scratch_ = at_nothing(forward_description_.scratchpad_desc());
-  forward_arguments_ = {{DNNL_ARG_SRC, at_nothing(forward_description_.src_desc())},
-                        {DNNL_ARG_WEIGHTS, forward_weights_},
-                        {DNNL_ARG_DST, at_nothing(forward_description_.dst_desc())},
-                        {DNNL_ARG_SCRATCHPAD, forward_scratch_}};
-  if (s.bias) {
-    bias_ = memory(bias, onednn_engine(), weights + aligned(forward_description_.weights_desc().get_size()));
-    forward_arguments_.insert({DNNL_ARG_BIAS, bias_});
-  }
-  if (data_) {
-    shared_weights_ = data_description_.weights_desc() == forward_description_.weights_desc();
-    data_weights_ = shared_weights_ ? forward_weights_ : at_nothing(data_description_.weights_desc());
-    if (!shared_weights_) to_data_ = dnnl::reorder(forward_weights_, data_weights_);
-    data_scratch_ = at_nothing(data_description_.scratchpad_desc());
-    data_arguments_ = {{DNNL_ARG_DIFF_DST, at_nothing(data_description_.diff_dst_desc())},
-                       {DNNL_ARG_WEIGHTS, data_weights_},
-                       {DNNL_ARG_DIFF_SRC, at_nothing(data_description_.diff_src_desc())},
-                       {DNNL_ARG_SCRATCHPAD, data_scratch_}};
-  }
-  if (weights_) {
-    own_gradient_ = at_nothing(weights_description_.diff_weights_desc());
-    flat_gradient_ = at_nothing({memory::dims{s.output, weights_shape_.input, s.kernel, s.kernel},
-                                 memory::data_type::f32, memory::format_tag::oihw});
-    weights_scratch_ = at_nothing(weights_description_.scratchpad_desc());
-    weights_arguments_ = {{DNNL_ARG_SRC, at_nothing(weights_description_.src_desc())},
-                          {DNNL_ARG_DIFF_DST, at_nothing(weights_description_.diff_dst_desc())},
-                          {DNNL_ARG_DIFF_WEIGHTS, own_gradient_},
-                          {DNNL_ARG_SCRATCHPAD, weights_scratch_}};
+  make([&] {
+    const ConvolutionShape& s = shape_;
+    const memory::dims dims{s.output, s.input, s.kernel, s.kernel};
+    const memory::desc plain(dims, memory::data_type::f32, memory::format_tag::oihw);
+    const memory::desc bias(memory::dims{s.output}, memory::data_type::f32, memory::format_tag::x);
+    flat_ = at_nothing(plain);
+    forward_weights_ = memory(forward_description_.weights_desc(), onednn_engine(), weights);
+    to_forward_ = dnnl::reorder(flat_, forward_weights_);
+    forward_scratch_ = at_nothing(forward_description_.scratchpad_desc());
+    forward_arguments_ = {{DNNL_ARG_SRC, at_nothing(forward_description_.src_desc())},
+                          {DNNL_ARG_WEIGHTS, forward_weights_},
+                          {DNNL_ARG_DST, at_nothing(forward_description_.dst_desc())},
+                          {DNNL_ARG_SCRATCHPAD, forward_scratch_}};
     if (s.bias) {
-      own_bias_gradient_ = at_nothing(bias);
-      weights_arguments_.insert({DNNL_ARG_DIFF_BIAS, own_bias_gradient_});
+      bias_ = memory(bias, onednn_engine(), weights + aligned(forward_description_.weights_desc().get_size()));
+      forward_arguments_.insert({DNNL_ARG_BIAS, bias_});
     }
-    const auto blocked = s.lanes == 16 ? memory::format_tag::OIhw16i16o : memory::format_tag::OIhw8i8o;
-    blocked_gradient_ = input_ % s.lanes == 0 && s.output % s.lanes == 0 &&
-                        own_gradient_.get_desc() == memory::desc(dims, memory::data_type::f32, blocked);
-    if (blocked_gradient_) return;
-    store_ = dnnl::reorder(own_gradient_, flat_gradient_);
-    dnnl::post_ops sum;
-    sum.append_sum(1.0f);
-    dnnl::primitive_attr adding;
-    adding.set_post_ops(sum);
-    add_ = dnnl::reorder(own_gradient_, flat_gradient_, adding);
-  }
+    if (data_) {
+      shared_weights_ = data_description_.weights_desc() == forward_description_.weights_desc();
+      data_weights_ = shared_weights_ ? forward_weights_ : at_nothing(data_description_.weights_desc());
+      if (!shared_weights_) to_data_ = dnnl::reorder(forward_weights_, data_weights_);
+      data_scratch_ = at_nothing(data_description_.scratchpad_desc());
+      data_arguments_ = {{DNNL_ARG_DIFF_DST, at_nothing(data_description_.diff_dst_desc())},
+                         {DNNL_ARG_WEIGHTS, data_weights_},
+                         {DNNL_ARG_DIFF_SRC, at_nothing(data_description_.diff_src_desc())},
+                         {DNNL_ARG_SCRATCHPAD, data_scratch_}};
+    }
+    if (weights_) {
+      own_gradient_ = at_nothing(weights_description_.diff_weights_desc());
+      flat_gradient_ = at_nothing({memory::dims{s.output, weights_shape_.input, s.kernel, s.kernel},
+                                   memory::data_type::f32, memory::format_tag::oihw});
+      weights_scratch_ = at_nothing(weights_description_.scratchpad_desc());
+      weights_arguments_ = {{DNNL_ARG_SRC, at_nothing(weights_description_.src_desc())},
+                            {DNNL_ARG_DIFF_DST, at_nothing(weights_description_.diff_dst_desc())},
+                            {DNNL_ARG_DIFF_WEIGHTS, own_gradient_},
+                            {DNNL_ARG_SCRATCHPAD, weights_scratch_}};
+      if (s.bias) {
+        own_bias_gradient_ = at_nothing(bias);
+        weights_arguments_.insert({DNNL_ARG_DIFF_BIAS, own_bias_gradient_});
+      }
+      const auto blocked = s.lanes == 16 ? memory::format_tag::OIhw16i16o : memory::format_tag::OIhw8i8o;
+      blocked_gradient_ = input_ % s.lanes == 0 && s.output % s.lanes == 0 &&
+                          own_gradient_.get_desc() == memory::desc(dims, memory::data_type::f32, blocked);
+      if (blocked_gradient_) return;
+      store_ = dnnl::reorder(own_gradient_, flat_gradient_);
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      dnnl::primitive_attr adding;
+      adding.set_post_ops(sum);
+      add_ = dnnl::reorder(own_gradient_, flat_gradient_, adding);
+    }
+  });
 }
 
 void ConvolutionPrimitives::set_weights(const float* weights, const float* bias) {

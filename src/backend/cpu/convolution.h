@@ -26,8 +26,8 @@ class ConvolutionPrimitives {
  public:
   ConvolutionPrimitives(const ConvolutionShape& shape, bool training, int threads);
 
-  // Prepares calls for `images` images. oneDNN generates code, which takes milliseconds. make_forward() throws Error if
-  // oneDNN lacks the convolution.
+  // Prepares calls for `images` images. oneDNN generates code, which takes milliseconds. Throws Error if oneDNN lacks
+  // the convolution, and std::bad_alloc or Error if it lacks memory.
   void make_forward(std::int64_t images);
   void make_backward_data(std::int64_t images);
   void make_backward_weights(std::int64_t images);
@@ -44,7 +44,7 @@ class ConvolutionPrimitives {
   std::int64_t forward_scratch_bytes() const;
   std::int64_t data_scratch_bytes() const;
   std::int64_t weights_scratch_bytes() const;
-  void bind(char* weights);
+  void bind(char* weights);  // throws as make_*()
 
   void set_weights(const float* weights, const float* bias);  // in the canonical layout [output, input, kernel, kernel]
   void forward(const void* source, void* destination, char* scratch);
@@ -70,6 +70,8 @@ class ConvolutionPrimitives {
                                                                       std::int64_t images,
                                                                       dnnl::algorithm algorithm) const;
   bool suits_winograd() const;
+  template <class Work>
+  void make(const Work& work) const;  // calls `work`, which makes primitives
   bool enlarges_source() const {
     return weights_shape_.padding != shape_.padding || weights_shape_.input != shape_.input;
   }

@@ -6,6 +6,7 @@
 #include <array>
 #include <exception>
 #include <memory>
+#include <new>
 
 #include "backend/cpu/memory.h"
 #include "base/clock.h"
@@ -28,9 +29,21 @@ std::string onednn_version() {
   return cat(v->major, ".", v->minor, ".", v->patch);
 }
 
+void fail(const dnnl::error& error, const std::string& what, bool bf16) {
+  if (error.status == dnnl_out_of_memory) throw std::bad_alloc();
+  const bool lacks = error.status == dnnl_unimplemented;
+  throw Error(cat("oneDNN ", onednn_version(), lacks ? " has no " : " failed at the ", what, ": ", error.what(),
+                  error.status == dnnl_runtime_error ? "; as a rule, memory for its code is missing" : ""),
+              lacks && bf16 ? "use precision: fp32" : "");
+}
+
 namespace {
 
 using dnnl::memory;
+
+std::string name_of(const GemmShape& s) {
+  return cat(s.bf16 ? "bf16" : "fp32", " matrix product ", s.m, " x ", s.k, " x ", s.n);
+}
 
 memory::desc strided(std::int64_t rows, std::int64_t columns, memory::data_type type, std::int64_t row_stride,
                      std::int64_t column_stride) {
@@ -49,28 +62,25 @@ dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc&
 }  // namespace
 
 Gemm::Gemm(const GemmShape& s, int team, int callers) : shape_(s), team_(team) {
-  const TeamSize size(team);
-  const auto type = s.bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (s.accumulate) {
-    dnnl::post_ops post;
-    post.append_sum(1.0f);
-    attributes.set_post_ops(post);
-  }
-  try {
-    const auto a = s.a_transposed ? strided(s.m, s.k, type, 1, s.lda) : strided(s.m, s.k, type, s.lda, 1);
-    const auto b = s.b_transposed ? strided(s.k, s.n, type, 1, s.ldb)
-                   : s.ldb > 0    ? strided(s.k, s.n, type, s.ldb, 1)
-                                  : memory::desc(memory::dims{s.k, s.n}, type, memory::format_tag::any);
-    const auto c = strided(s.m, s.n, memory::data_type::f32, s.ldc, 1);
-    description_ = describe(a, b, c, attributes);
-    primitive_ = dnnl::matmul(description_);
-  } catch (const dnnl::error& e) {
-    throw Error(cat("oneDNN ", onednn_version(), " has no ", s.bf16 ? "bf16" : "fp32", " matrix product ", s.m, " x ",
-                    s.k, " x ", s.n, ": ", e.what()),
-                s.bf16 ? "use precision: fp32" : "");
-  }
+  make_primitives(
+      team, s.bf16, [&] { return name_of(s); },
+      [&] {
+        const auto type = s.bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+        dnnl::primitive_attr attributes;
+        attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+        if (s.accumulate) {
+          dnnl::post_ops post;
+          post.append_sum(1.0f);
+          attributes.set_post_ops(post);
+        }
+        const auto a = s.a_transposed ? strided(s.m, s.k, type, 1, s.lda) : strided(s.m, s.k, type, s.lda, 1);
+        const auto b = s.b_transposed ? strided(s.k, s.n, type, 1, s.ldb)
+                       : s.ldb > 0    ? strided(s.k, s.n, type, s.ldb, 1)
+                                      : memory::desc(memory::dims{s.k, s.n}, type, memory::format_tag::any);
+        const auto c = strided(s.m, s.n, memory::data_type::f32, s.ldc, 1);
+        description_ = describe(a, b, c, attributes);
+        primitive_ = dnnl::matmul(description_);
+      });
   calls_.resize(static_cast<std::size_t>(callers));
 }
 
@@ -106,8 +116,9 @@ void Gemm::pack(const float* source, std::int64_t row_stride, std::int64_t colum
   memory values(from, onednn_engine(),
                 const_cast<float*>(source));  // oneDNN takes no const pointer, but a reorder only reads
   if (!pack_) {
-    const TeamSize size(1);
-    pack_ = dnnl::reorder(values, packed_);  // oneDNN compiles code, which takes 10 ms, so it is kept
+    // oneDNN compiles code, which takes 10 ms, so it is kept.
+    make_primitives(
+        1, shape_.bf16, [&] { return name_of(shape_); }, [&] { pack_ = dnnl::reorder(values, packed_); });
     pack_strides_ = {row_stride, column_stride};
   }
   if (pack_strides_ != std::pair(row_stride, column_stride))

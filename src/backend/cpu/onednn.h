@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <dnnl.hpp>
-#include <new>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -20,17 +19,9 @@ dnnl::engine& onednn_engine();
 dnnl::stream& onednn_stream();  // one per thread, because two threads must not use a stream at the same time
 std::string onednn_version();   // such as "2.6.3"
 
-// Runs a primitive on this thread's stream. Throws std::bad_alloc if memory is missing, otherwise Error. oneDNN's own
-// message names neither the library nor the lack of memory.
-template <class Primitive, class... Arguments>
-void execute(const Primitive& primitive, Arguments&... arguments) {
-  try {
-    primitive.execute(onednn_stream(), arguments...);
-  } catch (const dnnl::error& error) {
-    if (error.status == dnnl_out_of_memory) throw std::bad_alloc();
-    throw Error(cat("oneDNN ", onednn_version(), ": ", error.what()));
-  }
-}
+// Throws std::bad_alloc if oneDNN lacked memory, otherwise Error. oneDNN's own message names neither the library nor
+// the lack of memory. `what` is what was asked for, such as "bf16 matrix product 4 x 8 x 8", and `bf16` is its type.
+[[noreturn]] void fail(const dnnl::error& error, const std::string& what, bool bf16);
 
 // Sets the number of threads while primitives are made or run. Most primitives remember the number from the time when
 // they are made; reorders use the number when they run. Without this class, both would use a thread for each CPU of the
@@ -45,6 +36,27 @@ class TeamSize {
  private:
   int before_;
 };
+
+// Calls `work`, which makes primitives for `threads` threads. Throws what fail() throws; `what` returns its argument.
+template <class What, class Work>
+void make_primitives(int threads, bool bf16, const What& what, const Work& work) {
+  const TeamSize team(threads);
+  try {
+    work();
+  } catch (const dnnl::error& error) {
+    fail(error, what(), bf16);
+  }
+}
+
+// Runs a primitive on this thread's stream. Throws what fail() throws.
+template <class Primitive, class... Arguments>
+void execute(const Primitive& primitive, Arguments&... arguments) {
+  try {
+    primitive.execute(onednn_stream(), arguments...);
+  } catch (const dnnl::error& error) {
+    fail(error, "run of a primitive", false);
+  }
+}
 
 // Matrix products. Each shape has a primitive that is made once.
 
