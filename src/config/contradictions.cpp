@@ -168,13 +168,14 @@ std::optional<Contradiction> averaged_norm_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-// Malladi et al. 2022, arXiv:2205.10287: 1 - k (1 - beta) must be above 0.
+// Malladi et al. 2022, arXiv:2205.10287: for k > 1, 1 - k (1 - beta) must be above 0.
 std::optional<Contradiction> adam_sde_contradiction(const Experiment& e) {
   const OptimizerConfig& o = e.optimizer;
   if (e.learning_rate.scaling != "adam_sde") return std::nullopt;
   if (e.learning_rate.base_batch == 0) return std::nullopt;  // learning_rate_contradiction() says so
   const auto base = static_cast<double>(e.learning_rate.base_batch);
   const double k = batch_ratio(e.learning_rate, e.batch.global);
+  if (k <= 1) return std::nullopt;  // every beta stays at least 0
   for (const auto& [key, beta] :
        {std::pair<std::string_view, double>{"optimizer.beta1", o.beta1}, {"optimizer.beta2", o.beta2}}) {
     if (!has_effect(*find_field(key), e) || k * (1 - beta) < 1 - 1e-12) continue;

@@ -163,6 +163,7 @@ TEST(AdamSde, IsRefusedWhereItDoesNotHold) {
   EXPECT_EQ(refusal(sde, {"batch.global=128", "batch.worker=128"}), "");
   EXPECT_EQ(refusal(sde, {"batch.global=159", "batch.worker=159"}), "");
   EXPECT_NE(refusal(sde, {"batch.global=160", "batch.worker=160"}), "");
+  EXPECT_EQ(refusal(sde, {"batch.global=16", "batch.worker=16", "optimizer.beta1=0"}), "");  // k is 1
   EXPECT_NE(refusal(sde, {"optimizer.kind=lamb"}).find("expected adam, adamw or rmsprop"), std::string::npos);
   EXPECT_EQ(refusal(sde, {"optimizer.kind=rmsprop"}), "");  // it has no beta1, and 16 x 0.001 is below 1
   EXPECT_NE(refusal(sde, {"optimizer.half_life.beta1=1000", "batch.global=128", "batch.worker=128"})
