@@ -13,9 +13,9 @@
 #include "base/utf8.h"
 #include "data/hdf5.h"
 #include "data/image_dataset.h"
+#include "data/jpeg.h"
 #include "data/shard_files.h"
 #include "data_prep/common/parallel.h"
-#include "data_prep/images/formats.h"
 
 namespace ringtrain {
 namespace {

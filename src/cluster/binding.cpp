@@ -233,7 +233,7 @@ int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const st
   }
 }
 
-// Chooses for this rank among the group's ranks on its node.
+// Chooses the device of this rank. `ranks` are the group's ranks on its node.
 static int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& group, bool may_share) {
   // Chooses for the last rank first. If any rank gets no device, all ranks throw here, and none makes the run's folder.
   choose_device(ranks, group.node_size() - 1, group.host(), may_share);

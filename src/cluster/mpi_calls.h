@@ -1,5 +1,6 @@
 // How the files of this folder call MPI: mpi.h without its C++ bindings, error codes as exceptions, and the MPI
-// communicators of a group of ranks. The programs include it for on_rank_0().
+// communicators of a group of ranks. Outside of this folder, the programs include it for on_rank_0(), and
+// data_prep/common/ranks.cpp calls MPI, too.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1

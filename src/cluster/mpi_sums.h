@@ -1,5 +1,5 @@
-// Carries out sums by MPI. MpiLanes follows the schedules of vectors (sum_algorithms.h). Other sums need none: those of
-// a few numbers, by the MPI library, and with the result on one rank.
+// Carries out sums by MPI. MpiLanes follows the schedules of vectors (sum_algorithms.h), and MpiSteps those of a few
+// numbers. Sums by the MPI library and sums with the result on one rank need no schedule.
 #pragma once
 
 #include <cstddef>

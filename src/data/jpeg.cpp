@@ -74,7 +74,7 @@ void limit_scans(jpeg_decompress_struct& info, JpegErrors& errors) {
   info.progress = &errors.progress;
 }
 
-// Reads the header. To be called by guarded().
+// Reads the header. Call it in guarded().
 void begin(jpeg_decompress_struct& info, JpegErrors& errors, std::span<const std::uint8_t> bytes) {
   jpeg_create_decompress(&info);
   limit_scans(info, errors);

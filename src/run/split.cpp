@@ -7,7 +7,6 @@
 #include "base/table.h"
 #include "config/batch_course.h"
 #include "nn/graph.h"
-#include "optim/optimizer.h"
 #include "parallel/pipeline.h"
 #include "parallel/synchronizer.h"
 #include "run/memory.h"

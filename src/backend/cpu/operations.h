@@ -22,6 +22,8 @@
 
 namespace ringtrain::cpu {
 
+class NormStatistics;
+
 // What a graph is compiled for.
 struct CompileOptions {
   std::int64_t micro_batch = 0;
@@ -224,7 +226,6 @@ std::unique_ptr<CpuOperation> make_convolution(const ImageContext& context, cons
 // `norm` leaves x unchanged, and a null `second` adds nothing. The second operand may be the result of another norm
 // (the projection of a shortcut). That result is never stored. A second norm needs a first one. The norms' own
 // operations, which measure the statistics, come before (norm_statistics.h).
-class NormStatistics;
 std::unique_ptr<CpuOperation> make_norm(const ImageContext& context, const std::string& name, Feature* x,
                                         NormStatistics* norm, Feature* second, NormStatistics* norm2, bool relu,
                                         Feature* y);
