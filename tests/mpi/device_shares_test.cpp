@@ -18,24 +18,12 @@ class DeviceShares : public TrainerTest {
   void expect_curve_of_ring(const std::string& library) const;
 };
 
-std::vector<Settings> ways() {
+std::vector<Settings> device_ways() {
   std::vector<Settings> all = {{"parallel.shard_state=true"}};
   all.push_back({"parallel.kind=server", "parallel.servers=1"});
   if (session().size() > 1)
     all.push_back({"parallel.kind=server", cat("parallel.servers=", std::min(3, session().size()))});
   return all;
-}
-
-Settings joined(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-double difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-  return largest;
 }
 
 // A sum over two ranks has the same bits in every order. The weights then have the same bits, too, unless the update
@@ -53,13 +41,13 @@ void expect_as_ring(TrainingRank& rank, const std::vector<StepReport>& reports, 
   if (same_bits && session().size() <= 2) {
     EXPECT_EQ(rank.weights(), ring.weights());
   }
-  EXPECT_LT(difference(rank.weights(), ring.weights()), 2e-2 * difference(ring.weights(), initial));
+  EXPECT_LT(largest_difference(rank.weights(), ring.weights()), 2e-2 * largest_difference(ring.weights(), initial));
   const Checkpoint own = rank.snapshot(), of_ring = ring.snapshot();
   ASSERT_EQ(own.arrays.size(), of_ring.arrays.size());
   for (std::size_t a = 0; a < own.arrays.size(); ++a) {
     float size = 0;
     for (const float v : of_ring.arrays[a].values) size = std::max(size, std::abs(v));
-    EXPECT_LE(difference(own.arrays[a].values, of_ring.arrays[a].values), 2e-2 * static_cast<double>(size))
+    EXPECT_LE(largest_difference(own.arrays[a].values, of_ring.arrays[a].values), 2e-2 * static_cast<double>(size))
         << own.arrays[a].name;
   }
 }
@@ -74,13 +62,13 @@ void DeviceShares::expect_curve_of_ring(const std::string& library) const {
       {"optimizer.kind=adamw", "optimizer.schedule_free=true", "optimizer.clip_norm=0"},
       {"average.half_life=200", "optimizer.half_life.beta1=300", "optimizer.clip_norm=0"}};
   for (const Settings& optimizer : optimizers) {
-    const Settings common = joined(optimizer, {"communication.bucket_mib=0.002", "communication.library=" + library});
+    const Settings common = optimizer + Settings{"communication.bucket_mib=0.002", "communication.library=" + library};
     TrainingRank ring(experiment("names", common), true);
     const std::vector<float> initial = ring.weights();
     const auto expected = ring.steps(5);
-    for (const Settings& way : ways()) {
+    for (const Settings& way : device_ways()) {
       SCOPED_TRACE(cat(library, " ", optimizer[0], " ", way.back()));
-      TrainingRank rank(experiment("names", joined(common, way)), true);
+      TrainingRank rank(experiment("names", common + way), true);
       const auto reports = rank.steps(5);
       expect_as_ring(rank, reports, ring, expected, initial, optimizer.back() == "optimizer.clip_norm=0");
       if (rank.nccl) {
@@ -106,9 +94,9 @@ TEST_F(DeviceShares, GoOnFromCheckpointsOfTheRing) {
   ring.steps(4);
   const Checkpoint at_4 = ring.snapshot();
   ring.steps(4);
-  for (const Settings& way : ways()) {
+  for (const Settings& way : device_ways()) {
     SCOPED_TRACE(way.back());
-    TrainingRank first(experiment("names", joined(common, way)), true, &at_4);
+    TrainingRank first(experiment("names", common + way), true, &at_4);
     const Checkpoint same = first.snapshot();
     for (std::size_t a = 0; a < same.arrays.size(); ++a)
       EXPECT_EQ(same.arrays[a].values, at_4.arrays[a].values) << same.arrays[a].name;
@@ -116,14 +104,14 @@ TEST_F(DeviceShares, GoOnFromCheckpointsOfTheRing) {
     const Checkpoint at_6 = first.snapshot();
     TrainingRank second(experiment("names", common), false, &at_6);
     second.steps(2);
-    EXPECT_LT(difference(second.weights(), ring.weights()), 1e-4);
+    EXPECT_LT(largest_difference(second.weights(), ring.weights()), 1e-4);
   }
 }
 
 // Compared with the ring, these ways save as much memory as the plan says.
 TEST_F(DeviceShares, TakeTheMemoryThatThePlanSays) {
   const auto taken_and_planned = [this](const Settings& way) {
-    TrainingRank rank(experiment("names", joined(way, {"communication.library=mpi", "optimizer.kind=lamb"})), true);
+    TrainingRank rank(experiment("names", way + Settings{"communication.library=mpi", "optimizer.kind=lamb"}), true);
     rank.steps(2);
     std::int64_t planned = 0;
     for (const MemoryItem& item : rank_memory(rank.plan, *rank.backend, session().rank()))
@@ -131,7 +119,7 @@ TEST_F(DeviceShares, TakeTheMemoryThatThePlanSays) {
     return std::pair(rank.backend->allocated_bytes(), planned);
   };
   const auto [ring_taken, ring_planned] = taken_and_planned({});
-  for (const Settings& way : ways()) {
+  for (const Settings& way : device_ways()) {
     SCOPED_TRACE(way.back());
     const auto [taken, planned] = taken_and_planned(way);
     EXPECT_EQ(ring_taken - taken, ring_planned - planned);

@@ -47,24 +47,12 @@ void expect_same_updates(const ParameterTable& parameters, const std::vector<flo
   }
 }
 
-double difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-  return largest;
-}
-
 // Returns the ways of sharing: sharded state, and one to three servers, but not more servers than ranks.
 std::vector<Settings> ways() {
   std::vector<Settings> all = {{"parallel.shard_state=true"}};
   for (int servers = 1; servers <= std::min(3, session().size()); ++servers)
     all.push_back({"parallel.kind=server", cat("parallel.servers=", servers)});
   return all;
-}
-
-Settings joined(Settings a, const Settings& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
 }
 
 float value_of(int rank, std::size_t i) {
@@ -143,7 +131,7 @@ TEST_P(SharesByPrecision, GiveTheFirstGradientOfTheRing) {
                          "communication.bucket_mib=0.002", "precision=" + precision_};
   using With = std::function<Experiment(const Settings&)>;
   const With text = [&](const Settings& more) {
-    return experiment("names", joined({"optimizer.kind=sgd", "optimizer.clip_norm=0"}, more));
+    return experiment("names", Settings{"optimizer.kind=sgd", "optimizer.clip_norm=0"} + more);
   };
   const With pictures = [&](const Settings& more) { return images(more); };
   for (const With& with : {text, pictures}) {
@@ -151,7 +139,7 @@ TEST_P(SharesByPrecision, GiveTheFirstGradientOfTheRing) {
     const std::vector<float> before = ring.weights();
     ring.steps(1);
     for (const Settings& way : ways()) {
-      TrainingRank rank(with(joined(keys, way)), false);
+      TrainingRank rank(with(keys + way), false);
       SCOPED_TRACE(cat(rank.plan.experiment.model.kind, " ", way.back()));
       rank.steps(1);
       expect_same_updates(rank.plan.parameters, before, ring.weights(), rank.weights(), 1e-5);
@@ -166,7 +154,7 @@ TEST_P(SharesByPrecision, GiveTheCurveOfTheRingOnImages) {
   const std::vector<Settings> all = ways();
   for (const Settings& way : {all.front(), all.back()}) {
     SCOPED_TRACE(way.back());
-    TrainingRank rank(images(joined(keys, way)), false);
+    TrainingRank rank(images(keys + way), false);
     const auto reports = rank.steps(8);
     for (std::size_t i = 0; i < reports.size(); ++i)
       ASSERT_NEAR(reports[i].loss, expected[i].loss, 1e-2 * expected[i].loss) << i;
@@ -186,14 +174,14 @@ TEST_F(Shares, GiveTheCurveOfTheRing) {
       {"optimizer.kind=adamw", "optimizer.schedule_free=true"},
       {"optimizer.half_life.beta1=300", "average.half_life=200"}};
   for (const Settings& optimizer : optimizers) {
-    const Settings common = joined(optimizer, {"communication.bucket_mib=0.002"});
+    const Settings common = optimizer + Settings{"communication.bucket_mib=0.002"};
     TrainingRank ring(experiment("names", common), false);
     const std::vector<float> initial = ring.weights();
     const auto expected = ring.steps(8);
     const Checkpoint of_ring = ring.snapshot();
     for (const Settings& way : ways()) {
       SCOPED_TRACE(optimizer[0] + " " + way.back());
-      TrainingRank rank(experiment("names", joined(common, way)), false);
+      TrainingRank rank(experiment("names", common + way), false);
       const auto reports = rank.steps(8);
       for (std::size_t i = 0; i < reports.size(); ++i) {
         const double tolerance = i == 0 ? 1e-6 : 1e-4;
@@ -204,14 +192,14 @@ TEST_F(Shares, GiveTheCurveOfTheRing) {
         for (std::size_t k = 0; k < expected[i].trust_ratios.size(); ++k)
           ASSERT_NEAR(reports[i].trust_ratios[k], expected[i].trust_ratios[k], 1e-2f * expected[i].trust_ratios[k]);
       }
-      EXPECT_LT(difference(rank.weights(), ring.weights()), 2e-2 * difference(ring.weights(), initial));
+      EXPECT_LT(largest_difference(rank.weights(), ring.weights()), 2e-2 * largest_difference(ring.weights(), initial));
       const Checkpoint own = rank.snapshot();
       ASSERT_EQ(own.arrays.size(), of_ring.arrays.size());
       for (std::size_t a = 0; a < own.arrays.size(); ++a) {
         EXPECT_EQ(own.arrays[a].name, of_ring.arrays[a].name);
         float size = 0;
         for (const float v : of_ring.arrays[a].values) size = std::max(size, std::abs(v));
-        EXPECT_LE(difference(own.arrays[a].values, of_ring.arrays[a].values), 2e-2 * static_cast<double>(size))
+        EXPECT_LE(largest_difference(own.arrays[a].values, of_ring.arrays[a].values), 2e-2 * static_cast<double>(size))
             << own.arrays[a].name;
       }
     }
@@ -227,7 +215,7 @@ TEST_F(Shares, GoOnFromEachOthersCheckpoints) {
   ring.steps(4);
   for (const Settings& way : ways()) {
     SCOPED_TRACE(way.back());
-    const Experiment own = experiment("names", joined(common, way));
+    const Experiment own = experiment("names", common + way);
     TrainingRank first(own, false, &at_4);
     const Checkpoint same = first.snapshot();  // the state is whole again after it was split into parts
     for (std::size_t a = 0; a < same.arrays.size(); ++a)
@@ -236,7 +224,7 @@ TEST_F(Shares, GoOnFromEachOthersCheckpoints) {
     const Checkpoint at_6 = first.snapshot();
     TrainingRank second(experiment("names", common), false, &at_6);
     second.steps(2);
-    EXPECT_LT(difference(second.weights(), ring.weights()), 1e-4);
+    EXPECT_LT(largest_difference(second.weights(), ring.weights()), 1e-4);
   }
 }
 

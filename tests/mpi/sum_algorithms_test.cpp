@@ -43,13 +43,14 @@ std::string name_of(const SumChoice& choice) {
   return choice.algorithm + (choice.node_of_rank.empty() ? "" : " on nodes to " + choice.node_of_rank.back());
 }
 
-struct Cut {
+struct MessageCut {
   std::size_t chunk_bytes, max_count;
 };
 
 TEST(SumAlgorithms, SumEveryElementForOddSizesAndCuts) {
   for (const SumChoice& choice : all_choices())
-    for (const Cut& cut : {Cut{20, 0x7fffffff}, Cut{256, 7}, Cut{1024, 1000}, Cut{131072, 0x7fffffff}}) {
+    for (const MessageCut& cut :
+         {MessageCut{20, 0x7fffffff}, MessageCut{256, 7}, MessageCut{1024, 1000}, MessageCut{131072, 0x7fffffff}}) {
       const auto communicator = make_mpi_communicator(session().job(), cut.chunk_bytes, cut.max_count, choice);
       auto* const memory = static_cast<float*>(communicator->allocate(300007 * sizeof(float)));
       for (const std::size_t count : {0u, 1u, 2u, 3u, 4u, 15u, 16u, 17u, 63u, 1000u, 4096u, 4097u, 300007u}) {

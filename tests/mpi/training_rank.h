@@ -2,6 +2,7 @@
 // share it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <fstream>
@@ -34,6 +35,12 @@ using Settings = std::vector<std::string>;
 inline Settings operator+(Settings a, const Settings& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+inline double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return largest;
 }
 inline const Settings streams = {"data.order=streams", "data.sequence=8"};
 

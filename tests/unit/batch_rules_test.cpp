@@ -83,7 +83,7 @@ TEST(BatchRules, AHalfLifeAndItsFactorAreTwoFormsOfOneNumber) {
 }
 
 // Adam with batches that change (Kingma and Ba 2015, with the product of the betas in the corrections), in float64.
-struct Reference {
+struct ReferenceUpdate {
   OptimizerConfig config;
   std::vector<double> w, m, v, average;
   double product1 = 1, product2 = 1;
@@ -119,7 +119,7 @@ TEST(BatchRules, AdamWithBatchesThatChangeIsTheFloat64Program) {
       OptimizerConfig config{.kind = kind, .weight_decay = 0.1, .no_decay = {}};
       config.half_life = half_life;
       const std::vector<double> start = drawn(table, 3), zeros(start.size());
-      Reference reference{config, start, zeros, zeros, {}};
+      ReferenceUpdate reference{config, start, zeros, zeros, {}};
       Training training(backend, table, config);
       training.set(*training.weights, start);
       std::unique_ptr<Training> resumed;

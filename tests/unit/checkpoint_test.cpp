@@ -154,7 +154,7 @@ void edit(const std::string& path, const std::function<void(hid_t)>& change) {
 }
 
 template <class T>
-void set_attribute(hid_t file, const char* object, const char* name, hid_t type, T value) {
+void put_attribute(hid_t file, const char* object, const char* name, hid_t type, T value) {
   H5Adelete_by_name(file, object, name, H5P_DEFAULT);
   const h5::Handle space(H5Screate(H5S_SCALAR), H5Sclose);
   const h5::Handle attribute(
@@ -239,13 +239,13 @@ TEST_F(CheckpointTest, EveryDamageIsNamed) {
        "schema is \"ringtrain\", expected \"ringtrain-checkpoint\""},
       {"no format", edited([](hid_t f) { H5Adelete(f, "format"); }),
        "the checkpoint has no format number, expected the format 1"},
-      {"another format", edited([](hid_t f) { set_attribute(f, "/", "format", H5T_NATIVE_INT64, 2L); }),
+      {"another format", edited([](hid_t f) { put_attribute(f, "/", "format", H5T_NATIVE_INT64, 2L); }),
        "the checkpoint has the format 2, expected the format 1"},
       {"complete missing", edited([](hid_t f) { H5Adelete(f, "complete"); }), "is not complete"},
-      {"complete is 0", edited([](hid_t f) { set_attribute(f, "/", "complete", H5T_NATIVE_INT64, 0L); }),
+      {"complete is 0", edited([](hid_t f) { put_attribute(f, "/", "complete", H5T_NATIVE_INT64, 0L); }),
        "is not complete"},
       {"no step", edited([](hid_t f) { H5Adelete(f, "step"); }), "'step' of '/' is missing"},
-      {"another step", edited([](hid_t f) { set_attribute(f, "/", "step", H5T_NATIVE_INT64, 8L); }),
+      {"another step", edited([](hid_t f) { put_attribute(f, "/", "step", H5T_NATIVE_INT64, 8L); }),
        "the attributes or the list of contents are damaged"},
       {"a number deleted", edited([](hid_t f) { H5Adelete(f, "best_value"); }),
        "the attributes or the list of contents are damaged"},
@@ -257,7 +257,7 @@ TEST_F(CheckpointTest, EveryDamageIsNamed) {
       {"checksum deleted", edited([](hid_t f) { H5Adelete_by_name(f, "state/hidden", "crc32c", H5P_DEFAULT); }),
        "attribute 'crc32c' of 'state/hidden' is missing"},
       {"checksum is a real number",
-       edited([](hid_t f) { set_attribute(f, "state/hidden", "crc32c", H5T_NATIVE_DOUBLE, 1.0); }), "wrong type"},
+       edited([](hid_t f) { put_attribute(f, "state/hidden", "crc32c", H5T_NATIVE_DOUBLE, 1.0); }), "wrong type"},
       {"another element type", edited([](hid_t f) {
          replace_dataset(f, "state/hidden", H5T_NATIVE_DOUBLE, {2, 3});
        }),

@@ -15,7 +15,7 @@ namespace {
 
 // Tensors with their padding. Three are short. One is longer than several blocks of a device, and longer than a piece
 // that one thread of the CPU takes.
-const std::vector<ElementRange> ranges = {{0, 64}, {64, 128}, {128, 150016}, {150016, 150080}};
+const std::vector<ElementRange> checksum_ranges = {{0, 64}, {64, 128}, {128, 150016}, {150016, 150080}};
 constexpr std::int64_t summed_elements = 150080;
 
 std::vector<float> numbers(std::uint64_t key) {
@@ -33,7 +33,7 @@ std::vector<std::uint64_t> measured(Backend& backend, const Values& all) {
   for (const std::vector<float>& values : all) {
     vectors.push_back(backend.make_vector(summed_elements));
     backend.copy_from_host(values, *vectors.back(), 0);
-    for (const ElementRange& range : ranges) of_all.push_back({vectors.back().get(), range.begin, range.end});
+    for (const ElementRange& range : checksum_ranges) of_all.push_back({vectors.back().get(), range.begin, range.end});
   }
   const auto checksums = backend.make_checksums(of_all);
   checksums->start();
@@ -45,7 +45,7 @@ std::vector<std::uint64_t> measured(Backend& backend, const Values& all) {
 }
 
 // Computes the formula of nn/math.h with code of its own, word by word. A word has two elements.
-std::uint64_t expected(const std::vector<float>& values, const ElementRange& range) {
+std::uint64_t expected_checksum(const std::vector<float>& values, const ElementRange& range) {
   std::uint64_t sum = 0;
   for (std::int64_t i = range.begin; i < range.end; i += 2) {
     const auto bits = [&](std::int64_t at) {
@@ -63,7 +63,7 @@ TEST(Checksums, AreThoseOfTheFormulaOnAnyNumberOfThreadsAndOnADevice) {
   const Values all = {numbers(1), numbers(2)};
   std::vector<std::uint64_t> sums;
   for (const std::vector<float>& values : all)
-    for (const ElementRange& range : ranges) sums.push_back(expected(values, range));
+    for (const ElementRange& range : checksum_ranges) sums.push_back(expected_checksum(values, range));
   for (const int threads : {1, 2, 3}) EXPECT_EQ(measured(*make_cpu_backend(threads), all), sums) << threads;
   for (const cuda::RunOrder::Kind order : {cuda::RunOrder::Kind::latest, cuda::RunOrder::Kind::random}) {
     cuda::HostDevice device({.order = {order, 3}});
@@ -80,9 +80,9 @@ TEST(Checksums, AFlippedBitShowsInItsOwnRangeWhicheverItIs) {
       std::vector<float> changed = values;
       changed[at] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(values[at]) ^ (1u << bit));
       const std::vector<std::uint64_t> after = measured(*backend, {changed});
-      for (std::size_t i = 0; i < ranges.size(); ++i) {
-        const bool inside =
-            static_cast<std::int64_t>(at) >= ranges[i].begin && static_cast<std::int64_t>(at) < ranges[i].end;
+      for (std::size_t i = 0; i < checksum_ranges.size(); ++i) {
+        const bool inside = static_cast<std::int64_t>(at) >= checksum_ranges[i].begin &&
+                            static_cast<std::int64_t>(at) < checksum_ranges[i].end;
         EXPECT_EQ(after[i] != before[i], inside) << at << " " << bit << " " << i;
       }
     }

@@ -9,10 +9,10 @@
 namespace ringtrain {
 namespace {
 
-const std::string start = "name: a\ndata: {train: x}\nbatch: {global: 256, worker: 32}\nstop: {epochs: 4}\n";
+const std::string first_keys = "name: a\ndata: {train: x}\nbatch: {global: 256, worker: 32}\nstop: {epochs: 4}\n";
 
 Experiment read(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
-  return parse_experiment(start + yaml, "a.yaml", overrides);
+  return parse_experiment(first_keys + yaml, "a.yaml", overrides);
 }
 std::string refusal(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
   try {

@@ -14,7 +14,7 @@
 namespace ringtrain::cuda {
 namespace {
 
-struct Case {
+struct ImageCase {
   const char* name;
   Graph graph;
   std::int64_t rows, micro_batch, group;
@@ -22,11 +22,11 @@ struct Case {
   // from rounding, and from ReLUs that rounding opens or closes. The limits are 1.5 times measured values.
   double half_gradient, bf16_gradient;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const ImageCase& c) {
   return out << c.name;
 }
 
-std::vector<Case> cases() {
+std::vector<ImageCase> image_cases() {
   return {
       {"BasicSmallStemTwoGroups", small_resnet(18, 8, "small", 16, 0.1), 4, 4, 2, 0.006, 0.16},
       {"BasicImageNetStemThreeMicroSteps", small_resnet(18, 8, "imagenet", 48), 6, 2, 2, 0.006, 0.1},
@@ -51,17 +51,17 @@ std::vector<Case> cases() {
   };
 }
 
-class CudaImages : public testing::TestWithParam<Case> {};
+class CudaImages : public testing::TestWithParam<ImageCase> {};
 
 TEST_P(CudaImages, TrainingEqualsTheCpuBackends) {
-  const Case& c = GetParam();
+  const ImageCase& c = GetParam();
   const Task task = image_task(c.graph, c.rows, c.micro_batch, c.group);
   expect_equal_training(task, train_on_cpu(task), train_on_host_device(task),
                         {.loss = 1e-5, .gradients = 1e-4, .weights = 1e-6, .logits = 1e-4});
 }
 
 TEST_P(CudaImages, SixteenBitTrainingIsWithinRoundingsOfFp32) {
-  const Case& c = GetParam();
+  const ImageCase& c = GetParam();
   Task task = image_task(c.graph, c.rows, c.micro_batch, c.group);
   task.steps = 1;
   const Curve expected = train_on_cpu(task);
@@ -80,7 +80,7 @@ TEST_P(CudaImages, SixteenBitTrainingIsWithinRoundingsOfFp32) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Networks, CudaImages, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Networks, CudaImages, testing::ValuesIn(image_cases()),
                          [](const auto& information) { return information.param.name; });
 
 Task small_task(const std::string& stem = "imagenet", std::int64_t micro_batch = 4) {

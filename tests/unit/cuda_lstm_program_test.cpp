@@ -21,7 +21,7 @@ namespace {
 using cuda::HostDevice;
 using cuda::HostDeviceOptions;
 
-struct Setting {
+struct LstmSetting {
   std::int64_t hidden, layers, vocabulary, positions, rows;
   double dropout = 0;
   bool carried = false;
@@ -30,16 +30,16 @@ struct Setting {
   std::int64_t micro_steps = 1;
 };
 
-std::ostream& operator<<(std::ostream& out, const Setting& s) {
+std::ostream& operator<<(std::ostream& out, const LstmSetting& s) {
   return out << "H" << s.hidden << " L" << s.layers << " V" << s.vocabulary << " T" << s.positions << " rows" << s.rows
              << " dropout" << s.dropout << " carried" << s.carried << " masked" << s.masked_every << " "
              << precision_name(s.precision) << " micro-steps" << s.micro_steps;
 }
 
 // A model on a backend. It takes plain gradient steps on made-up symbols, which are the same on every backend.
-class Training {
+class LstmTraining {
  public:
-  Training(Backend& backend, const Setting& setting, Precision precision)
+  LstmTraining(Backend& backend, const LstmSetting& setting, Precision precision)
       : backend_(backend),
         s_(setting),
         graph_(char_lstm({"char_lstm", s_.hidden, s_.layers, s_.dropout}, {s_.positions, s_.vocabulary})),
@@ -127,7 +127,7 @@ class Training {
   std::vector<float> logits(std::int64_t row, std::int64_t position) { return inference_->logits(row, position); }
 
   Backend& backend_;
-  Setting s_;
+  LstmSetting s_;
   Graph graph_;
   ParameterTable table_;
   std::uint64_t key_;
@@ -187,15 +187,15 @@ Tolerance tolerance_of(Precision precision) {
   return {4e-3, 5e-2, 5e-2};
 }
 
-class LstmOnTheGpu : public testing::TestWithParam<Setting> {};
+class LstmOnTheGpu : public testing::TestWithParam<LstmSetting> {};
 
 TEST_P(LstmOnTheGpu, LossesGradientsStateAndLogitsAreTheCpusOverSeveralSteps) {
-  const Setting setting = GetParam();
+  const LstmSetting setting = GetParam();
   const Tolerance tolerance = tolerance_of(setting.precision);
   Gpu gpu(as_late_as_allowed());
   const auto cpu_backend = make_cpu_backend(1);
-  Training gpu_side(*gpu.backend, setting, setting.precision);
-  Training cpu_side(*cpu_backend, setting, Precision::fp32);
+  LstmTraining gpu_side(*gpu.backend, setting, setting.precision);
+  LstmTraining cpu_side(*cpu_backend, setting, Precision::fp32);
   if (setting.precision == Precision::fp16) gpu_side.loss_scale = 1024;
 
   for (std::int64_t step = 0; step < 3; ++step) {
@@ -228,24 +228,25 @@ TEST_P(LstmOnTheGpu, LossesGradientsStateAndLogitsAreTheCpusOverSeveralSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, LstmOnTheGpu,
-                         testing::Values(Setting{16, 1, 5, 3, 4}, Setting{16, 3, 31, 5, 6}, Setting{24, 2, 16, 4, 8},
-                                         Setting{16, 3, 31, 5, 6, 0.25}, Setting{136, 2, 9, 3, 4, 0.5},
-                                         Setting{16, 2, 31, 5, 6, 0, true}, Setting{16, 2, 31, 5, 6, 0.1, true},
-                                         Setting{16, 2, 7, 5, 6, 0, false, 3},
-                                         Setting{16, 2, 31, 5, 6, 0.1, true, 4, Precision::fp32, 3},
-                                         Setting{16, 2, 31, 5, 6, 0, false, 0, Precision::tf32, 1},
-                                         Setting{16, 2, 31, 5, 6, 0.1, true, 4, Precision::bf16, 2},
-                                         Setting{16, 3, 31, 5, 6, 0, true, 0, Precision::bf16, 1},
-                                         Setting{16, 2, 31, 5, 6, 0.1, true, 4, Precision::fp16, 2},
-                                         Setting{16, 3, 31, 5, 6, 0, true, 0, Precision::fp16, 1}));
+                         testing::Values(LstmSetting{16, 1, 5, 3, 4}, LstmSetting{16, 3, 31, 5, 6},
+                                         LstmSetting{24, 2, 16, 4, 8}, LstmSetting{16, 3, 31, 5, 6, 0.25},
+                                         LstmSetting{136, 2, 9, 3, 4, 0.5}, LstmSetting{16, 2, 31, 5, 6, 0, true},
+                                         LstmSetting{16, 2, 31, 5, 6, 0.1, true},
+                                         LstmSetting{16, 2, 7, 5, 6, 0, false, 3},
+                                         LstmSetting{16, 2, 31, 5, 6, 0.1, true, 4, Precision::fp32, 3},
+                                         LstmSetting{16, 2, 31, 5, 6, 0, false, 0, Precision::tf32, 1},
+                                         LstmSetting{16, 2, 31, 5, 6, 0.1, true, 4, Precision::bf16, 2},
+                                         LstmSetting{16, 3, 31, 5, 6, 0, true, 0, Precision::bf16, 1},
+                                         LstmSetting{16, 2, 31, 5, 6, 0.1, true, 4, Precision::fp16, 2},
+                                         LstmSetting{16, 3, 31, 5, 6, 0, true, 0, Precision::fp16, 1}));
 
 TEST(LstmOnTheGpu, OneCallForAllLayersAndACallPerLayerGiveTheSame) {
-  const Setting setting{16, 3, 31, 5, 6, 0, true};
+  const LstmSetting setting{16, 3, 31, 5, 6, 0, true};
   const auto refused = [](const cuda::RnnOperation& o) {
     return std::string(o.layers > 1 ? "one layer at a time" : "");
   };
   Gpu joined, single(refusing(refused));
-  Training a(*joined.backend, setting, Precision::fp32), b(*single.backend, setting, Precision::fp32);
+  LstmTraining a(*joined.backend, setting, Precision::fp32), b(*single.backend, setting, Precision::fp32);
   EXPECT_EQ(a.step(0).loss, b.step(0).loss);
   EXPECT_EQ(a.gradients(), b.gradients());
   EXPECT_EQ(a.state_, b.state_);
@@ -260,7 +261,7 @@ TEST(LstmOnTheGpu, OneCallForAllLayersAndACallPerLayerGiveTheSame) {
 
 TEST(LstmOnTheGpu, LayersWithDropoutBetweenThemAreNeverJoined) {
   Gpu gpu;
-  Training training(*gpu.backend, {16, 3, 31, 5, 6, 0.5}, Precision::fp32);
+  LstmTraining training(*gpu.backend, {16, 3, 31, 5, 6, 0.5}, Precision::fp32);
   gpu.device.clear_calls();
   training.step(0);
   for (const cuda::Call& call : gpu.device.flat_calls())
@@ -270,14 +271,14 @@ TEST(LstmOnTheGpu, LayersWithDropoutBetweenThemAreNeverJoined) {
 }
 
 TEST(LstmOnTheGpu, ABiasThatNoEpilogueTakesIsAddedByAKernel) {
-  const Setting setting{16, 2, 31, 5, 6};
+  const LstmSetting setting{16, 2, 31, 5, 6};
   const auto refused = [](const cuda::DnnOperation& o) {
     return std::string(o.epilogue == cuda::Epilogue::bias ? "no engine" : "");
   };
   HostDeviceOptions without_epilogue;
   without_epilogue.refuse_dnn = refused;
   Gpu fused, separate(without_epilogue);
-  Training a(*fused.backend, setting, Precision::fp32), b(*separate.backend, setting, Precision::fp32);
+  LstmTraining a(*fused.backend, setting, Precision::fp32), b(*separate.backend, setting, Precision::fp32);
   EXPECT_NEAR(a.step(0).loss, b.step(0).loss, 1e-4);
   expect_close(a.table_, a.gradients(), b.gradients(), 1e-6);
 }
@@ -285,7 +286,7 @@ TEST(LstmOnTheGpu, ABiasThatNoEpilogueTakesIsAddedByAKernel) {
 TEST(LstmOnTheGpu, WithoutARecurrentPlanTheErrorHasTheReason) {
   Gpu gpu(refusing([](const cuda::RnnOperation&) { return std::string("no recurrent engine here"); }));
   try {
-    Training(*gpu.backend, {16, 2, 31, 5, 6}, Precision::fp32);
+    LstmTraining(*gpu.backend, {16, 2, 31, 5, 6}, Precision::fp32);
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("no recurrent engine here"), std::string::npos) << error.what();
@@ -329,7 +330,7 @@ TEST(LstmOnTheGpu, TheRecurrentCallsThatTookTheLeastTimeAreTaken) {
         Choice{"layers1 input32 hidden16 length5 batch6 persist_small_h", 0.5, 3}}) {
     TimingDevice device([&](const cuda::Call& call) { return has(call.name, choice.fast.c_str()) ? 1e-6 : 1e-4; });
     const auto backend = cuda::make_backend(device, {});
-    Training training(*backend, {16, 3, 31, 5, 6, choice.dropout}, Precision::bf16);
+    LstmTraining training(*backend, {16, 3, 31, 5, 6, choice.dropout}, Precision::bf16);
     device.clear_calls();
     training.step(0);
     const std::vector<std::string> names = recurrent_calls(device);
@@ -344,7 +345,7 @@ TEST(LstmOnTheGpu, ARefusedAlgorithmLeavesTheStandardOne) {
   Gpu gpu(refusing([](const cuda::RnnOperation& o) {
     return std::string(o.algorithm == cuda::RnnAlgorithm::standard ? "" : "not at this size");
   }));
-  Training training(*gpu.backend, {16, 3, 31, 5, 6, 0.5}, Precision::bf16);
+  LstmTraining training(*gpu.backend, {16, 3, 31, 5, 6, 0.5}, Precision::bf16);
   gpu.device.clear_calls();
   training.step(0);
   const std::vector<std::string> names = recurrent_calls(gpu.device);
@@ -353,11 +354,11 @@ TEST(LstmOnTheGpu, ARefusedAlgorithmLeavesTheStandardOne) {
 }
 
 TEST(LstmOnTheGpu, ReplayedGraphsGiveTheBitsOfSingleLaunches) {
-  const Setting setting{16, 2, 31, 5, 6, 0.1, true, 4, Precision::bf16, 2};
+  const LstmSetting setting{16, 2, 31, 5, 6, 0.1, true, 4, Precision::bf16, 2};
   cuda::BackendOptions without_graphs;
   without_graphs.graphs = false;
   Gpu replayed, launched({}, without_graphs);
-  Training a(*replayed.backend, setting, setting.precision), b(*launched.backend, setting, setting.precision);
+  LstmTraining a(*replayed.backend, setting, setting.precision), b(*launched.backend, setting, setting.precision);
   for (std::int64_t step = 0; step < 4; ++step) {
     EXPECT_EQ(a.step(step).loss, b.step(step).loss);
     EXPECT_EQ(a.gradients(), b.gradients());
@@ -372,9 +373,9 @@ TEST(LstmOnTheGpu, ReplayedGraphsGiveTheBitsOfSingleLaunches) {
 
 // A pass without carried state starts from zeros, also after a pass with carried state, replayed or not.
 TEST(LstmOnTheGpu, StateThatIsNotCarriedIsZero) {
-  const Setting setting{16, 2, 31, 5, 6};
+  const LstmSetting setting{16, 2, 31, 5, 6};
   Gpu gpu;
-  Training training(*gpu.backend, setting, Precision::fp32);
+  LstmTraining training(*gpu.backend, setting, Precision::fp32);
   const double fresh = training.step(0).loss;
   training.s_.carried = true;
   const double carried = training.step(0).loss;
@@ -388,11 +389,11 @@ TEST(LstmOnTheGpu, StateThatIsNotCarriedIsZero) {
 // cuDNN gives the gradient of 16-bit weights in 16 bits. The sum over micro-steps is in fp32.
 TEST(LstmOnTheGpu, MicroStepsAreAddedUpInFp32InEveryPrecision) {
   for (const Precision precision : {Precision::bf16, Precision::fp16}) {
-    const Setting one{16, 2, 31, 5, 4};
-    Setting many = one;
+    const LstmSetting one{16, 2, 31, 5, 4};
+    LstmSetting many = one;
     many.micro_steps = 4;
     Gpu gpu;
-    Training whole(*gpu.backend, many, precision), single(*gpu.backend, {16, 2, 31, 5, 1}, precision);
+    LstmTraining whole(*gpu.backend, many, precision), single(*gpu.backend, {16, 2, 31, 5, 1}, precision);
     whole.step(0);
     const std::vector<float> found = whole.gradients();
 
@@ -413,11 +414,11 @@ TEST(LstmOnTheGpu, MicroStepsAreAddedUpInFp32InEveryPrecision) {
 
 TEST(LstmOnTheGpu, GradientsBelowAWatermarkAreFinalWhenItIsReported) {
   for (const double dropout : {0.0, 0.25}) {
-    const Setting setting{16, 3, 31, 5, 6, dropout, false, 0, Precision::fp32, 2};
+    const LstmSetting setting{16, 3, 31, 5, 6, dropout, false, 0, Precision::fp32, 2};
     cuda::BackendOptions options;
     options.segment_elements = 512;
     Gpu gpu(as_late_as_allowed(), options);
-    Training training(*gpu.backend, setting, Precision::fp32);
+    LstmTraining training(*gpu.backend, setting, Precision::fp32);
     for (int step = 0; step < 3; ++step) {  // launched, then captured, then replayed
       std::vector<std::pair<std::int64_t, std::vector<float>>> reported;
       BackwardHooks hooks;

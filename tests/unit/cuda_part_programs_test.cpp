@@ -140,15 +140,15 @@ class Parts {
   std::int64_t step_ = 0;
 };
 
-struct Event {
+struct PassEvent {
   std::size_t part;
   char pass;
   std::int64_t i;
 };
 // Stage 0 keeps three micro-batches, and stage 1 keeps two.
-const std::vector<Event> kInFlight = {{0, 'f', 0}, {0, 'f', 1}, {0, 'f', 2}, {1, 'f', 0}, {1, 'f', 1}, {1, 'b', 0},
-                                      {0, 'b', 0}, {0, 'f', 3}, {1, 'b', 1}, {0, 'b', 1}, {1, 'f', 2}, {1, 'f', 3},
-                                      {1, 'b', 2}, {0, 'b', 2}, {1, 'b', 3}, {0, 'b', 3}};
+const std::vector<PassEvent> kInFlight = {{0, 'f', 0}, {0, 'f', 1}, {0, 'f', 2}, {1, 'f', 0}, {1, 'f', 1}, {1, 'b', 0},
+                                          {0, 'b', 0}, {0, 'f', 3}, {1, 'b', 1}, {0, 'b', 1}, {1, 'f', 2}, {1, 'f', 3},
+                                          {1, 'b', 2}, {0, 'b', 2}, {1, 'b', 3}, {0, 'b', 3}};
 
 void expect_near(const Task& task, const std::vector<float>& found, const std::vector<float>& expected,
                  double tolerance) {
@@ -175,7 +175,7 @@ void expect_whole_model(const Task& task, double tolerance = 1e-6) {
           whole.forward(0, i);
           whole.backward(0, i);
         }
-        for (const Event& event : kInFlight)
+        for (const PassEvent& event : kInFlight)
           event.pass == 'f' ? parts.forward(event.part, event.i) : parts.backward(event.part, event.i);
         const Result expected = whole.end_step(), found = parts.end_step();
         ASSERT_NEAR(found.sums.loss, expected.sums.loss, tolerance * expected.sums.loss) << step;

@@ -7,7 +7,7 @@
 namespace ringtrain::cuda {
 namespace {
 
-struct Case {
+struct TextCase {
   const char* name;
   std::int64_t hidden, layers;
   double dropout;
@@ -15,15 +15,15 @@ struct Case {
   bool carried = false;
   std::int64_t blank_every = 0;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const TextCase& c) {
   return out << c.name;
 }
-Task task_of(const Case& c) {
+Task task_of(const TextCase& c) {
   return text_task({.kind = "char_lstm", .hidden = c.hidden, .layers = c.layers, .dropout = c.dropout}, c.length,
                    c.vocabulary, c.rows, c.micro_batch, c.carried, c.blank_every);
 }
 
-std::vector<Case> cases() {
+std::vector<TextCase> text_cases() {
   return {
       {"OneLayer", 16, 1, 0, 5, 11, 6, 6},
       {"FourLayersNoDropout", 24, 4, 0, 7, 31, 8, 8},
@@ -37,7 +37,7 @@ std::vector<Case> cases() {
   };
 }
 
-class CudaText : public testing::TestWithParam<Case> {};
+class CudaText : public testing::TestWithParam<TextCase> {};
 
 TEST_P(CudaText, TrainingEqualsTheCpuBackends) {
   const Task task = task_of(GetParam());
@@ -63,7 +63,7 @@ TEST_P(CudaText, SixteenBitTrainingIsWithinRoundingsOfFp32) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, CudaText, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Models, CudaText, testing::ValuesIn(text_cases()),
                          [](const auto& information) { return information.param.name; });
 
 TEST(CudaTextPrograms, APassWithoutStateStartsFromZerosBehindOneThatCarriedIt) {

@@ -70,13 +70,13 @@ void read_everything(const std::string& prefix) {
   dataset.read_text(0, all);
 }
 
-struct Damage {
+struct TextDamage {
   const char* what;
   std::function<void(const std::string& first, const std::string& second)> apply;
   const char* message;
 };
 
-const std::vector<Damage> damages = {
+const std::vector<TextDamage> text_damages = {
     {"a missing shard", [](auto&, auto& b) { fs::remove(b); }, "00001-of-00002.h5: shard 1 of 2 is missing"},
     {"a truncated copy", [](auto&, auto& b) { fs::resize_file(b, fs::file_size(b) / 2); },
      "00001-of-00002.h5: cannot open as HDF5: truncated file"},
@@ -163,7 +163,7 @@ const std::vector<Damage> damages = {
 };
 
 TEST_F(DatasetTest, EveryKindOfDamageIsNamed) {
-  for (const Damage& damage : damages) {
+  for (const TextDamage& damage : text_damages) {
     make_names();
     damage.apply(shard(0), shard(1));
     const std::string message = message_of([&] { read_everything(path("pets-train")); });

@@ -21,7 +21,7 @@ namespace {
 
 // The char-LSTM in fp64, written from the formulas. It has a forward pass only. The engine's gradients are compared
 // with differences of this loss.
-struct Reference {
+struct ReferenceLstm {
   const Graph& graph;
   ParameterTable table = graph.parameters();
   std::int64_t hidden, layers, vocabulary, steps;
@@ -116,7 +116,7 @@ struct Reference {
   }
 };
 
-struct Case {
+struct ShapeCase {
   std::int64_t hidden, layers, vocabulary, steps, rows;
   int threads;
   double dropout = 0;
@@ -124,15 +124,15 @@ struct Case {
   int ignored_every = 0;  // every n-th target does not count
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const ShapeCase& c) {
   return out << "H" << c.hidden << " L" << c.layers << " V" << c.vocabulary << " T" << c.steps << " rows" << c.rows
              << " threads" << c.threads << " dropout" << c.dropout << " state" << c.state;
 }
 
 struct Bench {
-  Case c;
+  ShapeCase c;
   Graph graph;
-  Reference reference;
+  ReferenceLstm reference;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Vector> weights, gradients;
   std::vector<double> w;
@@ -141,7 +141,7 @@ struct Bench {
   std::vector<float> state;
   TestPass pass;
 
-  explicit Bench(const Case& the_case)
+  explicit Bench(const ShapeCase& the_case)
       : c(the_case),
         graph(char_lstm({"char_lstm", c.hidden, c.layers, c.dropout}, {c.steps, c.vocabulary})),
         reference{graph, graph.parameters(), c.hidden, c.layers, c.vocabulary, c.steps, c.dropout},
@@ -184,7 +184,7 @@ struct Bench {
   }
 };
 
-class CharLstm : public testing::TestWithParam<Case> {};
+class CharLstm : public testing::TestWithParam<ShapeCase> {};
 
 TEST_P(CharLstm, LossAndEveryGradientMatchFp64Loops) {
   Bench s(GetParam());
@@ -233,19 +233,20 @@ TEST_P(CharLstm, LossAndEveryGradientMatchFp64Loops) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CharLstm,
-                         testing::Values(Case{8, 1, 5, 3, 4, 1}, Case{16, 2, 7, 4, 5, 2}, Case{33, 3, 31, 5, 7, 2},
-                                         Case{16, 2, 7, 4, 70, 1}, Case{20, 2, 40, 3, 131, 2},
-                                         Case{16, 3, 9, 4, 6, 2, 0.4}, Case{150, 2, 9, 3, 3, 1, 0.25},
-                                         Case{16, 2, 7, 4, 5, 2, 0, true}, Case{24, 3, 254, 2, 9, 2, 0.1, true, 3}),
+                         testing::Values(ShapeCase{8, 1, 5, 3, 4, 1}, ShapeCase{16, 2, 7, 4, 5, 2},
+                                         ShapeCase{33, 3, 31, 5, 7, 2}, ShapeCase{16, 2, 7, 4, 70, 1},
+                                         ShapeCase{20, 2, 40, 3, 131, 2}, ShapeCase{16, 3, 9, 4, 6, 2, 0.4},
+                                         ShapeCase{150, 2, 9, 3, 3, 1, 0.25}, ShapeCase{16, 2, 7, 4, 5, 2, 0, true},
+                                         ShapeCase{24, 3, 254, 2, 9, 2, 0.1, true, 3}),
                          [](const auto& information) { return "Case" + std::to_string(information.index); });
 
 TEST(Engine, AccumulatingTwoHalvesEqualsTheWhole) {
-  Bench whole(Case{16, 3, 9, 4, 24, 2, 0.3});
+  Bench whole(ShapeCase{16, 3, 9, 4, 24, 2, 0.3});
   auto program = whole.program(Precision::fp32);
   const LossSums all = run(*program, whole.pass);
   program->backward(*whole.gradients, false, {});
 
-  Bench half(Case{16, 3, 9, 4, 24, 2, 0.3});
+  Bench half(ShapeCase{16, 3, 9, 4, 24, 2, 0.3});
   auto small = half.backend->compile(half.graph, 12, Precision::fp32, PassMode::training);
   small->allocate();
   small->set_weights(*half.weights);
@@ -264,7 +265,7 @@ TEST(Engine, AccumulatingTwoHalvesEqualsTheWhole) {
 }
 
 TEST(Engine, InferenceGivesTheLossOfTrainingWithoutDropout) {
-  Bench s(Case{16, 3, 9, 4, 24, 2});
+  Bench s(ShapeCase{16, 3, 9, 4, 24, 2});
   const double trained = run(*s.program(Precision::fp32), s.pass).loss;
   auto program = s.program(Precision::fp32, PassMode::inference);
   const LossSums sums = run(*program, s.pass);
@@ -282,7 +283,7 @@ TEST(Engine, InferenceGivesTheLossOfTrainingWithoutDropout) {
 }
 
 TEST(Engine, Bf16FollowsFp32) {
-  Bench s(Case{64, 3, 31, 6, 40, 2, 0.1});
+  Bench s(ShapeCase{64, 3, 31, 6, 40, 2, 0.1});
   std::unique_ptr<Program> low;
   try {
     low = s.program(Precision::bf16);
@@ -307,7 +308,7 @@ TEST(Engine, Bf16FollowsFp32) {
 
 TEST(Engine, MemoryPredictedEqualsMemoryTaken) {
   for (PassMode mode : {PassMode::training, PassMode::inference}) {
-    Bench s(Case{48, 2, 31, 8, 100, 2, 0.1});
+    Bench s(ShapeCase{48, 2, 31, 8, 100, 2, 0.1});
     const std::int64_t before = s.backend->allocated_bytes();
     auto program = s.backend->compile(s.graph, 100, Precision::fp32, mode);
     EXPECT_EQ(s.backend->allocated_bytes(), before) << "compiling takes no memory";
@@ -350,7 +351,7 @@ TEST(Engine, PetNameModelHas482719Parameters) {
 }
 
 TEST(Engine, NotFiniteWeightsShowInTheLoss) {
-  Bench s(Case{16, 2, 7, 4, 5, 1});
+  Bench s(ShapeCase{16, 2, 7, 4, 5, 1});
   s.weights->data()[s.reference.table.find("lstm.weight_hh_l0").offset] = NAN;
   EXPECT_FALSE(std::isfinite(run(*s.program(Precision::fp32), s.pass).loss));
 }
@@ -364,7 +365,7 @@ TEST(Engine, StartsNoMoreThreadsThanItWasGiven) {
   std::thread([&] {  // OpenMP keeps a team per thread, and a new thread has none yet
     omp_set_num_threads(3);
     const auto before = threads();
-    Bench s(Case{128, 2, 31, 16, 64, 1});
+    Bench s(ShapeCase{128, 2, 31, 16, 64, 1});
     auto program = s.program(Precision::fp32);
     run(*program, s.pass);
     program->backward(*s.gradients, false, {});

@@ -26,13 +26,13 @@ class Adding {
   void* memory = device.allocate(256, "two floats");  // never released, because that waits for a device that hangs
 };
 
-const DnnOperation convolution = parse_operation("conv bf16 n1 c8 4x4 k8 r1 s1 p0");
+const DnnOperation small_convolution = parse_operation("conv bf16 n1 c8 4x4 k8 r1 s1 p0");
 
 TEST(FaultyDevice, WithoutAFaultIsAHostDevice) {
   Adding adding("");
   adding.launch();
   EXPECT_TRUE(adding.ends());
-  EXPECT_NE(adding.device.plan(convolution), nullptr);
+  EXPECT_NE(adding.device.plan(small_convolution), nullptr);
   EXPECT_EQ(adding.device.why_unusable(), "");
 }
 
@@ -83,10 +83,10 @@ TEST(FaultyDevice, IsLostWithTheCommandOfThatNumber) {
 
 TEST(FaultyDevice, LoadsNoPlanOfThatName) {
   std::string why;
-  EXPECT_EQ(Adding("plan").device.plan(convolution, &why), nullptr);
+  EXPECT_EQ(Adding("plan").device.plan(small_convolution, &why), nullptr);
   EXPECT_NE(why.find("planted"), std::string::npos);
-  EXPECT_EQ(Adding("plan:conv bf16").device.plan(convolution), nullptr);
-  EXPECT_NE(Adding("plan:matmul").device.plan(convolution), nullptr);
+  EXPECT_EQ(Adding("plan:conv bf16").device.plan(small_convolution), nullptr);
+  EXPECT_NE(Adding("plan:matmul").device.plan(small_convolution), nullptr);
 }
 
 TEST(FaultyDevice, RefusesOtherTexts) {

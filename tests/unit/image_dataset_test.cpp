@@ -102,7 +102,7 @@ TEST_F(ImageDatasetTest, MemoryIsTheTablesOfAllShards) {
   EXPECT_EQ(dataset_bytes(open().index()), 2 * per_shard + 40 * 16);
 }
 
-struct Damage {
+struct ImageDamage {
   const char* what;
   std::function<void(const std::string& first, const std::string& second)> apply;
   const char* message;
@@ -138,7 +138,7 @@ void drop_dataset(const std::string& path, const char* name) {
 }
 
 // Each shard has 10 records.
-const std::vector<Damage> damages = {
+const std::vector<ImageDamage> image_damages = {
     {"undamaged", [](auto&, auto&) {}, ""},
     {"undamaged pixels", [](auto&, auto&) {}, "", true},
     {"a missing shard", [](auto&, auto& b) { fs::remove(b); }, "00001-of-00002.h5: shard 1 of 2 is missing"},
@@ -247,7 +247,7 @@ const std::vector<Damage> damages = {
 };
 
 TEST_F(ImageDatasetTest, EveryKindOfDamageIsNamed) {
-  for (const Damage& damage : damages) {
+  for (const ImageDamage& damage : image_damages) {
     write(damage.raw ? raw_images(20) : files_of_bytes(20), 2);
     damage.apply(shard(0, 2), shard(1, 2));
     const std::string message = message_of([&] {

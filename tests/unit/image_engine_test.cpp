@@ -17,7 +17,7 @@ namespace {
 // The engine adds some thousand products in fp32, in tens of layers. Differences of 1e-6 to 1e-5 are usual.
 constexpr double fp32_tolerance = 5e-5;
 
-struct Case {
+struct NetworkCase {
   const char* name;
   Graph graph;
   std::int64_t rows, group;
@@ -25,11 +25,11 @@ struct Case {
   bool zero_gammas = false;
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const NetworkCase& c) {
   return out << c.name;
 }
 
-std::vector<Case> cases() {
+std::vector<NetworkCase> network_cases() {
   return {
       {"ResNet18SmallStem", small_resnet(18, 16, "small", 24), 8, 8},
       {"ResNet18ImageNetStemFourGroups", small_resnet(18, 16, "imagenet", 64), 8, 2},
@@ -62,10 +62,10 @@ std::vector<Case> cases() {
   };
 }
 
-class ImageEngine : public testing::TestWithParam<Case> {};
+class ImageEngine : public testing::TestWithParam<NetworkCase> {};
 
 TEST_P(ImageEngine, EqualsFp64Loops) {
-  const Case& c = GetParam();
+  const NetworkCase& c = GetParam();
   Images s(c.graph, c.rows, c.group, c.threads, c.zero_gammas);
   const ImageResult expected = s.expected();
   // These values stand for those of an earlier step, which this pass has to overwrite.
@@ -86,7 +86,7 @@ TEST_P(ImageEngine, EqualsFp64Loops) {
 }
 
 TEST_P(ImageEngine, InferenceEqualsFp64Loops) {
-  const Case& c = GetParam();
+  const NetworkCase& c = GetParam();
   Images s(c.graph, c.rows, c.group, c.threads, c.zero_gammas);
   if (c.rows > 2) s.y[2] = -1;
   const ImageResult expected = s.expected(PassMode::inference);
@@ -104,7 +104,7 @@ TEST_P(ImageEngine, InferenceEqualsFp64Loops) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Networks, ImageEngine, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Networks, ImageEngine, testing::ValuesIn(network_cases()),
                          [](const auto& information) { return information.param.name; });
 
 Images four_groups(int threads = 2) {
@@ -308,13 +308,13 @@ TEST(ImageEngineValues, NewWeightsAreSeenAfterSetWeights) {
   EXPECT_NEAR(after, s.expected().loss, 1e-5 * after);
 }
 
-class Bf16 : public testing::TestWithParam<Case> {};
+class Bf16 : public testing::TestWithParam<NetworkCase> {};
 
 // Rounding to bf16 changes a value by up to 2^-8 of it. Tens of layers add up these errors and switch ReLUs. PyTorch's
 // autocast differs from fp64 by as much (image_golden_test.cpp).
 TEST_P(Bf16, FollowsFp64Loops) {
   if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
-  const Case& c = GetParam();
+  const NetworkCase& c = GetParam();
   Images s(c.graph, c.rows, c.group, c.threads, c.zero_gammas);
   const ImageResult expected = s.expected();
   auto program = s.program(Precision::bf16), exact = s.program();
@@ -330,7 +330,7 @@ TEST_P(Bf16, FollowsFp64Loops) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Networks, Bf16, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Networks, Bf16, testing::ValuesIn(network_cases()),
                          [](const auto& information) { return information.param.name; });
 
 TEST(ImageEngineBf16, PassesOfOneGroupAccumulateToOnePassOfFourGroups) {

@@ -67,7 +67,7 @@ ParameterTable two_layers() {
   return table;
 }
 
-std::vector<double> drawn(const ParameterTable& table, std::uint64_t key) {
+std::vector<double> drawn_values(const ParameterTable& table, std::uint64_t key) {
   std::int64_t count = 0;
   for (const Parameter& p : table.all()) count += p.count;
   std::vector<double> values;
@@ -87,7 +87,7 @@ TEST(LargeBatch, LarsMovesBiasesAndNormsAtTheFullRateWithoutDecay) {
   on_cpu_and_device([&](Backend& backend) {
     Training training(backend, table,
                       {.kind = "lars", .momentum = 0, .weight_decay = 0.1, .no_decay = {}, .lars_form = "mlperf"});
-    const std::vector<double> before = drawn(table, 1), gradient = drawn(table, 2);
+    const std::vector<double> before = drawn_values(table, 1), gradient = drawn_values(table, 2);
     training.set(*training.weights, before);
     training.set(*training.gradients, gradient);
     training.update({17});
@@ -109,7 +109,7 @@ TEST(LargeBatch, TrustRatiosAreReportedWhenAskedForOfAppliedUpdates) {
     for (const std::string kind : {"lars", "lamb"}) {
       SCOPED_TRACE(kind);
       Training training(backend, table, {.kind = kind, .weight_decay = 0.1, .trust_coefficient = 0.02});
-      const std::vector<double> before = drawn(table, 1), gradient = drawn(table, 2);
+      const std::vector<double> before = drawn_values(table, 1), gradient = drawn_values(table, 2);
       const auto update = [&](bool reports) {
         const UpdateStep at{.rate = 0, .reports_trust = reports};
         return training.update(at).trust_ratios;
@@ -149,10 +149,10 @@ TEST(LargeBatch, OptimizersOfOneDeviceKeepTheirRatiosApart) {
     const auto backend = cuda::make_backend(device, {}), other = cuda::make_backend(device, {});
     Training a(*backend, small, {.kind = "lars", .weight_decay = 0.1}),
         b(together ? *backend : *other, large, {.kind = "lamb", .weight_decay = 0.1});
-    for (Training* training : {&a, &b}) training->set(*training->weights, drawn(training->table, 3));
+    for (Training* training : {&a, &b}) training->set(*training->weights, drawn_values(training->table, 3));
     for (std::uint64_t step = 0; step < 3; ++step)
       for (Training* training : {&a, &b}) {
-        training->set(*training->gradients, drawn(training->table, 10 + step));
+        training->set(*training->gradients, drawn_values(training->table, 10 + step));
         training->update({0.5});
       }
     return std::pair(a.get(*a.weights), b.get(*b.weights));
@@ -165,9 +165,9 @@ TEST(LargeBatch, TheMomentsOfLambHaveTheSameBitsOnAnyNumberOfThreads) {
   const auto trained = [&](int threads) {
     const auto backend = make_cpu_backend(threads);
     Training training(*backend, table, {.kind = "lamb", .weight_decay = 0.1});
-    training.set(*training.weights, drawn(table, 3));
+    training.set(*training.weights, drawn_values(table, 3));
     for (std::uint64_t step = 0; step < 3; ++step) {
-      training.set(*training.gradients, drawn(table, 10 + step));
+      training.set(*training.gradients, drawn_values(table, 10 + step));
       training.update({0.5});
     }
     return training.get(*training.weights);
@@ -194,9 +194,9 @@ TEST(LargeBatch, RmspropHasItsOwnRate) {
     const auto moved = [&](double rate, double rmsprop_rate) {
       Training training(backend, table,
                         {.kind = "rmsprop_to_sgd", .transition_center = 1000, .transition_rate = rmsprop_rate});
-      const auto before = drawn(table, 1);
+      const auto before = drawn_values(table, 1);
       training.set(*training.weights, before);
-      training.set(*training.gradients, drawn(table, 2));
+      training.set(*training.gradients, drawn_values(table, 2));
       training.update({rate});
       auto change = training.get(*training.weights);
       std::ranges::transform(change, before, change.begin(), std::minus<>());
@@ -220,10 +220,10 @@ TEST(LargeBatch, TheEvaluatedWeightsHaveTheStatisticsOfTheTrainedOnes) {
   const ParameterTable table = two_layers();
   on_cpu_and_device([&](Backend& backend) {
     Training training(backend, table, {.kind = "sgd", .schedule_free = true});
-    training.set(*training.weights, drawn(table, 1));
+    training.set(*training.weights, drawn_values(table, 1));
     training.optimizer.begin(*training.weights);
     EXPECT_EQ(training.get(training.optimizer.evaluated(*training.weights)), training.get(*training.weights));
-    training.set(*training.gradients, drawn(table, 2));
+    training.set(*training.gradients, drawn_values(table, 2));
     for (int step = 0; step < 3; ++step) training.update({0.5}, 1, 0.1f);
     const std::vector<double> trained = training.get(*training.weights);
     const std::vector<double> evaluated = training.get(training.optimizer.evaluated(*training.weights));

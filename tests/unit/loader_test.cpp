@@ -116,7 +116,7 @@ std::vector<TextStep> global_steps(const std::shared_ptr<const TextDataset>& dat
   return result;
 }
 
-std::int64_t counted(const Targets& targets) {
+std::int64_t counted_targets(const Targets& targets) {
   return std::count_if(targets.begin(), targets.end(), [](std::int32_t id) { return id != ignored_target; });
 }
 
@@ -189,7 +189,7 @@ TEST_F(LoaderTest, MaskedBlanksAreCountedOverTheWholeStep) {
   }
   for (std::size_t s = 0; s < whole.size(); ++s) {
     EXPECT_EQ(open[s].targets_counted, 24 * 8);
-    EXPECT_EQ(whole[s].targets_counted, counted(whole[s].targets));
+    EXPECT_EQ(whole[s].targets_counted, counted_targets(whole[s].targets));
     EXPECT_LT(whole[s].targets_counted, 24 * 8);
     for (std::size_t i = 0; i < open[s].targets.size(); ++i) {
       EXPECT_EQ(whole[s].targets[i], open[s].targets[i] == 0 ? ignored_target : open[s].targets[i]);
@@ -211,7 +211,7 @@ TEST_F(LoaderTest, MaskedBlanksAreCountedAnewWhereTheBatchChanges) {
   for (int pass = 0; pass < 6; ++pass) {
     const MicroBatch& batch = loader.next();
     stated = batch.step_targets;
-    found += counted({batch.targets.begin(), batch.targets.end()});
+    found += counted_targets({batch.targets.begin(), batch.targets.end()});
   }
   EXPECT_EQ(stated, found);
 }
@@ -237,7 +237,7 @@ TEST_F(LoaderTest, EvaluationTakesEverySampleOnceOnAnyNumberOfRanks) {
           const MicroBatch& micro = loader.next();
           valid += micro.valid_rows;
           targets += micro.step_targets;
-          EXPECT_EQ(counted({micro.targets.begin(), micro.targets.end()}), micro.step_targets);
+          EXPECT_EQ(counted_targets({micro.targets.begin(), micro.targets.end()}), micro.step_targets);
           for (std::size_t row = 0; row < static_cast<std::size_t>(micro.valid_rows); ++row) {
             Bytes whole(micro.inputs.begin() + static_cast<std::ptrdiff_t>(8 * row),
                         micro.inputs.begin() + static_cast<std::ptrdiff_t>(8 * row + 8));

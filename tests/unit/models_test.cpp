@@ -223,7 +223,7 @@ TEST(Models, GroupsThatDoNotDivideTheChannelsAreAnErrorWithTheLayer) {
   }
 }
 
-struct Start {
+struct ModelStart {
   ParameterTable table;
   std::vector<float> flat;
   std::span<const float> operator()(const std::string& name) const {
@@ -232,8 +232,8 @@ struct Start {
   }
 };
 
-Start start_of(const ModelConfig& config, const SampleShape& sample, std::uint64_t seed = 3) {
-  Start s{build_model(config, sample).parameters(), {}};
+ModelStart start_of(const ModelConfig& config, const SampleShape& sample, std::uint64_t seed = 3) {
+  ModelStart s{build_model(config, sample).parameters(), {}};
   s.flat.resize(static_cast<std::size_t>(s.table.size()));
   initialize(s.table, seed, s.flat);
   return s;
@@ -257,7 +257,7 @@ TEST(Models, TruncatedNormalsHaveTheVarianceOfHeAndEndAtTwoDeviations) {
     ModelConfig config;
     config.kind = kind;
     config.initial = "truncated_normal";
-    const Start s = start_of(config, image_shape(224, 1000));
+    const ModelStart s = start_of(config, image_shape(224, 1000));
     for (const Parameter& p : s.table.all()) {
       const std::span<const float> values = s(p.name);
       if (p.kind == ParameterKind::bias) {
@@ -296,7 +296,7 @@ TEST(Models, CharRnnStartsUniformWithOneInTheForgetGates) {
   SampleShape text;
   text.sequence = 50;
   text.vocabulary = 65;
-  const Start s = start_of(config, text);
+  const ModelStart s = start_of(config, text);
   EXPECT_EQ(s.table.count(), 240321);  // its cells have two biases each, too
   for (const Parameter& p : s.table.all()) {
     std::vector<float> values(s(p.name).begin(), s(p.name).end());
@@ -314,13 +314,13 @@ TEST(Models, TheLstmsOwnRangeStaysWhereNoneIsGivenAndTheForgetBiasActsAlone) {
   SampleShape text;
   text.sequence = 8;
   text.vocabulary = 31;
-  const Start plain = start_of({}, text);
+  const ModelStart plain = start_of({}, text);
   ModelConfig config;
   config.initial = "uniform";
   EXPECT_EQ(start_of(config, text).flat, plain.flat);
   config = {};
   config.forget_bias = 1;
-  const Start other = start_of(config, text);
+  const ModelStart other = start_of(config, text);
   std::int64_t differing = 0;
   for (std::size_t i = 0; i < plain.flat.size(); ++i) differing += plain.flat[i] != other.flat[i];
   EXPECT_EQ(differing, 4 * 128);

@@ -31,7 +31,7 @@ struct Population {
   double noise_scale() const { return trace / gradient; }
 };
 
-struct Draws {
+struct NoiseDraws {
   std::uint64_t next = 0;
   double operator()() { return random_normal(11, next++); }
 };
@@ -39,7 +39,7 @@ struct Draws {
 // Draws a step of `count` small batches of `small` samples each. `of_one` is a wrong way: it uses the norm of the first
 // small batch for the mean over all.
 enum class SmallNorm { mean_of_all, of_one };
-NoiseMeasurement draw_step(const Population& p, std::int64_t count, std::int64_t small, Draws& draws,
+NoiseMeasurement draw_step(const Population& p, std::int64_t count, std::int64_t small, NoiseDraws& draws,
                            SmallNorm norm = SmallNorm::mean_of_all) {
   NoiseMeasurement m{.batch = count * small, .small_batch = static_cast<double>(small)};
   std::vector<double> total(p.mean.size(), 0.0);
@@ -78,7 +78,7 @@ NoiseScale::Step step_of(const NoiseEstimate& estimate, std::int64_t number, std
 TEST(NoiseScale, EstimatesOfOneStepAreUnbiased) {
   const Population p(1);
   for (const auto& [count, small] : {std::pair{2, 32}, {8, 32}, {32, 4}, {3, 1}}) {
-    Draws draws;
+    NoiseDraws draws;
     Moments trace, gradient;
     for (int step = 0; step < 4000; ++step) {
       const NoiseEstimate e = estimate_noise(draw_step(p, count, small, draws));
@@ -97,7 +97,7 @@ TEST(NoiseScale, TheScatterOfTheTraceFallsWithTheNumberOfSmallBatches) {
   for (const int count : {4, 16, 64}) {
     const double expected = std::sqrt(2 * p.squared_trace / (count - 1));
     const auto deviation = [&](SmallNorm norm) {
-      Draws draws;
+      NoiseDraws draws;
       Moments trace;
       for (int step = 0; step < 2000; ++step) trace.add(estimate_noise(draw_step(p, count, 8, draws, norm)).trace);
       return trace.deviation();
@@ -112,7 +112,7 @@ TEST(NoiseScale, IsTheRatioOfAveragesAndNotTheAverageOfRatios) {
   const Population p(3);
   const std::int64_t batch = 2 * 32;
   NoiseScale noise(1e12);
-  Draws draws;
+  NoiseDraws draws;
   Moments ratios;
   int negative = 0;
   for (int step = 1; step <= 20000; ++step) {
@@ -129,7 +129,7 @@ TEST(NoiseScale, IsTheRatioOfAveragesAndNotTheAverageOfRatios) {
 TEST(NoiseScale, TheIntervalCoversTheTruthInNineteenOfTwentyRuns) {
   for (const auto& [variance, steps, half_life] : {std::tuple{1.0, 20, 1e12}, {1.0, 60, 10 * 64.0}, {4.0, 40, 1e12}}) {
     const Population p(variance);
-    Draws draws;
+    NoiseDraws draws;
     int covered = 0, unbounded = 0;
     constexpr int runs = 750;
     for (int run = 0; run < runs; ++run) {
@@ -146,7 +146,7 @@ TEST(NoiseScale, TheIntervalCoversTheTruthInNineteenOfTwentyRuns) {
 }
 
 TEST(NoiseScale, AnEndThatTheMeasurementsDoNotBoundIsNone) {
-  Draws draws;
+  NoiseDraws draws;
   Population p(1);
   p.mean.assign(p.mean.size(), 0.0);  // the noise scale is infinite
   NoiseScale noise(1e6);
@@ -257,7 +257,7 @@ TEST(NoiseScale, ASmallerLastSmallBatchIsMeasuredByItsTrueSize) {
 
 TEST(NoiseScale, GoesOnFromItsStateBitForBit) {
   const Population p(1);
-  Draws draws;
+  NoiseDraws draws;
   NoiseScale whole(640), first(640), second(640);
   for (int step = 1; step <= 30; ++step) {
     const NoiseScale::Step s = step_of(estimate_noise(draw_step(p, 8, 8, draws)), step, 64);
@@ -287,7 +287,7 @@ TEST(NoiseScale, TheGainIsAdaScalesAndItsShareIsPolluxsEfficiency) {
 TEST(NoiseScale, TheTrainingSetsOwnGradientIsLarger) {
   constexpr std::size_t samples = 24, batch = 6, elements = 4;
   std::vector<std::vector<double>> set(samples, std::vector<double>(elements));
-  Draws draws;
+  NoiseDraws draws;
   for (auto& sample : set)
     for (double& g : sample) g = 0.2 + draws();
   const auto norm_of_mean = [&](std::size_t begin, std::size_t end, const std::vector<std::size_t>& order) {

@@ -29,8 +29,8 @@ struct Recipe {
 };
 
 // The state of one weight: the weight, the momentum, and the average of the weights.
-using State = std::array<double, 3>;
-using Matrix = std::array<State, 3>;
+using WeightState = std::array<double, 3>;
+using Matrix = std::array<WeightState, 3>;
 
 // The exact mean and covariance of the state after each step. A step is x' = transition x + noise gain.
 class ClosedForm {
@@ -41,7 +41,8 @@ class ClosedForm {
     const double rho = std::exp2(-r.batch / average_half_life), rate = r.rate;
     // u' = m u + g, w' = w - rate u', or w' = w - rate (g + m u') with Nesterov's momentum.
     const double of_g = r.optimizer.nesterov ? 1 + m : 1, of_u = r.optimizer.nesterov ? m * m : m;
-    transition_ = {State{1 - rate * of_g * curvature, -rate * of_u, 0}, State{curvature, m, 0}, State{0, 0, rho}};
+    transition_ = {WeightState{1 - rate * of_g * curvature, -rate * of_u, 0}, WeightState{curvature, m, 0},
+                   WeightState{0, 0, rho}};
     gain_ = {-rate * of_g, 1, 0};
     for (std::size_t i = 0; i < 3; ++i) transition_[2][i] += (1 - rho) * transition_[0][i];
     gain_[2] = (1 - rho) * gain_[0];
@@ -49,7 +50,7 @@ class ClosedForm {
   }
 
   void step() {
-    State mean{};
+    WeightState mean{};
     Matrix product{}, covariance{};
     for (std::size_t i = 0; i < 3; ++i)
       for (std::size_t k = 0; k < 3; ++k) {
@@ -70,7 +71,7 @@ class ClosedForm {
 
  private:
   Matrix transition_{}, covariance_{};
-  State gain_{}, mean_ = {1, 0, 1};  // every weight starts at 1
+  WeightState gain_{}, mean_ = {1, 0, 1};  // every weight starts at 1
   double variance_ = 0;
 };
 

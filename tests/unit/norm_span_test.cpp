@@ -38,16 +38,16 @@ class ThreadNormTeam : public NormTeam {
   int rank_;
 };
 
-struct Case {
+struct SpanCase {
   const char* name;
   Graph graph;
   std::int64_t rows, group, span;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const SpanCase& c) {
   return out << c.name;
 }
 
-std::vector<Case> cases() {
+std::vector<SpanCase> span_cases() {
   return {
       {"ResNet18OnTwo", small_resnet(18, 16, "small", 24), 8, 8, 2},
       {"ResNet18OnFourTwoGroups", small_resnet(18, 16, "imagenet", 64), 8, 4, 4},
@@ -59,7 +59,7 @@ std::vector<Case> cases() {
   };
 }
 
-class NormSpan : public testing::TestWithParam<Case> {
+class NormSpan : public testing::TestWithParam<SpanCase> {
  protected:
   struct Result {
     LossSums sums;
@@ -107,7 +107,7 @@ class NormSpan : public testing::TestWithParam<Case> {
 };
 
 TEST_P(NormSpan, OnRanksEqualsFp64LoopsOverWholeGroups) {
-  const Case& c = GetParam();
+  const SpanCase& c = GetParam();
   Images s(c.graph, c.rows, c.group);
   const ImageResult expected = s.expected();
   const Result result = run_on_ranks(s, c.span, Precision::fp32);
@@ -122,7 +122,7 @@ TEST_P(NormSpan, OnRanksEqualsFp64LoopsOverWholeGroups) {
 
 // The two results are closer to each other than to fp64, because only the order of a few sums differs.
 TEST_P(NormSpan, OnRanksEqualsOneRank) {
-  const Case& c = GetParam();
+  const SpanCase& c = GetParam();
   Images s(c.graph, c.rows, c.group);
   const auto program = s.program();
   run(*program, s.pass);
@@ -133,7 +133,7 @@ TEST_P(NormSpan, OnRanksEqualsOneRank) {
 
 TEST_P(NormSpan, InBf16IsWithinItsRoundings) {
   if (cpu::best_isa() != cpu::Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
-  const Case& c = GetParam();
+  const SpanCase& c = GetParam();
   Images s(c.graph, c.rows, c.group);
   const auto program = s.program(Precision::bf16);
   const LossSums sums = run(*program, s.pass);
@@ -143,7 +143,7 @@ TEST_P(NormSpan, InBf16IsWithinItsRoundings) {
   EXPECT_LE(relative_difference(result.gradients.data(), s.gradients->data(), s.table.trained()), 0.05);
 }
 
-INSTANTIATE_TEST_SUITE_P(Networks, NormSpan, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Networks, NormSpan, testing::ValuesIn(span_cases()),
                          [](const auto& information) { return information.param.name; });
 
 TEST(NormSpanProgram, NeedsItsRanks) {

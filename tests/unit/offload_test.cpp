@@ -11,16 +11,16 @@
 namespace ringtrain::cuda {
 namespace {
 
-struct Case {
+struct OffloadCase {
   const char* name;
   std::function<Task()> task;  // each test makes its own, because making all takes longer
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const OffloadCase& c) {
   return out << c.name;
 }
 
-std::vector<Case> cases() {
+std::vector<OffloadCase> offload_cases() {
   ModelConfig text{.kind = "char_lstm", .hidden = 24, .layers = 3};
   text.dropout = 0.25;
   return {
@@ -48,7 +48,7 @@ std::int64_t bytes_of_memory(const Program& program) {
   return bytes;
 }
 
-class Offload : public testing::TestWithParam<Case> {};
+class Offload : public testing::TestWithParam<OffloadCase> {};
 
 TEST_P(Offload, ChangesNoBit) {
   Task task = GetParam().task();
@@ -95,7 +95,7 @@ TEST_P(Offload, TakesWhatItPredicts) {
   EXPECT_EQ(compile(offloaded(task), PassMode::inference)->host_traffic().bytes, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Offload, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Models, Offload, testing::ValuesIn(offload_cases()),
                          [](const auto& the_case) { return std::string(the_case.param.name); });
 
 // The copies fit into the time of the passes that hide them. A deep model needs at least 5 % less memory on the device,

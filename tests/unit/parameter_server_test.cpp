@@ -12,14 +12,14 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::int64_t trained_elements = 7, elements = 9;  // the last two are statistics
+constexpr std::int64_t trained_elements = 7, all_elements = 9;  // the last two are statistics
 
 // Returns the number of targets of a worker's gradients. Any set of workers has a sum of its own.
 std::int64_t targets_of(std::int64_t worker) {
   return std::int64_t{1} << worker;
 }
 
-struct Setting {
+struct ServerSetting {
   int servers = 1, workers = 3, backups = -1;  // synchronous with backups >= 0
   std::int64_t max_staleness = -1, end = 40, meets_every = 13;
   unsigned seed = 1;
@@ -27,7 +27,7 @@ struct Setting {
   std::vector<Arrival> replay = {};
 };
 
-struct Outcome {
+struct JobOutcome {
   std::vector<Arrival> arrivals;
   std::vector<std::int64_t> gradients, dropped, targets;  // for each step: used gradients, late ones, targets
   std::vector<double> weights;
@@ -46,14 +46,14 @@ double part_of_worker(std::int64_t worker) {
 
 class Job {
  public:
-  explicit Job(const Setting& setting) : s_(setting), network_(setting.servers + setting.workers, setting.seed) {}
+  explicit Job(const ServerSetting& setting) : s_(setting), network_(setting.servers + setting.workers, setting.seed) {}
 
-  Outcome run() {
+  JobOutcome run() {
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < s_.servers + s_.workers; ++rank)
       ranks.emplace_back([this, rank] {
         try {
-          ServerRanks servers(network_.mailbox(rank), s_.servers, trained_elements, elements);
+          ServerRanks servers(network_.mailbox(rank), s_.servers, trained_elements, all_elements);
           rank < s_.servers ? serve(servers, rank) : work(servers, rank);
         } catch (const Aborted&) {
         } catch (const std::exception& error) {
@@ -78,14 +78,15 @@ class Job {
   }
 
   void serve(ServerRanks& ranks, int rank) {
-    std::vector<float> weights(elements, 1.0f), gradients(elements), received(s_.backups >= 0 ? elements : 0);
+    std::vector<float> weights(all_elements, 1.0f), gradients(all_elements),
+        received(s_.backups >= 0 ? all_elements : 0);
     std::int64_t step = 0;
     const auto apply = [&](const TakenGradients& taken) {
       std::array<double, 1> check = {1.0};
       ranks.sum(check);
       EXPECT_EQ(check[0], s_.servers);
       const ElementRange own = ranks.range_of(rank);
-      for (std::int64_t i = 0; i < elements; ++i)
+      for (std::int64_t i = 0; i < all_elements; ++i)
         if (i >= trained_elements || (i >= own.begin && i < own.end)) {
           const auto at = static_cast<std::size_t>(i);
           weights[at] -= 0.01f * gradients[at];
@@ -101,14 +102,14 @@ class Job {
                            [] { return false; });
     while (step < s_.end) server.step({});
     const std::lock_guard lock(mutex_);
-    weights_.resize(elements);
+    weights_.resize(all_elements);
     for (const ElementRange& range : ranks.pulled_from(rank))
       for (auto i = static_cast<std::size_t>(range.begin); i < static_cast<std::size_t>(range.end); ++i)
         weights_[i] = weights[i];
   }
 
   void work(ServerRanks& ranks, int rank) {
-    std::vector<float> weights(elements), gradients(elements);
+    std::vector<float> weights(all_elements), gradients(all_elements);
     ServedWorker worker(ranks, weights, gradients);
     const std::int64_t number = rank - s_.servers;
     std::mt19937 random(s_.seed * 100 + static_cast<unsigned>(rank));
@@ -127,14 +128,14 @@ class Job {
     }
   }
 
-  const Setting s_;
+  const ServerSetting s_;
   SimulatedNetwork network_;
   std::mutex mutex_;
-  Outcome outcome_;
+  JobOutcome outcome_;
   std::vector<float> weights_;
 };
 
-void expect_each_update_once(const Outcome& outcome, const Setting& s) {
+void expect_each_update_once(const JobOutcome& outcome, const ServerSetting& s) {
   EXPECT_TRUE(outcome.failures.empty()) << outcome.failures.front();
   ASSERT_EQ(std::ssize(outcome.arrivals), s.end);
   std::set<std::int64_t> seen;
@@ -148,7 +149,7 @@ void expect_each_update_once(const Outcome& outcome, const Setting& s) {
 
 // Goes through each worker's steps in order. A worker that pulls version v must have all updates that the bound asks
 // for.
-void expect_bound(const Outcome& outcome, const Setting& s) {
+void expect_bound(const JobOutcome& outcome, const ServerSetting& s) {
   std::vector<std::vector<Arrival>> steps(static_cast<std::size_t>(s.workers));
   for (const Arrival& a : outcome.arrivals) {
     EXPECT_LE(a.staleness(), (s.workers - 1) * (2 * s.max_staleness + 1));
@@ -164,7 +165,7 @@ void expect_bound(const Outcome& outcome, const Setting& s) {
 }
 
 std::vector<double> sequential(const std::vector<Arrival>& arrivals) {
-  std::vector<std::vector<double>> versions = {std::vector<double>(elements, 1.0)};
+  std::vector<std::vector<double>> versions = {std::vector<double>(all_elements, 1.0)};
   for (const Arrival& a : arrivals) {
     const std::vector<double>& pulled = versions[static_cast<std::size_t>(a.version)];
     std::vector<double> next = versions.back();
@@ -177,14 +178,14 @@ std::vector<double> sequential(const std::vector<Arrival>& arrivals) {
 
 TEST(ParameterServer, TwoHundredOrdersEndKeepTheirBoundAndAreASequentialProgram) {
   for (unsigned seed = 1; seed <= 200; ++seed) {
-    const Setting s{.servers = static_cast<int>(seed % 3) + 1,
-                    .workers = static_cast<int>(seed % 4) + 1,
-                    .max_staleness = static_cast<std::int64_t>(seed % 5) - 1,
-                    .end = 30,
-                    .seed = seed,
-                    .slow = static_cast<int>(std::mt19937(seed)() % (seed % 4 + 2)) - 1};  // any worker, or none
+    const ServerSetting s{.servers = static_cast<int>(seed % 3) + 1,
+                          .workers = static_cast<int>(seed % 4) + 1,
+                          .max_staleness = static_cast<std::int64_t>(seed % 5) - 1,
+                          .end = 30,
+                          .seed = seed,
+                          .slow = static_cast<int>(std::mt19937(seed)() % (seed % 4 + 2)) - 1};  // any worker, or none
     SCOPED_TRACE(seed);
-    const Outcome outcome = Job(s).run();
+    const JobOutcome outcome = Job(s).run();
     expect_each_update_once(outcome, s);
     if (HasFailure()) return;
     if (s.max_staleness >= 0) expect_bound(outcome, s);
@@ -196,12 +197,12 @@ TEST(ParameterServer, TwoHundredOrdersEndKeepTheirBoundAndAreASequentialProgram)
 
 TEST(ParameterServer, AReplayHasTheSameOrderAndBits) {
   for (unsigned seed = 1; seed <= 10; ++seed) {
-    Setting s{.servers = 2, .workers = 4, .max_staleness = seed % 2 == 0 ? 2 : -1, .seed = seed, .slow = 1};
-    const Outcome first = Job(s).run();
+    ServerSetting s{.servers = 2, .workers = 4, .max_staleness = seed % 2 == 0 ? 2 : -1, .seed = seed, .slow = 1};
+    const JobOutcome first = Job(s).run();
     s.replay = first.arrivals;
     s.seed += 1000;
     s.slow = 3;
-    const Outcome again = Job(s).run();
+    const JobOutcome again = Job(s).run();
     EXPECT_EQ(again.arrivals, first.arrivals);
     EXPECT_EQ(again.weights, first.weights);
   }
@@ -212,12 +213,12 @@ TEST(ParameterServer, AReplayHasTheSameOrderAndBits) {
 TEST(ParameterServer, BackupWorkersStandInForASlowOne) {
   std::int64_t dropped = 0;
   for (unsigned seed = 1; seed <= 20; ++seed) {
-    const Setting s{.servers = static_cast<int>(seed % 2) + 1,
-                    .workers = 4,
-                    .backups = 1,
-                    .seed = seed,
-                    .slow = static_cast<int>(seed / 2 % 4)};
-    const Outcome outcome = Job(s).run();
+    const ServerSetting s{.servers = static_cast<int>(seed % 2) + 1,
+                          .workers = 4,
+                          .backups = 1,
+                          .seed = seed,
+                          .slow = static_cast<int>(seed / 2 % 4)};
+    const JobOutcome outcome = Job(s).run();
     EXPECT_TRUE(outcome.failures.empty()) << outcome.failures.front();
     ASSERT_EQ(std::ssize(outcome.arrivals), s.end);
     for (std::size_t i = 0; i < outcome.gradients.size(); ++i) {
@@ -225,14 +226,14 @@ TEST(ParameterServer, BackupWorkersStandInForASlowOne) {
       EXPECT_EQ(outcome.arrivals[i].version, static_cast<std::int64_t>(i));
       dropped += outcome.dropped[i];
     }
-    std::vector<double> expected(elements, 1.0);
+    std::vector<double> expected(all_elements, 1.0);
     for (std::int64_t step = 0; step < s.end; ++step) {
       const std::int64_t targets = outcome.targets[static_cast<std::size_t>(step)];
       double of_workers = 0;
       for (std::int64_t worker = 0; worker < s.workers; ++worker)
         if ((targets & targets_of(worker)) != 0)
           of_workers += static_cast<double>(targets_of(worker)) * part_of_worker(worker);
-      for (std::int64_t i = 0; i < elements; ++i) {
+      for (std::int64_t i = 0; i < all_elements; ++i) {
         double& weight = expected[static_cast<std::size_t>(i)];
         weight -= 0.01 * (gradient(weight, step, i) + of_workers / static_cast<double>(targets));
       }

@@ -10,13 +10,13 @@
 namespace ringtrain {
 namespace {
 
-struct Case {
+struct RecomputedCase {
   const char* name;
   std::function<cuda::Task()> task;  // each test makes its own, because making all takes longer
   int threads = 2;
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const RecomputedCase& c) {
   return out << c.name;
 }
 
@@ -30,7 +30,7 @@ ModelConfig text_model(double dropout) {
 
 // Maps have at least 16 channels. For fewer, oneDNN has no generated code with AVX-512, and takes a hundred times as
 // long.
-std::vector<Case> cases() {
+std::vector<RecomputedCase> recomputed_cases() {
   return {
       {"ResNet18SmallStem", [] { return cuda::image_task(small_resnet(18, 16, "small", 24), 8, 4, 2); }},
       {"ResNet18ManySlices", [] { return cuda::image_task(small_resnet(18, 16, "small", 16), 64, 64, 16); }},
@@ -79,17 +79,17 @@ std::int64_t program_bytes(Backend& backend, const cuda::Task& task, PassMode mo
   return predicted;
 }
 
-class Recomputation : public testing::TestWithParam<Case> {};
+class Recomputation : public testing::TestWithParam<RecomputedCase> {};
 
 TEST_P(Recomputation, OfAllBlocksChangesNoBit) {
-  const Case& c = GetParam();
+  const RecomputedCase& c = GetParam();
   const auto backend = make_cpu_backend(c.threads);
   const cuda::Task task = c.task();
   cuda::expect_same_bits(cuda::train(*backend, task), cuda::train(*backend, recomputed(task, names(task.graph))));
 }
 
 TEST_P(Recomputation, OfEveryOtherBlockChangesNoBit) {
-  const Case& c = GetParam();
+  const RecomputedCase& c = GetParam();
   const auto backend = make_cpu_backend(c.threads);
   const cuda::Task task = c.task();
   const cuda::Curve expected = cuda::train(*backend, task);
@@ -108,7 +108,7 @@ TEST_P(Recomputation, In16BitsChangesNoBit) {
 }
 
 TEST_P(Recomputation, TakesWhatItPredicts) {
-  const Case& c = GetParam();
+  const RecomputedCase& c = GetParam();
   const auto backend = make_cpu_backend(c.threads);
   const cuda::Task task = c.task(), all = recomputed(task, names(task.graph));
   EXPECT_LT(program_bytes(*backend, all), program_bytes(*backend, task));
@@ -131,7 +131,7 @@ TEST_P(Recomputation, OnAGpuChangesNoBit) {
 }
 
 TEST_P(Recomputation, OnAGpuTakesWhatItPredicts) {
-  const Case& c = GetParam();
+  const RecomputedCase& c = GetParam();
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     cuda::Task task = c.task();
     task.precision = precision;
@@ -151,7 +151,7 @@ TEST_P(Recomputation, OnAGpuTakesWhatItPredicts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Recomputation, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Models, Recomputation, testing::ValuesIn(recomputed_cases()),
                          [](const auto& the_case) { return std::string(the_case.param.name); });
 
 // With recomputation, 152 layers need less than half of the memory. Only the blocks' outputs are kept, which are 4 of

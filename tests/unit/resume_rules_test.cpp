@@ -14,7 +14,7 @@ Experiment with(const Keys& keys) {
   return parse_experiment(good, "x.yaml", keys);
 }
 
-RunPlan plan_of(const Keys& keys) {
+RunPlan plan_from(const Keys& keys) {
   RunPlan plan;
   plan.experiment = with(keys);
   plan.train.kind = "image";
@@ -33,8 +33,8 @@ Checkpoint checkpoint_of(const RunPlan& plan) {
 }
 
 // Returns the error of check_belongs() for a run with the keys `now` and a checkpoint of a run with the keys `before`.
-std::string refusal(const Keys& before, const Keys& now) {
-  return message_of([&] { check_belongs(checkpoint_of(plan_of(before)), "run/step-5.h5", plan_of(now)); });
+std::string refused_change(const Keys& before, const Keys& now) {
+  return message_of([&] { check_belongs(checkpoint_of(plan_from(before)), "run/step-5.h5", plan_from(now)); });
 }
 
 TEST(ResumeRules, KeysThatGiveTheCheckpointItsMeaningStayAndAreNamedWithBothValues) {
@@ -64,43 +64,43 @@ TEST(ResumeRules, KeysThatGiveTheCheckpointItsMeaningStayAndAreNamedWithBothValu
     Keys before = c.both, now = c.both;
     before.push_back(c.key + "=" + c.was);
     now.push_back(c.key + "=" + c.is);
-    const std::string message = refusal(before, now);
+    const std::string message = refused_change(before, now);
     expect_contains(message, cat("run/step-5.h5: the checkpoint is of another experiment: ", c.key, " is ", c.is,
                                  ", was ", c.was, " ["));
     expect_contains(message, "run.dir");
-    EXPECT_EQ(refusal(now, now), "(no error)") << c.key;
+    EXPECT_EQ(refused_change(now, now), "(no error)") << c.key;
   }
-  expect_contains(refusal({}, {"seed=2", "model.hidden=24"}), "seed is 2, was 1; model.hidden is 24, was 128 [");
+  expect_contains(refused_change({}, {"seed=2", "model.hidden=24"}), "seed is 2, was 1; model.hidden is 24, was 128 [");
 }
 
 TEST(ResumeRules, OtherKeysMayChange) {
-  EXPECT_EQ(refusal({}, {"learning_rate.base=0.1", "model.dropout=0.5", "optimizer.weight_decay=0.1",
-                         "optimizer.clip_norm=1", "stop.epochs=20", "precision=bf16", "data.train=elsewhere"}),
+  EXPECT_EQ(refused_change({}, {"learning_rate.base=0.1", "model.dropout=0.5", "optimizer.weight_decay=0.1",
+                                "optimizer.clip_norm=1", "stop.epochs=20", "precision=bf16", "data.train=elsewhere"}),
             "(no error)");
 }
 
 TEST(ResumeRules, TheScaleOfImagesStaysHoweverItIsWritten) {
   const Keys own = {"data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.25,0.25]"};
   const Keys other = {"data.mean=[0.5,0.5,0.4]", "data.std=[0.25,0.25,0.25]"};
-  EXPECT_EQ(refusal({}, own), "(no error)");
-  EXPECT_EQ(refusal(own, {}), "(no error)");
-  expect_contains(refusal(own, other), "data.mean is [0.5, 0.5, 0.4], was [0.5, 0.5, 0.5] [");
-  expect_contains(refusal(other, {}), "data.mean is [], was [0.5, 0.5, 0.4]");
+  EXPECT_EQ(refused_change({}, own), "(no error)");
+  EXPECT_EQ(refused_change(own, {}), "(no error)");
+  expect_contains(refused_change(own, other), "data.mean is [0.5, 0.5, 0.4], was [0.5, 0.5, 0.5] [");
+  expect_contains(refused_change(other, {}), "data.mean is [], was [0.5, 0.5, 0.4]");
 }
 
 TEST(ResumeRules, AModelOfOtherTensorsNamesTheKeysThatMayHaveChangedIt) {
-  RunPlan before = plan_of({"model.kind=alexnet", "data.image_size=224"});
+  RunPlan before = plan_from({"model.kind=alexnet", "data.image_size=224"});
   before.train.image.class_ids = {"a"};  // stands for tensors that depend on the image size
-  const RunPlan now = plan_of({"model.kind=alexnet", "data.image_size=160", "run.threads=2", "data.prefetch=5"});
+  const RunPlan now = plan_from({"model.kind=alexnet", "data.image_size=160", "run.threads=2", "data.prefetch=5"});
   const std::string message = message_of([&] { check_belongs(checkpoint_of(before), "c.h5", now); });
   expect_contains(message, "c.h5: the checkpoint is of another model");
   expect_contains(message, "; data.image_size is 160, was 224 [");
 }
 
 TEST(ResumeRules, ADataSetThatHasChangedIsRefused) {
-  RunPlan other = plan_of({});
+  RunPlan other = plan_from({});
   other.train.dataset_uuid = "5678";
-  expect_contains(message_of([&] { check_belongs(checkpoint_of(plan_of({})), "c.h5", other); }), "has changed");
+  expect_contains(message_of([&] { check_belongs(checkpoint_of(plan_from({})), "c.h5", other); }), "has changed");
 }
 
 TEST(ResumeRules, EveryChangedKeyIsListedButTheFolder) {
@@ -147,7 +147,7 @@ std::string told(const Experiment& before, const RunPlan& plan, std::int64_t fin
 
 TEST(ResumeRules, AnotherLearningRateCourseIsToldWithTheRatesBeforeAndAfter) {
   const std::string cosine = "learning_rate.schedule=cosine";
-  const std::string text = told(with({cosine}), plan_of({cosine, "stop.epochs=20"}), 500);
+  const std::string text = told(with({cosine}), plan_from({cosine, "stop.epochs=20"}), 500);
   // Half of 1000 steps are done, or a quarter of 2000. The rates are (1 + cos(pi / 2)) / 2 and (1 + cos(pi / 4)) / 2 of
   // 0.001.
   EXPECT_EQ(
@@ -162,7 +162,7 @@ TEST(ResumeRules, AdaScalesCourseIsThatOfItsScaleInvariantSteps) {
   Keys before = keys, now = keys;
   before.push_back("learning_rate.milestones=[6]");
   now.push_back("learning_rate.milestones=[5]");
-  RunPlan plan = plan_of(now);
+  RunPlan plan = plan_from(now);
   plan.adascale_times = 4;
   plan.base_schedule = {16, 400, 4000};
   EXPECT_EQ(changed_rate(with(before), plan, {}, 2000.9), "");
@@ -170,10 +170,10 @@ TEST(ResumeRules, AdaScalesCourseIsThatOfItsScaleInvariantSteps) {
 }
 
 TEST(ResumeRules, TheSameLearningRateCourseSoFarIsNothingToTell) {
-  EXPECT_EQ(told(with({}), plan_of({"stop.epochs=20"}), 500), "") << "constant";
+  EXPECT_EQ(told(with({}), plan_from({"stop.epochs=20"}), 500), "") << "constant";
   const std::string steps = "learning_rate.schedule=step";
   const auto change = [&](std::int64_t finished) {
-    return told(with({steps, "learning_rate.milestones=[6]"}), plan_of({steps, "learning_rate.milestones=[5]"}),
+    return told(with({steps, "learning_rate.milestones=[6]"}), plan_from({steps, "learning_rate.milestones=[5]"}),
                 finished);
   };
   EXPECT_EQ(change(500), "") << "the milestone of the new course is ahead";

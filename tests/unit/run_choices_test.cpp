@@ -46,13 +46,14 @@ class SearchingDevice final : public cuda::HostDevice {
 };
 
 // The results of one start of a run.
-struct Start {
+struct RunStart {
   int searches;
   RunChoices choices;
   std::string fusions;
   std::string log;
 };
-Start start(const std::string& cudnn, const std::string& engine, const RunChoices& kept, const std::string& fusions) {
+RunStart start(const std::string& cudnn, const std::string& engine, const RunChoices& kept,
+               const std::string& fusions) {
   Machine machine;
   auto device = std::make_unique<SearchingDevice>(cudnn, engine);
   const SearchingDevice& searching = *device;
@@ -78,9 +79,9 @@ class KeptChoices : public WithFolder {
 };
 
 TEST_F(KeptChoices, AResumedRunTakesItsPlansWithoutSearching) {
-  const Start first = start("9.19.0", "engine 1", {}, "");
+  const RunStart first = start("9.19.0", "engine 1", {}, "");
   EXPECT_GT(first.searches, 0);
-  const Start resumed = start("9.19.0", "engine 2", written(first.choices), first.fusions);
+  const RunStart resumed = start("9.19.0", "engine 2", written(first.choices), first.fusions);
   EXPECT_EQ(resumed.searches, 0);
   EXPECT_EQ(resumed.choices.plans, first.choices.plans) << "another engine";
   EXPECT_EQ(resumed.fusions, first.fusions);
@@ -88,8 +89,8 @@ TEST_F(KeptChoices, AResumedRunTakesItsPlansWithoutSearching) {
 }
 
 TEST_F(KeptChoices, AnotherCudnnOrDeviceSearchesAnewAndSaysSoOnce) {
-  const Start first = start("9.19.0", "engine 1", {}, "");
-  const Start resumed = start("9.20.0", "engine 2", written(first.choices), first.fusions);
+  const RunStart first = start("9.19.0", "engine 1", {}, "");
+  const RunStart resumed = start("9.20.0", "engine 2", written(first.choices), first.fusions);
   EXPECT_EQ(resumed.searches, first.searches);
   EXPECT_NE(resumed.log.find("9.19.0"), std::string::npos) << resumed.log;
   EXPECT_EQ(std::ranges::count(resumed.log, '\n'), 1);

@@ -15,7 +15,7 @@ using cuda::CopyKind;
 using cuda::HostDevice;
 using cuda::RunOrder;
 
-constexpr std::int64_t kCount = 1000;
+constexpr std::int64_t kElements = 1000;
 
 // Runs three steps of a reducer with random watermarks. Succeeds when every sum is right.
 testing::AssertionResult trains(HostDevice& device) {
@@ -24,28 +24,28 @@ testing::AssertionResult trains(HostDevice& device) {
     for (float& v : values) v = 3 * v + 1;
   };
   const auto communicator = make_staged_communicator(device, host);
-  auto* const vector = static_cast<float*>(communicator->allocate(kCount * 4));
-  auto* const source = static_cast<float*>(device.allocate_host(kCount * 4));
-  auto* const target = static_cast<float*>(device.allocate_host(kCount * 4));
+  auto* const vector = static_cast<float*>(communicator->allocate(kElements * 4));
+  auto* const source = static_cast<float*>(device.allocate_host(kElements * 4));
+  auto* const target = static_cast<float*>(device.allocate_host(kElements * 4));
   const cuda::Stream compute = device.compute_stream();
   const cuda::Event end = device.make_event();
   std::mt19937 random(3);
-  GradientReducer reducer(*communicator, {vector, kCount}, 130);
+  GradientReducer reducer(*communicator, {vector, kElements}, 130);
   for (int step = 0; step < 3; ++step) {
-    for (std::int64_t i = 0; i < kCount; ++i) source[i] = static_cast<float>(i * (step + 1) % 97);
+    for (std::int64_t i = 0; i < kElements; ++i) source[i] = static_cast<float>(i * (step + 1) % 97);
     reducer.begin();
-    for (std::int64_t watermark = 0; watermark < kCount;) {
-      const std::int64_t next = std::min<std::int64_t>(kCount, watermark + 1 + random() % 300);
+    for (std::int64_t watermark = 0; watermark < kElements;) {
+      const std::int64_t next = std::min<std::int64_t>(kElements, watermark + 1 + random() % 300);
       device.copy(vector + watermark, source + watermark, (next - watermark) * 4, CopyKind::to_device, compute);
       watermark = next;
       reducer.ready(watermark);
       for (auto polls = random() % 4; polls > 0; --polls) communicator->poll();
     }
     reducer.finish({});
-    device.copy(target, vector, kCount * 4, CopyKind::to_host, compute);
+    device.copy(target, vector, kElements * 4, CopyKind::to_host, compute);
     device.record(end, compute);
     device.synchronize(end, [&] { communicator->poll(); });
-    for (std::int64_t i = 0; i < kCount; ++i)
+    for (std::int64_t i = 0; i < kElements; ++i)
       if (target[i] != 3 * source[i] + 1)
         return testing::AssertionFailure() << "step " << step << ", element " << i << ": " << target[i];
   }

@@ -16,7 +16,7 @@ namespace {
 
 using MakeSchedule = std::function<SumSchedule(int rank, std::size_t length)>;
 
-struct Outcome {
+struct SumOutcome {
   std::vector<std::vector<float>> values;              // per rank
   std::vector<std::size_t> sent;                       // elements that each rank sends
   std::map<std::pair<int, int>, std::size_t> between;  // elements sent from one rank to another
@@ -24,7 +24,7 @@ struct Outcome {
 
 // Carries out the schedules of all ranks at once. A rank goes to its next step when the message that it waits for has
 // been sent.
-Outcome carry_out(int ranks, std::vector<std::vector<float>> values, const MakeSchedule& make) {
+SumOutcome carry_out(int ranks, std::vector<std::vector<float>> values, const MakeSchedule& make) {
   struct Message {
     std::vector<float> values;
   };
@@ -32,7 +32,7 @@ Outcome carry_out(int ranks, std::vector<std::vector<float>> values, const MakeS
   std::vector<SumSchedule> schedules;
   std::vector<std::size_t> step(static_cast<std::size_t>(ranks), 0);
   std::vector<bool> has_sent(static_cast<std::size_t>(ranks), false);
-  Outcome outcome{
+  SumOutcome outcome{
       .values = std::move(values), .sent = std::vector<std::size_t>(static_cast<std::size_t>(ranks), 0), .between = {}};
   for (int r = 0; r < ranks; ++r) schedules.push_back(make(r, outcome.values[0].size()));
   for (bool moved = true; moved;) {
@@ -89,7 +89,7 @@ void expect_sums(int ranks, std::size_t length, const MakeSchedule& make, const 
     for (std::size_t i = 0; i < length; ++i) expected[i] += of_rank[i];
   for (const auto& of_rank : carry_out(ranks, whole, make).values)
     EXPECT_EQ(of_rank, expected) << what << ", " << ranks << " ranks, " << length << " elements";
-  const Outcome rough = carry_out(ranks, rough_values(ranks, length), make);
+  const SumOutcome rough = carry_out(ranks, rough_values(ranks, length), make);
   for (const auto& of_rank : rough.values)
     EXPECT_EQ(std::memcmp(of_rank.data(), rough.values[0].data(), length * sizeof(float)), 0)
         << what << ": other bits on another rank, " << ranks << " ranks, " << length << " elements";
@@ -149,8 +149,8 @@ TEST(SumSchedules, HierarchicalSendsEachElementOverTheNetworkOnce) {
     std::vector<int> node_of(nodes * per_node);
     for (std::size_t n = 0; n < layout.size(); ++n)
       for (const int r : layout[n]) node_of[static_cast<std::size_t>(r)] = static_cast<int>(n);
-    const Outcome outcome = carry_out(nodes * per_node, rough_values(nodes * per_node, length),
-                                      [&](int r, std::size_t n) { return hierarchical_sum(r, layout, n, 16); });
+    const SumOutcome outcome = carry_out(nodes * per_node, rough_values(nodes * per_node, length),
+                                         [&](int r, std::size_t n) { return hierarchical_sum(r, layout, n, 16); });
     std::vector<std::size_t> leaving(nodes, 0);
     for (const auto& [ends, count] : outcome.between) {
       const int from = node_of[static_cast<std::size_t>(ends.first)];
@@ -196,7 +196,7 @@ TEST(SumSchedules, HalvingAddsInOneTreeForAllLengths) {
   for (const int ranks : {2, 3, 4, 6, 8}) {
     const auto make = [&](int r, std::size_t n) { return halving_sum(r, ranks, n, 16); };
     const auto values = rough_values(ranks, 10007);
-    const Outcome long_sum = carry_out(ranks, values, make);
+    const SumOutcome long_sum = carry_out(ranks, values, make);
     for (const std::size_t begin : {0u, 100u, 5000u}) {
       std::vector<std::vector<float>> part;
       for (const auto& v : values)
@@ -214,9 +214,9 @@ TEST(SumSchedules, HalvesOfTheRingLeaveEachRankItsPiece) {
     for (const std::size_t length : {7u, 100u, 1003u}) {
       const std::size_t piece = (length + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
       const auto values = rough_values(ranks, length);
-      const Outcome scattered = carry_out(
+      const SumOutcome scattered = carry_out(
           ranks, values, [&](int r, std::size_t n) { return ring_reduce_scatter(r, ranks, n, piece, piece); });
-      const Outcome gathered = carry_out(
+      const SumOutcome gathered = carry_out(
           ranks, scattered.values, [&](int r, std::size_t n) { return ring_all_gather(r, ranks, n, piece, piece); });
       for (std::size_t i = 0; i < length; ++i) {
         const float own = scattered.values[i / piece][i];
