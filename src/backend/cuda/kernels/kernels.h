@@ -17,8 +17,8 @@
 #include "backend/cuda/types.h"
 #include "nn/update_rule.h"
 
-// Lists every kernel once as X(name, typed). `typed` is 0 for a kernel without a type
-// of its own, which is launched as fp32. The enumeration, the names, the addresses and the emulation are made of it.
+// Lists every kernel once as X(name, typed). `typed` is 0 for a kernel without a type of its own, which is launched as
+// fp32. The enumeration, the names, the table of addresses and the emulation are made from this list.
 #define RINGTRAIN_KERNEL_LIST(X) \
   X(image_input, 1)              \
   X(one_hot, 1)                  \
