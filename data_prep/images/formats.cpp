@@ -3,7 +3,6 @@
 #include <png.h>
 
 #include <algorithm>
-#include <array>
 #include <csetjmp>
 #include <cstring>
 #include <string>

@@ -1,7 +1,6 @@
 #include "bench/benchmarks.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 
 #include "base/clock.h"

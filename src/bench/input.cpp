@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 #include "base/clock.h"

@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "bench/benchmarks.h"
-#include "bench/preflight.h"
 #include "checkpoint/snapshot.h"
 #include "cluster/watchdog.h"
 #include "nn/graph.h"

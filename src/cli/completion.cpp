@@ -1,6 +1,5 @@
 // Completion in bash: commands, options, the words that an option or operand accepts, and keys of an experiment.
 #include <CLI/CLI.hpp>
-#include <sstream>
 
 #include "base/error.h"
 #include "cli/command_line.h"

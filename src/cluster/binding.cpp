@@ -1,7 +1,6 @@
 #include "cluster/binding.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <map>

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 #include <utility>
-#include <variant>
 
 #include "base/error.h"
 #include "base/table.h"

@@ -1,6 +1,5 @@
 #include "data/shard_header.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 

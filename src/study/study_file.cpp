@@ -1,7 +1,6 @@
 #include "study/study_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <map>

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "study/search.h"
-#include "study/study_file.h"
 #include "study/trial_record.h"
 #include "study/trials.h"
 

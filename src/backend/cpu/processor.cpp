@@ -2,7 +2,6 @@
 
 #include <omp.h>
 #include <sched.h>
-#include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
