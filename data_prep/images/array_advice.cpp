@@ -1,3 +1,4 @@
+// What to do with an array that is not read as it is: the advice and the refusals of arrays.h.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Imports images from HDF5 files: import_arrays() of import.h.
 #include <algorithm>
 #include <array>
 #include <filesystem>

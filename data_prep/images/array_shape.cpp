@@ -1,3 +1,4 @@
+// Finds out what an array holds, from its shape, type and attributes: the layout and the origin in arrays.h.
 #include <algorithm>
 #include <fstream>
 #include <vector>

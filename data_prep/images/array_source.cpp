@@ -1,3 +1,4 @@
+// Reads the images and labels of arrays: ArraySource and ArrayLabels of arrays.h.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>

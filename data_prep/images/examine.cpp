@@ -1,3 +1,4 @@
+// Pass 1 of a conversion: examine_images() of passes.h.
 #include <algorithm>
 #include <atomic>
 #include <mutex>

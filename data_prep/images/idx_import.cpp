@@ -1,3 +1,4 @@
+// Imports IDX files, the format of MNIST: import_idx() of import.h.
 #include <algorithm>
 #include <bit>
 #include <cmath>

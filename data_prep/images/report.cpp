@@ -1,3 +1,4 @@
+// What a conversion of images tells the user: the summary, the notes and the warnings of passes.h.
 #include <algorithm>
 #include <array>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// Lists the members of a tar file: list_tar() of file_tree.h.
 #include <algorithm>
 #include <array>
 #include <charconv>

@@ -1,3 +1,4 @@
+// Verifies the images of a data set: verify_image_split() of data_prep/verify.h.
 #include "data_prep/verify.h"
 
 #include <algorithm>

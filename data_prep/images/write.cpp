@@ -1,3 +1,4 @@
+// Pass 2 of a conversion: write_shards() of passes.h.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// `ringtrain bench input` measures the rates of the file system and of the loaders.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// Measures cuts and micro-batches of a pipeline, to find the fastest: measure_pipelines() of benchmarks.h.
 #include <algorithm>
 #include <optional>
 #include <ranges>

@@ -1,3 +1,4 @@
+// `ringtrain bench utilisation` measures training steps of growing batches, up to the largest that fits.
 #include <algorithm>
 #include <cmath>
 #include <fstream>

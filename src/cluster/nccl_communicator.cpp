@@ -1,3 +1,4 @@
+// Collectives of device memory by NCCL: make_nccl_communicator() of device_communicator.h.
 #include <algorithm>
 #include <cstdlib>
 #include <exception>

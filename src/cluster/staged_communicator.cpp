@@ -1,3 +1,4 @@
+// Collectives of device memory through host memory: make_staged_communicator() of device_communicator.h.
 #include <algorithm>
 #include <functional>
 #include <utility>

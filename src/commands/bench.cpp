@@ -1,3 +1,4 @@
+// `ringtrain bench` runs one benchmark or several, and writes what they measured.
 #include <algorithm>
 #include <cmath>
 #include <optional>

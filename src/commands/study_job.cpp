@@ -1,3 +1,4 @@
+// Runs the trials of a study: run_study() of study.h.
 #include <signal.h>
 #include <unistd.h>
 

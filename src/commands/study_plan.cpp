@@ -1,3 +1,4 @@
+// Plans the trials of a study, and reads their data sets: plan_all() and places_with_data() of study.h.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

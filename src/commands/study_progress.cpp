@@ -1,3 +1,4 @@
+// Shows how far the trials of a study are: StudyProgress of study.h.
 #include <algorithm>
 
 #include "base/clock.h"

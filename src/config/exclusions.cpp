@@ -1,3 +1,4 @@
+// The table of keys that exclude each other: find_exclusion() of contradictions.h.
 #include <string>
 #include <string_view>
 #include <vector>

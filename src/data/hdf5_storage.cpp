@@ -1,3 +1,4 @@
+// Checks that the file has the values of a data set: expect_stored() of hdf5.h.
 #include <algorithm>
 #include <filesystem>
 

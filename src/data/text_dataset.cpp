@@ -1,3 +1,4 @@
+// Data sets of text: TextDataset of dataset.h.
 #include <algorithm>
 #include <atomic>
 #include <cstring>

@@ -1,3 +1,4 @@
+// The tables that `ringtrain plan` prints, and `train` before its first step (plan_text.h).
 #include <algorithm>
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// The warnings of a plan: plan_warnings() of plan_text.h.
 #include <algorithm>
 #include <filesystem>
 #include <iterator>

@@ -1,5 +1,5 @@
 // Writes run.json, which says what ran, where, with which versions, and how it ended. The file keeps every start of a
-// resumed run. Rank 0 only.
+// resumed run. Also reads back metrics.jsonl, which recorder.h writes. Rank 0 only.
 #pragma once
 
 #include <cstdint>

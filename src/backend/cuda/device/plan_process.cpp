@@ -1,3 +1,4 @@
+// The process that plans for a described GPU, and the file with its answers: PlanProcess and PlanCache of described.h.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

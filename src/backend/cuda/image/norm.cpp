@@ -1,3 +1,4 @@
+// The norms of an image network, alone or with the max pooling after them: NormLayer and NormPool of layers.h.
 #include "backend/cuda/image/layers.h"
 #include "backend/cuda/program/fusion.h"
 

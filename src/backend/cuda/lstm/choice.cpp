@@ -1,3 +1,4 @@
+// Chooses the calls of cuDNN that compute the LSTM layers: choose_lstm_plans() of program.h.
 #include <algorithm>
 #include <memory>
 

@@ -1,3 +1,4 @@
+// Adds operations of cuDNN to a schedule, and says what they cost: the last functions of schedule.h.
 #include <algorithm>
 #include <cmath>
 

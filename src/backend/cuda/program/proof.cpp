@@ -1,3 +1,4 @@
+// Compares a fused operation with the same operation without fusions: difference_from_plain() of fusion.h.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

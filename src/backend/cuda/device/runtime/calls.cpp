@@ -1,3 +1,4 @@
+// The functions of cuDNN, and the errors of CUDA and cuDNN (runtime.h).
 #include <array>
 
 #include "backend/cuda/device/libraries.h"

@@ -1,3 +1,4 @@
+// The GPUs that this process sees, and the table of libringtrain-cuda.so (runtime.h).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// Plans for a real GPU (runtime.h).
 #include "backend/cuda/dnn/plans.h"
 
 #include <cuda_runtime_api.h>
