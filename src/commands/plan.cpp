@@ -23,7 +23,7 @@
 #include "run/machine.h"
 #include "run/memory.h"
 #include "run/plan_text.h"
-#include "run/progress.h"
+#include "run/progress_display.h"
 #include "run/replay.h"
 #include "run/split.h"
 #include "run/start.h"

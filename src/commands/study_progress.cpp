@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "commands/study.h"
-#include "run/progress.h"
+#include "run/progress_display.h"
 
 namespace ringtrain {
 std::string describe(const TrialRecord& record) {

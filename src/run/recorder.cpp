@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "run/folder.h"
-#include "run/progress.h"
+#include "run/progress_display.h"
 
 namespace ringtrain {
 namespace {

@@ -20,7 +20,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "run/progress.h"
+#include "run/progress_display.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {

@@ -1,4 +1,4 @@
-#include "run/progress.h"
+#include "run/progress_display.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
