@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/find_checkpoint.h"
 #include "checkpoint/run_state.h"
-#include "checkpoint/source.h"
 #include "checkpoint/writer.h"
 #include "config/batch_course.h"
 #include "config/experiment.h"

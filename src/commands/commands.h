@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/source.h"
+#include "checkpoint/find_checkpoint.h"
 #include "cluster/session.h"
 #include "config/reader.h"
 

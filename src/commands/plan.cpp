@@ -13,7 +13,7 @@
 #include "base/machine_share.h"
 #include "base/table.h"
 #include "bench/preflight.h"
-#include "checkpoint/source.h"
+#include "checkpoint/find_checkpoint.h"
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "config/schema.h"

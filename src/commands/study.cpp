@@ -15,7 +15,7 @@
 #include "base/signals.h"
 #include "base/table.h"
 #include "base/version.h"
-#include "checkpoint/source.h"
+#include "checkpoint/find_checkpoint.h"
 #include "cluster/launcher.h"
 #include "config/experiment.h"
 #include "config/yaml_document.h"

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "checkpoint/source.h"
+#include "checkpoint/find_checkpoint.h"
 #include "config/batch_course.h"
 #include "config/yaml_document.h"
 #include "run/folder.h"

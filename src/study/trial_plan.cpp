@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "bench/forecast.h"
 #include "bench/preflight.h"
-#include "checkpoint/source.h"
+#include "checkpoint/find_checkpoint.h"
 #include "config/experiment.h"
 #include "config/reader.h"
 #include "config/schema.h"

@@ -1,4 +1,4 @@
-#include "checkpoint/source.h"
+#include "checkpoint/find_checkpoint.h"
 
 #include <algorithm>
 #include <filesystem>
