@@ -1,12 +1,12 @@
 // The table of the commands of `ringtrain`, with their command lines.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <optional>
 
 #include "base/error.h"
 #include "base/machine_share.h"
+#include "base/text.h"
 #include "cli/command_line.h"
 #include "cluster/binding.h"
 #include "cluster/launcher.h"
@@ -82,6 +82,24 @@ ExperimentArguments experiment_of(const CLI::App& command, const std::vector<std
   return e;
 }
 
+// An option whose value is a whole number from 1 on.
+CLI::Option* add_count(CLI::App& command, const std::string& name, std::int64_t& value, const std::string& help,
+                       const std::string& form = "N") {
+  return command.add_option(name, value, help)->type_name(form)->check(whole_number(1));
+}
+
+// An option whose value is a number from 0 on.
+void add_number(CLI::App& command, const std::string& name, double& value, const std::string& help,
+                const std::string& form) {
+  command.add_option(name, value, help)->type_name(form)->check(number(0));
+}
+
+// An option whose value is a file that must end in `ending`.
+CLI::Option* add_file(CLI::App& command, const std::string& name, std::string& path, const std::string& help,
+                      const std::string& form, const std::string& ending) {
+  return command.add_option(name, path, help)->type_name(form + ending)->check(file_that_ends_in(ending));
+}
+
 Command declare_train(CommandLine& program, const std::vector<std::string>& command_line) {
   CLI::App& c = program.add(
       "train",
@@ -93,9 +111,8 @@ Command declare_train(CommandLine& program, const std::vector<std::string>& comm
       "--resume", a->resume,
       "continues the run in RUN_FOLDER. With EXPERIMENT.yaml, continues the run that run.dir or run.id names, or the "
       "newest run of the experiment's name");
-  c.add_option("--pause-after", a->pause_after, "pauses the run after this number of samples, with a checkpoint")
-      ->type_name("SAMPLES")
-      ->check(whole_number(1));
+  add_count(c, "--pause-after", a->pause_after, "pauses the run after this number of samples, with a checkpoint",
+            "SAMPLES");
   c.add_option("--report", a->report, "writes how the run has ended to this file, for the study that it is a trial of")
       ->type_name("FILE.json");
   c.add_flag("--shares-node", a->shares_node, "other runs use the node at the same time: its energy is not measured");
@@ -114,9 +131,7 @@ Command declare_plan(CommandLine& program) {
   const auto a = typed<PlanArguments>();
   a->ranks = 0;
   add_operands(c, a->words, an_experiment_or_run);
-  c.add_option("--ranks", a->ranks, "plan for this number of ranks [those of this job]")
-      ->type_name("N")
-      ->check(whole_number(1));
+  add_count(c, "--ranks", a->ranks, "plan for this number of ranks [those of this job]");
   c.add_option(
        "--device", a->device,
        "plans for a GPU that this machine need not have: a100, h100, h200, b200 or a file that describes one. "
@@ -148,14 +163,10 @@ Command declare_evaluate(CommandLine& program) {
   c.add_option("--weights", a->weights, "weights from this file instead of the checkpoint")
       ->type_name("FILE.safetensors");
   c.add_option("--json", a->json, "writes the result to this file")->type_name("FILE");
-  CLI::Option* logits = c.add_option("--logits", a->logits,
-                                     "writes inputs and logits of the first samples, to compare with another program")
-                            ->type_name("FILE.safetensors")
-                            ->check(file_that_ends_in(".safetensors"));
-  c.add_option("--samples", a->samples, cat("number of samples in --logits [", a->samples, "]"))
-      ->type_name("N")
-      ->check(whole_number(1))
-      ->needs(logits);
+  CLI::Option* logits = add_file(c, "--logits", a->logits,
+                                 "writes inputs and logits of the first samples, to compare with another program",
+                                 "FILE", ".safetensors");
+  add_count(c, "--samples", a->samples, cat("number of samples in --logits [", a->samples, "]"))->needs(logits);
   return {&c, all_ranks, false, [a, &c](Session* session) {
             a->experiment = experiment_of(c, a->words, "an experiment, a checkpoint or a run's folder");
             return evaluate(*a, *session);
@@ -167,10 +178,7 @@ Command declare_export(CommandLine& program) {
       "export", "Writes the weights as safetensors with PyTorch's names. For images they are torchvision's names.");
   const auto a = typed<ExportArguments>();
   add_operands(c, a->words, any_source);
-  c.add_option("--out", a->out, "the file to write")
-      ->type_name("FILE.safetensors")
-      ->required()
-      ->check(file_that_ends_in(".safetensors"));
+  add_file(c, "--out", a->out, "the file to write", "FILE", ".safetensors")->required();
   c.add_option("--dtype", a->dtype, "type of the numbers [fp32]")
       ->type_name("fp32|fp16|bf16")
       ->check(one_of({"fp32", "fp16", "bf16"}));
@@ -191,15 +199,11 @@ Command declare_import(CommandLine& program) {
                             "experiment's model. The run is at step 0. Evaluate it, or train it with train --resume.");
   const auto a = typed<ImportArguments>();
   add_operands(c, a->words, "FILE.safetensors EXPERIMENT.yaml [key.path=value ...]");
-  CLI::Option* out = c.add_option("--out", a->out, "writes a checkpoint instead of a run's folder")
-                         ->type_name("CHECKPOINT.h5")
-                         ->check(file_that_ends_in(".h5"));
+  CLI::Option* out = add_file(c, "--out", a->out, "writes a checkpoint instead of a run's folder", "CHECKPOINT", ".h5");
   c.add_flag("--force", a->force, "overwrites that checkpoint")->needs(out);
-  c.add_option(
-       "--classes", a->classes,
-       "for fine-tuning on other pictures: the last layer begins anew, with the N classes of the experiment's data")
-      ->type_name("N")
-      ->check(whole_number(1));
+  add_count(
+      c, "--classes", a->classes,
+      "for fine-tuning on other pictures: the last layer begins anew, with the N classes of the experiment's data");
   return {&c, one_process, false, [a, &c](Session*) {
             if (a->words.empty())
               throw Error("ringtrain import needs a .safetensors file and an experiment", "ringtrain import --help");
@@ -213,16 +217,12 @@ Command declare_sample(CommandLine& program) {
   CLI::App& c = program.add("sample", "Invents names, or writes text. Names that the data has are marked *.");
   const auto a = typed<SampleArguments>();
   add_operands(c, a->words, any_source);
-  c.add_option("--count", a->count, "number of names or texts [20]")->type_name("N")->check(whole_number(1));
-  c.add_option("--temperature", a->temperature, "divides the logits: below 1 is safer, above 1 is wilder [1]")
-      ->type_name("T")
-      ->check(number(0));
+  add_count(c, "--count", a->count, "number of names or texts [20]");
+  add_number(c, "--temperature", a->temperature, "divides the logits: below 1 is safer, above 1 is wilder [1]", "T");
   c.add_option("--seed", a->seed, "seed of the random draws [1]")->type_name("N")->check(whole_number(0));
   c.add_flag("--new-only", a->new_only, "leaves out names that the data has, and repeated names");
   c.add_option("--prompt", a->prompt, "the beginning of every name or text")->type_name("TEXT");
-  c.add_option("--length", a->length, cat("symbols of running text [", default_sample_length, "]"))
-      ->type_name("N")
-      ->check(whole_number(1));
+  add_count(c, "--length", a->length, cat("symbols of running text [", default_sample_length, "]"));
   return {&c, one_process, false, [a, &c](Session*) {
             a->source = experiment_of(c, a->words, "an experiment, a checkpoint or a run's folder");
             return sample(*a);
@@ -267,21 +267,12 @@ Command declare_bench(CommandLine& program) {
   c.add_option("--seconds", a->seconds, "about how long each kind is measured [10]")
       ->type_name("S")
       ->check(number(0.01));
-  c.add_option("--link-gbit", a->link_gbit, "rated bandwidth of the network between nodes, Gbit/s")
-      ->type_name("G")
-      ->check(number(0));
-  c.add_option("--wanted", a->wanted, "input: samples per second that a node should load [those of the measured steps]")
-      ->type_name("RATE")
-      ->check(number(0));
-  c.add_option("--limit-gib", a->limit_gib, "utilisation: memory of a rank [memory.limit_gib, or what is free]")
-      ->type_name("G")
-      ->check(number(0));
-  c.add_option("--largest", a->largest, "utilisation: the largest batch of a rank [the largest that fits]")
-      ->type_name("N")
-      ->check(whole_number(1));
-  c.add_option("--csv", a->csv, "writes the table of split, utilisation or components")
-      ->type_name("FILE.csv")
-      ->check(file_that_ends_in(".csv"));
+  add_number(c, "--link-gbit", a->link_gbit, "rated bandwidth of the network between nodes, Gbit/s", "G");
+  add_number(c, "--wanted", a->wanted,
+             "input: samples per second that a node should load [those of the measured steps]", "RATE");
+  add_number(c, "--limit-gib", a->limit_gib, "utilisation: memory of a rank [memory.limit_gib, or what is free]", "G");
+  add_count(c, "--largest", a->largest, "utilisation: the largest batch of a rank [the largest that fits]");
+  add_file(c, "--csv", a->csv, "writes the table of split, utilisation or components", "FILE", ".csv");
   return {&c, all_ranks, false, [a, &c](Session* session) {
             a->kinds = take_kinds(a->words);
             const auto count = [&](std::string_view kind) { return std::ranges::count(a->kinds, kind); };
@@ -306,21 +297,11 @@ Command declare_predict(CommandLine& program) {
   c.add_option("--ranks", a->ranks, cat("1..4096: doubling; 1,2,48: these [", a->ranks, "]"))->type_name("RANKS");
   add_list(c, "--preflight", a->preflight, "FILE,...", "measurements that the model is fitted on [preflight.json]");
   add_list(c, "--check", a->check, "FILE,...", "measurements to compare with");
-  c.add_option("--ranks-per-node", a->ranks_per_node, "ranks on each node [as measured]")
-      ->type_name("N")
-      ->check(whole_number(1));
-  c.add_option("--cores-per-node", a->cores_per_node, "cores of each node [as measured]")
-      ->type_name("N")
-      ->check(whole_number(1));
-  c.add_option("--rows-per-rank", a->rows_per_rank, "weak scaling: samples of each rank in a step [as measured]")
-      ->type_name("N")
-      ->check(whole_number(1));
-  c.add_option("--latency-us", a->latency_us, "latency of a network that was not measured; needs --link-gbit")
-      ->type_name("L")
-      ->check(number(0));
-  c.add_option("--link-gbit", a->link_gbit, "rated bandwidth of a network that was not measured, Gbit/s")
-      ->type_name("G")
-      ->check(number(0));
+  add_count(c, "--ranks-per-node", a->ranks_per_node, "ranks on each node [as measured]");
+  add_count(c, "--cores-per-node", a->cores_per_node, "cores of each node [as measured]");
+  add_count(c, "--rows-per-rank", a->rows_per_rank, "weak scaling: samples of each rank in a step [as measured]");
+  add_number(c, "--latency-us", a->latency_us, "latency of a network that was not measured; needs --link-gbit", "L");
+  add_number(c, "--link-gbit", a->link_gbit, "rated bandwidth of a network that was not measured, Gbit/s", "G");
   c.add_option("--csv", a->csv, "writes the table, with the measured steps")->type_name("FILE");
   c.add_option("--json", a->json, "writes the table, the fitted model and the comparisons")->type_name("FILE");
   return {&c, one_process, false, [a, &c](Session*) {
@@ -331,12 +312,9 @@ Command declare_predict(CommandLine& program) {
 
 // Reads K/N, such as "3/16", with 0 <= K <= N.
 void read_share(const std::string& text, StudyArguments& arguments) {
+  const std::vector<std::string> parts = split(text, '/');
   std::int64_t k = -1, n = -1;
-  const char* last = text.data() + text.size();
-  const auto slash = std::from_chars(text.data(), last, k);
-  const bool has_slash = slash.ec == std::errc() && slash.ptr != last && *slash.ptr == '/';
-  const auto end = has_slash ? std::from_chars(slash.ptr + 1, last, n) : slash;
-  if (!has_slash || end.ec != std::errc() || end.ptr != last || n < 1 || k < 0 || k > n)
+  if (parts.size() != 2 || !read_number(parts[0], k) || !read_number(parts[1], n) || n < 1 || k < 0 || k > n)
     throw Error(cat("--index is '", text, "'; expected K/N, a share from 1/N to N/N"), "ringtrain study --help");
   arguments.share = k;
   arguments.shares = n;
@@ -357,11 +335,8 @@ Command declare_study(CommandLine& program, const std::vector<std::string>& comm
        "--index", [a](const std::string& text) { read_share(text, *a); },
        "runs share K of N of the trials, as one job of an array")
       ->type_name("K/N");
-  c.add_option(
-       "--ranks", a->ranks,
-       "number of ranks that work at the same time [one for each task of the Slurm job, or for each GPU or core]")
-      ->type_name("N")
-      ->check(whole_number(1));
+  add_count(c, "--ranks", a->ranks,
+            "number of ranks that work at the same time [one for each task of the Slurm job, or for each GPU or core]");
   c.add_option("--launcher", a->launcher,
                "how to start ranks: srun, mpirun or mpiexec and options of it, such as 'srun --mpi=pmix'")
       ->type_name("COMMAND");
