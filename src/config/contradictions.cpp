@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "base/table.h"
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
@@ -13,11 +14,23 @@
 #include "config/schema.h"
 
 namespace ringtrain {
+
+Contradiction wrong_pair(const Experiment& e, std::string_view key, std::string_view other, std::string_view expected,
+                         const std::string& hint) {
+  return {{key, other},
+          cat(statement(key, e), expected.starts_with(only_one) ? " and " : " but ", statement(other, e), ", expected ",
+              expected),
+          hint};
+}
+
 namespace {
+
+Contradiction wrong_value(const Experiment& e, std::string_view key, std::string_view expected) {
+  return {{key}, cat(statement(key, e), ", expected ", expected)};
+}
 
 std::optional<Contradiction> points_contradiction(const Experiment& e) {
   const std::vector<EpochFactor>& points = e.learning_rate.points;
-  const std::string is = statement("learning_rate.points", e);
   if (e.learning_rate.schedule != "points") return std::nullopt;
   if (points.empty())
     return {{{"learning_rate.schedule", "learning_rate.points"},
@@ -25,24 +38,21 @@ std::optional<Contradiction> points_contradiction(const Experiment& e) {
              "such as [[0, 0], [2, 1], [16, 0]]"}};
   for (std::size_t i = 1; i < points.size(); ++i) {
     if (points[i].epoch < points[i - 1].epoch)
-      return {{{"learning_rate.points"}, cat(is, ", expected epochs that do not decrease")}};
+      return wrong_value(e, "learning_rate.points", "epochs that do not decrease");
     if (i >= 2 && points[i].epoch == points[i - 2].epoch)
-      return {{{"learning_rate.points"},
-               cat(is, ", expected at most two points at epoch ", points[i].epoch, ": before and after a jump")}};
+      return wrong_value(e, "learning_rate.points",
+                         cat("at most two points at epoch ", points[i].epoch, ": before and after a jump"));
   }
   if (std::all_of(points.begin(), points.end(), [](const EpochFactor& p) { return p.factor == 0; }))
-    return {{{"learning_rate.points"}, cat(is, ", expected a factor above 0")}};
+    return wrong_value(e, "learning_rate.points", "a factor above 0");
   if (e.stop.epochs == 0) return std::nullopt;
   if (points.back().epoch > e.stop.epochs)
-    return {{{"learning_rate.points", "stop.epochs"},
-             cat(is, " but ", statement("stop.epochs", e), ", expected points up to the end"),
-             cat("Set learning_rate.points to pairs whose epochs are at most ", e.stop.epochs,
-                 ", or learning_rate.points=[] with another learning_rate.schedule.")}};
+    return wrong_pair(e, "learning_rate.points", "stop.epochs", "points up to the end",
+                      cat("Set learning_rate.points to pairs whose epochs are at most ", e.stop.epochs,
+                          ", or learning_rate.points=[] with another learning_rate.schedule."));
   if (points.back().epoch < e.stop.epochs && points.back().factor == 0)
-    return {{{"learning_rate.points", "stop.epochs"},
-             cat(is, " but ", statement("stop.epochs", e),
-                 ", expected a last factor above 0, or the last point at the end: "
-                 "nothing is learned at a rate of 0")}};
+    return wrong_pair(e, "learning_rate.points", "stop.epochs",
+                      "a last factor above 0, or the last point at the end: nothing is learned at a rate of 0");
   return std::nullopt;
 }
 
@@ -67,8 +77,7 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
                  " but learning_rate.base_batch is not given, expected the batch for which learning_rate.base was "
                  "chosen")}};
   if (lr.warmup_epochs > 0 && lr.warmup_steps > 0)
-    return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps"},
-             cat(is("warmup_epochs"), " and ", is("warmup_steps"), ", expected only one of them")}};
+    return wrong_pair(e, "learning_rate.warmup_epochs", "learning_rate.warmup_steps", only_one);
   if ((lr.warmup_epochs > 0 || lr.warmup_steps > 0) && lr.scaling == "none" && lr.warmup_from == "base")
     return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps", "learning_rate.scaling",
               "learning_rate.warmup_from"},
@@ -80,12 +89,11 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
          "learning_rate.schedule is step but learning_rate.milestones is empty, expected epochs such as [30, 60, 80]"}};
   for (std::size_t i = 1; i < lr.milestones.size(); ++i)
     if (lr.milestones[i] <= lr.milestones[i - 1])
-      return {{{"learning_rate.milestones"}, cat(is("milestones"), ", expected increasing epochs")}};
+      return wrong_value(e, "learning_rate.milestones", "increasing epochs");
   if (!lr.milestones.empty() && e.stop.epochs > 0 && lr.milestones.back() >= e.stop.epochs)
-    return {{{"learning_rate.milestones", "stop.epochs"},
-             cat(is("milestones"), " but ", statement("stop.epochs", e), ", expected milestones before the end"),
-             cat("Set learning_rate.milestones=", milestones_before(e.stop.epochs, lr.milestones),
-                 ", or learning_rate.milestones=[] with another learning_rate.schedule.")}};
+    return wrong_pair(e, "learning_rate.milestones", "stop.epochs", "milestones before the end",
+                      cat("Set learning_rate.milestones=", milestones_before(e.stop.epochs, lr.milestones),
+                          ", or learning_rate.milestones=[] with another learning_rate.schedule."));
   if (!lr.milestones.empty() && lr.every == "epoch" && e.stop.epochs > 0 &&
       std::ceil(lr.milestones.back()) >= e.stop.epochs)
     return {{{"learning_rate.milestones", "learning_rate.every", "stop.epochs"},
@@ -114,22 +122,19 @@ std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
 // Checks each batch of the schedule by itself, because the number of ranks is not known here.
 std::optional<Contradiction> batch_schedule_contradiction(const Experiment& e) {
   const BatchConfig& batch = e.batch;
-  const std::string is = statement("batch.schedule", e);
   EpochFactor before;
   for (const EpochFactor& change : batch.schedule) {
     if (change.epoch <= before.epoch || change.factor < before.factor)
-      return {
-          {{"batch.schedule"}, cat(is, ", expected increasing epochs above 0, with times that do not fall below 1")}};
+      return wrong_value(e, "batch.schedule", "increasing epochs above 0, with times that do not fall below 1");
     if (e.stop.epochs > 0 && change.epoch >= e.stop.epochs)
-      return {{{"batch.schedule", "stop.epochs"},
-               cat(is, " but ", statement("stop.epochs", e), ", expected changes before the end")}};
+      return wrong_pair(e, "batch.schedule", "stop.epochs", "changes before the end");
     before = change;
     const double wanted = scheduled_batch(batch, change);
     if (batch.largest > 0 && wanted > static_cast<double>(batch.largest)) continue;
     const auto refuse = [&](std::string_view key, std::string_view expected) {
       return Contradiction{{"batch.schedule", key, "batch.global"},
-                           cat(is, ", and ", change.factor, " x batch.global is ", wanted, ", but ", statement(key, e),
-                               ", expected ", expected)};
+                           cat(statement("batch.schedule", e), ", and ", change.factor, " x batch.global is ", wanted,
+                               ", but ", statement(key, e), ", expected ", expected)};
     };
     if (wanted > 2147483647) return refuse("batch.largest", "a batch.largest");
     const std::int64_t size = std::llround(wanted);
@@ -192,17 +197,15 @@ std::optional<Contradiction> image_contradiction(const Experiment& e) {
   for (const auto& [key, range] :
        {std::pair<std::string_view, const std::vector<double>&>{"data.crop_area", data.crop_area},
         {"data.crop_ratio", data.crop_ratio}})
-    if (range.size() != 2 || range[0] > range[1])
-      return {{{key}, cat(statement(key, e), ", expected two numbers, the smaller one first")}};
-  if (data.channels == 2) return {{{"data.channels"}, cat(statement("data.channels", e), ", expected 1 or 3")}};
+    if (range.size() != 2 || range[0] > range[1]) return wrong_value(e, key, "two numbers, the smaller one first");
+  if (data.channels == 2) return wrong_value(e, "data.channels", "1 or 3");
   if (data.mean.size() != data.std.size())
     return {{{"data.mean", "data.std"},
              cat(statement("data.mean", e), " and ", statement("data.std", e), ", expected lists of the same length")}};
-  if (e.model.kind == "resnet" && e.model.width % 16 != 0)
-    return {{{"model.width"}, cat(statement("model.width", e), ", expected a multiple of 16")}};
+  if (e.model.kind == "resnet" && e.model.width % 16 != 0) return wrong_value(e, "model.width", "a multiple of 16");
   if (e.model.kind == "resnet" && !is_cifar_depth(e.model.depth) && !has_bottlenecks(e.model.depth) &&
       e.model.depth != 18 && e.model.depth != 34)
-    return {{{"model.depth"}, cat(statement("model.depth", e), ", expected ", resnet_depths)}};
+    return wrong_value(e, "model.depth", resnet_depths);
   return std::nullopt;
 }
 
@@ -248,16 +251,15 @@ std::optional<Contradiction> norm_contradiction(const Experiment& e) {
 
 std::optional<Contradiction> model_contradiction(const Experiment& e) {
   const ModelConfig& model = e.model;
-  if (model.kind == "cnn" && model.kernel % 2 == 0)
-    return {{{"model.kernel"}, cat(statement("model.kernel", e), ", expected an odd number")}};
+  if (model.kind == "cnn" && model.kernel % 2 == 0) return wrong_value(e, "model.kernel", "an odd number");
   if (model.kind == "cnn" && model.channels.empty())
-    return {{{"model.channels"}, cat(statement("model.channels", e), ", expected at least one convolution")}};
+    return wrong_value(e, "model.channels", "at least one convolution");
   if (model.kind == "mlp" && model.widths.empty())
     return {{{"model.widths"},
              cat(statement("model.kind", e), " but ", statement("model.widths", e),
                  ", expected at least one hidden layer, such as [800]")}};
   if (model.kind == "mlp" && model.widths[0] % 16 != 0)
-    return {{{"model.widths"}, cat(statement("model.widths", e), ", expected a first layer of a multiple of 16")}};
+    return wrong_value(e, "model.widths", "a first layer of a multiple of 16");
   return std::nullopt;
 }
 
@@ -274,18 +276,13 @@ std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
              ", expected a model with batch norm: resnet, alexnet with model.norm, or model.normalization: batch")}};
   }
   if (evaluate.norm_statistics != "recomputed") return std::nullopt;
-  const std::string samples = cat(chosen, " but ", statement("evaluate.norm_samples", e));
   if (evaluate.norm_samples == 0)
-    return {{{"evaluate.norm_statistics", "evaluate.norm_samples"},
-             cat(samples, ", expected how many training samples, a multiple of batch.worker"),
-             cat("Some thousand samples are enough, for example ",
-                 (8192 + e.batch.worker - 1) / e.batch.worker * e.batch.worker, ".")}};
+    return wrong_pair(
+        e, "evaluate.norm_statistics", "evaluate.norm_samples", "how many training samples, a multiple of batch.worker",
+        cat("Some thousand samples are enough, for example ", round_up<std::int64_t>(8192, e.batch.worker), "."));
   if (evaluate.norm_samples % e.batch.worker != 0)
-    return {{{"evaluate.norm_samples", "batch.worker"},
-             cat(statement("evaluate.norm_samples", e), " but ", statement("batch.worker", e),
-                 ", expected a multiple of batch.worker"),
-             cat("The next multiple is ",
-                 (evaluate.norm_samples + e.batch.worker - 1) / e.batch.worker * e.batch.worker, ".")}};
+    return wrong_pair(e, "evaluate.norm_samples", "batch.worker", "a multiple of batch.worker",
+                      cat("The next multiple is ", round_up(evaluate.norm_samples, e.batch.worker), "."));
   return std::nullopt;
 }
 
@@ -295,9 +292,7 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
   const Experiment defaults;
   for (const Field& field : schema()) {
     if (has_effect(field, e) || value_text(field, e) == value_text(field, defaults)) continue;
-    if (const Field* other = replacement_of(field, e))
-      return {{{field.key, other->key},
-               cat(statement(field.key, e), " and ", statement(other->key, e), ", expected only one of them")}};
+    if (const Field* other = replacement_of(field, e)) return wrong_pair(e, field.key, other->key, only_one);
     const std::string other = value_text(*find_field(field.only_with_), e);
     return {{{field.key, field.only_with_},
              cat(statement(field.key, e), " but ", field.only_with_, " is ", other, "; ", field.key,
@@ -306,15 +301,11 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
   }
   const BatchConfig& batch = e.batch;
   if (batch.global % batch.worker != 0)
-    return {{{"batch.global", "batch.worker"},
-             cat(statement("batch.worker", e), " but ", statement("batch.global", e),
-                 ", expected a worker that divides global"),
-             cat("Values that do: ", nearest_divisors(batch.global, batch.worker), ".")}};
+    return wrong_pair(e, "batch.worker", "batch.global", "a worker that divides global",
+                      cat("Values that do: ", nearest_divisors(batch.global, batch.worker), "."));
   if (batch.micro > 0 && batch.global % batch.micro != 0)
-    return {{{"batch.global", "batch.micro"},
-             cat(statement("batch.micro", e), " but ", statement("batch.global", e),
-                 ", expected a micro that divides global"),
-             cat("Values that do: ", nearest_divisors(batch.global, batch.micro), ".")}};
+    return wrong_pair(e, "batch.micro", "batch.global", "a micro that divides global",
+                      cat("Values that do: ", nearest_divisors(batch.global, batch.micro), "."));
   if (auto contradiction = find_exclusion(e)) return contradiction;
   if (auto contradiction = averaged_norm_contradiction(e)) return contradiction;
   if (auto contradiction = batch_course_contradiction(e)) return contradiction;
@@ -338,18 +329,12 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
     return {{{"stop.epochs", "stop.steps", "stop.seconds", "stop.target_metric"},
              "nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"}};
   if (stop.target_metric.empty() && stop.target_value > 0)
-    return {{{"stop.target_value", "stop.target_metric"},
-             cat(statement("stop.target_value", e), " but ", statement("stop.target_metric", e),
-                 ", expected both or none")}};
+    return wrong_pair(e, "stop.target_value", "stop.target_metric", "both or none");
   if (stop.target_metric.empty()) return std::nullopt;
   if (stop.target_value == 0 || (stop.target_metric == "validation_accuracy" && stop.target_value > 1))
-    return {{{"stop.target_metric", "stop.target_value"},
-             cat(statement("stop.target_metric", e), " but ", statement("stop.target_value", e), ", expected ",
-                 stop.target_metric == "validation_loss" ? "a loss above 0" : "a share above 0 and at most 1")}};
-  if (e.data.validation.empty())
-    return {{{"stop.target_metric", "data.validation"},
-             cat(statement("stop.target_metric", e), " but ", statement("data.validation", e),
-                 ", expected validation data")}};
+    return wrong_pair(e, "stop.target_metric", "stop.target_value",
+                      stop.target_metric == "validation_loss" ? "a loss above 0" : "a share above 0 and at most 1");
+  if (e.data.validation.empty()) return wrong_pair(e, "stop.target_metric", "data.validation", "validation data");
   if (e.evaluate.every_epochs == 0 && e.evaluate.every_steps == 0)
     return {{{"stop.target_metric", "evaluate.every_epochs", "evaluate.every_steps"},
              cat(statement("stop.target_metric", e),

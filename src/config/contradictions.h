@@ -23,8 +23,15 @@ std::optional<Contradiction> find_contradiction(const Experiment& experiment);
 // learning_rate.warmup_steps=0." Returns "" if no single default removes it.
 std::string way_out(const Contradiction& contradiction, const Experiment& experiment);
 
+inline constexpr const char* only_one = "only one of them";
+
+// Returns a contradiction of two keys: "<key> is <value> but <other> is <value>, expected <what the first one needs>".
+// If only one of them may be set, `expected` begins with `only_one`, and the text has "and" in place of "but".
+Contradiction wrong_pair(const Experiment& experiment, std::string_view key, std::string_view other,
+                         std::string_view expected, const std::string& hint = {});
+
 // Returns the first row of the table of keys whose values exclude each other (exclusions.cpp) that this experiment
-// breaks. Its text is "<feature> is <value> but <key> is <value>, expected <what the feature needs>".
+// breaks, as wrong_pair().
 std::optional<Contradiction> find_exclusion(const Experiment& experiment);
 
 }  // namespace ringtrain

@@ -19,8 +19,6 @@ struct Exclusion {
   std::string_view also = {};  // a key without which the feature would not need this
 };
 
-constexpr const char* one = "only one of them";
-
 bool is_set(std::string_view key, const Experiment& e) {
   return !is_default(*find_field(key), e);
 }
@@ -125,9 +123,9 @@ std::vector<Exclusion> of_optimizers(const Experiment& e) {
   const std::string_view half_life = sgd ? "optimizer.half_life.momentum" : "optimizer.half_life.beta1";
   const std::string_view weight = sgd ? "optimizer.momentum" : "optimizer.beta1";
   std::vector<Exclusion> rows = {
-      {free && o.nesterov, "optimizer.schedule_free", "optimizer.nesterov", one},
-      {free && o.rate_in_momentum, "optimizer.schedule_free", "optimizer.rate_in_momentum", one},
-      {free && o.adascale, "optimizer.schedule_free", "optimizer.adascale", one},
+      {free && o.nesterov, "optimizer.schedule_free", "optimizer.nesterov", only_one},
+      {free && o.rate_in_momentum, "optimizer.schedule_free", "optimizer.rate_in_momentum", only_one},
+      {free && o.adascale, "optimizer.schedule_free", "optimizer.adascale", only_one},
       {free && is_set(half_life, e), "optimizer.schedule_free", half_life,
        "0: this factor is the weight of the average, not a memory that fades"},
       {free && e.average.half_life > 0, "optimizer.schedule_free", "average.half_life",
@@ -140,7 +138,7 @@ std::vector<Exclusion> of_optimizers(const Experiment& e) {
        "a momentum above 0"},
       {o.momentum_correction && !o.rate_in_momentum, "optimizer.momentum_correction", "optimizer.rate_in_momentum",
        "both: the other form needs no correction"},
-      {o.clip_norm > 0 && o.clip_value > 0, "optimizer.clip_norm", "optimizer.clip_value", one},
+      {o.clip_norm > 0 && o.clip_value > 0, "optimizer.clip_norm", "optimizer.clip_value", only_one},
       {o.weight_decay_by == "sample" && muon_with_sgd, "optimizer.weight_decay_by", "optimizer.other_kind",
        "adamw: sgd adds the decay to the gradient"},
   };
@@ -213,7 +211,7 @@ std::vector<Exclusion> of_batches(const Experiment& e) {
        "a largest batch of batch.global or more"},
       {!batch.schedule.empty() && batch.largest % batch.worker != 0, "batch.largest", "batch.worker",
        "a multiple of batch.worker"},
-      {follows && !batch.schedule.empty(), "batch.follow_noise", "batch.schedule", one},
+      {follows && !batch.schedule.empty(), "batch.follow_noise", "batch.schedule", only_one},
       {follows && batch.largest < 2 * batch.global, "batch.follow_noise", "batch.largest",
        cat("a largest batch of at least twice batch.global, ", 2 * batch.global)},
       {follows && e.noise.every_steps == 0, "batch.follow_noise", "noise.every_steps",
@@ -268,7 +266,7 @@ std::vector<Exclusion> of_models(const Experiment& e) {
        "every_epochs above 0"},
       {has_batch_norm(model) && e.evaluate.norm_statistics == "last" && is_set("model.norm_momentum", e),
        "evaluate.norm_statistics", "model.norm_momentum", "model.norm_momentum left out: there is no running average"},
-      {!e.run.dir.empty() && !e.run.id.empty(), "run.dir", "run.id", one},
+      {!e.run.dir.empty() && !e.run.id.empty(), "run.dir", "run.id", only_one},
   };
 }
 
@@ -279,10 +277,7 @@ std::optional<Contradiction> find_exclusion(const Experiment& e) {
                            of_averages, of_batches, of_branches, of_adam_sde, of_models})
     for (const Exclusion& row : part(e))
       if (row.is_broken) {
-        Contradiction found{{row.feature, row.key},
-                            cat(statement(row.feature, e), row.expected.starts_with(one) ? " and " : " but ",
-                                statement(row.key, e), ", expected ", row.expected),
-                            row.hint};
+        Contradiction found = wrong_pair(e, row.feature, row.key, row.expected, row.hint);
         if (!row.also.empty()) found.keys.push_back(row.also);
         return found;
       }
