@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
-#include <tuple>
 
 #include "base/error.h"
 #include "base/table.h"
@@ -18,12 +16,7 @@
 namespace ringtrain {
 namespace {
 
-// A place in the file or in an override. `order` sorts all places: the file from its first line to its last, then the
-// overrides.
-struct Place {
-  std::string prefix;               // "exp.yaml:3:11: " or "override 'seed=x': "
-  std::tuple<int, int, int> order;  // (0, line, column) or (number of the override from 1, 0, 0)
-};
+using Place = ExperimentDraft::Place;
 
 // The value of a key in the file or in an override, before it has a type.
 struct Value {
@@ -33,9 +26,6 @@ struct Value {
   std::vector<Value> items;
   Place place;
 };
-
-using GivenKeys = std::map<std::string_view, Place>;
-using Sections = std::map<std::string, Place, std::less<>>;
 
 std::string found(const Value& value) {
   switch (value.kind) {
@@ -203,34 +193,25 @@ Value value_of_text(const Field& field, const std::string& text, const Place& wh
 
 class FileReader {
  public:
-  FileReader(const std::string& path, Experiment& experiment, GivenKeys& given)
-      : path_(path), experiment_(experiment), given_(given) {}
+  FileReader(const std::string& yaml, const std::string& path, Experiment& experiment,
+             ExperimentDraft::GivenKeys& given, ExperimentDraft::Sections& sections)
+      : yaml_(yaml), path_(path), experiment_(experiment), given_(given), sections_(sections) {}
 
-  void read(const std::string& yaml) {
-    yaml_ = yaml;
-    const YAML::Node document = load_yaml_document(yaml, path_, "experiment");
+  void read() {
+    const YAML::Node document = load_yaml_document(yaml_, path_, "experiment");
     if (!document.IsMap()) {
       const Value value = to_value(document, document.Mark());
       throw Error(
           cat(value.place.prefix, "the file ", found(value), ", expected a map of keys such as name: my-study"));
     }
+    sections_.emplace("", place(YAML::Mark()));
     read_map(document, "");
   }
 
-  // The place of each section. The key "" is the file itself.
-  Sections sections_with_file() const {
-    Sections all = sections_;
-    all.emplace("", place(YAML::Mark()));
-    return all;
-  }
-
  private:
-  // Lines and columns count from 0.
-  Place place(int line, int column) const {
-    line = std::max(line, 0) + 1, column = std::max(column, 0) + 1;
-    return {cat(path_, ":", line, ":", column, ": "), {0, line, column}};
+  Place place(const YAML::Mark& mark) const {
+    return {yaml_place(path_, mark), {0, std::max(mark.line, 0) + 1, std::max(mark.column, 0) + 1}};
   }
-  Place place(const YAML::Mark& mark) const { return place(mark.line, mark.column); }
 
   // `key` is the place of the key. Missing values are reported there.
   // `depth` limits how many nested lists are followed, because a YAML list may contain itself by an alias.
@@ -289,61 +270,25 @@ class FileReader {
     }
   }
 
-  const std::string& path_;
-  std::string_view yaml_;
+  const std::string &yaml_, &path_;
   Experiment& experiment_;
-  GivenKeys& given_;
-  Sections sections_;
+  ExperimentDraft::GivenKeys& given_;
+  ExperimentDraft::Sections& sections_;
 };
-
-void set_key(const std::string& key, const std::string& text, const Place& where, Experiment& experiment,
-             GivenKeys& given) {
-  const Field* field = find_field(key);
-  if (field == nullptr) {
-    if (is_section(key))
-      throw Error(cat(where.prefix, key, " is a section, expected one of its keys", nearest_key(key, false)));
-    unknown_key(where, key, false);
-  }
-  if (text == no_value && !field->required_) {
-    set_default(*field, experiment);
-    given.erase(field->key);
-    return;
-  }
-  assign(*field, value_of_text(*field, text, where), experiment);
-  given[field->key] = where;
-}
 
 }  // namespace
 
-struct ExperimentDraft::State {
-  Experiment experiment;
-  GivenKeys given;
-  Sections sections;
-  int changes = 0;
+ExperimentDraft::ExperimentDraft(const std::string& path) : ExperimentDraft(read_yaml_text(path, "experiment"), path) {}
 
-  static std::unique_ptr<State> of(const std::string& yaml, const std::string& path) {
-    auto state = std::make_unique<State>();
-    FileReader reader(path, state->experiment, state->given);
-    reader.read(yaml);
-    state->sections = reader.sections_with_file();
-    return state;
-  }
-  // Returns the place where a missing key would have to be added.
-  const Place& section_place(std::string_view section) const {
-    const auto found_place = sections.find(section);
-    return found_place == sections.end() ? sections.at("") : found_place->second;
-  }
-};
-
-ExperimentDraft::ExperimentDraft(const std::string& path)
-    : state_(State::of(read_yaml_text(path, "experiment"), path)) {}
-ExperimentDraft::ExperimentDraft(const std::string& yaml, const std::string& path) : state_(State::of(yaml, path)) {}
-ExperimentDraft::ExperimentDraft(const ExperimentDraft& other) : state_(std::make_unique<State>(*other.state_)) {}
-ExperimentDraft& ExperimentDraft::operator=(const ExperimentDraft& other) {
-  *state_ = *other.state_;
-  return *this;
+ExperimentDraft::ExperimentDraft(const std::string& yaml, const std::string& path) {
+  FileReader(yaml, path, experiment_, given_, sections_).read();
 }
-ExperimentDraft::~ExperimentDraft() = default;
+
+// Returns the place where a missing key would have to be added.
+const Place& ExperimentDraft::section_place(std::string_view section) const {
+  const auto place = sections_.find(section);
+  return place == sections_.end() ? sections_.at("") : place->second;
+}
 
 void ExperimentDraft::apply_override(const std::string& text) {
   const std::string place = cat("override ", shown(text), ": ");
@@ -354,48 +299,51 @@ void ExperimentDraft::apply_override(const std::string& text) {
 }
 
 void ExperimentDraft::set(const std::string& key, const std::string& value, const std::string& place) {
-  set_key(key, value, {place, {++state_->changes, 0, 0}}, state_->experiment, state_->given);
-}
-
-const Experiment& ExperimentDraft::values() const {
-  return state_->experiment;
-}
-
-bool ExperimentDraft::is_given(std::string_view key) const {
-  return state_->given.contains(key);
+  const Place where{place, {++changes_, 0, 0}};
+  const Field* field = find_field(key);
+  if (field == nullptr) {
+    if (is_section(key))
+      throw Error(cat(where.prefix, key, " is a section, expected one of its keys", nearest_key(key, false)));
+    unknown_key(where, key, false);
+  }
+  if (value == no_value && !field->required_) {
+    set_default(*field, experiment_);
+    given_.erase(field->key);
+    return;
+  }
+  assign(*field, value_of_text(*field, value, where), experiment_);
+  given_[field->key] = where;
 }
 
 const Experiment& ExperimentDraft::finish() const {
-  Experiment copy = state_->experiment;  // its paths may have values of environment variables
+  Experiment copy = experiment_;  // its paths may have values of environment variables
   for (const Field& field : schema()) {
     const Member member = field.member(copy);
     if (const auto* text = std::get_if<std::string*>(&member)) expect_plain_text("", field.key, **text);
   }
-  const GivenKeys& given = state_->given;
   for (const Field& field : schema())
-    if (field.required_ && !given.contains(field.key))
-      throw Error(cat(state_->section_place(section_of(field.key)).prefix, field.key, " is missing, expected ",
-                      expected(field)));
+    if (field.required_ && !given_.contains(field.key))
+      throw Error(
+          cat(section_place(section_of(field.key)).prefix, field.key, " is missing, expected ", expected(field)));
   for (const Field& field : schema()) {
-    const Field* other = replacement_of(field, state_->experiment);
-    if (other == nullptr || !given.contains(field.key) || !given.contains(other->key)) continue;
-    const Place &a = given.at(field.key), &b = given.at(other->key);
+    const Field* other = replacement_of(field, experiment_);
+    if (other == nullptr || !given_.contains(field.key) || !given_.contains(other->key)) continue;
+    const Place &a = given_.at(field.key), &b = given_.at(other->key);
     throw Error(
-        cat((a.order > b.order ? a : b).prefix, statement(other->key, state_->experiment), " and ",
-            statement(field.key, state_->experiment), ", expected only one of them"),
+        (a.order > b.order ? a : b).prefix + wrong_pair(experiment_, other->key, field.key, only_one).what,
         cat("Leave out ", field.key, " (as an override: ", field.key, "=", no_value, "), or set ", other->key, "=0."));
   }
 
-  if (const auto contradiction = find_contradiction(state_->experiment)) {
+  if (const auto contradiction = find_contradiction(experiment_)) {
     // The error is reported at the key that was set last, because that key caused the contradiction.
-    Place where = state_->section_place("");
+    Place where = section_place("");
     for (const std::string_view key : contradiction->keys) {
-      const auto place = given.find(key);
-      if (place != given.end() && place->second.order > where.order) where = place->second;
+      const auto place = given_.find(key);
+      if (place != given_.end() && place->second.order > where.order) where = place->second;
     }
-    throw Error(where.prefix + contradiction->what, way_out(*contradiction, state_->experiment));
+    throw Error(where.prefix + contradiction->what, way_out(*contradiction, experiment_));
   }
-  return state_->experiment;
+  return experiment_;
 }
 
 Experiment parse_experiment(const std::string& yaml, const std::string& path,
