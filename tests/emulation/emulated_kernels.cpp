@@ -64,7 +64,7 @@ void run(void (*kernel)(Arguments), const KernelLaunch& launch) {
 template <bool typed, class T>
 constexpr bool exists = typed || sizeof(T) == sizeof(float);
 
-#define RINGTRAIN_KERNEL_CASE(name, typed)                                        \
+#define RINGTRAIN_KERNEL_CASE(name, typed, ...)                                   \
   case Kernel::name:                                                              \
     if constexpr (exists<typed, T>) return run(&emulated::name<T>, launch), true; \
     break;

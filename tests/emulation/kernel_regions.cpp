@@ -325,85 +325,11 @@ std::vector<Region> regions_as(const KernelLaunch& launch) {
 
 std::vector<Region> regions_of(const KernelLaunch& launch) {
   switch (launch.kernel) {
-    case Kernel::image_input:
-      return regions_as<ImageInputArguments>(launch);
-    case Kernel::one_hot:
-      return regions_as<OneHotArguments>(launch);
-    case Kernel::norm_sums:
-      return regions_as<NormSumsArguments>(launch);
-    case Kernel::norm_join_channels:
-      return regions_as<NormJoinChannelsArguments>(launch);
-    case Kernel::norm_finalize:
-      return regions_as<NormFinalizeArguments>(launch);
-    case Kernel::norm_inference:
-      return regions_as<NormInferenceArguments>(launch);
-    case Kernel::norm_apply:
-      return regions_as<NormApplyArguments>(launch);
-    case Kernel::norm_backward_sums:
-      return regions_as<NormBackwardSumsArguments>(launch);
-    case Kernel::norm_backward_finalize:
-      return regions_as<NormBackwardFinalizeArguments>(launch);
-    case Kernel::norm_backward_apply:
-      return regions_as<NormBackwardApplyArguments>(launch);
-    case Kernel::norm_pool:
-      return regions_as<NormPoolArguments>(launch);
-    case Kernel::norm_pool_backward_sums:
-      return regions_as<NormPoolBackwardSumsArguments>(launch);
-    case Kernel::norm_pool_backward_apply:
-      return regions_as<NormPoolBackwardApplyArguments>(launch);
-    case Kernel::activate:
-      return regions_as<ActivateArguments>(launch);
-    case Kernel::activate_backward:
-      return regions_as<ActivateBackwardArguments>(launch);
-    case Kernel::column_sum_parts:
-      return regions_as<ColumnSumPartsArguments>(launch);
-    case Kernel::column_sums:
-      return regions_as<ColumnSumsArguments>(launch);
-    case Kernel::add:
-      return regions_as<AddArguments>(launch);
-    case Kernel::max_pool:
-    case Kernel::max_pool_backward:
-    case Kernel::average_pool:
-    case Kernel::average_pool_backward:
-      return regions_as<PoolArguments>(launch);
-    case Kernel::reorder:
-      return regions_as<ReorderArguments>(launch);
-    case Kernel::dropout:
-      return regions_as<DropoutArguments>(launch);
-    case Kernel::cross_entropy:
-      return regions_as<CrossEntropyArguments>(launch);
-    case Kernel::copy_tensors_in:
-    case Kernel::copy_tensors_home:
-      return regions_as<CopyTensorsArguments>(launch);
-    case Kernel::state_in:
-    case Kernel::state_out:
-      return regions_as<StateArguments>(launch);
-    case Kernel::cast:
-      return regions_as<CastArguments>(launch);
-    case Kernel::squared_norm_parts:
-      return regions_as<SquaredNormPartsArguments>(launch);
-    case Kernel::squared_norms:
-      return regions_as<SquaredNormsArguments>(launch);
-    case Kernel::checksum_parts:
-      return regions_as<ChecksumPartsArguments>(launch);
-    case Kernel::norm_total:
-      return regions_as<NormTotalArguments>(launch);
-    case Kernel::update_scalars:
-      return regions_as<UpdateScalarsArguments>(launch);
-    case Kernel::lamb_moments:
-      return regions_as<LambMomentsArguments>(launch);
-    case Kernel::trust_ratios:
-      return regions_as<TrustRatiosArguments>(launch);
-    case Kernel::muon_directions:
-      return regions_as<MuonDirectionsArguments>(launch);
-    case Kernel::normalize_ranges:
-      return regions_as<NormalizeRangesArguments>(launch);
-    case Kernel::blend:
-      return regions_as<BlendArguments>(launch);
-    case Kernel::update:
-      return regions_as<UpdateArguments>(launch);
-    case Kernel::average:
-      return regions_as<AverageArguments>(launch);
+#define RINGTRAIN_REGIONS_OF(name, typed, arguments) \
+  case Kernel::name:                                 \
+    return regions_as<arguments>(launch);
+    RINGTRAIN_KERNEL_LIST(RINGTRAIN_REGIONS_OF)
+#undef RINGTRAIN_REGIONS_OF
     case Kernel::count:
       break;
   }

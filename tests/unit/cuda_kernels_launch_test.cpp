@@ -45,7 +45,7 @@ TEST(CudaKernelsLaunch, EveryKernelIsEmulatedInItsTypesAndInNoOther) {
     launch.type = type;
     return message([&] { run_emulated(launch); }).find("there is no kernel") == std::string::npos;
   };
-#define RINGTRAIN_EXPECT_KERNEL(name, typed)         \
+#define RINGTRAIN_EXPECT_KERNEL(name, typed, ...)    \
   EXPECT_TRUE(known(Kernel::name, Type::fp32));      \
   EXPECT_EQ(known(Kernel::name, Type::bf16), typed); \
   EXPECT_EQ(known(Kernel::name, Type::fp16), typed);

@@ -11,8 +11,8 @@ namespace ringtrain::cuda {
 
 const char* kernel_name(Kernel kernel) {
   switch (kernel) {
-#define RINGTRAIN_KERNEL_NAME(name, typed) \
-  case Kernel::name:                       \
+#define RINGTRAIN_KERNEL_NAME(name, ...) \
+  case Kernel::name:                     \
     return #name;
     RINGTRAIN_KERNEL_LIST(RINGTRAIN_KERNEL_NAME)
 #undef RINGTRAIN_KERNEL_NAME

@@ -17,51 +17,51 @@
 #include "backend/cuda/types.h"
 #include "nn/update_rule.h"
 
-// Lists every kernel once as X(name, typed). `typed` is 0 for a kernel without a type of its own, which is launched as
-// fp32. The enumeration, the names, the table of addresses and the emulation are made from this list.
-#define RINGTRAIN_KERNEL_LIST(X) \
-  X(image_input, 1)              \
-  X(one_hot, 1)                  \
-  X(norm_sums, 1)                \
-  X(norm_join_channels, 0)       \
-  X(norm_finalize, 1)            \
-  X(norm_inference, 0)           \
-  X(norm_apply, 1)               \
-  X(norm_backward_sums, 1)       \
-  X(norm_backward_finalize, 0)   \
-  X(norm_backward_apply, 1)      \
-  X(norm_pool, 1)                \
-  X(norm_pool_backward_sums, 1)  \
-  X(norm_pool_backward_apply, 1) \
-  X(activate, 1)                 \
-  X(activate_backward, 1)        \
-  X(column_sum_parts, 1)         \
-  X(column_sums, 0)              \
-  X(add, 1)                      \
-  X(max_pool, 1)                 \
-  X(max_pool_backward, 1)        \
-  X(average_pool, 1)             \
-  X(average_pool_backward, 1)    \
-  X(reorder, 1)                  \
-  X(dropout, 1)                  \
-  X(cross_entropy, 1)            \
-  X(copy_tensors_in, 1)          \
-  X(copy_tensors_home, 1)        \
-  X(state_in, 1)                 \
-  X(state_out, 1)                \
-  X(cast, 0)                     \
-  X(squared_norm_parts, 0)       \
-  X(squared_norms, 0)            \
-  X(checksum_parts, 0)           \
-  X(norm_total, 0)               \
-  X(update_scalars, 0)           \
-  X(lamb_moments, 0)             \
-  X(trust_ratios, 0)             \
-  X(muon_directions, 0)          \
-  X(normalize_ranges, 0)         \
-  X(blend, 0)                    \
-  X(update, 1)                   \
-  X(average, 0)
+// Lists every kernel once as X(name, typed, arguments). `typed` is 0 for a kernel without a type of its own, which is
+// launched as fp32. The enumeration, the names, the table of addresses and the emulation are made from this list.
+#define RINGTRAIN_KERNEL_LIST(X)                                 \
+  X(image_input, 1, ImageInputArguments)                         \
+  X(one_hot, 1, OneHotArguments)                                 \
+  X(norm_sums, 1, NormSumsArguments)                             \
+  X(norm_join_channels, 0, NormJoinChannelsArguments)            \
+  X(norm_finalize, 1, NormFinalizeArguments)                     \
+  X(norm_inference, 0, NormInferenceArguments)                   \
+  X(norm_apply, 1, NormApplyArguments)                           \
+  X(norm_backward_sums, 1, NormBackwardSumsArguments)            \
+  X(norm_backward_finalize, 0, NormBackwardFinalizeArguments)    \
+  X(norm_backward_apply, 1, NormBackwardApplyArguments)          \
+  X(norm_pool, 1, NormPoolArguments)                             \
+  X(norm_pool_backward_sums, 1, NormPoolBackwardSumsArguments)   \
+  X(norm_pool_backward_apply, 1, NormPoolBackwardApplyArguments) \
+  X(activate, 1, ActivateArguments)                              \
+  X(activate_backward, 1, ActivateBackwardArguments)             \
+  X(column_sum_parts, 1, ColumnSumPartsArguments)                \
+  X(column_sums, 0, ColumnSumsArguments)                         \
+  X(add, 1, AddArguments)                                        \
+  X(max_pool, 1, PoolArguments)                                  \
+  X(max_pool_backward, 1, PoolArguments)                         \
+  X(average_pool, 1, PoolArguments)                              \
+  X(average_pool_backward, 1, PoolArguments)                     \
+  X(reorder, 1, ReorderArguments)                                \
+  X(dropout, 1, DropoutArguments)                                \
+  X(cross_entropy, 1, CrossEntropyArguments)                     \
+  X(copy_tensors_in, 1, CopyTensorsArguments)                    \
+  X(copy_tensors_home, 1, CopyTensorsArguments)                  \
+  X(state_in, 1, StateArguments)                                 \
+  X(state_out, 1, StateArguments)                                \
+  X(cast, 0, CastArguments)                                      \
+  X(squared_norm_parts, 0, SquaredNormPartsArguments)            \
+  X(squared_norms, 0, SquaredNormsArguments)                     \
+  X(checksum_parts, 0, ChecksumPartsArguments)                   \
+  X(norm_total, 0, NormTotalArguments)                           \
+  X(update_scalars, 0, UpdateScalarsArguments)                   \
+  X(lamb_moments, 0, LambMomentsArguments)                       \
+  X(trust_ratios, 0, TrustRatiosArguments)                       \
+  X(muon_directions, 0, MuonDirectionsArguments)                 \
+  X(normalize_ranges, 0, NormalizeRangesArguments)               \
+  X(blend, 0, BlendArguments)                                    \
+  X(update, 1, UpdateArguments)                                  \
+  X(average, 0, AverageArguments)
 
 namespace ringtrain::cuda {
 
@@ -79,7 +79,7 @@ struct PassSums {
   std::int64_t correct = 0, correct5 = 0, targets = 0;
 };
 
-#define RINGTRAIN_KERNEL_ENUMERATOR(name, typed) name,
+#define RINGTRAIN_KERNEL_ENUMERATOR(name, ...) name,
 enum class Kernel { RINGTRAIN_KERNEL_LIST(RINGTRAIN_KERNEL_ENUMERATOR) count };  // count: the number of kernels
 #undef RINGTRAIN_KERNEL_ENUMERATOR
 const char* kernel_name(Kernel kernel);

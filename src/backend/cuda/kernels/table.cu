@@ -22,7 +22,7 @@ const void* address(void (*kernel)(Arguments)) {
 template <bool typed, class T>
 constexpr bool exists = typed || sizeof(T) == sizeof(float);
 
-#define RINGTRAIN_KERNEL_CASE(name, typed)                                 \
+#define RINGTRAIN_KERNEL_CASE(name, typed, ...)                            \
   case Kernel::name:                                                       \
     if constexpr (exists<typed, T>) return address<>(&on_device::name<T>); \
     break;
