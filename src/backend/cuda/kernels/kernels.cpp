@@ -59,6 +59,16 @@ class Shape {
     shape_.most_x = static_cast<unsigned>(std::min(ceiling(tiles, 2), most_x));
     return *this;
   }
+  // Makes a grid for sums over rows. Blocks in x share the rows, and blocks in y cover the channels or columns
+  // (`what`).
+  Shape& sums(const char* what, int width, std::int64_t rows, std::int64_t blocks, std::int64_t groups) {
+    const int octets = octets_of(width);
+    return size(what, width).elements("rows", rows).x(blocks).y(ceiling(octets, tile_columns(octets))).z(groups);
+  }
+  // Makes a grid for kernels that add the partial sums of `blocks` blocks up.
+  Shape& finalize(std::int64_t groups, std::int64_t blocks, std::int64_t rows, int channels) {
+    return size("groups", groups).size("blocks", blocks).elements("rows", rows).x(ceiling(channels, finalize_channels));
+  }
   // Makes a grid with a thread for each octet of `n` elements.
   Shape& octets(std::int64_t n) { return elements("count", n).x(ceiling(ceiling(n, 8), tile_threads)); }
   // Makes a grid with a thread for each octet of a pixel. x covers pixels, y images and z channels.
@@ -103,6 +113,12 @@ class Shape {
   Kernel kernel_;
   LaunchShape shape_;
 };
+
+void check_sum(Kernel kernel, int which, int sums_per_block) {
+  if (which < 1 || which >= sums_per_block)
+    throw Error(
+        cat("kernel ", kernel_name(kernel), ": sum ", which, " was asked for, expected 1 to ", sums_per_block - 1));
+}
 
 [[noreturn]] void wrong_kernel(Kernel kernel, const char* arguments) {
   throw Error(cat("kernel ", kernel_name(kernel), " does not take ", arguments));
@@ -201,19 +217,10 @@ KernelLaunch launch_of(Type type, const OneHotArguments& a) {
 }
 
 KernelLaunch launch_of(Type type, const NormSumsArguments& a) {
-  const int octets = octets_of(a.channels);
-  return Shape(Kernel::norm_sums)
-      .size("channels", a.channels)
-      .elements("rows", a.rows_per_group)
-      .x(a.blocks)
-      .y(ceiling(octets, tile_columns(octets)))
-      .z(a.groups)
-      .launch(type, a);
+  return Shape(Kernel::norm_sums).sums("channels", a.channels, a.rows_per_group, a.blocks, a.groups).launch(type, a);
 }
 KernelLaunch launch_of(const NormJoinChannelsArguments& a) {
-  if (a.which < 1 || a.which >= a.sums_per_block)
-    throw Error(
-        cat("kernel norm_join_channels: sum ", a.which, " was asked for, expected 1 to ", a.sums_per_block - 1));
+  check_sum(Kernel::norm_join_channels, a.which, a.sums_per_block);
   const std::int64_t warps = std::int64_t{a.groups} * ceiling(a.channels, a.together);
   return Shape(Kernel::norm_join_channels)
       .size("groups", a.groups)
@@ -224,10 +231,7 @@ KernelLaunch launch_of(const NormJoinChannelsArguments& a) {
 }
 KernelLaunch launch_of(Type type, const NormFinalizeArguments& a) {
   return Shape(Kernel::norm_finalize, finalize_channels * finalize_parts)
-      .size("groups", a.groups)
-      .size("blocks", a.blocks)
-      .elements("rows", a.rows_per_group)
-      .x(ceiling(a.channels, finalize_channels))
+      .finalize(a.groups, a.blocks, a.rows_per_group, a.channels)
       .launch(type, a);
 }
 KernelLaunch launch_of(const NormInferenceArguments& a) {
@@ -237,24 +241,14 @@ KernelLaunch launch_of(Type type, const NormApplyArguments& a) {
   return Shape(Kernel::norm_apply).rows(a.rows_per_group, octets_of(a.channels), a.groups).launch(type, a);
 }
 KernelLaunch launch_of(Type type, const NormBackwardSumsArguments& a) {
-  const int octets = octets_of(a.channels);
   return Shape(Kernel::norm_backward_sums)
-      .size("channels", a.channels)
-      .elements("rows", a.rows_per_group)
-      .x(a.blocks)
-      .y(ceiling(octets, tile_columns(octets)))
-      .z(a.groups)
+      .sums("channels", a.channels, a.rows_per_group, a.blocks, a.groups)
       .launch(type, a);
 }
 KernelLaunch launch_of(const NormBackwardFinalizeArguments& a) {
-  if (a.which < 1 || a.which >= a.sums_per_block)
-    throw Error(
-        cat("kernel norm_backward_finalize: sum ", a.which, " was asked for, expected 1 to ", a.sums_per_block - 1));
+  check_sum(Kernel::norm_backward_finalize, a.which, a.sums_per_block);
   return Shape(Kernel::norm_backward_finalize, finalize_channels * finalize_parts)
-      .size("groups", a.groups)
-      .size("blocks", a.blocks)
-      .elements("rows", a.rows_per_group)
-      .x(ceiling(a.channels, finalize_channels))
+      .finalize(a.groups, a.blocks, a.rows_per_group, a.channels)
       .launch(a);
 }
 KernelLaunch launch_of(Type type, const NormBackwardApplyArguments& a) {
@@ -282,13 +276,8 @@ KernelLaunch launch_of(Type type, const NormPoolArguments& a) {
 }
 KernelLaunch launch_of(Type type, const NormPoolBackwardSumsArguments& a) {
   check_window(Kernel::norm_pool_backward_sums, a.window);
-  const int octets = octets_of(a.channels);
   return Shape(Kernel::norm_pool_backward_sums)
-      .size("channels", a.channels)
-      .elements("rows", a.rows_per_group)
-      .x(a.blocks)
-      .y(ceiling(octets, tile_columns(octets)))
-      .z(a.groups)
+      .sums("channels", a.channels, a.rows_per_group, a.blocks, a.groups)
       .launch(type, a);
 }
 KernelLaunch launch_of(Type type, const NormPoolBackwardApplyArguments& a) {
@@ -307,13 +296,7 @@ KernelLaunch launch_of(Type type, const ColumnSumPartsArguments& a) {
   if (a.stride < a.columns)
     throw Error(
         cat("kernel column_sum_parts: ", a.columns, " columns do not fit into rows of ", a.stride, " elements"));
-  const int octets = octets_of(a.columns);
-  return Shape(Kernel::column_sum_parts)
-      .size("columns", a.columns)
-      .elements("rows", a.rows)
-      .x(a.blocks)
-      .y(ceiling(octets, tile_columns(octets)))
-      .launch(type, a);
+  return Shape(Kernel::column_sum_parts).sums("columns", a.columns, a.rows, a.blocks, 1).launch(type, a);
 }
 KernelLaunch launch_of(const ColumnSumsArguments& a) {
   return Shape(Kernel::column_sums, finalize_channels * finalize_parts)
