@@ -128,29 +128,18 @@ class Reference {
   // Writes per channel the sum of a to `sum` and the sum of a b to `sum_other`. An engine that works with groups writes
   // both to `sum`.
   void sums(const Values& a, const Values& b, std::int64_t channels) const {
-    if (op_.engine == Engine::hopper) return sums_of_groups(a, b, channels);
-    std::vector<double> sum(static_cast<std::size_t>(channels)), other(sum);
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      const std::size_t c = i % sum.size();
-      sum[c] += a[i];
-      other[c] += static_cast<double>(a[i]) * b[i];
-    }
-    Values first(sum.begin(), sum.end()), second(other.begin(), other.end());
-    write(DnnRole::sum, first);
-    write(DnnRole::sum_other, second);
-  }
-
-  // `sum` has the shape [groups][2][channels].
-  void sums_of_groups(const Values& a, const Values& b, std::int64_t channels) const {
-    const auto width = static_cast<std::size_t>(channels), groups = static_cast<std::size_t>(op_.groups);
-    std::vector<double> both(groups * 2 * width);
+    const bool grouped = op_.engine == Engine::hopper;
+    const auto width = static_cast<std::size_t>(channels), groups = static_cast<std::size_t>(grouped ? op_.groups : 1);
+    std::vector<double> both(groups * 2 * width);  // [groups][2][channels]
     for (std::size_t i = 0; i < a.size(); ++i) {
       double* of = both.data() + i / (a.size() / groups) * 2 * width;
       of[i % width] += a[i];
       of[width + i % width] += static_cast<double>(a[i]) * b[i];
     }
-    Values result(both.begin(), both.end());
-    write(DnnRole::sum, result);
+    const auto middle = both.begin() + channels;
+    Values first(both.begin(), grouped ? both.end() : middle), second(middle, both.end());
+    write(DnnRole::sum, first);
+    if (!grouped) write(DnnRole::sum_other, second);
   }
 
   void data_gradient() const {
