@@ -12,7 +12,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "backend/cuda/device/described.h"
@@ -29,12 +28,6 @@ namespace {
 
 constexpr int answer_limit_seconds = 300;
 constexpr double seconds_to_first_line = 5;
-
-std::string hexadecimal(std::uint64_t number) {
-  std::ostringstream text;
-  text << std::hex << number;
-  return text.str();
-}
 
 }  // namespace
 
@@ -148,9 +141,10 @@ bool PlanProcess::write(const std::string& text) {
   return true;
 }
 
-std::optional<std::string> PlanProcess::ask(const std::string& question) {
+std::optional<std::string> PlanProcess::ask(const std::string& verb, const DnnOperation& operation,
+                                            const std::string& given) {
   if (child_ < 0) start();
-  if (!write(question)) return std::nullopt;
+  if (!write(cat(verb, " ", given.size(), " ", operation.key(), "\n") + given)) return std::nullopt;
   std::optional<std::string> answer = read_line();
   if (answer && answer->rfind("error\t", 0) == 0) throw Error(answer->substr(6));
   return answer;
@@ -176,44 +170,27 @@ void PlanProcess::tell_progress() {
                answers_, name_.c_str(), now - began_at_);
 }
 
-PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& operation) {
-  const std::optional<std::string> line = ask(cat(verb, " ", operation.key(), "\n"));
+PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& operation, const std::string& given) {
+  const std::optional<std::string> line = ask(verb, operation, given);
   tell_progress();
-  return line ? parse_answer(*line, '\t') : refusal_of_crash();
-}
-
-PlanAnswer PlanProcess::pack(const DnnOperation& operation) {
-  const std::optional<std::string> line = ask(cat("pack ", operation.key(), "\n"));
-  tell_progress();
-  if (!line) return refusal_of_crash();
-  const std::size_t tab = line->find('\t');
-  PlanAnswer answer = parse_answer(line->substr(tab + 1), '\t');
-  std::optional<std::string> bytes = read_bytes(std::stoul(line->substr(std::string("packed ").size())));
-  if (!bytes) return refusal_of_crash();
-  answer.bytes = std::move(*bytes);
-  return answer;
-}
-
-PlanAnswer PlanProcess::load(const DnnOperation& operation, const PlanAnswer& answer) {
-  const std::optional<std::string> line =
-      ask(cat("load ", answer.bytes.size(), " ", operation.key(), "\n") + answer.bytes);
-  return line ? parse_answer(*line, '\t') : refusal_of_crash();
-}
-
-PlanAnswer PlanProcess::refusal_of_crash() {
-  PlanAnswer crashed;
-  crashed.why = cat("cuDNN ", end_of_child());
-  return crashed;
+  if (line) {
+    PlanAnswer answer = parse_answer(line->substr(line->find('\t') + 1), '\t');
+    if (std::optional<std::string> bytes = read_bytes(std::stoul(*line))) {
+      answer.bytes = std::move(*bytes);
+      return answer;
+    }
+  }
+  return {.why = cat("cuDNN ", end_of_child())};
 }
 
 std::uint64_t PlanProcess::hash(const DnnOperation& operation) {
-  const std::optional<std::string> line = ask(cat("hash ", operation.key(), "\n"));
+  const std::optional<std::string> line = ask("hash", operation, "");
   if (!line) throw Error(cat("the planner ", end_of_child(), " at '", operation.key(), "'"));
   return std::strtoull(line->c_str(), nullptr, 10);
 }
 
 PlanCache::PlanCache(std::string file, const std::string& description)
-    : file_(std::move(file)), device_(hexadecimal(fnv1a(description))) {
+    : file_(std::move(file)), device_(cat(std::hex, fnv1a(description))) {
   std::ifstream in(file_);
   for (std::string line; std::getline(in, line);) {
     std::size_t name_end = 0;  // the answer follows four columns
@@ -228,7 +205,7 @@ PlanCache::PlanCache(std::string file, const std::string& description)
 }
 
 std::string PlanCache::name(const std::string& version, std::uint64_t graph, const std::string& key) const {
-  return cat(version, ",", device_, ",", hexadecimal(graph), ",", key);
+  return cat(version, ",", device_, ",", std::hex, graph, ",", key);
 }
 
 const PlanAnswer* PlanCache::find(const std::string& version, std::uint64_t graph, const std::string& key) const {

@@ -24,58 +24,28 @@ void open_stand_in_driver() {
     throw Error(cat("the stand-in driver does not open: ", dlerror()), "`make cuda` builds it.");
 }
 
-// Serialises and loads each of the first plans twice, the last plan first. Bytes, engine and workspace must stay the
-// same. Returns the first plan after that, or null with the reason in `why`.
-std::unique_ptr<CudnnPlan> reloaded(const DnnPlanner& planner, const DnnOperation& operation, std::string* why) {
-  constexpr std::size_t most = 2;
-  std::unique_ptr<CudnnPlan> result;
-  std::vector<std::unique_ptr<CudnnPlan>> plans = planner.candidates(operation, most, why);
-  for (; !plans.empty(); plans.pop_back()) {
-    const PlanAnswer built = plans.back()->packed();
-    const std::unique_ptr<CudnnPlan> once = planner.load(operation, built, why);
-    if (!once) return nullptr;
-    result = planner.load(operation, once->packed(), why);
-    if (!result) return nullptr;
-    if (built.bytes.empty() || result->packed() != built)
-      throw Error(
-          cat("the plan ", built.engine, " was changed by serialising and loading; it is now ", result->engine()));
-  }
-  return result;
-}
-
-// Reads the bytes that follow "load COUNT KEY", and loads them as a plan.
-PlanAnswer loaded(const DnnPlanner& planner, const std::string& question) {
+// Returns the answer's line, and the bytes that follow it.
+std::string answer(const DnnPlanner& planner, const std::string& question) {
   std::istringstream words(question);
   std::string verb, key;
-  PlanAnswer answer{.found = true};
-  std::size_t count = 0;
-  words >> verb >> count;
-  std::getline(words >> std::ws, key);
-  answer.bytes.resize(count);
-  std::cin.read(answer.bytes.data(), static_cast<std::streamsize>(count));
-  answer.found = planner.load(parse_operation(key), answer, &answer.why) != nullptr;
-  answer.bytes.clear();
-  return answer;
-}
-
-// Returns the answer's line, and the bytes that follow it after "pack".
-std::string answer(const DnnPlanner& planner, const std::string& question) {
-  const std::size_t space = question.find(' ');
-  const std::string verb = question.substr(0, space);
-  if (verb == "load") return to_line(loaded(planner, question), '\t') + "\n";
-  const DnnOperation operation = parse_operation(question.substr(space + 1));
-  if (verb == "hash") return std::to_string(graph_hash(operation)) + "\n";
   PlanAnswer a;
+  std::size_t given = 0;  // bytes that follow the question
+  words >> verb >> given;
+  std::getline(words >> std::ws, key);
+  a.bytes.resize(given);
+  std::cin.read(a.bytes.data(), static_cast<std::streamsize>(given));
+  const DnnOperation operation = parse_operation(key);
+  if (verb == "hash") return std::to_string(graph_hash(operation)) + "\n";
   const std::unique_ptr<CudnnPlan> plan =
-      verb == "reload" ? reloaded(planner, operation, &a.why) : planner.plan(operation, &a.why);
+      verb == "load" ? planner.load(operation, a, &a.why) : planner.plan(operation, &a.why);
   a.found = plan != nullptr;
+  a.bytes.clear();
   if (plan) {
     a.workspace_bytes = plan->workspace_bytes();
     a.engine = plan->engine();
+    if (verb != "plan") a.bytes = plan->packed().bytes;
   }
-  if (verb != "pack") return to_line(a, '\t') + "\n";
-  if (plan) a.bytes = plan->packed().bytes;
-  return cat("packed ", a.bytes.size(), '\t', to_line(a, '\t'), '\n') + a.bytes;
+  return cat(a.bytes.size(), '\t', to_line(a, '\t'), '\n') + a.bytes;
 }
 
 }  // namespace
