@@ -33,8 +33,14 @@ def answers(gpu, questions):
     description.pop("origin", None)
     asked = b"".join(b"load %d %s\n%s" % (len(content), key.encode(), content) for key, content in questions)
     done = subprocess.run([PROGRAM, "cudnn-planner"], input=json.dumps(description).encode() + b"\n" + asked, capture_output=True, timeout=HANG_SECONDS)
-    ready, *lines = done.stdout.decode().splitlines()
-    assert ready.startswith("ready ") and len(lines) == len(questions), done
+    ready, _, rest = done.stdout.partition(b"\n")
+    lines = []
+    while rest:
+        line, _, rest = rest.partition(b"\n")
+        count, text = line.decode().split("\t", 1)
+        lines.append(text)
+        rest = rest[int(count):]  # the plan's bytes
+    assert ready.startswith(b"ready ") and len(lines) == len(questions), (ready, lines, done.stderr)
     return lines
 
 
