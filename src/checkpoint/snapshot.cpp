@@ -13,7 +13,7 @@
 namespace ringtrain {
 namespace {
 
-// ---- The parts of a vector that the stages of a pipeline hold, joined and split again: checkpoints hold whole models
+// ---- The parts of an array that the ranks of a pipeline hold, joined and split again: checkpoints hold whole models
 
 // The elements of a flat vector that a function copies. `all` includes batch norm's statistics, which lie after the
 // trained tensors. `trained` leaves them out.
@@ -25,12 +25,49 @@ std::int64_t elements_of(const ParameterTable& parameters, Elements elements) {
   return elements == Elements::all ? parameters.size() : parameters.trained();
 }
 
-// Calls body(whole, part, count) for every tensor, with its offset in the whole model and in the part.
-template <class Body>
-void for_each_tensor(const RunPlan& plan, const ModelPart& part, Elements elements, const Body& body) {
-  for (const Parameter& p : part.parameters.all())
-    if (elements == Elements::all || p.kind != ParameterKind::statistic)
-      body(plan.parameters.find(p.name).offset, p.offset, p.count);
+// Neighbouring values, with their offsets in the whole array and in the part of a rank.
+struct Block {
+  std::int64_t whole = 0, part = 0, count = 0;
+};
+struct StagePart {
+  std::int64_t size = 0;  // the values of one rank
+  std::vector<Block> blocks = {};
+};
+
+// How an array is divided among the ranks of a pipeline.
+struct Division {
+  std::int64_t size = 0;  // the values of the whole array
+  std::vector<StagePart> stages = {};
+  // How many values of the whole array a replica has. The blocks are those of replica 0. 0: each replica has them all.
+  std::int64_t of_replica = 0;
+};
+
+// `whole` has the layout of plan.parameters, and a part has that of the stage's parameters.
+Division division_of_vector(const RunPlan& plan, int stages, Elements elements) {
+  Division division{.size = elements_of(plan.parameters, elements)};
+  for (int stage = 0; stage < stages; ++stage) {
+    const ModelPart part = part_of(plan, stage);
+    StagePart& own = division.stages.emplace_back(StagePart{.size = elements_of(part.parameters, elements)});
+    for (const Parameter& p : part.parameters.all())
+      if (elements == Elements::all || p.kind != ParameterKind::statistic)
+        own.blocks.push_back({plan.parameters.find(p.name).offset, p.offset, p.count});
+  }
+  return division;
+}
+
+// The hidden state that an LSTM carries from one batch to the next. A part is [rows of a replica, layers of the stage,
+// (h, c), hidden]. The whole array is [global rows, all layers, (h, c), hidden].
+Division division_of_state(const RunPlan& plan, int stages) {
+  const std::int64_t rows = plan.batch.rows_per_rank, row_size = plan.graph.state_size();
+  Division division{.size = plan.batch.global * row_size, .of_replica = rows * row_size};
+  std::int64_t begin = 0;  // in a row that has the state of all layers
+  for (int stage = 0; stage < stages; ++stage) {
+    const std::int64_t size = part_of(plan, stage).graph.state_size();
+    StagePart& own = division.stages.emplace_back(StagePart{.size = rows * size});
+    for (std::int64_t row = 0; row < rows; ++row) own.blocks.push_back({row * row_size + begin, row * size, size});
+    begin += size;
+  }
+  return division;
 }
 
 void receive_from(StageRanks& ranks, std::span<float> values, int rank) {
@@ -44,93 +81,39 @@ bool is_root(const StageRanks& ranks) {
   return ranks.replica() == 0 && ranks.stage() == 0;
 }
 
-struct StatePlace {
-  std::int64_t begin = 0, size = 0;  // floats, in a row that has the state of all layers
-};
-StatePlace state_place(const RunPlan& plan, int stage) {
-  StatePlace place;
-  for (int s = 0; s < stage; ++s) place.begin += part_of(plan, s).graph.state_size();
-  place.size = part_of(plan, stage).graph.state_size();
-  return place;
-}
-
-// Collective. `mine` is this rank's part. The result has the layout of plan.parameters. It is empty on all ranks but 0.
-std::vector<float> gather_parts(const RunPlan& plan, StageRanks& ranks, std::span<const float> mine,
-                                Elements elements) {
+// Collective. `mine` is this rank's part. The result is empty on all ranks but 0.
+std::vector<float> gather_parts(const Division& division, StageRanks& ranks, std::span<const float> mine) {
+  const int replicas = division.of_replica > 0 ? ranks.replicas() : 1;
   if (!is_root(ranks)) {
-    if (ranks.replica() == 0) send_to(ranks, mine, 0);
+    if (ranks.replica() < replicas) send_to(ranks, mine, 0);
     return {};
   }
-  std::vector<float> whole(static_cast<std::size_t>(elements_of(plan.parameters, elements)));
-  for (int stage = 0; stage < ranks.stages(); ++stage) {
-    const ModelPart part = part_of(plan, stage);
-    std::vector<float> theirs(static_cast<std::size_t>(elements_of(part.parameters, elements)));
-    if (stage == 0)
-      std::ranges::copy(mine, theirs.begin());
-    else
-      receive_from(ranks, theirs, ranks.rank_of(0, stage));
-    for_each_tensor(plan, part, elements, [&](std::int64_t to, std::int64_t from, std::int64_t count) {
-      std::copy_n(theirs.begin() + from, count, whole.begin() + to);
-    });
-  }
+  std::vector<float> whole(static_cast<std::size_t>(division.size)), theirs;
+  for (int replica = 0; replica < replicas; ++replica)
+    for (int stage = 0; stage < ranks.stages(); ++stage) {
+      const StagePart& part = division.stages[static_cast<std::size_t>(stage)];
+      theirs.resize(static_cast<std::size_t>(part.size));
+      if (replica == 0 && stage == 0)
+        std::ranges::copy(mine, theirs.begin());
+      else
+        receive_from(ranks, theirs, ranks.rank_of(replica, stage));
+      for (const Block& b : part.blocks)
+        std::copy_n(theirs.begin() + b.part, b.count, whole.begin() + replica * division.of_replica + b.whole);
+    }
   return whole;
 }
 
 // Collective. Sends the parts of `whole`, which is read on rank 0 only, to the ranks of every replica. It is the
 // reverse of gather_parts().
-void scatter_parts(const RunPlan& plan, StageRanks& ranks, std::span<const float> whole, std::span<float> mine,
-                   Elements elements) {
+void scatter_parts(const Division& division, StageRanks& ranks, std::span<const float> whole, std::span<float> mine) {
   if (!is_root(ranks)) return receive_from(ranks, mine, 0);
-  for (int stage = 0; stage < ranks.stages(); ++stage) {
-    const ModelPart part = part_of(plan, stage);
-    std::vector<float> theirs(static_cast<std::size_t>(elements_of(part.parameters, elements)));
-    for_each_tensor(plan, part, elements, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-      std::copy_n(whole.begin() + from, count, theirs.begin() + to);
-    });
-    for (int replica = 0; replica < ranks.replicas(); ++replica)
-      if (replica == 0 && stage == 0)
-        std::ranges::copy(theirs, mine.begin());
-      else
-        send_to(ranks, theirs, ranks.rank_of(replica, stage));
-  }
-}
-
-// Collective. Gather and scatter, in the same way, the hidden state that an LSTM carries from one batch to the next.
-// `mine` is [rows of a replica, layers of the part, (h, c), hidden]. `whole` is [global rows, all layers, (h, c),
-// hidden].
-std::vector<float> gather_state(const RunPlan& plan, StageRanks& ranks, std::span<const float> mine) {
-  if (!is_root(ranks)) {
-    send_to(ranks, mine, 0);
-    return {};
-  }
-  const std::int64_t rows = plan.batch.rows_per_rank, row_size = plan.graph.state_size();
-  std::vector<float> whole(static_cast<std::size_t>(plan.batch.global * row_size)), theirs;
-  for (int replica = 0; replica < ranks.replicas(); ++replica)
-    for (int stage = 0; stage < ranks.stages(); ++stage) {
-      const StatePlace place = state_place(plan, stage);
-      theirs.resize(static_cast<std::size_t>(rows * place.size));
-      if (replica == 0 && stage == 0)
-        std::ranges::copy(mine, theirs.begin());
-      else
-        receive_from(ranks, theirs, ranks.rank_of(replica, stage));
-      for (std::int64_t row = 0; row < rows; ++row)
-        std::copy_n(theirs.begin() + row * place.size, place.size,
-                    whole.begin() + (replica * rows + row) * row_size + place.begin);
-    }
-  return whole;
-}
-
-void scatter_state(const RunPlan& plan, StageRanks& ranks, std::span<const float> whole, std::span<float> mine) {
-  if (!is_root(ranks)) return receive_from(ranks, mine, 0);
-  const std::int64_t rows = plan.batch.rows_per_rank, row_size = plan.graph.state_size();
   std::vector<float> theirs;
   for (int replica = 0; replica < ranks.replicas(); ++replica)
     for (int stage = 0; stage < ranks.stages(); ++stage) {
-      const StatePlace place = state_place(plan, stage);
-      theirs.resize(static_cast<std::size_t>(rows * place.size));
-      for (std::int64_t row = 0; row < rows; ++row)
-        std::copy_n(whole.begin() + (replica * rows + row) * row_size + place.begin, place.size,
-                    theirs.begin() + row * place.size);
+      const StagePart& part = division.stages[static_cast<std::size_t>(stage)];
+      theirs.assign(static_cast<std::size_t>(part.size), 0.0f);  // no block has the padding
+      for (const Block& b : part.blocks)
+        std::copy_n(whole.begin() + replica * division.of_replica + b.whole, b.count, theirs.begin() + b.part);
       if (replica == 0 && stage == 0)
         std::ranges::copy(theirs, mine.begin());
       else
@@ -147,25 +130,31 @@ constexpr const char* carried_state_array = "state/lstm";  // of streams of text
 // Returns the name of a tensor's array in files. "" if the vector has no values for this tensor.
 using NameOf = std::function<std::string(const Parameter&)>;
 
-// Stores one array per tensor. The padding and the order of the flat vector are not stored. Collective over a
-// pipeline's `stages`. Without stages, rank 0 has the whole vector, and other ranks do nothing.
-void store_vector(Checkpoint& checkpoint, const NameOf& name_of, Vector& flat, Elements elements, const RunPlan& plan,
-                  Backend& backend, StageRanks* stages, bool root) {
-  std::vector<float> whole;
-  if (stages != nullptr) {
-    std::vector<float> mine(static_cast<std::size_t>(flat.size()));
-    backend.copy_to_host(flat, 0, mine);
-    whole = gather_parts(plan, *stages, mine, elements);
+// Called for each piece of a vector in the layout of plan.parameters. It copies the values, which begin at element
+// `begin` of the vector.
+using OfPiece = std::function<void(std::int64_t begin, std::span<float> values)>;
+
+// All ranks take the same pieces in the same order. `array` has the tensor's values on rank 0. It is empty on other
+// ranks, which get memory for a piece.
+void for_pieces(const Parameter& p, std::span<float> array, const OfPiece& of_piece) {
+  std::vector<float> own;
+  for (std::int64_t at = 0; at < p.count; at += piece_elements) {
+    const auto count = static_cast<std::size_t>(std::min(piece_elements, p.count - at));
+    if (array.empty()) own.resize(count);
+    of_piece(p.offset + at, array.empty() ? std::span(own) : array.subspan(static_cast<std::size_t>(at), count));
   }
-  for (const Parameter& p : plan.parameters.all()) {
+}
+
+// Stores one array per tensor. The padding and the order of the flat vector are not stored. `checkpoint` is null on all
+// ranks but 0.
+void store_vector(Checkpoint* checkpoint, const NameOf& name_of, const ParameterTable& parameters,
+                  const OfPiece& read) {
+  for (const Parameter& p : parameters.all()) {
     NamedArray array{name_of(p), p.shape, {}};
-    if (!root || array.name.empty()) continue;
-    array.values.resize(static_cast<std::size_t>(p.count));
-    if (stages != nullptr)
-      std::copy_n(whole.begin() + p.offset, p.count, array.values.begin());
-    else
-      backend.copy_to_host(flat, p.offset, array.values);
-    checkpoint.arrays.push_back(std::move(array));
+    if (array.name.empty()) continue;
+    if (checkpoint != nullptr) array.values.resize(static_cast<std::size_t>(p.count));
+    for_pieces(p, array.values, read);
+    if (checkpoint != nullptr) checkpoint->arrays.push_back(std::move(array));
   }
 }
 
@@ -212,61 +201,21 @@ NameOf state_name(const Experiment& experiment, std::size_t index) {
   };
 }
 
-// Returns the optimizer's state vectors of a stage, with their names in files.
-std::vector<std::pair<NameOf, Vector*>> states_of(Trainer& trainer, const RunPlan& plan) {
-  std::vector<std::pair<NameOf, Vector*>> all;
-  for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i)
-    all.emplace_back(state_name(plan.experiment, i), trainer.optimizer().state()[i].get());
-  return all;
-}
-
-// Called for each piece of the optimizer's state. All ranks take the same pieces in the same order.
-using OfPiece = std::function<void(std::size_t index, std::int64_t begin, std::span<float> values)>;
-using OfArray = std::function<std::span<float>(const std::string& name, const Parameter& parameter)>;
-
-// `array_of` returns the whole array of a tensor on rank 0 and an empty span on other ranks.
-void for_state_pieces(Trainer& trainer, const RunPlan& plan, const OfArray& array_of, const OfPiece& action) {
-  std::vector<float> own;
+// Collective. `checkpoint` is null on all ranks but 0.
+void load_states(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, Communicator& communicator) {
   for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i) {
     const NameOf name_of = state_name(plan.experiment, i);
     for (const Parameter& p : plan.parameters.all()) {
       const std::string name = name_of(p);
       if (name.empty()) continue;
-      const std::span<float> array = array_of(name, p);
-      for (std::int64_t at = 0; at < p.count; at += piece_elements) {
-        const auto count = static_cast<std::size_t>(std::min(piece_elements, p.count - at));
-        if (array.empty()) own.resize(count);
-        action(i, p.offset + at, array.empty() ? std::span(own) : array.subspan(static_cast<std::size_t>(at), count));
-      }
+      std::vector<float> whole;
+      if (checkpoint != nullptr) whole = checkpoint->array(name, p.shape).values;
+      for_pieces(p, whole, [&](std::int64_t begin, std::span<float> values) {
+        communicator.broadcast(std::as_writable_bytes(values), 0);
+        trainer.optimizer().write_state(i, begin, values);
+      });
     }
   }
-}
-
-// Collective if ranks share the state. `checkpoint` is null on all ranks but 0.
-void store_states(Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan) {
-  const auto array_of = [&](const std::string& name, const Parameter& p) -> std::span<float> {
-    if (checkpoint == nullptr) return {};
-    NamedArray& array = checkpoint->arrays.emplace_back(NamedArray{name, p.shape, {}});
-    array.values.resize(static_cast<std::size_t>(p.count));
-    return array.values;
-  };
-  for_state_pieces(trainer, plan, array_of, [&](std::size_t index, std::int64_t begin, std::span<float> values) {
-    trainer.optimizer().read_state(index, begin, values);
-  });
-}
-
-// Collective. `checkpoint` is null on all ranks but 0.
-void load_states(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, Communicator& communicator) {
-  std::vector<float> whole;
-  const auto array_of = [&](const std::string& name, const Parameter& p) -> std::span<float> {
-    if (checkpoint == nullptr) return {};
-    whole = checkpoint->array(name, p.shape).values;
-    return whole;
-  };
-  for_state_pieces(trainer, plan, array_of, [&](std::size_t index, std::int64_t begin, std::span<float> values) {
-    communicator.broadcast(std::as_writable_bytes(values), 0);
-    trainer.optimizer().write_state(index, begin, values);
-  });
 }
 
 std::vector<float> weights_of(const Checkpoint& checkpoint, const RunPlan& plan) {
@@ -289,7 +238,7 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, RunState state, 
   const bool root = communicator.rank() == 0;
   std::vector<float> carried;
   if (plan.carries_state && stages != nullptr) {
-    carried = gather_state(plan, *stages, trainer.passes().carried_state());
+    carried = gather_parts(division_of_state(plan, stages->stages()), *stages, trainer.passes().carried_state());
   } else if (plan.carries_state) {
     if (root) carried.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
     communicator.gather(std::as_bytes(trainer.passes().carried_state()), std::as_writable_bytes(std::span(carried)), 0);
@@ -302,14 +251,33 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, RunState state, 
     state.facts.micro_batch = plan.batch.micro_batch;
     c = make_checkpoint(plan, std::move(state));
   }
+  Checkpoint* const checkpoint = root ? &c : nullptr;
+  // Rank 0 or the stages of a pipeline have the vector.
   const auto store = [&](const NameOf& name_of, Vector& vector, Elements elements) {
-    store_vector(c, name_of, vector, elements, plan, trainer.backend(), stages, root);
+    OfPiece read = [&](std::int64_t begin, std::span<float> values) {
+      trainer.backend().copy_to_host(vector, begin, values);
+    };
+    std::vector<float> whole;
+    if (stages != nullptr) {
+      std::vector<float> mine(static_cast<std::size_t>(vector.size()));
+      trainer.backend().copy_to_host(vector, 0, mine);
+      whole = gather_parts(division_of_vector(plan, stages->stages(), elements), *stages, mine);
+      read = [&](std::int64_t begin, std::span<float> values) {
+        std::copy_n(whole.begin() + begin, values.size(), values.begin());
+      };
+    }
+    if (root) store_vector(checkpoint, name_of, plan.parameters, read);
   };
   store(weight_array, trainer.evaluated_weights(), Elements::all);
-  if (stages != nullptr)
-    for (const auto& [name_of, vector] : states_of(trainer, plan)) store(name_of, *vector, Elements::trained);
-  else
-    store_states(root ? &c : nullptr, trainer, plan);
+  for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i) {
+    const NameOf name_of = state_name(plan.experiment, i);
+    if (stages != nullptr)
+      store(name_of, *trainer.optimizer().state()[i], Elements::trained);
+    else
+      store_vector(checkpoint, name_of, plan.parameters, [&](std::int64_t begin, std::span<float> values) {
+        trainer.optimizer().read_state(i, begin, values);
+      });
+  }
   if (evaluates_average(plan.experiment)) store(trained_name, trainer.weights(), Elements::all);
   if (!root) return {};
   if (!evaluated_norms.empty()) set_evaluated_norms(c, plan.parameters, evaluated_norms);
@@ -377,16 +345,16 @@ static void load_vectors(const Checkpoint* checkpoint, Trainer& trainer, const R
 static void load_parts(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, StageRanks& stages) {
   const auto share = [&](std::span<const float> whole, Vector& vector, Elements elements) {
     std::vector<float> mine(static_cast<std::size_t>(vector.size()));
-    scatter_parts(plan, stages, whole, mine, elements);
+    scatter_parts(division_of_vector(plan, stages.stages(), elements), stages, whole, mine);
     trainer.backend().copy_from_host(mine, vector, 0);
   };
   std::vector<float> whole;
   if (checkpoint != nullptr) whole = weights_of(*checkpoint, plan);
   share(whole, trainer.weights(), Elements::all);
-  for (const auto& [name_of, vector] : states_of(trainer, plan)) {
+  for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i) {
     whole.assign(checkpoint != nullptr ? static_cast<std::size_t>(plan.parameters.trained()) : 0, 0.0f);
-    if (checkpoint != nullptr) restore_vector(*checkpoint, name_of, plan.parameters, whole);
-    share(whole, *vector, Elements::trained);
+    if (checkpoint != nullptr) restore_vector(*checkpoint, state_name(plan.experiment, i), plan.parameters, whole);
+    share(whole, *trainer.optimizer().state()[i], Elements::trained);
   }
 }
 
@@ -401,11 +369,9 @@ void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan&
     load_vectors(checkpoint, trainer, plan, communicator);
   if (plan.carries_state && progress.position.step > 0) {
     std::span<const float> all;
-    if (root) {
-      all = checkpoint->array(carried_state_array, state_shape(plan)).values;
-    }
+    if (root) all = checkpoint->array(carried_state_array, state_shape(plan)).values;
     if (stages != nullptr)
-      scatter_state(plan, *stages, all, trainer.passes().carried_state());
+      scatter_parts(division_of_state(plan, stages->stages()), *stages, all, trainer.passes().carried_state());
     else
       communicator.scatter(std::as_bytes(all), std::as_writable_bytes(trainer.passes().carried_state()), 0);
   }
