@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -92,21 +93,12 @@ void finish_interrupted_write(const std::string& run_dir, std::optional<std::int
   publish_copy(checkpoint_path(run_dir, *best_step), best, progress);
 }
 
-struct CheckpointWriter::State {
-  std::string run_dir;
-  std::int64_t keep = 1;
-  CheckpointCost slowest;  // set by the thread, read when the work has ended
-  SlowWork work;
-};
-
-CheckpointWriter::CheckpointWriter(std::string run_dir, std::int64_t keep) : state_(std::make_unique<State>()) {
-  state_->run_dir = std::move(run_dir);
-  state_->keep = std::max<std::int64_t>(keep, 1);
-}
+CheckpointWriter::CheckpointWriter(std::string run_dir, std::int64_t keep)
+    : run_dir_(std::move(run_dir)), keep_(std::max<std::int64_t>(keep, 1)) {}
 
 CheckpointWriter::~CheckpointWriter() {
   try {
-    state_->work.finish();
+    finish();
   } catch (const std::exception& error) {  // another error is already being thrown, or finish() was not called
     log_warning(error.what());
   }
@@ -115,33 +107,11 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::start(Checkpoint checkpoint, bool best) {
   // A std::function must be copyable, but the checkpoint is large. So it is shared.
   const auto shared = std::make_shared<const Checkpoint>(std::move(checkpoint));
-  state_->work.start([state = state_.get(), best, shared](const Progress& progress) {
-    const CheckpointCost cost = write_all(state->run_dir, state->keep, *shared, best, progress);
-    if (cost.seconds > state->slowest.seconds) state->slowest = cost;
+  work_.start([this, best, shared](const Progress& progress) {
+    const CheckpointCost cost = write_all(run_dir_, keep_, *shared, best, progress);
+    if (cost.seconds > slowest_.seconds) slowest_ = cost;
   });
 }
-
-void CheckpointWriter::finish() {
-  state_->work.finish();
-}
-
-SlowWork& CheckpointWriter::work() {
-  return state_->work;
-}
-
-CheckpointCost CheckpointWriter::slowest() const {
-  return state_->slowest;
-}
-
-bool CheckpointWriter::failed() const {
-  return state_->work.failed();
-}
-
-namespace {
-
-constexpr double kRoundSeconds = 0.1;  // time between two messages to the ranks that wait
-
-}  // namespace
 
 SlowWork::~SlowWork() {
   if (thread_.joinable()) thread_.join();
@@ -175,12 +145,13 @@ void SlowWork::finish() {
 }
 
 void wait_together(SlowWork* work, Communicator& communicator, Watchdog& watchdog, std::int64_t step) {
+  constexpr double seconds_of_round = 0.1;  // time between two messages to the ranks that wait
   watchdog.enter(step, Phase::checkpoint);
   std::int64_t seen = work != nullptr ? work->bytes() : 0;
   for (;;) {
     std::array<double, 2> news = {0, 0};  // 1 if still at work; bytes since the last round
     if (work != nullptr) {
-      const bool ended = work->ended_within(kRoundSeconds);
+      const bool ended = work->ended_within(seconds_of_round);
       const std::int64_t bytes = work->bytes();
       news = {ended ? 0.0 : 1.0, static_cast<double>(bytes - std::exchange(seen, bytes))};
     }

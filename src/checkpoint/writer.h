@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -69,14 +68,18 @@ class CheckpointWriter {
   // Checkpoints of later steps are also deleted: a resumed run did not use them, because they were damaged. If `best`
   // is true, best.h5 is written too.
   void start(Checkpoint checkpoint, bool best);
-  void finish();                   // waits; throws the error of the write
-  SlowWork& work();                // the current write, for wait_together()
-  CheckpointCost slowest() const;  // the slowest of all writes; 0 bytes: none. Valid if work() has ended
-  bool failed() const;             // the last write failed; never blocks. start() and finish() throw its error.
+  void finish() { work_.finish(); }   // waits; throws the error of the write
+  SlowWork& work() { return work_; }  // the current write, for wait_together()
+  // The slowest of all writes; 0 bytes: none. Valid if work() has ended.
+  CheckpointCost slowest() const { return slowest_; }
+  // The last write failed; never blocks. start() and finish() throw its error.
+  bool failed() const { return work_.failed(); }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  const std::string run_dir_;
+  const std::int64_t keep_;
+  CheckpointCost slowest_;  // set by the thread, read when the work has ended
+  SlowWork work_;
 };
 
 }  // namespace ringtrain
