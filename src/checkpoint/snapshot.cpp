@@ -26,19 +26,19 @@ std::int64_t elements_of(const ParameterTable& parameters, Elements elements) {
 }
 
 // Neighbouring values, with their offsets in the whole array and in the part of a rank.
-struct Block {
+struct PartRange {
   std::int64_t whole = 0, part = 0, count = 0;
 };
 struct StagePart {
   std::int64_t size = 0;  // the values of one rank
-  std::vector<Block> blocks = {};
+  std::vector<PartRange> ranges = {};
 };
 
 // How an array is divided among the ranks of a pipeline.
 struct Division {
   std::int64_t size = 0;  // the values of the whole array
   std::vector<StagePart> stages = {};
-  // How many values of the whole array a replica has. The blocks are those of replica 0. 0: each replica has them all.
+  // How many values of the whole array a replica has. The ranges are those of replica 0. 0: each replica has them all.
   std::int64_t of_replica = 0;
 };
 
@@ -50,7 +50,7 @@ Division division_of_vector(const RunPlan& plan, int stages, Elements elements) 
     StagePart& own = division.stages.emplace_back(StagePart{.size = elements_of(part.parameters, elements)});
     for (const Parameter& p : part.parameters.all())
       if (elements == Elements::all || p.kind != ParameterKind::statistic)
-        own.blocks.push_back({plan.parameters.find(p.name).offset, p.offset, p.count});
+        own.ranges.push_back({plan.parameters.find(p.name).offset, p.offset, p.count});
   }
   return division;
 }
@@ -64,7 +64,7 @@ Division division_of_state(const RunPlan& plan, int stages) {
   for (int stage = 0; stage < stages; ++stage) {
     const std::int64_t size = part_of(plan, stage).graph.state_size();
     StagePart& own = division.stages.emplace_back(StagePart{.size = rows * size});
-    for (std::int64_t row = 0; row < rows; ++row) own.blocks.push_back({row * row_size + begin, row * size, size});
+    for (std::int64_t row = 0; row < rows; ++row) own.ranges.push_back({row * row_size + begin, row * size, size});
     begin += size;
   }
   return division;
@@ -97,8 +97,8 @@ std::vector<float> gather_parts(const Division& division, StageRanks& ranks, std
         std::ranges::copy(mine, theirs.begin());
       else
         receive_from(ranks, theirs, ranks.rank_of(replica, stage));
-      for (const Block& b : part.blocks)
-        std::copy_n(theirs.begin() + b.part, b.count, whole.begin() + replica * division.of_replica + b.whole);
+      for (const PartRange& r : part.ranges)
+        std::copy_n(theirs.begin() + r.part, r.count, whole.begin() + replica * division.of_replica + r.whole);
     }
   return whole;
 }
@@ -111,9 +111,9 @@ void scatter_parts(const Division& division, StageRanks& ranks, std::span<const 
   for (int replica = 0; replica < ranks.replicas(); ++replica)
     for (int stage = 0; stage < ranks.stages(); ++stage) {
       const StagePart& part = division.stages[static_cast<std::size_t>(stage)];
-      theirs.assign(static_cast<std::size_t>(part.size), 0.0f);  // no block has the padding
-      for (const Block& b : part.blocks)
-        std::copy_n(whole.begin() + replica * division.of_replica + b.whole, b.count, theirs.begin() + b.part);
+      theirs.assign(static_cast<std::size_t>(part.size), 0.0f);  // no range has the padding
+      for (const PartRange& r : part.ranges)
+        std::copy_n(whole.begin() + replica * division.of_replica + r.whole, r.count, theirs.begin() + r.part);
       if (replica == 0 && stage == 0)
         std::ranges::copy(theirs, mine.begin());
       else
