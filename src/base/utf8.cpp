@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
 
@@ -10,6 +11,14 @@
 
 namespace ringtrain {
 namespace {
+
+const utf8proc_uint8_t* bytes_of(std::string_view text) {
+  return reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+}
+
+bool is_ascii(char c) {
+  return static_cast<unsigned char>(c) < 0x80;
+}
 
 bool is_continuation(std::string_view text, std::size_t i) {
   return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0u) == 0x80u;
@@ -41,38 +50,23 @@ std::size_t symbol_count(std::string_view text) {
 }
 
 std::size_t symbol_length(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if (!is_continuation(text, i)) return 0;
-  }
-  const std::uint32_t code = decode_symbol(text.substr(0, length));
-  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  return overlong || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000) ? 0 : length;
+  if (is_ascii(text[0])) return 1;
+  utf8proc_int32_t code = 0;
+  const utf8proc_ssize_t length = utf8proc_iterate(bytes_of(text), std::ssize(text), &code);
+  return length > 0 ? static_cast<std::size_t>(length) : 0;
 }
 
 std::uint32_t decode_symbol(std::string_view symbol) {
-  const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(symbol[i])); };
-  switch (symbol.size()) {
-    case 1:
-      return byte(0);
-    case 2:
-      return (byte(0) & 0x1Fu) << 6 | (byte(1) & 0x3Fu);
-    case 3:
-      return (byte(0) & 0x0Fu) << 12 | (byte(1) & 0x3Fu) << 6 | (byte(2) & 0x3Fu);
-    default:
-      return (byte(0) & 0x07u) << 18 | (byte(1) & 0x3Fu) << 12 | (byte(2) & 0x3Fu) << 6 | (byte(3) & 0x3Fu);
-  }
+  if (symbol.size() == 1) return static_cast<unsigned char>(symbol[0]);
+  utf8proc_int32_t code = 0;
+  utf8proc_iterate(bytes_of(symbol), std::ssize(symbol), &code);
+  return static_cast<std::uint32_t>(code);
 }
 
 std::string encode_symbol(std::uint32_t code) {
-  const auto tail = [&](int shift) { return static_cast<char>(0x80u | ((code >> shift) & 0x3Fu)); };
-  if (code < 0x80) return {static_cast<char>(code)};
-  if (code < 0x800) return {static_cast<char>(0xC0u | (code >> 6)), tail(0)};
-  if (code < 0x10000) return {static_cast<char>(0xE0u | (code >> 12)), tail(6), tail(0)};
-  return {static_cast<char>(0xF0u | (code >> 18)), tail(12), tail(6), tail(0)};
+  std::array<utf8proc_uint8_t, 4> bytes{};
+  const utf8proc_ssize_t length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes.data());
+  return {bytes.begin(), bytes.begin() + length};
 }
 
 std::size_t find_invalid_utf8(std::string_view text) {
@@ -121,15 +115,24 @@ std::string shown(std::string_view text) {
   return "'" + out + (beginning.size() < text.size() ? "..." : "") + "'";
 }
 
-std::string printable(std::string_view text) {
+namespace {
+
+std::string escaped(char byte) {
   constexpr char digits[] = "0123456789abcdef";
+  const auto value = static_cast<unsigned char>(byte);
+  return {'\\', 'x', digits[value >> 4], digits[value & 15]};
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
   std::string result;
   while (!text.empty()) {
     const auto byte = static_cast<unsigned char>(text[0]);
     const bool is_control = (byte < 0x20 && text[0] != '\n' && text[0] != '\t') || byte == 0x7f;
     const std::size_t length = is_control ? 0 : symbol_length(text);
     if (length == 0)
-      result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+      result += escaped(text[0]);
     else
       result += text.substr(0, length);
     text.remove_prefix(std::max<std::size_t>(length, 1));
@@ -138,19 +141,13 @@ std::string printable(std::string_view text) {
 }
 
 std::string escape_invalid_utf8(std::string_view text) {
-  constexpr char digits[] = "0123456789abcdef";
   if (find_invalid_utf8(text) == std::string_view::npos && text.find("\\x") == std::string_view::npos)
     return std::string(text);
   std::string result;
   while (!text.empty()) {
     const std::size_t length = symbol_length(text);
-    if (length == 0) {
-      const auto byte = static_cast<unsigned char>(text[0]);
-      result += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
-    } else {
-      result += text.substr(0, length);
-      if (text[0] == '\\') result += '\\';
-    }
+    result += length == 0 ? escaped(text[0]) : std::string(text.substr(0, length));
+    if (text[0] == '\\') result += '\\';
     text.remove_prefix(std::max<std::size_t>(length, 1));
   }
   return result;
@@ -168,10 +165,6 @@ namespace {
 
 constexpr std::uint32_t first_combining = 0x300;  // symbols below it change only before a combining one
 
-bool is_ascii(char c) {
-  return static_cast<unsigned char>(c) < 0x80;
-}
-
 // Returns whether no symbol of the text may change: U+0300 and all later symbols begin with the byte 0xCC or more.
 bool is_surely_composed(std::string_view text) {
   static_assert(first_combining == 0x300);
@@ -180,9 +173,8 @@ bool is_surely_composed(std::string_view text) {
 
 void append_composed(std::string& result, std::string_view text) {
   utf8proc_uint8_t* bytes = nullptr;
-  const utf8proc_ssize_t length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                   &bytes, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const utf8proc_ssize_t length = utf8proc_map(bytes_of(text), std::ssize(text), &bytes,
+                                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(bytes, &std::free);
   if (length < 0) throw Error(cat("Unicode's composed form of ", shown(text), ": ", utf8proc_errmsg(length)));
   result.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
