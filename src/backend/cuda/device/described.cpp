@@ -239,14 +239,15 @@ class SavingDevice : public DescribedDevice {
   // Takes the answer that an earlier call has saved, or asks cuDNN and saves the answer.
   PlanAnswer saved_answer(PlanProcess& process, const DnnOperation& operation) {
     const std::filesystem::path file = plan_file(saved_.folder, process.hash(operation));
-    PackedPlans kept = unpack(file_text(file.string()));
-    const auto found = kept.find(operation.key());
-    PlanAnswer answer = found != kept.end() ? std::move(found->second) : process.pack(operation);
-    if (found == kept.end() && !replace_cache_file(file.string(), pack({{operation.key(), answer}})))
-      throw Error(cat(file.string(), " cannot be written"), "Name another folder, or free some space.");
+    std::optional<PlanAnswer> answer = kept_plan(file, operation);
+    if (!answer) {
+      answer = process.pack(operation);
+      if (!keep_plan(file, operation, *answer))
+        throw Error(cat(file.string(), " cannot be written"), "Name another folder, or free some space.");
+    }
     const std::lock_guard lock(noting_);
-    saved_.answers[operation.key()] = answer.found;
-    return answer;
+    saved_.answers[operation.key()] = answer->found;
+    return std::move(*answer);
   }
 
   // Rethrows the first error of the threads after all have ended.

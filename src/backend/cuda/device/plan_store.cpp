@@ -54,18 +54,6 @@ bool has_plans(const std::filesystem::path& folder) {
   return !failed && files != std::filesystem::directory_iterator();
 }
 
-std::optional<PlanAnswer> kept_in(const std::filesystem::path& path, const DnnOperation& operation) {
-  PackedPlans kept = unpack(file_text(path.string()));
-  const auto own = kept.find(operation.key());
-  if (own == kept.end()) return std::nullopt;
-  return std::move(own->second);
-}
-
-// A failure is ignored: without a cache the program is only slower.
-void write(const std::filesystem::path& path, const DnnOperation& operation, const PlanAnswer& answer) {
-  replace_cache_file(path.string(), pack({{operation.key(), answer}}));
-}
-
 }  // namespace
 
 // Writes one line for each plan, then the plan's bytes. The line has the key, the number of timed plans, the number of
@@ -106,6 +94,17 @@ std::filesystem::path plan_folder(const std::string& cache, const std::string& g
 
 std::filesystem::path plan_file(const std::filesystem::path& folder, std::uint64_t graph_hash) {
   return folder / cat(std::hex, graph_hash, ".plan");
+}
+
+std::optional<PlanAnswer> kept_plan(const std::filesystem::path& file, const DnnOperation& operation) {
+  PackedPlans kept = unpack(file_text(file.string()));
+  const auto own = kept.find(operation.key());
+  if (own == kept.end()) return std::nullopt;
+  return std::move(own->second);
+}
+
+bool keep_plan(const std::filesystem::path& file, const DnnOperation& operation, const PlanAnswer& answer) {
+  return replace_cache_file(file.string(), pack({{operation.key(), answer}}));
 }
 
 std::string note_about_other_versions(const std::filesystem::path& folder) {
@@ -238,8 +237,8 @@ void PlanStore::prepare(std::span<const DnnOperation> operations, int most, cons
 void PlanStore::write_first(PlanMaker& maker, const DnnOperation& operation, const Candidates& found) const {
   if (folder_.empty()) return;
   const std::filesystem::path file = plan_file(folder_, maker.graph_hash(operation));
-  if (kept_in(file, operation)) return;  // it may have been timed
-  write(file, operation, found.answers.empty() ? PlanAnswer{.why = found.why} : found.answers.front());
+  if (kept_plan(file, operation)) return;  // it may have been timed
+  keep_plan(file, operation, found.answers.empty() ? PlanAnswer{.why = found.why} : found.answers.front());
 }
 
 double PlanStore::tune(const DnnOperation& operation, int most) {
@@ -298,11 +297,11 @@ void PlanStore::take(PackedPlans plans) {
 
 std::optional<PlanAnswer> PlanStore::cached(const DnnOperation& operation) const {
   if (folder_.empty()) return std::nullopt;
-  return kept_in(plan_file(folder_, maker_->graph_hash(operation)), operation);
+  return kept_plan(plan_file(folder_, maker_->graph_hash(operation)), operation);
 }
 
 void PlanStore::keep(const DnnOperation& operation, const PlanAnswer& answer) const {
-  if (!folder_.empty()) write(plan_file(folder_, maker_->graph_hash(operation)), operation, answer);
+  if (!folder_.empty()) keep_plan(plan_file(folder_, maker_->graph_hash(operation)), operation, answer);
 }
 
 std::vector<double> time_plans(Device& device, std::span<const std::unique_ptr<DnnPlan>> plans, double& spent) {

@@ -29,6 +29,10 @@ PackedPlans unpack(const std::string& text);
 std::filesystem::path plan_folder(const std::string& cache, const std::string& gpu, const std::string& cudnn_version);
 // Returns the file in that folder that keeps the plan of one graph. It holds the text of pack() for one operation.
 std::filesystem::path plan_file(const std::filesystem::path& folder, std::uint64_t graph_hash);
+// kept_plan() reads the answer about this operation from such a file, if it is there. keep_plan() writes the file;
+// false: it cannot be written.
+std::optional<PlanAnswer> kept_plan(const std::filesystem::path& file, const DnnOperation& operation);
+bool keep_plan(const std::filesystem::path& file, const DnnOperation& operation, const PlanAnswer& answer);
 // Returns a sentence for the user when `folder` has no plans but the cache has plans for this kind of GPU with another
 // version of cuDNN. Returns "" otherwise. A plan works with the version that made it only.
 std::string note_about_other_versions(const std::filesystem::path& folder);
@@ -87,7 +91,8 @@ class PlanStore {
   static Candidates candidates(PlanMaker& maker, const DnnOperation& operation, std::size_t most);
   void write_first(PlanMaker& maker, const DnnOperation& operation, const Candidates& found) const;
   std::optional<PlanAnswer> answer_of(const std::string& key, const Known& known);
-  void keep(const DnnOperation& operation, const PlanAnswer& answer) const;  // in the folder
+  // Writes to the folder. A failure is ignored: without a cache the program is only slower.
+  void keep(const DnnOperation& operation, const PlanAnswer& answer) const;
 
   Device& device_;
   std::unique_ptr<PlanMaker> maker_;
