@@ -25,6 +25,12 @@
 
 namespace ringtrain::cuda {
 
+namespace {
+
+constexpr std::size_t copy_bytes = std::size_t{4} << 20;  // 70 to 160 us by PCI Express; queueing a copy takes 3 us
+constexpr int measured_copies = 4;
+constexpr int most_copies = 400;
+
 // Keeps a stream busy for a while, so that the host can queue work behind. RuntimeDevice::time() needs this.
 //
 // The delay is made of copies from page-locked memory. They need no multiprocessor and no kernel of the program. They
@@ -35,60 +41,44 @@ class Delay {
   Delay(const Delay&) = delete;
   Delay& operator=(const Delay&) = delete;
   ~Delay() { release(); }
+
   // Queues copies that take about `seconds` together. The first call takes 4 MiB of memory on the GPU and on the host,
   // and measures how long a copy takes. Throws Error.
-  void queue(cudaStream_t stream, double seconds);
-  void release();  // ignores errors
+  void queue(cudaStream_t stream, double seconds) {
+    if (copy_seconds_ == 0) {
+      release();  // an earlier start may have failed half-way
+      start(stream);
+    }
+    const double copies = std::min(seconds / copy_seconds_, static_cast<double>(most_copies));
+    for (int i = 0; i == 0 || i < copies; ++i) copy(stream);
+  }
+
+  void release() {  // ignores errors
+    if (device_ != nullptr) cudaFree(std::exchange(device_, nullptr));
+    if (host_ != nullptr) cudaFreeHost(std::exchange(host_, nullptr));
+    copy_seconds_ = 0;
+  }
 
  private:
-  void start(cudaStream_t stream);
-  void copy(cudaStream_t stream);
+  // The host's clock is exact enough here. It includes the host's own calls, so a copy seems to take a little longer.
+  void start(cudaStream_t stream) {
+    check(cudaHostAlloc(&host_, copy_bytes, cudaHostAllocDefault), "taking page-locked memory");
+    std::memset(host_, 0, copy_bytes);
+    check(cudaMalloc(&device_, copy_bytes), "taking memory");
+    copy(stream);  // the first copy is slow
+    check(cudaStreamSynchronize(stream), "delaying a stream");
+    const double begin = now_seconds();
+    for (int i = 0; i < measured_copies; ++i) copy(stream);
+    check(cudaStreamSynchronize(stream), "delaying a stream");
+    copy_seconds_ = (now_seconds() - begin) / measured_copies;
+  }
+  void copy(cudaStream_t stream) {
+    check(cudaMemcpyAsync(device_, host_, copy_bytes, cudaMemcpyHostToDevice, stream), "delaying a stream");
+  }
 
   void *host_ = nullptr, *device_ = nullptr;
   double copy_seconds_ = 0;
 };
-
-namespace {
-
-constexpr std::size_t copy_bytes = std::size_t{4} << 20;  // 70 to 160 us by PCI Express; queueing a copy takes 3 us
-constexpr int measured_copies = 4;
-constexpr int most_copies = 400;
-
-}  // namespace
-
-void Delay::copy(cudaStream_t stream) {
-  check(cudaMemcpyAsync(device_, host_, copy_bytes, cudaMemcpyHostToDevice, stream), "delaying a stream");
-}
-
-// The host's clock is exact enough here. It includes the host's own calls, so a copy seems to take a little longer.
-void Delay::start(cudaStream_t stream) {
-  check(cudaHostAlloc(&host_, copy_bytes, cudaHostAllocDefault), "taking page-locked memory");
-  std::memset(host_, 0, copy_bytes);
-  check(cudaMalloc(&device_, copy_bytes), "taking memory");
-  copy(stream);  // the first copy is slow
-  check(cudaStreamSynchronize(stream), "delaying a stream");
-  const double begin = now_seconds();
-  for (int i = 0; i < measured_copies; ++i) copy(stream);
-  check(cudaStreamSynchronize(stream), "delaying a stream");
-  copy_seconds_ = (now_seconds() - begin) / measured_copies;
-}
-
-void Delay::queue(cudaStream_t stream, double seconds) {
-  if (copy_seconds_ == 0) {
-    release();  // an earlier start may have failed half-way
-    start(stream);
-  }
-  const double copies = std::min(seconds / copy_seconds_, static_cast<double>(most_copies));
-  for (int i = 0; i == 0 || i < copies; ++i) copy(stream);
-}
-
-void Delay::release() {
-  if (device_ != nullptr) cudaFree(std::exchange(device_, nullptr));
-  if (host_ != nullptr) cudaFreeHost(std::exchange(host_, nullptr));
-  copy_seconds_ = 0;
-}
-
-namespace {
 
 constexpr float most_milliseconds = 500;                   // time() stops repeating its work after this time
 constexpr double least_delay = 60e-6, most_delay = 10e-3;  // seconds for which time() keeps the GPU busy
@@ -132,8 +122,7 @@ class RuntimeDevice : public Device {
     check_device(ordinal);
     check(cudaSetDevice(ordinal), "taking the GPU into use");
     facts_ = device_facts(ordinal);
-    const std::size_t version = cudnn().get_version();
-    facts_.cudnn_version = cat(version / 10000, '.', version / 100 % 100, '.', version % 100);
+    facts_.cudnn_version = cudnn_version_text();
     check(cudaDeviceGetStreamPriorityRange(&low_priority_, &high_priority_), "asking for stream priorities");
     compute_ = make_stream(false);
     check(cudnn().create(&cudnn_), "starting cuDNN");
