@@ -26,32 +26,35 @@ namespace ringtrain::cuda {
 // front end calls cuDNN's graph API (dnn/plans.cpp).
 //
 // The program is not linked with cuDNN, so that it starts on machines without it. cudnn() opens the library
-// (device/libraries.h) and looks up each function by name. To call another function of cuDNN, add a member here and a
-// line to calls.cpp.
+// (device/libraries.h) and looks up each function by name. To call another function of cuDNN, add it to this list.
+#define RINGTRAIN_CUDNN_FUNCTIONS(X)                            \
+  X(get_error_string, cudnnGetErrorString)                      \
+  X(get_last_error_string, cudnnGetLastErrorString)             \
+  X(create, cudnnCreate)                                        \
+  X(destroy, cudnnDestroy)                                      \
+  X(set_stream, cudnnSetStream)                                 \
+  X(create_tensor_descriptor, cudnnCreateTensorDescriptor)      \
+  X(destroy_tensor_descriptor, cudnnDestroyTensorDescriptor)    \
+  X(set_tensor_descriptor, cudnnSetTensorNdDescriptor)          \
+  X(get_tensor_descriptor, cudnnGetTensorNdDescriptor)          \
+  X(create_rnn_descriptor, cudnnCreateRNNDescriptor)            \
+  X(destroy_rnn_descriptor, cudnnDestroyRNNDescriptor)          \
+  X(set_rnn_descriptor, cudnnSetRNNDescriptor_v8)               \
+  X(create_rnn_data_descriptor, cudnnCreateRNNDataDescriptor)   \
+  X(destroy_rnn_data_descriptor, cudnnDestroyRNNDataDescriptor) \
+  X(set_rnn_data_descriptor, cudnnSetRNNDataDescriptor)         \
+  X(build_rnn_dynamic, cudnnBuildRNNDynamic)                    \
+  X(get_rnn_weight_space_size, cudnnGetRNNWeightSpaceSize)      \
+  X(get_rnn_temp_space_sizes, cudnnGetRNNTempSpaceSizes)        \
+  X(get_rnn_weight_params, cudnnGetRNNWeightParams)             \
+  X(rnn_forward, cudnnRNNForward)                               \
+  X(rnn_backward_data, cudnnRNNBackwardData_v8)                 \
+  X(rnn_backward_weights, cudnnRNNBackwardWeights_v8)
+
 struct Cudnn {
-  decltype(&cudnnGetVersion) get_version;
-  decltype(&cudnnGetErrorString) get_error_string;
-  decltype(&cudnnGetLastErrorString) get_last_error_string;
-  decltype(&cudnnCreate) create;
-  decltype(&cudnnDestroy) destroy;
-  decltype(&cudnnSetStream) set_stream;
-  decltype(&cudnnCreateTensorDescriptor) create_tensor_descriptor;
-  decltype(&cudnnDestroyTensorDescriptor) destroy_tensor_descriptor;
-  decltype(&cudnnSetTensorNdDescriptor) set_tensor_descriptor;
-  decltype(&cudnnGetTensorNdDescriptor) get_tensor_descriptor;
-  decltype(&cudnnCreateRNNDescriptor) create_rnn_descriptor;
-  decltype(&cudnnDestroyRNNDescriptor) destroy_rnn_descriptor;
-  decltype(&cudnnSetRNNDescriptor_v8) set_rnn_descriptor;
-  decltype(&cudnnCreateRNNDataDescriptor) create_rnn_data_descriptor;
-  decltype(&cudnnDestroyRNNDataDescriptor) destroy_rnn_data_descriptor;
-  decltype(&cudnnSetRNNDataDescriptor) set_rnn_data_descriptor;
-  decltype(&cudnnBuildRNNDynamic) build_rnn_dynamic;
-  decltype(&cudnnGetRNNWeightSpaceSize) get_rnn_weight_space_size;
-  decltype(&cudnnGetRNNTempSpaceSizes) get_rnn_temp_space_sizes;
-  decltype(&cudnnGetRNNWeightParams) get_rnn_weight_params;
-  decltype(&cudnnRNNForward) rnn_forward;
-  decltype(&cudnnRNNBackwardData_v8) rnn_backward_data;
-  decltype(&cudnnRNNBackwardWeights_v8) rnn_backward_weights;
+#define RINGTRAIN_CUDNN_MEMBER(member, function) decltype(&function) member;
+  RINGTRAIN_CUDNN_FUNCTIONS(RINGTRAIN_CUDNN_MEMBER)
+#undef RINGTRAIN_CUDNN_MEMBER
 };
 
 // Opens cuDNN at the first call. Throws Error when there is no cuDNN.
