@@ -13,7 +13,7 @@
 #include "cluster/watchdog.h"
 #include "run/machine.h"
 #include "run/plan.h"
-#include "run/record.h"
+#include "run/run_record.h"
 
 namespace ringtrain {
 

@@ -22,7 +22,7 @@
 #include "nn/parameters.h"
 #include "run/folder.h"
 #include "run/machine.h"
-#include "run/recorder.h"
+#include "run/metrics.h"
 #include "run/start.h"
 #include "train/evaluation.h"
 

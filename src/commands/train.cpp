@@ -29,8 +29,8 @@
 #include "run/machine.h"
 #include "run/memory.h"
 #include "run/plan_text.h"
-#include "run/record.h"
 #include "run/replay.h"
+#include "run/run_record.h"
 #include "run/start.h"
 #include "study/trial_record.h"
 

@@ -74,7 +74,7 @@ class RunFolder {
   mutable int lock_ = -1;  // keep_lock() may have to open it again
 };
 
-// The files of a run: its record (run/record.h), its experiment, and the results of its steps (run/recorder.h).
+// The files of a run: its record (run/run_record.h), its experiment, and the results of its steps (run/metrics.h).
 inline constexpr const char* run_record_name = "run.json";
 inline constexpr const char* run_experiment_name = "experiment.yaml";
 inline constexpr const char* run_metrics_name = "metrics.jsonl";

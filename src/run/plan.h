@@ -8,7 +8,7 @@
 //   memory     memory.h: the bytes of a rank, which differ from rank to rank
 // `ringtrain plan` prints the plan in this order, and `ringtrain train` carries it out. The other files of this folder
 // (src/run) do everything in a run that is not training: machine.h chooses devices and communicators, folder.h makes
-// and locks the run's folder, and recorder.h and record.h write metrics.jsonl and run.json.
+// and locks the run's folder, and metrics.h and run_record.h write metrics.jsonl and run.json.
 #pragma once
 
 #include <memory>

@@ -7,7 +7,7 @@
 #include "base/cat.h"
 #include "base/json.h"
 #include "base/table.h"
-#include "run/record.h"
+#include "run/metrics.h"
 
 namespace ringtrain {
 

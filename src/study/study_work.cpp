@@ -19,7 +19,7 @@
 #include "config/reader.h"
 #include "config/yaml_document.h"
 #include "run/folder.h"
-#include "run/record.h"
+#include "run/run_record.h"
 
 namespace ringtrain {
 namespace {

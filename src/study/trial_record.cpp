@@ -12,8 +12,9 @@
 #include "base/system_limits.h"
 #include "config/schema.h"
 #include "run/folder.h"
-#include "run/record.h"
+#include "run/metrics.h"
 #include "run/run_end.h"
+#include "run/run_record.h"
 
 namespace ringtrain {
 namespace {

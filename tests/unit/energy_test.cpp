@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "run/record.h"
+#include "run/run_record.h"
 
 namespace ringtrain {
 namespace {

@@ -1,5 +1,3 @@
-#include "run/recorder.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
@@ -20,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "run/metrics.h"
 #include "run/progress_display.h"
 #include "tests/unit/with_folder.h"
 

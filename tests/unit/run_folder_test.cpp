@@ -18,8 +18,8 @@
 #include "base/files.h"
 #include "base/table.h"
 #include "run/folder.h"
-#include "run/record.h"
 #include "run/run_end.h"
+#include "run/run_record.h"
 #include "tests/unit/with_environment.h"
 #include "tests/unit/with_folder.h"
 

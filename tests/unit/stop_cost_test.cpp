@@ -2,8 +2,8 @@
 #include <fstream>
 
 #include "checkpoint/writer.h"
-#include "run/record.h"
 #include "run/run_end.h"
+#include "run/run_record.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {

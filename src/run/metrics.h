@@ -1,13 +1,15 @@
-// Writes metrics.jsonl and shows the progress bar or the lines of a batch log. Rank 0 only.
+// Writes metrics.jsonl and reads it back. Shows the progress bar or the lines of a batch log. Rank 0 only.
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "config/batch_course.h"
+#include "run/progress_display.h"
 #include "run/reports.h"
 
 namespace ringtrain {
@@ -36,6 +38,8 @@ class Recorder {
   Recorder(const std::string& run_dir, std::int64_t resume_step, std::int64_t total_steps, std::int64_t log_every_steps,
            LaterRecords later = LaterRecords::drop);
   ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
   void step(const StepReport& report);
   void evaluation(const EvaluationRecord& record);
   // Writes a line for the user without damaging the progress bar. log_info and log_warning do not damage it either.
@@ -47,8 +51,19 @@ class Recorder {
   void flush();  // syncs metrics.jsonl to disk; called with each checkpoint
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void append(const std::string& line);
+
+  const std::string path_;
+  int file_ = -1;
+  ProgressDisplay progress_;
+  std::mutex mutex_;
 };
+
+// Calls `action` with each record in <run_dir>/metrics.jsonl, in order: those of steps and those of evaluations. A line
+// that a kill has cut off, or that is no object, is left out. No file: there are no records.
+void for_each_record(const std::string& run_dir, const std::function<void(const Json& record)>& action);
+
+// Returns the step of the newest complete step record in <run_dir>/metrics.jsonl; 0: there is none.
+std::int64_t last_recorded_step(const std::string& run_dir);
 
 }  // namespace ringtrain

@@ -1,4 +1,4 @@
-#include "run/recorder.h"
+#include "run/metrics.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -11,16 +11,13 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <mutex>
 #include <optional>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/table.h"
 #include "run/folder.h"
-#include "run/progress_display.h"
 
 namespace ringtrain {
 namespace {
@@ -181,49 +178,37 @@ std::string with_resume(const std::string& advice) {
 
 }  // namespace
 
-struct Recorder::State {
-  std::string path;
-  int file = -1;
-  ProgressDisplay progress;
-  std::mutex mutex;
-
-  State(std::int64_t total_steps, std::int64_t log_every_steps) : progress(total_steps, log_every_steps) {}
-  ~State() {
-    if (file >= 0) ::close(file);
-  }
-
-  // Each record is one call of write(). A killed process can therefore cut off the last line, but cannot mix or lose
-  // earlier lines.
-  void append(const std::string& line) {
-    if (const int reason = write_fully(file, line.data(), line.size()); reason != 0)
-      throw Error(cat(path, ": cannot write: ", std::strerror(reason)), with_resume(advice_for_writing(reason, path)));
-  }
-};
-
 Recorder::Recorder(const std::string& run_dir, std::int64_t resume_step, std::int64_t total_steps,
                    std::int64_t log_every_steps, LaterRecords later)
-    : state_(std::make_unique<State>(total_steps, log_every_steps)) {
-  state_->path = cat(run_dir, "/", run_metrics_name);
+    : path_(cat(run_dir, "/", run_metrics_name)), progress_(total_steps, log_every_steps) {
   cut_back(run_dir, resume_step, later);
-  state_->file = ::open(state_->path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (state_->file < 0) {
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file_ < 0) {
     const int reason = errno;
-    throw Error(cat(state_->path, ": cannot write: ", std::strerror(reason)), advice_for_writing(reason, state_->path));
+    throw Error(cat(path_, ": cannot write: ", std::strerror(reason)), advice_for_writing(reason, path_));
   }
-  set_before_line([state = state_.get()] {
-    const std::lock_guard lock(state->mutex);
-    state->progress.make_room();
+  set_before_line([this] {
+    const std::lock_guard lock(mutex_);
+    progress_.make_room();
   });
 }
 
 Recorder::~Recorder() {
   set_before_line(nullptr);
+  ::close(file_);
+}
+
+// Each record is one call of write(). A killed process can therefore cut off the last line, but cannot mix or lose
+// earlier lines.
+void Recorder::append(const std::string& line) {
+  if (const int reason = write_fully(file_, line.data(), line.size()); reason != 0)
+    throw Error(cat(path_, ": cannot write: ", std::strerror(reason)), with_resume(advice_for_writing(reason, path_)));
 }
 
 void Recorder::step(const StepReport& report) {
-  const std::lock_guard lock(state_->mutex);
-  state_->append(line_of(report).dump() + "\n");
-  state_->progress.step(report);
+  const std::lock_guard lock(mutex_);
+  append(line_of(report).dump() + "\n");
+  progress_.step(report);
 }
 
 void put(Json& json, const Evaluation& evaluation) {
@@ -234,7 +219,7 @@ void put(Json& json, const Evaluation& evaluation) {
 }
 
 void Recorder::evaluation(const EvaluationRecord& record) {
-  const std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(mutex_);
   Json line;
   const Evaluation& result = record.result;
   line["step"] = record.position.step;
@@ -243,15 +228,14 @@ void Recorder::evaluation(const EvaluationRecord& record) {
   put(line, result);
   line["evaluation_seconds"] = result.seconds;
   line["best"] = record.best;
-  state_->append(line.dump() + "\n");
+  append(line.dump() + "\n");
   const std::string top5 = result.accuracy5 ? printed(", top-5 %.2f %%", 100 * *result.accuracy5) : "";
-  state_->progress.line(printed("epoch %.2f  validation loss %.4f  accuracy %.2f %%%s  (%.2f s)%s", record.epoch,
-                                result.loss, 100 * result.accuracy, top5.c_str(), result.seconds,
-                                record.best ? "  best so far" : ""));
+  progress_.line(printed("epoch %.2f  validation loss %.4f  accuracy %.2f %%%s  (%.2f s)%s", record.epoch, result.loss,
+                         100 * result.accuracy, top5.c_str(), result.seconds, record.best ? "  best so far" : ""));
 }
 
 std::vector<double> Recorder::last_accuracies() const {
-  std::ifstream in(state_->path, std::ios::binary);
+  std::ifstream in(path_, std::ios::binary);
   std::vector<double> last;
   for (std::string line; std::getline(in, line);) {
     const auto accuracy = number_of<double>(line, "validation_accuracy");
@@ -263,20 +247,35 @@ std::vector<double> Recorder::last_accuracies() const {
 }
 
 void Recorder::note(const std::string& line) {
-  const std::lock_guard lock(state_->mutex);
-  state_->progress.line(line);
+  const std::lock_guard lock(mutex_);
+  progress_.line(line);
 }
 
 void Recorder::finish() {
-  const std::lock_guard lock(state_->mutex);
-  state_->progress.finish();
+  const std::lock_guard lock(mutex_);
+  progress_.finish();
 }
 
 void Recorder::flush() {
-  const std::lock_guard lock(state_->mutex);
-  if (const int reason = sync_to_disk(state_->file); reason != 0)
-    throw Error(cat(state_->path, ": cannot sync to disk: ", std::strerror(reason)),
-                with_resume(advice_for_writing(reason, state_->path)));
+  const std::lock_guard lock(mutex_);
+  if (const int reason = sync_to_disk(file_); reason != 0)
+    throw Error(cat(path_, ": cannot sync to disk: ", std::strerror(reason)),
+                with_resume(advice_for_writing(reason, path_)));
+}
+
+void for_each_record(const std::string& run_dir, const std::function<void(const Json& record)>& action) {
+  std::ifstream in(cat(run_dir, "/", run_metrics_name), std::ios::binary);
+  for (std::string line; std::getline(in, line) && !in.eof();)
+    if (const Json record = parse_json(line); record.is_object()) action(record);
+}
+
+std::int64_t last_recorded_step(const std::string& run_dir) {
+  std::int64_t last = 0;
+  for_each_record(run_dir, [&](const Json& record) {
+    if (record.contains("loss"))
+      last = std::max(last, integer_in<std::int64_t>(value_or_null(record, "step")).value_or(0));
+  });
+  return last;
 }
 
 }  // namespace ringtrain

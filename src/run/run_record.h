@@ -1,15 +1,13 @@
 // Writes run.json, which says what ran, where, with which versions, and how it ended. The file keeps every start of a
-// resumed run. Also reads back metrics.jsonl, which recorder.h writes. Rank 0 only.
+// resumed run. Rank 0 only.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/json.h"
 #include "base/version.h"
 #include "cluster/communicator.h"
 #include "optim/noise_scale.h"
@@ -74,13 +72,6 @@ void record_bound(const std::string& run_dir, const StepBound& bound);
 
 // Completes the last start. It may be called while an exception is handled. Throws Error if the file cannot be written.
 void record_end(const std::string& run_dir, const RunOutcome& outcome);
-
-// Calls `action` with each record in <run_dir>/metrics.jsonl, in order: those of steps and those of evaluations. A line
-// that a kill has cut off, or that is no object, is left out. No file: there are no records.
-void for_each_record(const std::string& run_dir, const std::function<void(const Json& record)>& action);
-
-// Returns the step of the newest complete step record in <run_dir>/metrics.jsonl; 0: there is none.
-std::int64_t last_recorded_step(const std::string& run_dir);
 
 // Returns the current time in UTC: "2026-11-21T10:30:59Z".
 std::string utc_time();

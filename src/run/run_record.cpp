@@ -1,4 +1,4 @@
-#include "run/record.h"
+#include "run/run_record.h"
 
 #include <unistd.h>
 
@@ -95,6 +95,13 @@ Json branch_to_json(const RunPlan& plan) {
           {"source", source_text(plan.branch)}};
 }
 
+void record_in_last_start(const std::string& run_dir, const char* key, const Json& value) {
+  Json json = read_record(run_dir);
+  if (!json.is_object() || json["starts"].empty()) return;
+  json["starts"].back()[key] = value;
+  write_record(run_dir, json);
+}
+
 // The fields of a start, in their order.
 Json start_to_json(const RunRecord& record) {
   const RunPlan& plan = record.plan;
@@ -183,30 +190,24 @@ bool has_finished(const std::string& run_dir) {
 }
 
 void record_stop_cost(const std::string& run_dir, const StopCost& cost) {
-  Json json = read_record(run_dir);
-  if (!json.is_object() || json["starts"].empty()) return;
-  Json& stop = json["starts"].back()["stop_cost"];
-  stop = {{"checkpoint_bytes", cost.checkpoint.bytes}, {"checkpoint_seconds", cost.checkpoint.seconds}};
+  Json stop = {{"checkpoint_bytes", cost.checkpoint.bytes}, {"checkpoint_seconds", cost.checkpoint.seconds}};
   if (cost.step_seconds > 0) stop["step_seconds"] = cost.step_seconds;
-  write_record(run_dir, json);
+  record_in_last_start(run_dir, "stop_cost", stop);
 }
 
 void record_bound(const std::string& run_dir, const StepBound& bound) {
-  Json json = read_record(run_dir);
-  if (!json.is_object() || json["starts"].empty()) return;
-  Json& b = json["starts"].back()["bound"];
-  b = {{"rates", bound.rates},
-       {"ranks", bound.ranks},
-       {"replicas", bound.replicas},
-       {"flops_per_sample", bound.flops_per_sample},
-       {"flops_per_second", bound.flops_per_second}};
+  Json b = {{"rates", bound.rates},
+            {"ranks", bound.ranks},
+            {"replicas", bound.replicas},
+            {"flops_per_sample", bound.flops_per_sample},
+            {"flops_per_second", bound.flops_per_second}};
   if (bound.bytes_per_second > 0) {
     b["bytes_per_sample"] = bound.bytes_per_sample;
     b["bytes_per_second"] = bound.bytes_per_second;
     b["seconds_per_update"] = bound.seconds_per_update;
   }
   b["seconds_per_sample"] = bound.seconds_per_sample;
-  write_record(run_dir, json);
+  record_in_last_start(run_dir, "bound", b);
 }
 
 std::optional<StopCost> recorded_stop_cost(const std::string& run_dir) {
@@ -250,21 +251,6 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   result.update(end);
   result["starts"] = json["starts"];
   write_record(run_dir, result);
-}
-
-void for_each_record(const std::string& run_dir, const std::function<void(const Json& record)>& action) {
-  std::ifstream in(cat(run_dir, "/", run_metrics_name), std::ios::binary);
-  for (std::string line; std::getline(in, line) && !in.eof();)
-    if (const Json record = parse_json(line); record.is_object()) action(record);
-}
-
-std::int64_t last_recorded_step(const std::string& run_dir) {
-  std::int64_t last = 0;
-  for_each_record(run_dir, [&](const Json& record) {
-    if (record.contains("loss"))
-      last = std::max(last, integer_in<std::int64_t>(value_or_null(record, "step")).value_or(0));
-  });
-  return last;
 }
 
 std::string utc_time() {
