@@ -1,3 +1,5 @@
+#include "run/metrics.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
@@ -18,7 +20,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "run/metrics.h"
 #include "run/progress_display.h"
 #include "tests/unit/with_folder.h"
 
