@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <sstream>
 #include <utility>
@@ -22,6 +21,8 @@ constexpr std::array<const char*, 2> prologue_names = {"", "scale_bias_relu"};
 constexpr std::array<const char*, 3> engine_names = {"", "specialised", "hopper"};
 constexpr std::array<const char*, 7> epilogue_names = {
     "", "sums", "add", "relu_sums", "relu_sums_output", "add_relu_sums", "bias"};
+constexpr std::array<const char*, 4> rnn_algorithm_names = {"standard", "persist_static", "persist_dynamic",
+                                                            "persist_small_h"};
 
 template <class Names>
 int find_name(const Names& names, const std::string& name) {
@@ -49,24 +50,23 @@ class Tensors {
   explicit Tensors(const DnnOperation& operation) : o_(operation) {}
 
   std::vector<DnnTensor> of_kind() {
-    switch (o_.kind) {
-      case DnnKind::convolution:
-        convolution();
-        break;
-      case DnnKind::data_gradient:
-        data_gradient();
-        break;
-      case DnnKind::weight_gradient:
-        weight_gradient();
-        break;
-      case DnnKind::matmul:
-        matmul();
-        break;
-    }
+    add_of_kind();
     return std::move(all_);
   }
 
  private:
+  void add_of_kind() {
+    switch (o_.kind) {
+      case DnnKind::convolution:
+        return convolution();
+      case DnnKind::data_gradient:
+        return data_gradient();
+      case DnnKind::weight_gradient:
+        return weight_gradient();
+      case DnnKind::matmul:
+        return matmul();
+    }
+  }
   DnnTensor in(DnnRole role, bool output = false) const {
     return activation(role, o_.type, o_.n, o_.c, o_.h, o_.w, output);
   }
@@ -139,9 +139,7 @@ class Tensors {
 
 std::int64_t parse_number(const std::string& text, std::size_t from, const std::string& key) {
   std::int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data() + from, end, value);
-  if (error != std::errc() || stop != end)
+  if (!read_number(std::string_view(text).substr(from), value))
     throw Error(cat("'", text, "' in the operation '", key, "' is not a number"));
   return value;
 }
@@ -255,17 +253,7 @@ PlanAnswer parse_answer(const std::string& line, char separator) {
 }
 
 const char* rnn_algorithm_name(RnnAlgorithm algorithm) {
-  switch (algorithm) {
-    case RnnAlgorithm::standard:
-      return "standard";
-    case RnnAlgorithm::persist_static:
-      return "persist_static";
-    case RnnAlgorithm::persist_dynamic:
-      return "persist_dynamic";
-    case RnnAlgorithm::persist_small_h:
-      return "persist_small_h";
-  }
-  return "?";
+  return rnn_algorithm_names[static_cast<std::size_t>(algorithm)];
 }
 
 std::string why_excluded(RnnAlgorithm algorithm) {
@@ -273,7 +261,7 @@ std::string why_excluded(RnnAlgorithm algorithm) {
   std::istringstream names(setting != nullptr ? setting : "");
   std::string why;
   for (std::string name; std::getline(names, name, ',');) {
-    if (std::ranges::none_of(rnn_algorithms, [&](RnnAlgorithm a) { return name == rnn_algorithm_name(a); }))
+    if (find_name(rnn_algorithm_names, name) < 0)
       throw Error(
           cat("RINGTRAIN_WITHOUT_RNN names '", name, "', which is no algorithm of a recurrent layer"),
           "Choose from standard, persist_static, persist_dynamic and persist_small_h, with commas between them.");

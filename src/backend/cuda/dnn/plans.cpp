@@ -3,7 +3,6 @@
 #include <cudnn_frontend.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "backend/cuda/device/libraries.h"
@@ -64,17 +63,13 @@ class GraphBuilder {
   void build() {
     switch (o_.kind) {
       case DnnKind::convolution:
-        convolution();
-        break;
+        return convolution();
       case DnnKind::data_gradient:
-        data_gradient();
-        break;
+        return data_gradient();
       case DnnKind::weight_gradient:
-        weight_gradient();
-        break;
+        return weight_gradient();
       case DnnKind::matmul:
-        matmul();
-        break;
+        return matmul();
     }
   }
 
@@ -84,27 +79,22 @@ class GraphBuilder {
       if (tensors_[i].role == role && tensors_[i].output == output) return i;
     throw Error(cat("the operation '", o_.key(), "' has no tensor of role ", static_cast<int>(role)));
   }
-  Tensor_attributes attributes(std::size_t i) const {
+  Tensor_attributes& describe(Tensor_attributes& tensor, std::size_t i) const {
     const DnnTensor& t = tensors_[i];
-    return Tensor_attributes()
-        .set_uid(static_cast<std::int64_t>(i) + 1)
+    return tensor.set_uid(static_cast<std::int64_t>(i) + 1)
         .set_dim(t.dimensions)
         .set_stride(t.strides)
         .set_data_type(data_type(t.type));
+  }
+  Tensor_attributes attributes(std::size_t i) const {
+    Tensor_attributes tensor;
+    return describe(tensor, i);
   }
   Tensor input(DnnRole role) {
     const std::size_t i = find(role, false);
     return g_.tensor(attributes(i).set_is_pass_by_value(role == DnnRole::alpha));
   }
-  void result(const Tensor& tensor, DnnRole role) {
-    const std::size_t i = find(role, true);
-    const DnnTensor& t = tensors_[i];
-    tensor->set_output(true)
-        .set_uid(static_cast<std::int64_t>(i) + 1)
-        .set_dim(t.dimensions)
-        .set_stride(t.strides)
-        .set_data_type(data_type(t.type));
-  }
+  void result(const Tensor& tensor, DnnRole role) { describe(tensor->set_output(true), find(role, true)); }
 
   Tensor pointwise(Pointwise mode, const Tensor& a, const Tensor& b) {
     return g_.pointwise(a, b, fe::graph::Pointwise_attributes().set_mode(mode));
@@ -134,11 +124,6 @@ class GraphBuilder {
   template <class Attributes>
   Attributes geometry() const {
     return Attributes().set_padding({o_.padding, o_.padding}).set_stride({o_.stride, o_.stride}).set_dilation({1, 1});
-  }
-
-  template <class Attributes>
-  static Attributes pointwise_geometry() {
-    return Attributes().set_padding({0, 0}).set_stride({1, 1}).set_dilation({1, 1});
   }
 
   Tensor prologue(Tensor x) {
@@ -203,18 +188,19 @@ class GraphBuilder {
         attributes(find(role, false)).set_dim({rows, columns, 1, 1}).set_stride({columns, 1, columns, columns}));
   }
 
-  // Only cuDNN's convolutions compute products in full fp32. Its matrix products round to TF32.
+  // Only cuDNN's convolutions compute products in full fp32. Its matrix products round to TF32. A product has the
+  // padding 0 and the stride 1.
   void matmul_as_convolution() {
     Tensor y;
     if (!o_.transposed_a && o_.transposed_b) {
       const Tensor a = pixels(DnnRole::a, o_.m, o_.k);
-      y = g_.conv_fprop(a, pixels(DnnRole::b, o_.n, o_.k), pointwise_geometry<fe::graph::Conv_fprop_attributes>());
+      y = g_.conv_fprop(a, pixels(DnnRole::b, o_.n, o_.k), geometry<fe::graph::Conv_fprop_attributes>());
     } else if (!o_.transposed_a) {
       const Tensor a = pixels(DnnRole::a, o_.m, o_.k);
-      y = g_.conv_dgrad(a, pixels(DnnRole::b, o_.k, o_.n), pointwise_geometry<fe::graph::Conv_dgrad_attributes>());
+      y = g_.conv_dgrad(a, pixels(DnnRole::b, o_.k, o_.n), geometry<fe::graph::Conv_dgrad_attributes>());
     } else if (!o_.transposed_b) {
       const Tensor a = pixels(DnnRole::a, o_.k, o_.m);
-      y = g_.conv_wgrad(a, pixels(DnnRole::b, o_.k, o_.n), pointwise_geometry<fe::graph::Conv_wgrad_attributes>());
+      y = g_.conv_wgrad(a, pixels(DnnRole::b, o_.k, o_.n), geometry<fe::graph::Conv_wgrad_attributes>());
     } else {
       throw Error(cat("'", o_.key(), "': no product of two transposed matrices in full fp32"));
     }
@@ -288,15 +274,6 @@ void remember(std::string& reason, const std::string& next) {
 
 }  // namespace
 
-CudnnPlan::CudnnPlan(DnnOperation operation, std::shared_ptr<Graph> graph, std::int64_t index,
-                     std::int64_t workspace_bytes, std::string engine)
-    : operation_(std::move(operation)),
-      graph_(std::move(graph)),
-      index_(index),
-      workspace_bytes_(workspace_bytes),
-      engine_(std::move(engine)) {}
-CudnnPlan::~CudnnPlan() = default;
-
 void CudnnPlan::execute(void* cudnn_handle, std::span<void* const> tensors, void* workspace) const {
   // The addresses are in the order of the identifiers.
   void* addresses[16];
@@ -322,20 +299,16 @@ PlanAnswer CudnnPlan::packed() const {
   return answer;
 }
 
-DnnPlanner::DnnPlanner(std::unique_ptr<Target> target) : target_(std::move(target)) {}
-DnnPlanner::DnnPlanner(DnnPlanner&&) noexcept = default;
-DnnPlanner::~DnnPlanner() = default;
-
 DnnPlanner DnnPlanner::for_device(void* cudnn_handle) {
   cudnn_library();
-  auto target = std::make_unique<Target>();
+  auto target = std::make_shared<Target>();
   target->handle = static_cast<cudnnHandle_t>(cudnn_handle);
   return DnnPlanner(std::move(target));
 }
 
 DnnPlanner DnnPlanner::for_description(const std::string& json) {
   cudnn_library();
-  auto target = std::make_unique<Target>();
+  auto target = std::make_shared<Target>();
   target->description = std::make_shared<fe::DeviceProperties>();
   const fe::error_t error = target->description->deserialize(std::vector<std::uint8_t>(json.begin(), json.end()));
   if (error.is_bad())

@@ -15,7 +15,6 @@ namespace ringtrain::cuda {
 
 class CudnnPlan : public DnnPlan {
  public:
-  ~CudnnPlan() override;
   const DnnOperation& operation() const override { return operation_; }
   std::int64_t workspace_bytes() const override { return workspace_bytes_; }
   std::string engine() const override { return engine_; }
@@ -32,11 +31,16 @@ class CudnnPlan : public DnnPlan {
   friend class DnnPlanner;
   struct Graph;
   CudnnPlan(DnnOperation operation, std::shared_ptr<Graph> graph, std::int64_t index, std::int64_t workspace_bytes,
-            std::string engine);
+            std::string engine)
+      : operation_(std::move(operation)),
+        graph_(std::move(graph)),
+        index_(index),
+        workspace_bytes_(workspace_bytes),
+        engine_(std::move(engine)) {}
   DnnOperation operation_;
   std::shared_ptr<Graph> graph_;
-  std::int64_t index_ = 0;  // index of the plan among the graph's plans
-  std::int64_t workspace_bytes_ = 0;
+  std::int64_t index_;  // index of the plan among the graph's plans
+  std::int64_t workspace_bytes_;
   std::string engine_;
   std::string loaded_from_;  // cuDNN's bytes; empty when the plan was built here
 };
@@ -48,8 +52,6 @@ class DnnPlanner {
   // Plans for a described device. `json` is the JSON with which cuDNN describes a device. Throws Error that names the
   // missing entries.
   static DnnPlanner for_description(const std::string& json);
-  DnnPlanner(DnnPlanner&&) noexcept;
-  ~DnnPlanner();
 
   // Returns the first plan that builds. cuDNN's heuristics propose the plans: mode A first, then the fallback mode.
   // Engines whose results differ from run to run are left out; for Math::fp32 engines with TF32 are left out too.
@@ -65,8 +67,8 @@ class DnnPlanner {
 
  private:
   struct Target;
-  explicit DnnPlanner(std::unique_ptr<Target> target);
-  std::unique_ptr<Target> target_;
+  explicit DnnPlanner(std::shared_ptr<const Target> target) : target_(std::move(target)) {}
+  std::shared_ptr<const Target> target_;
 };
 
 // Returns a hash of everything that cuDNN is told about the operation. Equal hashes mean equal questions. The call

@@ -1,6 +1,5 @@
 // Reads the model from the graph, and finds its weights in cuDNN's weight space: lstm_model() and lstm_places() of
 // program.h.
-#include <algorithm>
 #include <set>
 #include <tuple>
 
