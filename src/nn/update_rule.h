@@ -78,6 +78,7 @@ struct UpdateRange {
   // updates the whole model.
   std::int64_t own_state = -1;
   std::int64_t state() const { return own_state < 0 ? begin : own_state; }
+  bool operator==(const UpdateRange&) const = default;
 };
 
 // Returns whether the optimizer multiplies the rates of tensors by trust ratios.

@@ -31,8 +31,7 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<Vector> make_vector(std::int64_t size, bool reduced) override {
-    if (reduced && options_.reduced.allocate) return make_reduced_vector(device_, size, options_, reduced_bytes_);
-    return make_device_vector(device_, size);
+    return make_device_vector(device_, size, reduced ? options_.reduced : ReducedMemory(), reduced_bytes_);
   }
 
   void pin(std::span<const std::byte> memory) override {
@@ -47,7 +46,7 @@ class CudaBackend : public Backend {
     copy(to.data() + offset, from.data(), std::ssize(from), CopyKind::to_device);
   }
   void copy(const Vector& from, Vector& to) override {
-    device_.copy(to.data(), from.data(), from.size() * static_cast<std::int64_t>(sizeof(float)), CopyKind::on_device,
+    device_.copy(to.data(), from.data(), size_in_bytes<float>(from.size()), CopyKind::on_device,
                  device_.compute_stream());
   }
   void add(std::span<const Vector* const> from, ElementRange range, Vector& to, std::uintptr_t stream) override {
@@ -116,9 +115,8 @@ class CudaBackend : public Backend {
   // Copies between host and device and blocks until the copy is done. Then the caller may use its memory again.
   void copy(void* to, const void* from, std::int64_t count, CopyKind kind) {
     const Stream stream = device_.compute_stream();
-    device_.copy(to, from, count * static_cast<std::int64_t>(sizeof(float)), kind, stream);
-    device_.record(finished_, stream);
-    device_.synchronize(finished_, options_.poll);
+    device_.copy(to, from, size_in_bytes<float>(count), kind, stream);
+    wait_for(device_, stream, finished_, options_.poll);
   }
 
   std::int64_t program_bytes(const Graph& graph, std::int64_t micro_batch, Precision precision,

@@ -86,13 +86,9 @@ ProgramBase::ProgramBase(Device& device, const BackendOptions& options, const Gr
 ProgramBase::~ProgramBase() {
   try {
     if (memory_.bytes() == 0) return;
-    device_.record(finished_, device_.compute_stream());
-    device_.synchronize(finished_, {});
-    device_.record(finished_, copy_stream_);
-    device_.synchronize(finished_, {});
-    if (offloaded_ == nullptr) return;
-    device_.record(finished_, schedule_.offload_stream());
-    device_.synchronize(finished_, {});
+    wait_for(device_, device_.compute_stream(), finished_, {});
+    wait_for(device_, copy_stream_, finished_, {});
+    if (offloaded_ != nullptr) wait_for(device_, schedule_.offload_stream(), finished_, {});
   } catch (const Error&) {  // the device is lost, and the next call to it reports that
   }
 }
@@ -225,8 +221,7 @@ void ProgramBase::allocate() {
       device_.copy(schedule_.at(copies->table), copies->places.data(),
                    size_in_bytes<TensorPlace>(static_cast<std::int64_t>(copies->places.size())), CopyKind::to_device,
                    stream);
-  device_.record(finished_, stream);
-  device_.synchronize(finished_, options_.poll);
+  wait_for(device_, stream, finished_, options_.poll);
   std::vector<WeightCopy> weights;
   for (const auto& copies : copies_in_)
     for (const TensorPlace& place : copies->places)
@@ -302,22 +297,20 @@ void ProgramBase::backward(Vector& gradients, bool accumulate, const BackwardHoo
   schedule_.run(device_, Schedule::Part::backward, accumulate, options_.graphs, &hooks);
 }
 
-std::vector<float> ProgramBase::fetch(Storage storage, std::int64_t count) const {
-  const HostMemory<float> host(device_, count);
+std::vector<float> ProgramBase::fetch(const float* values, std::int64_t count, float* host) const {
   const Stream stream = device_.compute_stream();
-  device_.copy(host.data(), schedule_.at(storage), size_in_bytes<float>(count), CopyKind::to_host, stream);
-  device_.record(finished_, stream);
-  device_.synchronize(finished_, options_.poll);
-  return {host.data(), host.data() + count};
+  device_.copy(host, values, size_in_bytes<float>(count), CopyKind::to_host, stream);
+  wait_for(device_, stream, finished_, options_.poll);
+  return {host, host + count};
+}
+
+std::vector<float> ProgramBase::fetch(Storage storage, std::int64_t count) const {
+  return fetch(schedule_.at<const float>(storage), count, HostMemory<float>(device_, count).data());
 }
 
 std::vector<float> ProgramBase::logits(std::int64_t row, std::int64_t position) const {
   const float* from = schedule_.at<const float>(logits_.storage) + (position * micro_batch_ + row) * logits_.stride;
-  const Stream stream = device_.compute_stream();
-  device_.copy(host_logits_.data(), from, size_in_bytes<float>(logits_.classes), CopyKind::to_host, stream);
-  device_.record(finished_, stream);
-  device_.synchronize(finished_, options_.poll);
-  return {host_logits_.data(), host_logits_.data() + logits_.classes};
+  return fetch(from, logits_.classes, host_logits_.data());
 }
 
 std::int64_t least_bytes_per_sample(const Graph& graph, Precision precision) {

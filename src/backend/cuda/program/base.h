@@ -67,6 +67,12 @@ class HostMemory {
   T* data_;
 };
 
+// Blocks until the present work of the stream is done. `event` is recorded to that end.
+inline void wait_for(Device& device, Stream stream, Event event, const std::function<void()>& poll) {
+  device.record(event, stream);
+  device.synchronize(event, poll);
+}
+
 // Copies small values to the device in the compute stream. Each upload uses the next of four page-locked places. The
 // host therefore waits only for the copy from four uploads earlier.
 template <class T>
@@ -193,6 +199,8 @@ class ProgramBase : public Program {
   };
   TensorCopies make_copies(const std::string& what, Storage own, bool own_is_fp32, std::vector<TensorPlace> places);
   KernelLaunch launch_copies(const TensorCopies& copies, Kernel direction, float* flat, bool accumulate) const;
+  // Copies the values to `host`, which is page-locked, and returns them.
+  std::vector<float> fetch(const float* values, std::int64_t count, float* host) const;
   std::int64_t input_bytes() const { return micro_batch_ * sample_bytes_; }
   std::int64_t target_count() const { return micro_batch_ * sequence_; }
 

@@ -22,7 +22,7 @@ class CompletedNorms {
   CompletedNorms(Device& device, std::function<void()> poll, std::int64_t count)
       : poll_(std::move(poll)),
         host_(static_cast<std::size_t>(1 + count)),
-        norms_(device, (1 + count) * static_cast<std::int64_t>(sizeof(double)), "norms of tensors that ranks share"),
+        norms_(device, size_in_bytes<double>(1 + count), "norms of tensors that ranks share"),
         ring_(device, 1 + count) {}
   // `norms` are the norms of this rank's parts, measured in the program's stream; null when the rank has no part.
   // `complete` is Update::complete_norms.
@@ -45,7 +45,7 @@ class CompletedNorms {
 
 template <class T>
 DeviceMemory on_device(Device& device, const std::vector<T>& values) {
-  DeviceMemory memory(device, std::ssize(values) * static_cast<std::int64_t>(sizeof(T)), "Muon's matrices");
+  DeviceMemory memory(device, size_in_bytes<T>(std::ssize(values)), "Muon's matrices");
   device.copy(memory.data(), values.data(), memory.bytes(), CopyKind::to_device, device.compute_stream());
   return memory;
 }
@@ -67,9 +67,7 @@ class MuonDirections {
     blocks_ = range_blocks(matrices);
     ranges_ = on_device(device, matrices);
     places_ = on_device(device, places);
-    const Event copied = device.make_event();
-    device.record(copied, device.compute_stream());
-    device.synchronize(copied, poll);
+    wait_for(device, device.compute_stream(), device.make_event(), poll);
   }
   // Queues the work. `rule` and `scalars` are addresses on the device. `momentum` is the optimizer's first state
   // vector.
@@ -121,10 +119,8 @@ class TrustRatios {
     for (const UpdateRange& range : ranges)
       table.push_back({range.weight_decay, range.has_trust_ratio ? 1 : 0, range.state() - range.begin});
     const Stream stream = device.compute_stream();
-    const Event copied = device.make_event();
     device.copy(table_.data(), table.data(), table_.bytes(), CopyKind::to_device, stream);
-    device.record(copied, stream);
-    device.synchronize(copied, poll_);
+    wait_for(device, stream, device.make_event(), poll_);
   }
   // Queues the work. `gradient_norms` (of whole tensors), `rule` and `scalars` are addresses on the device. For LAMB
   // the call also updates the moments, which are `state`. When ranks share the tensors, the call is collective and the
@@ -205,14 +201,6 @@ class TrustRatios {
   Norms weights_, directions_;  // directions_ is for LAMB
 };
 
-bool same(std::span<const UpdateRange> a, std::span<const UpdateRange> b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const UpdateRange& x, const UpdateRange& y) {
-    return x.begin == y.begin && x.end == y.end && x.weight_decay == y.weight_decay &&
-           x.has_trust_ratio == y.has_trust_ratio && x.direction == y.direction && x.matrix_factor == y.matrix_factor &&
-           x.state() == y.state();
-  });
-}
-
 class DeviceUpdater : public Updater {
  public:
   DeviceUpdater(Device& device, std::function<void()> poll)
@@ -286,24 +274,20 @@ class DeviceUpdater : public Updater {
   // Places are the same in every step. So one copy serves a whole run, and the host may wait for it.
   void upload_places(std::span<const UpdateRange> ranges, const ProgramBase* program) {
     const auto copies = program == nullptr ? nullptr : program->weight_copies();
-    if (same(ranges, known_ranges_) && copies == known_copies_) return;
+    if (std::ranges::equal(ranges, known_ranges_) && copies == known_copies_) return;
     const Stream stream = device_.compute_stream();
     std::vector<UpdatePlace> places =
         update_places(ranges, copies == nullptr ? std::span<const WeightCopy>() : std::span(*copies));
     place_count_ = std::ssize(places);
     place_blocks_ = place_blocks(places.data(), static_cast<int>(place_count_));
-    const auto wait = [&] {
-      device_.record(copied_, stream);
-      device_.synchronize(copied_, poll_);
-    };
-    if (places_.bytes() < size_in_bytes<UpdatePlace>(place_count_)) {
-      wait();  // the previous update may still read the old places
-      places_ = DeviceMemory(device_, size_in_bytes<UpdatePlace>(place_count_), "the update's places");
+    const std::int64_t bytes = size_in_bytes<UpdatePlace>(place_count_);
+    if (places_.bytes() < bytes) {
+      wait_for(device_, stream, copied_, poll_);  // the previous update may still read the old places
+      places_ = DeviceMemory(device_, bytes, "the update's places");
     }
     if (place_count_ > 0) {
-      device_.copy(places_.data(), places.data(), size_in_bytes<UpdatePlace>(place_count_), CopyKind::to_device,
-                   stream);
-      wait();
+      device_.copy(places_.data(), places.data(), bytes, CopyKind::to_device, stream);
+      wait_for(device_, stream, copied_, poll_);
     }
     trust_.reset();
     muon_.reset();

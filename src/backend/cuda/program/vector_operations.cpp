@@ -16,6 +16,14 @@ std::vector<NormRange> norm_ranges(std::span<const ElementRange> ranges) {
 
 }  // namespace
 
+NewestWork::~NewestWork() {
+  *count_ -= bytes_;
+  try {
+    wait({});
+  } catch (const Error&) {  // the device is lost, and the next call to it reports that
+  }
+}
+
 DeviceRangeNorms::DeviceRangeNorms(Device& device, std::function<void()> poll, std::span<const ElementRange> ranges,
                                    std::shared_ptr<std::int64_t> bytes)
     : device_(device),
@@ -26,23 +34,12 @@ DeviceRangeNorms::DeviceRangeNorms(Device& device, std::function<void()> poll, s
       partial_(device, size_in_bytes<double>(blocks_), "partial sums of norms"),
       norms_(device, size_in_bytes<double>(std::ssize(ranges_)), "norms"),
       host_(device, std::ssize(ranges_)),
-      bytes_(std::move(bytes)),
       stream_(device.compute_stream()),
-      done_(device.make_event()) {
-  *bytes_ += taken();
+      work_(device, std::move(bytes), table_.bytes() + partial_.bytes() + norms_.bytes()) {
   for (const NormRange& range : ranges_) end_ = std::max(end_, range.begin + range.count);
   device_.copy(table_.data(), ranges_.data(), table_.bytes(), CopyKind::to_device, stream_);
-  device_.record(done_, stream_);
-  device_.synchronize(done_, poll_);  // after this wait any stream may measure
-}
-
-// Waits for the newest work, because it may still use the memory.
-DeviceRangeNorms::~DeviceRangeNorms() {
-  *bytes_ -= taken();
-  try {
-    device_.synchronize(done_, {});
-  } catch (const Error&) {  // the device is lost, and the next call to it reports that
-  }
+  work_.record(stream_);
+  work_.wait(poll_);  // after this wait any stream may measure
 }
 
 DeviceRangeNorms::Parts DeviceRangeNorms::parts() {
@@ -83,19 +80,19 @@ void DeviceRangeNorms::add_parts(bool add) {
                                                  .blocks = blocks_,
                                                  .add = add}),
                  stream_);
-  device_.record(done_, stream_);
+  work_.record(stream_);
   fetched_ = false;
 }
 
 void DeviceRangeNorms::fetch() {
   device_.copy(host_.data(), norms_.data(), norms_.bytes(), CopyKind::to_host, stream_);
-  device_.record(done_, stream_);
+  work_.record(stream_);
   fetched_ = true;
 }
 
 std::span<const double> DeviceRangeNorms::values() {
   if (!fetched_) fetch();
-  device_.synchronize(done_, poll_);
+  work_.wait(poll_);
   return {host_.data(), ranges_.size()};
 }
 
@@ -104,26 +101,28 @@ namespace {
 // DeviceVector is a flat fp32 vector in device memory.
 class DeviceVector : public Vector {
  public:
-  DeviceVector(Device& device, std::int64_t size)
-      : device_(device), size_(size), own_(device, bytes(), "a flat vector"), data_(own_.data<float>()) {}
-  // Takes memory from options.reduced. `reduced_bytes` counts the part of it that the device did not allocate.
-  DeviceVector(Device& device, std::int64_t size, const BackendOptions& options,
-               std::shared_ptr<std::int64_t> reduced_bytes)
-      : device_(device), size_(size), release_(options.reduced.release), reduced_bytes_(std::move(reduced_bytes)) {
+  // `reduced_bytes` counts the part of the memory from `reduced` that the device did not allocate.
+  DeviceVector(Device& device, std::int64_t size, ReducedMemory reduced, std::shared_ptr<std::int64_t> reduced_bytes)
+      : device_(device), size_(size), reduced_(std::move(reduced)), reduced_bytes_(std::move(reduced_bytes)) {
+    if (!reduced_.allocate) {
+      own_ = DeviceMemory(device, bytes(), "a flat vector");
+      data_ = own_.data<float>();
+      return;
+    }
     const std::int64_t before = device.allocated_bytes();
-    data_ = static_cast<float*>(options.reduced.allocate(bytes()));
+    data_ = static_cast<float*>(reduced_.allocate(bytes()));
     elsewhere_ = std::max<std::int64_t>(0, bytes() - (device.allocated_bytes() - before));
     *reduced_bytes_ += elsewhere_;
     device_.zero(data_, bytes(), device_.compute_stream());
   }
   ~DeviceVector() override {
     try {
-      wait_for_device();
+      // The work of the compute stream may still use the vector.
+      wait_for(device_, device_.compute_stream(), device_.make_event(), {});
     } catch (const Error&) {  // the device is lost, and the next call to it reports that
     }
-    if (reduced_bytes_ == nullptr) return;
     *reduced_bytes_ -= elsewhere_;
-    if (release_) release_(data_);
+    if (reduced_.allocate && reduced_.release) reduced_.release(data_);
   }
   DeviceVector(const DeviceVector&) = delete;
   DeviceVector& operator=(const DeviceVector&) = delete;
@@ -133,19 +132,13 @@ class DeviceVector : public Vector {
   std::int64_t size() const override { return size_; }
 
  private:
-  std::int64_t bytes() const { return size_ * static_cast<std::int64_t>(sizeof(float)); }
-  // Waits for the compute stream, because its work may still use the vector.
-  void wait_for_device() {
-    const Event finished = device_.make_event();
-    device_.record(finished, device_.compute_stream());
-    device_.synchronize(finished, {});
-  }
+  std::int64_t bytes() const { return size_in_bytes<float>(size_); }
 
   Device& device_;
   std::int64_t size_;
-  DeviceMemory own_;
-  std::function<void(void*)> release_;  // releases reduced memory; may be empty
-  std::int64_t elsewhere_ = 0;          // bytes that Device::allocate() did not count
+  ReducedMemory reduced_;
+  DeviceMemory own_;            // if `reduced_` is empty
+  std::int64_t elsewhere_ = 0;  // bytes that Device::allocate() did not count
   std::shared_ptr<std::int64_t> reduced_bytes_;
   float* data_ = nullptr;
 };
@@ -185,27 +178,15 @@ class DeviceChecksums : public Checksums {
           }
           return blocks;
         }()),
-        table_(device, std::ssize(ranges_) * static_cast<std::int64_t>(sizeof(NormRange)), "the ranges of checksums"),
-        partial_(device, blocks_ * static_cast<std::int64_t>(sizeof(std::uint64_t)), "partial sums of checksums"),
+        table_(device, size_in_bytes<NormRange>(std::ssize(ranges_)), "the ranges of checksums"),
+        partial_(device, size_in_bytes<std::uint64_t>(blocks_), "partial sums of checksums"),
         host_(device, blocks_),
         values_(ranges.size()),
-        bytes_(std::move(bytes)),
-        done_(device.make_event()) {
-    *bytes_ += taken();
+        work_(device, std::move(bytes), table_.bytes() + partial_.bytes()) {
     device_.copy(table_.data(), ranges_.data(), table_.bytes(), CopyKind::to_device, device_.compute_stream());
-    device_.record(done_, device_.compute_stream());
-    device_.synchronize(done_, poll_);
+    work_.record(device_.compute_stream());
+    work_.wait(poll_);
   }
-  // Waits for the newest work, because it may still use the memory.
-  ~DeviceChecksums() override {
-    *bytes_ -= taken();
-    try {
-      device_.synchronize(done_, {});
-    } catch (const Error&) {  // the device is lost, and the next call to it reports that
-    }
-  }
-  DeviceChecksums(const DeviceChecksums&) = delete;
-  DeviceChecksums& operator=(const DeviceChecksums&) = delete;
 
   void start() override {
     const Stream stream = device_.compute_stream();
@@ -219,10 +200,10 @@ class DeviceChecksums : public Checksums {
                                              .blocks = launch.blocks}),
             stream);
     device_.copy(host_.data(), partial_.data(), partial_.bytes(), CopyKind::to_host, stream);
-    device_.record(done_, stream);
+    work_.record(stream);
   }
   std::span<const std::uint64_t> values() override {
-    device_.synchronize(done_, poll_);
+    work_.wait(poll_);
     std::ranges::fill(values_, 0);
     for (const Launch& launch : launches_)
       for (std::size_t i = launch.first; i < launch.first + launch.count; ++i) {
@@ -241,7 +222,6 @@ class DeviceChecksums : public Checksums {
     std::size_t first, count;  // ranges
     std::int64_t first_block, blocks;
   };
-  std::int64_t taken() const { return table_.bytes() + partial_.bytes(); }
 
   Device& device_;
   std::function<void()> poll_;
@@ -251,8 +231,7 @@ class DeviceChecksums : public Checksums {
   DeviceMemory table_, partial_;
   HostMemory<std::uint64_t> host_;  // partial sums of the blocks
   std::vector<std::uint64_t> values_;
-  std::shared_ptr<std::int64_t> bytes_;
-  Event done_;  // happens when the newest work is done
+  NewestWork work_;
 };
 
 class DeviceNormTotal : public NormTotal {
@@ -260,19 +239,7 @@ class DeviceNormTotal : public NormTotal {
   DeviceNormTotal(Device& device, std::shared_ptr<std::int64_t> bytes)
       : device_(device),
         total_(device, size_in_bytes<double>(1), "a sum of norms"),
-        done_(device.make_event()),
-        bytes_(std::move(bytes)) {
-    *bytes_ += total_.bytes();
-  }
-  ~DeviceNormTotal() override {
-    *bytes_ -= total_.bytes();
-    try {
-      device_.synchronize(done_, {});
-    } catch (const Error&) {  // the device is lost, as above
-    }
-  }
-  DeviceNormTotal(const DeviceNormTotal&) = delete;
-  DeviceNormTotal& operator=(const DeviceNormTotal&) = delete;
+        work_(device, std::move(bytes), total_.bytes()) {}
   void add(const RangeNorms& norms, bool first, std::uintptr_t stream) override {
     launch({.norms = norms.data(),
             .total = total_.data<double>(),
@@ -289,13 +256,12 @@ class DeviceNormTotal : public NormTotal {
   void launch(const NormTotalArguments& arguments, std::uintptr_t handle) {
     const Stream stream = handle != 0 ? Stream{handle} : device_.compute_stream();
     device_.launch(launch_of(arguments), stream);
-    device_.record(done_, stream);
+    work_.record(stream);
   }
 
   Device& device_;
   DeviceMemory total_;  // double
-  Event done_;          // happens when the newest work is done
-  std::shared_ptr<std::int64_t> bytes_;
+  NewestWork work_;
 };
 
 const DnnPlan* product_plan(Device& device, std::int64_t m, std::int64_t n, std::int64_t k, bool transposed_a,
@@ -335,13 +301,11 @@ class DeviceOrthogonalizer : public Orthogonalizer {
         workspace_bytes_ = std::max(workspace_bytes_, plan->workspace_bytes());
     }
   }
-  std::int64_t bytes() const override {
-    return (largest_ + 2 * largest_gram_) * static_cast<std::int64_t>(sizeof(float)) + workspace_bytes_;
-  }
+  std::int64_t bytes() const override { return size_in_bytes<float>(largest_ + 2 * largest_gram_) + workspace_bytes_; }
   void allocate() override {
     if (products_.empty()) return;
     const auto floats = [this](std::int64_t count) {
-      return DeviceMemory(device_, count * static_cast<std::int64_t>(sizeof(float)), "Newton-Schulz");
+      return DeviceMemory(device_, size_in_bytes<float>(count), "Newton-Schulz");
     };
     product_ = floats(largest_);
     gram_ = floats(largest_gram_);
@@ -414,12 +378,9 @@ class DeviceOrthogonalizer : public Orthogonalizer {
 
 }  // namespace
 
-std::unique_ptr<Vector> make_device_vector(Device& device, std::int64_t size) {
-  return std::make_unique<DeviceVector>(device, size);
-}
-std::unique_ptr<Vector> make_reduced_vector(Device& device, std::int64_t size, const BackendOptions& options,
-                                            std::shared_ptr<std::int64_t> bytes) {
-  return std::make_unique<DeviceVector>(device, size, options, std::move(bytes));
+std::unique_ptr<Vector> make_device_vector(Device& device, std::int64_t size, ReducedMemory reduced,
+                                           std::shared_ptr<std::int64_t> bytes) {
+  return std::make_unique<DeviceVector>(device, size, std::move(reduced), std::move(bytes));
 }
 std::unique_ptr<NormTotal> make_device_norm_total(Device& device, std::shared_ptr<std::int64_t> bytes) {
   return std::make_unique<DeviceNormTotal>(device, std::move(bytes));

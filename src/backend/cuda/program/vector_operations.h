@@ -13,10 +13,9 @@
 
 namespace ringtrain::cuda {
 
-std::unique_ptr<Vector> make_device_vector(Device& device, std::int64_t size);
-// Takes memory from options.reduced.
-std::unique_ptr<Vector> make_reduced_vector(Device& device, std::int64_t size, const BackendOptions& options,
-                                            std::shared_ptr<std::int64_t> bytes);
+// Takes the memory from `reduced`, or from the device if its functions are empty.
+std::unique_ptr<Vector> make_device_vector(Device& device, std::int64_t size, ReducedMemory reduced,
+                                           std::shared_ptr<std::int64_t> bytes);
 std::unique_ptr<NormTotal> make_device_norm_total(Device& device, std::shared_ptr<std::int64_t> bytes);
 std::unique_ptr<Checksums> make_device_checksums(Device& device, std::function<void()> poll,
                                                  std::span<const ChecksumRange> ranges,
@@ -26,15 +25,32 @@ std::unique_ptr<Orthogonalizer> make_device_orthogonalizer(Device& device, std::
                                                            std::span<const MatrixRange> matrices,
                                                            std::shared_ptr<std::int64_t> norm_bytes);
 
+// The newest work of an object that queues work, and the count of the object's memory. The destructor waits for this
+// work, because it may still use the memory. So this is the object's last member.
+class NewestWork {
+ public:
+  NewestWork(Device& device, std::shared_ptr<std::int64_t> count, std::int64_t bytes)
+      : device_(device), count_(std::move(count)), bytes_(bytes), done_(device.make_event()) {
+    *count_ += bytes_;
+  }
+  NewestWork(const NewestWork&) = delete;
+  NewestWork& operator=(const NewestWork&) = delete;
+  ~NewestWork();
+  void record(Stream stream) { device_.record(done_, stream); }  // the stream has the newest work now
+  void wait(const std::function<void()>& poll) const { device_.synchronize(done_, poll); }
+
+ private:
+  Device& device_;
+  std::shared_ptr<std::int64_t> count_;
+  std::int64_t bytes_;
+  Event done_;
+};
+
 // Computes squared norms of ranges of a vector on a device. The kernels are in kernels/flat.cuh.
 class DeviceRangeNorms : public RangeNorms {
  public:
   DeviceRangeNorms(Device& device, std::function<void()> poll, std::span<const ElementRange> ranges,
                    std::shared_ptr<std::int64_t> bytes);
-  ~DeviceRangeNorms() override;
-  DeviceRangeNorms(const DeviceRangeNorms&) = delete;
-  DeviceRangeNorms& operator=(const DeviceRangeNorms&) = delete;
-
   std::int64_t size() const override { return std::ssize(ranges_); }
   void measure(const Vector& values, std::uintptr_t stream) override;
   void measure_change(const Vector& values, Vector& before, bool first, std::uintptr_t stream) override;
@@ -55,7 +71,6 @@ class DeviceRangeNorms : public RangeNorms {
 
  private:
   void launch(const Vector& values, Vector* before, bool first, std::uintptr_t stream);
-  std::int64_t taken() const { return table_.bytes() + partial_.bytes() + norms_.bytes(); }
 
   Device& device_;
   std::function<void()> poll_;
@@ -63,10 +78,9 @@ class DeviceRangeNorms : public RangeNorms {
   std::int64_t end_ = 0, blocks_ = 0;  // end_: the largest end of a range; blocks_: blocks of the first kernel
   DeviceMemory table_, partial_, norms_;
   HostMemory<double> host_;
-  std::shared_ptr<std::int64_t> bytes_;
-  Stream stream_;    // stream of the newest work
-  Event done_ = {};  // happens when the newest work is done
+  Stream stream_;  // stream of the newest work
   bool fetched_ = false;
+  NewestWork work_;
 };
 
 // Runs an optimizer's step on the device.
