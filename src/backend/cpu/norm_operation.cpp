@@ -11,19 +11,187 @@ template <class T>
 class NormOperation : public CpuOperation {
  public:
   NormOperation(const ImageContext& context, std::string name, Feature* x, NormStatistics* norm, Feature* second,
-                NormStatistics* norm2, bool relu, Feature* y);
+                NormStatistics* norm2, bool relu, Feature* y)
+      : context_(context),
+        name_(std::move(name)),
+        x_(x),
+        second_(second),
+        y_(y),
+        norm_(norm),
+        norm2_(norm2),
+        relu_(relu) {
+    Schedule& s = *context_.schedule;
+    y_->forward = s.per_sample(name_ + " output", context_.bytes<T>(*y_));
+    if (!context_.training) return;
+    y_->backward = y_->forward;
+    if (recomputed())
+      y_->backward = y_->read_again ? s.per_sample(name_ + " output again", context_.bytes<T>(*y_)) : -1;
+    if (has_mask()) mask_ = s.per_sample(name_ + " mask", context_.padded_channels(*y_) * y_->pixels() / 8);
+    if (norm_ != nullptr)
+      sums_ = s.fixed(name_ + " gradient sums",
+                      s.samples() * 3 * context_.padded_channels(*y_) * static_cast<std::int64_t>(sizeof(double)));
+  }
 
-  void forward_steps() override;
-  void backward_steps() override;
+  void forward_steps() override {
+    Step step{
+        .name = name_ + (norm_ != nullptr ? " norm" : "") + (second_ != nullptr ? " add" : "") + (relu_ ? " relu" : ""),
+        .uses = {x_->forward, y_->forward, mask_}};
+    if (second_ != nullptr) step.uses.push_back(second_->forward);
+    for (const NormStatistics* norm : {norm_, norm2_})
+      if (norm != nullptr && norm->measures())
+        for (int storage : norm->forward_storages()) step.uses.push_back(storage);
+    step.run = [this](const Slice& slice) {
+      for_each_unit(context_.schedule->threads(), slice, context_.blocks(*y_),
+                    [&](std::int64_t image, std::int64_t block) {
+                      NormForward<T> a = forward_unit(slice, image, block);
+                      Affine first, second;
+                      if (norm_ != nullptr) {
+                        first = norm_->affine(image, block);
+                        a.norm = &first;
+                      }
+                      if (norm2_ != nullptr) {
+                        second = norm2_->affine(image, block);
+                        a.norm2 = &second;
+                      }
+                      context_.norm->forward(a);
+                    });
+    };
+    if (norm_ != nullptr && norm_->measures()) context_.schedule->cut();
+    context_.schedule->add(std::move(step));
+  }
+
+  // The sources are the gradients of y. Their memory is used again. Without a second operand, dz overwrites a source,
+  // and dx overwrites dz. With a second operand, dz overwrites the last source. There it becomes the gradient of the
+  // second operand, or of the second norm's input. dx then overwrites the first of two sources, or has memory of its
+  // own.
+  void backward_steps() override {
+    Schedule& s = *context_.schedule;
+    const std::vector<int> sources = y_->gradients;
+    const bool two = sources.size() > 1;
+    const auto extra = [&] { return s.per_sample(name_ + " gradient", context_.bytes<T>(*x_)); };
+    // relu(norm(x)) with one source: the second pass masks again, so the first pass writes no dz.
+    const bool write = !recomputed() || two;
+    const int dz = recomputed() ? sources.front() : sources.back();
+    const int apart = second_ == nullptr ? dz : (two ? sources.front() : extra());  // storage of dx
+
+    Step first{.name = name_ + (norm_ != nullptr ? " sums" : " gradient"), .uses = sources};
+    first.uses.insert(first.uses.end(), {mask_, sums_, write ? dz : -1, norm_ == nullptr ? apart : -1});
+    if (norm_ != nullptr) {
+      first.uses.push_back(x_->forward);
+      if (recomputed()) first.uses.push_back(y_->backward);
+    }
+    if (norm2_ != nullptr) first.uses.push_back(second_->forward);
+    for (const NormStatistics* norm : {norm_, norm2_})
+      if (norm != nullptr)
+        for (int storage : norm->forward_storages()) first.uses.push_back(storage);
+    const int copy = norm_ == nullptr && second_ != nullptr ? apart : -1;
+    first.run = [this, sources, dz, copy, write](const Slice& slice) {
+      first_pass(slice, sources, write ? dz : -1, copy);
+    };
+    s.add(std::move(first));
+
+    if (second_ != nullptr) second_->gradients.push_back(dz);
+    x_->gradients.push_back(apart);
+    if (norm_ == nullptr) return;
+
+    Step finish{.name = name_ + " coefficients", .whole = true, .uses = {sums_}};
+    for (const NormStatistics* norm : {norm_, norm2_})
+      if (norm != nullptr) {
+        for (int storage : norm->backward_storages()) finish.uses.push_back(storage);
+        for (const std::string& parameter : norm->parameters()) finish.finishes.push_back(parameter);
+      }
+    finish.run = [this](const Slice&) {
+      const auto* sums = context_.schedule->template at<double>(sums_);
+      norm_->finish_backward(sums, 1);
+      if (norm2_ != nullptr) norm2_->finish_backward(sums, 2);
+    };
+    s.add(std::move(finish));
+
+    Step second{.name = name_ + " gradient", .uses = {dz, apart, x_->forward}};
+    if (norm2_ != nullptr) second.uses.push_back(second_->forward);
+    for (const NormStatistics* norm : {norm_, norm2_})
+      if (norm != nullptr)
+        for (int storage : norm->backward_storages()) second.uses.push_back(storage);
+    second.run = [this, dz, apart, write](const Slice& slice) { second_pass(slice, dz, apart, write); };
+    s.add(std::move(second));
+  }
 
  private:
   // Whether y is recomputed. The result of a norm without a second operand is not kept for the backward pass. The
   // backward pass computes it again if the weight gradient of a convolution needs it.
   bool recomputed() const { return norm_ != nullptr && second_ == nullptr; }
   bool has_mask() const { return relu_ && !recomputed(); }
-  NormForward<T> forward_unit(const Slice& slice, std::int64_t image, std::int64_t block) const;
-  void first_pass(const Slice& slice, const std::vector<int>& sources, int dz, int dz2) const;
-  void second_pass(const Slice& slice, int dz, int dx, bool masked) const;
+
+  NormForward<T> forward_unit(const Slice& slice, std::int64_t image, std::int64_t block) const {
+    const Schedule& s = *context_.schedule;
+    const std::int64_t pixels = x_->pixels(), at = block * pixels * context_.lanes();
+    NormForward<T> a{};
+    a.pixels = pixels;
+    a.x = s.at<T>(x_->forward, slice, image) + at;
+    if (second_ != nullptr) a.second = s.at<T>(second_->forward, slice, image) + at;
+    a.relu = relu_;
+    a.y = s.at<T>(y_->forward, slice, image) + at;
+    if (mask_ >= 0) a.mask = s.at<std::uint8_t>(mask_, slice, image) + at / 8;
+    return a;
+  }
+
+  void first_pass(const Slice& slice, const std::vector<int>& sources, int dz, int dz2) const {
+    const Schedule& s = *context_.schedule;
+    const std::int64_t pixels = y_->pixels(), lanes = context_.lanes(), blocks = context_.blocks(*y_);
+    for_each_unit(s.threads(), slice, blocks, [&](std::int64_t image, std::int64_t block) {
+      const std::int64_t at = block * pixels * lanes;
+      NormBackwardSums<T> a{};
+      a.pixels = pixels;
+      a.d0 = s.at<T>(sources[0], slice, image) + at;
+      if (sources.size() > 1) a.d1 = s.at<T>(sources[1], slice, image) + at;
+      if (mask_ >= 0) a.mask = s.at<std::uint8_t>(mask_, slice, image) + at / 8;
+      a.relu = relu_;
+      if (dz >= 0) a.dz = s.at<T>(dz, slice, image) + at;
+      if (dz2 >= 0) a.dz2 = s.at<T>(dz2, slice, image) + at;
+      Affine first, second;
+      if (norm_ != nullptr) {
+        first = norm_->affine(image, block);
+        a.norm = &first;
+        a.x = s.at<T>(x_->forward, slice, image) + at;
+        a.sums = s.at<double>(sums_) + (image * blocks + block) * 3 * lanes;
+        if (recomputed() && y_->backward >= 0) a.activation = s.at<T>(y_->backward, slice, image) + at;
+      }
+      if (norm2_ != nullptr) {
+        second = norm2_->affine(image, block);
+        a.mean2 = second.mean;
+        a.x2 = s.at<T>(second_->forward, slice, image) + at;
+      }
+      context_.norm->backward_sums(a);
+    });
+  }
+
+  void second_pass(const Slice& slice, int dz, int dx, bool masked) const {
+    const Schedule& s = *context_.schedule;
+    const std::int64_t pixels = y_->pixels(), lanes = context_.lanes();
+    for_each_unit(s.threads(), slice, context_.blocks(*y_), [&](std::int64_t image, std::int64_t block) {
+      const std::int64_t at = block * pixels * lanes;
+      NormBackwardApply<T> a{};
+      const Affine first = norm_->affine(image, block);
+      Affine second;
+      a.pixels = pixels;
+      a.dz = s.at<T>(dz, slice, image) + at;
+      a.relu = relu_ && !masked;
+      a.x = s.at<T>(x_->forward, slice, image) + at;
+      a.norm = &first;
+      a.slope = norm_->slope(image, block);
+      a.constant = norm_->constant(image, block);
+      a.dx = s.at<T>(dx, slice, image) + at;
+      if (norm2_ != nullptr) {
+        second = norm2_->affine(image, block);
+        a.x2 = s.at<T>(second_->forward, slice, image) + at;
+        a.norm2 = &second;
+        a.slope2 = norm2_->slope(image, block);
+        a.constant2 = norm2_->constant(image, block);
+        a.dx2 = s.at<T>(dz, slice, image) + at;
+      }
+      context_.norm->backward_apply(a);
+    });
+  }
 
   ImageContext context_;
   std::string name_;
@@ -32,187 +200,6 @@ class NormOperation : public CpuOperation {
   bool relu_;
   int mask_ = -1, sums_ = -1;
 };
-
-template <class T>
-NormOperation<T>::NormOperation(const ImageContext& context, std::string name, Feature* x, NormStatistics* norm,
-                                Feature* second, NormStatistics* norm2, bool relu, Feature* y)
-    : context_(context),
-      name_(std::move(name)),
-      x_(x),
-      second_(second),
-      y_(y),
-      norm_(norm),
-      norm2_(norm2),
-      relu_(relu) {
-  Schedule& s = *context_.schedule;
-  y_->forward = s.per_sample(name_ + " output", context_.bytes<T>(*y_));
-  if (!context_.training) return;
-  y_->backward = y_->forward;
-  if (recomputed()) y_->backward = y_->read_again ? s.per_sample(name_ + " output again", context_.bytes<T>(*y_)) : -1;
-  if (has_mask()) mask_ = s.per_sample(name_ + " mask", context_.padded_channels(*y_) * y_->pixels() / 8);
-  if (norm_ != nullptr)
-    sums_ = s.fixed(name_ + " gradient sums",
-                    s.samples() * 3 * context_.padded_channels(*y_) * static_cast<std::int64_t>(sizeof(double)));
-}
-
-template <class T>
-NormForward<T> NormOperation<T>::forward_unit(const Slice& slice, std::int64_t image, std::int64_t block) const {
-  const Schedule& s = *context_.schedule;
-  const std::int64_t pixels = x_->pixels(), at = block * pixels * context_.lanes();
-  NormForward<T> a{};
-  a.pixels = pixels;
-  a.x = s.at<T>(x_->forward, slice, image) + at;
-  if (second_ != nullptr) a.second = s.at<T>(second_->forward, slice, image) + at;
-  a.relu = relu_;
-  a.y = s.at<T>(y_->forward, slice, image) + at;
-  if (mask_ >= 0) a.mask = s.at<std::uint8_t>(mask_, slice, image) + at / 8;
-  return a;
-}
-
-template <class T>
-void NormOperation<T>::forward_steps() {
-  Step step{
-      .name = name_ + (norm_ != nullptr ? " norm" : "") + (second_ != nullptr ? " add" : "") + (relu_ ? " relu" : ""),
-      .uses = {x_->forward, y_->forward, mask_}};
-  if (second_ != nullptr) step.uses.push_back(second_->forward);
-  for (const NormStatistics* norm : {norm_, norm2_})
-    if (norm != nullptr && norm->measures())
-      for (int storage : norm->forward_storages()) step.uses.push_back(storage);
-  step.run = [this](const Slice& slice) {
-    for_each_unit(context_.schedule->threads(), slice, context_.blocks(*y_),
-                  [&](std::int64_t image, std::int64_t block) {
-                    NormForward<T> a = forward_unit(slice, image, block);
-                    Affine first, second;
-                    if (norm_ != nullptr) {
-                      first = norm_->affine(image, block);
-                      a.norm = &first;
-                    }
-                    if (norm2_ != nullptr) {
-                      second = norm2_->affine(image, block);
-                      a.norm2 = &second;
-                    }
-                    context_.norm->forward(a);
-                  });
-  };
-  if (norm_ != nullptr && norm_->measures()) context_.schedule->cut();
-  context_.schedule->add(std::move(step));
-}
-
-template <class T>
-void NormOperation<T>::first_pass(const Slice& slice, const std::vector<int>& sources, int dz, int dz2) const {
-  const Schedule& s = *context_.schedule;
-  const std::int64_t pixels = y_->pixels(), lanes = context_.lanes(), blocks = context_.blocks(*y_);
-  for_each_unit(s.threads(), slice, blocks, [&](std::int64_t image, std::int64_t block) {
-    const std::int64_t at = block * pixels * lanes;
-    NormBackwardSums<T> a{};
-    a.pixels = pixels;
-    a.d0 = s.at<T>(sources[0], slice, image) + at;
-    if (sources.size() > 1) a.d1 = s.at<T>(sources[1], slice, image) + at;
-    if (mask_ >= 0) a.mask = s.at<std::uint8_t>(mask_, slice, image) + at / 8;
-    a.relu = relu_;
-    if (dz >= 0) a.dz = s.at<T>(dz, slice, image) + at;
-    if (dz2 >= 0) a.dz2 = s.at<T>(dz2, slice, image) + at;
-    Affine first, second;
-    if (norm_ != nullptr) {
-      first = norm_->affine(image, block);
-      a.norm = &first;
-      a.x = s.at<T>(x_->forward, slice, image) + at;
-      a.sums = s.at<double>(sums_) + (image * blocks + block) * 3 * lanes;
-      if (recomputed() && y_->backward >= 0) a.activation = s.at<T>(y_->backward, slice, image) + at;
-    }
-    if (norm2_ != nullptr) {
-      second = norm2_->affine(image, block);
-      a.mean2 = second.mean;
-      a.x2 = s.at<T>(second_->forward, slice, image) + at;
-    }
-    context_.norm->backward_sums(a);
-  });
-}
-
-template <class T>
-void NormOperation<T>::second_pass(const Slice& slice, int dz, int dx, bool masked) const {
-  const Schedule& s = *context_.schedule;
-  const std::int64_t pixels = y_->pixels(), lanes = context_.lanes();
-  for_each_unit(s.threads(), slice, context_.blocks(*y_), [&](std::int64_t image, std::int64_t block) {
-    const std::int64_t at = block * pixels * lanes;
-    NormBackwardApply<T> a{};
-    const Affine first = norm_->affine(image, block);
-    Affine second;
-    a.pixels = pixels;
-    a.dz = s.at<T>(dz, slice, image) + at;
-    a.relu = relu_ && !masked;
-    a.x = s.at<T>(x_->forward, slice, image) + at;
-    a.norm = &first;
-    a.slope = norm_->slope(image, block);
-    a.constant = norm_->constant(image, block);
-    a.dx = s.at<T>(dx, slice, image) + at;
-    if (norm2_ != nullptr) {
-      second = norm2_->affine(image, block);
-      a.x2 = s.at<T>(second_->forward, slice, image) + at;
-      a.norm2 = &second;
-      a.slope2 = norm2_->slope(image, block);
-      a.constant2 = norm2_->constant(image, block);
-      a.dx2 = s.at<T>(dz, slice, image) + at;
-    }
-    context_.norm->backward_apply(a);
-  });
-}
-
-// The sources are the gradients of y. Their memory is used again. Without a second operand, dz overwrites a source, and
-// dx overwrites dz. With a second operand, dz overwrites the last source. There it becomes the gradient of the second
-// operand, or of the second norm's input. dx then overwrites the first of two sources, or has memory of its own.
-template <class T>
-void NormOperation<T>::backward_steps() {
-  Schedule& s = *context_.schedule;
-  const std::vector<int> sources = y_->gradients;
-  const bool two = sources.size() > 1;
-  const auto extra = [&] { return s.per_sample(name_ + " gradient", context_.bytes<T>(*x_)); };
-  // relu(norm(x)) with one source: the second pass masks again, so the first pass writes no dz.
-  const bool write = !recomputed() || two;
-  const int dz = recomputed() ? sources.front() : sources.back();
-  const int apart = second_ == nullptr ? dz : (two ? sources.front() : extra());  // storage of dx
-
-  Step first{.name = name_ + (norm_ != nullptr ? " sums" : " gradient"), .uses = sources};
-  first.uses.insert(first.uses.end(), {mask_, sums_, write ? dz : -1, norm_ == nullptr ? apart : -1});
-  if (norm_ != nullptr) {
-    first.uses.push_back(x_->forward);
-    if (recomputed()) first.uses.push_back(y_->backward);
-  }
-  if (norm2_ != nullptr) first.uses.push_back(second_->forward);
-  for (const NormStatistics* norm : {norm_, norm2_})
-    if (norm != nullptr)
-      for (int storage : norm->forward_storages()) first.uses.push_back(storage);
-  const int copy = norm_ == nullptr && second_ != nullptr ? apart : -1;
-  first.run = [this, sources, dz, copy, write](const Slice& slice) {
-    first_pass(slice, sources, write ? dz : -1, copy);
-  };
-  s.add(std::move(first));
-
-  if (second_ != nullptr) second_->gradients.push_back(dz);
-  x_->gradients.push_back(apart);
-  if (norm_ == nullptr) return;
-
-  Step finish{.name = name_ + " coefficients", .whole = true, .uses = {sums_}};
-  for (const NormStatistics* norm : {norm_, norm2_})
-    if (norm != nullptr) {
-      for (int storage : norm->backward_storages()) finish.uses.push_back(storage);
-      for (const std::string& parameter : norm->parameters()) finish.finishes.push_back(parameter);
-    }
-  finish.run = [this](const Slice&) {
-    const auto* sums = context_.schedule->template at<double>(sums_);
-    norm_->finish_backward(sums, 1);
-    if (norm2_ != nullptr) norm2_->finish_backward(sums, 2);
-  };
-  s.add(std::move(finish));
-
-  Step second{.name = name_ + " gradient", .uses = {dz, apart, x_->forward}};
-  if (norm2_ != nullptr) second.uses.push_back(second_->forward);
-  for (const NormStatistics* norm : {norm_, norm2_})
-    if (norm != nullptr)
-      for (int storage : norm->backward_storages()) second.uses.push_back(storage);
-  second.run = [this, dz, apart, write](const Slice& slice) { second_pass(slice, dz, apart, write); };
-  s.add(std::move(second));
-}
 
 }  // namespace
 

@@ -188,9 +188,27 @@ std::unique_ptr<PartLayout> make_layout(const Context& context, const Feature* f
 class PartInputOperation : public CpuOperation {
  public:
   // Sets the bytes of its exchanges in `bytes`.
-  PartInputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* y, PartBytes& bytes);
-  void forward_steps() override;
-  void backward_steps() override;
+  PartInputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* y, PartBytes& bytes)
+      : context_(context), layout_(std::move(layout)), y_(y) {
+    bytes.activations_in = layout_->bytes(PartValue::activation);
+    bytes.gradients_out = layout_->bytes(PartValue::gradient);
+  }
+
+  void forward_steps() override {
+    Step step{.name = "activations arrive", .whole = layout_->whole(), .uses = {y_->forward}};
+    step.run = [this](const Slice& slice) {
+      layout_->fill(PartValue::activation, slice, context_.pass->traffic.activations_in, y_->forward);
+    };
+    context_.schedule->add(std::move(step));
+  }
+
+  void backward_steps() override {
+    Step step{.name = "gradients leave", .whole = layout_->whole(), .uses = y_->gradients};
+    step.run = [this, sources = y_->gradients](const Slice& slice) {
+      layout_->give(PartValue::gradient, slice, sources, context_.pass->traffic.gradients_out);
+    };
+    context_.schedule->add(std::move(step));
+  }
 
  private:
   OperationContext context_;
@@ -201,64 +219,35 @@ class PartInputOperation : public CpuOperation {
 // Sends the activations. Receives their gradient.
 class PartOutputOperation : public CpuOperation {
  public:
-  PartOutputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* x,
-                      PartBytes& bytes);
-  void forward_steps() override;
-  void backward_steps() override;
+  PartOutputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* x, PartBytes& bytes)
+      : context_(context), layout_(std::move(layout)), x_(x) {
+    bytes.activations_out = layout_->bytes(PartValue::activation);
+    bytes.gradients_in = layout_->bytes(PartValue::gradient);
+  }
+
+  void forward_steps() override {
+    Step step{.name = "activations leave", .whole = layout_->whole(), .uses = {x_->forward}};
+    step.run = [this](const Slice& slice) {
+      layout_->give(PartValue::activation, slice, {x_->forward}, context_.pass->traffic.activations_out);
+    };
+    context_.schedule->add(std::move(step));
+  }
+
+  void backward_steps() override {
+    const int target = layout_->make_storage("gradient of the part after", PartValue::gradient);
+    x_->gradients.push_back(target);
+    Step step{.name = "gradients arrive", .whole = layout_->whole(), .uses = {target}};
+    step.run = [this, target](const Slice& slice) {
+      layout_->fill(PartValue::gradient, slice, context_.pass->traffic.gradients_in, target);
+    };
+    context_.schedule->add(std::move(step));
+  }
 
  private:
   OperationContext context_;
   std::unique_ptr<PartLayout> layout_;
   Feature* x_;
 };
-
-PartInputOperation::PartInputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* y,
-                                       PartBytes& bytes)
-    : context_(context), layout_(std::move(layout)), y_(y) {
-  bytes.activations_in = layout_->bytes(PartValue::activation);
-  bytes.gradients_out = layout_->bytes(PartValue::gradient);
-}
-
-void PartInputOperation::forward_steps() {
-  Step step{.name = "activations arrive", .whole = layout_->whole(), .uses = {y_->forward}};
-  step.run = [this](const Slice& slice) {
-    layout_->fill(PartValue::activation, slice, context_.pass->traffic.activations_in, y_->forward);
-  };
-  context_.schedule->add(std::move(step));
-}
-
-void PartInputOperation::backward_steps() {
-  Step step{.name = "gradients leave", .whole = layout_->whole(), .uses = y_->gradients};
-  step.run = [this, sources = y_->gradients](const Slice& slice) {
-    layout_->give(PartValue::gradient, slice, sources, context_.pass->traffic.gradients_out);
-  };
-  context_.schedule->add(std::move(step));
-}
-
-PartOutputOperation::PartOutputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout,
-                                         Feature* x, PartBytes& bytes)
-    : context_(context), layout_(std::move(layout)), x_(x) {
-  bytes.activations_out = layout_->bytes(PartValue::activation);
-  bytes.gradients_in = layout_->bytes(PartValue::gradient);
-}
-
-void PartOutputOperation::forward_steps() {
-  Step step{.name = "activations leave", .whole = layout_->whole(), .uses = {x_->forward}};
-  step.run = [this](const Slice& slice) {
-    layout_->give(PartValue::activation, slice, {x_->forward}, context_.pass->traffic.activations_out);
-  };
-  context_.schedule->add(std::move(step));
-}
-
-void PartOutputOperation::backward_steps() {
-  const int target = layout_->make_storage("gradient of the part after", PartValue::gradient);
-  x_->gradients.push_back(target);
-  Step step{.name = "gradients arrive", .whole = layout_->whole(), .uses = {target}};
-  step.run = [this, target](const Slice& slice) {
-    layout_->fill(PartValue::gradient, slice, context_.pass->traffic.gradients_in, target);
-  };
-  context_.schedule->add(std::move(step));
-}
 
 }  // namespace
 
