@@ -27,24 +27,22 @@ class ClassifierOperation : public CpuOperation {
   }
 
   void forward_steps() override {
-    Step step{.name = name_ + " and cross-entropy",
-              .whole = true,
-              .uses = {input_, targets_, logits_, d_logits_, d_bias_},
-              .flops_per_sample = 2.0 * static_cast<double>(blocks_.sequence * width_ * hidden_),
-              .once = true};
-    step.run = [this](const Slice&) { forward(); };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add({.name = name_ + " and cross-entropy",
+                            .whole = true,
+                            .uses = {input_, targets_, logits_, d_logits_, d_bias_},
+                            .flops_per_sample = 2.0 * static_cast<double>(blocks_.sequence * width_ * hidden_),
+                            .once = true},
+                           [this](const Slice&) { forward(); });
   }
 
   void backward_steps() override {
     x_->gradients.push_back(input_gradient_);
-    Step step{.name = name_ + " gradient",
-              .whole = true,
-              .uses = {input_, d_logits_, d_bias_, input_gradient_, weight_gradient_},
-              .finishes = {weight_.name, bias_.name},
-              .flops_per_sample = 4.0 * static_cast<double>(blocks_.sequence * width_ * hidden_)};
-    step.run = [this](const Slice&) { backward(); };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add({.name = name_ + " gradient",
+                            .whole = true,
+                            .uses = {input_, d_logits_, d_bias_, input_gradient_, weight_gradient_},
+                            .finishes = {weight_.name, bias_.name},
+                            .flops_per_sample = 4.0 * static_cast<double>(blocks_.sequence * width_ * hidden_)},
+                           [this](const Slice&) { backward(); });
   }
 
   void bind() override {

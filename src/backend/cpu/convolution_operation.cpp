@@ -23,8 +23,7 @@ class PixelOperation : public CpuOperation {
   }
 
   void forward_steps() override {
-    Step step{.name = "pixels", .uses = {y_->forward}};
-    step.run = [this](const Slice& slice) {
+    context_.schedule->add({.name = "pixels", .uses = {y_->forward}}, [this](const Slice& slice) {
       const Schedule& s = *context_.schedule;
       const std::int64_t rows = y_->shape.height, width = y_->shape.width;
       const std::uint8_t* images = context_.pass->input.inputs;
@@ -34,8 +33,7 @@ class PixelOperation : public CpuOperation {
             width, channels_, images + (image * rows * width + pixel) * channels_, table_.data(),
             s.at<T>(y_->forward, slice, image) + pixel * y_->pixel_stride, y_->pixel_stride, y_->channel_stride});
       });
-    };
-    context_.schedule->add(std::move(step));
+    });
   }
 
   void backward_steps() override {}
@@ -104,13 +102,12 @@ class ConvolutionOperation : public CpuOperation {
       context_.schedule->resize(weights_, primitives_.weight_bytes());
       context_.schedule->resize(scratch_, primitives_.forward_scratch_bytes());
     };
-    step.run = [this](const Slice& slice) {
+    context_.schedule->add(std::move(step), [this](const Slice& slice) {
       const Schedule& s = *context_.schedule;
       primitives_.forward(s.at<T>(x_->forward, slice, slice.first), s.at<T>(y_->forward, slice, slice.first),
                           s.at<char>(scratch_));
       if (relu_) rectify(slice);
-    };
-    context_.schedule->add(std::move(step));
+    });
   }
 
   void backward_steps() override {
@@ -120,8 +117,7 @@ class ConvolutionOperation : public CpuOperation {
     if (sources.size() > 1 || relu_) {
       Step step{.name = name_ + " gradient", .uses = sources};
       if (relu_) step.uses.push_back(y_->forward);
-      step.run = [this, sources](const Slice& slice) { combine(slice, sources); };
-      s.add(std::move(step));
+      s.add(std::move(step), [this, sources](const Slice& slice) { combine(slice, sources); });
     }
     if (!pixels_) {
       const int target = s.per_sample(name_ + " input gradient", context_.bytes<T>(*x_));
@@ -134,36 +130,32 @@ class ConvolutionOperation : public CpuOperation {
         primitives_.make_backward_data(images);
         context_.schedule->resize(data_scratch_, primitives_.data_scratch_bytes());
       };
-      step.run = [this, gradient, target](const Slice& slice) {
+      s.add(std::move(step), [this, gradient, target](const Slice& slice) {
         const Schedule& schedule = *context_.schedule;
         auto* scratch = schedule.at<char>(data_scratch_);
         if (slice.first == 0) primitives_.prepare_data(scratch);
         primitives_.backward_data(schedule.at<T>(gradient, slice, slice.first),
                                   schedule.at<T>(target, slice, slice.first), scratch);
-      };
-      s.add(std::move(step));
+      });
     }
     Step step{.name = name_ + " weights",
               .whole = true,
               .uses = {x_->backward, gradient, weights_scratch_},
               .finishes = {weight_.name},
-              .flops_per_sample = primitives_.flops(1)};
+              .flops_per_sample = primitives_.flops(1),
+              .waits = behind_norm_};
     if (bias_.count > 0) step.finishes.push_back(bias_.name);
     step.prepare = [this](std::int64_t images) {
       primitives_.make_backward_weights(images);
       context_.schedule->resize(weights_scratch_, primitives_.weights_scratch_bytes());
     };
-    step.run = [this, gradient](const Slice& slice) {
+    s.add(std::move(step), [this, gradient](const Slice& slice) {
       const Schedule& schedule = *context_.schedule;
       const Pass& pass = *context_.pass;
       primitives_.backward_weights(*context_.image, schedule.at<T>(x_->backward, slice, 0),
                                    schedule.at<T>(gradient, slice, 0), schedule.at<char>(weights_scratch_),
                                    pass.gradients + weight_.offset, pass.gradients + bias_.offset, pass.accumulate);
-    };
-    if (behind_norm_)
-      s.defer(std::move(step));
-    else
-      s.add(std::move(step));
+    });
   }
 
   void bind() override { primitives_.bind(context_.schedule->template at<char>(weights_)); }

@@ -68,8 +68,7 @@ class DenseOperation : public CpuOperation {
           scratch_, std::max({product_.scratch_bytes(), input_product_.scratch_bytes(), weight_product_.scratch_bytes(),
                               weight_product_added_.scratch_bytes()}));
     };
-    step.run = [this](const Slice&) { forward(); };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add(std::move(step), [this](const Slice&) { forward(); });
   }
 
   void backward_steps() override {
@@ -83,8 +82,7 @@ class DenseOperation : public CpuOperation {
               .finishes = {weight_.name, bias_.name},
               .flops_per_sample = 4.0 * static_cast<double>(input_ * output_)};
     if (relu_) step.uses.push_back(y_->forward);
-    step.run = [this, gradient, target](const Slice&) { backward(gradient, target); };
-    s.add(std::move(step));
+    s.add(std::move(step), [this, gradient, target](const Slice&) { backward(gradient, target); });
   }
 
   void bind() override {
@@ -170,8 +168,7 @@ class DropoutOperation : public CpuOperation {
   }
 
   void forward_steps() override {
-    Step step{.name = "dropout", .uses = {x_->forward, y_->forward, mask_}};
-    step.run = [this](const Slice& slice) {
+    context_.schedule->add({.name = "dropout", .uses = {x_->forward, y_->forward, mask_}}, [this](const Slice& slice) {
       const Schedule& s = *context_.schedule;
       const PassContext& pass = context_.pass->context;
       const std::int64_t n = y_->shape.size();
@@ -184,21 +181,16 @@ class DropoutOperation : public CpuOperation {
         context_.image->dropout(n, s.at<T>(x_->forward, slice, image), mask, scale, y);
         if (!y_->vector) std::fill(y + n, y + context_.padded_channels(*y_), T{});
       });
-    };
-    context_.schedule->add(std::move(step));
+    });
   }
 
   void backward_steps() override {
     const int gradient = y_->gradients.front();
     x_->gradients.push_back(gradient);
-    Step step{.name = "dropout gradient", .uses = {gradient, mask_}};
-    step.run = [this, gradient](const Slice& slice) {
-      if (y_->vector)
-        drop_gradient<float>(slice, gradient);
-      else
-        drop_gradient<T>(slice, gradient);
-    };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add({.name = "dropout gradient", .uses = {gradient, mask_}},
+                           [this, gradient](const Slice& slice) {
+                             y_->vector ? drop_gradient<float>(slice, gradient) : drop_gradient<T>(slice, gradient);
+                           });
   }
 
  private:
@@ -226,7 +218,7 @@ class LossOperation : public CpuOperation {
 
   void forward_steps() override {
     Step step{.name = "cross-entropy", .whole = true, .uses = {logits_->forward}, .once = true};
-    step.run = [this](const Slice& slice) {
+    context_.schedule->add(std::move(step), [this](const Slice& slice) {
       const Schedule& s = *context_.schedule;
       Pass& pass = *context_.pass;
       std::vector<ClassScore> scores(static_cast<std::size_t>(slice.count));
@@ -244,8 +236,7 @@ class LossOperation : public CpuOperation {
         pass.sums.correct5 += scores[i].correct5 ? 1 : 0;
         ++pass.sums.targets;
       }
-    };
-    context_.schedule->add(std::move(step));
+    });
   }
 
   // The loss has written its gradient over the logits.

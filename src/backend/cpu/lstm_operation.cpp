@@ -58,15 +58,14 @@ class LstmOperation : public CpuOperation {
               .uses = {input_, tokens_, first_cell_, y_->forward, first_.cell, first_.mask, first_.gates,
                        first_.products, first_.one_step},
               .flops_per_sample = 2.0 * static_cast<double>(blocks_.sequence * 4 * hidden_ * columns_)};
-    step.run = [this](const Slice&) {
+    context_.schedule->add(std::move(step), [this](const Slice&) {
       for_each_block(blocks_, [&](std::int64_t block, int thread) {
         if (one_hot_)
           copy_rows(blocks_, block, context_.pass->input.inputs, std::uint8_t{0},
                     context_.memory<std::uint8_t>(tokens_));
         forward_block(block, thread, first_, false);
       });
-    };
-    context_.schedule->add(std::move(step));
+    });
   }
 
   void backward_steps() override {
@@ -78,8 +77,7 @@ class LstmOperation : public CpuOperation {
               .finishes = {w_ih_.name, w_hh_.name, b_ih_.name, b_hh_.name},
               .flops_per_sample = 4.0 * static_cast<double>(blocks_.sequence * 4 * hidden_ * columns_)};
     if (recomputed_) step.uses.insert(step.uses.end(), {again_.products, again_.one_step});
-    step.run = [this](const Slice&) { backward(); };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add(std::move(step), [this](const Slice&) { backward(); });
   }
 
   void bind() override {

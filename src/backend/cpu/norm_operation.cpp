@@ -40,7 +40,8 @@ class NormOperation : public CpuOperation {
     for (const NormStatistics* norm : {norm_, norm2_})
       if (norm != nullptr && norm->measures())
         for (int storage : norm->forward_storages()) step.uses.push_back(storage);
-    step.run = [this](const Slice& slice) {
+    if (norm_ != nullptr && norm_->measures()) context_.schedule->cut();
+    context_.schedule->add(std::move(step), [this](const Slice& slice) {
       for_each_unit(context_.schedule->threads(), slice, context_.blocks(*y_),
                     [&](std::int64_t image, std::int64_t block) {
                       NormForward<T> a = forward_unit(slice, image, block);
@@ -55,9 +56,7 @@ class NormOperation : public CpuOperation {
                       }
                       context_.norm->forward(a);
                     });
-    };
-    if (norm_ != nullptr && norm_->measures()) context_.schedule->cut();
-    context_.schedule->add(std::move(step));
+    });
   }
 
   // The sources are the gradients of y. Their memory is used again. Without a second operand, dz overwrites a source,
@@ -85,10 +84,8 @@ class NormOperation : public CpuOperation {
       if (norm != nullptr)
         for (int storage : norm->forward_storages()) first.uses.push_back(storage);
     const int copy = norm_ == nullptr && second_ != nullptr ? apart : -1;
-    first.run = [this, sources, dz, copy, write](const Slice& slice) {
-      first_pass(slice, sources, write ? dz : -1, copy);
-    };
-    s.add(std::move(first));
+    s.add(std::move(first),
+          [this, sources, dz, copy, write](const Slice& slice) { first_pass(slice, sources, write ? dz : -1, copy); });
 
     if (second_ != nullptr) second_->gradients.push_back(dz);
     x_->gradients.push_back(apart);
@@ -100,20 +97,18 @@ class NormOperation : public CpuOperation {
         for (int storage : norm->backward_storages()) finish.uses.push_back(storage);
         for (const std::string& parameter : norm->parameters()) finish.finishes.push_back(parameter);
       }
-    finish.run = [this](const Slice&) {
+    s.add(std::move(finish), [this](const Slice&) {
       const auto* sums = context_.schedule->template at<double>(sums_);
       norm_->finish_backward(sums, 1);
       if (norm2_ != nullptr) norm2_->finish_backward(sums, 2);
-    };
-    s.add(std::move(finish));
+    });
 
     Step second{.name = name_ + " gradient", .uses = {dz, apart, x_->forward}};
     if (norm2_ != nullptr) second.uses.push_back(second_->forward);
     for (const NormStatistics* norm : {norm_, norm2_})
       if (norm != nullptr)
         for (int storage : norm->backward_storages()) second.uses.push_back(storage);
-    second.run = [this, dz, apart, write](const Slice& slice) { second_pass(slice, dz, apart, write); };
-    s.add(std::move(second));
+    s.add(std::move(second), [this, dz, apart, write](const Slice& slice) { second_pass(slice, dz, apart, write); });
   }
 
  private:

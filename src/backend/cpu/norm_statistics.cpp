@@ -75,15 +75,14 @@ void NormStatistics::measure(const Slice& slice) const {
 void NormStatistics::forward_steps() {
   if (!measures()) return;
   Schedule& s = *context_.schedule;
-  Step step{.name = name_ + " moments", .uses = {x_->forward, moments_}, .once = true};
-  step.run = [this](const Slice& slice) { context_.bf16 ? measure<BFloat16>(slice) : measure<float>(slice); };
-  s.add(std::move(step));
-  Step finish{.name = name_ + " statistics",
-              .whole = true,
-              .uses = {moments_, coefficients_, statistics_, parts_},
-              .once = true};
-  finish.run = [this](const Slice&) { finish_forward(); };
-  s.defer(std::move(finish));
+  s.add({.name = name_ + " moments", .uses = {x_->forward, moments_}, .once = true},
+        [this](const Slice& slice) { context_.bf16 ? measure<BFloat16>(slice) : measure<float>(slice); });
+  s.add({.name = name_ + " statistics",
+         .whole = true,
+         .uses = {moments_, coefficients_, statistics_, parts_},
+         .once = true,
+         .waits = true},
+        [this](const Slice&) { finish_forward(); });
 }
 
 double* NormStatistics::part(std::int64_t rank, int which) const {

@@ -195,19 +195,17 @@ class PartInputOperation : public CpuOperation {
   }
 
   void forward_steps() override {
-    Step step{.name = "activations arrive", .whole = layout_->whole(), .uses = {y_->forward}};
-    step.run = [this](const Slice& slice) {
-      layout_->fill(PartValue::activation, slice, context_.pass->traffic.activations_in, y_->forward);
-    };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add(
+        {.name = "activations arrive", .whole = layout_->whole(), .uses = {y_->forward}}, [this](const Slice& slice) {
+          layout_->fill(PartValue::activation, slice, context_.pass->traffic.activations_in, y_->forward);
+        });
   }
 
   void backward_steps() override {
-    Step step{.name = "gradients leave", .whole = layout_->whole(), .uses = y_->gradients};
-    step.run = [this, sources = y_->gradients](const Slice& slice) {
-      layout_->give(PartValue::gradient, slice, sources, context_.pass->traffic.gradients_out);
-    };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add({.name = "gradients leave", .whole = layout_->whole(), .uses = y_->gradients},
+                           [this, sources = y_->gradients](const Slice& slice) {
+                             layout_->give(PartValue::gradient, slice, sources, context_.pass->traffic.gradients_out);
+                           });
   }
 
  private:
@@ -226,21 +224,19 @@ class PartOutputOperation : public CpuOperation {
   }
 
   void forward_steps() override {
-    Step step{.name = "activations leave", .whole = layout_->whole(), .uses = {x_->forward}};
-    step.run = [this](const Slice& slice) {
-      layout_->give(PartValue::activation, slice, {x_->forward}, context_.pass->traffic.activations_out);
-    };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add(
+        {.name = "activations leave", .whole = layout_->whole(), .uses = {x_->forward}}, [this](const Slice& slice) {
+          layout_->give(PartValue::activation, slice, {x_->forward}, context_.pass->traffic.activations_out);
+        });
   }
 
   void backward_steps() override {
     const int target = layout_->make_storage("gradient of the part after", PartValue::gradient);
     x_->gradients.push_back(target);
-    Step step{.name = "gradients arrive", .whole = layout_->whole(), .uses = {target}};
-    step.run = [this, target](const Slice& slice) {
-      layout_->fill(PartValue::gradient, slice, context_.pass->traffic.gradients_in, target);
-    };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add({.name = "gradients arrive", .whole = layout_->whole(), .uses = {target}},
+                           [this, target](const Slice& slice) {
+                             layout_->fill(PartValue::gradient, slice, context_.pass->traffic.gradients_in, target);
+                           });
   }
 
  private:

@@ -22,17 +22,16 @@ class MaxPoolOperation : public CpuOperation {
   }
 
   void forward_steps() override {
-    Step step{.name = "max pool", .uses = {x_->forward, y_->forward, place_}};
-    step.run = [this](const Slice& slice) {
-      const Schedule& s = *context_.schedule;
-      for_each_unit(s.threads(), slice, context_.blocks(*x_), [&](std::int64_t image, std::int64_t block) {
-        MaxPoolUnit<T> a = unit(slice, image, block);
-        a.x = s.at<T>(x_->forward, slice, image) + block * x_->pixels() * context_.lanes();
-        a.y = s.at<T>(y_->forward, slice, image) + block * y_->pixels() * context_.lanes();
-        context_.image->max_pool(a);
-      });
-    };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add(
+        {.name = "max pool", .uses = {x_->forward, y_->forward, place_}}, [this](const Slice& slice) {
+          const Schedule& s = *context_.schedule;
+          for_each_unit(s.threads(), slice, context_.blocks(*x_), [&](std::int64_t image, std::int64_t block) {
+            MaxPoolUnit<T> a = unit(slice, image, block);
+            a.x = s.at<T>(x_->forward, slice, image) + block * x_->pixels() * context_.lanes();
+            a.y = s.at<T>(y_->forward, slice, image) + block * y_->pixels() * context_.lanes();
+            context_.image->max_pool(a);
+          });
+        });
   }
 
   void backward_steps() override {
@@ -43,7 +42,7 @@ class MaxPoolOperation : public CpuOperation {
     Step step{.name = "max pool gradient", .uses = sources};
     step.uses.push_back(place_);
     step.uses.push_back(target);
-    step.run = [this, sources, target](const Slice& slice) {
+    s.add(std::move(step), [this, sources, target](const Slice& slice) {
       const Schedule& schedule = *context_.schedule;
       for_each_unit(schedule.threads(), slice, context_.blocks(*x_), [&](std::int64_t image, std::int64_t block) {
         MaxPoolUnit<T> a = unit(slice, image, block);
@@ -53,8 +52,7 @@ class MaxPoolOperation : public CpuOperation {
         a.dx = schedule.at<T>(target, slice, image) + block * x_->pixels() * context_.lanes();
         context_.image->max_pool_backward(a);
       });
-    };
-    s.add(std::move(step));
+    });
   }
 
  private:
@@ -89,19 +87,19 @@ class VectorOperation : public CpuOperation {
   }
 
   void forward_steps() override {
-    Step step{.name = average_ ? "average pool" : "flatten", .uses = {x_->forward, y_->forward}};
-    step.run = [this](const Slice& slice) {
-      const Schedule& s = *context_.schedule;
-      for_each_unit(s.threads(), slice, context_.blocks(*x_), [&](std::int64_t image, std::int64_t block) {
-        const T* from = s.at<T>(x_->forward, slice, image) + block * x_->pixels() * context_.lanes();
-        T* to = s.at<T>(y_->forward, slice, image) + block * context_.lanes() * values();
-        if (average_)
-          context_.image->average(x_->pixels(), channels(block), from, to);
-        else
-          context_.image->flatten(x_->pixels(), channels(block), from, to);
-      });
-    };
-    context_.schedule->add(std::move(step));
+    context_.schedule->add(
+        {.name = average_ ? "average pool" : "flatten", .uses = {x_->forward, y_->forward}},
+        [this](const Slice& slice) {
+          const Schedule& s = *context_.schedule;
+          for_each_unit(s.threads(), slice, context_.blocks(*x_), [&](std::int64_t image, std::int64_t block) {
+            const T* from = s.at<T>(x_->forward, slice, image) + block * x_->pixels() * context_.lanes();
+            T* to = s.at<T>(y_->forward, slice, image) + block * context_.lanes() * values();
+            if (average_)
+              context_.image->average(x_->pixels(), channels(block), from, to);
+            else
+              context_.image->flatten(x_->pixels(), channels(block), from, to);
+          });
+        });
   }
 
   void backward_steps() override {
@@ -109,19 +107,18 @@ class VectorOperation : public CpuOperation {
     const int source = y_->gradients.front();
     const int target = s.per_sample("gradient of the last maps", context_.bytes<T>(*x_));
     x_->gradients.push_back(target);
-    Step step{.name = average_ ? "average pool gradient" : "flatten gradient", .uses = {source, target}};
-    step.run = [this, source, target](const Slice& slice) {
-      const Schedule& schedule = *context_.schedule;
-      for_each_unit(schedule.threads(), slice, context_.blocks(*x_), [&](std::int64_t image, std::int64_t block) {
-        const float* from = schedule.at<float>(source, slice, image) + block * context_.lanes() * values();
-        T* to = schedule.at<T>(target, slice, image) + block * x_->pixels() * context_.lanes();
-        if (average_)
-          context_.image->average_backward(x_->pixels(), channels(block), from, to);
-        else
-          context_.image->flatten_backward(x_->pixels(), channels(block), from, to);
-      });
-    };
-    s.add(std::move(step));
+    s.add({.name = average_ ? "average pool gradient" : "flatten gradient", .uses = {source, target}},
+          [this, source, target](const Slice& slice) {
+            const Schedule& schedule = *context_.schedule;
+            for_each_unit(schedule.threads(), slice, context_.blocks(*x_), [&](std::int64_t image, std::int64_t block) {
+              const float* from = schedule.at<float>(source, slice, image) + block * context_.lanes() * values();
+              T* to = schedule.at<T>(target, slice, image) + block * x_->pixels() * context_.lanes();
+              if (average_)
+                context_.image->average_backward(x_->pixels(), channels(block), from, to);
+              else
+                context_.image->flatten_backward(x_->pixels(), channels(block), from, to);
+            });
+          });
   }
 
  private:

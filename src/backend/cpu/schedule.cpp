@@ -26,18 +26,13 @@ void Schedule::resize(int storage, std::int64_t bytes) {
   storages_[static_cast<std::size_t>(storage)].bytes = bytes;
 }
 
-void Schedule::add(Step step) {
-  const bool whole = step.whole;
-  append(steps_, std::move(step));
-  if (whole) cut();
-}
-void Schedule::defer(Step step) {
-  append(waiting_, std::move(step));
-}
-void Schedule::append(std::vector<Step>& steps, Step step) const {
+void Schedule::add(Step step, std::function<void(const Slice&)> run) {
   std::erase(step.uses, -1);
   step.block = block_;
-  steps.push_back(std::move(step));
+  step.run = std::move(run);
+  const bool cuts = step.whole && !step.waits;
+  (step.waits ? waiting_ : steps_).push_back(std::move(step));
+  if (cuts) cut();
 }
 void Schedule::cut() {
   for (Step& step : waiting_) steps_.push_back(std::move(step));

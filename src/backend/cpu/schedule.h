@@ -29,13 +29,14 @@ struct Step {
   std::string name;
   bool whole = false;          // runs once, for all samples
   std::vector<int> uses = {};  // storages that it reads or writes; -1: one that the operation does not have
-  std::function<void(const Slice&)> run = {};
   std::function<void(std::int64_t)> prepare = {};  // makes primitives for slices of this number of samples
   std::vector<std::string> finishes = {};          // parameters whose gradients are final after this step
   std::int64_t least_samples = 1;                  // least samples in a slice, if the micro-batch has them
   double flops_per_sample = 0;
-  bool once = false;  // must not be repeated: its results are kept for the backward pass, or were counted
-  int block = -1;     // see Schedule::enter()
+  bool once = false;   // must not be repeated: its results are kept for the backward pass, or were counted
+  bool waits = false;  // a whole step that may wait for the next cut
+  int block = -1;      // set by Schedule::add(); see Schedule::enter()
+  std::function<void(const Slice&)> run = {};  // set by Schedule::add()
 };
 
 // What a step has cost so far, for benchmarks.
@@ -61,9 +62,8 @@ class Schedule {
 
   // The steps added after this call belong to this block of the model, which is recomputed. -1: to no block.
   void enter(int block) { block_ = block; }
-  void add(Step step);
-  void defer(Step step);  // adds a whole step that may wait for the next cut
-  void cut();             // places the waiting steps here
+  void add(Step step, std::function<void(const Slice&)> run);
+  void cut();  // places the waiting steps here
   void begin_backward();
 
   void prepare();                          // fixes the slices and makes the primitives
@@ -109,7 +109,6 @@ class Schedule {
     std::vector<int> revives = {};  // storages whose second life begins here
   };
   int append(Storage storage);
-  void append(std::vector<Step>& steps, Step step) const;
   void find_lifetimes();
   // Plans the memory of all storages, in the order in which they were made or in the opposite order.
   ArenaPlan place_storages(bool last_first);
