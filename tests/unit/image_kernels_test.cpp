@@ -132,9 +132,9 @@ void forward_matches() {
           NormForward<T> a{};
           a.pixels = static_cast<std::int64_t>(pixels);
           a.x = c.x.data();
-          a.norm = &c.norm;
+          a.norm = c.norm;
           if (second > 0) a.second = c.x2.data();
-          if (second > 1) a.norm2 = &c.norm2;
+          if (second > 1) a.norm2 = c.norm2;
           a.relu = relu;
           a.y = y.data();
           if (relu) a.mask = mask.data();
@@ -162,7 +162,7 @@ TEST(ImageKernels, ReluLetsNaNThrough) {
     NormForward<float> a{};
     a.pixels = 1;
     a.x = c.x.data();
-    a.norm = &c.norm;
+    a.norm = c.norm;
     a.relu = true;
     a.y = y.data();
     c.kernels.forward(a);
@@ -191,7 +191,7 @@ void backward_matches(Passing passing, bool two_sources, bool two_norms) {
       if (passing == Passing::norm) a.activation = again.data();
       a.relu = passing == Passing::norm;
       a.x = c.x.data();
-      a.norm = &c.norm;
+      a.norm = c.norm;
       if (two_norms) {
         a.x2 = c.x2.data();
         a.mean2 = c.mean2.data();
@@ -225,7 +225,7 @@ void backward_matches(Passing passing, bool two_sources, bool two_norms) {
       NormBackwardApply<T> b{};
       b.pixels = a.pixels;
       b.x = c.x.data();
-      b.norm = &c.norm;
+      b.norm = c.norm;
       b.slope = c.slope.data();
       b.constant = c.constant.data();
       b.dx = dx.data();
@@ -240,7 +240,7 @@ void backward_matches(Passing passing, bool two_sources, bool two_norms) {
       if (two_norms) {
         b.dz = dx2.data();
         b.x2 = c.x2.data();
-        b.norm2 = &c.norm2;
+        b.norm2 = c.norm2;
         b.slope2 = c.slope2.data();
         b.constant2 = c.constant2.data();
         b.dx2 = dx2.data();

@@ -253,10 +253,6 @@ CrossEntropySums cross_entropy(const CrossEntropyRows<T>& a) {
   return sums;
 }
 
-void to_bf16(std::int64_t n, const float* __restrict from, BFloat16* __restrict to) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = from_float<BFloat16>(from[i]);
-}
-
 void add(std::int64_t n, const float* __restrict from, float* __restrict to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
 }
@@ -349,14 +345,10 @@ void muon_directions(const UpdateRule& rule, std::int64_t n, const float* __rest
 
 const Kernels& RINGTRAIN_PASTE(kernels_, RINGTRAIN_ISA)();
 const Kernels& RINGTRAIN_PASTE(kernels_, RINGTRAIN_ISA)() {
-  static constexpr Kernels table{&lstm_forward<float>,
-                                 &lstm_forward<BFloat16>,
-                                 &lstm_backward<float>,
-                                 &lstm_backward<BFloat16>,
+  static constexpr Kernels table{{&lstm_forward<float>, &lstm_forward<BFloat16>},
+                                 {&lstm_backward<float>, &lstm_backward<BFloat16>},
                                  &dropout_mask,
-                                 &cross_entropy<float>,
-                                 &cross_entropy<BFloat16>,
-                                 &to_bf16,
+                                 {&cross_entropy<float>, &cross_entropy<BFloat16>},
                                  &add,
                                  &squared_norm,
                                  &squared_change,

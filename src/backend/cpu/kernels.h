@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "backend/cpu/processor.h"
 #include "nn/math.h"
@@ -79,15 +80,28 @@ struct CrossEntropyRows {
   float* d_bias;  // [width], added to; null if d_logits is null
 };
 
+// A kernel for each type in which activations are stored. A call chooses by its arguments.
+template <class F32, class Bf16>
+struct TypedKernel {
+  F32* f32;
+  Bf16* bf16;
+  template <class... Arguments>
+  auto operator()(const Arguments&... arguments) const {
+    if constexpr (std::is_invocable_v<F32, const Arguments&...>)
+      return f32(arguments...);
+    else
+      return bf16(arguments...);
+  }
+};
+// The arguments are one of the structs here.
+template <template <class> class Arguments, class Result = void>
+using KernelOf = TypedKernel<Result(const Arguments<float>&), Result(const Arguments<BFloat16>&)>;
+
 struct Kernels {
-  void (*lstm_forward_f32)(const LstmForward<float>&);
-  void (*lstm_forward_bf16)(const LstmForward<BFloat16>&);
-  void (*lstm_backward_f32)(const LstmBackward<float>&);
-  void (*lstm_backward_bf16)(const LstmBackward<BFloat16>&);
+  KernelOf<LstmForward> lstm_forward;
+  KernelOf<LstmBackward> lstm_backward;
   void (*dropout_mask)(const DropoutMask&, std::int64_t rows, std::int64_t hidden, std::uint8_t* mask);
-  CrossEntropySums (*cross_entropy_f32)(const CrossEntropyRows<float>&);
-  CrossEntropySums (*cross_entropy_bf16)(const CrossEntropyRows<BFloat16>&);
-  void (*to_bf16)(std::int64_t n, const float* from, BFloat16* to);
+  KernelOf<CrossEntropyRows, CrossEntropySums> cross_entropy;
   void (*add)(std::int64_t n, const float* from, float* to);
   double (*squared_norm)(std::int64_t n, const float* values);
   // Returns the squared norm of values - before, and sets before = values.
@@ -100,13 +114,6 @@ struct Kernels {
   void (*average_weights)(const UpdateRule&, std::int64_t n, const float* w, float* average);
   // Applies muon_direction() to n elements of one matrix.
   void (*muon_directions)(const UpdateRule&, std::int64_t n, const float* g, float* momentum, float* directions);
-
-  void lstm_forward(const LstmForward<float>& a) const { lstm_forward_f32(a); }
-  void lstm_forward(const LstmForward<BFloat16>& a) const { lstm_forward_bf16(a); }
-  void lstm_backward(const LstmBackward<float>& a) const { lstm_backward_f32(a); }
-  void lstm_backward(const LstmBackward<BFloat16>& a) const { lstm_backward_bf16(a); }
-  CrossEntropySums cross_entropy(const CrossEntropyRows<float>& a) const { return cross_entropy_f32(a); }
-  CrossEntropySums cross_entropy(const CrossEntropyRows<BFloat16>& a) const { return cross_entropy_bf16(a); }
 };
 
 // Norms, ReLU and the residual addition over blocked activations, with as few passes over memory as possible. A call
@@ -114,7 +121,7 @@ struct Kernels {
 
 // The coefficients of one block of channels: z = (x - mean) scale + beta. All arrays are [lanes].
 struct Affine {
-  const float *mean, *scale, *beta;
+  const float *mean, *scale, *beta;  // all null: z = x
 };
 
 // y = activation(norm(x) + second). `second` is norm2(x2), plain x2, or absent.
@@ -122,9 +129,9 @@ template <class T>
 struct NormForward {
   std::int64_t pixels;
   const T* x;
-  const Affine* norm;   // null: x unchanged
-  const T* second;      // null: none
-  const Affine* norm2;  // null: `second` unchanged
+  Affine norm;
+  const T* second;  // null: none
+  Affine norm2;     // of `second`
   bool relu;
   T* y;
   std::uint8_t* mask;  // lanes / 8 bytes per pixel: y > 0; null: not wanted
@@ -142,7 +149,7 @@ struct NormBackwardSums {
   const T* values;           // null: none
   bool relu;
   const T* x;  // null: no sums
-  const Affine* norm;
+  Affine norm;
   const T* x2;  // input of the second norm; null: none
   const float* mean2;
   T *dz, *dz2;    // may be d0 or d1; null: not wanted; dz2 is a copy of dz, only if x is null
@@ -157,11 +164,11 @@ struct NormBackwardApply {
   const T* dz;
   bool relu;  // dz is not masked yet; it passes where norm(x) is positive
   const T* x;
-  const Affine* norm;
+  Affine norm;
   const float *slope, *constant;  // [lanes]
   T* dx;                          // may be dz
   const T* x2;                    // null: none
-  const Affine* norm2;
+  Affine norm2;
   const float *slope2, *constant2;
   T* dx2;  // may be dz
 };
@@ -169,23 +176,12 @@ struct NormBackwardApply {
 struct NormKernels {
   int lanes;
   // Computes the mean and the sum of squared differences from it, [2][lanes].
-  void (*moments_f32)(std::int64_t pixels, const float* x, double* result);
-  void (*moments_bf16)(std::int64_t pixels, const BFloat16* x, double* result);
-  void (*forward_f32)(const NormForward<float>&);
-  void (*forward_bf16)(const NormForward<BFloat16>&);
-  void (*backward_sums_f32)(const NormBackwardSums<float>&);
-  void (*backward_sums_bf16)(const NormBackwardSums<BFloat16>&);
-  void (*backward_apply_f32)(const NormBackwardApply<float>&);
-  void (*backward_apply_bf16)(const NormBackwardApply<BFloat16>&);
-
-  void moments(std::int64_t pixels, const float* x, double* result) const { moments_f32(pixels, x, result); }
-  void moments(std::int64_t pixels, const BFloat16* x, double* result) const { moments_bf16(pixels, x, result); }
-  void forward(const NormForward<float>& a) const { forward_f32(a); }
-  void forward(const NormForward<BFloat16>& a) const { forward_bf16(a); }
-  void backward_sums(const NormBackwardSums<float>& a) const { backward_sums_f32(a); }
-  void backward_sums(const NormBackwardSums<BFloat16>& a) const { backward_sums_bf16(a); }
-  void backward_apply(const NormBackwardApply<float>& a) const { backward_apply_f32(a); }
-  void backward_apply(const NormBackwardApply<BFloat16>& a) const { backward_apply_bf16(a); }
+  TypedKernel<void(std::int64_t pixels, const float* x, double* result),
+              void(std::int64_t pixels, const BFloat16* x, double* result)>
+      moments;
+  KernelOf<NormForward> forward;
+  KernelOf<NormBackwardSums> backward_sums;
+  KernelOf<NormBackwardApply> backward_apply;
 };
 
 // Kernels of image models for pixels, pooling, dense layers and the loss. Maps are stored as [blocks][pixels][lanes]
@@ -241,30 +237,27 @@ struct ClassScore {
   bool correct, correct5;
 };
 
+// Kernels from a map of a block of channels, [pixels][lanes], to a part of a vector, and back.
+template <class T>
+using ToVector = void(std::int64_t pixels, std::int64_t channels, const T* x, T* y);
+template <class T>
+using ToMap = void(std::int64_t pixels, std::int64_t channels, const float* dy, T* dx);
+
 struct ImageKernels {
-  void (*pixels_f32)(const PixelRows<float>&);
-  void (*pixels_bf16)(const PixelRows<BFloat16>&);
-  void (*max_pool_f32)(const MaxPoolUnit<float>&);
-  void (*max_pool_bf16)(const MaxPoolUnit<BFloat16>&);
-  void (*max_pool_backward_f32)(const MaxPoolUnit<float>&);
-  void (*max_pool_backward_bf16)(const MaxPoolUnit<BFloat16>&);
+  KernelOf<PixelRows> pixels;
+  KernelOf<MaxPoolUnit> max_pool, max_pool_backward;
   // Averages: [pixels][lanes] -> [channels of the block].
-  void (*average_f32)(std::int64_t pixels, std::int64_t channels, const float* x, float* y);
-  void (*average_bf16)(std::int64_t pixels, std::int64_t channels, const BFloat16* x, BFloat16* y);
-  void (*average_backward_f32)(std::int64_t pixels, std::int64_t channels, const float* dy, float* dx);
-  void (*average_backward_bf16)(std::int64_t pixels, std::int64_t channels, const float* dy, BFloat16* dx);
+  TypedKernel<ToVector<float>, ToVector<BFloat16>> average;
+  TypedKernel<ToMap<float>, ToMap<BFloat16>> average_backward;
   // Transposes: [pixels][lanes] <-> [channels of the block][pixels].
-  void (*flatten_f32)(std::int64_t pixels, std::int64_t channels, const float* x, float* y);
-  void (*flatten_bf16)(std::int64_t pixels, std::int64_t channels, const BFloat16* x, BFloat16* y);
-  void (*flatten_backward_f32)(std::int64_t pixels, std::int64_t channels, const float* dy, float* dx);
-  void (*flatten_backward_bf16)(std::int64_t pixels, std::int64_t channels, const float* dy, BFloat16* dx);
-  void (*dense_f32)(const DenseRows<float>&);
-  void (*dense_bf16)(const DenseRows<BFloat16>&);
-  void (*dense_gradient_f32)(const DenseGradient<float>&);
-  void (*dense_gradient_bf16)(const DenseGradient<BFloat16>&);
+  TypedKernel<ToVector<float>, ToVector<BFloat16>> flatten;
+  TypedKernel<ToMap<float>, ToMap<BFloat16>> flatten_backward;
+  KernelOf<DenseRows> dense;
+  KernelOf<DenseGradient> dense_gradient;
   // to = from x mask x scale
-  void (*dropout_f32)(std::int64_t n, const float* from, const std::uint8_t* mask, float scale, float* to);
-  void (*dropout_bf16)(std::int64_t n, const BFloat16* from, const std::uint8_t* mask, float scale, BFloat16* to);
+  TypedKernel<void(std::int64_t n, const float* from, const std::uint8_t* mask, float scale, float* to),
+              void(std::int64_t n, const BFloat16* from, const std::uint8_t* mask, float scale, BFloat16* to)>
+      dropout;
   // Copies one block of a weight gradient, or adds it. `from` is [places][lanes in][lanes out]. `to` is
   // [lanes out][inputs][places]. places = kernel x kernel.
   void (*store_weights)(std::int64_t inputs, std::int64_t places, const float* from, float* to, bool accumulate);
@@ -273,29 +266,6 @@ struct ImageKernels {
   // target < 0 the row does not count, and the gradient is 0.
   ClassScore (*cross_entropy)(std::int64_t classes, const float* logits, std::int64_t target, double smoothing,
                               float scale, float* gradient);
-
-  // clang-format off
-  void pixels(const PixelRows<float>& a) const { pixels_f32(a); }
-  void pixels(const PixelRows<BFloat16>& a) const { pixels_bf16(a); }
-  void max_pool(const MaxPoolUnit<float>& a) const { max_pool_f32(a); }
-  void max_pool(const MaxPoolUnit<BFloat16>& a) const { max_pool_bf16(a); }
-  void max_pool_backward(const MaxPoolUnit<float>& a) const { max_pool_backward_f32(a); }
-  void max_pool_backward(const MaxPoolUnit<BFloat16>& a) const { max_pool_backward_bf16(a); }
-  void average(std::int64_t p, std::int64_t c, const float* x, float* y) const { average_f32(p, c, x, y); }
-  void average(std::int64_t p, std::int64_t c, const BFloat16* x, BFloat16* y) const { average_bf16(p, c, x, y); }
-  void average_backward(std::int64_t p, std::int64_t c, const float* dy, float* dx) const { average_backward_f32(p, c, dy, dx); }
-  void average_backward(std::int64_t p, std::int64_t c, const float* dy, BFloat16* dx) const { average_backward_bf16(p, c, dy, dx); }
-  void flatten(std::int64_t p, std::int64_t c, const float* x, float* y) const { flatten_f32(p, c, x, y); }
-  void flatten(std::int64_t p, std::int64_t c, const BFloat16* x, BFloat16* y) const { flatten_bf16(p, c, x, y); }
-  void flatten_backward(std::int64_t p, std::int64_t c, const float* dy, float* dx) const { flatten_backward_f32(p, c, dy, dx); }
-  void flatten_backward(std::int64_t p, std::int64_t c, const float* dy, BFloat16* dx) const { flatten_backward_bf16(p, c, dy, dx); }
-  void dense(const DenseRows<float>& a) const { dense_f32(a); }
-  void dense(const DenseRows<BFloat16>& a) const { dense_bf16(a); }
-  void dense_gradient(const DenseGradient<float>& a) const { dense_gradient_f32(a); }
-  void dense_gradient(const DenseGradient<BFloat16>& a) const { dense_gradient_bf16(a); }
-  void dropout(std::int64_t n, const float* from, const std::uint8_t* mask, float scale, float* to) const { dropout_f32(n, from, mask, scale, to); }
-  void dropout(std::int64_t n, const BFloat16* from, const std::uint8_t* mask, float scale, BFloat16* to) const { dropout_bf16(n, from, mask, scale, to); }
-  // clang-format on
 };
 
 const Kernels& kernels(Isa isa);

@@ -9,10 +9,10 @@ constexpr std::int64_t chunk = 256;  // pixels per sum in single precision; thes
 
 struct Normaliser {
   Floats mean, scale, beta;
-  explicit Normaliser(const Affine* a)
-      : mean(a == nullptr ? Floats{} : load(a->mean)),
-        scale(a == nullptr ? broadcast(1) : load(a->scale)),
-        beta(a == nullptr ? Floats{} : load(a->beta)) {}
+  explicit Normaliser(const Affine& a)
+      : mean(a.mean == nullptr ? Floats{} : load(a.mean)),
+        scale(a.mean == nullptr ? broadcast(1) : load(a.scale)),
+        beta(a.mean == nullptr ? Floats{} : load(a.beta)) {}
   RINGTRAIN_INLINE Floats operator()(Floats x) const { return (x - mean) * scale + beta; }
 };
 
@@ -74,10 +74,10 @@ void forward_case(const NormForward<T>& a) {
 
 template <class T>
 void forward(const NormForward<T>& a) {
-  if (a.norm == nullptr)
+  if (a.norm.mean == nullptr)
     return a.second == nullptr ? forward_case<T, false, Second::none>(a) : forward_case<T, false, Second::plain>(a);
   if (a.second == nullptr) return forward_case<T, true, Second::none>(a);
-  if (a.norm2 == nullptr) return forward_case<T, true, Second::plain>(a);
+  if (a.norm2.mean == nullptr) return forward_case<T, true, Second::plain>(a);
   return forward_case<T, true, Second::norm>(a);
 }
 
@@ -188,14 +188,10 @@ void backward_apply(const NormBackwardApply<T>& a) {
 const NormKernels& RINGTRAIN_PASTE(norm_kernels_, RINGTRAIN_ISA)();
 const NormKernels& RINGTRAIN_PASTE(norm_kernels_, RINGTRAIN_ISA)() {
   static constexpr NormKernels table{lanes,
-                                     &moments<float>,
-                                     &moments<BFloat16>,
-                                     &forward<float>,
-                                     &forward<BFloat16>,
-                                     &backward_sums<float>,
-                                     &backward_sums<BFloat16>,
-                                     &backward_apply<float>,
-                                     &backward_apply<BFloat16>};
+                                     {&moments<float>, &moments<BFloat16>},
+                                     {&forward<float>, &forward<BFloat16>},
+                                     {&backward_sums<float>, &backward_sums<BFloat16>},
+                                     {&backward_apply<float>, &backward_apply<BFloat16>}};
   return table;
 }
 

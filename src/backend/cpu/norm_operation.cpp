@@ -20,6 +20,8 @@ class NormOperation : public CpuOperation {
         norm_(norm),
         norm2_(norm2),
         relu_(relu) {
+    for (NormStatistics* given : {norm, norm2})
+      if (given != nullptr) norms_.push_back(given);
     Schedule& s = *context_.schedule;
     y_->forward = s.per_sample(name_ + " output", context_.bytes<T>(*y_));
     if (!context_.training) return;
@@ -35,28 +37,11 @@ class NormOperation : public CpuOperation {
   void forward_steps() override {
     Step step{
         .name = name_ + (norm_ != nullptr ? " norm" : "") + (second_ != nullptr ? " add" : "") + (relu_ ? " relu" : ""),
-        .uses = {x_->forward, y_->forward, mask_}};
-    if (second_ != nullptr) step.uses.push_back(second_->forward);
-    for (const NormStatistics* norm : {norm_, norm2_})
-      if (norm != nullptr && norm->measures())
-        for (int storage : norm->forward_storages()) step.uses.push_back(storage);
+        .uses = {x_->forward, y_->forward, mask_, second_ != nullptr ? second_->forward : -1}};
+    for (const NormStatistics* norm : norms_)
+      for (int storage : norm->forward_storages()) step.uses.push_back(storage);
     if (norm_ != nullptr && norm_->measures()) context_.schedule->cut();
-    context_.schedule->add(std::move(step), [this](const Slice& slice) {
-      for_each_unit(context_.schedule->threads(), slice, context_.blocks(*y_),
-                    [&](std::int64_t image, std::int64_t block) {
-                      NormForward<T> a = forward_unit(slice, image, block);
-                      Affine first, second;
-                      if (norm_ != nullptr) {
-                        first = norm_->affine(image, block);
-                        a.norm = &first;
-                      }
-                      if (norm2_ != nullptr) {
-                        second = norm2_->affine(image, block);
-                        a.norm2 = &second;
-                      }
-                      context_.norm->forward(a);
-                    });
-    });
+    context_.schedule->add(std::move(step), [this](const Slice& slice) { forward(slice); });
   }
 
   // The sources are the gradients of y. Their memory is used again. Without a second operand, dz overwrites a source,
@@ -74,15 +59,10 @@ class NormOperation : public CpuOperation {
     const int apart = second_ == nullptr ? dz : (two ? sources.front() : extra());  // storage of dx
 
     Step first{.name = name_ + (norm_ != nullptr ? " sums" : " gradient"), .uses = sources};
-    first.uses.insert(first.uses.end(), {mask_, sums_, write ? dz : -1, norm_ == nullptr ? apart : -1});
-    if (norm_ != nullptr) {
-      first.uses.push_back(x_->forward);
-      if (recomputed()) first.uses.push_back(y_->backward);
-    }
-    if (norm2_ != nullptr) first.uses.push_back(second_->forward);
-    for (const NormStatistics* norm : {norm_, norm2_})
-      if (norm != nullptr)
-        for (int storage : norm->forward_storages()) first.uses.push_back(storage);
+    first.uses.insert(first.uses.end(), {mask_, sums_, write ? dz : -1, norm_ == nullptr ? apart : x_->forward,
+                                         recomputed() ? y_->backward : -1, norm2_ != nullptr ? second_->forward : -1});
+    for (const NormStatistics* norm : norms_)
+      for (int storage : norm->forward_storages()) first.uses.push_back(storage);
     const int copy = norm_ == nullptr && second_ != nullptr ? apart : -1;
     s.add(std::move(first),
           [this, sources, dz, copy, write](const Slice& slice) { first_pass(slice, sources, write ? dz : -1, copy); });
@@ -92,22 +72,20 @@ class NormOperation : public CpuOperation {
     if (norm_ == nullptr) return;
 
     Step finish{.name = name_ + " coefficients", .whole = true, .uses = {sums_}};
-    for (const NormStatistics* norm : {norm_, norm2_})
-      if (norm != nullptr) {
-        for (int storage : norm->backward_storages()) finish.uses.push_back(storage);
-        for (const std::string& parameter : norm->parameters()) finish.finishes.push_back(parameter);
-      }
+    for (const NormStatistics* norm : norms_) {
+      for (int storage : norm->backward_storages()) finish.uses.push_back(storage);
+      for (const std::string& parameter : norm->parameters()) finish.finishes.push_back(parameter);
+    }
     s.add(std::move(finish), [this](const Slice&) {
       const auto* sums = context_.schedule->template at<double>(sums_);
       norm_->finish_backward(sums, 1);
       if (norm2_ != nullptr) norm2_->finish_backward(sums, 2);
     });
 
-    Step second{.name = name_ + " gradient", .uses = {dz, apart, x_->forward}};
-    if (norm2_ != nullptr) second.uses.push_back(second_->forward);
-    for (const NormStatistics* norm : {norm_, norm2_})
-      if (norm != nullptr)
-        for (int storage : norm->backward_storages()) second.uses.push_back(storage);
+    Step second{.name = name_ + " gradient",
+                .uses = {dz, apart, x_->forward, norm2_ != nullptr ? second_->forward : -1}};
+    for (const NormStatistics* norm : norms_)
+      for (int storage : norm->backward_storages()) second.uses.push_back(storage);
     s.add(std::move(second), [this, dz, apart, write](const Slice& slice) { second_pass(slice, dz, apart, write); });
   }
 
@@ -117,17 +95,22 @@ class NormOperation : public CpuOperation {
   bool recomputed() const { return norm_ != nullptr && second_ == nullptr; }
   bool has_mask() const { return relu_ && !recomputed(); }
 
-  NormForward<T> forward_unit(const Slice& slice, std::int64_t image, std::int64_t block) const {
+  void forward(const Slice& slice) const {
     const Schedule& s = *context_.schedule;
-    const std::int64_t pixels = x_->pixels(), at = block * pixels * context_.lanes();
-    NormForward<T> a{};
-    a.pixels = pixels;
-    a.x = s.at<T>(x_->forward, slice, image) + at;
-    if (second_ != nullptr) a.second = s.at<T>(second_->forward, slice, image) + at;
-    a.relu = relu_;
-    a.y = s.at<T>(y_->forward, slice, image) + at;
-    if (mask_ >= 0) a.mask = s.at<std::uint8_t>(mask_, slice, image) + at / 8;
-    return a;
+    const std::int64_t pixels = x_->pixels();
+    for_each_unit(s.threads(), slice, context_.blocks(*y_), [&](std::int64_t image, std::int64_t block) {
+      const std::int64_t at = block * pixels * context_.lanes();
+      NormForward<T> a{};
+      a.pixels = pixels;
+      a.x = s.at<T>(x_->forward, slice, image) + at;
+      if (norm_ != nullptr) a.norm = norm_->affine(image, block);
+      if (second_ != nullptr) a.second = s.at<T>(second_->forward, slice, image) + at;
+      if (norm2_ != nullptr) a.norm2 = norm2_->affine(image, block);
+      a.relu = relu_;
+      a.y = s.at<T>(y_->forward, slice, image) + at;
+      if (mask_ >= 0) a.mask = s.at<std::uint8_t>(mask_, slice, image) + at / 8;
+      context_.norm->forward(a);
+    });
   }
 
   void first_pass(const Slice& slice, const std::vector<int>& sources, int dz, int dz2) const {
@@ -143,17 +126,14 @@ class NormOperation : public CpuOperation {
       a.relu = relu_;
       if (dz >= 0) a.dz = s.at<T>(dz, slice, image) + at;
       if (dz2 >= 0) a.dz2 = s.at<T>(dz2, slice, image) + at;
-      Affine first, second;
       if (norm_ != nullptr) {
-        first = norm_->affine(image, block);
-        a.norm = &first;
+        a.norm = norm_->affine(image, block);
         a.x = s.at<T>(x_->forward, slice, image) + at;
         a.sums = s.at<double>(sums_) + (image * blocks + block) * 3 * lanes;
         if (recomputed() && y_->backward >= 0) a.activation = s.at<T>(y_->backward, slice, image) + at;
       }
       if (norm2_ != nullptr) {
-        second = norm2_->affine(image, block);
-        a.mean2 = second.mean;
+        a.mean2 = norm2_->affine(image, block).mean;
         a.x2 = s.at<T>(second_->forward, slice, image) + at;
       }
       context_.norm->backward_sums(a);
@@ -166,20 +146,17 @@ class NormOperation : public CpuOperation {
     for_each_unit(s.threads(), slice, context_.blocks(*y_), [&](std::int64_t image, std::int64_t block) {
       const std::int64_t at = block * pixels * lanes;
       NormBackwardApply<T> a{};
-      const Affine first = norm_->affine(image, block);
-      Affine second;
       a.pixels = pixels;
       a.dz = s.at<T>(dz, slice, image) + at;
       a.relu = relu_ && !masked;
       a.x = s.at<T>(x_->forward, slice, image) + at;
-      a.norm = &first;
+      a.norm = norm_->affine(image, block);
       a.slope = norm_->slope(image, block);
       a.constant = norm_->constant(image, block);
       a.dx = s.at<T>(dx, slice, image) + at;
       if (norm2_ != nullptr) {
-        second = norm2_->affine(image, block);
         a.x2 = s.at<T>(second_->forward, slice, image) + at;
-        a.norm2 = &second;
+        a.norm2 = norm2_->affine(image, block);
         a.slope2 = norm2_->slope(image, block);
         a.constant2 = norm2_->constant(image, block);
         a.dx2 = s.at<T>(dz, slice, image) + at;
@@ -191,7 +168,8 @@ class NormOperation : public CpuOperation {
   ImageContext context_;
   std::string name_;
   Feature *x_, *second_, *y_;
-  NormStatistics *norm_, *norm2_;
+  NormStatistics *norm_, *norm2_;             // null: none
+  std::vector<const NormStatistics*> norms_;  // those that there are
   bool relu_;
   int mask_ = -1, sums_ = -1;
 };

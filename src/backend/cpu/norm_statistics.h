@@ -36,7 +36,7 @@ class NormStatistics : public CpuOperation {
 
   void copy_statistics(std::span<float> to, std::int64_t begin) const override;  // group norm has none
   void set_weights(const float* flat) override;
-  std::vector<int> forward_storages() const { return {coefficients_}; }
+  std::vector<int> forward_storages() const { return {measures() ? coefficients_ : -1}; }
   std::vector<int> backward_storages() const { return {coefficients_, slopes_, statistics_, parts_}; }
   std::vector<std::string> parameters() const;
   const std::string& name() const { return name_; }
