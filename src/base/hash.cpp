@@ -21,12 +21,6 @@ constexpr std::array<std::uint32_t, 256> make_table() {
   return table;
 }
 
-std::uint32_t crc_by_table(std::span<const std::uint8_t> bytes, std::uint32_t crc) {
-  static constexpr std::array<std::uint32_t, 256> table = make_table();
-  for (const std::uint8_t byte : bytes) crc = (crc >> 8) ^ table[(crc ^ byte) & 0xFFu];
-  return crc;
-}
-
 #if defined(__x86_64__)
 __attribute__((target("sse4.2"))) std::uint32_t crc_by_instruction(std::span<const std::uint8_t> bytes,
                                                                    std::uint32_t crc) {
@@ -46,7 +40,10 @@ __attribute__((target("sse4.2"))) std::uint32_t crc_by_instruction(std::span<con
 }  // namespace
 
 std::uint32_t crc32c_portable(std::span<const std::uint8_t> bytes, std::uint32_t crc) {
-  return ~crc_by_table(bytes, ~crc);
+  static constexpr std::array<std::uint32_t, 256> table = make_table();
+  crc = ~crc;
+  for (const std::uint8_t byte : bytes) crc = (crc >> 8) ^ table[(crc ^ byte) & 0xFFu];
+  return ~crc;
 }
 
 std::uint32_t crc32c(std::span<const std::uint8_t> bytes, std::uint32_t crc) {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <system_error>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -14,6 +15,12 @@ namespace ringtrain {
 namespace {
 
 constexpr double kRepeatSeconds = 1.0;
+
+constexpr int caught_signals[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT};  // SIGHUP is caught, too, unless it is ignored
+
+constexpr std::pair<int, const char*> signal_names[] = {
+    {SIGTERM, "SIGTERM"}, {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"},
+    {SIGKILL, "SIGKILL"}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"}};
 
 std::atomic<int> requested{0};
 std::atomic<double> first_time{0};
@@ -48,7 +55,7 @@ void catch_signals() {
   signal(SIGPIPE, SIG_IGN);
   sigset_t expected;
   sigemptyset(&expected);
-  for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) sigaddset(&expected, signal_number);
+  for (const int signal_number : caught_signals) sigaddset(&expected, signal_number);
   // A terminal that closes stops the run like Ctrl-C, unless the run was started with nohup.
   struct sigaction before {};
   if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaddset(&expected, SIGHUP);
@@ -56,7 +63,7 @@ void catch_signals() {
     throw Error(cat("signals cannot be caught: ", std::system_category().message(code)));
   // A signal that the parent process ignored would never arrive. Shells ignore SIGINT for a command that ends with an
   // &.
-  for (const int signal_number : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) signal(signal_number, SIG_DFL);
+  for (const int signal_number : caught_signals) signal(signal_number, SIG_DFL);
   start_thread("waits for signals", [expected] { wait_for_signals(expected); }).detach();
 }
 
@@ -81,28 +88,9 @@ double seconds_since_signal() {
 }
 
 std::string signal_name(int signal_number) {
-  switch (signal_number) {
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGUSR1:
-      return "SIGUSR1";
-    case SIGUSR2:
-      return "SIGUSR2";
-    case SIGINT:
-      return "SIGINT";
-    case SIGHUP:
-      return "SIGHUP";
-    case SIGKILL:
-      return "SIGKILL";
-    case SIGSEGV:
-      return "SIGSEGV";
-    case SIGABRT:
-      return "SIGABRT";
-    case SIGBUS:
-      return "SIGBUS";
-    default:
-      return cat("signal ", signal_number);
-  }
+  for (const auto& [number, name] : signal_names)
+    if (number == signal_number) return name;
+  return cat("signal ", signal_number);
 }
 
 }  // namespace ringtrain
