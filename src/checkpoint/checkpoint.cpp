@@ -76,10 +76,11 @@ std::string read_bytes(const h5::File& file, const std::string& name) {
   return {bytes.begin(), bytes.end()};
 }
 
+bool is_reserved(const std::string& name) {
+  return std::ranges::find(reserved, name) != std::end(reserved);
+}
+
 void check_names(const Checkpoint& checkpoint) {
-  const auto is_reserved = [](const std::string& name) {
-    return std::find(std::begin(reserved), std::end(reserved), name) != std::end(reserved);
-  };
   for (const auto& entry : checkpoint.texts) {
     if (is_reserved(entry.first) || checkpoint.numbers.count(entry.first) != 0) {
       throw Error(cat("checkpoint: the name '", entry.first, "' is taken"));
@@ -197,7 +198,7 @@ std::string read_header(const h5::File& file, Checkpoint& checkpoint, const Prog
   checkpoint.step = file.read_integer("/", "step");
   for (const std::string& name : attribute_names(file)) {
     came();
-    if (std::find(std::begin(reserved), std::end(reserved), name) != std::end(reserved)) continue;
+    if (is_reserved(name)) continue;
     const H5T_class_t type = class_of_attribute(file, name);
     if (type == H5T_STRING)
       checkpoint.texts[name] = file.read_string("/", name);
@@ -329,23 +330,16 @@ std::int64_t Checkpoint::whole(const std::string& name) const {
   throw Error(cat("the checkpoint's ", name, " is ", std::get<double>(number), ", expected an integer"), damaged_hint);
 }
 
-const NamedArray& Checkpoint::array(const std::string& name) const {
-  const auto found = std::find_if(arrays.begin(), arrays.end(), [&](const NamedArray& a) { return a.name == name; });
-  if (found == arrays.end()) {
-    throw Error(cat("checkpoint of another model or optimizer: it has no array '", name, "'"),
-                "resume with the experiment that wrote it (experiment.yaml in its run folder)");
-  }
-  return *found;
-}
-
 const NamedArray& Checkpoint::array(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  const NamedArray& result = array(name);
-  if (result.shape != shape) {
-    throw Error(cat("checkpoint of another model: array '", name, "' has the shape ", shape_text(result.shape),
+  constexpr const char* hint = "resume with the experiment that wrote it (experiment.yaml in its run folder)";
+  const auto found = std::ranges::find(arrays, name, &NamedArray::name);
+  if (found == arrays.end())
+    throw Error(cat("checkpoint of another model or optimizer: it has no array '", name, "'"), hint);
+  if (found->shape != shape)
+    throw Error(cat("checkpoint of another model: array '", name, "' has the shape ", shape_text(found->shape),
                     ", this experiment's model wants ", shape_text(shape)),
-                "resume with the experiment that wrote it (experiment.yaml in its run folder)");
-  }
-  return result;
+                hint);
+  return *found;
 }
 
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Progress& progress) {
@@ -440,11 +434,10 @@ std::optional<Checkpoint> read_newest_checkpoint(const std::string& run_dir, std
   return newest;
 }
 
-std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
-                              const Progress& progress) {
+std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings) {
   std::vector<std::string> ignored;
-  return first_whole(run_dir, warnings != nullptr ? *warnings : ignored, progress,
-                     [&](const std::string& path) { verify(path, progress); });
+  return first_whole(run_dir, warnings != nullptr ? *warnings : ignored, {},
+                     [](const std::string& path) { verify(path, {}); });
 }
 
 }  // namespace ringtrain

@@ -37,7 +37,6 @@ struct Checkpoint {
   std::map<std::string, std::string> texts;  // "experiment" (YAML), "model", "train_uuid", "machine", ...
   std::map<std::string, Number> numbers;     // "samples", "best_loss", "elapsed_seconds", ...
   std::vector<NamedArray> arrays;
-  const NamedArray& array(const std::string& name) const;  // throws Error with the missing name
   const std::string& text(const std::string& name) const;  // throws Error with the missing name
   // These return `absent` if the value is missing. They are for values that only some runs have.
   std::string text_or(const std::string& name, std::string absent) const;
@@ -45,8 +44,7 @@ struct Checkpoint {
   // number() and whole() throw Error if the number is missing. whole() also throws Error if it is not an integer.
   double number(const std::string& name) const;
   std::int64_t whole(const std::string& name) const;
-  // Returns array(name) and checks its shape. Throws Error "checkpoint of another model: ..." with both shapes if the
-  // shape is not the model's.
+  // Throws Error with the missing name, or "checkpoint of another model: ..." with both shapes if the shape is another.
   const NamedArray& array(const std::string& name, const std::vector<std::int64_t>& shape) const;
 
  private:
@@ -95,7 +93,6 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
 std::optional<Checkpoint> read_newest_checkpoint(const std::string& run_dir, std::string& path,
                                                  std::vector<std::string>& warnings, const Progress& progress = {});
 // Returns the path of the checkpoint that read_newest_checkpoint() reads; "" if there is none. Checks the file, too.
-std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings,
-                              const Progress& progress = {});
+std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings);
 
 }  // namespace ringtrain

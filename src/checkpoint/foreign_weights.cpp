@@ -15,9 +15,6 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::uint64_t longest_safetensors_header =
-    100'000'000;  // a file that begins with a larger number is no safetensors
-
 bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
@@ -114,7 +111,7 @@ void refuse_other_formats(const std::string& path, const std::string& start, con
   if (is_pickle && start.compare(2, 2, "\x8a\x0a") == 0) refuse_torch(path);
   std::uint64_t length = 0;
   if (start.size() >= sizeof length) std::memcpy(&length, start.data(), sizeof length);
-  if (length <= longest_safetensors_header) return;
+  if (length <= longest_safetensors_header) return;  // it may be safetensors
   if (const ForeignFile other = foreign_file(start)) refuse(path, other.format, other.advice);
   if (is_flax(start)) refuse(path, "a msgpack file of Flax", other_framework);
   if (is_pickle)

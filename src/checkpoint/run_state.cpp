@@ -44,7 +44,7 @@ Items items_of(RunProgress& p) {
           {"dropped_gradients", &p.dropped}};
 }
 
-// The groups of noise are a text; see groups_text().
+// The groups of noise are a text; see make_checkpoint().
 Items items_of(TrainerState& s, const Experiment& experiment) {
   Items items = {{"loss_scale", &s.loss_scale},
                  {"loss_scale_steps", &s.loss_scale_steps},
@@ -102,11 +102,6 @@ void read(const Checkpoint& checkpoint, const Items& items) {
   }
 }
 
-// The states are one text, because twelve numbers for each of hundreds of tensors are too many for attributes.
-std::string groups_text(const TrainerState& state) {
-  return Json(state.noise_groups).dump();
-}
-
 // Groups that the checkpoint does not have stay as they are.
 void read_groups(const Checkpoint& checkpoint, TrainerState& state) {
   const auto stored = parse_json(checkpoint.text_or(groups_name, "{}"));
@@ -151,7 +146,8 @@ Checkpoint make_checkpoint(const RunPlan& plan, RunState state) {
   write_plan(plan, c);
   write(items_of(state.progress), c);
   write(items_of(state.trainer, plan.experiment), c);
-  if (!state.trainer.noise_groups.empty()) c.texts[groups_name] = groups_text(state.trainer);
+  // The groups are one text, because twelve numbers for each of hundreds of tensors are too many for attributes.
+  if (!state.trainer.noise_groups.empty()) c.texts[groups_name] = Json(state.trainer.noise_groups).dump();
   write(items_of(state.facts), c);
   c.texts["machine"] = state.facts.machine;
   c.texts["fusions"] = state.facts.fusions;

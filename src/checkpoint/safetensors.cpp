@@ -13,13 +13,13 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/rounding.h"
 #include "base/small_floats.h"
 #include "base/utf8.h"
 
 namespace ringtrain {
 namespace {
 
-constexpr std::uint64_t longest_header = 100'000'000;  // the limit of the format's own library
 constexpr const char* copy_again_hint = "copy the file again, or write it again";
 
 // Returns the bytes of one element; 0 for a type that the format does not have.
@@ -143,30 +143,28 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     if (::fstat(file_, &status) != 0) throw Error(cat(path, ": cannot open: ", std::strerror(errno)));
     if (!S_ISREG(status.st_mode)) throw Error(cat(path, ": is not a regular file"), "give a .safetensors file");
     const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
-    std::string start(std::min<std::uint64_t>(8, file_bytes), '\0');
-    read_bytes(0, {reinterpret_cast<std::uint8_t*>(start.data()), start.size()}, "the header's length");
-    const auto piece = [&](std::uint64_t most, bool is_end) {
-      std::string text(std::min(most, file_bytes), '\0');
-      read_bytes(is_end ? file_bytes - text.size() : 0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()},
-                 "the file");
+    const auto text_at = [&](std::uint64_t offset, std::uint64_t size, const char* what) {
+      std::string text(size, '\0');
+      read_bytes(offset, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()}, what);
       return text;
     };
-    refuse_other_formats(path, piece(64 << 10, false), piece(1 << 20, true));
+    const std::string start = text_at(0, std::min<std::uint64_t>(8, file_bytes), "the header's length");
+    const std::uint64_t at_begin = std::min<std::uint64_t>(64 << 10, file_bytes);
+    const std::uint64_t at_end = std::min<std::uint64_t>(1 << 20, file_bytes);
+    refuse_other_formats(path, text_at(0, at_begin, "the file"), text_at(file_bytes - at_end, at_end, "the file"));
     if (file_bytes < 8)
       throw Error(cat(path, ": has ", file_bytes, " bytes, too few for safetensors"), copy_again_hint);
     std::uint64_t length = 0;
     std::memcpy(&length, start.data(), sizeof length);
-    if (length > longest_header)
-      throw Error(cat(path, ": says that its header has ", length, " bytes, more than the ", longest_header,
+    if (length > longest_safetensors_header)
+      throw Error(cat(path, ": says that its header has ", length, " bytes, more than the ", longest_safetensors_header,
                       " that the format allows: no safetensors file"),
                   copy_again_hint);
     if (length > file_bytes - 8)
       throw Error(cat(path, ": says that its header has ", length, " bytes, but the file has ", file_bytes,
                       ": it is cut off, or no safetensors file"),
                   copy_again_hint);
-    std::string text(length, '\0');
-    read_bytes(8, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()}, "the header");
-    const Json header = parse_header(path, text);
+    const Json header = parse_header(path, text_at(8, length, "the header"));
     metadata_ = metadata_of(path, header);
     for (const auto& [name, value] : header.items())
       if (name != "__metadata__") entries_.push_back(entry_of(path, name, value, 8 + length, file_bytes));
@@ -284,7 +282,7 @@ std::string header_of(const std::map<std::string, std::string>& metadata, const 
     offset = end;
   }
   std::string text = json_text(header);
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the tensors are aligned
+  text.resize(round_up(text.size(), 8), ' ');  // so that the tensors are aligned
   return text;
 }
 

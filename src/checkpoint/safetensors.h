@@ -44,6 +44,8 @@ class SafetensorsFile {
   std::vector<SafetensorsEntry> entries_;
 };
 
+inline constexpr std::uint64_t longest_safetensors_header = 100'000'000;  // the limit of the format's own library
+
 // Recognises files of weights that are not safetensors, by their content. `start` and `end` are the first and the last
 // bytes of the file, at most 64 KiB and 1 MiB. Throws Error that names the format and says how to convert the file if
 // the format is a known one. Returns if the file may be safetensors.

@@ -106,10 +106,6 @@ std::span<float> place_of(const Parameter& p, std::span<float> flat) {
   return flat.subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count));
 }
 
-}  // namespace
-
-namespace {
-
 using Entries = std::map<std::string, const SafetensorsEntry*>;  // plain name -> entry
 
 Entries entries_of(const SafetensorsFile& file) {

@@ -125,7 +125,7 @@ TEST_F(CheckpointTest, ReplacesAnOlderFileAndLeftoversOfAKilledJob) {
 TEST_F(CheckpointTest, NamesAMissingArrayAndAnotherShape) {
   const Checkpoint checkpoint = example();
   EXPECT_EQ(&checkpoint.array("state/hidden", {2, 3}), &checkpoint.arrays[3]);
-  expect_contains(message_of([&] { checkpoint.array("weights/other"); }), "no array 'weights/other'");
+  expect_contains(message_of([&] { checkpoint.array("weights/other", {2}); }), "no array 'weights/other'");
   const std::string message = message_of([&] { checkpoint.array("state/hidden", {4, 3}); });
   expect_contains(message, "another model");
   expect_contains(message, "'state/hidden' has the shape [2, 3]");
