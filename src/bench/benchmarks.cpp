@@ -19,20 +19,21 @@ double Runs::slowest() const {
   return median(slowest);
 }
 
-double Runs::rank_median(std::size_t rank) const {
-  return median(of_rank.at(rank));
+std::vector<double> Runs::rank_medians() const {
+  std::vector<double> medians;
+  for (const auto& times : of_rank) medians.push_back(median(times));
+  return medians;
 }
 
 double Runs::jitter() const {
   std::vector<double> each;
-  for (std::size_t r = 0; r < of_rank.size(); ++r) {
+  for (std::vector<double> sorted : of_rank) {
     // In a normal distribution, the middle half of the values is 1.35 standard deviations wide. A single interruption
     // does not change the width of the middle half.
-    std::vector<double> sorted = of_rank[r];
     if (sorted.size() < 4) continue;
     std::sort(sorted.begin(), sorted.end());
     const double width = sorted[sorted.size() * 3 / 4] - sorted[sorted.size() / 4];
-    each.push_back(width / 1.35 / rank_median(r));
+    each.push_back(width / 1.35 / median(sorted));
   }
   return median(each);
 }
@@ -65,15 +66,19 @@ Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, 
   return runs;
 }
 
-std::vector<double> by_host(const BenchContext& context, const std::vector<double>& of_rank, bool largest) {
+std::vector<double> largest_by_host(const BenchContext& context, const std::vector<double>& of_rank) {
   std::vector<double> values(context.hosts.size());
-  std::vector<bool> seen(values.size());
   for (std::size_t r = 0; r < of_rank.size(); ++r) {
-    const std::size_t h = context.host_of(r);
-    if (!seen[h] || (of_rank[r] > values[h]) == largest) values[h] = of_rank[r];
-    seen[h] = true;
+    double& value = values[context.host_of(r)];
+    value = std::max(value, of_rank[r]);
   }
   return values;
+}
+
+std::int64_t steps_in(Communicator& host, double seconds, double seconds_per_step, std::int64_t least,
+                      std::int64_t most) {
+  const auto steps = static_cast<std::int64_t>(seconds / std::max(seconds_per_step, 1e-6));
+  return of_rank_0(host, std::clamp(steps, least, most));
 }
 
 RunPlan compiled_plan(const BenchContext& context, const DatasetIndex& train) {

@@ -36,7 +36,7 @@ struct BenchContext {
 struct Runs {
   std::vector<std::vector<double>> of_rank;  // [rank][run]
   double slowest() const;                    // median over the runs of the time of the slowest rank
-  double rank_median(std::size_t rank) const;
+  std::vector<double> rank_medians() const;
   double jitter() const;  // a rank's standard deviation divided by its median; the median over the ranks
 };
 
@@ -45,8 +45,12 @@ struct Runs {
 enum class TooSlow { run_anyway, give_up };
 Runs timed_runs(Communicator& host, double seconds, int most, TooSlow too_slow, const std::function<void()>& work);
 
-// Returns the largest or smallest value among the ranks of each host, in the order of BenchContext::hosts.
-std::vector<double> by_host(const BenchContext& context, const std::vector<double>& of_rank, bool largest);
+// Returns the largest value among the ranks of each host, in the order of BenchContext::hosts.
+std::vector<double> largest_by_host(const BenchContext& context, const std::vector<double>& of_rank);
+
+// Returns the number of steps that take about `seconds`, from `least` to `most`, the same on all ranks. Collective.
+std::int64_t steps_in(Communicator& host, double seconds, double seconds_per_step, std::int64_t least,
+                      std::int64_t most);
 
 // Plans the experiment on all ranks, without validation, and compiles its program, after which the ranks have the same
 // fusions. Collective.

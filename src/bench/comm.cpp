@@ -144,18 +144,15 @@ void bench_comm(const BenchContext& context, Preflight& result) {
       const Runs runs = timed_runs(host, seconds, 200, TooSlow::give_up, [&] { ring.sum(bytes, sums); });
       if (runs.of_rank.empty()) return;
       samples.push_back({ranks, bytes, runs.slowest(), sums});
-      if (sums > 1) return;
-      largest.clear();
-      for (std::size_t r = 0; r < runs.of_rank.size(); ++r) largest.push_back(runs.rank_median(r));
+      if (sums == 1) largest = runs.rank_medians();
     };
     measure(smallest_bytes, sums_together);
     for (std::int64_t bytes = smallest_bytes; bytes <= largest_bytes; bytes *= 4) measure(bytes, 1);
     if (!context.root()) continue;
     for (const SumSample& s : samples) result.comm.push_back({scope.name, s});
     result.fit[scope.name] = fit_link(samples);
-    if (scope.name != "node" || !several_nodes) continue;
-    for (const SlowHost& s : slow_hosts(context.hosts, by_host(context, largest, true), slow_all_reduce, true))
-      result.slow.push_back(s);
+    if (scope.name == "node" && several_nodes)
+      result.add_slow_hosts(largest_by_host(context, largest), slow_all_reduce, true);
   }
   if (context.root()) print(result, context.link_gbit);
   if (context.machine.device == nullptr) compare_algorithms(context);

@@ -263,13 +263,6 @@ class Pipeline {
   StillSteps steps_;
 };
 
-// Returns the number of steps that take about `seconds`, the same on all ranks.
-std::int64_t steps_in(Communicator& host, double seconds, double seconds_per_step) {
-  auto steps = static_cast<std::int64_t>(seconds / std::max(seconds_per_step, 1e-6));
-  steps = std::clamp<std::int64_t>(steps, 2, 1000);
-  return of_rank_0(host, steps);
-}
-
 void print(const std::vector<ComponentRow>& rows) {
   for (const ComponentRow& row : rows) {
     std::string text = printed("  without %-10s %10.1f samples/s %10.3f ms a step", row.removed.c_str(),
@@ -310,7 +303,7 @@ void bench_components(const BenchContext& context, const std::string& csv) {
   Pipeline pipeline(context, plan, all.front());
   const double share = context.seconds / static_cast<double>(measured_rounds * all.size());
   std::vector<std::vector<double>> seconds(all.size());
-  const std::int64_t steps = steps_in(host, share, pipeline.seconds_per_step(all.front(), 1));
+  const std::int64_t steps = steps_in(host, share, pipeline.seconds_per_step(all.front(), 1), 2, 1000);
   for (int round = 0; round < measured_rounds; ++round)
     for (std::size_t v = 0; v < all.size(); ++v) seconds[v].push_back(pipeline.seconds_per_step(all[v], steps));
   std::vector<ComponentRow> rows;

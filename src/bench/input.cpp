@@ -148,11 +148,8 @@ void bench_input(const BenchContext& context, Preflight& result) {
     log_info("  ", context.hosts[h], ": ", readable_bytes(bytes_of[h]), "/s from the files, ",
              with_thousands(std::llround(samples_of[h])), " samples/s from the loaders");
   }
-  const auto compare = [&](const std::vector<double>& values, const char* what) {
-    for (const SlowHost& s : slow_hosts(context.hosts, values, what, false)) result.slow.push_back(s);
-  };
-  compare(bytes_of, "reading files");
-  if (own.ranks == host.size()) compare(samples_of, "loading samples");
+  result.add_slow_hosts(bytes_of, "reading files", false);
+  if (own.ranks == host.size()) result.add_slow_hosts(samples_of, "loading samples", false);
 }
 
 InputAdvice input_advice(const NodeInput& node, double wanted) {

@@ -230,15 +230,12 @@ std::optional<Preflight> earlier_preflight(const std::string& path, const std::v
   return earlier;
 }
 
-std::vector<SlowHost> slow_hosts(const std::vector<std::string>& hosts, const std::vector<double>& values,
-                                 const std::string& what, bool more_is_worse) {
-  std::vector<SlowHost> slow;
+void Preflight::add_slow_hosts(const std::vector<double>& values, const std::string& what, bool more_is_worse) {
   const double middle = median(values);
   for (std::size_t h = 0; h < hosts.size() && middle > 0; ++h) {
     const double times = more_is_worse ? values[h] / middle : middle / std::max(values[h], 1e-9 * middle);
     if (times > 1.1) slow.push_back({hosts[h], what, times});
   }
-  return slow;
 }
 
 namespace {

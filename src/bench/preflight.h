@@ -77,6 +77,8 @@ struct Preflight {
   // Takes the results of the kinds that only `earlier` has, with their slow hosts. Both must be of the same hosts and
   // ranks.
   void keep_from(const Preflight& earlier);
+  // Adds the hosts whose value is more than 10 % worse than the median. `values` has one for each host.
+  void add_slow_hosts(const std::vector<double>& values, const std::string& what, bool more_is_worse);
   std::string to_json() const;
 };
 
@@ -87,10 +89,6 @@ std::vector<Preflight> read_preflights(const std::vector<std::string>& paths);
 // Returns the measurements in the file, to which those of a job of `ranks` ranks on `hosts` will be added. Nothing if
 // there is no file. Throws Error if the file is of other hosts or ranks.
 std::optional<Preflight> earlier_preflight(const std::string& path, const std::vector<std::string>& hosts, int ranks);
-
-// Returns the hosts whose value is more than 10 % worse than the median.
-std::vector<SlowHost> slow_hosts(const std::vector<std::string>& hosts, const std::vector<double>& values,
-                                 const std::string& what, bool more_is_worse);
 
 // Returns the keys on which the time of a pass depends, apart from the batch and the number of ranks, with their
 // values: "precision=fp32 model.kind=resnet ...".

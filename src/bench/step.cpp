@@ -181,12 +181,9 @@ struct TrainingSteps {
 
 // Runs the first training steps of the experiment with its data set, and returns their times.
 TrainingSteps training_steps(const BenchContext& context, const RunPlan& plan, double estimate) {
-  const double budget = context.seconds / 4;
-  std::int64_t steps = static_cast<std::int64_t>(budget / std::max(estimate, 1e-6));
   Communicator& host = *context.machine.host;
-  steps = std::clamp<std::int64_t>(steps, 5, 200);
+  std::int64_t steps = steps_in(host, context.seconds / 4, estimate, 5, 200);
   if (plan.updates > 0) steps = std::min(steps, plan.updates);
-  steps = of_rank_0(host, steps);
 
   Watchdog watchdog(context.session.job(), plan.experiment.communication.timeout_seconds);
   Loader loader(shared_dataset(plan.train, context.session.job()), for_rank(plan.train_loader, host.rank()));
@@ -232,8 +229,7 @@ std::vector<double> measure_passes(const BenchContext& context, const RunPlan& p
     const double f = median(forward), p = std::max(median(pass), f), slowest = both.slowest() / (f + p);
     s.passes.push_back({static_cast<double>(*size), slowest * f, slowest * (p - f)});
     s.jitter = both.jitter();
-    of_rank.clear();
-    for (std::size_t r = 0; r < both.of_rank.size(); ++r) of_rank.push_back(both.rank_median(r));
+    of_rank = both.rank_medians();
   }
   s.forward = s.passes.back().forward;
   s.backward = s.passes.back().backward;
@@ -318,8 +314,7 @@ void bench_step(const BenchContext& context, Preflight& result) {
   s.input_wait = training.waited;
   if (!context.root()) return;
   print(s, plan);
-  for (const SlowHost& h : slow_hosts(context.hosts, by_host(context, pass_of_rank, true), slow_computing, true))
-    result.slow.push_back(h);
+  result.add_slow_hosts(largest_by_host(context, pass_of_rank), slow_computing, true);
   result.step = s;
   result.has_step = true;
 }

@@ -474,11 +474,11 @@ TEST_F(PreflightFile, OfOtherHostsOrRanksIsRefused) {
 }
 
 TEST(Preflight, AHostIsSlowWhenItIsATenthWorseThanTheMedian) {
-  const std::vector<std::string> hosts = {"a", "b", "c", "d", "e"};
   const auto names = [&](const std::vector<double>& values, bool more_is_worse) {
-    std::string text;
-    for (const SlowHost& s : slow_hosts(hosts, values, "x", more_is_worse)) text += s.host;
-    return text;
+    Preflight preflight;
+    preflight.hosts = {"a", "b", "c", "d", "e"};
+    preflight.add_slow_hosts(values, "x", more_is_worse);
+    return joined(preflight.slow, "", &SlowHost::host);
   };
   EXPECT_EQ(names({1, 1.05, 1, 1.5, 0.5}, true), "d");
   EXPECT_EQ(names({1, 1.05, 1, 1.5, 0.5}, false), "e");
