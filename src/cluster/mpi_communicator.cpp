@@ -30,39 +30,237 @@ constexpr std::size_t kHalvedChunks = 16, kHierarchicalChunks = 64;
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count, SumChoice choice);
-  ~MpiCommunicator() override;
+  MpiCommunicator(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count, SumChoice choice)
+      : group_(group),
+        comm_(duplicate(group)),
+        choice_(std::move(choice)),
+        layout_(choice_.node_of_rank.empty() ? group.hosts() : choice_.node_of_rank),
+        lanes_(comm_),
+        counter_sums_(comm_, kCounterTag) {
+    check_sum_choice(choice_, layout_);
+    check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+    max_count_ = std::clamp(max_count, std::size_t{1}, std::size_t{0x7fffffff});
+    chunk_ = std::clamp(chunk_bytes / sizeof(float), std::size_t{1}, max_count_);
+    if (chunk_ > kCacheLine) chunk_ -= chunk_ % kCacheLine;
+    align_ = chunk_ >= kCacheLine ? kCacheLine : 1;
+    if (choice_.algorithm == "mpi") library_sums_ = std::make_unique<MpiLibrarySums>(group);
+  }
+  ~MpiCommunicator() override {
+    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+  }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::string describe() const override;
-  std::map<std::string, std::string> record() const override;
-  void* allocate(std::int64_t bytes) override;
-  void release(void* memory) override;
-  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
-  std::unique_ptr<Pending> start_sum(std::span<double> values) override;
+  std::string describe() const override {
+    if (size_ == 1) return "one rank, nothing to communicate";
+    const std::size_t bytes = chunk_ * sizeof(float);
+    const std::string chunks = bytes % 1024 == 0 ? cat(bytes / 1024, " KiB") : cat(bytes, " bytes");
+    if (choice_.algorithm == "mpi") return "MPI, sums by the library's own all-reduce";
+    if (choice_.algorithm != "auto") return cat("MPI, ", choice_.algorithm, ", chunks of ", chunks);
+    const std::string small = sum_algorithm_name(algorithm_for(1)),
+                      large = sum_algorithm_name(algorithm_for(100 << 20));
+    return cat("MPI, ", small == large ? small : cat(small, " or, for large sums, ", large), " (auto), chunks of ",
+               chunks);
+  }
+  std::map<std::string, std::string> record() const override { return {{"algorithm", choice_.algorithm}}; }
+  void* allocate(std::int64_t bytes) override {
+    if (!node_exchange_) {
+      node_exchange_ = std::make_unique<NodeExchange>(group_, layout_.node_of(rank_), MpiLanes::slots);
+      lanes_.use(*node_exchange_);
+    }
+    return node_exchange_->allocate(static_cast<std::size_t>(bytes));
+  }
+  void release(void* memory) override { node_exchange_->release(memory); }
+  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override {
+    if (before) before(0);
+    auto left = std::make_shared<std::size_t>(0);
+    if (size_ > 1 && !values.empty()) {
+      const SumAlgorithm algorithm = algorithm_for(values.size_bytes());
+      const std::size_t most = lane_elements(algorithm);
+      for (std::size_t offset = 0; offset < values.size(); offset += most) {
+        const std::size_t length = std::min(values.size() - offset, most);
+        if (library_sums_)
+          library_sums_->start(values.subspan(offset, length), left);
+        else
+          lanes_.start(values.data() + offset, schedule(algorithm, length), left);
+      }
+    }
+    return std::make_unique<PendingSum>(*this, std::move(left));
+  }
+  std::unique_ptr<Pending> start_sum(std::span<double> values) override {
+    auto left = std::make_shared<std::size_t>(0);
+    if (size_ > 1)
+      for (std::size_t offset = 0; offset < values.size(); offset += max_count_)
+        counter_sums_.start(values.subspan(offset, std::min(max_count_, values.size() - offset)), left);
+    return std::make_unique<PendingSum>(*this, std::move(left));
+  }
   std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
-                                                const BeforeSum& before) override;
-  std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override;
-  std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
-  std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
-  void broadcast(std::span<std::byte> bytes, int root) override;
-  void gather(std::span<const std::byte> mine, std::span<std::byte> all, int root) override;
-  void scatter(std::span<const std::byte> all, std::span<std::byte> mine, int root) override;
-  void barrier() override;
+                                                const BeforeSum& before) override {
+    if (before) before(0);
+    return start_half(ring_reduce_scatter, values, piece);
+  }
+  std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override {
+    return start_half(ring_all_gather, values, piece);
+  }
+  std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override {
+    check_root(root);
+    if (before) before(0);
+    auto left = std::make_shared<std::size_t>(0);
+    if (size_ > 1) root_sums().start_sum(values, root, left);
+    return std::make_unique<PendingSum>(*this, std::move(left));
+  }
+  std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override {
+    check_root(root);
+    auto left = std::make_shared<std::size_t>(0);
+    if (size_ > 1) root_sums().start_broadcast(values, root, left);
+    return std::make_unique<PendingSum>(*this, std::move(left));
+  }
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    check_root(root);
+    if (size_ == 1) return;
+    barrier();
+    if (rank_ == root) sent_bytes().by_message += (size_ - 1) * std::ssize(bytes);
+    std::vector<MPI_Request> request(1, MPI_REQUEST_NULL);
+    for (std::size_t offset = 0; offset < bytes.size(); offset += max_count_) {
+      const int count = static_cast<int>(std::min(max_count_, bytes.size() - offset));
+      check_mpi(MPI_Ibcast(bytes.data() + offset, count, MPI_BYTE, root, comm_, request.data()), "MPI_Ibcast");
+      complete(request);
+    }
+  }
+  void gather(std::span<const std::byte> mine, std::span<std::byte> all, int root) override {
+    if (rank_ == root && all.size() != static_cast<std::size_t>(size_) * mine.size())
+      throw Error(cat("gather: room for ", all.size(), " bytes, expected ", size_, " x ", mine.size()));
+    exchange_with_root({const_cast<std::byte*>(mine.data()), mine.size()}, all, root, true);
+  }
+  void scatter(std::span<const std::byte> all, std::span<std::byte> mine, int root) override {
+    if (rank_ == root && all.size() != static_cast<std::size_t>(size_) * mine.size())
+      throw Error(cat("scatter: ", all.size(), " bytes, expected ", size_, " x ", mine.size()));
+    exchange_with_root(mine, {const_cast<std::byte*>(all.data()), all.size()}, root, false);
+  }
+  void barrier() override {
+    if (size_ == 1) return;
+    std::vector<MPI_Request> request(1, MPI_REQUEST_NULL);
+    check_mpi(MPI_Ibarrier(comm_, request.data()), "MPI_Ibarrier");
+    complete(request);
+  }
   std::unique_ptr<NormTeam> make_norm_team(int span) override { return make_mpi_norm_team(group_, span); }
 
-  void progress();
+  void progress() {
+    lanes_.progress();
+    counter_sums_.progress();
+    if (root_sums_) root_sums_->progress();
+    if (library_sums_) library_sums_->progress();
+  }
 
  private:
-  SumAlgorithm algorithm_for(std::size_t bytes) const;
-  std::size_t lane_elements(SumAlgorithm algorithm) const;
-  SumSchedule schedule(SumAlgorithm algorithm, std::size_t length) const;
+  class PendingSum final : public Pending {
+   public:
+    PendingSum(MpiCommunicator& communicator, PartsLeft left) : communicator_(communicator), left_(std::move(left)) {}
+    // MPI still uses the buffer, so an abandoned sum is finished first. After an error it is not finished, because the
+    // other ranks may never answer, and the job ends.
+    ~PendingSum() override {
+      if (*left_ > 0 && std::uncaught_exceptions() == 0) finish();
+    }
+    bool done() override {
+      if (*left_ != 0) communicator_.progress();
+      return *left_ == 0;
+    }
+
+   private:
+    MpiCommunicator& communicator_;
+    PartsLeft left_;
+  };
+
+  SumAlgorithm algorithm_for(std::size_t bytes) const {
+    for (const SumAlgorithm algorithm :
+         {SumAlgorithm::ring, SumAlgorithm::halving, SumAlgorithm::hierarchical, SumAlgorithm::library})
+      if (choice_.algorithm == sum_algorithm_name(algorithm)) return algorithm;
+    return fastest_sum(layout_, choice_.links, static_cast<double>(bytes));
+  }
+  // Returns the number of elements of a lane, so that all of its messages are within MPI's limit.
+  std::size_t lane_elements(SumAlgorithm algorithm) const {
+    const auto ranks = static_cast<std::size_t>(size_);
+    switch (algorithm) {
+      case SumAlgorithm::ring:
+        return ranks * chunk_;
+      case SumAlgorithm::halving:
+        return std::min(max_count_, std::min(ranks, kHalvedChunks) * chunk_);
+      case SumAlgorithm::hierarchical:
+        return std::min(max_count_, std::min(ranks, kHierarchicalChunks) * chunk_);
+      case SumAlgorithm::library:
+        return max_count_;
+    }
+    return max_count_;
+  }
+  SumSchedule schedule(SumAlgorithm algorithm, std::size_t length) const {
+    if (algorithm == SumAlgorithm::ring) return ring_sum(rank_, size_, length, align_);
+    SumSchedule schedule = algorithm == SumAlgorithm::hierarchical
+                               ? hierarchical_sum(rank_, layout_.nodes(), length, align_)
+                               : halving_sum(rank_, size_, length, align_);
+    if (layout_.nodes().size() > 1) mark_steps_in_node(schedule, layout_.node_of(rank_));
+    return schedule;
+  }
   using RingHalf = SumSchedule(int rank, int ranks, std::size_t length, std::size_t piece, std::size_t stride);
-  std::unique_ptr<Pending> start_half(RingHalf& half, std::span<float> values, std::int64_t piece);
-  void exchange_with_root(std::span<std::byte> mine, std::span<std::byte> all, int root, bool to_root);
-  MpiRootSums& root_sums();
-  void complete(std::vector<MPI_Request>& requests);
-  void check_root(int root) const;
+  // Each lane sums one chunk of every piece.
+  std::unique_ptr<Pending> start_half(RingHalf& half, std::span<float> values, std::int64_t piece) {
+    check_pieces(values, piece);
+    auto left = std::make_shared<std::size_t>(0);
+    const auto stride = static_cast<std::size_t>(piece);
+    for (std::size_t offset = 0; size_ > 1 && offset < std::min(stride, values.size()); offset += chunk_)
+      lanes_.start(values.data() + offset,
+                   half(rank_, size_, values.size() - offset, std::min(chunk_, stride - offset), stride), left);
+    return std::make_unique<PendingSum>(*this, std::move(left));
+  }
+  // If `to_root` is true, `mine` is read and `all` is written. Otherwise `all` is read and `mine` is written.
+  void exchange_with_root(std::span<std::byte> mine, std::span<std::byte> all, int root, bool to_root) {
+    check_root(root);
+    barrier();
+    std::vector<MPI_Request> requests;
+    const auto post_message = [&](std::byte* bytes, std::size_t count, int other, bool sends) {
+      const int n = static_cast<int>(count), tag = to_root ? kGatherTag : kScatterTag;
+      MPI_Request* request = &requests.emplace_back(MPI_REQUEST_NULL);
+      if (sends) sent_bytes().by_message += n;
+      if (sends)
+        check_mpi(MPI_Isend(bytes, n, MPI_BYTE, other, tag, comm_, request), "MPI_Isend");
+      else
+        check_mpi(MPI_Irecv(bytes, n, MPI_BYTE, other, tag, comm_, request), "MPI_Irecv");
+    };
+    for (std::size_t offset = 0; offset < mine.size(); offset += max_count_) {
+      const std::size_t count = std::min(max_count_, mine.size() - offset);
+      requests.clear();
+      if (rank_ != root) post_message(mine.data() + offset, count, root, to_root);
+      for (int r = 0; rank_ == root && r < size_; ++r) {
+        std::byte* of_rank = all.data() + static_cast<std::size_t>(r) * mine.size() + offset;
+        if (r != root)
+          post_message(of_rank, count, r, !to_root);
+        else if (to_root)
+          std::copy_n(mine.data() + offset, count, of_rank);
+        else
+          std::copy_n(of_rank, count, mine.data() + offset);
+      }
+      complete(requests);
+    }
+  }
+  MpiRootSums& root_sums() {
+    if (!root_sums_) root_sums_ = std::make_unique<MpiRootSums>(comm_, kRootSumTag, kRootBroadcastTag, chunk_);
+    return *root_sums_;
+  }
+  // Blocks, but lets the sums progress, because another rank may need our part of a sum before it comes here. Values
+  // are sent only after a barrier(): then no rank is still on its way, so none can fail before it comes.
+  void complete(std::vector<MPI_Request>& requests) {
+    int done = 0;
+    for (Waiter waiter;;) {
+      check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+                "MPI_Testall");
+      if (done) return;
+      progress();
+      waiter.pause();
+    }
+  }
+  void check_root(int root) const {
+    if (root < 0 || root >= size_) throw Error(cat("root rank ", root, " of ", size_, " ranks does not exist"));
+  }
 
   RankGroup group_;
   MPI_Comm comm_ = MPI_COMM_NULL;
@@ -76,259 +274,6 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<MpiRootSums> root_sums_;        // null: there was no such sum or broadcast
   std::unique_ptr<MpiLibrarySums> library_sums_;  // null: this program's own algorithms are used
 };
-
-class PendingSum final : public Pending {
- public:
-  PendingSum(MpiCommunicator& communicator, PartsLeft left) : communicator_(communicator), left_(std::move(left)) {}
-  // MPI still uses the buffer, so an abandoned sum is finished first. After an error it is not finished, because the
-  // other ranks may never answer, and the job ends.
-  ~PendingSum() override {
-    if (*left_ > 0 && std::uncaught_exceptions() == 0) finish();
-  }
-  bool done() override {
-    if (*left_ != 0) communicator_.progress();
-    return *left_ == 0;
-  }
-
- private:
-  MpiCommunicator& communicator_;
-  PartsLeft left_;
-};
-
-MpiCommunicator::MpiCommunicator(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count,
-                                 SumChoice choice)
-    : group_(group),
-      comm_(duplicate(group)),
-      choice_(std::move(choice)),
-      layout_(choice_.node_of_rank.empty() ? group.hosts() : choice_.node_of_rank),
-      lanes_(comm_),
-      counter_sums_(comm_, kCounterTag) {
-  check_sum_choice(choice_, layout_);
-  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-  max_count_ = std::clamp(max_count, std::size_t{1}, std::size_t{0x7fffffff});
-  chunk_ = std::clamp(chunk_bytes / sizeof(float), std::size_t{1}, max_count_);
-  if (chunk_ > kCacheLine) chunk_ -= chunk_ % kCacheLine;
-  align_ = chunk_ >= kCacheLine ? kCacheLine : 1;
-  if (choice_.algorithm == "mpi") library_sums_ = std::make_unique<MpiLibrarySums>(group);
-}
-
-MpiCommunicator::~MpiCommunicator() {
-  if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
-}
-
-std::string MpiCommunicator::describe() const {
-  if (size_ == 1) return "one rank, nothing to communicate";
-  const std::size_t bytes = chunk_ * sizeof(float);
-  const std::string chunks = bytes % 1024 == 0 ? cat(bytes / 1024, " KiB") : cat(bytes, " bytes");
-  if (choice_.algorithm == "mpi") return "MPI, sums by the library's own all-reduce";
-  if (choice_.algorithm != "auto") return cat("MPI, ", choice_.algorithm, ", chunks of ", chunks);
-  const std::string small = sum_algorithm_name(algorithm_for(1)), large = sum_algorithm_name(algorithm_for(100 << 20));
-  return cat("MPI, ", small == large ? small : cat(small, " or, for large sums, ", large), " (auto), chunks of ",
-             chunks);
-}
-
-std::map<std::string, std::string> MpiCommunicator::record() const {
-  return {{"algorithm", choice_.algorithm}};
-}
-
-SumAlgorithm MpiCommunicator::algorithm_for(std::size_t bytes) const {
-  for (const SumAlgorithm algorithm :
-       {SumAlgorithm::ring, SumAlgorithm::halving, SumAlgorithm::hierarchical, SumAlgorithm::library})
-    if (choice_.algorithm == sum_algorithm_name(algorithm)) return algorithm;
-  return fastest_sum(layout_, choice_.links, static_cast<double>(bytes));
-}
-
-// Returns the number of elements of a lane, so that all of its messages are within MPI's limit.
-std::size_t MpiCommunicator::lane_elements(SumAlgorithm algorithm) const {
-  const auto ranks = static_cast<std::size_t>(size_);
-  switch (algorithm) {
-    case SumAlgorithm::ring:
-      return ranks * chunk_;
-    case SumAlgorithm::halving:
-      return std::min(max_count_, std::min(ranks, kHalvedChunks) * chunk_);
-    case SumAlgorithm::hierarchical:
-      return std::min(max_count_, std::min(ranks, kHierarchicalChunks) * chunk_);
-    case SumAlgorithm::library:
-      return max_count_;
-  }
-  return max_count_;
-}
-
-SumSchedule MpiCommunicator::schedule(SumAlgorithm algorithm, std::size_t length) const {
-  if (algorithm == SumAlgorithm::ring) return ring_sum(rank_, size_, length, align_);
-  SumSchedule schedule = algorithm == SumAlgorithm::hierarchical
-                             ? hierarchical_sum(rank_, layout_.nodes(), length, align_)
-                             : halving_sum(rank_, size_, length, align_);
-  if (layout_.nodes().size() > 1) mark_steps_in_node(schedule, layout_.node_of(rank_));
-  return schedule;
-}
-
-void* MpiCommunicator::allocate(std::int64_t bytes) {
-  if (!node_exchange_) {
-    node_exchange_ = std::make_unique<NodeExchange>(group_, layout_.node_of(rank_), MpiLanes::slots);
-    lanes_.use(*node_exchange_);
-  }
-  return node_exchange_->allocate(static_cast<std::size_t>(bytes));
-}
-
-void MpiCommunicator::release(void* memory) {
-  node_exchange_->release(memory);
-}
-
-std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
-  if (before) before(0);
-  auto left = std::make_shared<std::size_t>(0);
-  if (size_ > 1 && !values.empty()) {
-    const SumAlgorithm algorithm = algorithm_for(values.size_bytes());
-    const std::size_t most = lane_elements(algorithm);
-    for (std::size_t offset = 0; offset < values.size(); offset += most) {
-      const std::size_t length = std::min(values.size() - offset, most);
-      if (library_sums_)
-        library_sums_->start(values.subspan(offset, length), left);
-      else
-        lanes_.start(values.data() + offset, schedule(algorithm, length), left);
-    }
-  }
-  return std::make_unique<PendingSum>(*this, std::move(left));
-}
-
-std::unique_ptr<Pending> MpiCommunicator::start_reduce_scatter(std::span<float> values, std::int64_t piece,
-                                                               const BeforeSum& before) {
-  if (before) before(0);
-  return start_half(ring_reduce_scatter, values, piece);
-}
-
-std::unique_ptr<Pending> MpiCommunicator::start_all_gather(std::span<float> values, std::int64_t piece) {
-  return start_half(ring_all_gather, values, piece);
-}
-
-// Each lane sums one chunk of every piece.
-std::unique_ptr<Pending> MpiCommunicator::start_half(RingHalf& half, std::span<float> values, std::int64_t piece) {
-  check_pieces(values, piece);
-  auto left = std::make_shared<std::size_t>(0);
-  const auto stride = static_cast<std::size_t>(piece);
-  for (std::size_t offset = 0; size_ > 1 && offset < std::min(stride, values.size()); offset += chunk_)
-    lanes_.start(values.data() + offset,
-                 half(rank_, size_, values.size() - offset, std::min(chunk_, stride - offset), stride), left);
-  return std::make_unique<PendingSum>(*this, std::move(left));
-}
-
-MpiRootSums& MpiCommunicator::root_sums() {
-  if (!root_sums_) root_sums_ = std::make_unique<MpiRootSums>(comm_, kRootSumTag, kRootBroadcastTag, chunk_);
-  return *root_sums_;
-}
-
-std::unique_ptr<Pending> MpiCommunicator::start_root_sum(std::span<float> values, int root, const BeforeSum& before) {
-  check_root(root);
-  if (before) before(0);
-  auto left = std::make_shared<std::size_t>(0);
-  if (size_ > 1) root_sums().start_sum(values, root, left);
-  return std::make_unique<PendingSum>(*this, std::move(left));
-}
-
-std::unique_ptr<Pending> MpiCommunicator::start_broadcast(std::span<float> values, int root) {
-  check_root(root);
-  auto left = std::make_shared<std::size_t>(0);
-  if (size_ > 1) root_sums().start_broadcast(values, root, left);
-  return std::make_unique<PendingSum>(*this, std::move(left));
-}
-
-void MpiCommunicator::progress() {
-  lanes_.progress();
-  counter_sums_.progress();
-  if (root_sums_) root_sums_->progress();
-  if (library_sums_) library_sums_->progress();
-}
-
-std::unique_ptr<Pending> MpiCommunicator::start_sum(std::span<double> values) {
-  auto left = std::make_shared<std::size_t>(0);
-  if (size_ > 1)
-    for (std::size_t offset = 0; offset < values.size(); offset += max_count_)
-      counter_sums_.start(values.subspan(offset, std::min(max_count_, values.size() - offset)), left);
-  return std::make_unique<PendingSum>(*this, std::move(left));
-}
-
-// Blocks, but lets the sums progress, because another rank may need our part of a sum before it comes here. Values are
-// sent only after a barrier(): then no rank is still on its way, so none can fail before it comes.
-void MpiCommunicator::complete(std::vector<MPI_Request>& requests) {
-  int done = 0;
-  for (Waiter waiter;;) {
-    check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
-              "MPI_Testall");
-    if (done) return;
-    progress();
-    waiter.pause();
-  }
-}
-
-void MpiCommunicator::check_root(int root) const {
-  if (root < 0 || root >= size_) throw Error(cat("root rank ", root, " of ", size_, " ranks does not exist"));
-}
-
-void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
-  check_root(root);
-  if (size_ == 1) return;
-  barrier();
-  if (rank_ == root) sent_bytes().by_message += (size_ - 1) * std::ssize(bytes);
-  std::vector<MPI_Request> request(1, MPI_REQUEST_NULL);
-  for (std::size_t offset = 0; offset < bytes.size(); offset += max_count_) {
-    const int count = static_cast<int>(std::min(max_count_, bytes.size() - offset));
-    check_mpi(MPI_Ibcast(bytes.data() + offset, count, MPI_BYTE, root, comm_, request.data()), "MPI_Ibcast");
-    complete(request);
-  }
-}
-
-void MpiCommunicator::gather(std::span<const std::byte> mine, std::span<std::byte> all, int root) {
-  if (rank_ == root && all.size() != static_cast<std::size_t>(size_) * mine.size())
-    throw Error(cat("gather: room for ", all.size(), " bytes, expected ", size_, " x ", mine.size()));
-  exchange_with_root({const_cast<std::byte*>(mine.data()), mine.size()}, all, root, true);
-}
-
-void MpiCommunicator::scatter(std::span<const std::byte> all, std::span<std::byte> mine, int root) {
-  if (rank_ == root && all.size() != static_cast<std::size_t>(size_) * mine.size())
-    throw Error(cat("scatter: ", all.size(), " bytes, expected ", size_, " x ", mine.size()));
-  exchange_with_root(mine, {const_cast<std::byte*>(all.data()), all.size()}, root, false);
-}
-
-// If `to_root` is true, `mine` is read and `all` is written. Otherwise `all` is read and `mine` is written.
-void MpiCommunicator::exchange_with_root(std::span<std::byte> mine, std::span<std::byte> all, int root, bool to_root) {
-  check_root(root);
-  barrier();
-  std::vector<MPI_Request> requests;
-  const auto post_message = [&](std::byte* bytes, std::size_t count, int other, bool sends) {
-    const int n = static_cast<int>(count), tag = to_root ? kGatherTag : kScatterTag;
-    MPI_Request* request = &requests.emplace_back(MPI_REQUEST_NULL);
-    if (sends) sent_bytes().by_message += n;
-    if (sends)
-      check_mpi(MPI_Isend(bytes, n, MPI_BYTE, other, tag, comm_, request), "MPI_Isend");
-    else
-      check_mpi(MPI_Irecv(bytes, n, MPI_BYTE, other, tag, comm_, request), "MPI_Irecv");
-  };
-  for (std::size_t offset = 0; offset < mine.size(); offset += max_count_) {
-    const std::size_t count = std::min(max_count_, mine.size() - offset);
-    requests.clear();
-    if (rank_ != root) post_message(mine.data() + offset, count, root, to_root);
-    for (int r = 0; rank_ == root && r < size_; ++r) {
-      std::byte* of_rank = all.data() + static_cast<std::size_t>(r) * mine.size() + offset;
-      if (r != root)
-        post_message(of_rank, count, r, !to_root);
-      else if (to_root)
-        std::copy_n(mine.data() + offset, count, of_rank);
-      else
-        std::copy_n(of_rank, count, mine.data() + offset);
-    }
-    complete(requests);
-  }
-}
-
-void MpiCommunicator::barrier() {
-  if (size_ == 1) return;
-  std::vector<MPI_Request> request(1, MPI_REQUEST_NULL);
-  check_mpi(MPI_Ibarrier(comm_, request.data()), "MPI_Ibarrier");
-  complete(request);
-}
 
 }  // namespace
 

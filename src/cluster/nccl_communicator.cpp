@@ -49,53 +49,298 @@ struct NcclVector {
 
 class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollective> {
  public:
-  NcclCommunicator(const NcclApi& api, cuda::Device& device, Communicator& host, const NcclOptions& options);
+  NcclCommunicator(const NcclApi& api, cuda::Device& device, Communicator& host, const NcclOptions& options)
+      : QueuedCommunicator(device, host),
+        api_(api),
+        options_(options),
+        connection_(api, {.rank = rank(),
+                          .size = size(),
+                          .who = cat("rank ", rank(), " of ", size()),
+                          .max_ctas = options.max_ctas,
+                          .timeout_seconds = options.timeout_seconds}) {
+    api_.get_version(&version_);
+    take_kept_variables(options.algorithm, options.kept, rank() == 0);
+    choose_algorithm(options.algorithm, version_);
+    compare_records(record(), host);
+    stream_ = device_.make_stream(true);
+    if (options.fixed_order_elements > 0 && size() > 1)
+      arrivals_ = cuda::DeviceMemory(device, nccl_arrival_bytes(options.fixed_order_elements), "what ranks exchange");
+    start();
+  }
 
-  std::string describe() const override;
-  std::map<std::string, std::string> record() const override;
+  std::string describe() const override {
+    const char* asked = std::getenv("NCCL_ALGO");
+    return cat("NCCL ", nccl_version_text(version_), ", algorithm ",
+               options_.fixed_order_elements > 0 ? "halving in a fixed order"
+               : asked != nullptr                ? asked
+                                                 : "chosen by NCCL",
+               ", ", cuda::type_name(options_.gradient_type), " gradients",
+               options_.max_ctas > 0 ? cat(", at most ", options_.max_ctas, " blocks") : std::string(),
+               "; host memory: ", host_.describe());
+  }
+  std::map<std::string, std::string> record() const override {
+    std::map<std::string, std::string> facts = {{"nccl", nccl_version_text(version_)},
+                                                {"algorithm", options_.algorithm},
+                                                {"gradient_type", cuda::type_name(options_.gradient_type)},
+                                                {"max_ctas", cat(options_.max_ctas)}};
+    if (options_.fixed_order_elements > 0) facts["order"] = "fixed";
+    facts.merge(nccl_variables());
+    return facts;
+  }
   using QueuedCommunicator::start_sum;
-  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
+  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override {
+    const std::int64_t number = next_number(), count = std::ssize(values);
+    const Type type = options_.gradient_type;
+    const Rounded part = rounded(values);
+    collective(name_of(values), [&](const std::string& what) {
+      if (before) before(stream_.handle);
+      if (options_.fixed_order_elements > 0) return sum_in_tree(values, what);
+      if (part.count > 0) {
+        cast(values.data(), part.buffer, part.count, Type::fp32, type, rounding_.scale);
+        sum_in_place(part.buffer, part.count, type, what);
+        cast(part.buffer, values.data(), part.count, type, Type::fp32, 1 / rounding_.scale);
+      }
+      if (part.count < count || count == 0)
+        sum_in_place(values.data() + part.count, count - part.count, Type::fp32, what);
+    });
+    return pending(number);
+  }
   std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
-                                                const BeforeSum& before) override;
-  std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override;
-  std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
-  std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
+                                                const BeforeSum& before) override {
+    check_pieces(values, piece);
+    const std::int64_t count = std::ssize(values), begin = std::min(count, rank() * piece);
+    return start_part(values, begin, std::min(count, begin + piece), before, [&](void* at, NcclType type) {
+      sent_bytes().by_message += ring_half_bytes(count * bytes_of(type), size());
+      return reduce_pieces(calls(), at, count, piece, type);
+    });
+  }
+  std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override {
+    check_pieces(values, piece);
+    const std::int64_t number = next_number();
+    collective(cat("the gathering of ", values.size(), " values"), [&](const std::string& what) {
+      sent_bytes().by_message += ring_half_bytes(std::ssize(std::as_bytes(values)), size());
+      connection_.check(gather_pieces(calls(), values.data(), std::ssize(values), piece), what);
+      connection_.settle(what);
+    });
+    return pending(number);
+  }
+  std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override {
+    const std::int64_t end = rank() == root ? std::ssize(values) : 0;
+    return start_part(values, 0, end, before, [&](void* at, NcclType type) {
+      if (rank() != root) sent_bytes().by_message += std::ssize(values) * bytes_of(type);
+      return api_.reduce(at, at, values.size(), type, NcclOperation::sum, root, connection_.get(),
+                         nccl_stream(stream_));
+    });
+  }
+  std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override {
+    const std::int64_t number = next_number();
+    collective(cat("the broadcast of ", values.size(), " values from rank ", root), [&](const std::string& what) {
+      if (rank() == root) sent_bytes().by_message += (size() - 1) * std::ssize(std::as_bytes(values));
+      connection_.check(api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32, root,
+                                       connection_.get(), nccl_stream(stream_)),
+                        what);
+      connection_.settle(what);
+    });
+    return pending(number);
+  }
   void set_rounding(const GradientRounding& rounding) override { rounding_ = rounding; }
   // Neighbours on a node exchange a few numbers per channel, so these go through host memory.
   std::unique_ptr<NormTeam> make_norm_team(int span) override {
     return make_staged_norm_team(device_, host_.make_norm_team(span), [this] { poll(); });
   }
   void broadcast_vector(std::span<float> values, int root) override { start_broadcast(values, root)->finish(); }
-  void* allocate(std::int64_t bytes) override;
-  void release(void* memory) override;
-  void poll() override;
-  void abort(const std::string& why) override;
+  void* allocate(std::int64_t bytes) override {
+    if (bytes <= 0) return nullptr;
+    NcclVector a;
+    a.count = bytes / static_cast<std::int64_t>(sizeof(float));
+    const bool fp32 = options_.gradient_type == Type::fp32;
+    const std::int64_t sum_bytes = a.count * cuda::bytes_of(options_.gradient_type);
+    void* registered = allocate_registered(sum_bytes, a.handle);
+    a.by_nccl = registered != nullptr;
+    if (!a.by_nccl) {
+      if (rank() == 0) log_warning("NCCL registers no memory here: sums go through its own buffers and are slower");
+      registered = device_.allocate(sum_bytes, cat(cuda::type_name(options_.gradient_type), " gradients for NCCL"));
+    }
+    device_.zero(registered, sum_bytes, device_.compute_stream());
+    a.memory = static_cast<float*>(fp32 ? registered : device_.allocate(bytes, "gradients"));
+    a.half = fp32 ? nullptr : registered;
+    allocations_.push_back(a);
+    return a.memory;
+  }
+  void release(void* memory) override {
+    NcclVector a;
+    if (!take_out(memory, a)) return;
+    // Freeing would wait for sums, and therefore for ranks that may never come.
+    if (std::uncaught_exceptions() > 0) abort("an error ended this rank");
+    void* registered = a.half != nullptr ? a.half : a.memory;
+    if (a.half != nullptr) device_.release(a.memory);
+    if (a.by_nccl) {
+      deregister(a.handle);
+      api_.release(registered);
+    } else {
+      device_.release(registered);
+    }
+  }
+  void poll() override {
+    if (connection_.aborted()) return;
+    retire();
+    connection_.look(running_.empty() ? std::string("NCCL") : running_.front().what);
+    if (running_.empty()) return;
+    NcclCollective& first = running_.front();
+    const double now = now_seconds();
+    if (first.since < 0 && device_.done(first.ready)) first.since = now;
+    if (first.since >= 0 && now - first.since > options_.timeout_seconds)
+      connection_.fail(
+          cat(first.what, " took more than ", options_.timeout_seconds, " s: not all ranks took part"),
+          "look for a rank that is late or has ended; communication.timeout_seconds is the limit for a whole step");
+  }
+  void abort(const std::string& why) override { connection_.abort(why); }
 
-  bool done(std::int64_t number) override;
-  void finish(std::int64_t number) override;
+  bool done(std::int64_t number) override {
+    poll();
+    return ended(number);
+  }
+  void finish(std::int64_t number) override {
+    if (!ended(number)) device_.wait(device_.compute_stream(), running(number).end);
+  }
 
  private:
-  void start();
+  void start() {
+    NcclUniqueId id{};
+    if (rank() == 0) id = connection_.make_id();
+    id = of_rank_0(host_, id);
+    connection_.start(id, "the start of NCCL");
+  }
+  // Lets `call` queue a collective in NCCL's stream. The collective runs after all work that is now in the compute
+  // stream.
   template <class Call>
-  void collective(std::string what, const Call& call);
+  void collective(std::string what, const Call& call) {
+    if (connection_.aborted())
+      throw Error(cat("rank ", rank(), " of ", size(), ": ", what, " was asked for after NCCL had been ended"));
+    NcclCollective& run = running_.emplace_back();
+    run.what = std::move(what);
+    run.ready = events_.take();
+    run.end = events_.take();
+    device_.record(run.ready, device_.compute_stream());
+    device_.wait(stream_, run.ready);
+    call(run.what);
+    device_.record(run.end, stream_);
+  }
   struct Rounded {
     void* buffer = nullptr;
     std::int64_t count = 0;  // number of rounded values, which come first
   };
-  Rounded rounded(std::span<float> values) const;
-  void cast(const void* from, void* to, std::int64_t count, Type from_type, Type to_type, float scale);
+  // Returns the number of values that travel in 16 bits, and their buffer.
+  Rounded rounded(std::span<float> values) const {
+    if (options_.gradient_type == Type::fp32) return {};
+    const NcclVector* vector = find(values);
+    if (vector == nullptr)
+      throw Error(cat("the values of a sum in ", cuda::type_name(options_.gradient_type),
+                      " are not in memory from allocate()"));
+    const std::int64_t begin = values.data() - vector->memory;
+    return {static_cast<std::byte*>(vector->half) + begin * cuda::bytes_of(options_.gradient_type),
+            std::clamp<std::int64_t>(rounding_.elements - begin, 0, std::ssize(values))};
+  }
+  void cast(const void* from, void* to, std::int64_t count, Type from_type, Type to_type, float scale) {
+    device_.launch(cuda::launch_of(cuda::CastArguments{from, to, count, from_type, to_type, scale}), stream_);
+  }
   NcclStream calls() { return {api_, connection_.get(), nccl_stream(stream_), rank(), size()}; }
   // Starts a collective by `call`, which gets the address and the type of the values. Either all values are rounded to
-  // 16 bits or none. This rank's part of the result is [begin, end).
+  // 16 bits or none. This rank's part of the result, [begin, end), is converted back.
   template <class Call>
   std::unique_ptr<Pending> start_part(std::span<float> values, std::int64_t begin, std::int64_t end,
-                                      const BeforeSum& before, const Call& call);
-  void sum_in_place(void* values, std::int64_t count, Type type, const std::string& what);
-  void sum_in_tree(std::span<float> values, const std::string& what);
-  std::string name_of(std::span<float> values);
-  void* allocate_registered(std::int64_t bytes, void*& handle);
-  void deregister(void* handle);
-  void retire();
+                                      const BeforeSum& before, const Call& call) {
+    const std::int64_t number = next_number(), count = std::ssize(values);
+    const Type type = options_.gradient_type;
+    const Rounded part = rounded(values);
+    const bool is_rounded = part.count == count && count > 0;
+    collective(name_of(values), [&](const std::string& what) {
+      if (before) before(stream_.handle);
+      if (!is_rounded) {
+        connection_.check(call(static_cast<void*>(values.data()), NcclType::fp32), what);
+        return connection_.settle(what);
+      }
+      cast(values.data(), part.buffer, count, Type::fp32, type, rounding_.scale);
+      connection_.check(call(part.buffer, nccl_type(type)), what);
+      connection_.settle(what);
+      if (begin < end)
+        cast(static_cast<std::byte*>(part.buffer) + begin * cuda::bytes_of(type), values.data() + begin, end - begin,
+             type, Type::fp32, 1 / rounding_.scale);
+    });
+    return pending(number);
+  }
+  void sum_in_place(void* values, std::int64_t count, Type type, const std::string& what) {
+    sent_bytes().by_message += 2 * ring_half_bytes(count * cuda::bytes_of(type), size());
+    connection_.check(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type),
+                                      NcclOperation::sum, connection_.get(), nccl_stream(stream_)),
+                      what);
+    connection_.settle(what);
+  }
+  // Carries out the steps of the schedule one after the other.
+  void sum_in_tree(std::span<float> values, const std::string& what) {
+    if (std::ssize(values) > options_.fixed_order_elements)
+      throw Error(
+          cat(what, ": ", values.size(), " values in a fixed order, expected at most ", options_.fixed_order_elements));
+    auto* const arrivals = arrivals_.data<float>();
+    for (const SumStep& step : halving_sum(rank(), size(), values.size(), kAlign)) {
+      float* const own = values.data() + step.received.begin;
+      connection_.check(exchange(calls(), step, values.data(), step.adds ? arrivals : own), what);
+      sent_bytes().by_message += static_cast<std::int64_t>(step.sent.size() * sizeof(float));
+      connection_.settle(what);
+      if (step.adds && step.received.size() > 0)
+        device_.launch(
+            cuda::launch_of(
+                Type::fp32,
+                cuda::AddArguments{
+                    .a = own, .b = arrivals, .y = own, .count = static_cast<std::int64_t>(step.received.size())}),
+            stream_);
+    }
+  }
+  // Returns the name of a sum for messages, with the number of its bucket. Buckets come in order. The count starts
+  // again with a bucket at the beginning of the vector.
+  std::string name_of(std::span<float> values) {
+    const NcclVector* vector = find(values);
+    if (vector == nullptr) return cat("the sum of ", values.size(), " values");
+    const std::int64_t begin = values.data() - vector->memory;
+    bucket_ = begin == 0 ? 0 : bucket_ + 1;
+    return cat("the sum of bucket ", bucket_, " (gradients ", begin, " to ", begin + std::ssize(values), ")");
+  }
+  void* allocate_registered(std::int64_t bytes, void*& handle) {
+    void* memory = nullptr;
+    handle = nullptr;
+    const auto size_bytes = static_cast<std::size_t>(bytes);
+    bool good = api_.allocate != nullptr && api_.register_memory != nullptr && api_.release != nullptr &&
+                api_.deregister != nullptr && api_.allocate(&memory, size_bytes) == NcclResult::success;
+    if (good) {
+      const NcclResult result = api_.register_memory(connection_.get(), memory, size_bytes, &handle);
+      good = result == NcclResult::success || result == NcclResult::in_progress;
+      if (good) connection_.settle("the registration of the gradients' memory");
+    }
+    // A sum must use registered memory on all ranks or on none.
+    double refused = good ? 0 : 1;
+    host_.sum(std::span<double>(&refused, 1));
+    if (refused == 0) return memory;
+    if (good) deregister(handle);
+    if (memory != nullptr) api_.release(memory);
+    handle = nullptr;
+    return nullptr;
+  }
+  // Destructors call it, so it throws nothing.
+  void deregister(void* handle) {
+    if (handle == nullptr || connection_.get() == nullptr) return;
+    try {
+      if (api_.deregister(connection_.get(), handle) == NcclResult::in_progress)
+        connection_.settle("giving back the gradients' memory");
+    } catch (const std::exception& e) {
+      log_warning(e.what());
+    }
+  }
+  void retire() {
+    while (!running_.empty() && device_.done(running_.front().end)) {
+      events_.put_back({running_.front().ready, running_.front().end});
+      end_first();
+    }
+  }
 
   const NcclApi& api_;
   NcclOptions options_;
@@ -106,308 +351,6 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   GradientRounding rounding_;
   std::int64_t bucket_ = 0;
 };
-
-NcclCommunicator::NcclCommunicator(const NcclApi& api, cuda::Device& device, Communicator& host,
-                                   const NcclOptions& options)
-    : QueuedCommunicator(device, host),
-      api_(api),
-      options_(options),
-      connection_(api, {.rank = rank(),
-                        .size = size(),
-                        .who = cat("rank ", rank(), " of ", size()),
-                        .max_ctas = options.max_ctas,
-                        .timeout_seconds = options.timeout_seconds}) {
-  api_.get_version(&version_);
-  take_kept_variables(options.algorithm, options.kept, rank() == 0);
-  choose_algorithm(options.algorithm, version_);
-  compare_records(record(), host);
-  stream_ = device_.make_stream(true);
-  if (options.fixed_order_elements > 0 && size() > 1)
-    arrivals_ = cuda::DeviceMemory(device, nccl_arrival_bytes(options.fixed_order_elements), "what ranks exchange");
-  start();
-}
-
-void NcclCommunicator::start() {
-  NcclUniqueId id{};
-  if (rank() == 0) id = connection_.make_id();
-  id = of_rank_0(host_, id);
-  connection_.start(id, "the start of NCCL");
-}
-
-std::string NcclCommunicator::describe() const {
-  const char* asked = std::getenv("NCCL_ALGO");
-  return cat("NCCL ", nccl_version_text(version_), ", algorithm ",
-             options_.fixed_order_elements > 0 ? "halving in a fixed order"
-             : asked != nullptr                ? asked
-                                               : "chosen by NCCL",
-             ", ", cuda::type_name(options_.gradient_type), " gradients",
-             options_.max_ctas > 0 ? cat(", at most ", options_.max_ctas, " blocks") : std::string(),
-             "; host memory: ", host_.describe());
-}
-
-std::map<std::string, std::string> NcclCommunicator::record() const {
-  std::map<std::string, std::string> facts = {{"nccl", nccl_version_text(version_)},
-                                              {"algorithm", options_.algorithm},
-                                              {"gradient_type", cuda::type_name(options_.gradient_type)},
-                                              {"max_ctas", cat(options_.max_ctas)}};
-  if (options_.fixed_order_elements > 0) facts["order"] = "fixed";
-  facts.merge(nccl_variables());
-  return facts;
-}
-
-// Lets `call` queue a collective in NCCL's stream. The collective runs after all work that is now in the compute
-// stream.
-template <class Call>
-void NcclCommunicator::collective(std::string what, const Call& call) {
-  if (connection_.aborted())
-    throw Error(cat("rank ", rank(), " of ", size(), ": ", what, " was asked for after NCCL had been ended"));
-  NcclCollective& run = running_.emplace_back();
-  run.what = std::move(what);
-  run.ready = events_.take();
-  run.end = events_.take();
-  device_.record(run.ready, device_.compute_stream());
-  device_.wait(stream_, run.ready);
-  call(run.what);
-  device_.record(run.end, stream_);
-}
-
-// Returns the name of a sum for messages, with the number of its bucket. Buckets come in order. The count starts again
-// with a bucket at the beginning of the vector.
-std::string NcclCommunicator::name_of(std::span<float> values) {
-  const NcclVector* vector = find(values);
-  if (vector == nullptr) return cat("the sum of ", values.size(), " values");
-  const std::int64_t begin = values.data() - vector->memory;
-  bucket_ = begin == 0 ? 0 : bucket_ + 1;
-  return cat("the sum of bucket ", bucket_, " (gradients ", begin, " to ", begin + std::ssize(values), ")");
-}
-
-// Returns the number of values that travel in 16 bits, and their buffer.
-NcclCommunicator::Rounded NcclCommunicator::rounded(std::span<float> values) const {
-  if (options_.gradient_type == Type::fp32) return {};
-  const NcclVector* vector = find(values);
-  if (vector == nullptr)
-    throw Error(
-        cat("the values of a sum in ", cuda::type_name(options_.gradient_type), " are not in memory from allocate()"));
-  const std::int64_t begin = values.data() - vector->memory;
-  return {static_cast<std::byte*>(vector->half) + begin * cuda::bytes_of(options_.gradient_type),
-          std::clamp<std::int64_t>(rounding_.elements - begin, 0, std::ssize(values))};
-}
-
-void NcclCommunicator::cast(const void* from, void* to, std::int64_t count, Type from_type, Type to_type, float scale) {
-  device_.launch(cuda::launch_of(cuda::CastArguments{from, to, count, from_type, to_type, scale}), stream_);
-}
-
-void NcclCommunicator::sum_in_place(void* values, std::int64_t count, Type type, const std::string& what) {
-  sent_bytes().by_message += 2 * ring_half_bytes(count * cuda::bytes_of(type), size());
-  connection_.check(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type),
-                                    NcclOperation::sum, connection_.get(), nccl_stream(stream_)),
-                    what);
-  connection_.settle(what);
-}
-
-// Carries out the steps of the schedule one after the other.
-void NcclCommunicator::sum_in_tree(std::span<float> values, const std::string& what) {
-  if (std::ssize(values) > options_.fixed_order_elements)
-    throw Error(
-        cat(what, ": ", values.size(), " values in a fixed order, expected at most ", options_.fixed_order_elements));
-  auto* const arrivals = arrivals_.data<float>();
-  for (const SumStep& step : halving_sum(rank(), size(), values.size(), kAlign)) {
-    float* const own = values.data() + step.received.begin;
-    connection_.check(exchange(calls(), step, values.data(), step.adds ? arrivals : own), what);
-    sent_bytes().by_message += static_cast<std::int64_t>(step.sent.size() * sizeof(float));
-    connection_.settle(what);
-    if (step.adds && step.received.size() > 0)
-      device_.launch(
-          cuda::launch_of(
-              Type::fp32,
-              cuda::AddArguments{
-                  .a = own, .b = arrivals, .y = own, .count = static_cast<std::int64_t>(step.received.size())}),
-          stream_);
-  }
-}
-
-std::unique_ptr<Pending> NcclCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
-  const std::int64_t number = next_number(), count = std::ssize(values);
-  const Type type = options_.gradient_type;
-  const Rounded part = rounded(values);
-  collective(name_of(values), [&](const std::string& what) {
-    if (before) before(stream_.handle);
-    if (options_.fixed_order_elements > 0) return sum_in_tree(values, what);
-    if (part.count > 0) {
-      cast(values.data(), part.buffer, part.count, Type::fp32, type, rounding_.scale);
-      sum_in_place(part.buffer, part.count, type, what);
-      cast(part.buffer, values.data(), part.count, type, Type::fp32, 1 / rounding_.scale);
-    }
-    if (part.count < count || count == 0)
-      sum_in_place(values.data() + part.count, count - part.count, Type::fp32, what);
-  });
-  return pending(number);
-}
-
-// The result on this rank, [begin, end), is converted back from 16 bits.
-template <class Call>
-std::unique_ptr<Pending> NcclCommunicator::start_part(std::span<float> values, std::int64_t begin, std::int64_t end,
-                                                      const BeforeSum& before, const Call& call) {
-  const std::int64_t number = next_number(), count = std::ssize(values);
-  const Type type = options_.gradient_type;
-  const Rounded part = rounded(values);
-  const bool is_rounded = part.count == count && count > 0;
-  collective(name_of(values), [&](const std::string& what) {
-    if (before) before(stream_.handle);
-    if (!is_rounded) {
-      connection_.check(call(static_cast<void*>(values.data()), NcclType::fp32), what);
-      return connection_.settle(what);
-    }
-    cast(values.data(), part.buffer, count, Type::fp32, type, rounding_.scale);
-    connection_.check(call(part.buffer, nccl_type(type)), what);
-    connection_.settle(what);
-    if (begin < end)
-      cast(static_cast<std::byte*>(part.buffer) + begin * cuda::bytes_of(type), values.data() + begin, end - begin,
-           type, Type::fp32, 1 / rounding_.scale);
-  });
-  return pending(number);
-}
-
-std::unique_ptr<Pending> NcclCommunicator::start_reduce_scatter(std::span<float> values, std::int64_t piece,
-                                                                const BeforeSum& before) {
-  check_pieces(values, piece);
-  const std::int64_t count = std::ssize(values), begin = std::min(count, rank() * piece);
-  return start_part(values, begin, std::min(count, begin + piece), before, [&](void* at, NcclType type) {
-    sent_bytes().by_message += ring_half_bytes(count * bytes_of(type), size());
-    return reduce_pieces(calls(), at, count, piece, type);
-  });
-}
-
-std::unique_ptr<Pending> NcclCommunicator::start_root_sum(std::span<float> values, int root, const BeforeSum& before) {
-  const std::int64_t end = rank() == root ? std::ssize(values) : 0;
-  return start_part(values, 0, end, before, [&](void* at, NcclType type) {
-    if (rank() != root) sent_bytes().by_message += std::ssize(values) * bytes_of(type);
-    return api_.reduce(at, at, values.size(), type, NcclOperation::sum, root, connection_.get(), nccl_stream(stream_));
-  });
-}
-
-std::unique_ptr<Pending> NcclCommunicator::start_all_gather(std::span<float> values, std::int64_t piece) {
-  check_pieces(values, piece);
-  const std::int64_t number = next_number();
-  collective(cat("the gathering of ", values.size(), " values"), [&](const std::string& what) {
-    sent_bytes().by_message += ring_half_bytes(std::ssize(std::as_bytes(values)), size());
-    connection_.check(gather_pieces(calls(), values.data(), std::ssize(values), piece), what);
-    connection_.settle(what);
-  });
-  return pending(number);
-}
-
-std::unique_ptr<Pending> NcclCommunicator::start_broadcast(std::span<float> values, int root) {
-  const std::int64_t number = next_number();
-  collective(cat("the broadcast of ", values.size(), " values from rank ", root), [&](const std::string& what) {
-    if (rank() == root) sent_bytes().by_message += (size() - 1) * std::ssize(std::as_bytes(values));
-    connection_.check(api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32, root,
-                                     connection_.get(), nccl_stream(stream_)),
-                      what);
-    connection_.settle(what);
-  });
-  return pending(number);
-}
-
-bool NcclCommunicator::done(std::int64_t number) {
-  poll();
-  return ended(number);
-}
-
-void NcclCommunicator::finish(std::int64_t number) {
-  if (!ended(number)) device_.wait(device_.compute_stream(), running(number).end);
-}
-
-void NcclCommunicator::retire() {
-  while (!running_.empty() && device_.done(running_.front().end)) {
-    events_.put_back({running_.front().ready, running_.front().end});
-    end_first();
-  }
-}
-
-void NcclCommunicator::poll() {
-  if (connection_.aborted()) return;
-  retire();
-  connection_.look(running_.empty() ? std::string("NCCL") : running_.front().what);
-  if (running_.empty()) return;
-  NcclCollective& first = running_.front();
-  const double now = now_seconds();
-  if (first.since < 0 && device_.done(first.ready)) first.since = now;
-  if (first.since >= 0 && now - first.since > options_.timeout_seconds)
-    connection_.fail(
-        cat(first.what, " took more than ", options_.timeout_seconds, " s: not all ranks took part"),
-        "look for a rank that is late or has ended; communication.timeout_seconds is the limit for a whole step");
-}
-
-void NcclCommunicator::abort(const std::string& why) {
-  connection_.abort(why);
-}
-
-void* NcclCommunicator::allocate_registered(std::int64_t bytes, void*& handle) {
-  void* memory = nullptr;
-  handle = nullptr;
-  const auto size_bytes = static_cast<std::size_t>(bytes);
-  bool good = api_.allocate != nullptr && api_.register_memory != nullptr && api_.release != nullptr &&
-              api_.deregister != nullptr && api_.allocate(&memory, size_bytes) == NcclResult::success;
-  if (good) {
-    const NcclResult result = api_.register_memory(connection_.get(), memory, size_bytes, &handle);
-    good = result == NcclResult::success || result == NcclResult::in_progress;
-    if (good) connection_.settle("the registration of the gradients' memory");
-  }
-  // A sum must use registered memory on all ranks or on none.
-  double refused = good ? 0 : 1;
-  host_.sum(std::span<double>(&refused, 1));
-  if (refused == 0) return memory;
-  if (good) deregister(handle);
-  if (memory != nullptr) api_.release(memory);
-  handle = nullptr;
-  return nullptr;
-}
-
-// Destructors call it, so it throws nothing.
-void NcclCommunicator::deregister(void* handle) {
-  if (handle == nullptr || connection_.get() == nullptr) return;
-  try {
-    if (api_.deregister(connection_.get(), handle) == NcclResult::in_progress)
-      connection_.settle("giving back the gradients' memory");
-  } catch (const std::exception& e) {
-    log_warning(e.what());
-  }
-}
-
-void* NcclCommunicator::allocate(std::int64_t bytes) {
-  if (bytes <= 0) return nullptr;
-  NcclVector a;
-  a.count = bytes / static_cast<std::int64_t>(sizeof(float));
-  const bool fp32 = options_.gradient_type == Type::fp32;
-  const std::int64_t sum_bytes = a.count * cuda::bytes_of(options_.gradient_type);
-  void* registered = allocate_registered(sum_bytes, a.handle);
-  a.by_nccl = registered != nullptr;
-  if (!a.by_nccl) {
-    if (rank() == 0) log_warning("NCCL registers no memory here: sums go through its own buffers and are slower");
-    registered = device_.allocate(sum_bytes, cat(cuda::type_name(options_.gradient_type), " gradients for NCCL"));
-  }
-  device_.zero(registered, sum_bytes, device_.compute_stream());
-  a.memory = static_cast<float*>(fp32 ? registered : device_.allocate(bytes, "gradients"));
-  a.half = fp32 ? nullptr : registered;
-  allocations_.push_back(a);
-  return a.memory;
-}
-
-void NcclCommunicator::release(void* memory) {
-  NcclVector a;
-  if (!take_out(memory, a)) return;
-  // Freeing would wait for sums, and therefore for ranks that may never come.
-  if (std::uncaught_exceptions() > 0) abort("an error ended this rank");
-  void* registered = a.half != nullptr ? a.half : a.memory;
-  if (a.half != nullptr) device_.release(a.memory);
-  if (a.by_nccl) {
-    deregister(a.handle);
-    api_.release(registered);
-  } else {
-    device_.release(registered);
-  }
-}
 
 }  // namespace
 

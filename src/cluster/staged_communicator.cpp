@@ -68,8 +68,6 @@ std::unique_ptr<DeviceNormTeam> make_staged_norm_team(cuda::Device& device, std:
 
 namespace {
 
-using cuda::CopyKind;
-
 struct StagedVector {
   float* memory = nullptr;
   std::int64_t count = 0;
@@ -96,205 +94,171 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
  public:
   StagedCommunicator(cuda::Device& device, Communicator& host)
       : QueuedCommunicator(device, host), down_(device.make_stream(true)), up_(device.make_stream(true)) {}
-  ~StagedCommunicator() override;
+  ~StagedCommunicator() override {
+    running_.clear();  // sums must end before the inner communicator does
+    while (!allocations_.empty()) release(allocations_.back().memory);
+    for (const auto& [memory, count] : borrowable_) device_.release_host(memory);
+  }
 
   std::string describe() const override { return cat("through host memory: ", host_.describe()); }
   std::map<std::string, std::string> record() const override { return {{"staged", host_.describe()}}; }
   using QueuedCommunicator::start_sum;
-  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override;
+  std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override {
+    if (values.empty()) return host_.start_sum(values, before);
+    if (find(values) == nullptr)
+      throw Error("the values of a sum through host memory are not in memory from allocate()");
+    return start(values, {0, values.size()}, {0, values.size()}, before,
+                 [this](std::span<float> staged) { return host_.start_sum(staged); });
+  }
   std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
-                                                const BeforeSum& before) override;
-  std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override;
-  std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override;
-  std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override;
+                                                const BeforeSum& before) override {
+    return start(values, {0, values.size()}, piece_of_rank(values, piece), before,
+                 [this, piece](std::span<float> staged) { return host_.start_reduce_scatter(staged, piece); });
+  }
+  std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override {
+    return start(values, piece_of_rank(values, piece), {0, values.size()}, {},
+                 [this, piece](std::span<float> staged) { return host_.start_all_gather(staged, piece); });
+  }
+  std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override {
+    return start(values, {0, values.size()}, {0, rank() == root ? values.size() : 0}, before,
+                 [this, root](std::span<float> staged) { return host_.start_root_sum(staged, root); });
+  }
+  std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override {
+    const Elements all{0, values.size()}, none{};
+    return start(values, rank() == root ? all : none, rank() == root ? none : all, {},
+                 [this, root](std::span<float> staged) { return host_.start_broadcast(staged, root); });
+  }
   std::unique_ptr<NormTeam> make_norm_team(int span) override {
     return make_staged_norm_team(device_, host_.make_norm_team(span), [this] { poll(); });
   }
-  void broadcast_vector(std::span<float> values, int root) override;
-  void* allocate(std::int64_t bytes) override;
-  void release(void* memory) override;
+  void broadcast_vector(std::span<float> values, int root) override {
+    std::vector<float> on_host(values.size());
+    const auto bytes = static_cast<std::int64_t>(values.size_bytes());
+    const cuda::Stream compute = device_.compute_stream();
+    const cuda::Event copied = events_.take();
+    if (rank() == root) {
+      device_.copy(on_host.data(), values.data(), bytes, CopyKind::to_host, compute);
+      device_.record(copied, compute);
+      device_.synchronize(copied, [] {});
+    }
+    host_.broadcast(std::as_writable_bytes(std::span(on_host)), root);
+    if (rank() != root) {
+      device_.copy(values.data(), on_host.data(), bytes, CopyKind::to_device, compute);
+      device_.record(copied, compute);
+      device_.synchronize(copied, [] {});  // the copy reads on_host, which ends here
+    }
+    events_.put_back({copied});
+  }
+  void* allocate(std::int64_t bytes) override {
+    if (bytes <= 0) return nullptr;
+    StagedVector a;
+    a.count = bytes / static_cast<std::int64_t>(sizeof(float));
+    a.memory = static_cast<float*>(device_.allocate(bytes, "gradients"));
+    a.staged = static_cast<float*>(device_.allocate_host(bytes));
+    allocations_.push_back(a);
+    return a.memory;
+  }
+  void release(void* memory) override {
+    StagedVector a;
+    if (!take_out(memory, a)) return;
+    device_.release_host(a.staged);
+    device_.release(a.memory);
+  }
   void poll() override {
     if (!aborted_) progress();
   }
   void abort(const std::string&) override { aborted_ = true; }
 
-  bool done(std::int64_t number) override;
-  void finish(std::int64_t number) override;
+  bool done(std::int64_t number) override {
+    progress();
+    return ended(number);
+  }
+  void finish(std::int64_t number) override {
+    const auto returning = [&] {
+      progress();
+      return ended(number) || running(number).returning;
+    };
+    for (Waiter waiter; !returning();) waiter.pause();
+    if (!ended(number)) device_.wait(device_.compute_stream(), running(number).back);
+  }
 
  private:
   using Start = std::function<std::unique_ptr<Pending>(std::span<float>)>;
+  // Copies `down` to the host, gives all values there to `start`, and copies `up` back.
   std::unique_ptr<Pending> start(std::span<float> values, Elements down, Elements up, const BeforeSum& before,
-                                 Start start);
-  std::span<float> staging_of(std::span<float> values, float*& borrowed);
-  Elements piece_of_rank(std::span<float> values, std::int64_t piece) const;
-  void progress();
-  void give_back(StagedSum& run);
+                                 Start start) {
+    const std::int64_t number = next_number();
+    float* borrowed = nullptr;
+    const std::span<float> staged = staging_of(values, borrowed);
+    StagedSum& run = running_.emplace_back();
+    run.values = values;
+    run.staged = staged;
+    run.up = up;
+    run.start = std::move(start);
+    run.borrowed = borrowed;
+    run.ready = events_.take();
+    run.here = events_.take();
+    run.back = events_.take();
+    device_.record(run.ready, device_.compute_stream());
+    device_.wait(down_, run.ready);
+    if (before) before(down_.handle);
+    if (down.count > 0)
+      device_.copy(run.staged.data() + down.begin, values.data() + down.begin,
+                   static_cast<std::int64_t>(down.count * sizeof(float)), CopyKind::to_host, down_);
+    device_.record(run.here, down_);
+    return pending(number);
+  }
+  // Steps use the same vectors again, so only the first step allocates memory.
+  std::span<float> staging_of(std::span<float> values, float*& borrowed) {
+    if (const StagedVector* a = find(values)) return {a->staged + (values.data() - a->memory), values.size()};
+    auto free = std::ranges::find_if(spare_, [&](const auto& one) { return one.second == values.size(); });
+    if (free == spare_.end()) {
+      auto* const memory = static_cast<float*>(device_.allocate_host(static_cast<std::int64_t>(values.size_bytes())));
+      borrowable_.emplace_back(memory, values.size());
+      free = spare_.insert(spare_.end(), borrowable_.back());
+    }
+    borrowed = free->first;
+    spare_.erase(free);
+    return {borrowed, values.size()};
+  }
+  Elements piece_of_rank(std::span<float> values, std::int64_t piece) const {
+    check_pieces(values, piece);
+    const std::size_t length = static_cast<std::size_t>(piece),
+                      begin = std::min(values.size(), static_cast<std::size_t>(rank()) * length);
+    return {begin, std::min(values.size() - begin, length)};
+  }
+  // The inner sums start in the order of start_sum(), even if later values arrive first: all ranks need the same order.
+  void progress() {
+    for (StagedSum& run : running_) {
+      if (run.sum == nullptr && !run.returning) {
+        if (!device_.done(run.here)) break;
+        run.sum = run.start(run.staged);
+      }
+      if (run.sum != nullptr && run.sum->done()) give_back(run);
+    }
+    while (!running_.empty() && running_.front().returning && device_.done(running_.front().back)) {
+      const StagedSum& run = running_.front();
+      if (run.borrowed != nullptr) spare_.emplace_back(run.borrowed, run.values.size());
+      events_.put_back({run.ready, run.here, run.back});
+      end_first();
+    }
+  }
+  void give_back(StagedSum& run) {
+    run.sum.reset();
+    if (run.up.count > 0)
+      device_.copy(run.values.data() + run.up.begin, run.staged.data() + run.up.begin,
+                   static_cast<std::int64_t>(run.up.count * sizeof(float)), CopyKind::to_device, up_);
+    device_.record(run.back, up_);
+    run.returning = true;
+  }
 
-  cuda::Stream down_,
-      up_;  // one stream per direction, so that copies back do not wait for buckets that are not final
+  // One stream per direction, so that copies back do not wait for buckets that are not final.
+  cuda::Stream down_, up_;
   bool aborted_ = false;
   // Page-locked buffers for vectors that allocate() did not give, such as weights, each with its number of elements.
   // spare_ has the buffers that are free now, borrowable_ has all of them.
   std::vector<std::pair<float*, std::size_t>> spare_, borrowable_;
 };
-
-StagedCommunicator::~StagedCommunicator() {
-  running_.clear();  // sums must end before the inner communicator does
-  while (!allocations_.empty()) release(allocations_.back().memory);
-  for (const auto& [memory, count] : borrowable_) device_.release_host(memory);
-}
-
-void* StagedCommunicator::allocate(std::int64_t bytes) {
-  if (bytes <= 0) return nullptr;
-  StagedVector a;
-  a.count = bytes / static_cast<std::int64_t>(sizeof(float));
-  a.memory = static_cast<float*>(device_.allocate(bytes, "gradients"));
-  a.staged = static_cast<float*>(device_.allocate_host(bytes));
-  allocations_.push_back(a);
-  return a.memory;
-}
-
-void StagedCommunicator::release(void* memory) {
-  StagedVector a;
-  if (!take_out(memory, a)) return;
-  device_.release_host(a.staged);
-  device_.release(a.memory);
-}
-
-// Steps use the same vectors again, so only the first step allocates memory.
-std::span<float> StagedCommunicator::staging_of(std::span<float> values, float*& borrowed) {
-  if (const StagedVector* a = find(values)) return {a->staged + (values.data() - a->memory), values.size()};
-  auto free = std::ranges::find_if(spare_, [&](const auto& one) { return one.second == values.size(); });
-  if (free == spare_.end()) {
-    auto* const memory = static_cast<float*>(device_.allocate_host(static_cast<std::int64_t>(values.size_bytes())));
-    borrowable_.emplace_back(memory, values.size());
-    free = spare_.insert(spare_.end(), borrowable_.back());
-  }
-  borrowed = free->first;
-  spare_.erase(free);
-  return {borrowed, values.size()};
-}
-
-// Copies `down` to the host, gives all values there to `start`, and copies `up` back.
-std::unique_ptr<Pending> StagedCommunicator::start(std::span<float> values, Elements down, Elements up,
-                                                   const BeforeSum& before, Start start) {
-  const std::int64_t number = next_number();
-  float* borrowed = nullptr;
-  const std::span<float> staged = staging_of(values, borrowed);
-  StagedSum& run = running_.emplace_back();
-  run.values = values;
-  run.staged = staged;
-  run.up = up;
-  run.start = std::move(start);
-  run.borrowed = borrowed;
-  run.ready = events_.take();
-  run.here = events_.take();
-  run.back = events_.take();
-  device_.record(run.ready, device_.compute_stream());
-  device_.wait(down_, run.ready);
-  if (before) before(down_.handle);
-  if (down.count > 0)
-    device_.copy(run.staged.data() + down.begin, values.data() + down.begin,
-                 static_cast<std::int64_t>(down.count * sizeof(float)), CopyKind::to_host, down_);
-  device_.record(run.here, down_);
-  return pending(number);
-}
-
-Elements StagedCommunicator::piece_of_rank(std::span<float> values, std::int64_t piece) const {
-  check_pieces(values, piece);
-  const std::size_t length = static_cast<std::size_t>(piece),
-                    begin = std::min(values.size(), static_cast<std::size_t>(rank()) * length);
-  return {begin, std::min(values.size() - begin, length)};
-}
-
-std::unique_ptr<Pending> StagedCommunicator::start_sum(std::span<float> values, const BeforeSum& before) {
-  if (values.empty()) return host_.start_sum(values, before);
-  if (find(values) == nullptr) throw Error("the values of a sum through host memory are not in memory from allocate()");
-  return start(values, {0, values.size()}, {0, values.size()}, before,
-               [this](std::span<float> staged) { return host_.start_sum(staged); });
-}
-
-std::unique_ptr<Pending> StagedCommunicator::start_reduce_scatter(std::span<float> values, std::int64_t piece,
-                                                                  const BeforeSum& before) {
-  return start(values, {0, values.size()}, piece_of_rank(values, piece), before,
-               [this, piece](std::span<float> staged) { return host_.start_reduce_scatter(staged, piece); });
-}
-
-std::unique_ptr<Pending> StagedCommunicator::start_all_gather(std::span<float> values, std::int64_t piece) {
-  return start(values, piece_of_rank(values, piece), {0, values.size()}, {},
-               [this, piece](std::span<float> staged) { return host_.start_all_gather(staged, piece); });
-}
-
-std::unique_ptr<Pending> StagedCommunicator::start_root_sum(std::span<float> values, int root,
-                                                            const BeforeSum& before) {
-  return start(values, {0, values.size()}, {0, rank() == root ? values.size() : 0}, before,
-               [this, root](std::span<float> staged) { return host_.start_root_sum(staged, root); });
-}
-
-std::unique_ptr<Pending> StagedCommunicator::start_broadcast(std::span<float> values, int root) {
-  const Elements all{0, values.size()}, none{};
-  return start(values, rank() == root ? all : none, rank() == root ? none : all, {},
-               [this, root](std::span<float> staged) { return host_.start_broadcast(staged, root); });
-}
-
-// The inner sums start in the order of start_sum(), even if later values arrive first: all ranks need the same order.
-void StagedCommunicator::progress() {
-  for (StagedSum& run : running_) {
-    if (run.sum == nullptr && !run.returning) {
-      if (!device_.done(run.here)) break;
-      run.sum = run.start(run.staged);
-    }
-    if (run.sum != nullptr && run.sum->done()) give_back(run);
-  }
-  while (!running_.empty() && running_.front().returning && device_.done(running_.front().back)) {
-    const StagedSum& run = running_.front();
-    if (run.borrowed != nullptr) spare_.emplace_back(run.borrowed, run.values.size());
-    events_.put_back({run.ready, run.here, run.back});
-    end_first();
-  }
-}
-
-void StagedCommunicator::give_back(StagedSum& run) {
-  run.sum.reset();
-  if (run.up.count > 0)
-    device_.copy(run.values.data() + run.up.begin, run.staged.data() + run.up.begin,
-                 static_cast<std::int64_t>(run.up.count * sizeof(float)), CopyKind::to_device, up_);
-  device_.record(run.back, up_);
-  run.returning = true;
-}
-
-bool StagedCommunicator::done(std::int64_t number) {
-  progress();
-  return ended(number);
-}
-
-void StagedCommunicator::finish(std::int64_t number) {
-  const auto returning = [&] {
-    progress();
-    return ended(number) || running(number).returning;
-  };
-  for (Waiter waiter; !returning();) waiter.pause();
-  if (!ended(number)) device_.wait(device_.compute_stream(), running(number).back);
-}
-
-void StagedCommunicator::broadcast_vector(std::span<float> values, int root) {
-  std::vector<float> on_host(values.size());
-  const auto bytes = static_cast<std::int64_t>(values.size_bytes());
-  const cuda::Stream compute = device_.compute_stream();
-  const cuda::Event copied = events_.take();
-  if (rank() == root) {
-    device_.copy(on_host.data(), values.data(), bytes, CopyKind::to_host, compute);
-    device_.record(copied, compute);
-    device_.synchronize(copied, [] {});
-  }
-  host_.broadcast(std::as_writable_bytes(std::span(on_host)), root);
-  if (rank() != root) {
-    device_.copy(values.data(), on_host.data(), bytes, CopyKind::to_device, compute);
-    device_.record(copied, compute);
-    device_.synchronize(copied, [] {});  // the copy reads on_host, which ends here
-  }
-  events_.put_back({copied});
-}
 
 }  // namespace
 

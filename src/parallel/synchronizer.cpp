@@ -80,9 +80,27 @@ class RingSynchronizer : public Synchronizer {
 class OwnedSums : public RingSynchronizer {
  public:
   OwnedSums(Communicator& communicator, std::span<float> gradients, std::int64_t trained, std::int64_t bucket_elements,
-            std::vector<OwnedRange> owners, bool on_device);
-  UpdateShare update_share() override;
-  void share(Vector& weights) override;
+            std::vector<OwnedRange> owners, bool on_device)
+      : RingSynchronizer(communicator, gradients, bucket_elements, on_device,
+                         [this](std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
+                           start_bucket(begin, end, before, pending);
+                         }),
+        trained_(trained),
+        bucket_elements_(bucket_elements),
+        owners_(std::move(owners)) {}
+
+  UpdateShare update_share() override {
+    return {.own = owned_by(communicator_.rank(), owners_),
+            .sum = [this](std::span<double> values) { communicator_.sum(values); },
+            .gather = [this](std::span<float> values, std::int64_t begin) { gather(values, begin); }};
+  }
+  void share(Vector& weights) override {
+    const double begin = now_seconds();
+    PendingSums pending;
+    start_sharing(part(weights.all(), {0, trained_}), pending);
+    for (; !pending.empty(); pending.pop_front()) pending.front()->finish();
+    add_wait(now_seconds() - begin);
+  }
 
  protected:
   // Begins the sums of [begin, end), which is a part of the trained elements.
@@ -94,49 +112,22 @@ class OwnedSums : public RingSynchronizer {
   std::vector<OwnedRange> owners_;
 
  private:
-  void start_bucket(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending);
-  void gather(std::span<float> values, std::int64_t begin);
-};
-
-OwnedSums::OwnedSums(Communicator& communicator, std::span<float> gradients, std::int64_t trained,
-                     std::int64_t bucket_elements, std::vector<OwnedRange> owners, bool on_device)
-    : RingSynchronizer(communicator, gradients, bucket_elements, on_device,
-                       [this](std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
-                         start_bucket(begin, end, before, pending);
-                       }),
-      trained_(trained),
-      bucket_elements_(bucket_elements),
-      owners_(std::move(owners)) {}
-
-// The elements after the trained ones are batch norm's statistics and AdaScale's norms. All ranks need their sums.
-void OwnedSums::start_bucket(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
-  if (before) before(0);
-  const std::int64_t trained_end = std::clamp(trained_, begin, end);
-  if (begin < trained_end) start_sums(begin, trained_end, pending);
-  if (trained_end < end) pending.push_back(communicator_.start_sum(part(gradients_, {trained_end, end})));
-}
-
-UpdateShare OwnedSums::update_share() {
-  return {.own = owned_by(communicator_.rank(), owners_),
-          .sum = [this](std::span<double> values) { communicator_.sum(values); },
-          .gather = [this](std::span<float> values, std::int64_t begin) { gather(values, begin); }};
-}
-
-void OwnedSums::share(Vector& weights) {
-  const double begin = now_seconds();
-  PendingSums pending;
-  start_sharing(part(weights.all(), {0, trained_}), pending);
-  for (; !pending.empty(); pending.pop_front()) pending.front()->finish();
-  add_wait(now_seconds() - begin);
-}
-
-// Every owner sends its elements to all ranks. `values` is in host memory, even if the ranks use devices.
-void OwnedSums::gather(std::span<float> values, std::int64_t begin) {
-  for (const auto& [elements, rank] : owners_) {
-    const std::int64_t from = std::max(begin, elements.begin), to = std::min(begin + std::ssize(values), elements.end);
-    if (from < to) communicator_.broadcast(std::as_writable_bytes(part(values, {from - begin, to - begin})), rank);
+  // The elements after the trained ones are batch norm's statistics and AdaScale's norms. All ranks need their sums.
+  void start_bucket(std::int64_t begin, std::int64_t end, const BeforeSum& before, PendingSums& pending) {
+    if (before) before(0);
+    const std::int64_t trained_end = std::clamp(trained_, begin, end);
+    if (begin < trained_end) start_sums(begin, trained_end, pending);
+    if (trained_end < end) pending.push_back(communicator_.start_sum(part(gradients_, {trained_end, end})));
   }
-}
+  // Every owner sends its elements to all ranks. `values` is in host memory, even if the ranks use devices.
+  void gather(std::span<float> values, std::int64_t begin) {
+    for (const auto& [elements, rank] : owners_) {
+      const std::int64_t from = std::max(begin, elements.begin),
+                         to = std::min(begin + std::ssize(values), elements.end);
+      if (from < to) communicator_.broadcast(std::as_writable_bytes(part(values, {from - begin, to - begin})), rank);
+    }
+  }
+};
 
 // A ring with a sharded optimizer state (parallel.shard_state; ZeRO stage 1, Rajbhandari et al. 2020). A reduce-scatter
 // leaves the sums of each bucket on the ranks that own its pieces. After the update the pieces are gathered.
