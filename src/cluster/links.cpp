@@ -39,12 +39,7 @@ class MpiMessage : public Message {
  public:
   std::vector<MPI_Request>& requests() { return requests_; }
 
-  bool done() override {
-    int all = 0;
-    check_mpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE),
-              "MPI_Testall");
-    return all != 0;
-  }
+  bool done() override { return all_done(requests_); }
   void finish() override {
     for (Waiter waiter; !done();) waiter.pause();
   }
@@ -56,16 +51,10 @@ class MpiMessage : public Message {
 class MpiLinks : public Links {
  public:
   explicit MpiLinks(const RankGroup& group) : comm_(duplicate(group)) {}
-  // After an error, a late message may still arrive. MPI then keeps the communicator, and the memory is not freed.
-  ~MpiLinks() override {
-    if (!has_failed()) MPI_Comm_free(&comm_);
-  }
-  MpiLinks(const MpiLinks&) = delete;
-  MpiLinks& operator=(const MpiLinks&) = delete;
-
   std::byte* allocate(std::int64_t bytes) override { return new std::byte[static_cast<std::size_t>(bytes)]; }
+  // After an error, a late message may still arrive. The memory is then not freed.
   void release(std::byte* memory) override {
-    if (!has_failed()) delete[] memory;
+    if (std::uncaught_exceptions() == 0) delete[] memory;
   }
 
   std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
@@ -80,9 +69,7 @@ class MpiLinks : public Links {
   }
 
  private:
-  static bool has_failed() { return std::uncaught_exceptions() > 0; }
-
-  MPI_Comm comm_;
+  OwnComm comm_;
 };
 
 }  // namespace
@@ -117,9 +104,6 @@ namespace {
 class MpiMailbox : public Mailbox {
  public:
   explicit MpiMailbox(const RankGroup& group) : group_(group), comm_(duplicate(group)) {}
-  ~MpiMailbox() override {
-    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
-  }
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
 
@@ -164,7 +148,7 @@ class MpiMailbox : public Mailbox {
   }
 
   const RankGroup group_;
-  MPI_Comm comm_;
+  OwnComm comm_;
   std::vector<MPI_Request> sending_;
   Waiter waiter_;
 };

@@ -8,8 +8,10 @@
 #include <mpi.h>
 #include <time.h>
 
+#include <exception>
 #include <functional>
 #include <source_location>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,39 +46,52 @@ inline int on_rank_0(const std::function<int()>& work) {
   return code;
 }
 
-// An MPI communicator of those ranks of `comm` that are on this rank's node, in the order of `comm`. Its construction
-// is collective over `comm`.
-class NodeCommunicator {
+// Returns whether all messages of the requests have ended. Never blocks.
+inline bool all_done(std::span<MPI_Request> requests, std::source_location where = std::source_location::current()) {
+  int done = 0;
+  const int code = MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
+  check_mpi(code, "MPI_Testall", where);
+  return done != 0;
+}
+
+// An MPI communicator that this object frees. After an error it stays with MPI: other ranks may never come to free it,
+// and a late message may still arrive.
+class OwnComm {
  public:
-  explicit NodeCommunicator(MPI_Comm comm) {
-    check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node_), "MPI_Comm_split_type");
+  explicit OwnComm(MPI_Comm comm) : comm_(comm) {}
+  ~OwnComm() {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (comm_ != MPI_COMM_NULL && !finalized && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
   }
-  ~NodeCommunicator() {
-    if (node_ != MPI_COMM_NULL) MPI_Comm_free(&node_);
-  }
-  NodeCommunicator(const NodeCommunicator&) = delete;
-  NodeCommunicator& operator=(const NodeCommunicator&) = delete;
-  MPI_Comm get() const { return node_; }
-  void abandon() { node_ = MPI_COMM_NULL; }  // leaves it to MPI
+  OwnComm(const OwnComm&) = delete;
+  OwnComm& operator=(const OwnComm&) = delete;
+  operator MPI_Comm() const { return comm_; }
+  void abandon() { comm_ = MPI_COMM_NULL; }  // leaves it to MPI
 
  private:
-  MPI_Comm node_ = MPI_COMM_NULL;
+  MPI_Comm comm_;
 };
+
+// Makes a communicator of those ranks of `comm` that are on this rank's node, in the order of `comm`. The caller frees
+// it. Collective over `comm`.
+inline MPI_Comm part_on_node(MPI_Comm comm) {
+  MPI_Comm node = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+  return node;
+}
 
 struct RankGroup::State {
   explicit State(MPI_Comm taken);
-  ~State();
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
 
-  MPI_Comm comm;  // for meet() and texts; sums have communicators of their own
-  NodeCommunicator node;
+  OwnComm comm;  // for meet() and texts; sums have communicators of their own
+  OwnComm node;
   int rank = 0, size = 1, node_rank = 0, node_size = 1;
   std::string host;
   std::vector<std::string> hosts;
 };
 
-// Makes a communicator of the group's ranks, which the caller frees. Collective.
+// Makes a communicator of the group's ranks, which returns errors and which the caller frees. Collective.
 MPI_Comm duplicate(const RankGroup& group);
 
 }  // namespace ringtrain

@@ -33,22 +33,18 @@ class MpiCommunicator final : public Communicator {
   MpiCommunicator(const RankGroup& group, std::size_t chunk_bytes, std::size_t max_count, SumChoice choice)
       : group_(group),
         comm_(duplicate(group)),
+        rank_(group.rank()),
+        size_(group.size()),
         choice_(std::move(choice)),
         layout_(choice_.node_of_rank.empty() ? group.hosts() : choice_.node_of_rank),
         lanes_(comm_),
-        counter_sums_(comm_, kCounterTag) {
+        counter_sums_(group, comm_, kCounterTag) {
     check_sum_choice(choice_, layout_);
-    check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-    check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
     max_count_ = std::clamp(max_count, std::size_t{1}, std::size_t{0x7fffffff});
     chunk_ = std::clamp(chunk_bytes / sizeof(float), std::size_t{1}, max_count_);
     if (chunk_ > kCacheLine) chunk_ -= chunk_ % kCacheLine;
     align_ = chunk_ >= kCacheLine ? kCacheLine : 1;
     if (choice_.algorithm == "mpi") library_sums_ = std::make_unique<MpiLibrarySums>(group);
-  }
-  ~MpiCommunicator() override {
-    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -243,28 +239,21 @@ class MpiCommunicator final : public Communicator {
     }
   }
   MpiRootSums& root_sums() {
-    if (!root_sums_) root_sums_ = std::make_unique<MpiRootSums>(comm_, kRootSumTag, kRootBroadcastTag, chunk_);
+    if (!root_sums_) root_sums_ = std::make_unique<MpiRootSums>(group_, comm_, kRootSumTag, kRootBroadcastTag, chunk_);
     return *root_sums_;
   }
   // Blocks, but lets the sums progress, because another rank may need our part of a sum before it comes here. Values
   // are sent only after a barrier(): then no rank is still on its way, so none can fail before it comes.
   void complete(std::vector<MPI_Request>& requests) {
-    int done = 0;
-    for (Waiter waiter;;) {
-      check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
-                "MPI_Testall");
-      if (done) return;
-      progress();
-      waiter.pause();
-    }
+    for (Waiter waiter; !all_done(requests); waiter.pause()) progress();
   }
   void check_root(int root) const {
     if (root < 0 || root >= size_) throw Error(cat("root rank ", root, " of ", size_, " ranks does not exist"));
   }
 
   RankGroup group_;
-  MPI_Comm comm_ = MPI_COMM_NULL;
-  int rank_ = 0, size_ = 1;
+  OwnComm comm_;
+  int rank_, size_;
   std::size_t chunk_ = 0, max_count_ = 0, align_ = 1;  // in elements
   SumChoice choice_;
   RankLayout layout_;
@@ -288,16 +277,13 @@ namespace {
 class MpiNormTeam final : public NormTeam {
  public:
   MpiNormTeam(const RankGroup& group, int span)
-      : group_(group), comm_(duplicate(group)), first_(group.rank() / span * span), size_(span) {
-    check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  }
+      : group_(group), comm_(duplicate(group)), first_(group.rank() / span * span), size_(span) {}
   // After an error, a late message may still arrive. The buffer is then not freed, because MPI may write to it.
   ~MpiNormTeam() override {
-    if (open_) static_cast<void>(buffer_.release());
-    if (!open_ && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+    if (!open_) return;
+    static_cast<void>(buffer_.release());
+    comm_.abandon();
   }
-  MpiNormTeam(const MpiNormTeam&) = delete;
-  MpiNormTeam& operator=(const MpiNormTeam&) = delete;
 
   int rank() const override { return group_.rank() - first_; }
   int size() const override { return size_; }
@@ -319,7 +305,7 @@ class MpiNormTeam final : public NormTeam {
 
  private:
   RankGroup group_;
-  MPI_Comm comm_ = MPI_COMM_NULL;
+  OwnComm comm_;
   MpiSteps steps_{comm_, 0};
   int first_, size_;
   bool open_ = false;  // MPI is using the buffer

@@ -1,7 +1,6 @@
 #include "cluster/mpi_sums.h"
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
 #include <span>
 #include <utility>
@@ -33,20 +32,13 @@ void MpiSteps::post(const SumStep& step) {
 
 bool MpiSteps::progress() {
   while (next_ < schedule_.size()) {
-    int done = 0;
-    check_mpi(MPI_Testall(2, requests_, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
-    if (!done) return false;
+    if (!all_done(requests_)) return false;
     const SumStep& step = schedule_[next_];
     if (step.adds)
       for (std::size_t i = 0; i < incoming_.size(); ++i) values_[step.received.begin + i] += incoming_[i];
     if (++next_ < schedule_.size()) post(schedule_[next_]);
   }
   return true;
-}
-
-MpiCounterSums::MpiCounterSums(MPI_Comm comm, int tag) : steps_(comm, tag) {
-  check_mpi(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(comm, &size_), "MPI_Comm_size");
 }
 
 void MpiCounterSums::start(std::span<double> values, const PartsLeft& left) {
@@ -69,15 +61,6 @@ void MpiCounterSums::progress() {
   }
 }
 
-MpiLibrarySums::MpiLibrarySums(const RankGroup& group) : group_(group) {
-  comm_ = duplicate(group);
-  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-}
-
-MpiLibrarySums::~MpiLibrarySums() {
-  if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
-}
-
 void MpiLibrarySums::start(std::span<float> values, const PartsLeft& left) {
   ++*left;
   Sum& sum = sums_.emplace_back(Sum{MPI_REQUEST_NULL, left});
@@ -96,18 +79,16 @@ void MpiLibrarySums::progress() {
   });
 }
 
-namespace {
+static constexpr std::size_t kIncomingChunks = 16;  // chunks of all ranks together; at least one per rank
 
-constexpr std::size_t kIncomingChunks = 16;  // chunks of all ranks together; at least one per rank
-
-}  // namespace
-
-MpiRootSums::MpiRootSums(MPI_Comm comm, int sum_tag, int broadcast_tag, std::size_t chunk)
-    : comm_(comm), sum_tag_(sum_tag), broadcast_tag_(broadcast_tag), chunk_(chunk) {
-  check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-  window_ = std::max<std::size_t>(1, kIncomingChunks / static_cast<std::size_t>(size_));
-}
+MpiRootSums::MpiRootSums(const RankGroup& group, MPI_Comm comm, int sum_tag, int broadcast_tag, std::size_t chunk)
+    : comm_(comm),
+      sum_tag_(sum_tag),
+      broadcast_tag_(broadcast_tag),
+      rank_(group.rank()),
+      size_(group.size()),
+      chunk_(chunk),
+      window_(std::max<std::size_t>(1, kIncomingChunks / static_cast<std::size_t>(size_))) {}
 
 void MpiRootSums::start_sum(std::span<float> values, int root, const PartsLeft& left) {
   for (std::size_t at = 0; at < values.size(); at += chunk_) {
@@ -178,20 +159,13 @@ void MpiRootSums::add(Part& part) {
   std::copy(total_.begin(), total_.end(), part.values.begin());
 }
 
-bool MpiRootSums::done(Part& part) {
-  int all = 0;
-  check_mpi(MPI_Testall(static_cast<int>(part.requests.size()), part.requests.data(), &all, MPI_STATUSES_IGNORE),
-            "MPI_Testall");
-  return all != 0;
-}
-
 void MpiRootSums::progress() {
   std::erase_if(transfers_, [](Part& part) {
-    if (!done(part)) return false;
+    if (!all_done(part.requests)) return false;
     --*part.left;
     return true;
   });
-  while (!sums_.empty() && done(sums_.front())) {
+  while (!sums_.empty() && all_done(sums_.front().requests)) {
     add(sums_.front());
     --*sums_.front().left;
     sums_.pop_front();

@@ -42,7 +42,9 @@ class MpiSteps {
 // a time.
 class MpiCounterSums {
  public:
-  MpiCounterSums(MPI_Comm comm, int tag);                       // as for MpiSteps
+  // `comm` and `tag` are as in MpiSteps. `comm` has the ranks of the group.
+  MpiCounterSums(const RankGroup& group, MPI_Comm comm, int tag)
+      : rank_(group.rank()), size_(group.size()), steps_(comm, tag) {}
   void start(std::span<double> values, const PartsLeft& left);  // adds 1 to *left; progress() subtracts it again
   void progress();
 
@@ -53,7 +55,7 @@ class MpiCounterSums {
   };
   void begin_first();
 
-  int rank_ = 0, size_ = 1;
+  int rank_, size_;
   MpiSteps steps_;
   std::deque<Sum> sums_;  // the first one is under way
 };
@@ -62,10 +64,7 @@ class MpiCounterSums {
 class MpiLibrarySums {
  public:
   // Collective over the group.
-  explicit MpiLibrarySums(const RankGroup& group);
-  ~MpiLibrarySums();
-  MpiLibrarySums(const MpiLibrarySums&) = delete;
-  MpiLibrarySums& operator=(const MpiLibrarySums&) = delete;
+  explicit MpiLibrarySums(const RankGroup& group) : group_(group), comm_(duplicate(group)) {}
 
   // `values` has at most INT_MAX elements. *left grows by one, and falls by one inside progress().
   void start(std::span<float> values, const PartsLeft& left);
@@ -77,7 +76,7 @@ class MpiLibrarySums {
     PartsLeft left;
   };
   RankGroup group_;
-  MPI_Comm comm_ = MPI_COMM_NULL;
+  OwnComm comm_;
   std::vector<Sum> sums_;
 };
 
@@ -88,10 +87,9 @@ class MpiLibrarySums {
 // progress().
 class MpiRootSums {
  public:
-  // `comm` outlives this object, and has no other messages with these two tags. `chunk` is a number of elements.
-  MpiRootSums(MPI_Comm comm, int sum_tag, int broadcast_tag, std::size_t chunk);
-  MpiRootSums(const MpiRootSums&) = delete;
-  MpiRootSums& operator=(const MpiRootSums&) = delete;
+  // `comm` has the ranks of the group. It outlives this object, and has no other messages with these two tags. `chunk`
+  // is a number of elements.
+  MpiRootSums(const RankGroup& group, MPI_Comm comm, int sum_tag, int broadcast_tag, std::size_t chunk);
 
   void start_sum(std::span<float> values, int root, const PartsLeft& left);
   void start_broadcast(std::span<float> values, int root, const PartsLeft& left);
@@ -107,11 +105,10 @@ class MpiRootSums {
   };
   void post_receives(Part& part);
   void add(Part& part);
-  static bool done(Part& part);
 
   MPI_Comm comm_;
   int sum_tag_, broadcast_tag_;
-  int rank_ = 0, size_ = 1;
+  int rank_, size_;
   std::size_t chunk_, window_;
   std::deque<Part> sums_;                 // sums whose root is this rank; the first window_ are posted
   std::deque<Part> transfers_;            // all other sums and broadcasts

@@ -3,7 +3,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <exception>
 #include <numeric>
 
 #include "cluster/mpi_calls.h"
@@ -49,22 +48,13 @@ MPI_Comm duplicate_of(MPI_Comm comm) {
 
 }  // namespace
 
-RankGroup::State::State(MPI_Comm taken) : comm(with_errors_returned(taken)), node(comm), host(processor_name()) {
+RankGroup::State::State(MPI_Comm taken)
+    : comm(with_errors_returned(taken)), node(part_on_node(comm)), host(processor_name()) {
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
   hosts = gather_texts(host, comm);
-  MPI_Comm_rank(node.get(), &node_rank);
-  MPI_Comm_size(node.get(), &node_size);
-}
-
-// After an error, MPI keeps the communicators: other ranks may never come to free them.
-RankGroup::State::~State() {
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (finalized || std::uncaught_exceptions() > 0)
-    node.abandon();
-  else
-    MPI_Comm_free(&comm);
+  MPI_Comm_rank(node, &node_rank);
+  MPI_Comm_size(node, &node_size);
 }
 
 RankGroup RankGroup::of_job() {
@@ -117,12 +107,12 @@ std::vector<std::string> RankGroup::gather(const std::string& mine) const {
 
 std::vector<std::string> RankGroup::gather_on_node(const std::string& mine) const {
   meet();
-  return gather_texts(mine, state_->node.get());
+  return gather_texts(mine, state_->node);
 }
 
 MPI_Comm duplicate(const RankGroup& group) {
   group.meet();
-  return duplicate_of(group.state().comm);
+  return with_errors_returned(duplicate_of(group.state().comm));
 }
 
 namespace {
@@ -149,7 +139,7 @@ std::vector<std::string> distinct_hosts(const std::vector<std::string>& host_of_
 }
 
 std::vector<ClockOffset> clock_offsets(const RankGroup& group) {
-  MPI_Comm comm = duplicate(group);
+  const OwnComm comm(duplicate(group));
   const std::vector<std::string> hosts = distinct_hosts(group.hosts());
   std::vector<ClockOffset> offsets;
   if (group.rank() == 0) {
@@ -174,7 +164,6 @@ std::vector<ClockOffset> clock_offsets(const RankGroup& group) {
       check_mpi(MPI_Send(&mine, 1, MPI_DOUBLE, 0, 0, comm), "MPI_Send");
     }
   }
-  MPI_Comm_free(&comm);
   return offsets;
 }
 

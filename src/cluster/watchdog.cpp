@@ -108,10 +108,10 @@ const char* phase_name(Phase phase) {
 
 struct Watchdog::State {
   State(const RankGroup& watched, double timeout_seconds)
-      : group(watched), timeout(timeout_seconds), node(group.state().comm) {}
+      : group(watched), timeout(timeout_seconds), node(part_on_node(group.state().comm)) {}
   const RankGroup group;
   const double timeout;
-  NodeCommunicator node;
+  OwnComm node;
   MPI_Win window = MPI_WIN_NULL;
   bool several_nodes = false;
   std::vector<Entry*> board;
@@ -145,8 +145,7 @@ Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
 
   void* memory = nullptr;
   const MPI_Aint bytes = 2 * sizeof(Entry);  // room to round up, because MPI promises no alignment
-  check_mpi(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, s.node.get(), &memory, &s.window),
-            "MPI_Win_allocate_shared");
+  check_mpi(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, s.node, &memory, &s.window), "MPI_Win_allocate_shared");
   for (int r = 0; r < node_size; ++r) {
     MPI_Aint its_bytes = 0;
     int unit = 1;
@@ -162,7 +161,7 @@ Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
   s.own->rank = rank_of_job;
   s.own->pid = static_cast<std::int32_t>(getpid());
   s.write(0, Phase::start);
-  MPI_Barrier(s.node.get());
+  MPI_Barrier(s.node);
   for (const Entry* entry : s.board) s.visible.push_back(!is_dead(process_state(entry->pid)));
   if (timeout_seconds > 0)
     s.ticker.start("watches for ranks that hang", tick_of(timeout_seconds), [&s](double passed) { s.watch(passed); });
@@ -181,10 +180,7 @@ Watchdog::~Watchdog() {
     for (Waiter waiter; MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;) waiter.pause();
   }
   s.ticker.stop();
-  if (together)
-    MPI_Win_free(&s.window);
-  else
-    s.node.abandon();  // MPI_Win_free waits for all ranks
+  if (together) MPI_Win_free(&s.window);  // waits for all ranks
 }
 
 void Watchdog::enter(std::int64_t step, Phase phase) {
