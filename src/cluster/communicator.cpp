@@ -2,13 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 
-#include "backend/norm_team.h"
 #include "base/error.h"
-#include "base/rounding.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -32,43 +27,6 @@ void Communicator::sum(std::span<double> values) {
 
 void Communicator::broadcast_vector(std::span<float> values, int root) {
   broadcast(std::as_writable_bytes(values), root);
-}
-
-std::unique_ptr<NormTeam> Communicator::make_norm_team(int span) {
-  throw Error(cat(describe(), " cannot share batch norm's groups among ", span, " ranks"),
-              "use a number of ranks that divides the number of virtual workers");
-}
-
-namespace {
-[[noreturn]] void refuse(const Communicator& communicator, const char* what) {
-  throw Error(cat("this communicator (", communicator.describe(), ") cannot do a ", what),
-              "use parallel.kind: ring without parallel.shard_state");
-}
-}  // namespace
-
-void* Communicator::allocate(std::int64_t bytes) {
-  constexpr std::int64_t line = 64;
-  const auto size = static_cast<std::size_t>(round_up(bytes, line));
-  void* memory = std::aligned_alloc(line, size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return std::memset(memory, 0, size);
-}
-
-void Communicator::release(void* memory) {
-  std::free(memory);
-}
-
-std::unique_ptr<Pending> Communicator::start_reduce_scatter(std::span<float>, std::int64_t, const BeforeSum&) {
-  refuse(*this, "reduce-scatter");
-}
-std::unique_ptr<Pending> Communicator::start_all_gather(std::span<float>, std::int64_t) {
-  refuse(*this, "all-gather");
-}
-std::unique_ptr<Pending> Communicator::start_root_sum(std::span<float>, int, const BeforeSum&) {
-  refuse(*this, "sum on one rank");
-}
-std::unique_ptr<Pending> Communicator::start_broadcast(std::span<float>, int) {
-  refuse(*this, "broadcast in the background");
 }
 
 void Communicator::check_pieces(std::span<const float> values, std::int64_t piece) const {

@@ -93,8 +93,8 @@ class Communicator {
   // ranks make the same calls. The caller releases it before the communicator is destroyed. Host memory of other origin
   // can be summed too, but more slowly: ranks of a node read each other's vectors in place only in this memory. A sum
   // uses this memory on all ranks or on none. Throws Error or std::bad_alloc if there is too little memory.
-  virtual void* allocate(std::int64_t bytes);
-  virtual void release(void* memory);
+  virtual void* allocate(std::int64_t bytes) = 0;
+  virtual void release(void* memory) = 0;
 
   // Starts an in-place sum of fp32 values over the ranks. Every rank gets the same bits. All ranks start the same
   // collectives in the same order. Several collectives may be under way at once. For a DeviceCommunicator, the fp32
@@ -107,14 +107,13 @@ class Communicator {
 
   // The two halves of a sum. `values` are cut into pieces of `piece` elements; the last pieces may be shorter or empty.
   // After the reduce-scatter, rank r has the sums of piece r; its other pieces are undefined. The all-gather copies
-  // piece r of rank r to all ranks. Both throw Error if the communicator does not have this operation.
+  // piece r of rank r to all ranks.
   virtual std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
-                                                        const BeforeSum& before = {});
-  virtual std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece);
-  // Gives the sums to rank `root` only. MPI adds in the order of the ranks. This and start_broadcast() throw Error if
-  // the communicator does not have this operation.
-  virtual std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before = {});
-  virtual std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root);  // from `root` to each rank
+                                                        const BeforeSum& before = {}) = 0;
+  virtual std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) = 0;
+  // Gives the sums to rank `root` only. MPI adds in the order of the ranks.
+  virtual std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before = {}) = 0;
+  virtual std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) = 0;  // from `root` to each rank
 
   // Sets the rounding for sums of fp32 values that travel in 16 bits. All ranks call it with the same values, before
   // the first sum.
@@ -133,7 +132,7 @@ class Communicator {
 
   // Returns this rank's team, `span` neighbouring ranks that share batch norm's groups. Collective. Throws Error if
   // ranks cannot share groups.
-  virtual std::unique_ptr<NormTeam> make_norm_team(int span);
+  virtual std::unique_ptr<NormTeam> make_norm_team(int span) = 0;
 
   // Throws an error that has occurred outside the calls above. The host calls it while it waits for a device or a disk.
   virtual void poll() {}
@@ -151,11 +150,7 @@ class Communicator {
 };
 
 // Sums vectors in the memory of a device, which allocate() gives.
-class DeviceCommunicator : public Communicator {
- public:
-  void* allocate(std::int64_t bytes) override = 0;
-  void release(void* memory) override = 0;
-};
+class DeviceCommunicator : public Communicator {};
 
 // Returns rank 0's value on all ranks. Collective.
 template <class Value>

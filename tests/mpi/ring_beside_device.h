@@ -26,6 +26,21 @@ class RingBesideDevice final : public Communicator {
   std::unique_ptr<Pending> start_sum(std::span<double> values) override {
     return std::make_unique<Waiting>(ring_.start_sum(values), device_);
   }
+  void* allocate(std::int64_t bytes) override { return ring_.allocate(bytes); }
+  void release(void* memory) override { ring_.release(memory); }
+  std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
+                                                const BeforeSum& before) override {
+    return ring_.start_reduce_scatter(values, piece, before);
+  }
+  std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override {
+    return ring_.start_all_gather(values, piece);
+  }
+  std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override {
+    return ring_.start_root_sum(values, root, before);
+  }
+  std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override {
+    return ring_.start_broadcast(values, root);
+  }
   void broadcast(std::span<std::byte> bytes, int root) override { beside().broadcast(bytes, root); }
   void gather(std::span<const std::byte> mine, std::span<std::byte> all, int root) override {
     beside().gather(mine, all, root);
