@@ -53,7 +53,8 @@ inline std::int64_t ring_half_bytes(std::int64_t bytes, int ranks) {
   return bytes * (ranks - 1) / ranks;
 }
 
-// A collective under way. Buffers stay alive and untouched until done() has returned true or finish() has returned.
+// A collective or a message under way. Its buffers stay alive and untouched until done() has returned true or finish()
+// has returned.
 class Pending {
  public:
   virtual ~Pending() = default;

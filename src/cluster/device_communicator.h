@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -72,11 +71,10 @@ std::unique_ptr<DeviceCommunicator> make_staged_communicator(cuda::Device& devic
 std::unique_ptr<DeviceNormTeam> make_staged_norm_team(cuda::Device& device, std::unique_ptr<NormTeam> host,
                                                       std::function<void()> poll);
 
-// The common part of the two communicators. It has the table of the memory that they allocated, events for reuse, and
-// the unfinished sums in the order of their start. `Allocation` has `float* memory` and `std::int64_t count`. `Running`
-// is one sum between its start and its end.
-template <class Allocation, class Running>
-class QueuedCommunicator : public DeviceCommunicator {
+// The common part of the two communicators: `host` does what needs host memory only, and a table has the memory that
+// they allocated. `Allocation` has `float* memory` and `std::int64_t count`.
+template <class Allocation>
+class HostedCommunicator : public DeviceCommunicator {
  public:
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
@@ -90,11 +88,13 @@ class QueuedCommunicator : public DeviceCommunicator {
     host_.scatter(all, mine, root);
   }
   void barrier() override { host_.barrier(); }
+  // Ranks exchange a few numbers per channel, so these go through host memory.
+  std::unique_ptr<NormTeam> make_norm_team(int span) override {
+    return make_staged_norm_team(device_, host_.make_norm_team(span), [this] { poll(); });
+  }
 
  protected:
-  QueuedCommunicator(cuda::Device& device, Communicator& host) : device_(device), host_(host) {}
-
-  // ---- Memory
+  HostedCommunicator(cuda::Device& device, Communicator& host) : device_(device), host_(host) {}
 
   // Returns the memory that holds all of `values`, or null if allocate() did not give it.
   const Allocation* find(std::span<const float> values) const {
@@ -111,40 +111,9 @@ class QueuedCommunicator : public DeviceCommunicator {
     return true;
   }
 
-  // ---- Sums under way
-
-  // Returns the number of the next sum. Its Pending finds it by this number.
-  std::int64_t next_number() const { return ended_ + std::ssize(running_); }
-  bool ended(std::int64_t number) const { return number < ended_; }
-  // Returns a sum that has not ended.
-  Running& running(std::int64_t number) { return running_[static_cast<std::size_t>(number - ended_)]; }
-  void end_first() {
-    running_.pop_front();
-    ++ended_;
-  }
-  virtual bool done(std::int64_t number) = 0;
-  virtual void finish(std::int64_t number) = 0;
-
-  class PendingSum final : public Pending {
-   public:
-    PendingSum(QueuedCommunicator& communicator, std::int64_t number) : communicator_(communicator), number_(number) {}
-    bool done() override { return communicator_.done(number_); }
-    void finish() override { communicator_.finish(number_); }
-
-   private:
-    QueuedCommunicator& communicator_;
-    std::int64_t number_;
-  };
-  std::unique_ptr<Pending> pending(std::int64_t number) { return std::make_unique<PendingSum>(*this, number); }
-
   cuda::Device& device_;
   Communicator& host_;
   std::vector<Allocation> allocations_;
-  std::deque<Running> running_;
-  cuda::EventPool events_{device_};
-
- private:
-  std::int64_t ended_ = 0;  // running_[i] has the number ended_ + i
 };
 
 }  // namespace ringtrain

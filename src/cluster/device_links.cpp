@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/device/device.h"
-#include "base/clock.h"
 #include "base/error.h"
-#include "cluster/communicator.h"
 #include "cluster/links.h"
 #include "cluster/nccl_connection.h"
 #include "cluster/waiting.h"
@@ -75,7 +73,7 @@ struct Journey {
   cuda::Event done = {};   // received: the message is in `memory`; this is the buffer's event `free`
   cuda::Event taken = {};  // received: earlier reads of `memory` have ended
   At at = At::waits;
-  std::unique_ptr<Message> message;  // message of the host's links
+  std::unique_ptr<Pending> message;  // message of the host's links
 };
 
 class StagedLinks final : public Links {
@@ -106,7 +104,7 @@ class StagedLinks final : public Links {
     buffers_.erase(buffer);
   }
 
-  std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
+  std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to, int tag) override {
     StagedBuffer& buffer = buffer_of(bytes.data(), bytes.size());
     Journey& journey = begin(buffer, bytes.size(), to, tag);
     journey.sends = true;
@@ -119,7 +117,7 @@ class StagedLinks final : public Links {
     return std::make_unique<StagedMessage>(*this, journey);
   }
   // `staged` is overwritten only after the copy of the previous message from `staged` has ended.
-  std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
+  std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from, int tag) override {
     StagedBuffer& buffer = buffer_of(bytes.data(), bytes.size());
     Journey& journey = begin(buffer, bytes.size(), from, tag);
     device_.record(journey.ready, up_);
@@ -151,7 +149,7 @@ class StagedLinks final : public Links {
   }
 
  private:
-  class StagedMessage final : public Message {
+  class StagedMessage final : public Pending {
    public:
     StagedMessage(StagedLinks& links, Journey& journey) : links_(links), journey_(journey) {}
     ~StagedMessage() override { links_.end(journey_); }
@@ -221,101 +219,59 @@ constexpr int kBlocks = 8;         // GPU blocks per lane; a stage's four lanes 
 constexpr int kIdTag = 4;          // tag in the host's links
 constexpr int kFrom = 0, kTo = 1;  // ranks of a lane's communicator
 
-// A message under way.
-struct Passage {
-  std::string what;
-  cuda::Event ready, end;
-  double since = -1;  // time when `ready` was seen first and all earlier messages had ended; negative: not yet
-  bool ended = false;
-};
-
 class NcclLane {
  public:
   NcclLane(const NcclApi& api, cuda::Device& device, Links& host, const NcclLinkOptions& options, const Lane& lane,
            std::function<void(const std::string&)> abort_rest)
       : lane_(lane),
-        device_(device),
         sends_(lane.from == options.rank),
-        connection_(api, {.rank = sends_ ? kFrom : kTo,
-                          .size = 2,
-                          .who = cat("rank ", options.rank),
-                          .max_ctas = kBlocks,
-                          .timeout_seconds = options.timeout_seconds,
-                          .abort_rest = std::move(abort_rest)}),
-        stream_(device.make_stream(true)),
-        timeout_seconds_(options.timeout_seconds) {
+        queue_(api, device,
+               {.rank = sends_ ? kFrom : kTo,
+                .size = 2,
+                .who = cat("rank ", options.rank),
+                .max_ctas = kBlocks,
+                .timeout_seconds = options.timeout_seconds,
+                .abort_rest = std::move(abort_rest)},
+               "") {
     NcclUniqueId id{};
     const std::span<NcclUniqueId> one(&id, 1);
     if (sends_) {
-      id = connection_.make_id();
+      id = queue_.connection.make_id();
       host.send(std::as_bytes(one), lane.to, kIdTag)->finish();
     } else {
       host.receive(std::as_writable_bytes(one), lane.from, kIdTag)->finish();
     }
-    connection_.start(id, cat("the start of NCCL from rank ", lane.from, " to rank ", lane.to));
-    connect();
+    queue_.connection.start(id, cat("the start of NCCL from rank ", lane.from, " to rank ", lane.to));
+    // NCCL connects two ranks at their first message, and each rank waits for the other one. The first message is
+    // therefore sent here, because both ranks make their lanes at the same time.
+    const cuda::DeviceMemory byte(device, 1, "the first message of a link");
+    device.synchronize(start(byte.data(), 1)->end, {});
   }
 
   bool is(bool sends, int peer, int tag) const {
     return sends_ == sends && (sends ? lane_.to : lane_.from) == peer && lane_.tag == tag;
   }
-  const Lane& lane() const { return lane_; }
-
-  std::shared_ptr<Passage> start(void* memory, std::size_t bytes) {
-    auto passage = std::make_shared<Passage>();
-    passage->what = cat("a message of ", bytes, " bytes from rank ", lane_.from, " to rank ", lane_.to);
-    if (connection_.aborted()) throw Error(cat(passage->what, " was asked for after NCCL had been ended"));
-    passage->ready = events_.take();
-    passage->end = events_.take();
-    device_.record(passage->ready, device_.compute_stream());
-    device_.wait(stream_, passage->ready);
-    const NcclApi& api = connection_.api();
-    auto* const stream = reinterpret_cast<void*>(stream_.handle);
-    connection_.check(sends_ ? api.send(memory, bytes, NcclType::bytes, kTo, connection_.get(), stream)
-                             : api.receive(memory, bytes, NcclType::bytes, kFrom, connection_.get(), stream),
-                      passage->what);
-    if (sends_) sent_bytes().by_message += static_cast<std::int64_t>(bytes);
-    connection_.settle(passage->what);
-    device_.record(passage->end, stream_);
-    running_.push_back(passage);
-    return passage;
-  }
-
-  void poll() {
-    if (connection_.aborted()) return;
-    for (; !running_.empty() && device_.done(running_.front()->end); running_.pop_front()) {
-      running_.front()->ended = true;
-      events_.put_back({running_.front()->ready, running_.front()->end});
-    }
-    connection_.look(running_.empty() ? std::string("NCCL") : running_.front()->what);
-    if (running_.empty()) return;
-    Passage& first = *running_.front();
-    const double now = now_seconds();
-    if (first.since < 0 && device_.done(first.ready)) first.since = now;
-    if (first.since >= 0 && now - first.since > timeout_seconds_)
-      connection_.fail(cat(first.what, " took more than ", timeout_seconds_, " s"),
-                       "look for a rank that is late or has ended; communication.timeout_seconds is the limit for a "
-                       "whole step");
-  }
-  void abort(const std::string& why) { connection_.abort(why); }
+  std::unique_ptr<Pending> message(void* memory, std::size_t bytes) { return queue_.pending(start(memory, bytes)); }
+  void poll() { queue_.poll(); }
+  void abort(const std::string& why) { queue_.connection.abort(why); }
 
  private:
-  // NCCL connects two ranks at their first message, and each rank waits for the other one. The first message is
-  // therefore sent here, because both ranks make their lanes at the same time.
-  void connect() {
-    const cuda::DeviceMemory byte(device_, 1, "the first message of a link");
-    const auto passage = start(byte.data(), 1);
-    device_.synchronize(passage->end, {});
+  std::shared_ptr<NcclCall> start(void* memory, std::size_t bytes) {
+    const std::string name = cat("a message of ", bytes, " bytes from rank ", lane_.from, " to rank ", lane_.to);
+    NcclConnection& connection = queue_.connection;
+    if (connection.aborted()) throw Error(cat(name, " was asked for after NCCL had been ended"));
+    return queue_.start(name, [&](const std::string& what) {
+      const NcclApi& api = connection.api();
+      connection.accept(sends_ ? api.send(memory, bytes, NcclType::bytes, kTo, connection.get(), queue_.handle())
+                               : api.receive(memory, bytes, NcclType::bytes, kFrom, connection.get(), queue_.handle()),
+                        what);
+      if (sends_) sent_bytes().by_message += static_cast<std::int64_t>(bytes);
+    });
   }
 
   const Lane lane_;
-  cuda::Device& device_;
   const bool sends_;
-  NcclConnection connection_;
-  cuda::Stream stream_;
-  double timeout_seconds_;
-  std::deque<std::shared_ptr<Passage>> running_;
-  cuda::EventPool events_{device_};
+  NcclQueue queue_;
 };
 
 class NcclLinks final : public Links {
@@ -337,10 +293,10 @@ class NcclLinks final : public Links {
     device_.release(memory);
   }
 
-  std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
+  std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to, int tag) override {
     return message(const_cast<std::byte*>(bytes.data()), bytes.size(), true, to, tag);
   }
-  std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
+  std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from, int tag) override {
     return message(bytes.data(), bytes.size(), false, from, tag);
   }
   std::unique_ptr<WaitTimer> make_timer() override { return std::make_unique<DeviceWaitTimer>(device_); }
@@ -352,30 +308,12 @@ class NcclLinks final : public Links {
   }
 
  private:
-  class NcclMessage final : public Message {
-   public:
-    NcclMessage(NcclLinks& links, NcclLane& lane, std::shared_ptr<Passage> passage)
-        : links_(links), lane_(lane), passage_(std::move(passage)) {}
-    bool done() override {
-      lane_.poll();
-      return passage_->ended;
-    }
-    void finish() override {
-      if (!passage_->ended) links_.device_.wait(links_.device_.compute_stream(), passage_->end);
-    }
-
-   private:
-    NcclLinks& links_;
-    NcclLane& lane_;
-    std::shared_ptr<Passage> passage_;
-  };
-
-  std::unique_ptr<Message> message(void* memory, std::size_t bytes, bool sends, int peer, int tag) {
+  std::unique_ptr<Pending> message(void* memory, std::size_t bytes, bool sends, int peer, int tag) {
     const auto lane = std::ranges::find_if(lanes_, [&](const auto& l) { return l->is(sends, peer, tag); });
     if (lane == lanes_.end())
       throw Error(
           cat("a message ", sends ? "to" : "from", " rank ", peer, " with tag ", tag, ", for which there is no lane"));
-    return std::make_unique<NcclMessage>(*this, **lane, (*lane)->start(memory, bytes));
+    return (*lane)->message(memory, bytes);
   }
 
   cuda::Device& device_;

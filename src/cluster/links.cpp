@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "cluster/communicator.h"
 #include "cluster/mpi_calls.h"
 #include "cluster/waiting.h"
 
@@ -35,14 +34,11 @@ void post_receive(std::vector<MPI_Request>& requests, MPI_Comm comm, std::span<s
   }
 }
 
-class MpiMessage : public Message {
+class MpiMessage : public Pending {
  public:
   std::vector<MPI_Request>& requests() { return requests_; }
 
   bool done() override { return all_done(requests_); }
-  void finish() override {
-    for (Waiter waiter; !done();) waiter.pause();
-  }
 
  private:
   std::vector<MPI_Request> requests_;
@@ -57,12 +53,12 @@ class MpiLinks : public Links {
     if (std::uncaught_exceptions() == 0) delete[] memory;
   }
 
-  std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) override {
+  std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to, int tag) override {
     auto message = std::make_unique<MpiMessage>();
     post_send(message->requests(), comm_, bytes, to, tag);
     return message;
   }
-  std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) override {
+  std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from, int tag) override {
     auto message = std::make_unique<MpiMessage>();
     post_receive(message->requests(), comm_, bytes, from, tag);
     return message;

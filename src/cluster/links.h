@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/communicator.h"
 #include "cluster/rank_group.h"
 
 namespace ringtrain {
@@ -33,14 +34,6 @@ class WaitTimer {
 
 std::unique_ptr<WaitTimer> make_host_wait_timer();
 
-// A message under way. Its bytes must stay in place until done() has returned true or finish() has returned.
-class Message {
- public:
-  virtual ~Message() = default;
-  virtual bool done() = 0;  // never blocks
-  virtual void finish() = 0;
-};
-
 // Names all messages with one tag from one rank to another.
 struct Lane {
   int from = 0, to = 0, tag = 0;
@@ -58,9 +51,9 @@ class Links {
   // Returns memory for messages. The caller releases it before the links are destroyed.
   virtual std::byte* allocate(std::int64_t bytes) = 0;
   virtual void release(std::byte* memory) = 0;
-  virtual std::unique_ptr<Message> send(std::span<const std::byte> bytes, int to, int tag) = 0;
-  virtual std::unique_ptr<Message> receive(std::span<std::byte> bytes, int from, int tag) = 0;
-  // Makes a timer for waits in Message::finish().
+  virtual std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to, int tag) = 0;
+  virtual std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from, int tag) = 0;
+  // Makes a timer for waits in the finish() of messages.
   virtual std::unique_ptr<WaitTimer> make_timer() { return make_host_wait_timer(); }
   // Makes progress, and throws the error of a rank or a message. The host calls it while it waits for a device.
   virtual void poll() {}

@@ -5,10 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "cluster/communicator.h"
 #include "cluster/device_communicator.h"
 #include "cluster/nccl_connection.h"
 
@@ -27,17 +25,6 @@ std::int64_t bytes_of(NcclType type) {
   return type == NcclType::fp32 ? 4 : 2;
 }
 
-void* nccl_stream(cuda::Stream stream) {
-  return reinterpret_cast<void*>(stream.handle);
-}
-
-// A collective that has started and whose end was not noticed yet.
-struct NcclCollective {
-  std::string what;
-  cuda::Event ready, end;
-  double since = -1;  // time when `ready` was seen first and all earlier collectives had ended; negative: not yet
-};
-
 // NCCL works on `memory`, or on `half` if gradients travel in 16 bits.
 struct NcclVector {
   float* memory = nullptr;
@@ -47,25 +34,28 @@ struct NcclVector {
   bool by_nccl = false;
 };
 
-class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollective> {
+class NcclCommunicator final : public HostedCommunicator<NcclVector> {
  public:
   NcclCommunicator(const NcclApi& api, cuda::Device& device, Communicator& host, const NcclOptions& options)
-      : QueuedCommunicator(device, host),
+      : HostedCommunicator(device, host),
         api_(api),
         options_(options),
-        connection_(api, {.rank = rank(),
-                          .size = size(),
-                          .who = cat("rank ", rank(), " of ", size()),
-                          .max_ctas = options.max_ctas,
-                          .timeout_seconds = options.timeout_seconds}) {
+        queue_(api, device,
+               {.rank = rank(),
+                .size = size(),
+                .who = cat("rank ", rank(), " of ", size()),
+                .max_ctas = options.max_ctas,
+                .timeout_seconds = options.timeout_seconds},
+               ": not all ranks took part") {
     api_.get_version(&version_);
     take_kept_variables(options.algorithm, options.kept, rank() == 0);
     choose_algorithm(options.algorithm, version_);
     compare_records(record(), host);
-    stream_ = device_.make_stream(true);
     if (options.fixed_order_elements > 0 && size() > 1)
       arrivals_ = cuda::DeviceMemory(device, nccl_arrival_bytes(options.fixed_order_elements), "what ranks exchange");
-    start();
+    NcclUniqueId id{};
+    if (rank() == 0) id = connection_.make_id();
+    connection_.start(of_rank_0(host, id), "the start of NCCL");
   }
 
   std::string describe() const override {
@@ -87,13 +77,13 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
     facts.merge(nccl_variables());
     return facts;
   }
-  using QueuedCommunicator::start_sum;
+  using HostedCommunicator::start_sum;
   std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override {
-    const std::int64_t number = next_number(), count = std::ssize(values);
+    const std::int64_t count = std::ssize(values);
     const Type type = options_.gradient_type;
     const Rounded part = rounded(values);
-    collective(name_of(values), [&](const std::string& what) {
-      if (before) before(stream_.handle);
+    return collective(name_of(values), [&](const std::string& what) {
+      if (before) before(queue_.stream.handle);
       if (options_.fixed_order_elements > 0) return sum_in_tree(values, what);
       if (part.count > 0) {
         cast(values.data(), part.buffer, part.count, Type::fp32, type, rounding_.scale);
@@ -103,7 +93,6 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
       if (part.count < count || count == 0)
         sum_in_place(values.data() + part.count, count - part.count, Type::fp32, what);
     });
-    return pending(number);
   }
   std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
                                                 const BeforeSum& before) override {
@@ -116,38 +105,28 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
   }
   std::unique_ptr<Pending> start_all_gather(std::span<float> values, std::int64_t piece) override {
     check_pieces(values, piece);
-    const std::int64_t number = next_number();
-    collective(cat("the gathering of ", values.size(), " values"), [&](const std::string& what) {
+    return collective(cat("the gathering of ", values.size(), " values"), [&](const std::string& what) {
       sent_bytes().by_message += ring_half_bytes(std::ssize(std::as_bytes(values)), size());
-      connection_.check(gather_pieces(calls(), values.data(), std::ssize(values), piece), what);
-      connection_.settle(what);
+      connection_.accept(gather_pieces(calls(), values.data(), std::ssize(values), piece), what);
     });
-    return pending(number);
   }
   std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override {
     const std::int64_t end = rank() == root ? std::ssize(values) : 0;
     return start_part(values, 0, end, before, [&](void* at, NcclType type) {
       if (rank() != root) sent_bytes().by_message += std::ssize(values) * bytes_of(type);
-      return api_.reduce(at, at, values.size(), type, NcclOperation::sum, root, connection_.get(),
-                         nccl_stream(stream_));
+      return api_.reduce(at, at, values.size(), type, NcclOperation::sum, root, connection_.get(), queue_.handle());
     });
   }
   std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override {
-    const std::int64_t number = next_number();
-    collective(cat("the broadcast of ", values.size(), " values from rank ", root), [&](const std::string& what) {
-      if (rank() == root) sent_bytes().by_message += (size() - 1) * std::ssize(std::as_bytes(values));
-      connection_.check(api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32, root,
-                                       connection_.get(), nccl_stream(stream_)),
-                        what);
-      connection_.settle(what);
-    });
-    return pending(number);
+    return collective(cat("the broadcast of ", values.size(), " values from rank ", root),
+                      [&](const std::string& what) {
+                        if (rank() == root) sent_bytes().by_message += (size() - 1) * std::ssize(std::as_bytes(values));
+                        connection_.accept(api_.broadcast(values.data(), values.data(), values.size(), NcclType::fp32,
+                                                          root, connection_.get(), queue_.handle()),
+                                           what);
+                      });
   }
   void set_rounding(const GradientRounding& rounding) override { rounding_ = rounding; }
-  // Neighbours on a node exchange a few numbers per channel, so these go through host memory.
-  std::unique_ptr<NormTeam> make_norm_team(int span) override {
-    return make_staged_norm_team(device_, host_.make_norm_team(span), [this] { poll(); });
-  }
   void broadcast_vector(std::span<float> values, int root) override { start_broadcast(values, root)->finish(); }
   void* allocate(std::int64_t bytes) override {
     if (bytes <= 0) return nullptr;
@@ -181,50 +160,17 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
       device_.release(registered);
     }
   }
-  void poll() override {
-    if (connection_.aborted()) return;
-    retire();
-    connection_.look(running_.empty() ? std::string("NCCL") : running_.front().what);
-    if (running_.empty()) return;
-    NcclCollective& first = running_.front();
-    const double now = now_seconds();
-    if (first.since < 0 && device_.done(first.ready)) first.since = now;
-    if (first.since >= 0 && now - first.since > options_.timeout_seconds)
-      connection_.fail(
-          cat(first.what, " took more than ", options_.timeout_seconds, " s: not all ranks took part"),
-          "look for a rank that is late or has ended; communication.timeout_seconds is the limit for a whole step");
-  }
+  void poll() override { queue_.poll(); }
   void abort(const std::string& why) override { connection_.abort(why); }
 
-  bool done(std::int64_t number) override {
-    poll();
-    return ended(number);
-  }
-  void finish(std::int64_t number) override {
-    if (!ended(number)) device_.wait(device_.compute_stream(), running(number).end);
-  }
-
  private:
-  void start() {
-    NcclUniqueId id{};
-    if (rank() == 0) id = connection_.make_id();
-    id = of_rank_0(host_, id);
-    connection_.start(id, "the start of NCCL");
-  }
   // Lets `call` queue a collective in NCCL's stream. The collective runs after all work that is now in the compute
   // stream.
   template <class Call>
-  void collective(std::string what, const Call& call) {
+  std::unique_ptr<Pending> collective(std::string what, const Call& call) {
     if (connection_.aborted())
       throw Error(cat("rank ", rank(), " of ", size(), ": ", what, " was asked for after NCCL had been ended"));
-    NcclCollective& run = running_.emplace_back();
-    run.what = std::move(what);
-    run.ready = events_.take();
-    run.end = events_.take();
-    device_.record(run.ready, device_.compute_stream());
-    device_.wait(stream_, run.ready);
-    call(run.what);
-    device_.record(run.end, stream_);
+    return queue_.pending(queue_.start(std::move(what), call));
   }
   struct Rounded {
     void* buffer = nullptr;
@@ -242,39 +188,33 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
             std::clamp<std::int64_t>(rounding_.elements - begin, 0, std::ssize(values))};
   }
   void cast(const void* from, void* to, std::int64_t count, Type from_type, Type to_type, float scale) {
-    device_.launch(cuda::launch_of(cuda::CastArguments{from, to, count, from_type, to_type, scale}), stream_);
+    device_.launch(cuda::launch_of(cuda::CastArguments{from, to, count, from_type, to_type, scale}), queue_.stream);
   }
-  NcclStream calls() { return {api_, connection_.get(), nccl_stream(stream_), rank(), size()}; }
+  NcclStream calls() { return {api_, connection_.get(), queue_.handle(), rank(), size()}; }
   // Starts a collective by `call`, which gets the address and the type of the values. Either all values are rounded to
   // 16 bits or none. This rank's part of the result, [begin, end), is converted back.
   template <class Call>
   std::unique_ptr<Pending> start_part(std::span<float> values, std::int64_t begin, std::int64_t end,
                                       const BeforeSum& before, const Call& call) {
-    const std::int64_t number = next_number(), count = std::ssize(values);
+    const std::int64_t count = std::ssize(values);
     const Type type = options_.gradient_type;
     const Rounded part = rounded(values);
     const bool is_rounded = part.count == count && count > 0;
-    collective(name_of(values), [&](const std::string& what) {
-      if (before) before(stream_.handle);
-      if (!is_rounded) {
-        connection_.check(call(static_cast<void*>(values.data()), NcclType::fp32), what);
-        return connection_.settle(what);
-      }
+    return collective(name_of(values), [&](const std::string& what) {
+      if (before) before(queue_.stream.handle);
+      if (!is_rounded) return connection_.accept(call(static_cast<void*>(values.data()), NcclType::fp32), what);
       cast(values.data(), part.buffer, count, Type::fp32, type, rounding_.scale);
-      connection_.check(call(part.buffer, nccl_type(type)), what);
-      connection_.settle(what);
+      connection_.accept(call(part.buffer, nccl_type(type)), what);
       if (begin < end)
         cast(static_cast<std::byte*>(part.buffer) + begin * cuda::bytes_of(type), values.data() + begin, end - begin,
              type, Type::fp32, 1 / rounding_.scale);
     });
-    return pending(number);
   }
   void sum_in_place(void* values, std::int64_t count, Type type, const std::string& what) {
     sent_bytes().by_message += 2 * ring_half_bytes(count * cuda::bytes_of(type), size());
-    connection_.check(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type),
-                                      NcclOperation::sum, connection_.get(), nccl_stream(stream_)),
-                      what);
-    connection_.settle(what);
+    connection_.accept(api_.all_reduce(values, values, static_cast<std::size_t>(count), nccl_type(type),
+                                       NcclOperation::sum, connection_.get(), queue_.handle()),
+                       what);
   }
   // Carries out the steps of the schedule one after the other.
   void sum_in_tree(std::span<float> values, const std::string& what) {
@@ -284,16 +224,15 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
     auto* const arrivals = arrivals_.data<float>();
     for (const SumStep& step : halving_sum(rank(), size(), values.size(), kAlign)) {
       float* const own = values.data() + step.received.begin;
-      connection_.check(exchange(calls(), step, values.data(), step.adds ? arrivals : own), what);
+      connection_.accept(exchange(calls(), step, values.data(), step.adds ? arrivals : own), what);
       sent_bytes().by_message += static_cast<std::int64_t>(step.sent.size() * sizeof(float));
-      connection_.settle(what);
       if (step.adds && step.received.size() > 0)
         device_.launch(
             cuda::launch_of(
                 Type::fp32,
                 cuda::AddArguments{
                     .a = own, .b = arrivals, .y = own, .count = static_cast<std::int64_t>(step.received.size())}),
-            stream_);
+            queue_.stream);
     }
   }
   // Returns the name of a sum for messages, with the number of its bucket. Buckets come in order. The count starts
@@ -335,18 +274,12 @@ class NcclCommunicator final : public QueuedCommunicator<NcclVector, NcclCollect
       log_warning(e.what());
     }
   }
-  void retire() {
-    while (!running_.empty() && device_.done(running_.front().end)) {
-      events_.put_back({running_.front().ready, running_.front().end});
-      end_first();
-    }
-  }
 
   const NcclApi& api_;
   NcclOptions options_;
   int version_ = 0;
-  NcclConnection connection_;
-  cuda::Stream stream_;
+  NcclQueue queue_;
+  NcclConnection& connection_ = queue_.connection;
   cuda::DeviceMemory arrivals_;  // values from other ranks, for sums in a fixed order
   GradientRounding rounding_;
   std::int64_t bucket_ = 0;

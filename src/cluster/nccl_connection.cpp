@@ -14,8 +14,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "cluster/communicator.h"
-#include "cluster/nccl_library.h"
 #include "cluster/session.h"
 #include "cluster/waiting.h"
 
@@ -68,8 +66,7 @@ void NcclConnection::start(const NcclUniqueId& id, const std::string& what) {
   NcclConfig config;
   config.blocking = 0;
   if (end_.max_ctas > 0) config.max_ctas = end_.max_ctas;
-  check(api_.init_rank(&comm_, end_.size, id, end_.rank, &config), what);
-  settle(what);
+  accept(api_.init_rank(&comm_, end_.size, id, end_.rank, &config), what);
 }
 
 std::string NcclConnection::library_says(NcclResult result) {
@@ -104,6 +101,11 @@ void NcclConnection::settle(const std::string& what) {
   }
 }
 
+void NcclConnection::accept(NcclResult result, const std::string& what) {
+  check(result, what);
+  settle(what);
+}
+
 void NcclConnection::look(const std::string& what) {
   NcclResult state = NcclResult::success;
   check(api_.async_error(comm_, &state), what);
@@ -114,6 +116,49 @@ void NcclConnection::abort(const std::string& why) {
   if (std::exchange(aborted_, true)) return;
   if (comm_ != nullptr) abort_nccl(api_, std::exchange(comm_, nullptr), why);
   if (end_.abort_rest) end_.abort_rest(why);
+}
+
+namespace {
+
+class NcclPending final : public Pending {
+ public:
+  NcclPending(NcclQueue& queue, cuda::Device& device, std::shared_ptr<NcclCall> call)
+      : queue_(queue), device_(device), call_(std::move(call)) {}
+  bool done() override {
+    queue_.poll();
+    return call_->ended;
+  }
+  void finish() override {
+    if (!call_->ended) device_.wait(device_.compute_stream(), call_->end);
+  }
+
+ private:
+  NcclQueue& queue_;
+  cuda::Device& device_;
+  std::shared_ptr<NcclCall> call_;
+};
+
+}  // namespace
+
+std::unique_ptr<Pending> NcclQueue::pending(std::shared_ptr<NcclCall> call) {
+  return std::make_unique<NcclPending>(*this, device_, std::move(call));
+}
+
+void NcclQueue::poll() {
+  if (connection.aborted()) return;
+  for (; !running_.empty() && device_.done(running_.front()->end); running_.pop_front()) {
+    running_.front()->ended = true;
+    events_.put_back({running_.front()->ready, running_.front()->end});
+  }
+  connection.look(running_.empty() ? std::string("NCCL") : running_.front()->what);
+  if (running_.empty()) return;
+  NcclCall& first = *running_.front();
+  const double now = now_seconds();
+  if (first.since < 0 && device_.done(first.ready)) first.since = now;
+  if (first.since >= 0 && now - first.since > timeout_seconds_)
+    connection.fail(
+        cat(first.what, " took more than ", timeout_seconds_, " s", late_),
+        "look for a rank that is late or has ended; communication.timeout_seconds is the limit for a whole step");
 }
 
 namespace {

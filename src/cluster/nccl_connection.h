@@ -1,20 +1,22 @@
 // A communicator of NCCL in non-blocking mode: NCCL's own calls return at once. start() and settle() wait until NCCL
 // has accepted a call, but only for a limited time. A rank that does not come then causes an error. abort() works at
-// any time. Other functions set and compare the environment variables that NCCL reads when it starts, and give the
-// collectives that NCCL does not have.
+// any time. NcclQueue runs collectives or messages in a stream of their own. Other functions set and compare the
+// environment variables that NCCL reads when it starts, and give the collectives that NCCL does not have.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
+#include "backend/cuda/device/device.h"
+#include "cluster/communicator.h"
 #include "cluster/nccl_library.h"
 #include "cluster/sum_algorithms.h"
 
 namespace ringtrain {
-
-class Communicator;
 
 struct NcclEnd {
   int rank = 0, size = 1;  // in this communicator
@@ -43,9 +45,11 @@ class NcclConnection {
   NcclComm* get() const { return comm_; }  // null: aborted or not started
   // Throws Error if the call failed. A call in progress has not failed. `what` names the call in messages.
   void check(NcclResult result, const std::string& what);
-  // Waits until NCCL has accepted the call. Before that, the communicator must not be used, and the stream must get no
-  // other work.
+  // Waits until NCCL has accepted the last call. Before that, the communicator must not be used, and the stream must
+  // get no other work.
   void settle(const std::string& what);
+  // Does both.
+  void accept(NcclResult result, const std::string& what);
   // Throws an error of NCCL that came after the last call.
   void look(const std::string& what);
   // Throws an Error that says which rank failed and how. Before that, it ends NCCL: its kernels would keep the device
@@ -62,6 +66,58 @@ class NcclConnection {
   NcclEnd end_;
   NcclComm* comm_ = nullptr;
   bool aborted_ = false;
+};
+
+// A collective or a message in the stream of a queue.
+struct NcclCall {
+  std::string what;  // names it in messages
+  cuda::Event ready, end;
+  double since = -1;  // time when `ready` was seen first and all earlier calls had ended; negative: not yet
+  bool ended = false;
+};
+
+// The collectives or messages of one NCCL communicator, which run in a stream one after the other. The host never waits
+// for them.
+class NcclQueue {
+ public:
+  // `late` continues the message about a call that takes too long: "the sum of bucket 3 took more than 480 s".
+  NcclQueue(const NcclApi& api, cuda::Device& device, NcclEnd end, std::string late)
+      : connection(api, end),
+        stream(device.make_stream(true)),
+        device_(device),
+        timeout_seconds_(end.timeout_seconds),
+        late_(std::move(late)) {}
+
+  // Lets `call` queue a call of NCCL in the stream. It runs after all work that is now in the compute stream.
+  template <class Call>
+  std::shared_ptr<NcclCall> start(std::string what, const Call& call) {
+    const auto started = std::make_shared<NcclCall>();
+    started->what = std::move(what);
+    started->ready = events_.take();
+    started->end = events_.take();
+    device_.record(started->ready, device_.compute_stream());
+    device_.wait(stream, started->ready);
+    call(started->what);
+    device_.record(started->end, stream);
+    running_.push_back(started);
+    return started;
+  }
+  // Later work in the compute stream waits after the result's finish().
+  std::unique_ptr<Pending> pending(std::shared_ptr<NcclCall> call);
+  // Notes which calls have ended. Throws an error of NCCL, and an Error for a call that takes more than the timeout
+  // after this rank was ready.
+  void poll();
+  void* handle() const { return reinterpret_cast<void*>(stream.handle); }  // of the stream, for NCCL
+
+  NcclConnection connection;
+  const cuda::Stream stream;
+
+ private:
+  cuda::Device& device_;
+  const double timeout_seconds_;
+  const std::string late_;
+  std::deque<std::shared_ptr<NcclCall>> running_;
+  cuda::EventPool events_{device_};
 };
 
 // Ends an NCCL communicator after an error. Calls ncclCommAbort in a thread of its own, because the call itself may

@@ -1,5 +1,6 @@
 // Collectives of device memory through host memory: make_staged_communicator() of device_communicator.h.
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -87,22 +88,22 @@ struct StagedSum {
   float* borrowed = nullptr;                                        // from spare_; null: not borrowed
   cuda::Event ready, here, back;
   std::unique_ptr<Pending> sum;
-  bool returning = false;
+  bool returning = false, ended = false;
 };
 
-class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedSum> {
+class StagedCommunicator final : public HostedCommunicator<StagedVector> {
  public:
   StagedCommunicator(cuda::Device& device, Communicator& host)
-      : QueuedCommunicator(device, host), down_(device.make_stream(true)), up_(device.make_stream(true)) {}
+      : HostedCommunicator(device, host), down_(device.make_stream(true)), up_(device.make_stream(true)) {}
   ~StagedCommunicator() override {
-    running_.clear();  // sums must end before the inner communicator does
+    for (const auto& run : running_) run->sum.reset();  // sums must end before the inner communicator does
     while (!allocations_.empty()) release(allocations_.back().memory);
     for (const auto& [memory, count] : borrowable_) device_.release_host(memory);
   }
 
   std::string describe() const override { return cat("through host memory: ", host_.describe()); }
   std::map<std::string, std::string> record() const override { return {{"staged", host_.describe()}}; }
-  using QueuedCommunicator::start_sum;
+  using HostedCommunicator::start_sum;
   std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override {
     if (values.empty()) return host_.start_sum(values, before);
     if (find(values) == nullptr)
@@ -127,9 +128,6 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
     const Elements all{0, values.size()}, none{};
     return start(values, rank() == root ? all : none, rank() == root ? none : all, {},
                  [this, root](std::span<float> staged) { return host_.start_broadcast(staged, root); });
-  }
-  std::unique_ptr<NormTeam> make_norm_team(int span) override {
-    return make_staged_norm_team(device_, host_.make_norm_team(span), [this] { poll(); });
   }
   void broadcast_vector(std::span<float> values, int root) override {
     std::vector<float> on_host(values.size());
@@ -169,36 +167,41 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   }
   void abort(const std::string&) override { aborted_ = true; }
 
-  bool done(std::int64_t number) override {
-    progress();
-    return ended(number);
-  }
-  void finish(std::int64_t number) override {
-    const auto returning = [&] {
-      progress();
-      return ended(number) || running(number).returning;
-    };
-    for (Waiter waiter; !returning();) waiter.pause();
-    if (!ended(number)) device_.wait(device_.compute_stream(), running(number).back);
-  }
-
  private:
+  class StagedPending final : public Pending {
+   public:
+    StagedPending(StagedCommunicator& communicator, std::shared_ptr<const StagedSum> run)
+        : communicator_(communicator), run_(std::move(run)) {}
+    bool done() override {
+      communicator_.progress();
+      return run_->ended;
+    }
+    void finish() override {
+      communicator_.progress();
+      for (Waiter waiter; !run_->returning; communicator_.progress()) waiter.pause();
+      cuda::Device& device = communicator_.device_;
+      if (!run_->ended) device.wait(device.compute_stream(), run_->back);
+    }
+
+   private:
+    StagedCommunicator& communicator_;
+    std::shared_ptr<const StagedSum> run_;
+  };
+
   using Start = std::function<std::unique_ptr<Pending>(std::span<float>)>;
   // Copies `down` to the host, gives all values there to `start`, and copies `up` back.
   std::unique_ptr<Pending> start(std::span<float> values, Elements down, Elements up, const BeforeSum& before,
                                  Start start) {
-    const std::int64_t number = next_number();
-    float* borrowed = nullptr;
-    const std::span<float> staged = staging_of(values, borrowed);
-    StagedSum& run = running_.emplace_back();
+    const auto added = std::make_shared<StagedSum>();
+    StagedSum& run = *added;
     run.values = values;
-    run.staged = staged;
+    run.staged = staging_of(values, run.borrowed);
     run.up = up;
     run.start = std::move(start);
-    run.borrowed = borrowed;
     run.ready = events_.take();
     run.here = events_.take();
     run.back = events_.take();
+    running_.push_back(added);
     device_.record(run.ready, device_.compute_stream());
     device_.wait(down_, run.ready);
     if (before) before(down_.handle);
@@ -206,7 +209,7 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
       device_.copy(run.staged.data() + down.begin, values.data() + down.begin,
                    static_cast<std::int64_t>(down.count * sizeof(float)), CopyKind::to_host, down_);
     device_.record(run.here, down_);
-    return pending(number);
+    return std::make_unique<StagedPending>(*this, added);
   }
   // Steps use the same vectors again, so only the first step allocates memory.
   std::span<float> staging_of(std::span<float> values, float*& borrowed) {
@@ -229,18 +232,20 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   }
   // The inner sums start in the order of start_sum(), even if later values arrive first: all ranks need the same order.
   void progress() {
-    for (StagedSum& run : running_) {
+    for (const auto& one : running_) {
+      StagedSum& run = *one;
       if (run.sum == nullptr && !run.returning) {
         if (!device_.done(run.here)) break;
         run.sum = run.start(run.staged);
       }
       if (run.sum != nullptr && run.sum->done()) give_back(run);
     }
-    while (!running_.empty() && running_.front().returning && device_.done(running_.front().back)) {
-      const StagedSum& run = running_.front();
+    for (; !running_.empty() && running_.front()->returning; running_.pop_front()) {
+      StagedSum& run = *running_.front();
+      if (!device_.done(run.back)) break;
       if (run.borrowed != nullptr) spare_.emplace_back(run.borrowed, run.values.size());
       events_.put_back({run.ready, run.here, run.back});
-      end_first();
+      run.ended = true;
     }
   }
   void give_back(StagedSum& run) {
@@ -255,6 +260,8 @@ class StagedCommunicator final : public QueuedCommunicator<StagedVector, StagedS
   // One stream per direction, so that copies back do not wait for buckets that are not final.
   cuda::Stream down_, up_;
   bool aborted_ = false;
+  std::deque<std::shared_ptr<StagedSum>> running_;  // in the order of their start
+  cuda::EventPool events_{device_};
   // Page-locked buffers for vectors that allocate() did not give, such as weights, each with its number of elements.
   // spare_ has the buffers that are free now, borrowable_ has all of them.
   std::vector<std::pair<float*, std::size_t>> spare_, borrowable_;

@@ -131,7 +131,7 @@ class Arrivals {
   Links& links_;
   int from_, tag_;
   Buffers buffers_;
-  std::unique_ptr<Message> message_;
+  std::unique_ptr<Pending> message_;
   unsigned posted_ = 0;  // the buffer of the next message
   std::int64_t left_ = 0;
 };
@@ -165,7 +165,7 @@ class Departures {
   Links& links_;
   int to_, tag_;
   Buffers buffers_;
-  std::array<std::unique_ptr<Message>, 2> messages_;
+  std::array<std::unique_ptr<Pending>, 2> messages_;
   unsigned at_ = 0;
 };
 

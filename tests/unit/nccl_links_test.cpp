@@ -52,16 +52,15 @@ class NoHost final : public Links {
  public:
   std::byte* allocate(std::int64_t) override { return nullptr; }
   void release(std::byte*) override {}
-  std::unique_ptr<Message> send(std::span<const std::byte>, int, int) override { return std::make_unique<Done>(); }
-  std::unique_ptr<Message> receive(std::span<std::byte> bytes, int, int) override {
+  std::unique_ptr<Pending> send(std::span<const std::byte>, int, int) override { return std::make_unique<Done>(); }
+  std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int, int) override {
     std::ranges::fill(bytes, static_cast<std::byte>('x'));
     return std::make_unique<Done>();
   }
 
  private:
-  struct Done final : Message {
+  struct Done final : Pending {
     bool done() override { return true; }
-    void finish() override {}
   };
 };
 
