@@ -1,10 +1,11 @@
 #include "backend/cpu/schedule.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
+#include <set>
 
+#include "base/clock.h"
 #include "base/rounding.h"
 
 namespace ringtrain::cpu {
@@ -50,39 +51,44 @@ void Schedule::prepare() {
     if (joins)
       segments_.back().end = i + 1;
     else
-      segments_.push_back({i, i + 1, 0});
+      segments_.push_back({i, i + 1, samples_});
   }
   for (Segment& segment : segments_) {
     if (!steps_[segment.begin].whole) segment.slice = choose_slice(segment);
     for (std::size_t i = segment.begin; i < segment.end; ++i)
-      if (steps_[i].prepare) steps_[i].prepare(segment.slice == 0 ? samples_ : segment.slice);
+      if (steps_[i].prepare) steps_[i].prepare(segment.slice);
   }
   insert_recomputation();
   find_lifetimes();
   seconds_.assign(steps_.size(), 0);
 }
 
-void Schedule::find_lifetimes() {
-  std::vector<int> segment_of(steps_.size());
+std::vector<std::size_t> Schedule::segments_of_steps() const {
+  std::vector<std::size_t> segment_of(steps_.size());
   for (std::size_t s = 0; s < segments_.size(); ++s)
-    for (std::size_t i = segments_[s].begin; i < segments_[s].end; ++i) segment_of[i] = static_cast<int>(s);
+    for (std::size_t i = segments_[s].begin; i < segments_[s].end; ++i) segment_of[i] = s;
+  return segment_of;
+}
+
+void Schedule::find_lifetimes() {
+  const std::vector<std::size_t> segment_of = segments_of_steps();
   for (std::size_t i = 0; i < steps_.size(); ++i)
     for (int use : steps_[i].uses) {
       Storage& s = storages_[static_cast<std::size_t>(use)];
-      Life& life = s.lives[s.again >= 0 && segment_of[i] >= s.again ? 1 : 0];
+      Life& life = s.lives[segment_of[i] >= s.again ? 1 : 0];
       if (life.first < 0) life.first = static_cast<int>(i);
       life.last = static_cast<int>(i);
     }
   for (Storage& s : storages_)
     for (Life& life : s.lives) {
       if (s.lasting || life.first < 0) continue;
-      const int first = segment_of[static_cast<std::size_t>(life.first)];
-      const int last = segment_of[static_cast<std::size_t>(life.last)];
+      const std::size_t first = segment_of[static_cast<std::size_t>(life.first)];
+      const std::size_t last = segment_of[static_cast<std::size_t>(life.last)];
       life.sliced = s.per_sample && first == last && !steps_[static_cast<std::size_t>(life.first)].whole;
       if (life.sliced) continue;
       // This memory is in use from the first step of the first slice to the last step of the last slice.
-      life.first = static_cast<int>(segments_[static_cast<std::size_t>(first)].begin);
-      life.last = static_cast<int>(segments_[static_cast<std::size_t>(last)].end) - 1;
+      life.first = static_cast<int>(segments_[first].begin);
+      life.last = static_cast<int>(segments_[last].end) - 1;
     }
 }
 
@@ -90,13 +96,12 @@ void Schedule::find_lifetimes() {
 // last-level cache. A slice has at least a sample per thread, and at least the samples that its steps ask for.
 std::int64_t Schedule::choose_slice(const Segment& segment) const {
   constexpr std::int64_t cache_bytes = 12 << 20;
-  std::vector<int> used;
+  std::set<int> used;
   std::int64_t least = threads_;
-  for (std::size_t i = segment.begin; i < segment.end; ++i) least = std::max(least, steps_[i].least_samples);
-  for (std::size_t i = segment.begin; i < segment.end; ++i)
-    used.insert(used.end(), steps_[i].uses.begin(), steps_[i].uses.end());
-  std::sort(used.begin(), used.end());
-  used.erase(std::unique(used.begin(), used.end()), used.end());
+  for (std::size_t i = segment.begin; i < segment.end; ++i) {
+    least = std::max(least, steps_[i].least_samples);
+    used.insert(steps_[i].uses.begin(), steps_[i].uses.end());
+  }
   std::int64_t bytes = 1;
   for (int use : used)
     if (storages_[static_cast<std::size_t>(use)].per_sample) bytes += storages_[static_cast<std::size_t>(use)].bytes;
@@ -157,35 +162,26 @@ void Schedule::plan(const ParameterTable& table) {
 void Schedule::bind(char* base, int slot) {
   for (Storage& s : storages_) {
     for (Life& life : s.lives) life.base = life.buffer.planned() ? base + arena_.offset(life.buffer, slot) : nullptr;
-    live(s, 0);
+    s.present = 0;
   }
-}
-
-void Schedule::live(Storage& storage, std::size_t life) const {
-  storage.base = storage.lives[life].base;
-  storage.sliced = storage.lives[life].sliced;
-}
-
-void Schedule::run_step(std::size_t index, const Slice& slice, const BackwardHooks* hooks) {
-  const auto start = std::chrono::steady_clock::now();
-  steps_[index].run(slice);
-  seconds_[index] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (hooks != nullptr && hooks->poll) hooks->poll();
 }
 
 void Schedule::run(const BackwardHooks* hooks) {
   if (hooks == nullptr) {
     ++runs_;
-    for (Storage& s : storages_)
-      if (s.again >= 0) live(s, 0);
+    for (Storage& s : storages_) s.present = 0;
   }
   std::int64_t reported = 0;
   for (const Segment& segment : segments_) {
     if ((segment.begin >= backward_) != (hooks != nullptr)) continue;
-    for (int storage : segment.revives) live(storages_[static_cast<std::size_t>(storage)], 1);
-    const std::int64_t slice = segment.slice == 0 ? samples_ : segment.slice;
-    for (std::int64_t first = 0; first < samples_; first += slice)
-      for (std::size_t i = segment.begin; i < segment.end; ++i) run_step(i, {first, slice}, hooks);
+    for (int storage : segment.revives) storages_[static_cast<std::size_t>(storage)].present = 1;
+    for (std::int64_t first = 0; first < samples_; first += segment.slice)
+      for (std::size_t i = segment.begin; i < segment.end; ++i) {
+        const double start = now_seconds();
+        steps_[i].run({first, segment.slice});
+        seconds_[i] += now_seconds() - start;
+        if (hooks != nullptr && hooks->poll) hooks->poll();
+      }
     if (hooks == nullptr || !hooks->ready) continue;
     const std::int64_t mark = watermarks_[segment.end - 1];
     if (mark > reported) hooks->ready(mark);
@@ -198,8 +194,7 @@ std::vector<StepCost> Schedule::costs() const {
   for (const Segment& segment : segments_)
     for (std::size_t i = segment.begin; i < segment.end; ++i)
       result.push_back({steps_[i].name, i >= backward_, seconds_[i],
-                        steps_[i].flops_per_sample * static_cast<double>(samples_ * runs_),
-                        segment.slice == 0 ? samples_ : segment.slice});
+                        steps_[i].flops_per_sample * static_cast<double>(samples_ * runs_), segment.slice});
   return result;
 }
 
@@ -328,9 +323,7 @@ void Schedule::insert_recomputation() {
     if (auto found = std::make_unique<Block>(steps_, backward_, storages_.size(), block); !found->replayed().empty())
       blocks.push_back(std::move(found));
 
-  std::vector<std::size_t> segment_of(steps_.size());
-  for (std::size_t s = 0; s < segments_.size(); ++s)
-    for (std::size_t i = segments_[s].begin; i < segments_[s].end; ++i) segment_of[i] = s;
+  const std::vector<std::size_t> segment_of = segments_of_steps();
   std::vector<Place> places;
   std::vector<bool> placed(steps_.size());
   const auto place = [&](std::size_t step) {
@@ -360,7 +353,7 @@ void Schedule::insert_recomputation() {
     if (p.begins != nullptr)
       for (int storage : p.begins->revived()) {
         segments.back().revives.push_back(storage);
-        storages_[static_cast<std::size_t>(storage)].again = static_cast<int>(segments.size()) - 1;
+        storages_[static_cast<std::size_t>(storage)].again = segments.size() - 1;
       }
     steps.push_back(steps_[p.step]);
     if (p.again) steps.back().name += ", again";

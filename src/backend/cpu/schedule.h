@@ -77,11 +77,13 @@ class Schedule {
   template <class Element>
   Element* at(int storage, const Slice& slice, std::int64_t image) const {
     const Storage& s = storages_[static_cast<std::size_t>(storage)];
-    return reinterpret_cast<Element*>(s.base + (s.sliced ? image - slice.first : image) * s.bytes);
+    const Life& life = s.lives[s.present];
+    return reinterpret_cast<Element*>(life.base + (life.sliced ? image - slice.first : image) * s.bytes);
   }
   template <class Element>
   Element* at(int storage) const {
-    return reinterpret_cast<Element*>(storages_[static_cast<std::size_t>(storage)].base);
+    const Storage& s = storages_[static_cast<std::size_t>(storage)];
+    return reinterpret_cast<Element*>(s.lives[s.present].base);
   }
 
   std::vector<StepCost> costs() const;  // since the last reset
@@ -98,24 +100,22 @@ class Schedule {
     std::string what;
     std::int64_t bytes = 0;  // per sample, or for all samples
     bool per_sample = false, lasting = false;
-    Life lives[2] = {};   // the second life begins where the values are recomputed
-    int again = -1;       // segment where the second life begins; -1: none
-    bool sliced = false;  // whether the present life is sliced
-    char* base = nullptr;
+    Life lives[2] = {};                                // the second life begins where the values are recomputed
+    std::size_t present = 0;                           // the present life
+    std::size_t again = static_cast<std::size_t>(-1);  // segment where the second life begins; -1: none
   };
   struct Segment {
     std::size_t begin, end;         // indices of steps
-    std::int64_t slice;             // samples per slice; 0: one whole step
+    std::int64_t slice;             // samples per slice; of a whole step: all
     std::vector<int> revives = {};  // storages whose second life begins here
   };
   int append(Storage storage);
+  std::vector<std::size_t> segments_of_steps() const;
   void find_lifetimes();
   // Plans the memory of all storages, in the order in which they were made or in the opposite order.
   ArenaPlan place_storages(bool last_first);
-  void live(Storage& storage, std::size_t life) const;
   void insert_recomputation();
   std::int64_t choose_slice(const Segment& segment) const;
-  void run_step(std::size_t index, const Slice& slice, const BackwardHooks* hooks);
 
   std::int64_t samples_;
   int threads_, slots_;
