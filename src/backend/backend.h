@@ -45,10 +45,20 @@ struct MemoryItem {
 class Vector {
  public:
   virtual ~Vector() = default;
-  virtual float* data() = 0;  // an address in the backend's memory
-  virtual const float* data() const = 0;
-  virtual std::int64_t size() const = 0;
-  std::span<float> all() { return {data(), static_cast<std::size_t>(size())}; }
+  Vector(const Vector&) = delete;
+  Vector& operator=(const Vector&) = delete;
+  float* data() { return data_; }  // an address in the backend's memory
+  const float* data() const { return data_; }
+  std::int64_t size() const { return size_; }
+  std::span<float> all() { return {data_, static_cast<std::size_t>(size_)}; }
+
+ protected:
+  explicit Vector(std::int64_t size) : size_(size) {}
+  std::int64_t bytes() const { return size_ * static_cast<std::int64_t>(sizeof(float)); }
+  float* data_ = nullptr;  // set by the class that owns the memory
+
+ private:
+  std::int64_t size_;
 };
 
 // Memory for vectors that are summed over ranks: Communicator::allocate() and release(). If the functions are empty,
@@ -232,12 +242,9 @@ class Backend {
   // Compiles a graph. `group` is the number of samples that batch norm normalises together (batch.worker); 0: the whole
   // micro-batch. `group` is a divisor or a multiple of micro_batch. If it is a multiple, group / micro_batch ranks
   // share a group, and every pass needs PassContext::norm_team. Throws Error if the machine cannot run this
-  // precision.
+  // precision. A training program of a part of a model has memory for `slots` micro-batches in flight.
   virtual std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision,
-                                           PassMode mode, std::int64_t group = 0) = 0;
-  // Compiles a part of a model. A training program has memory for `slots` micro-batches in flight.
-  virtual std::unique_ptr<Program> compile_part(const Graph& graph, std::int64_t micro_batch, Precision precision,
-                                                PassMode mode, std::int64_t group, int slots) = 0;
+                                           PassMode mode, std::int64_t group = 0, int slots = 1) = 0;
   // Returns the samples per pass if the experiment does not state them. On a CPU, the size of the caches decides. On a
   // device, it is the largest number that fits, divides demand.rows and is a multiple of demand.group.
   virtual std::int64_t preferred_micro_batch(const Graph& graph, Precision precision, const PassDemand& demand) = 0;

@@ -164,9 +164,8 @@ ModelPart part_of(const RunPlan& plan, int rank) {
 std::unique_ptr<Program> compile_part(const RunPlan& plan, const ModelPart& part, Backend& backend, PassMode mode,
                                       std::int64_t micro_batch) {
   const std::int64_t group = mode == PassMode::inference ? 0 : plan.norm_group;
-  if (part.is_whole()) return backend.compile(part.graph, micro_batch, plan.precision, mode, group);
   const std::int64_t slots = mode == PassMode::training ? part.slots : 1;
-  return backend.compile_part(part.graph, micro_batch, plan.precision, mode, group, static_cast<int>(slots));
+  return backend.compile(part.graph, micro_batch, plan.precision, mode, group, static_cast<int>(slots));
 }
 
 namespace {

@@ -32,8 +32,8 @@ class Parts {
       part.graph = cuts.size() == 2 ? task.graph : task.graph.part(cuts[p], cuts[p + 1]);
       part.table = part.graph.parameters();
       part.slots = slots[p];
-      part.program = backend_->compile_part(part.graph, task.micro_batch, task.precision, PassMode::training,
-                                            task.group, slots[p]);
+      part.program =
+          backend_->compile(part.graph, task.micro_batch, task.precision, PassMode::training, task.group, slots[p]);
       part.program->allocate();
       part.weights = backend_->make_vector(part.table.size());
       part.gradients = backend_->make_vector(part.table.size());
@@ -243,7 +243,7 @@ TEST(CudaPartPrograms, ASlotThatThereIsNotIsAnError) {
   const Task task = image_task(model("cnn", 8), 8, 2, 2);
   HostDevice device;
   const auto backend = make_backend(device, {});
-  const auto program = backend->compile_part(task.graph, 2, Precision::fp32, PassMode::training, 2, 2);
+  const auto program = backend->compile(task.graph, 2, Precision::fp32, PassMode::training, 2, 2);
   EXPECT_NO_THROW(program->select(1));
   EXPECT_THROW(program->select(2), Error);
 }

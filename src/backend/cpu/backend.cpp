@@ -96,42 +96,28 @@ std::vector<float> CpuProgram::statistics() const {
 
 namespace {
 
-// A vector in memory that a communicator has allocated (ReducedMemory).
-class ReducedVector : public Vector {
- public:
-  ReducedVector(std::int64_t size, const ReducedMemory& memory, MemoryCount count)
-      : size_(size), memory_(memory), count_(std::move(count)), data_(static_cast<float*>(memory_.allocate(bytes()))) {
-    *count_ += bytes();
-  }
-  ~ReducedVector() override {
-    memory_.release(data_);
-    *count_ -= bytes();
-  }
-  ReducedVector(const ReducedVector&) = delete;
-  ReducedVector& operator=(const ReducedVector&) = delete;
-  float* data() override { return data_; }
-  const float* data() const override { return data_; }
-  std::int64_t size() const override { return size_; }
-
- private:
-  std::int64_t bytes() const { return size_ * static_cast<std::int64_t>(sizeof(float)); }
-  std::int64_t size_;
-  ReducedMemory memory_;
-  MemoryCount count_;
-  float* data_;
-};
-
 class CpuVector : public Vector {
  public:
-  CpuVector(std::int64_t size, const MemoryCount& count)
-      : memory_(size * static_cast<std::int64_t>(sizeof(float)), count), size_(size) {}
-  float* data() override { return reinterpret_cast<float*>(memory_.data()); }
-  const float* data() const override { return reinterpret_cast<const float*>(memory_.data()); }
-  std::int64_t size() const override { return size_; }
+  CpuVector(std::int64_t size, ReducedMemory reduced, MemoryCount count)
+      : Vector(size), reduced_(std::move(reduced)), count_(std::move(count)) {
+    if (reduced_.allocate) {
+      data_ = static_cast<float*>(reduced_.allocate(bytes()));
+      *count_ += bytes();
+    } else {
+      own_ = Memory(bytes(), count_);
+      data_ = reinterpret_cast<float*>(own_.data());
+    }
+  }
+  ~CpuVector() override {
+    if (!reduced_.allocate) return;
+    reduced_.release(data_);
+    *count_ -= bytes();
+  }
 
  private:
-  Memory memory_;
-  std::int64_t size_;
+  ReducedMemory reduced_;
+  MemoryCount count_;
+  Memory own_;  // if `reduced_` is empty
 };
 
 class CpuBackend : public Backend {
@@ -145,8 +131,7 @@ class CpuBackend : public Backend {
   }
 
   std::unique_ptr<Vector> make_vector(std::int64_t size, bool reduced) override {
-    if (reduced && reduced_.allocate) return std::make_unique<ReducedVector>(size, reduced_, count_);
-    return std::make_unique<CpuVector>(size, count_);
+    return std::make_unique<CpuVector>(size, reduced ? reduced_ : ReducedMemory(), count_);
   }
   void pin(std::span<const std::byte>) override {}  // the CPU's memory is host memory
   void unpin(std::span<const std::byte>) override {}
@@ -170,11 +155,7 @@ class CpuBackend : public Backend {
   }
 
   std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision, PassMode mode,
-                                   std::int64_t group) override {
-    return compile_part(graph, micro_batch, precision, mode, group, 1);
-  }
-  std::unique_ptr<Program> compile_part(const Graph& graph, std::int64_t micro_batch, Precision precision,
-                                        PassMode mode, std::int64_t group, int slots) override {
+                                   std::int64_t group, int slots) override {
     if (precision == Precision::tf32 || precision == Precision::fp16)
       throw Error(cat("precision ", precision_name(precision), " needs a GPU"),
                   "use fp32 or bf16 on CPUs, or run where there is a GPU (machine.device: cuda)");

@@ -60,11 +60,7 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<Program> compile(const Graph& graph, std::int64_t micro_batch, Precision precision, PassMode mode,
-                                   std::int64_t group) override {
-    return compile_part(graph, micro_batch, precision, mode, group, 1);
-  }
-  std::unique_ptr<Program> compile_part(const Graph& graph, std::int64_t micro_batch, Precision precision,
-                                        PassMode mode, std::int64_t group, int slots) override {
+                                   std::int64_t group, int slots) override {
     expect_precision(precision);
     if (!graph.has_images()) return make_lstm_program(device_, options_, graph, micro_batch, precision, mode, slots);
     return make_image_program(device_, options_, graph, micro_batch, group == 0 ? micro_batch : group, precision, mode,
@@ -125,7 +121,7 @@ class CudaBackend : public Backend {
     const bool lives[] = {true, demand.evaluates, demand.measures_norms};
     for (const PassMode mode : {PassMode::training, PassMode::inference, PassMode::statistics})
       if (lives[static_cast<int>(mode)])
-        for (const MemoryItem& item : compile(graph, micro_batch, precision, mode, demand.group)->memory())
+        for (const MemoryItem& item : compile(graph, micro_batch, precision, mode, demand.group, 1)->memory())
           bytes += item.bytes;
     return bytes;
   }

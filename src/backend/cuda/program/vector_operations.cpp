@@ -103,7 +103,7 @@ class DeviceVector : public Vector {
  public:
   // `reduced_bytes` counts the part of the memory from `reduced` that the device did not allocate.
   DeviceVector(Device& device, std::int64_t size, ReducedMemory reduced, std::shared_ptr<std::int64_t> reduced_bytes)
-      : device_(device), size_(size), reduced_(std::move(reduced)), reduced_bytes_(std::move(reduced_bytes)) {
+      : Vector(size), device_(device), reduced_(std::move(reduced)), reduced_bytes_(std::move(reduced_bytes)) {
     if (!reduced_.allocate) {
       own_ = DeviceMemory(device, bytes(), "a flat vector");
       data_ = own_.data<float>();
@@ -124,23 +124,13 @@ class DeviceVector : public Vector {
     *reduced_bytes_ -= elsewhere_;
     if (reduced_.allocate && reduced_.release) reduced_.release(data_);
   }
-  DeviceVector(const DeviceVector&) = delete;
-  DeviceVector& operator=(const DeviceVector&) = delete;
-
-  float* data() override { return data_; }
-  const float* data() const override { return data_; }
-  std::int64_t size() const override { return size_; }
 
  private:
-  std::int64_t bytes() const { return size_in_bytes<float>(size_); }
-
   Device& device_;
-  std::int64_t size_;
   ReducedMemory reduced_;
   DeviceMemory own_;            // if `reduced_` is empty
   std::int64_t elsewhere_ = 0;  // bytes that Device::allocate() did not count
   std::shared_ptr<std::int64_t> reduced_bytes_;
-  float* data_ = nullptr;
 };
 
 std::vector<NormRange> word_ranges(std::span<const ChecksumRange> ranges) {
