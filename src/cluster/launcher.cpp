@@ -98,12 +98,16 @@ bool knows_older_pmi() {
 
 }  // namespace
 
-std::string mpi_version() {
+std::string mpi_library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(text, &length);
   // The text is "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\nMPICH Release date: ...".
-  std::string line(text, std::strcspn(text, ",\n"));
+  return {text, std::strcspn(text, ",\n")};
+}
+
+std::string mpi_version() {
+  std::string line = mpi_library();
   if (const auto at = line.find("MPI v"); at != std::string::npos) line.erase(at + 4, 1);
   if (const auto at = line.find(" Version:"); at != std::string::npos) line.erase(at, 9);
   std::replace(line.begin(), line.end(), '\t', ' ');

@@ -50,7 +50,10 @@ inline constexpr const char* launcher_advice =
     "there is), or mpirun inside the allocation; load the module of the MPI that this program was built with, and use "
     "the mpirun of the same module";
 
-std::string mpi_version();  // such as "Open MPI 4.1.4"
+// Returns the beginning of MPI's description of itself: "Open MPI v4.1.4", "MPICH Version:\t4.0.2". MPI need not have
+// started.
+std::string mpi_library();
+std::string mpi_version();  // the same as a text for messages: "Open MPI 4.1.4", "MPICH 4.0.2"
 
 // Ends this process without a word if another one of the job prints the same message.
 void leave_message_to_first();

@@ -1,9 +1,7 @@
 #include "run/library_versions.h"
 
 #include <hdf5.h>
-#include <mpi.h>
 
-#include <array>
 #include <nlohmann/json.hpp>
 #include <oneapi/dnnl/dnnl.hpp>
 
@@ -11,19 +9,10 @@
 #include "base/error.h"
 #include "base/version.h"
 #include "build_info.h"  // written by the Makefile
+#include "cluster/launcher.h"
 
 namespace ringtrain {
 namespace {
-
-// Returns the first line of MPI's description of itself, up to a comma (Open MPI continues after a comma). The call is
-// allowed before MPI_Init.
-std::string mpi_library() {
-  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
-  int length = 0;
-  MPI_Get_library_version(text.data(), &length);
-  const std::string all(text.data(), static_cast<std::size_t>(length));
-  return all.substr(0, all.find_first_of(",\n"));
-}
 
 std::string hdf5_library() {
   unsigned major = 0, minor = 0, release = 0;
