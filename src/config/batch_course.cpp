@@ -5,6 +5,8 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/rounding.h"
+
 namespace ringtrain {
 
 std::optional<RunPoint> parse_run_point(std::string_view text) {
@@ -72,6 +74,14 @@ BatchStage stage_of(const BatchConfig& batch, const EpochFactor& change, std::in
   return stage;
 }
 
+// Returns the position after `epochs` whole epochs with the batch of `position`, at which an epoch must begin.
+Position after_epochs(const BatchCourse& course, const Position& position, std::int64_t epochs) {
+  const std::int64_t batch = course.batch_at(position), all = course.epoch_samples;
+  const std::int64_t updates = course.keeps_rest ? divide_up(all, batch) : all / batch;
+  const std::int64_t samples = course.keeps_rest ? all : all / batch * batch;
+  return {position.step + epochs * updates, position.samples + epochs * samples, position.epoch + epochs, 0};
+}
+
 double source_batch(std::int64_t batch, const Experiment& e) {
   return static_cast<double>(batch) / e.branch.batch_factor;
 }
@@ -94,21 +104,6 @@ Position BatchCourse::after(const Position& position) const {
   return settled({position.step + 1, position.samples + samples, position.epoch, position.offset + samples});
 }
 
-std::int64_t BatchCourse::updates_of_epoch(const Position& position) const {
-  const std::int64_t batch = batch_at(position);
-  return epoch_samples / batch + (keeps_rest && epoch_samples % batch > 0 ? 1 : 0);
-}
-
-std::int64_t BatchCourse::samples_of_epoch(const Position& position) const {
-  const std::int64_t batch = batch_at(position);
-  return keeps_rest ? epoch_samples : epoch_samples / batch * batch;
-}
-
-Position BatchCourse::after_epochs(const Position& position, std::int64_t epochs) const {
-  return {position.step + epochs * updates_of_epoch(position), position.samples + epochs * samples_of_epoch(position),
-          position.epoch + epochs, 0};
-}
-
 Position BatchCourse::settled(const Position& position) const {
   const std::int64_t left = epoch_samples - position.offset;
   if (left >= (keeps_rest ? 1 : batch_at(position))) return position;
@@ -122,7 +117,7 @@ Position BatchCourse::first(const Position& from, const std::function<bool(const
     const std::int64_t same_until = stage == &stages.back() ? INT64_MAX : (stage + 1)->epoch;
     Position next = after(p);
     for (std::int64_t epochs = 1; p.offset == 0 && epochs <= same_until - p.epoch; epochs *= 2) {
-      const Position later = after_epochs(p, epochs);
+      const Position later = after_epochs(*this, p, epochs);
       if (holds(later)) break;
       next = later;
     }

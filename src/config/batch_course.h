@@ -74,11 +74,6 @@ struct BatchCourse {
   std::int64_t samples_at(const Position& position) const;
   // Returns the position after the update that begins at `position`.
   Position after(const Position& position) const;
-  // Returns the position after `epochs` whole epochs with the batch of `position`. An epoch must begin at `position`.
-  Position after_epochs(const Position& position, std::int64_t epochs) const;
-  // These return the number of updates, or of samples, of a whole epoch with the batch of `position`.
-  std::int64_t updates_of_epoch(const Position& position) const;
-  std::int64_t samples_of_epoch(const Position& position) const;
   // Returns `position`, or the beginning of the next epoch if no update can begin at `position`.
   Position settled(const Position& position) const;
   // Returns the first position at or after `from` at which `holds` is true. From then on, it must be true at all later
