@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/table.h"
-#include "config/batch_course.h"
 #include "config/rate_scaling.h"
 #include "optim/schedule.h"
 
@@ -99,6 +96,20 @@ std::string describe_following(const RunPlan& plan) {
   return t.str();
 }
 
+// Epochs such as 0.3 are not exact in binary. The tolerance avoids choosing the step after the one that is meant.
+bool has_passed(const RunPoint& point, const ScheduleContext& schedule, const Position& position) {
+  if (point.in_steps) return static_cast<double>(position.step) >= point.at;
+  return schedule.steps(position) + 1e-6 >= point.at * static_cast<double>(schedule.steps_per_epoch);
+}
+
+// As position_of(), for a run that begins at `begin`, before the rest of its plan is made.
+std::optional<Position> position_in(const RunPoint& point, const ScheduleContext& schedule, const BatchCourse& course,
+                                    const Position& begin, bool follows_noise) {
+  if (has_passed(point, schedule, begin)) return begin;
+  if (follows_noise) return std::nullopt;
+  return course.first(begin, [&](const Position& p) { return has_passed(point, schedule, p); });
+}
+
 // The steps of a run: the part of its plan that a branch takes from the run that it leaves.
 struct RunSteps {
   BatchCourse course;
@@ -155,7 +166,7 @@ RunSteps branch_steps(const Experiment& e, const DatasetIndex& train, std::int64
   // If the source run does not exist yet, the branch begins where the source run will reach the point.
   const auto from = known.source == 0 ? parse_run_and_point(e.branch.from) : std::nullopt;
   const Position begin = course.settled(
-      from ? position_of(from->point, schedule, source.course, {}, e.batch.follow_noise > 0).value_or(Position{})
+      from ? position_in(from->point, schedule, source.course, {}, e.batch.follow_noise > 0).value_or(Position{})
            : known.position);
   const std::string& kind = e.learning_rate.schedule;
   const double end =
@@ -365,12 +376,6 @@ std::string describe_adascale_stop(const RunPlan& plan) {
 
 namespace {
 
-// Epochs such as 0.3 are not exact in binary. The tolerance avoids choosing the step after the one that is meant.
-bool has_passed(const RunPoint& point, const ScheduleContext& schedule, const Position& position) {
-  if (point.in_steps) return static_cast<double>(position.step) >= point.at;
-  return schedule.steps(position) + 1e-6 >= point.at * static_cast<double>(schedule.steps_per_epoch);
-}
-
 std::string place(const RunPlan& plan, const Position& position) {
   return cat("step ", with_thousands(position.step), " (epoch ", with_digits(plan.schedule.epochs(position)), ")");
 }
@@ -398,14 +403,7 @@ bool all_meet_after(const RunPlan& plan, const Position& before, const Position&
 }
 
 std::optional<Position> position_of(const RunPoint& point, const RunPlan& plan) {
-  return position_of(point, plan.schedule, plan.course, plan.branch.position, plan.experiment.batch.follow_noise > 0);
-}
-
-std::optional<Position> position_of(const RunPoint& point, const ScheduleContext& schedule, const BatchCourse& course,
-                                    const Position& begin, bool follows_noise) {
-  if (has_passed(point, schedule, begin)) return begin;
-  if (follows_noise) return std::nullopt;
-  return course.first(begin, [&](const Position& p) { return has_passed(point, schedule, p); });
+  return position_in(point, plan.schedule, plan.course, plan.branch.position, plan.experiment.batch.follow_noise > 0);
 }
 
 std::string describe_kept(const RunPlan& plan) {

@@ -99,9 +99,6 @@ bool all_meet_after(const RunPlan& plan, const Position& before, const Position&
 // Returns the position of the point, even if the run ends before it. Returns nothing if the batch follows the noise and
 // the point is after the beginning.
 std::optional<Position> position_of(const RunPoint& point, const RunPlan& plan);
-// The same for a run that begins at `begin`, before the rest of its plan is made.
-std::optional<Position> position_of(const RunPoint& point, const ScheduleContext& schedule, const BatchCourse& course,
-                                    const Position& begin, bool follows_noise);
 
 // Returns the points of checkpoint.keep_at, each with its step.
 std::string describe_kept(const RunPlan& plan);
