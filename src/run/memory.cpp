@@ -358,6 +358,13 @@ bool chooses_recomputation(const Experiment& experiment) {
   return experiment.memory.recompute == Names{"auto"};
 }
 
+std::vector<std::string> recomputed_blocks(const Graph& graph) {
+  Names names;
+  for (const Block& block : graph.blocks())
+    if (block.recomputed) names.push_back(block.name);
+  return names;
+}
+
 void mark_named_blocks(const Experiment& experiment, Graph& graph) {
   graph.recompute(named_blocks(experiment));
   graph.offload(experiment.memory.offload ? 1 : 0);
@@ -385,9 +392,7 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   const Experiment& e = p.experiment;
   const std::int64_t limit = limit_of(e, backend);
   if (e.memory.recompute == Names{"none"} && e.memory.limit_gib == 0 && !e.memory.offload) return "";
-  Names chosen;
-  for (const Block& block : p.graph.blocks())
-    if (block.recomputed) chosen.push_back(block.name);
+  const Names chosen = recomputed_blocks(p.graph);
   Table t;
   t.section(p.stages() == 1 ? "memory of a rank by what is kept"
                             : "memory of the fullest stage's rank by what is kept");

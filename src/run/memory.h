@@ -34,6 +34,9 @@ std::int64_t checkpoint_bytes(const RunPlan& plan);
 // Returns whether memory.recompute is auto: the plan then chooses the blocks, so that the pass fits below the limit.
 bool chooses_recomputation(const Experiment& experiment);
 
+// Returns the names of the blocks that a pass computes again.
+std::vector<std::string> recomputed_blocks(const Graph& graph);
+
 // Marks the blocks that memory.recompute names, before the size of a pass is chosen. Throws Error for an unknown name.
 void mark_named_blocks(const Experiment& experiment, Graph& graph);
 

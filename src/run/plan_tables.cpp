@@ -11,6 +11,7 @@
 #include "data/row_plan.h"
 #include "optim/schedule.h"
 #include "run/course.h"
+#include "run/memory.h"
 #include "run/plan_text.h"
 #include "run/split.h"
 
@@ -297,10 +298,8 @@ std::string describe_run(const RunPlan& plan, const std::string& backend, const 
   t.row("micro-batch", cat(plan.batch.micro_batch, ": ", plan.micro_batch_choice.reason));
   t.row("noise scale", describe_noise(plan));
   if (e.evaluate.norm_statistics != "running") t.row("batch norm", describe_norm_statistics(e));
-  std::vector<std::string> recomputed;
-  for (const Block& block : plan.graph.blocks())
-    if (block.recomputed) recomputed.push_back(block.name);
-  if (!recomputed.empty()) t.row("recomputed", joined(recomputed));
+  if (const std::vector<std::string> names = recomputed_blocks(plan.graph); !names.empty())
+    t.row("recomputed", joined(names));
 
   t.row("memory",
         cat(device > 0 ? cat(readable_bytes(device), " of the GPU and ") : "", readable_bytes(host), " per rank"));
