@@ -110,7 +110,7 @@ ProgressDisplay::~ProgressDisplay() {
 }
 
 void ProgressDisplay::finish() {
-  if (bar_shown_ || !last_shown_) draw(last_);
+  if (bar_shown_ || !last_shown_) draw();
   if (bar_shown_) write_out("\n");
   bar_shown_ = false;
 }
@@ -129,13 +129,12 @@ void ProgressDisplay::step(const StepReport& report) {
   interval_samples_ += static_cast<double>(report.samples);
   interval_seconds_ += report.run.seconds;
   interval_bound_seconds_ += bound_seconds;
-  const bool first = !any_step_;
-  any_step_ = true;
+  const bool first = !last_;
   last_ = report;
   last_shown_ = false;
   const bool due = terminal_width() > 0 ? now_seconds() - drawn_at_ >= seconds_between_drawings
                                         : report.position.step % log_every_steps_ == 0;
-  if (first || due || report.position.step == total_steps_) draw(report);
+  if (first || due || report.position.step == total_steps_) draw();
 }
 
 void ProgressDisplay::line(const std::string& text) {
@@ -144,20 +143,20 @@ void ProgressDisplay::line(const std::string& text) {
     return;
   }
   write_out("\r\033[K" + text + "\n");
-  draw(last_);
+  draw();
 }
 
-void ProgressDisplay::draw(const StepReport& report) {
+void ProgressDisplay::draw() {
   const int width = terminal_width();
   if (width > 0) {
-    write_out("\r\033[K" + progress_bar(report, total_steps_, rate_, width));
+    write_out("\r\033[K" + progress_bar(*last_, total_steps_, rate_, width));
     bar_shown_ = true;
     drawn_at_ = now_seconds();
   } else {
     const double seconds = interval_seconds_;
     const double rate = seconds > 0 ? interval_samples_ / seconds : 0;
     const double share = seconds > 0 ? interval_bound_seconds_ / seconds : 0;
-    write_out(progress_line(report, total_steps_, rate_, rate, share) + "\n");
+    write_out(progress_line(*last_, total_steps_, rate_, rate, share) + "\n");
     interval_samples_ = interval_seconds_ = interval_bound_seconds_ = 0;
   }
   last_shown_ = true;

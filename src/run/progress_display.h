@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "run/reports.h"
@@ -50,13 +51,13 @@ class ProgressDisplay {
   void finish();     // shows the last step if it was not shown, and ends the bar's line
 
  private:
-  void draw(const StepReport& report);
+  void draw();  // the last step
 
   std::int64_t total_steps_, log_every_steps_;
   SmoothedRate rate_;
   double interval_samples_ = 0, interval_seconds_ = 0, interval_bound_seconds_ = 0;  // since the last line
-  StepReport last_;
-  bool any_step_ = false, bar_shown_ = false, last_shown_ = true;
+  std::optional<StepReport> last_;
+  bool bar_shown_ = false, last_shown_ = true;
   double drawn_at_ = 0;
 };
 
