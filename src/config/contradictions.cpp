@@ -61,9 +61,7 @@ std::optional<Contradiction> points_contradiction(const Experiment& e) {
 std::string milestones_before(double end, std::vector<double> milestones) {
   std::erase_if(milestones, [end](double epoch) { return epoch >= end; });
   if (milestones.empty()) return cat("[", with_digits(end / 2), "]");
-  std::string text;
-  for (const double epoch : milestones) text += cat(text.empty() ? "[" : ",", with_digits(epoch));
-  return text + "]";
+  return cat("[", joined(milestones, ",", [](double epoch) { return with_digits(epoch); }), "]");
 }
 
 std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
