@@ -1,7 +1,4 @@
 // `ringtrain evaluate` makes one pass over a validation set.
-#include <algorithm>
-#include <array>
-#include <cstdio>
 #include <optional>
 
 #include "base/error.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -12,7 +11,6 @@
 #include "cluster/launcher.h"
 #include "commands/commands.h"
 #include "run/course.h"
-#include "run/run_end.h"
 #include "run/split.h"
 #include "run/start.h"
 
@@ -218,13 +216,9 @@ bool TrainingLoop::checkpoint_due(const Requests& requests) const {
   return due(c.every_epochs, c.every_steps, plan_, progress_.before, progress_.position);
 }
 
-double TrainingLoop::epochs(const Position& position) const {
-  return plan_.schedule.epochs(position);
-}
-
 void TrainingLoop::record(StepReport& r, const SentBytes& sent) {
   if (!recorder_) return;
-  r.run.epoch = epochs(r.position);
+  r.run.epoch = plan_.schedule.epochs(r.position);
   if (plan_.adascale_times > 0)
     r.run.scale_invariant_epoch = r.scale_invariant_steps / static_cast<double>(plan_.base_schedule.steps_per_epoch);
   r.run.seconds = now_seconds() - step_begin_;
@@ -308,8 +302,10 @@ bool TrainingLoop::evaluate(bool& stop) {
     progress_.best_step = progress_.position.step;
   }
   if (recorder_)
-    recorder_->evaluation(
-        {.position = progress_.position, .epoch = epochs(progress_.position), .result = e, .best = improved});
+    recorder_->evaluation({.position = progress_.position,
+                           .epoch = plan_.schedule.epochs(progress_.position),
+                           .result = e,
+                           .best = improved});
   if (const std::optional<RunEnd> reached = target_end(plan_.experiment.stop, e.loss, e.accuracy)) {
     stop = true;
     end_ = *reached;

@@ -79,7 +79,6 @@ class TrainingLoop {
   bool at_last_step() const;
   bool evaluation_due(bool at_end) const;
   bool checkpoint_due(const Requests& requests) const;
-  double epochs(const Position& position) const;
   void record(StepReport& report, const SentBytes& sent);
   std::vector<std::pair<std::string, float>> trust_ratios_by_name(const std::vector<float>& ratios);
   bool norms_are_measured() const { return norms_ != nullptr && measured_step_ == progress_.position.step; }

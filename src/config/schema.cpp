@@ -1,7 +1,6 @@
 #include "config/schema.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 

@@ -1,6 +1,5 @@
 #include "run/machine.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -9,13 +8,11 @@
 #include "backend/cuda/backend.h"
 #include "backend/cuda/device/described.h"
 #include "backend/cuda/device/libraries.h"
-#include "backend/cuda/program/fusion.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "cluster/binding.h"
 #include "cluster/device_communicator.h"
 #include "cluster/links.h"
 #include "cluster/sum_algorithms.h"

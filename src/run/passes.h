@@ -2,7 +2,6 @@
 // values that norms normalise together.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "run/plan.h"

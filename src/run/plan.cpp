@@ -7,7 +7,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/table.h"
-#include "config/experiment.h"
 #include "config/schema.h"
 #include "data/shard_header.h"
 #include "models/models.h"

@@ -11,7 +11,7 @@
 // and locks the run's folder, and metrics.h and run_record.h write metrics.jsonl and run.json.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

@@ -17,7 +17,6 @@
 #include "config/experiment.h"
 #include "run/folder.h"
 #include "run/library_versions.h"
-#include "run/run_end.h"
 
 namespace ringtrain {
 namespace {

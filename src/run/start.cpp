@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,7 +12,6 @@
 #include "cluster/binding.h"
 #include "cluster/launcher.h"
 #include "cluster/node_memory.h"
-#include "config/reader.h"
 
 namespace ringtrain {
 
