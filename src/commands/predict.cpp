@@ -29,18 +29,40 @@ struct MeasuredPoint {
   double step_seconds = 0, samples_per_second = 0;
 };
 
+// Returns the columns of a row, with their names.
+Json columns_of(const ForecastRow& r) {
+  return {{"scaling", scaling_name(r.scaling)},
+          {"topology", topology_name(r.topology)},
+          {"ranks", r.ranks},
+          {"nodes", r.nodes},
+          {"global_batch", r.global_batch},
+          {"rows_per_rank", r.rows_per_rank},
+          {"micro_batch", r.micro_batch},
+          {"step_seconds", r.step.total()},
+          {"step_seconds_low", r.range.low},
+          {"step_seconds_high", r.range.high},
+          {"compute_seconds", r.step.compute},
+          {"exposed_seconds", r.step.exposed},
+          {"input_seconds", r.step.input},
+          {"samples_per_second", r.samples_per_second()},
+          {"efficiency", r.efficiency},
+          {"limit", limit_of(r)},
+          {"threads_per_core", r.crowding}};
+}
+
+std::string csv_field(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_number_float() ? cat(value.get<double>()) : value.dump();
+}
+
 // Returns the table of --csv. Rows whose scaling is "measured" have only ranks, seconds of a step, and samples per
 // second.
 std::string csv(const std::vector<ForecastRow>& rows, const std::vector<MeasuredPoint>& measured) {
-  std::string text =
-      "scaling,topology,ranks,nodes,global_batch,rows_per_rank,micro_batch,step_seconds,step_seconds_low,"
-      "step_seconds_high,compute_seconds,exposed_seconds,input_seconds,samples_per_second,efficiency,limit,"
-      "threads_per_core\n";
-  for (const ForecastRow& r : rows)
-    text += cat(scaling_name(r.scaling), ",", topology_name(r.topology), ",", r.ranks, ",", r.nodes, ",",
-                r.global_batch, ",", r.rows_per_rank, ",", r.micro_batch, ",", r.step.total(), ",", r.range.low, ",",
-                r.range.high, ",", r.step.compute, ",", r.step.exposed, ",", r.step.input, ",", r.samples_per_second(),
-                ",", r.efficiency, ",", limit_of(r), ",", r.crowding, "\n");
+  const Json first = columns_of(rows.front());
+  std::string text;
+  for (const auto& [name, value] : first.items()) text += cat(text.empty() ? "" : ",", name);
+  text += "\n";
+  for (const ForecastRow& r : rows) text += joined(columns_of(r), ",", csv_field) + "\n";
   for (const MeasuredPoint& m : measured)
     text += cat("measured,,", m.ranks, ",,,,,", m.step_seconds, ",,,,,,", m.samples_per_second, ",,,\n");
   return text;
@@ -66,24 +88,7 @@ std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
             {"turns_are_measured", forecast.core_sharing_is_measured()},
             {"left_out", {{"computing", forecast.computing_excess()}, {"seconds", left_out(forecast)}}},
             {"uncertainty", {{"compute", u.compute}, {"sums", u.sums}, {"model", u.model}, {"jitter", u.jitter}}}};
-  for (const ForecastRow& r : rows)
-    j["rows"].push_back({{"scaling", scaling_name(r.scaling)},
-                         {"topology", topology_name(r.topology)},
-                         {"ranks", r.ranks},
-                         {"nodes", r.nodes},
-                         {"global_batch", r.global_batch},
-                         {"rows_per_rank", r.rows_per_rank},
-                         {"micro_batch", r.micro_batch},
-                         {"step_seconds", r.step.total()},
-                         {"step_seconds_low", r.range.low},
-                         {"step_seconds_high", r.range.high},
-                         {"compute_seconds", r.step.compute},
-                         {"exposed_seconds", r.step.exposed},
-                         {"input_seconds", r.step.input},
-                         {"samples_per_second", r.samples_per_second()},
-                         {"efficiency", r.efficiency},
-                         {"limit", limit_of(r)},
-                         {"threads_per_core", r.crowding}});
+  for (const ForecastRow& r : rows) j["rows"].push_back(columns_of(r));
   for (const Forecast::Comparison& c : comparisons)
     j["comparisons"].push_back({{"ranks", c.ranks},
                                 {"ranks_on_node", c.ranks_on_node},
