@@ -182,7 +182,7 @@ void StudyJob::leave_behind() {
   for (std::size_t i = 0; i < work_.trials.size(); ++i) {
     TrialRecord r = work_.trials[i];
     const std::string folder = record_.folder_of(r);
-    const auto lock = RunFolder::claim_where(
+    const auto lock = RunFolder::claim(
         folder, [&] { return read_trial_record(folder, r) && r.paused && search_->is_left_behind(i); });
     if (!lock) continue;
     r.state = TrialState::finished;
@@ -227,7 +227,7 @@ bool StudyJob::claim(Taken& taken) {
     taken.pause = task.value_or(0);
     return task.has_value();
   };
-  taken.folder = RunFolder::claim_where(folder, look);
+  taken.folder = RunFolder::claim(folder, look);
   return taken.folder != nullptr;
 }
 

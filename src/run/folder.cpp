@@ -273,20 +273,15 @@ RunSource source_of_run(ExperimentArguments source, bool resume) {
 RunFolder::RunFolder(const std::string& path, bool resume)
     : RunFolder(path, resume ? Contents::of_a_run : Contents::of_a_new_run) {}
 
-std::unique_ptr<RunFolder> RunFolder::claim(const std::string& path) {
+std::unique_ptr<RunFolder> RunFolder::claim(const std::string& path, const std::function<bool()>& look) {
+  if (!look()) return nullptr;
   try {
     std::unique_ptr<RunFolder> folder(new RunFolder(path, Contents::of_a_trial));
     release_lock(take_lock(path, run_lock));  // ranks of a study that was killed may still write a checkpoint
-    return folder;
+    return look() ? std::move(folder) : nullptr;
   } catch (const FolderInUse&) {
     return nullptr;
   }
-}
-
-std::unique_ptr<RunFolder> RunFolder::claim_where(const std::string& path, const std::function<bool()>& look) {
-  if (!look()) return nullptr;
-  std::unique_ptr<RunFolder> folder = claim(path);
-  return folder && look() ? std::move(folder) : nullptr;
 }
 
 RunFolder::RunFolder(const std::string& path, Contents contents)

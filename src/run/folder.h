@@ -49,11 +49,9 @@ class RunFolder {
   RunFolder(const std::string& path, bool resume);
   // Returns the folder of a study's trial, for the study. It is made if it is missing, and an earlier start may have
   // used it. The study has a lock of its own, <folder>/.trial.lock; the trial's run locks the folder as any run does.
-  // Null if another study works on the trial, or a run in its folder.
-  static std::unique_ptr<RunFolder> claim(const std::string& path);
-  // Claims the folder as claim() does, but only if `look` returns true both before and after the lock is taken. Another
-  // process may have used the folder in between. Returns null if `look` returns false.
-  static std::unique_ptr<RunFolder> claim_where(const std::string& path, const std::function<bool()>& look);
+  // Null if another study works on the trial, or a run in its folder. Null also unless `look` returns true both before
+  // and after the lock is taken: another process may have used the folder in between.
+  static std::unique_ptr<RunFolder> claim(const std::string& path, const std::function<bool()>& look);
   ~RunFolder();  // releases the lock
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;

@@ -42,6 +42,7 @@ class RunFolderTest : public testing::Test {
     fs::current_path(before_);
     fs::remove_all(folder_);
   }
+  static bool always() { return true; }
   Experiment experiment_;
   fs::path folder_, before_;
 };
@@ -131,19 +132,19 @@ TEST_F(RunFolderTest, TheProbeOfTheFolderIsGoneAgain) {
 
 TEST_F(RunFolderTest, AClaimLooksAgainWhenItHasTheLock) {
   int looks = 0;
-  EXPECT_NE(RunFolder::claim_where("trial", [&] { return ++looks <= 2; }), nullptr);
+  EXPECT_NE(RunFolder::claim("trial", [&] { return ++looks <= 2; }), nullptr);
   EXPECT_EQ(looks, 2);
   looks = 0;
-  EXPECT_EQ(RunFolder::claim_where("trial", [&] { return ++looks == 1; }), nullptr) << "another one was faster";
-  EXPECT_NE(RunFolder::claim("trial"), nullptr) << "and the lock is free again";
-  EXPECT_EQ(RunFolder::claim_where("other", [] { return false; }), nullptr);
+  EXPECT_EQ(RunFolder::claim("trial", [&] { return ++looks == 1; }), nullptr) << "another one was faster";
+  EXPECT_NE(RunFolder::claim("trial", always), nullptr) << "and the lock is free again";
+  EXPECT_EQ(RunFolder::claim("other", [] { return false; }), nullptr);
   EXPECT_FALSE(fs::exists("other")) << "nothing is locked where nothing is to be done";
-  const auto held = RunFolder::claim("trial");
-  EXPECT_EQ(RunFolder::claim_where("trial", [] { return true; }), nullptr);
+  const auto held = RunFolder::claim("trial", always);
+  EXPECT_EQ(RunFolder::claim("trial", always), nullptr);
 }
 
 TEST_F(RunFolderTest, AStudyAndTheRunOfItsTrialHaveLocksOfTheirOwn) {
-  auto study = RunFolder::claim("results/study/trial");
+  auto study = RunFolder::claim("results/study/trial", always);
   ASSERT_NE(study, nullptr);
   for (const char* name : {trial_file_name, trial_experiment_name, trial_log_name, trial_report_name})
     std::ofstream(fs::path("results/study/trial") / name) << "{}\n";
@@ -151,9 +152,10 @@ TEST_F(RunFolderTest, AStudyAndTheRunOfItsTrialHaveLocksOfTheirOwn) {
   run->become_latest();
   EXPECT_FALSE(fs::exists("results/study/latest")) << "a trial is not the newest run of the study's name";
   study.reset();
-  EXPECT_EQ(RunFolder::claim("results/study/trial"), nullptr) << "the study has ended, and the run still writes";
+  EXPECT_EQ(RunFolder::claim("results/study/trial", always), nullptr)
+      << "the study has ended, and the run still writes";
   run.reset();
-  EXPECT_NE(RunFolder::claim("results/study/trial"), nullptr);
+  EXPECT_NE(RunFolder::claim("results/study/trial", always), nullptr);
 }
 
 TEST_F(RunFolderTest, ResumeWantsAnEarlierRun) {
