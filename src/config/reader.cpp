@@ -182,11 +182,9 @@ Value list_of_text(std::string_view text, const Place& where, bool of_lists) {
 // Parses the value of an override.
 Value value_of_text(const Field& field, const std::string& text, const Place& where) {
   Value value{Value::Kind::scalar, text, false, {}, where};
-  Experiment experiment;
-  const Member member = field.member(experiment);
-  if (text.empty() && !std::holds_alternative<std::string*>(member)) value.kind = Value::Kind::nothing;
+  if (text.empty() && !has_type<std::string>(field)) value.kind = Value::Kind::nothing;
   if (!text.starts_with('[') || !text.ends_with(']') || !is_list(field)) return value;
-  return list_of_text(text, where, std::holds_alternative<std::vector<EpochFactor>*>(member));
+  return list_of_text(text, where, has_type<std::vector<EpochFactor>>(field));
 }
 
 // The following class reads the file.

@@ -579,13 +579,9 @@ std::string_view leaf_of(std::string_view key) {
 }
 
 bool is_list(const Field& field) {
-  Experiment experiment;
-  const Member member = field.member(experiment);
-  return std::holds_alternative<std::vector<double>*>(member) ||
-         std::holds_alternative<std::vector<std::int64_t>*>(member) ||
-         std::holds_alternative<std::vector<std::string>*>(member) ||
-         std::holds_alternative<std::vector<EpochFactor>*>(member) ||
-         std::holds_alternative<std::vector<RunPoint>*>(member);
+  return has_type<std::vector<double>>(field) || has_type<std::vector<std::int64_t>>(field) ||
+         has_type<std::vector<std::string>>(field) || has_type<std::vector<EpochFactor>>(field) ||
+         has_type<std::vector<RunPoint>>(field);
 }
 
 const std::vector<std::string_view>& sections() {

@@ -96,6 +96,12 @@ std::string nearest_key(std::string_view key, bool is_map);
 
 ConstMember member_of(const Field& field, const Experiment& experiment);
 
+// Returns whether the field's values have this type.
+template <class Value>
+bool has_type(const Field& field) {
+  Experiment experiment;
+  return std::holds_alternative<Value*>(field.member(experiment));
+}
 bool is_list(const Field& field);
 
 // Returns the expected value, for a message: "an integer from 1 to 65536", "one of sgd, adam, adamw".

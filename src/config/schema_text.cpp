@@ -107,44 +107,39 @@ std::string list_text(const std::vector<T>& items, const TextOf& text_of) {
 }
 
 std::string_view type_text(const Field& field) {
-  Experiment experiment;
-  const Member member = field.member(experiment);
-  if (std::holds_alternative<std::vector<std::string>*>(member)) return "list of words";
+  if (has_type<std::vector<std::string>>(field)) return "list of words";
   if (!field.words_.empty()) return "word";
-  if (std::holds_alternative<std::string*>(member)) return "text";
-  if (std::holds_alternative<bool*>(member)) return "true or false";
-  if (std::holds_alternative<double*>(member)) return "number";
-  if (std::holds_alternative<std::vector<double>*>(member)) return "list of numbers";
-  if (std::holds_alternative<std::vector<std::int64_t>*>(member)) return "list of integers";
-  if (std::holds_alternative<std::vector<EpochFactor>*>(member)) return "list of pairs";
-  if (std::holds_alternative<std::vector<RunPoint>*>(member)) return "list of points (epochs or steps)";
+  if (has_type<std::string>(field)) return "text";
+  if (has_type<bool>(field)) return "true or false";
+  if (has_type<double>(field)) return "number";
+  if (has_type<std::vector<double>>(field)) return "list of numbers";
+  if (has_type<std::vector<std::int64_t>>(field)) return "list of integers";
+  if (has_type<std::vector<EpochFactor>>(field)) return "list of pairs";
+  if (has_type<std::vector<RunPoint>>(field)) return "list of points (epochs or steps)";
   return "integer";
 }
 
 }  // namespace
 
 std::string expected(const Field& field) {
-  Experiment experiment;
-  const Member member = field.member(experiment);
-  if (std::holds_alternative<std::vector<std::string>*>(member))
+  if (has_type<std::vector<std::string>>(field))
     return field.words_.empty() ? "a word, or a list such as [layer2.0, layer3.0] of different words"
                                 : cat("a list such as [", join(field.words_, ", "),
                                       "] of different words, each one of ", join(field.words_, ", "));
   if (field.words_.size() == 1) return std::string(field.words_[0]);
   if (!field.words_.empty()) return "one of " + join(field.words_, ", ");
   if (field.folder_name_) return "at most 100 letters, digits, '.', '_' and '-' that do not start with '.'";
-  if (std::holds_alternative<std::string*>(member)) return field.required_ ? "text" : "text (\"\" for none)";
-  if (std::holds_alternative<bool*>(member)) return "true or false";
-  if (std::holds_alternative<std::uint64_t*>(member))
-    return cat("an integer from 0 to ", std::numeric_limits<std::uint64_t>::max());
-  if (std::holds_alternative<std::int64_t*>(member)) return "an integer" + range_text(field.range_, true);
-  if (std::holds_alternative<double*>(member)) return "a number" + range_text(field.range_, false);
-  if (std::holds_alternative<std::vector<EpochFactor>*>(member))
+  if (has_type<std::string>(field)) return field.required_ ? "text" : "text (\"\" for none)";
+  if (has_type<bool>(field)) return "true or false";
+  if (has_type<std::uint64_t>(field)) return cat("an integer from 0 to ", std::numeric_limits<std::uint64_t>::max());
+  if (has_type<std::int64_t>(field)) return "an integer" + range_text(field.range_, true);
+  if (has_type<double>(field)) return "a number" + range_text(field.range_, false);
+  if (has_type<std::vector<EpochFactor>>(field))
     return cat("a list of pairs such as [[0, 1], [30, 0.1]], each an epoch of at least 0 and a number",
                range_text(field.range_, false));
-  if (std::holds_alternative<std::vector<RunPoint>*>(member))
+  if (has_type<std::vector<RunPoint>>(field))
     return cat("a list such as [0.5, 2, 500 steps], each ", expected_run_point);
-  if (std::holds_alternative<std::vector<std::int64_t>*>(member))
+  if (has_type<std::vector<std::int64_t>>(field))
     return cat("a list of integers such as [32, 64], each", range_text(field.range_, true));
   return cat("a list of numbers such as ", field.range_.high <= 1 ? "[0.5, 1]" : "[30, 60, 80]", ", each",
              range_text(field.range_, false));
