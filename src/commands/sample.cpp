@@ -49,10 +49,13 @@ struct Alphabet {
   int pad = -1, stop = -1;
   bool lowercase = false;
 
+  // Returns the symbol with which the text begins; symbols.end(): none.
+  auto symbol_of(std::string_view text) const {
+    return std::ranges::find_if(symbols, [&](const std::string& s) { return !s.empty() && text.starts_with(s); });
+  }
   bool knows(std::string_view text) const {
     while (!text.empty()) {
-      const auto found = std::find_if(symbols.begin(), symbols.end(),
-                                      [&](const std::string& s) { return !s.empty() && text.starts_with(s); });
+      const auto found = symbol_of(text);
       if (found == symbols.end()) return false;
       text.remove_prefix(found->size());
     }
@@ -68,8 +71,7 @@ struct Alphabet {
     if (is_text && !knows(text)) text = composed(text);
     std::vector<std::uint8_t> ids;
     for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(symbols[ids.back()].size())) {
-      const auto found = std::find_if(symbols.begin(), symbols.end(),
-                                      [&](const std::string& s) { return !s.empty() && rest.starts_with(s); });
+      const auto found = symbol_of(rest);
       const auto id = static_cast<int>(found - symbols.begin());
       if (found == symbols.end() || id == pad || id == stop)
         throw Error(cat("--prompt: the model does not know ", first_symbol(rest)),
@@ -142,56 +144,44 @@ struct Model {
   bool makes_names() const { return context > 0; }
 };
 
-class NameMaker {
- public:
-  static constexpr std::int64_t rows = rows_of_names;
-  static constexpr std::size_t longest = 30;  // symbols of a name, as in the pet-name study (Nolis 2021)
-
-  NameMaker(Model& model, const SampleArguments& arguments)
-      : model_(model), arguments_(arguments), prompt_(model.alphabet.encode(arguments.prompt)) {}
-
-  // Makes the names with the numbers [first, first + rows). Each depends on its number and the seed only.
-  std::vector<std::string> make(std::int64_t first) {
-    const std::int64_t T = model_.context;
-    const std::uint64_t key = random_key(arguments_.seed, RandomPurpose::sampling);
-    std::vector<std::vector<std::uint8_t>> names(rows, prompt_);
-    std::vector<bool> done(rows, false);
-    const std::vector<std::int32_t> targets(static_cast<std::size_t>(rows * T), ignored_target);
-    for (std::size_t length = prompt_.size(); length < longest; ++length) {
-      std::vector<std::uint8_t> inputs(static_cast<std::size_t>(rows * T),
-                                       static_cast<std::uint8_t>(model_.alphabet.pad));
-      for (std::size_t r = 0; r < rows; ++r) {
-        const std::size_t n = std::min(names[r].size(), static_cast<std::size_t>(T));
-        std::copy(names[r].end() - static_cast<std::ptrdiff_t>(n), names[r].end(),
-                  inputs.begin() + static_cast<std::ptrdiff_t>((r + 1) * static_cast<std::size_t>(T) - n));
-      }
-      PassInput pass;
-      pass.inputs = inputs.data();
-      pass.targets = targets.data();
-      model_.program->run(pass);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        const auto i = static_cast<std::size_t>(r);
-        if (done[i]) continue;
-        const auto place = static_cast<std::uint64_t>(first + r) * 1024 + length;
-        const std::uint8_t id = draw(model_.program->logits(r, T - 1), model_.alphabet.pad, arguments_.temperature,
-                                     random_uniform(key, place));
-        if (id == model_.alphabet.stop)
-          done[i] = true;
-        else
-          names[i].push_back(id);
-      }
-      if (std::all_of(done.begin(), done.end(), [](bool d) { return d; })) break;
+// Makes the names with the numbers [first, first + rows_of_names). Each depends on its number and the seed only.
+std::vector<std::string> make_names(Model& model, const SampleArguments& arguments,
+                                    const std::vector<std::uint8_t>& prompt, std::int64_t first) {
+  constexpr std::int64_t rows = rows_of_names;
+  constexpr std::size_t longest = 30;  // symbols of a name, as in the pet-name study (Nolis 2021)
+  const std::int64_t T = model.context;
+  const std::uint64_t key = random_key(arguments.seed, RandomPurpose::sampling);
+  std::vector<std::vector<std::uint8_t>> names(rows, prompt);
+  std::vector<bool> done(rows, false);
+  const std::vector<std::int32_t> targets(static_cast<std::size_t>(rows * T), ignored_target);
+  for (std::size_t length = prompt.size(); length < longest; ++length) {
+    std::vector<std::uint8_t> inputs(static_cast<std::size_t>(rows * T), static_cast<std::uint8_t>(model.alphabet.pad));
+    for (std::size_t r = 0; r < rows; ++r) {
+      const std::size_t n = std::min(names[r].size(), static_cast<std::size_t>(T));
+      std::copy(names[r].end() - static_cast<std::ptrdiff_t>(n), names[r].end(),
+                inputs.begin() + static_cast<std::ptrdiff_t>((r + 1) * static_cast<std::size_t>(T) - n));
     }
-    std::vector<std::string> result;
-    for (const auto& name : names) result.push_back(model_.alphabet.decode(name));
-    return result;
+    PassInput pass;
+    pass.inputs = inputs.data();
+    pass.targets = targets.data();
+    model.program->run(pass);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      if (done[i]) continue;
+      const auto place = static_cast<std::uint64_t>(first + r) * 1024 + length;
+      const std::uint8_t id =
+          draw(model.program->logits(r, T - 1), model.alphabet.pad, arguments.temperature, random_uniform(key, place));
+      if (id == model.alphabet.stop)
+        done[i] = true;
+      else
+        names[i].push_back(id);
+    }
+    if (std::all_of(done.begin(), done.end(), [](bool d) { return d; })) break;
   }
-
- private:
-  Model& model_;
-  const SampleArguments& arguments_;
-  std::vector<std::uint8_t> prompt_;
-};
+  std::vector<std::string> result;
+  for (const auto& name : names) result.push_back(model.alphabet.decode(name));
+  return result;
+}
 
 int sample_names(Model& model, const SampleArguments& arguments) {
   std::vector<std::string> known;
@@ -203,12 +193,12 @@ int sample_names(Model& model, const SampleArguments& arguments) {
     if (arguments.new_only) throw;
     log_warning("names of the training set are not marked with *, because it cannot be read: ", e.what());
   }
-  NameMaker maker(model, arguments);
+  const std::vector<std::uint8_t> prompt = model.alphabet.encode(arguments.prompt);
   std::set<std::string> given;
   std::int64_t printed = 0, marked = 0;
   const std::int64_t most = 200 * arguments.count + 10'000;
-  for (std::int64_t first = 0; printed < arguments.count && first < most; first += NameMaker::rows) {
-    for (const std::string& name : maker.make(first)) {
+  for (std::int64_t first = 0; printed < arguments.count && first < most; first += rows_of_names) {
+    for (const std::string& name : make_names(model, arguments, prompt, first)) {
       if (printed == arguments.count) break;
       const bool exists = std::binary_search(known.begin(), known.end(), name);
       if (name.empty() || (arguments.new_only && (exists || !given.insert(name).second))) continue;
