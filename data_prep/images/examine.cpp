@@ -1,9 +1,11 @@
 // Pass 1 of a conversion: examine_images() of passes.h.
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <mutex>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/hash.h"
 #include "base/random.h"
 #include "base/system_limits.h"
@@ -34,63 +36,41 @@ std::vector<Place> places_of_rank(const ImageListing& listing, std::uint64_t see
   return places;
 }
 
-void add_notes(Packer& packer, const std::vector<ImageNote>& notes) {
-  packer.add(std::uint64_t{notes.size()});
-  for (const ImageNote& note : notes) {
-    packer.add(note.split);
-    packer.add(note.index);
-    packer.add(note.text);
-    packer.add(note.reason);
-  }
-}
-
-void take_notes(Unpacker& unpacker, std::vector<ImageNote>& notes) {
-  for (auto count = unpacker.value<std::uint64_t>(); count > 0; --count) {
-    const auto split = unpacker.value<std::uint64_t>(), index = unpacker.value<std::uint64_t>();
-    std::string text = unpacker.text();
-    notes.push_back({split, index, std::move(text), unpacker.text()});
-  }
+// Lists the fields for both directions.
+template <class Archive, class Notes>
+void transfer_notes(Archive& archive, Notes& notes) {
+  archive.each(notes, [&](auto& note) { archive(note.split, note.index, note.text, note.reason); });
 }
 
 // Sends the findings of every rank to all ranks.
 void share(const std::vector<Place>& places, const Ranks& ranks, Examination& result) {
-  Packer mine;
-  mine.add(std::uint64_t{places.size()});
-  for (const Place& place : places) {
-    mine.add(std::uint64_t{place.split});
-    mine.add(std::uint64_t{place.index});
-    mine.add(result.items[place.split][place.index]);
+  const auto kinds_of_notes = {&result.broken, &result.converted, &result.doubtful};
+  FieldWriter mine;
+  mine.each(places, [&](const Place& place) { mine(place, result.items[place.split][place.index]); });
+  for (std::vector<ImageNote>* notes : kinds_of_notes) {
+    transfer_notes(mine, *notes);
+    notes->clear();
   }
-  add_notes(mine, result.broken);
-  add_notes(mine, result.converted);
-  add_notes(mine, result.doubtful);
-  result.broken.clear();
-  result.converted.clear();
-  result.doubtful.clear();
   for (const std::string& part : ranks.gather(mine.take())) {
-    Unpacker unpacker(part);
-    for (auto count = unpacker.value<std::uint64_t>(); count > 0; --count) {
-      const auto split = unpacker.value<std::uint64_t>(), index = unpacker.value<std::uint64_t>();
-      result.items[split][index] = unpacker.value<Examined>();
+    FieldReader reader(part, "an examination");
+    std::vector<Place> its_places;
+    reader.each(its_places, [&](Place& place) {
+      reader(place);
+      reader(result.items[place.split][place.index]);
+    });
+    for (std::vector<ImageNote>* notes : kinds_of_notes) {
+      std::vector<ImageNote> its_notes;
+      transfer_notes(reader, its_notes);
+      std::ranges::move(its_notes, std::back_inserter(*notes));
     }
-    take_notes(unpacker, result.broken);
-    take_notes(unpacker, result.converted);
-    take_notes(unpacker, result.doubtful);
   }
-  const auto before = [](const ImageNote& a, const ImageNote& b) {
-    return std::pair(a.split, a.index) < std::pair(b.split, b.index);
-  };
-  std::sort(result.broken.begin(), result.broken.end(), before);
-  std::sort(result.converted.begin(), result.converted.end(), before);
-  std::sort(result.doubtful.begin(), result.doubtful.end(), before);
-  Packer all;
-  for (const std::vector<Examined>& items : result.items)
-    for (const Examined& item : items) all.add(item);
+  for (std::vector<ImageNote>* notes : kinds_of_notes)
+    std::ranges::sort(*notes, {}, [](const ImageNote& note) { return std::pair(note.split, note.index); });
+  FieldWriter all;
+  all(result.items[train_split], result.items[validation_split]);
   std::string bytes = all.take();
   ranks.broadcast(bytes);
-  Unpacker unpacker(bytes);
-  for (std::vector<Examined>& items : result.items)
-    for (Examined& item : items) item = unpacker.value<Examined>();
+  FieldReader(bytes, "an examination")(result.items[train_split], result.items[validation_split]);
   ranks.sum(result.sums.sum);
   ranks.sum(result.sums.sum_of_squares);
   ranks.sum({&result.sums.pixels, 1});

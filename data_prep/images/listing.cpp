@@ -10,11 +10,11 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/random.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "data_prep/common/ranks.h"
 #include "data_prep/images/class_folders.h"
 #include "data_prep/images/convert.h"
 
@@ -333,44 +333,31 @@ ImageListing list_images(const ImagesOptions& options, int threads) {
   return listing;
 }
 
+namespace {
+
+// Lists the fields for both directions.
+template <class Archive, class Listing>
+void transfer_listing(Archive& archive, Listing& listing) {
+  archive(listing.root, listing.archives, listing.classes.ids, listing.classes.names);
+  for (auto& items : listing.splits)
+    archive.each(
+        items, [&](auto& item) { archive(item.key, item.label, item.archive, item.offset, item.bytes, item.problem); });
+}
+
+}  // namespace
+
 std::string ImageListing::serialize() const {
-  Packer packer;
-  packer.add(root);
-  packer.add(archives);
-  packer.add(classes.ids);
-  packer.add(classes.names);
-  for (const std::vector<ImageItem>& items : splits) {
-    packer.add(std::uint64_t{items.size()});
-    for (const ImageItem& item : items) {
-      packer.add(item.key);
-      packer.add(item.label);
-      packer.add(item.archive);
-      packer.add(item.offset);
-      packer.add(item.bytes);
-      packer.add(item.problem);
-    }
-  }
-  return packer.take();
+  FieldWriter writer;
+  transfer_listing(writer, *this);
+  return writer.take();
 }
 
 ImageListing ImageListing::deserialize(const std::string& bytes) {
-  Unpacker unpacker(bytes);
+  FieldReader reader(bytes, "a list of images");
   ImageListing listing;
-  listing.root = unpacker.text();
-  listing.archives = unpacker.texts();
-  const std::vector<std::string> ids = unpacker.texts(), names = unpacker.texts();
-  for (std::size_t i = 0; i < ids.size(); ++i) listing.classes.add(ids[i], names[i]);
-  for (std::vector<ImageItem>& items : listing.splits) {
-    items.resize(unpacker.value<std::uint64_t>());
-    for (ImageItem& item : items) {
-      item.key = unpacker.text();
-      item.label = unpacker.value<std::int32_t>();
-      item.archive = unpacker.value<std::int32_t>();
-      item.offset = unpacker.value<std::uint64_t>();
-      item.bytes = unpacker.value<std::uint64_t>();
-      item.problem = unpacker.text();
-    }
-  }
+  transfer_listing(reader, listing);
+  for (std::size_t k = 0; k < listing.classes.ids.size(); ++k)
+    listing.classes.labels.emplace(listing.classes.ids[k], static_cast<std::int32_t>(k));
   return listing;
 }
 
