@@ -190,21 +190,6 @@ void write_root_attributes(h5::File& file, const SplitDescription& split, const 
   file.write_attribute("/", "created_by", std::string("ringtrain-data"));
 }
 
-h5::Handle make_array(const h5::File& file, const std::string& name, hid_t type, const h5::Shape& shape) {
-  const h5::Guard lock;
-  const std::vector<hsize_t> extents(shape.begin(), shape.end());
-  const h5::Handle space(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose);
-  const h5::Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-  H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
-  H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
-  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
-  H5Pset_obj_track_times(creation.get(), false);
-  h5::Handle made(H5Dcreate2(file.id(), name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
-                  H5Dclose);
-  if (made.get() < 0) file.fail(cat("cannot make data set '", name, "'"));
-  return made;
-}
-
 ShardWriter::ShardWriter(const SplitDescription& split, std::int64_t shard, OutputFiles& files)
     : split_(split),
       range_(shard_range(split.total, split.num_shards, shard)),
@@ -213,10 +198,10 @@ ShardWriter::ShardWriter(const SplitDescription& split, std::int64_t shard, Outp
   const std::int64_t count = range_.last - range_.first;
   write_root_attributes(file_, split, "text", shard, count, static_cast<std::int64_t>(split.vocabulary.size()));
   const bool names = split.context_length > 0;
-  make_array(file_, "tokens", H5T_STD_U8LE, names ? h5::Shape{count, row_bytes_} : h5::Shape{count});
+  file_.make_array("tokens", H5T_STD_U8LE, names ? h5::Shape{count, row_bytes_} : h5::Shape{count});
   if (names) {
-    make_array(file_, "sample_ids", H5T_STD_U64LE, {count});
-    make_array(file_, "name_index", H5T_STD_U32LE, {count});
+    file_.make_array("sample_ids", H5T_STD_U64LE, {count});
+    file_.make_array("name_index", H5T_STD_U32LE, {count});
     file_.write_attribute("tokens", "pad_side", std::string("left"));
   }
   file_.write_attribute("tokens", "vocab", split.vocabulary);
@@ -229,16 +214,10 @@ ShardWriter::ShardWriter(const SplitDescription& split, std::int64_t shard, Outp
 void ShardWriter::append_to(const std::string& name, hid_t type, std::int64_t first, std::int64_t count,
                             const void* values) {
   const h5::Guard lock;
-  const h5::Handle dataset(H5Dopen2(file_.id(), name.c_str(), H5P_DEFAULT), H5Dclose);
-  const h5::Handle space(H5Dget_space(dataset.get()), H5Sclose);
-  const bool rows = H5Sget_simple_extent_ndims(space.get()) == 2;
-  const hsize_t start[2] = {static_cast<hsize_t>(first), 0};
-  const hsize_t size[2] = {static_cast<hsize_t>(count), static_cast<hsize_t>(row_bytes_)};
-  H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start, nullptr, size, nullptr);
-  const h5::Handle memory(H5Screate_simple(rows ? 2 : 1, size, nullptr), H5Sclose);
-  if (H5Dwrite(dataset.get(), type, memory.get(), space.get(), H5P_DEFAULT, values) < 0) {
+  const h5::Handle dataset = file_.open_dataset(name);
+  const h5::RowSpaces spaces = h5::select_rows(dataset.get(), file_.shape(name), {first, first + count});
+  if (H5Dwrite(dataset.get(), type, spaces.memory.get(), spaces.file.get(), H5P_DEFAULT, values) < 0)
     file_.fail(cat("cannot write data set '", name, "'"));
-  }
 }
 
 void ShardWriter::append(std::span<const std::uint8_t> tokens, std::span<const std::uint64_t> sample_ids,

@@ -86,9 +86,6 @@ class OutputFiles {
 void write_root_attributes(h5::File& file, const SplitDescription& split, const std::string& kind, std::int64_t shard,
                            std::int64_t count, std::int64_t num_classes);
 
-// Makes a data set with its place in the file but without values, and returns it. Throws Error.
-h5::Handle make_array(const h5::File& file, const std::string& name, hid_t type, const h5::Shape& shape);
-
 // Writes one file. Rows are appended in order. finish() writes the checksums and, last of all, `complete`.
 class ShardWriter {
  public:

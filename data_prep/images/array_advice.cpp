@@ -43,12 +43,8 @@ Rows rows_from(const h5::File& file, const std::string& dataset, std::size_t axi
   const std::int64_t rows = std::min({most_rows, most_values / values_of_a_row, shape[axis] - begin});
   if (rows < 1) return {};
   const h5::Guard guard;
-  const h5::Handle handle = file.open_dataset(dataset), space(H5Dget_space(handle.get()), H5Sclose);
-  std::vector<hsize_t> start(shape.size(), 0), size(shape.begin(), shape.end());
-  start[axis] = static_cast<hsize_t>(begin);
-  size[axis] = static_cast<hsize_t>(rows);
-  H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr);
-  const h5::Handle memory(H5Screate_simple(static_cast<int>(size.size()), size.data(), nullptr), H5Sclose);
+  const h5::Handle handle = file.open_dataset(dataset);
+  const auto [space, memory] = h5::select_rows(handle.get(), shape, {begin, begin + rows, static_cast<int>(axis)});
   Rows found{std::vector<double>(static_cast<std::size_t>(rows * values_of_a_row)), rows};
   if (H5Dread(handle.get(), H5T_NATIVE_DOUBLE, memory.get(), space.get(), H5P_DEFAULT, found.values.data()) >= 0)
     return found;
@@ -84,17 +80,13 @@ std::string first_value(const h5::File& file, const std::string& dataset) {
   if (shape.empty() || std::ranges::count(shape, 0) > 0) return "";
   const h5::Guard guard;
   const h5::Handle handle = file.open_dataset(dataset), type(H5Dget_type(handle.get()), H5Tclose);
-  const h5::Handle space(H5Dget_space(handle.get()), H5Sclose);
-  std::vector<hsize_t> start(shape.size(), 0), size(shape.begin(), shape.end());
-  size[0] = 1;
   hsize_t count = 1;
-  for (const hsize_t extent : size) count *= extent;
+  for (std::size_t i = 1; i < shape.size(); ++i) count *= static_cast<hsize_t>(shape[i]);
   const std::size_t bytes = H5Tget_size(type.get());
   if (bytes < 1 || count > static_cast<hsize_t>(most_values) / bytes) return "";
-  const h5::Handle memory(H5Screate_simple(static_cast<int>(size.size()), size.data(), nullptr), H5Sclose);
-  H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr);
+  const h5::RowSpaces row = h5::select_rows(handle.get(), shape, {0, 1});
   const auto read = [&](void* values) {
-    const bool is_read = H5Dread(handle.get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, values) >= 0;
+    const bool is_read = H5Dread(handle.get(), type.get(), row.memory.get(), row.file.get(), H5P_DEFAULT, values) >= 0;
     if (!is_read) H5Eclear2(H5E_DEFAULT);
     return is_read;
   };
@@ -102,7 +94,7 @@ std::string first_value(const h5::File& file, const std::string& dataset) {
     std::vector<char*> texts(count, nullptr);
     if (!read(texts.data())) return "";
     std::string text = texts[0] == nullptr ? "" : texts[0];
-    H5Dvlen_reclaim(type.get(), memory.get(), H5P_DEFAULT, texts.data());
+    H5Dvlen_reclaim(type.get(), row.memory.get(), H5P_DEFAULT, texts.data());
     return text;
   }
   std::string text(count * bytes, '\0');

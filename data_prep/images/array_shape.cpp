@@ -23,13 +23,9 @@ constexpr Mark user_blocks[] = {{"MATLAB 7.3 MAT-file", "MATLAB"},
 // Returns the first bytes of the file that holds the data set, which a link may have led to.
 std::string first_bytes(const h5::File& file, const std::string& dataset) {
   const h5::Handle handle = file.open_dataset(dataset), owner(H5Iget_file_id(handle.get()), H5Fclose);
-  const auto name = [&](char* text, std::size_t size) { return H5Fget_name(owner.get(), text, size); };
-  const ssize_t length = name(nullptr, 0);
-  if (length <= 0) return "";
-  std::string path(static_cast<std::size_t>(length), '\0');
-  name(path.data(), path.size() + 1);
   std::string bytes(64, '\0');
-  std::ifstream(path, std::ios::binary).read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ifstream(h5::name_of_file(owner.get()), std::ios::binary)
+      .read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return bytes;
 }
 

@@ -176,14 +176,10 @@ std::vector<std::int64_t> ArrayLabels::read(std::int64_t first, std::int64_t end
   h5::expect_stored(file_, name_, {first, end, axis_});
   const auto count = static_cast<std::size_t>(end - first);
   const h5::Guard guard;
-  const h5::Handle dataset = file_.open_dataset(name_), space(H5Dget_space(dataset.get()), H5Sclose);
-  std::vector<hsize_t> start(shape_.size(), 0), size(shape_.begin(), shape_.end());
-  start[static_cast<std::size_t>(axis_)] = static_cast<hsize_t>(first);
-  size[static_cast<std::size_t>(axis_)] = static_cast<hsize_t>(count);
-  H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr);
-  const h5::Handle memory(H5Screate_simple(static_cast<int>(size.size()), size.data(), nullptr), H5Sclose);
+  const h5::Handle dataset = file_.open_dataset(name_);
+  const h5::RowSpaces rows = h5::select_rows(dataset.get(), shape_, {first, end, axis_});
   const auto read_as = [&](hid_t type, void* values) {
-    if (H5Dread(dataset.get(), type, memory.get(), space.get(), H5P_DEFAULT, values) < 0)
+    if (H5Dread(dataset.get(), type, rows.memory.get(), rows.file.get(), H5P_DEFAULT, values) < 0)
       file_.fail(cat("cannot read data set '", name_, "'"));
   };
   std::vector<std::int64_t> labels(count);
@@ -314,10 +310,8 @@ void ArraySource::fail(const std::string& rows) const {
 
 std::vector<std::uint8_t> ArraySource::read_encoded(std::int64_t row) const {
   const h5::Guard guard;
-  const hsize_t start = static_cast<hsize_t>(row), one = 1;
-  const h5::Handle space(H5Dget_space(dataset_.get()), H5Sclose), memory(H5Screate_simple(1, &one, nullptr), H5Sclose);
+  const auto [space, memory] = h5::select_rows(dataset_.get(), shape_, {row, row + 1});
   const h5::Handle type(H5Tvlen_create(H5T_NATIVE_UINT8), H5Tclose);
-  H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, nullptr, &one, nullptr);
   hvl_t value{};
   if (H5Dread(dataset_.get(), type.get(), memory.get(), space.get(), H5P_DEFAULT, &value) < 0) fail(cat("row ", row));
   const auto* bytes = static_cast<const std::uint8_t*>(value.p);
@@ -336,14 +330,8 @@ std::shared_ptr<const ArraySource::Block> ArraySource::block_of(std::int64_t row
   block->count = std::min(block_rows_, rows() - first);
   block->bytes.resize(static_cast<std::size_t>(block->count * height_ * width_ * channels_));
   const h5::Guard guard;
-  // The memory's selection has as many dimensions as the file's. With only one dimension, HDF5 would copy single
-  // elements.
-  std::vector<hsize_t> start(shape_.size(), 0), size(shape_.begin(), shape_.end());
-  start[axis_] = static_cast<hsize_t>(first);
-  size[axis_] = static_cast<hsize_t>(block->count);
-  const h5::Handle space(H5Dget_space(dataset_.get()), H5Sclose);
-  const h5::Handle memory(H5Screate_simple(static_cast<int>(size.size()), size.data(), nullptr), H5Sclose);
-  H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr);
+  const auto [space, memory] =
+      h5::select_rows(dataset_.get(), shape_, {first, first + block->count, static_cast<int>(axis_)});
   if (H5Dread(dataset_.get(), H5T_NATIVE_UINT8, memory.get(), space.get(), H5P_DEFAULT, block->bytes.data()) < 0)
     fail(cat("rows ", first, " to ", first + block->count - 1));
   blocks_.push_front(block);

@@ -23,7 +23,7 @@ namespace ringtrain {
 namespace {
 
 // Writes strings of fixed length, padded with zero bytes.
-void write_strings(const h5::File& file, const std::string& name, const std::vector<std::string>& values) {
+void write_strings(h5::File& file, const std::string& name, const std::vector<std::string>& values) {
   const h5::Guard lock;
   std::size_t length = 1;
   bool utf8 = true;
@@ -37,7 +37,7 @@ void write_strings(const h5::File& file, const std::string& name, const std::vec
   H5Tset_size(type.get(), length);
   H5Tset_strpad(type.get(), H5T_STR_NULLPAD);
   H5Tset_cset(type.get(), utf8 ? H5T_CSET_UTF8 : H5T_CSET_ASCII);  // HDF5 tools show other names as bytes
-  const h5::Handle made = make_array(file, name, type.get(), {static_cast<std::int64_t>(values.size())});
+  const h5::Handle made = file.make_array(name, type.get(), {static_cast<std::int64_t>(values.size())});
   if (!values.empty() && H5Dwrite(made.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, padded.data()) < 0) {
     file.fail(cat("cannot write data set '", name, "'"));
   }
@@ -77,7 +77,7 @@ ImageShardWriter::ImageShardWriter(const SplitDescription& split, const ImageSet
     const h5::Guard lock;
     const h5::Shape shape = set.raw ? h5::Shape{count, set.height, set.width, set.channels}
                                     : h5::Shape{static_cast<std::int64_t>(columns.offsets.back())};
-    const h5::Handle images = make_array(file_, "images", H5T_STD_U8LE, shape);
+    const h5::Handle images = file_.make_array("images", H5T_STD_U8LE, shape);
     address_ = H5Dget_offset(images.get());
     if (address_ == HADDR_UNDEF) file_.fail("data set 'images' has no place in the file");
   }

@@ -77,6 +77,9 @@ class File {
   // does, or in the folder of the HDF5 file. Open data sets only with this function.
   Handle open_dataset(const std::string& dataset) const;
   std::string type(const std::string& dataset) const;  // "u8", "i32", "u32", "i64", "u64", "f32", "f64", "string", ...
+  // Makes a data set with its place in the file but without values. `failure` begins the message of an error.
+  Handle make_array(const std::string& dataset, hid_t type, const Shape& shape, const char* failure = "cannot make");
+  std::vector<std::string> read_strings(const std::string& dataset) const;  // of a data set of strings; all of them
 
   // The object "/" is the root group.
   void write_attribute(const std::string& object, const std::string& name, const std::string& value);
@@ -112,6 +115,13 @@ struct Rows {
   int axis = 0;
 };
 
+// Rows of an open data set for H5Dread() and H5Dwrite(), and a place in memory for them. Both have the same number of
+// dimensions. With others, HDF5 would copy single elements.
+struct RowSpaces {
+  Handle file, memory;
+};
+RowSpaces select_rows(hid_t dataset, const Shape& shape, const Rows& rows);
+
 // Throws Error if a value of these rows is not stored, or if it was stored with a filter that is not installed here.
 // Follows links, virtual data sets and external files. If the file's writer has set a fill value, it may stand for
 // parts of a row that were never written, but not for a whole row. Returns the number of rows with such parts.
@@ -120,5 +130,7 @@ std::int64_t expect_stored(const File& file, const std::string& dataset, const R
 // Throws Error if the data set claims to hold more bytes than its storage can, which damaged files do. The data set
 // must be stored. Nothing as large as the claim may be allocated before.
 void expect_plausible_size(const File& file, const std::string& dataset);
+
+std::string name_of_file(hid_t file);  // the path of an open file. "": it has none
 
 }  // namespace ringtrain::h5

@@ -68,30 +68,11 @@ void expect(bool good, const File& file, const OpenAttribute& attribute, const s
                   type_name(attribute.type.get()), " x ", attribute.count));
 }
 
-// Fixed-length strings are cut at the first zero byte. h5py writes variable-length strings.
 std::vector<std::string> attribute_strings(const File& file, const OpenAttribute& attribute) {
-  const std::string what = cat("cannot read ", attribute.what);
-  const auto count = static_cast<std::size_t>(attribute.count);
   const hid_t stored = attribute.type.get();
-  std::vector<std::string> result;
-  if (count == 0) return result;
-  if (H5Tis_variable_str(stored) > 0) {
-    std::vector<char*> pointers(count, nullptr);
-    checked(H5Aread(attribute.attribute.get(), stored, pointers.data()), file.path(), what);
-    for (char* pointer : pointers) {
-      result.emplace_back(pointer == nullptr ? "" : pointer);
-      H5free_memory(pointer);
-    }
-    return result;
-  }
-  const std::size_t length = H5Tget_size(stored);
-  std::vector<char> bytes(count * length);
-  checked(H5Aread(attribute.attribute.get(), stored, bytes.data()), file.path(), what);
-  for (std::size_t i = 0; i < count; ++i) {
-    const char* begin = bytes.data() + i * length;
-    result.emplace_back(begin, ::strnlen(begin, length));
-  }
-  return result;
+  return strings_of(stored, static_cast<std::size_t>(attribute.count), [&](void* values) {
+    checked(H5Aread(attribute.attribute.get(), stored, values), file.path(), cat("cannot read ", attribute.what));
+  });
 }
 
 Handle string_type(const File& file, std::size_t length) {
@@ -103,6 +84,28 @@ Handle string_type(const File& file, std::size_t length) {
 }
 
 }  // namespace
+
+std::vector<std::string> strings_of(hid_t type, std::size_t count, const std::function<void(void* values)>& read) {
+  std::vector<std::string> result;
+  if (count == 0) return result;
+  if (H5Tis_variable_str(type) > 0) {
+    std::vector<char*> pointers(count, nullptr);
+    read(pointers.data());
+    for (char* pointer : pointers) {
+      result.emplace_back(pointer == nullptr ? "" : pointer);
+      H5free_memory(pointer);
+    }
+    return result;
+  }
+  const std::size_t length = H5Tget_size(type);
+  std::vector<char> bytes(count * length);
+  read(bytes.data());
+  for (std::size_t i = 0; i < count; ++i) {
+    const char* begin = bytes.data() + i * length;
+    result.emplace_back(begin, ::strnlen(begin, length));
+  }
+  return result;
+}
 
 void File::write_attribute(const std::string& object, const std::string& name, const std::string& value) {
   const Guard guard;

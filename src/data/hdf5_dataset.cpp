@@ -1,6 +1,7 @@
 // Implements the data sets of hdf5.h: opening, shapes, types, reading and writing.
 #include <algorithm>
 #include <filesystem>
+#include <type_traits>
 
 #include "base/error.h"
 #include "data/hdf5.h"
@@ -12,34 +13,11 @@ namespace {
 namespace fs = std::filesystem;
 
 template <class T>
-hid_t memory_type();
-template <>
-hid_t memory_type<std::uint8_t>() {
+hid_t memory_type() {
+  if constexpr (std::is_floating_point_v<T>) return sizeof(T) == 4 ? H5T_NATIVE_FLOAT : H5T_NATIVE_DOUBLE;
+  if constexpr (sizeof(T) == 8) return std::is_signed_v<T> ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64;
+  if constexpr (sizeof(T) == 4) return std::is_signed_v<T> ? H5T_NATIVE_INT32 : H5T_NATIVE_UINT32;
   return H5T_NATIVE_UINT8;
-}
-template <>
-hid_t memory_type<std::int32_t>() {
-  return H5T_NATIVE_INT32;
-}
-template <>
-hid_t memory_type<std::uint32_t>() {
-  return H5T_NATIVE_UINT32;
-}
-template <>
-hid_t memory_type<std::int64_t>() {
-  return H5T_NATIVE_INT64;
-}
-template <>
-hid_t memory_type<std::uint64_t>() {
-  return H5T_NATIVE_UINT64;
-}
-template <>
-hid_t memory_type<float>() {
-  return H5T_NATIVE_FLOAT;
-}
-template <>
-hid_t memory_type<double>() {
-  return H5T_NATIVE_DOUBLE;
 }
 
 constexpr std::int64_t block_bytes = 16 << 20;
@@ -216,6 +194,24 @@ Handle File::open_dataset(const std::string& name) const {
   return {checked(open_with(H5P_DEFAULT).release(), path_, cat("cannot open data set '", name, "'")), H5Dclose};
 }
 
+Handle File::make_array(const std::string& dataset, hid_t type, const Shape& shape, const char* failure) {
+  const Guard guard;
+  const std::string what = cat(failure, " data set '", dataset, "'");
+  const std::vector<hsize_t> extents(shape.begin(), shape.end());
+  const Handle space(checked(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), path_, what),
+                     H5Sclose);
+  if (const std::size_t slash = dataset.rfind('/'); slash != std::string::npos && slash > 0)
+    make_group(dataset.substr(0, slash));
+  const Handle creation(checked(H5Pcreate(H5P_DATASET_CREATE), path_, what), H5Pclose);
+  H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
+  H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(creation.get(), false);  // the same conversion gives the same bytes
+  return {checked(H5Dcreate2(id(), dataset.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), path_,
+                  what),
+          H5Dclose};
+}
+
 template <class T>
 void File::write(const std::string& dataset, std::span<const T> values, const Shape& shape,
                  const AfterBlock& after_block) {
@@ -229,19 +225,7 @@ void File::write(const std::string& dataset, std::span<const T> values, const Sh
   {
     const Guard guard;
     type = memory_type<T>();  // little-endian on every machine this runs on
-    const std::vector<hsize_t> extents(shape.begin(), shape.end());
-    const Handle space(
-        checked(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), path_, what), H5Sclose);
-    if (const std::size_t slash = dataset.rfind('/'); slash != std::string::npos && slash > 0)
-      make_group(dataset.substr(0, slash));
-    const Handle creation(checked(H5Pcreate(H5P_DATASET_CREATE), path_, what), H5Pclose);
-    H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
-    H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
-    H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
-    H5Pset_obj_track_times(creation.get(), false);  // the same conversion gives the same bytes
-    handle = {checked(H5Dcreate2(id(), dataset.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
-                      path_, what),
-              H5Dclose};
+    handle = make_array(dataset, type, shape, "cannot write");
   }
   in_blocks(path_, what, shape, sizeof(T), after_block, [&](hid_t memory, hid_t file, std::int64_t first) {
     return H5Dwrite(handle.get(), type, memory, file, H5P_DEFAULT, values.data() + first);
@@ -273,6 +257,30 @@ std::vector<T> File::read(const std::string& dataset, const AfterBlock& after_bl
               return H5Dread(handle.get(), memory_type<T>(), memory, file, H5P_DEFAULT, values.data() + first);
             });
   return values;
+}
+
+std::vector<std::string> File::read_strings(const std::string& dataset) const {
+  const Guard guard;
+  const std::int64_t count = elements(shape(dataset));
+  if (count == 0) return {};
+  expect_stored(*this, dataset);
+  expect_plausible_size(*this, dataset);
+  const Handle handle = open_dataset(dataset), type(H5Dget_type(handle.get()), H5Tclose);
+  return strings_of(type.get(), static_cast<std::size_t>(count), [&](void* values) {
+    checked(H5Dread(handle.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values), path_,
+            cat("cannot read data set '", dataset, "'"));
+  });
+}
+
+RowSpaces select_rows(hid_t dataset, const Shape& shape, const Rows& rows) {
+  const Guard guard;
+  std::vector<hsize_t> start(shape.size(), 0), size(shape.begin(), shape.end());
+  start.at(static_cast<std::size_t>(rows.axis)) = static_cast<hsize_t>(rows.first);
+  size.at(static_cast<std::size_t>(rows.axis)) = static_cast<hsize_t>(rows.end - rows.first);
+  RowSpaces spaces{{H5Dget_space(dataset), H5Sclose},
+                   {H5Screate_simple(static_cast<int>(size.size()), size.data(), nullptr), H5Sclose}};
+  H5Sselect_hyperslab(spaces.file.get(), H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr);
+  return spaces;
 }
 
 Shape File::shape(const std::string& dataset) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <source_location>
@@ -29,7 +30,9 @@ Result checked(Result result, const std::string& path, const std::string& what,
 
 std::string type_name(hid_t type);  // "u8", "i32", "f64", "string", "bool", "enum", ...
 
-std::string name_of_file(hid_t file);
+// Returns `count` strings of this type, which read(values) stores. Strings of fixed length are cut at the first zero
+// byte. h5py writes strings of variable length.
+std::vector<std::string> strings_of(hid_t type, std::size_t count, const std::function<void(void* values)>& read);
 
 // A file of raw values that belongs to an HDF5 file.
 struct ExternalFile {

@@ -55,40 +55,9 @@ std::uint64_t place_of_array(const h5::File& file, const std::string& dataset, c
 
 std::vector<std::string> read_strings(const h5::File& file, const std::string& dataset) {
   expect_type(file, dataset, "string");
-  const h5::Shape shape = file.shape(dataset);
-  if (shape.size() != 1) {
-    bad_shard(file.path(), cat("data set '", dataset, "' has ", shape.size(), " dimensions, expected 1"));
-  }
-  const auto count = static_cast<std::size_t>(shape[0]);
-  std::vector<std::string> result;
-  if (count == 0) return result;
-  h5::expect_stored(file, dataset);
-  h5::expect_plausible_size(file, dataset);
-  const h5::Guard lock;
-  const h5::Handle handle = file.open_dataset(dataset);
-  const h5::Handle type(H5Dget_type(handle.get()), H5Tclose);
-  const auto read = [&](void* values) {
-    if (H5Dread(handle.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0) {
-      file.fail(cat("cannot read data set '", dataset, "'"));
-    }
-  };
-  if (H5Tis_variable_str(type.get()) > 0) {  // h5py's default
-    std::vector<char*> pointers(count, nullptr);
-    read(pointers.data());
-    for (char* pointer : pointers) {
-      result.emplace_back(pointer == nullptr ? "" : pointer);
-      H5free_memory(pointer);
-    }
-    return result;
-  }
-  const std::size_t length = H5Tget_size(type.get());
-  std::vector<char> bytes(count * length);
-  read(bytes.data());
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(i * length);
-    result.emplace_back(begin, std::find(begin, begin + static_cast<std::ptrdiff_t>(length), '\0'));
-  }
-  return result;
+  if (const std::size_t dimensions = file.shape(dataset).size(); dimensions != 1)
+    bad_shard(file.path(), cat("data set '", dataset, "' has ", dimensions, " dimensions, expected 1"));
+  return file.read_strings(dataset);
 }
 
 // Reads values of the three colours. A grey data set has one value, which is used for all three.
@@ -358,9 +327,9 @@ void read_image_record(ShardFiles& files, const DatasetIndex& index, std::size_t
   if (entry.byte_offset != no_byte_offset) {
     files.read(shard, entry.byte_offset + begin, out, "images", number);
   } else if (format.raw) {
-    files.read_block(shard, "images", {number, 0, 0, 0}, {1, format.height, format.width, format.channels}, out);
+    files.read_rows(shard, "images", {1, format.height, format.width, format.channels}, number, out);
   } else {
-    files.read_block(shard, "images", {static_cast<std::int64_t>(begin)}, {static_cast<std::int64_t>(out.size())}, out);
+    files.read_rows(shard, "images", {static_cast<std::int64_t>(out.size())}, static_cast<std::int64_t>(begin), out);
   }
 }
 

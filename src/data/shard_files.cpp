@@ -90,7 +90,7 @@ struct ShardFiles::OpenFile {
 
   std::string path;
   Descriptor descriptor;
-  std::optional<h5::File> hdf5;  // only if read_block() is used; guarded by HDF5's lock
+  std::optional<h5::File> hdf5;  // only if read_rows() is used; guarded by HDF5's lock
 };
 
 ShardFiles::ShardFiles(const std::vector<DatasetIndex::Shard>& shards, Pread pread)
@@ -166,23 +166,16 @@ void ShardFiles::read(std::size_t shard, std::uint64_t offset, std::span<std::ui
   }
 }
 
-void ShardFiles::read_block(std::size_t shard, const char* array, const std::vector<std::int64_t>& first,
-                            const std::vector<std::int64_t>& count, std::span<std::uint8_t> out) {
+void ShardFiles::read_rows(std::size_t shard, const char* array, const h5::Shape& block, std::int64_t first,
+                           std::span<std::uint8_t> out) {
   const std::shared_ptr<OpenFile> file = open(shard);
   const h5::Guard lock;
   if (!file->hdf5) file->hdf5 = h5::File::open(file->path);
   bytes_read_ += static_cast<std::int64_t>(out.size());
-  const h5::File& hdf5 = *file->hdf5;
-  const std::vector<hsize_t> start(first.begin(), first.end()), extent(count.begin(), count.end());
-  const h5::Handle dataset = hdf5.open_dataset(array);
-  const h5::Handle stored(H5Dget_space(dataset.get()), H5Sclose);
-  // The memory space has the rank of the file space. With different ranks, HDF5 copies element by element.
-  const h5::Handle memory(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr), H5Sclose);
-  const bool selected =
-      H5Sselect_hyperslab(stored.get(), H5S_SELECT_SET, start.data(), nullptr, extent.data(), nullptr) >= 0;
-  if (!selected || H5Dread(dataset.get(), H5T_NATIVE_UINT8, memory.get(), stored.get(), H5P_DEFAULT, out.data()) < 0) {
-    hdf5.fail(cat("cannot read data set '", array, "'"));
-  }
+  const h5::Handle dataset = file->hdf5->open_dataset(array);
+  const h5::RowSpaces spaces = h5::select_rows(dataset.get(), block, {first, first + block[0]});
+  if (H5Dread(dataset.get(), H5T_NATIVE_UINT8, spaces.memory.get(), spaces.file.get(), H5P_DEFAULT, out.data()) < 0)
+    file->hdf5->fail(cat("cannot read data set '", array, "'"));
 }
 
 }  // namespace ringtrain

@@ -44,9 +44,10 @@ class ShardFiles {
   void read(std::size_t shard, std::uint64_t offset, std::span<std::uint8_t> out, const char* array,
             std::int64_t record = -1);
 
-  // Reads a block of a u8 array without a byte address through HDF5, under its lock.
-  void read_block(std::size_t shard, const char* array, const std::vector<std::int64_t>& first,
-                  const std::vector<std::int64_t>& count, std::span<std::uint8_t> out);
+  // Reads rows of a u8 array without a byte address through HDF5, under its lock: a block of this shape from row
+  // `first`.
+  void read_rows(std::size_t shard, const char* array, const h5::Shape& block, std::int64_t first,
+                 std::span<std::uint8_t> out);
 
   // Reads a whole array, at its byte address or through HDF5. Throws Error, also if it has another number of values.
   template <class T>
