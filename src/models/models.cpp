@@ -22,6 +22,14 @@ Graph char_lstm(const ModelConfig& config, const SampleShape& sample) {
 
 namespace {
 
+// Adds the norm that normalization() (config/experiment.h) names: batch norm, group norm, or nothing.
+int normalize(Graph& g, int x, const ModelConfig& config, const std::string& name, double initial_weight = 1) {
+  const std::string kind = normalization(config);
+  if (kind == "batch") return g.batch_norm(x, name, initial_weight);
+  if (kind == "group") return g.group_norm(x, config.norm_groups, name, initial_weight);
+  return x;
+}
+
 std::string name_of_dense(std::size_t layer) {
   return cat("fc", layer + 1);
 }
@@ -196,13 +204,6 @@ void check_model_fits(const ModelConfig& config, bool images) {
     throw Error(
         cat("model.kind ", config.kind, " does not fit the data: data.train holds ", images ? "images" : "text"),
         images ? "use resnet, alexnet, cnn or mlp" : "use char_lstm");
-}
-
-int normalize(Graph& g, int x, const ModelConfig& config, const std::string& name, double initial_weight) {
-  const std::string kind = normalization(config);
-  if (kind == "batch") return g.batch_norm(x, name, initial_weight);
-  if (kind == "group") return g.group_norm(x, config.norm_groups, name, initial_weight);
-  return x;
 }
 
 static Graph describe(const ModelConfig& config, const SampleShape& sample, const LossConfig& loss) {

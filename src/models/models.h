@@ -23,9 +23,6 @@ struct SampleShape {
 // Returns whether the model takes images. Otherwise it takes text.
 bool takes_images(const ModelConfig& config);
 
-// Adds the norm that normalization() (config/experiment.h) names: batch norm, group norm, or nothing.
-int normalize(Graph& g, int x, const ModelConfig& config, const std::string& name, double initial_weight = 1);
-
 // Throws Error if the model does not fit the kind of data. The hint names the models that do.
 void check_model_fits(const ModelConfig& config, bool images);
 

@@ -368,30 +368,31 @@ std::vector<ModelLayer> layers_of(const Graph& graph) {
   return layers;
 }
 
-double stage_seconds(const std::vector<ModelLayer>& layers, std::size_t first, std::size_t last,
-                     const StageRates& rates) {
+double stage_seconds(const std::vector<ModelLayer>& layers, std::size_t first, std::size_t last) {
+  constexpr double flops = 5e10, bytes = 1e10;  // per second and rank; bytes are read or written
+  constexpr double wire_bytes = 2e9;            // per second between two ranks
+  constexpr double value_bytes = 4;
   double seconds = 0;
   for (std::size_t i = first; i < last; ++i)
-    seconds += 3 * (static_cast<double>(layers[i].flops) / rates.flops +
-                    static_cast<double>(layers[i].values) * rates.value_bytes / rates.bytes);
+    seconds += 3 * (static_cast<double>(layers[i].flops) / flops +
+                    static_cast<double>(layers[i].values) * value_bytes / bytes);
   std::int64_t crossing = layers[first].input_values;
   if (last < layers.size()) crossing += layers[last].input_values;
-  return seconds + 2 * static_cast<double>(crossing) * rates.value_bytes / rates.wire_bytes;
+  return seconds + 2 * static_cast<double>(crossing) * value_bytes / wire_bytes;
 }
 
-std::vector<std::size_t> fastest_cuts(const std::vector<ModelLayer>& layers, std::int64_t stages,
-                                      const StageRates& rates) {
+std::vector<std::size_t> fastest_cuts(const std::vector<ModelLayer>& layers, std::int64_t stages) {
   expect_layers(layers, stages);
   const std::size_t n = layers.size(), k = static_cast<std::size_t>(stages);
   // slowest[s][j] is the time of the slowest stage in the best division of the first j layers into s + 1 stages.
   // begin[s][j] is where the last of these stages begins.
   std::vector slowest(k, std::vector(n + 1, std::numeric_limits<double>::infinity()));
   std::vector begin(k, std::vector<std::size_t>(n + 1, 0));
-  for (std::size_t j = 1; j <= n; ++j) slowest[0][j] = stage_seconds(layers, 0, j, rates);
+  for (std::size_t j = 1; j <= n; ++j) slowest[0][j] = stage_seconds(layers, 0, j);
   for (std::size_t s = 1; s < k; ++s)
     for (std::size_t j = s + 1; j <= n; ++j)
       for (std::size_t i = s; i < j; ++i) {
-        const double time = std::max(slowest[s - 1][i], stage_seconds(layers, i, j, rates));
+        const double time = std::max(slowest[s - 1][i], stage_seconds(layers, i, j));
         if (time >= slowest[s][j]) continue;
         slowest[s][j] = time;
         begin[s][j] = i;

@@ -92,20 +92,17 @@ std::vector<int> owners_of(const std::vector<MatrixRange>& matrices, int ranks) 
   return owners;
 }
 
-}  // namespace
-
 bool is_muons(const Parameter& p) {
   return p.kind == ParameterKind::weight && !p.is_outer && p.shape.size() >= 2;
 }
 
-MatrixRange matrix_of(const Parameter& p, std::int64_t begin) {
-  return {begin, p.shape[0], p.count / p.shape[0]};
-}
-
+// Returns the factor of a matrix's learning rate (optimizer.muon_rate).
 double muon_rate_factor(const std::string& form, const MatrixRange& m) {
   const auto rows = static_cast<double>(m.rows), columns = static_cast<double>(m.columns);
   return form == "original" ? std::sqrt(std::max(1.0, rows / columns)) : 0.2 * std::sqrt(std::max(rows, columns));
 }
+
+}  // namespace
 
 std::vector<MatrixRange> MuonLayout::of(int rank) const {
   std::vector<MatrixRange> mine;
@@ -117,7 +114,7 @@ std::vector<MatrixRange> MuonLayout::of(int rank) const {
 MuonLayout muon_layout(const ParameterTable& parameters, int ranks) {
   MuonLayout layout;
   for (const Parameter& p : parameters.all())
-    if (is_muons(p)) layout.matrices.push_back(matrix_of(p, 0));
+    if (is_muons(p)) layout.matrices.push_back({0, p.shape[0], p.count / p.shape[0]});
   layout.owners = owners_of(layout.matrices, ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     const std::int64_t begin = layout.size;

@@ -21,23 +21,12 @@
 
 namespace ringtrain {
 
-// Which tensors Muon (Jordan 2024) orthogonalises, and which rank orthogonalises each of them.
-
-// Returns whether Muon updates this tensor: a weight with two or more dimensions that is in neither the first nor the
-// last layer.
-bool is_muons(const Parameter& parameter);
-
-// Returns the tensor as a matrix. Dense layers are [out, in]. Convolutions are [out, in x kernel x kernel]. An LSTM's
-// four gates form one matrix [4 hidden, input], as they are stored; torch.optim.Muon treats torch.nn.LSTM the same way.
-MatrixRange matrix_of(const Parameter& parameter, std::int64_t begin);
-
-// Returns the factor of a matrix's learning rate (optimizer.muon_rate):
-//   original         sqrt(max(1, rows / columns))
-//   match_rms_adamw  0.2 sqrt(max(rows, columns))
-double muon_rate_factor(const std::string& form, const MatrixRange& matrix);
-
-// The layout of a flat vector that contains only Muon's matrices. The matrices of each rank are next to each other, so
-// that one broadcast shares them.
+// The layout of a flat vector that contains only the matrices that Muon (Jordan 2024) orthogonalises: weights with two
+// or more dimensions that are in neither the first nor the last layer. The matrices of each rank are next to each
+// other, so that one broadcast shares them.
+//
+// Dense layers are matrices [out, in], and convolutions [out, in x kernel x kernel]. An LSTM's four gates form one
+// matrix [4 hidden, input], as they are stored; torch.optim.Muon treats torch.nn.LSTM the same way.
 struct MuonLayout {
   std::vector<MatrixRange> matrices;  // in the order of the parameter table
   std::vector<int> owners;            // the rank that orthogonalises each matrix
