@@ -18,10 +18,6 @@ Buffer ArenaPlan::add(std::string what, std::int64_t bytes) {
   return add(std::move(what), bytes, std::numeric_limits<int>::min(), std::numeric_limits<int>::max());
 }
 
-void ArenaPlan::place() {
-  place(0, 1);
-}
-
 // The slots come first. All waiting buffers of a slot are alive at the moment `turn`, so no two of them can share
 // memory.
 void ArenaPlan::place(int turn, int slots) {

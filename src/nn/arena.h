@@ -25,11 +25,9 @@ class ArenaPlan {
   Buffer add(std::string what, std::int64_t bytes);
 
   // Assigns offsets. The largest buffer comes first. Each buffer gets the lowest place that no buffer alive at the same
-  // time uses.
-  void place();
-  // Assigns offsets for a program with `slots` micro-batches in flight. A buffer that lives from before moment `turn`
-  // until `turn` or later waits for its backward pass. Such a buffer exists once per slot.
-  void place(int turn, int slots);
+  // time uses. In a program with several micro-batches in flight, a buffer that lives from before moment `turn` until
+  // `turn` or later waits for its backward pass. Such a buffer exists once per slot.
+  void place(int turn = 0, int slots = 1);
   std::int64_t offset(Buffer buffer, int slot = 0) const;
   std::int64_t bytes() const { return bytes_; }  // known after place()
 

@@ -12,9 +12,8 @@ int Graph::append(Operation operation, std::vector<int> inputs, std::vector<Para
                   std::int64_t flops) {
   if (const auto* lstm = std::get_if<Lstm>(&operation)) state_size_ += 2 * lstm->hidden;
   if (const auto* norm = std::get_if<Norm>(&operation); norm != nullptr && !norm->by_sample()) has_batch_norm_ = true;
-  nodes_.push_back({std::move(operation), std::move(inputs), output, block_, flops});
+  nodes_.push_back({std::move(operation), std::move(inputs), output, block_, flops, false, std::move(parameters)});
   flops_ += flops;
-  node_parameters_.push_back(std::move(parameters));
   return static_cast<int>(nodes_.size()) - 1;
 }
 
@@ -75,7 +74,7 @@ int Graph::dense(int input, std::int64_t output, const std::string& name, double
 
 int Graph::dense_on_map(int map, std::int64_t output, const std::string& name, bool bias) {
   const int node = convolution(map, output, shape(map).height, 1, 0, name, bias);
-  for (Parameter& p : node_parameters_[static_cast<std::size_t>(node)]) {
+  for (Parameter& p : nodes_[static_cast<std::size_t>(node)].parameters) {
     p.initial = InitialValues::uniform;
     p.scale = 1 / std::sqrt(static_cast<double>(shape(map).size()));
     if (p.kind == ParameterKind::weight && shape(map).height == 1) p.shape = {output, shape(map).channels};
@@ -176,13 +175,13 @@ int Graph::flatten(int input) {
 
 int Graph::cross_entropy(int input, double label_smoothing) {
   classes_ = shape(input).channels;
-  for (Parameter& p : node_parameters_[static_cast<std::size_t>(input)]) p.is_outer = true;
+  for (Parameter& p : nodes_[static_cast<std::size_t>(input)].parameters) p.is_outer = true;
   return append(CrossEntropy{classes_, label_smoothing}, {input}, {}, {0});
 }
 
 void Graph::start_uniform(double range) {
-  for (std::vector<Parameter>& parameters : node_parameters_)
-    for (Parameter& p : parameters)
+  for (Node& node : nodes_)
+    for (Parameter& p : node.parameters)
       if (p.kind == ParameterKind::weight || p.kind == ParameterKind::bias) {
         p.initial = InitialValues::uniform;
         p.scale = range;
@@ -190,8 +189,8 @@ void Graph::start_uniform(double range) {
 }
 
 void Graph::start_truncated_normal() {
-  for (std::vector<Parameter>& parameters : node_parameters_)
-    for (Parameter& p : parameters) {
+  for (Node& node : nodes_)
+    for (Parameter& p : node.parameters) {
       if (p.kind == ParameterKind::bias) {
         p.initial = InitialValues::constant;
         p.scale = 0;
@@ -208,8 +207,8 @@ void Graph::start_truncated_normal() {
 ParameterTable Graph::parameters() const {
   ParameterTable table;
   for (const bool statistics : {false, true})
-    for (auto node = node_parameters_.rbegin(); node != node_parameters_.rend(); ++node)
-      for (const Parameter& p : *node)
+    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node)
+      for (const Parameter& p : node->parameters)
         if ((p.kind == ParameterKind::statistic) == statistics) table.append(p);
   return table;
 }
@@ -279,12 +278,11 @@ Graph Graph::part(int first, int last) const {
   if (first > 0) g.append(PartInput{}, {}, {}, shape(before));
   const auto place = [&](int node) { return node == before ? 0 : node - first + (first > 0 ? 1 : 0); };
   for (int i = first; i < last; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    std::vector<int> inputs = nodes_[at].inputs;
-    for (int& from : inputs) from = place(from);
-    g.append(nodes_[at].operation, std::move(inputs), node_parameters_[at], nodes_[at].output, nodes_[at].flops);
-    g.nodes_.back().block = nodes_[at].block;
-    g.nodes_.back().recomputed = nodes_[at].recomputed;
+    Node node = nodes_[static_cast<std::size_t>(i)];
+    for (int& from : node.inputs) from = place(from);
+    g.append(node.operation, node.inputs, node.parameters, node.output, node.flops);
+    g.nodes_.back().block = node.block;
+    g.nodes_.back().recomputed = node.recomputed;
   }
   if (last < size) {
     const int out = nodes_[static_cast<std::size_t>(last)].inputs.front();

@@ -100,6 +100,7 @@ struct Node {
   std::string block = {};   // the block that it belongs to; "": none
   std::int64_t flops = 0;   // operations of a forward pass, per sample: multiply and add are 2, a gather is 0
   bool recomputed = false;  // training keeps only the block's input and recomputes the rest
+  std::vector<Parameter> parameters = {};
 };
 
 // Consecutive nodes with one name for users ("layer1.0", "features.3", "lstm.l0"). A block has one input value.
@@ -185,7 +186,7 @@ class Graph {
   ParameterTable parameters() const;
 
   const std::vector<Parameter>& parameters_of(int node) const {
-    return node_parameters_[static_cast<std::size_t>(node)];
+    return nodes_[static_cast<std::size_t>(node)].parameters;
   }
   // Returns whether the model can be cut before this node. Only one value may cross the cut. It must not be the model's
   // input, and the node must read it and multiply it by weights.
@@ -202,7 +203,6 @@ class Graph {
   bool is_input(int node) const;
   const FeatureShape& shape(int node) const { return nodes_[static_cast<std::size_t>(node)].output; }
   std::vector<Node> nodes_;
-  std::vector<std::vector<Parameter>> node_parameters_;
   std::string block_;  // the block of the nodes that are added
   std::int64_t sequence_ = 0, classes_ = 0, flops_ = 0, state_size_ = 0, input_bytes_ = 0;
   bool has_images_ = false, has_batch_norm_ = false;
