@@ -102,10 +102,6 @@ void require_sound(const std::string& path, const std::string& name, std::span<c
     throw Error(cat(path, ": tensor '", name, "' has negative values, which no variance has"), "export it again");
 }
 
-std::span<float> place_of(const Parameter& p, std::span<float> flat) {
-  return flat.subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count));
-}
-
 using Entries = std::map<std::string, const SafetensorsEntry*>;  // plain name -> entry
 
 Entries entries_of(const SafetensorsFile& file) {
@@ -177,17 +173,6 @@ Entries entries_of(const SafetensorsFile& file, const RunPlan& plan) {
   return plain;
 }
 
-Shapes shapes_of(const Entries& entries) {
-  Shapes shapes;
-  for (const auto& [name, entry] : entries) shapes[name] = entry->shape;
-  return shapes;
-}
-
-void read_tensor(const SafetensorsFile& file, const Entries& entries, const Parameter& p, std::span<float> flat) {
-  file.read(*entries.at(p.name), place_of(p, flat));
-  require_sound(file.path(), p.name, place_of(p, flat));
-}
-
 void use_mean_and_deviation(const std::string& path, const Json& mean, const Json& std, DataConfig& data) {
   if (!data.mean.empty() || !data.std.empty()) return;
   const auto has_channels = [&data](const Json& list) {
@@ -203,28 +188,31 @@ void use_mean_and_deviation(const std::string& path, const Json& mean, const Jso
 
 }  // namespace
 
-void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat) {
-  const SafetensorsFile file(path);
-  const Entries entries = entries_of(file, plan);
-  require_same_tensors(path, shapes_of(entries), plan);
-  require_same_symbols(path, file.metadata(), plan);
-  for (const Parameter& p : plan.parameters.all()) read_tensor(file, entries, p, flat);
-}
-
-void load_safetensors_without_head(const std::string& path, const RunPlan& plan, std::span<float> flat) {
-  if (!plan.graph.has_images())
+void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat, Head head) {
+  if (head == Head::anew && !plan.graph.has_images())
     throw Error("--classes is for pictures, and the experiment's model reads text",
                 "leave --classes out: weights of text fit data with the same symbols only");
   const SafetensorsFile file(path);
   const Entries entries = entries_of(file, plan);
-  const Dense& head = classifier(plan.graph);
-  Shapes shapes = shapes_of(entries);
-  for (const std::string& name : {head.weight, head.bias})
-    shapes[name] = plan.parameters.find(name).shape;  // the file's shapes of the head do not matter
-  require_same_tensors(path, shapes, plan);
-  initialize(plan.parameters, plan.experiment.seed, flat);
+  const Dense& last = classifier(plan.graph);
+  const auto is_read = [&](const Parameter& p) {
+    return head == Head::read || (p.name != last.weight && p.name != last.bias);
+  };
+  Shapes shapes;
+  for (const auto& [name, entry] : entries) shapes[name] = entry->shape;
   for (const Parameter& p : plan.parameters.all())
-    if (p.name != head.weight && p.name != head.bias) read_tensor(file, entries, p, flat);
+    if (!is_read(p)) shapes[p.name] = p.shape;  // the file's shapes of the head do not matter
+  require_same_tensors(path, shapes, plan);
+  if (head == Head::read)
+    require_same_symbols(path, file.metadata(), plan);
+  else
+    initialize(plan.parameters, plan.experiment.seed, flat);
+  for (const Parameter& p : plan.parameters.all()) {
+    if (!is_read(p)) continue;
+    const std::span<float> place = flat.subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count));
+    file.read(*entries.at(p.name), place);
+    require_sound(path, p.name, place);
+  }
 }
 
 void use_image_input_of(const SafetensorsFile& file, DataConfig& data) {

@@ -1,10 +1,8 @@
 // Checks whether tensors from outside fit a model, and reads them from a safetensors file or a checkpoint.
 #pragma once
 
-#include <map>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -12,17 +10,16 @@
 
 namespace ringtrain {
 
+// The last layer: it is read, or begins anew from the experiment's seed, for fine-tuning on other classes.
+enum class Head { read, anew };
+
 // Reads F32, F16, BF16 or F64 tensors with PyTorch's names into the flat vector [plan.parameters.size()]. The prefixes
 // "module." (DDP) and "_orig_mod." (torch.compile) are removed, and so is a word that all names begin with.
 // num_batches_tracked and n_averaged (of AveragedModel) are ignored. Throws Error that names every tensor that is
 // missing, unknown or of another shape, or the first tensor with a value that is not finite. Throws Error also if the
-// file has other symbols or classes than the data set, or a negative running_var.
-void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat);
-
-// Works as load_safetensors(), but for fine-tuning on other classes. The tensors of the last layer are not read, but
-// initialised from the experiment's seed. Throws Error for a model of text, because its first layer depends on the
-// symbols too.
-void load_safetensors_without_head(const std::string& path, const RunPlan& plan, std::span<float> flat);
+// file has other symbols or classes than the data set, or a negative running_var. With Head::anew, symbols and classes
+// may differ; throws Error for a model of text, because its first layer depends on the symbols too.
+void load_safetensors(const std::string& path, const RunPlan& plan, std::span<float> flat, Head head = Head::read);
 
 // Copies the mean and deviation of the pictures that the weights were trained on to the experiment, unless it states
 // them. Files of `ringtrain export` and checkpoints contain them.

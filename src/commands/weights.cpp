@@ -99,10 +99,7 @@ int import_weights(const ImportArguments& arguments) {
   Checkpoint checkpoint;
   {
     std::vector<float> flat(static_cast<std::size_t>(plan.parameters.size()), 0.0f);
-    if (arguments.classes > 0)
-      load_safetensors_without_head(arguments.weights, plan, flat);
-    else
-      load_safetensors(arguments.weights, plan, flat);
+    load_safetensors(arguments.weights, plan, flat, arguments.classes > 0 ? Head::anew : Head::read);
     checkpoint = fresh_checkpoint(plan, flat);
   }
   const std::string what =
