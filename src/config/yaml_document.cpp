@@ -161,6 +161,11 @@ void refuse(const Entry& entry, const std::string& expected, const std::string& 
   throw Error(cat(entry.place, entry.key, " ", found(entry.node), ", expected ", expected), hint);
 }
 
+void refuse_key(const Entry& entry, std::span<const std::string_view> known) {
+  throw Error(cat(entry.key_place, "unknown key ", shown(entry.key), nearest_word(entry.key, known)),
+              cat("Known here: ", joined(known)));
+}
+
 std::vector<Entry> entries(const YAML::Node& map, const std::string& path, const std::string& what,
                            std::string_view example) {
   if (!map.IsMap())

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,9 @@ struct Entry {
 
 // Throws Error: "study.yaml:7:11: repeat is 'many', expected ...".
 [[noreturn]] void refuse(const Entry& entry, const std::string& expected, const std::string& hint = "");
+
+// Throws Error for an entry whose key is unknown. The message has the nearest known key, and the hint lists them all.
+[[noreturn]] void refuse_key(const Entry& entry, std::span<const std::string_view> known);
 
 // Returns the entries of a map. Throws Error if the node is not a map or if a key occurs twice. The message contains
 // `what` and `example`.

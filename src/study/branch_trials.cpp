@@ -50,9 +50,7 @@ std::vector<Entry> items(const Entry& entry, const std::string& path) {
 BranchTrials::BranchTrials(const Entry& branch, const std::string& path) : path_(path), place_(branch.place) {
   std::map<std::string, Entry> given;
   for (const Entry& part : entries(branch.node, path, "branch", branch_example)) {
-    if (std::ranges::count(branch_keys, std::string_view(part.key)) == 0)
-      throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, branch_keys)),
-                  "Known here: from, at, batch, samples, rate");
+    if (std::ranges::count(branch_keys, std::string_view(part.key)) == 0) refuse_key(part, branch_keys);
     given.emplace(part.key, part);
   }
   for (const char* key : {"from", "at", "batch", "samples"})

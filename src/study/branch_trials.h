@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "config/reader.h"
 #include "config/yaml_document.h"
 #include "study/vary.h"
 

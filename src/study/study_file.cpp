@@ -325,8 +325,7 @@ void StudyReader::read_draws(const Entry& entry) {
                        : sequence == "halton" ? Sequence::halton
                                               : Sequence::random;
     } else
-      throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, known)),
-                  "Known here: count, sequence");
+      refuse_key(part, known);
   }
 }
 
@@ -416,8 +415,7 @@ void StudyReader::read_limits(const Entry& entry) {
       limits.settings.push_back({"stop.target_metric", target[0].key, target[0].key_place});
       limits.settings.push_back({"stop.target_value", target[0].node.Scalar(), target[0].place});
     } else {
-      throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, known)),
-                  "Known here: epochs, samples, target, seconds");
+      refuse_key(part, known);
     }
   }
   if (branch_ && limits.ends_by_count())
@@ -470,8 +468,7 @@ void StudyReader::read_budget(const Entry& entry) {
     else if (part.key == "within")
       read_within(part);
     else
-      throw Error(cat(part.key_place, "unknown key ", shown(part.key), nearest_word(part.key, known)),
-                  "Known here: samples, factor, first, within");
+      refuse_key(part, known);
   }
   if (!limits.samples)
     throw Error(
