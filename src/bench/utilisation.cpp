@@ -1,7 +1,6 @@
 // `ringtrain bench utilisation` measures training steps of growing batches, up to the largest that fits.
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <sstream>
 #include <utility>
 

@@ -1,12 +1,10 @@
 // Finds a checkpoint: the one that a user means by a name, and the one with which a branch begins (branch.from).
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "config/batch_course.h"
 #include "run/plan.h"
 
 namespace ringtrain {
