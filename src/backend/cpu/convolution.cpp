@@ -35,9 +35,6 @@ auto first_of(bool winograd, const Describe& describe) {
     }
   return describe(dnnl::algorithm::convolution_direct);
 }
-void run(dnnl::primitive& primitive, const std::unordered_map<int, memory>& arguments) {
-  execute(primitive, arguments);
-}
 bool is_generated_code(const char* implementation) {
   return std::string(implementation).find("jit") != std::string::npos;
 }
@@ -218,9 +215,11 @@ bool ConvolutionPrimitives::has_fast_code() const {
          (!weights_ || is_generated_code(weights_description_.impl_info_str()));
 }
 
+std::int64_t ConvolutionPrimitives::bias_bytes() const {
+  return shape_.bias ? aligned(static_cast<std::size_t>(shape_.output) * sizeof(float)) : 0;
+}
 std::int64_t ConvolutionPrimitives::weight_bytes() const {
-  return aligned(forward_description_.weights_desc().get_size()) +
-         (shape_.bias ? aligned(static_cast<std::size_t>(shape_.output) * sizeof(float)) : 0);
+  return aligned(forward_description_.weights_desc().get_size()) + bias_bytes();
 }
 std::int64_t ConvolutionPrimitives::forward_scratch_bytes() const {
   return aligned(forward_description_.scratchpad_desc().get_size());
@@ -236,7 +235,7 @@ std::int64_t ConvolutionPrimitives::weights_scratch_bytes() const {
   return aligned(weights_description_.scratchpad_desc().get_size()) +
          aligned(weights_description_.diff_weights_desc().get_size()) +
          (enlarges_source() ? aligned(weights_description_.src_desc().get_size()) : 0) + plain_gradient_bytes() +
-         (shape_.bias ? aligned(static_cast<std::size_t>(shape_.output) * sizeof(float)) : 0);
+         bias_bytes();
 }
 
 void ConvolutionPrimitives::bind(char* weights) {
@@ -312,7 +311,7 @@ void ConvolutionPrimitives::forward(const void* source, void* destination, char*
   forward_arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(source));
   forward_arguments_.at(DNNL_ARG_DST).set_data_handle(destination);
   forward_scratch_.set_data_handle(scratch);
-  run(forward_, forward_arguments_);
+  execute(forward_, forward_arguments_);
 }
 
 void ConvolutionPrimitives::prepare_data(char* scratch) {
@@ -325,7 +324,7 @@ void ConvolutionPrimitives::backward_data(const void* gradient, void* source_gra
   data_arguments_.at(DNNL_ARG_DIFF_DST).set_data_handle(const_cast<void*>(gradient));
   data_arguments_.at(DNNL_ARG_DIFF_SRC).set_data_handle(source_gradient);
   data_scratch_.set_data_handle(scratch + aligned(data_description_.weights_desc().get_size()));
-  run(data_, data_arguments_);
+  execute(data_, data_arguments_);
 }
 
 // For the blocked layout, our own kernel replaces oneDNN's reorder. The reorder runs at a tenth of the memory's speed
@@ -382,10 +381,8 @@ void ConvolutionPrimitives::backward_weights(const ImageKernels& kernels, const 
   const auto* own = reinterpret_cast<const float*>(scratch);
   scratch += aligned(weights_description_.diff_weights_desc().get_size());
   auto* d_bias = reinterpret_cast<float*>(scratch);
-  if (shape_.bias) {
-    own_bias_gradient_.set_data_handle(scratch);
-    scratch += aligned(static_cast<std::size_t>(shape_.output) * sizeof(float));
-  }
+  if (shape_.bias) own_bias_gradient_.set_data_handle(scratch);
+  scratch += bias_bytes();
   if (enlarges_source()) {
     enlarge_source(static_cast<const char*>(source), scratch);
     source = scratch;
@@ -395,7 +392,7 @@ void ConvolutionPrimitives::backward_weights(const ImageKernels& kernels, const 
   scratch += plain_gradient_bytes();
   weights_arguments_.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(source));
   weights_scratch_.set_data_handle(scratch);
-  run(weights_, weights_arguments_);
+  execute(weights_, weights_arguments_);
   store_gradient(kernels, own, plain, weights, accumulate);
   if (shape_.bias)
     for (std::int64_t i = 0; i < shape_.output; ++i) bias[i] = (accumulate ? bias[i] : 0.0f) + d_bias[i];

@@ -76,6 +76,7 @@ class ConvolutionPrimitives {
     return weights_shape_.padding != shape_.padding || weights_shape_.input != shape_.input;
   }
   void enlarge_source(const char* source, char* larger) const;
+  std::int64_t bias_bytes() const;
   // Bytes of a weight gradient in the plain layout, with channels that the canonical one lacks. 0: it lacks none.
   std::int64_t plain_gradient_bytes() const;
   void store_gradient(const ImageKernels& kernels, const float* own, float* plain, float* weights, bool accumulate);

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -18,38 +19,24 @@ class Memory {
  public:
   Memory() = default;
   // Throws Error if the system has too little memory.
-  Memory(std::int64_t bytes, MemoryCount count) : bytes_(bytes), count_(std::move(count)) {
+  Memory(std::int64_t bytes, MemoryCount count) {
     if (bytes == 0) return;
-    void* p =
-        mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const auto size = static_cast<std::size_t>(bytes);
+    void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
       throw Error(cat("the system refused ", bytes, " bytes of memory"),
                   "`ringtrain plan` prints what the run needs; a smaller batch.micro needs less");
-    madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // may fail: the kernel may have no huge pages
-    data_ = static_cast<char*>(p);
-    *count_ += bytes_;
+    madvise(p, size, MADV_HUGEPAGE);  // may fail: the kernel may have no huge pages
+    *count += bytes;
+    data_ = {static_cast<char*>(p), [size, bytes, count = std::move(count)](char* data) {
+               munmap(data, size);
+               *count -= bytes;
+             }};
   }
-  Memory(Memory&& other) noexcept { swap(other); }
-  Memory& operator=(Memory&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  ~Memory() {
-    if (data_ == nullptr) return;
-    munmap(data_, static_cast<std::size_t>(bytes_));
-    *count_ -= bytes_;
-  }
-  char* data() const { return data_; }
+  char* data() const { return data_.get(); }
 
  private:
-  void swap(Memory& other) {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(count_, other.count_);
-  }
-  char* data_ = nullptr;
-  std::int64_t bytes_ = 0;
-  MemoryCount count_;
+  std::unique_ptr<char, std::function<void(char*)>> data_;
 };
 
 }  // namespace ringtrain::cpu

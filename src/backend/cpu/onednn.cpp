@@ -97,15 +97,12 @@ std::int64_t Gemm::scratch_bytes() const {
 char* Gemm::bind(void* packed, char* scratch) {
   if (calls_.empty()) return scratch;
   if (packed != nullptr) packed_ = memory(description_.weights_desc(), onednn_engine(), packed);
-  for (Call& call : calls_) {
-    call.a = memory(description_.src_desc(), onednn_engine(), nullptr);
-    call.b = packed != nullptr ? packed_ : memory(description_.weights_desc(), onednn_engine(), nullptr);
-    call.c = memory(description_.dst_desc(), onednn_engine(), nullptr);
-    call.scratch = memory(description_.scratchpad_desc(), onednn_engine(), scratch);
-    call.arguments = {{DNNL_ARG_SRC, call.a},
-                      {DNNL_ARG_WEIGHTS, call.b},
-                      {DNNL_ARG_DST, call.c},
-                      {DNNL_ARG_SCRATCHPAD, call.scratch}};
+  const auto at = [](const memory::desc& of, void* data) { return memory(of, onednn_engine(), data); };
+  for (auto& call : calls_) {
+    call = {{DNNL_ARG_SRC, at(description_.src_desc(), nullptr)},
+            {DNNL_ARG_WEIGHTS, packed != nullptr ? packed_ : at(description_.weights_desc(), nullptr)},
+            {DNNL_ARG_DST, at(description_.dst_desc(), nullptr)},
+            {DNNL_ARG_SCRATCHPAD, at(description_.scratchpad_desc(), scratch)}};
     scratch += scratch_bytes() / static_cast<std::int64_t>(calls_.size());
   }
   return scratch;
@@ -127,12 +124,12 @@ void Gemm::pack(const float* source, std::int64_t row_stride, std::int64_t colum
 }
 
 void Gemm::run(int caller, const void* a, const void* b, float* c) {
-  Call& call = calls_[static_cast<std::size_t>(caller)];
-  call.a.set_data_handle(const_cast<void*>(a));
-  if (b != nullptr) call.b.set_data_handle(const_cast<void*>(b));
-  call.c.set_data_handle(c);
+  auto& call = calls_[static_cast<std::size_t>(caller)];
+  call.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(a));
+  if (b != nullptr) call.at(DNNL_ARG_WEIGHTS).set_data_handle(const_cast<void*>(b));
+  call.at(DNNL_ARG_DST).set_data_handle(c);
   const TeamSize size(team_);
-  execute(primitive_, call.arguments);
+  execute(primitive_, call);
 }
 
 namespace {

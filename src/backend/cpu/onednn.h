@@ -92,15 +92,11 @@ class Gemm {
   void run(int caller, const void* a, const void* b, float* c);
 
  private:
-  struct Call {
-    dnnl::memory a, b, c, scratch;
-    std::unordered_map<int, dnnl::memory> arguments;
-  };
   GemmShape shape_;
   int team_ = 1;
   dnnl::matmul::primitive_desc description_;
   dnnl::matmul primitive_;
-  std::vector<Call> calls_;
+  std::vector<std::unordered_map<int, dnnl::memory>> calls_;  // the arguments of each caller
   dnnl::memory packed_;
   dnnl::reorder pack_;
   std::pair<std::int64_t, std::int64_t> pack_strides_;

@@ -35,16 +35,10 @@ class ImageLayout : public PartLayout {
     return context_.schedule->per_sample(std::move(what), bytes);
   }
   void fill(PartValue kind, const Slice& slice, const std::byte* from, int storage) const override {
-    if (is_fp32(kind))
-      fill_as<float>(slice, from, storage);
-    else
-      fill_as<T>(slice, from, storage);
+    is_fp32(kind) ? fill_as<float>(slice, from, storage) : fill_as<T>(slice, from, storage);
   }
   void give(PartValue kind, const Slice& slice, const std::vector<int>& storages, std::byte* to) const override {
-    if (is_fp32(kind))
-      give_as<float>(slice, storages, to);
-    else
-      give_as<T>(slice, storages, to);
+    is_fp32(kind) ? give_as<float>(slice, storages, to) : give_as<T>(slice, storages, to);
   }
 
  private:
@@ -118,17 +112,11 @@ class SequenceLayout : public PartLayout {
     return context_.schedule->fixed(std::move(what), context_.blocks.positions() * features() * element_bytes(kind));
   }
   void fill(PartValue kind, const Slice&, const std::byte* from, int storage) const override {
-    if (kind == PartValue::gradient)
-      fill_as<float>(from, storage);
-    else
-      fill_as<T>(from, storage);
+    kind == PartValue::gradient ? fill_as<float>(from, storage) : fill_as<T>(from, storage);
   }
   // A sequence has one consumer.
   void give(PartValue kind, const Slice&, const std::vector<int>& storages, std::byte* to) const override {
-    if (kind == PartValue::gradient)
-      give_as<float>(storages.front(), to);
-    else
-      give_as<T>(storages.front(), to);
+    kind == PartValue::gradient ? give_as<float>(storages.front(), to) : give_as<T>(storages.front(), to);
   }
 
  private:

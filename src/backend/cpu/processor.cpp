@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <dnnl.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backend/cpu/kernels.h"
@@ -55,16 +56,15 @@ Isa wanted_isa() {
   const Isa here = detect();
   const char* wanted = std::getenv("RINGTRAIN_ISA");
   if (wanted == nullptr || *wanted == '\0') return here;
-  const std::string w = wanted;
-  for (Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
-    const char* key[] = {"baseline", "avx2", "avx512", "avx512_bf16"};
-    if (w != key[static_cast<int>(isa)]) continue;
-    if (isa > here)
-      throw Error(cat("RINGTRAIN_ISA=", w, ": this CPU has no ", isa_name(isa), ", its best is ", isa_name(here)),
-                  "unset RINGTRAIN_ISA");
-    return isa;
-  }
-  throw Error(cat("RINGTRAIN_ISA=", w, " is not one of baseline, avx2, avx512, avx512_bf16"), "unset RINGTRAIN_ISA");
+  constexpr std::string_view keys[] = {"baseline", "avx2", "avx512", "avx512_bf16"};
+  const auto* found = std::ranges::find(keys, wanted);
+  if (found == std::end(keys))
+    throw Error(cat("RINGTRAIN_ISA=", wanted, " is not one of ", joined(keys)), "unset RINGTRAIN_ISA");
+  const auto isa = static_cast<Isa>(found - keys);
+  if (isa > here)
+    throw Error(cat("RINGTRAIN_ISA=", wanted, ": this CPU has no ", isa_name(isa), ", its best is ", isa_name(here)),
+                "unset RINGTRAIN_ISA");
+  return isa;
 }
 
 // Returns "OMP_THREAD_LIMIT is 1 and ..." for the variables that are set and may take threads away.
