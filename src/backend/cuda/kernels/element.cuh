@@ -164,6 +164,25 @@ __device__ __forceinline__ void store(void* base, std::int64_t at, int count, co
   }
 }
 
+// Holds four neighbouring elements. fp32 vectors are read 16 bytes at a time.
+struct alignas(16) Four {
+  float v[4];
+};
+struct alignas(8) FourHalves {
+  std::uint32_t words[2];
+};
+// Stores four elements in one access.
+__device__ __forceinline__ void store_whole(float* to, const Four& four) {
+  *reinterpret_cast<Four*>(to) = four;
+}
+template <class T>
+__device__ __forceinline__ void store_whole(T* to, const Four& four) {
+  FourHalves halves;
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 2; ++i) halves.words[i] = narrow_pair(four.v[2 * i], four.v[2 * i + 1], T{});
+  *reinterpret_cast<FourHalves*>(to) = halves;
+}
+
 // Returns whether all of these pointers may be read 16 bytes at a time. Null is allowed.
 template <class... Pointers>
 __device__ __forceinline__ bool aligned(Pointers... pointers) {

@@ -9,14 +9,12 @@
 
 namespace ringtrain::cuda::RINGTRAIN_KERNEL_SPACE {
 
-__device__ __forceinline__ std::int64_t first_block_of(const TensorPlace& place) {
+template <class Place>
+__device__ __forceinline__ std::int64_t first_block_of(const Place& place) {
   return place.first_block;
 }
 __device__ __forceinline__ std::int64_t first_block_of(const UpdatePlace& place) {
   return place.tensor.first_block;
-}
-__device__ __forceinline__ std::int64_t first_block_of(const NormRange& range) {
-  return range.first_block;
 }
 // Returns the index of the place that this block belongs to: the last place whose first block is at most blockIdx.x.
 template <class Place>

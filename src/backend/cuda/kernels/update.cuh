@@ -90,10 +90,6 @@ __global__ void __launch_bounds__(tile_threads) blend(BlendArguments a) {
 // The kernel `update` changes the weights. When a program has its own copies of the weights, the same kernel writes
 // them, from registers or through shared memory.
 
-// Holds four neighbouring elements. fp32 vectors are read 16 bytes at a time.
-struct alignas(16) Four {
-  float v[4];
-};
 template <bool whole>
 __device__ __forceinline__ Four load_four(const float* from, int count) {
   if constexpr (whole) {
@@ -109,26 +105,12 @@ __device__ __forceinline__ Four load_four(const float* from, int count) {
 template <bool whole>
 __device__ __forceinline__ void store_four(float* to, int count, const Four& four) {
   if constexpr (whole) {
-    *reinterpret_cast<Four*>(to) = four;
+    store_whole(to, four);
   } else {
     RINGTRAIN_UNROLL
     for (int i = 0; i < 4; ++i)
       if (i < count) to[i] = four.v[i];
   }
-}
-
-struct alignas(8) FourHalves {
-  std::uint32_t words[2];
-};
-__device__ __forceinline__ void store_copy(float* to, const Four& four) {
-  *reinterpret_cast<Four*>(to) = four;
-}
-template <class T>
-__device__ __forceinline__ void store_copy(T* to, const Four& four) {
-  FourHalves halves;
-  RINGTRAIN_UNROLL
-  for (int i = 0; i < 2; ++i) halves.words[i] = narrow_pair(four.v[2 * i], four.v[2 * i + 1], T{});
-  *reinterpret_cast<FourHalves*>(to) = halves;
 }
 
 // Holds the part of the rule that differs between tensors.
@@ -191,7 +173,7 @@ __device__ __forceinline__ void update_rows(const UpdateArguments& a, const OwnR
       const int here = end - at < 4 ? static_cast<int>(end - at) : 4;
       if (here == 4) {
         const Four w = update_four<true>(a, rule, p.flat_offset + at, 4);
-        if (own != nullptr) store_copy(own + at, w);
+        if (own != nullptr) store_whole(own + at, w);
       } else {
         const Four w = update_four<false>(a, rule, p.flat_offset + at, here);
         RINGTRAIN_UNROLL
