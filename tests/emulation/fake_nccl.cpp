@@ -19,6 +19,10 @@ const char* type_text(NcclType type) {
   return type == NcclType::fp32 ? "fp32" : type == NcclType::bf16 ? "bf16" : "fp16";
 }
 
+std::size_t size_of(NcclType type) {
+  return type == NcclType::fp32 ? 4 : 2;
+}
+
 std::vector<float> widened(const void* memory, std::size_t count, NcclType type) {
   std::vector<float> values(count);
   const auto* half = static_cast<const std::uint16_t*>(memory);
@@ -95,7 +99,7 @@ struct FakeNccl::Functions {
   static NcclResult all_reduce(FakeNccl& fake, const void* from, void* to, std::size_t count, NcclType type,
                                NcclOperation, NcclComm*, void* stream) {
     if (from != to) fake.misuses.push_back("a sum that is not in place");
-    const std::size_t bytes = count * (type == NcclType::fp32 ? 4 : 2);
+    const std::size_t bytes = count * size_of(type);
     return fake.begin(
         cat("all_reduce ", count, fake.place(to, bytes), ", ", type_text(type), ", stream ",
             reinterpret_cast<std::uintptr_t>(stream)),
@@ -117,7 +121,7 @@ struct FakeNccl::Functions {
   static NcclResult reduce_scatter(FakeNccl& fake, const void* from, void* to, std::size_t count, NcclType type,
                                    NcclOperation, NcclComm*, void* stream) {
     const std::size_t own = static_cast<std::size_t>(fake.rank_) * count;
-    if (static_cast<const char*>(from) + own * (type == NcclType::fp32 ? 4 : 2) != to)
+    if (static_cast<const char*>(from) + own * size_of(type) != to)
       fake.misuses.push_back("a reduce-scatter that is not in place");
     return fake.begin(cat("reduce_scatter ", count, " ", type_text(type)), [=, &fake] {
       fake.give("reduce_scatter", const_cast<void*>(from), count * static_cast<std::size_t>(fake.ranks_), type, stream,
@@ -131,7 +135,7 @@ struct FakeNccl::Functions {
   static NcclResult all_gather(FakeNccl& fake, const void* from, void* to, std::size_t count, NcclType type, NcclComm*,
                                void* stream) {
     const std::size_t own = static_cast<std::size_t>(fake.rank_) * count;
-    if (static_cast<char*>(to) + own * (type == NcclType::fp32 ? 4 : 2) != from)
+    if (static_cast<char*>(to) + own * size_of(type) != from)
       fake.misuses.push_back("an all-gather that is not in place");
     return fake.begin(cat("all_gather ", count, " ", type_text(type)), [=, &fake] {
       fake.give("all_gather", to, count * static_cast<std::size_t>(fake.ranks_), type, stream,
@@ -351,7 +355,7 @@ std::string FakeNccl::place(const void* memory, std::size_t bytes) {
 
 void FakeNccl::give(const char* what, void* memory, std::size_t count, NcclType type, void* stream,
                     std::function<void(std::span<float>)> change) {
-  const std::size_t bytes = count * (type == NcclType::fp32 ? 4 : 2);
+  const std::size_t bytes = count * size_of(type);
   device_.give_work({reinterpret_cast<std::uintptr_t>(stream)}, what,
                     {{memory, static_cast<std::int64_t>(bytes), true}}, [=, change = std::move(change)] {
                       std::vector<float> values = widened(memory, count, type);

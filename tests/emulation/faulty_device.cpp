@@ -1,12 +1,12 @@
 #include "tests/emulation/faulty_device.h"
 
-#include <charconv>
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 #include <utility>
 
+#include "base/child_process.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ringtrain::cuda {
 namespace {
@@ -25,14 +25,12 @@ Fault parse_fault(const std::string& text) {
   if (kind == "throw" && !rest.empty()) return {Fault::Kind::throws, rest};
   if (kind == "plan") return {Fault::Kind::plan, rest};
   Fault lost{Fault::Kind::lost, ""};
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), lost.number);
-  if (kind != "lost" || error != std::errc() || end != rest.data() + rest.size() || lost.number < 1) throw unknown;
+  if (kind != "lost" || !read_number(rest, lost.number) || lost.number < 1) throw unknown;
   return lost;
 }
 
 Fault fault_of_environment() {
-  const char* text = std::getenv("RINGTRAIN_TEST_FAULT");
-  return parse_fault(text != nullptr ? text : "");
+  return parse_fault(environment_text("RINGTRAIN_TEST_FAULT"));
 }
 
 void FaultyDevice::command(const std::string& name) {

@@ -188,24 +188,15 @@ void list(const CopyTensorsArguments& a, Regions& r, Kernel kernel) {
     expect_sizes(p, i, a.count);
     const std::int64_t own = p.outer * (p.windows ? 1 : p.taps) * p.padded;
     r.add(a.flat + p.flat_offset, p.outer * p.inner * p.taps * 4, home);
-    const auto* base = static_cast<const char*>(a.own);
-    if (a.own_is_fp32)
-      r.add(base + p.own_offset * 4, own * 4, !home);
-    else if (home)
-      r.read(base + p.own_offset * r.element_bytes(), own);
-    else
-      r.write(base + p.own_offset * r.element_bytes(), own);
+    const std::int64_t each = a.own_is_fp32 ? 4 : r.element_bytes();
+    r.add(static_cast<const char*>(a.own) + p.own_offset * each, own * each, !home);
   }
 }
 void list(const StateArguments& a, Regions& r, Kernel kernel) {
   const bool in = kernel == Kernel::state_in;
   const std::int64_t each = a.samples * a.layers * a.hidden;
   r.add(a.packed, 2 * each * 4, !in);
-  for (const void* p : {a.h, a.c})
-    if (in)
-      r.write(p, each);
-    else
-      r.read(p, each);
+  for (const void* p : {a.h, a.c}) r.add(p, each * r.element_bytes(), in);
 }
 void list(const CastArguments& a, Regions& r, Kernel) {
   r.add(a.from, a.count * bytes_of(a.from_type), false);
