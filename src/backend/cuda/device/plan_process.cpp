@@ -75,11 +75,8 @@ void PlanProcess::start() {
 
 void PlanProcess::stop() {
   if (child_ < 0) return;
-  close(to_child_);
-  close(from_child_);
   kill(child_, SIGKILL);
-  waitpid(child_, nullptr, 0);
-  child_ = -1;
+  end_of_child();
 }
 
 std::string PlanProcess::end_of_child() {

@@ -13,9 +13,13 @@
 namespace ringtrain::cuda {
 namespace {
 
+using OwnedHandle = std::unique_ptr<cudnnContext, decltype(&cudnnDestroy)>;
+
 class CudnnPlanMaker : public PlanMaker {
  public:
-  explicit CudnnPlanMaker(cudnnHandle_t handle) : planner_(DnnPlanner::for_device(handle)) {}
+  // `own` is null, or the handle, which ends with this maker.
+  CudnnPlanMaker(cudnnHandle_t handle, OwnedHandle own)
+      : own_(std::move(own)), planner_(DnnPlanner::for_device(handle)) {}
   std::vector<std::unique_ptr<DnnPlan>> build(const DnnOperation& operation, std::size_t most,
                                               std::string* why) override {
     std::vector<std::unique_ptr<DnnPlan>> plans;
@@ -29,33 +33,21 @@ class CudnnPlanMaker : public PlanMaker {
   std::uint64_t graph_hash(const DnnOperation& operation) override { return cuda::graph_hash(operation); }
 
  private:
+  OwnedHandle own_;
   DnnPlanner planner_;
-};
-
-struct OwnedHandle {
-  explicit OwnedHandle(int ordinal) {
-    check(cudaSetDevice(ordinal), "taking the GPU into use");
-    check(cudnn().create(&value), "starting cuDNN");
-  }
-  ~OwnedHandle() { cudnn().destroy(value); }
-  OwnedHandle(const OwnedHandle&) = delete;
-  OwnedHandle& operator=(const OwnedHandle&) = delete;
-  cudnnHandle_t value = nullptr;
-};
-
-class MakerOfThread : private OwnedHandle, public CudnnPlanMaker {
- public:
-  explicit MakerOfThread(int ordinal) : OwnedHandle(ordinal), CudnnPlanMaker(OwnedHandle::value) {}
 };
 
 }  // namespace
 
 std::unique_ptr<PlanMaker> make_plan_maker(cudnnHandle_t handle) {
-  return std::make_unique<CudnnPlanMaker>(handle);
+  return std::make_unique<CudnnPlanMaker>(handle, OwnedHandle(nullptr, nullptr));
 }
 
 std::unique_ptr<PlanMaker> make_plan_maker_of_thread(int ordinal) {
-  return std::make_unique<MakerOfThread>(ordinal);
+  check(cudaSetDevice(ordinal), "taking the GPU into use");
+  cudnnHandle_t handle = nullptr;
+  check(cudnn().create(&handle), "starting cuDNN");
+  return std::make_unique<CudnnPlanMaker>(handle, OwnedHandle(handle, cudnn().destroy));
 }
 
 namespace {
