@@ -57,62 +57,79 @@ void bind_to(const std::vector<int>& cpus) {
 // a thread. Collective.
 class NodeLoad {
  public:
-  NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads, std::int64_t bytes_each);
-  ~NodeLoad();
+  NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads, std::int64_t bytes_each) {
+    const std::optional<HostMemory> memory = host_memory();
+    const std::int64_t free_bytes = memory ? memory->available : 0;
+    const std::int64_t fit = free_bytes / 2 / session.node_size() / std::max<std::int64_t>(1, bytes_each);
+    const int room = session.available_threads() / std::max(1, threads) - 1;
+    const int count = fit < room ? 0 : room;  // a partial load would show little
+    is_there_ = !on_all(host, count < 1);
+    const auto load = [this, &plan, threads] {
+      try {
+        cpu::expect_threads(threads);
+        const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
+        SyntheticPasses passes(plan, *backend, plan.batch.micro_batch);
+        for (++started_; !ending_.load(std::memory_order_relaxed);) passes.pass();
+      } catch (const std::exception& e) {  // too little memory for all threads, so fewer run
+        log_warning("a thread that keeps the other cores busy during the measurement has failed: ", e.what());
+        ++started_;
+      }
+    };
+    try {
+      while (std::ssize(threads_) < count) threads_.push_back(start_thread("keeps the other cores busy", load));
+    } catch (...) {
+      end();
+      throw;
+    }
+    while (started_ < count) std::this_thread::yield();
+  }
+
+  ~NodeLoad() { end(); }
   NodeLoad(const NodeLoad&) = delete;
   NodeLoad& operator=(const NodeLoad&) = delete;
   bool is_there() const { return is_there_; }  // whether any rank has such threads; the same on all ranks
 
  private:
-  void end();  // ends all threads
+  // Ends all threads.
+  void end() {
+    ending_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
   std::atomic<bool> ending_{false};
   std::atomic<int> started_{0};
   std::vector<std::thread> threads_;
   bool is_there_ = false;
 };
 
-NodeLoad::NodeLoad(const Session& session, Communicator& host, const RunPlan& plan, int threads,
-                   std::int64_t bytes_each) {
-  const std::optional<HostMemory> memory = host_memory();
-  const std::int64_t free_bytes = memory ? memory->available : 0;
-  const std::int64_t fit = free_bytes / 2 / session.node_size() / std::max<std::int64_t>(1, bytes_each);
-  const int room = session.available_threads() / std::max(1, threads) - 1;
-  const int count = fit < room ? 0 : room;  // a partial load would show little
-  is_there_ = !on_all(host, count < 1);
-  const auto load = [this, &plan, threads] {
-    try {
-      cpu::expect_threads(threads);
-      const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
-      SyntheticPasses passes(plan, *backend, plan.batch.micro_batch);
-      for (++started_; !ending_.load(std::memory_order_relaxed);) passes.pass();
-    } catch (const std::exception& e) {  // too little memory for all threads, so fewer run
-      log_warning("a thread that keeps the other cores busy during the measurement has failed: ", e.what());
-      ++started_;
-    }
-  };
-  try {
-    while (std::ssize(threads_) < count) threads_.push_back(start_thread("keeps the other cores busy", load));
-  } catch (...) {
-    end();
-    throw;
-  }
-  while (started_ < count) std::this_thread::yield();
-}
-
-NodeLoad::~NodeLoad() {
-  end();
-}
-
-void NodeLoad::end() {
-  ending_ = true;
-  for (std::thread& thread : threads_) thread.join();
-}
-
 // Binds ranks 2i and 2i + 1 of each node to half of their cores, so that two threads take turns on each. Collective.
 class SharedCores {
  public:
-  SharedCores(const Session& session, Communicator& host);
-  ~SharedCores();
+  SharedCores(const Session& session, Communicator& host) : own_(own_cpus()) {
+    const std::vector<std::string> of_node = session.job().gather_on_node(cpu_list(own_));
+    std::vector<int> shared;
+    if (of_node.size() % 2 == 0 && !session.oversubscribed()) {
+      const std::size_t first = static_cast<std::size_t>(session.node_rank()) / 2 * 2;
+      std::set<int> cpus;
+      for (const std::string& text : {of_node[first], of_node[first + 1]})
+        for (const int cpu : parse_cpu_list(text)) cpus.insert(cpu);
+      const std::vector<int> both(cpus.begin(), cpus.end());
+      std::vector<int> core_of;
+      for (const int cpu : both) core_of.push_back(cores_of({cpu}).front());
+      shared = half_of_cores(both, core_of);
+    }
+    are_shared_ = on_all(host, !shared.empty());
+    if (!are_shared_) return;
+    bind_to(shared);
+    node_is_oversubscribed.store(true, std::memory_order_relaxed);
+  }
+
+  ~SharedCores() {
+    if (!are_shared_) return;
+    node_is_oversubscribed.store(false, std::memory_order_relaxed);
+    bind_to(own_);
+  }
+
   SharedCores(const SharedCores&) = delete;
   SharedCores& operator=(const SharedCores&) = delete;
   // The same on all ranks. False if a node has an odd number of ranks, if its ranks share cores anyway, or if two ranks
@@ -123,31 +140,6 @@ class SharedCores {
   std::vector<int> own_;
   bool are_shared_ = false;
 };
-
-SharedCores::SharedCores(const Session& session, Communicator& host) : own_(own_cpus()) {
-  const std::vector<std::string> of_node = session.job().gather_on_node(cpu_list(own_));
-  std::vector<int> shared;
-  if (of_node.size() % 2 == 0 && !session.oversubscribed()) {
-    const std::size_t first = static_cast<std::size_t>(session.node_rank()) / 2 * 2;
-    std::set<int> cpus;
-    for (const std::string& text : {of_node[first], of_node[first + 1]})
-      for (const int cpu : parse_cpu_list(text)) cpus.insert(cpu);
-    const std::vector<int> both(cpus.begin(), cpus.end());
-    std::vector<int> core_of;
-    for (const int cpu : both) core_of.push_back(cores_of({cpu}).front());
-    shared = half_of_cores(both, core_of);
-  }
-  are_shared_ = on_all(host, !shared.empty());
-  if (!are_shared_) return;
-  bind_to(shared);
-  node_is_oversubscribed.store(true, std::memory_order_relaxed);
-}
-
-SharedCores::~SharedCores() {
-  if (!are_shared_) return;
-  node_is_oversubscribed.store(false, std::memory_order_relaxed);
-  bind_to(own_);
-}
 
 }  // namespace
 
