@@ -34,47 +34,10 @@ void post_receive(std::vector<MPI_Request>& requests, MPI_Comm comm, std::span<s
   }
 }
 
-class MpiMessage : public Pending {
- public:
-  std::vector<MPI_Request>& requests() { return requests_; }
-
-  bool done() override { return all_done(requests_); }
-
- private:
-  std::vector<MPI_Request> requests_;
+struct MpiMessage final : Pending {
+  bool done() override { return all_done(requests); }
+  std::vector<MPI_Request> requests;
 };
-
-class MpiLinks : public Links {
- public:
-  explicit MpiLinks(const RankGroup& group) : comm_(duplicate(group)) {}
-  std::byte* allocate(std::int64_t bytes) override { return new std::byte[static_cast<std::size_t>(bytes)]; }
-  // After an error, a late message may still arrive. The memory is then not freed.
-  void release(std::byte* memory) override {
-    if (std::uncaught_exceptions() == 0) delete[] memory;
-  }
-
-  std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to, int tag) override {
-    auto message = std::make_unique<MpiMessage>();
-    post_send(message->requests(), comm_, bytes, to, tag);
-    return message;
-  }
-  std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from, int tag) override {
-    auto message = std::make_unique<MpiMessage>();
-    post_receive(message->requests(), comm_, bytes, from, tag);
-    return message;
-  }
-
- private:
-  OwnComm comm_;
-};
-
-}  // namespace
-
-std::unique_ptr<Links> make_links(const RankGroup& group) {
-  return std::make_unique<MpiLinks>(group);
-}
-
-namespace {
 
 class HostWaitTimer final : public WaitTimer {
  public:
@@ -89,13 +52,30 @@ class HostWaitTimer final : public WaitTimer {
   double seconds_ = 0;
 };
 
-}  // namespace
+class MpiLinks : public Links {
+ public:
+  explicit MpiLinks(const RankGroup& group) : comm_(duplicate(group)) {}
+  std::byte* allocate(std::int64_t bytes) override { return new std::byte[static_cast<std::size_t>(bytes)]; }
+  // After an error, a late message may still arrive. The memory is then not freed.
+  void release(std::byte* memory) override {
+    if (std::uncaught_exceptions() == 0) delete[] memory;
+  }
 
-std::unique_ptr<WaitTimer> make_host_wait_timer() {
-  return std::make_unique<HostWaitTimer>();
-}
+  std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to, int tag) override {
+    auto message = std::make_unique<MpiMessage>();
+    post_send(message->requests, comm_, bytes, to, tag);
+    return message;
+  }
+  std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from, int tag) override {
+    auto message = std::make_unique<MpiMessage>();
+    post_receive(message->requests, comm_, bytes, from, tag);
+    return message;
+  }
+  std::unique_ptr<WaitTimer> make_timer() override { return std::make_unique<HostWaitTimer>(); }
 
-namespace {
+ private:
+  OwnComm comm_;
+};
 
 class MpiMailbox : public Mailbox {
  public:
@@ -150,6 +130,10 @@ class MpiMailbox : public Mailbox {
 };
 
 }  // namespace
+
+std::unique_ptr<Links> make_links(const RankGroup& group) {
+  return std::make_unique<MpiLinks>(group);
+}
 
 std::unique_ptr<Mailbox> make_mailbox(const RankGroup& group) {
   return std::make_unique<MpiMailbox>(group);

@@ -32,8 +32,6 @@ class WaitTimer {
   virtual double take_seconds() = 0;
 };
 
-std::unique_ptr<WaitTimer> make_host_wait_timer();
-
 // Names all messages with one tag from one rank to another.
 struct Lane {
   int from = 0, to = 0, tag = 0;
@@ -54,7 +52,7 @@ class Links {
   virtual std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to, int tag) = 0;
   virtual std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from, int tag) = 0;
   // Makes a timer for waits in the finish() of messages.
-  virtual std::unique_ptr<WaitTimer> make_timer() { return make_host_wait_timer(); }
+  virtual std::unique_ptr<WaitTimer> make_timer() = 0;
   // Makes progress, and throws the error of a rank or a message. The host calls it while it waits for a device.
   virtual void poll() {}
   // Ends all messages under way after an error, so that memory can be freed. Throws nothing.

@@ -191,7 +191,8 @@ class StagePasses : public PassOrder {
       if (!event.backward) calls.input(i);
       program_.select(static_cast<int>(i % slots_));
       if (event.backward)
-        backward([&] { calls.backward(i); }, calls.waits);
+        pass([&] { calls.backward(i); }, calls.waits, gradients_in_, &PartTraffic::gradients_in, gradients_out_,
+             &PartTraffic::gradients_out);
       else
         forward_pass([&] { calls.forward(i); }, calls.waits);
     }
@@ -215,25 +216,20 @@ class StagePasses : public PassOrder {
   int before() const { return ranks_.is_first() ? -1 : ranks_.rank_of(ranks_.replica(), ranks_.stage() - 1); }
   int after() const { return ranks_.is_last() ? -1 : ranks_.rank_of(ranks_.replica(), ranks_.stage() + 1); }
 
-  void forward_pass(const std::function<void()>& pass, const std::function<void()>& waits) {
-    waits();
-    PartTraffic traffic;
-    bubble_->time([&] { traffic.activations_in = activations_in_.take(); });
-    boundary_->time([&] { traffic.activations_out = activations_out_.next(); });
-    program_.connect(traffic);
-    pass();
-    boundary_->time([&] { activations_out_.send(); });
-    poll();
+  void forward_pass(const std::function<void()>& compute, const std::function<void()>& waits) {
+    pass(compute, waits, activations_in_, &PartTraffic::activations_in, activations_out_,
+         &PartTraffic::activations_out);
   }
-
-  void backward(const std::function<void()>& pass, const std::function<void()>& waits) {
+  // Takes what the pass needs from one neighbour, and gives its result to the other one.
+  void pass(const std::function<void()>& compute, const std::function<void()>& waits, Arrivals& in,
+            const std::byte* PartTraffic::*taken, Departures& out, std::byte* PartTraffic::*given) {
     waits();
     PartTraffic traffic;
-    bubble_->time([&] { traffic.gradients_in = gradients_in_.take(); });
-    boundary_->time([&] { traffic.gradients_out = gradients_out_.next(); });
+    bubble_->time([&] { traffic.*taken = in.take(); });
+    boundary_->time([&] { traffic.*given = out.next(); });
     program_.connect(traffic);
-    pass();
-    boundary_->time([&] { gradients_out_.send(); });
+    compute();
+    boundary_->time([&] { out.send(); });
     poll();
   }
 

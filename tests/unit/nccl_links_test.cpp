@@ -58,6 +58,8 @@ class NoHost final : public Links {
     return std::make_unique<Done>();
   }
 
+  std::unique_ptr<WaitTimer> make_timer() override { return nullptr; }
+
  private:
   struct Done final : Pending {
     bool done() override { return true; }
