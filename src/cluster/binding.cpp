@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/machine_share.h"
+#include "base/text.h"
 #include "cluster/rank_group.h"
 
 namespace ringtrain {
@@ -103,8 +104,7 @@ std::string cpu_list(const std::vector<int>& cpus) {
 
 std::vector<int> parse_cpu_list(const std::string& text) {
   std::vector<int> cpus;
-  std::istringstream ranges(text);
-  for (std::string range; std::getline(ranges, range, ',');) {
+  for (const std::string& range : split(text, ',')) {
     std::istringstream in(range);
     int first = 0, last = 0;
     char dash = 0;
@@ -130,15 +130,12 @@ std::vector<RankBinding> gather_bindings(const RankGroup& group, const std::stri
   if (group.rank() != 0) return {};
   std::vector<RankBinding> ranks(texts.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    std::istringstream in(texts[r]);
-    std::string cpus, cores;
-    std::getline(in, cpus);
-    std::getline(in, cores);
-    std::getline(in, ranks[r].gpus);
-    ranks[r].rank = static_cast<int>(r);
-    ranks[r].host = group.hosts()[r];
-    ranks[r].cpus = parse_cpu_list(cpus);
-    ranks[r].cores = parse_cpu_list(cores);
+    const std::vector<std::string> lines = split(texts[r], '\n');
+    ranks[r] = {.rank = static_cast<int>(r),
+                .host = group.hosts()[r],
+                .cpus = parse_cpu_list(lines[0]),
+                .cores = parse_cpu_list(lines[1]),
+                .gpus = lines[2]};
   }
   return ranks;
 }
@@ -232,6 +229,19 @@ int choose_device(const std::vector<RankDevices>& ranks, int node_rank, const st
   }
 }
 
+// Returns what the ranks of this node have given as `devices`, a list of texts with a separator between or after them.
+// Collective over the group.
+static std::vector<RankDevices> devices_on_node(const RankGroup& group, const std::string& devices, char separator) {
+  std::vector<RankDevices> ranks;
+  for (const std::string& text : group.gather_on_node(cat(group.rank(), ' ', devices))) {
+    RankDevices& rank = ranks.emplace_back();
+    std::istringstream in(text);
+    in >> rank.rank >> std::ws;
+    for (std::string device; std::getline(in, device, separator);) rank.uuids.push_back(device);
+  }
+  return ranks;
+}
+
 // Chooses the device of this rank. `ranks` are the group's ranks on its node.
 static int choose_together(const std::vector<RankDevices>& ranks, const RankGroup& group, bool may_share) {
   // Chooses for the last rank first. If any rank gets no device, all ranks throw here, and none makes the run's folder.
@@ -241,28 +251,16 @@ static int choose_together(const std::vector<RankDevices>& ranks, const RankGrou
 
 void check_visible_devices(const RankGroup& group) {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  const std::vector<std::string> lists = group.gather_on_node(cat(group.rank(), ' ', visible ? visible : ""));
-  std::vector<RankDevices> ranks(lists.size());
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    std::istringstream in(lists[r]);
-    in >> ranks[r].rank >> std::ws;
-    for (std::string device; std::getline(in, device, ',');) ranks[r].uuids.push_back("GPU " + device);
-    if (ranks[r].uuids.empty()) return;  // without a list, the rank sees all GPUs or none
+  std::vector<RankDevices> ranks = devices_on_node(group, visible ? visible : "", ',');
+  for (RankDevices& rank : ranks) {
+    if (rank.uuids.empty()) return;  // without a list, the rank sees all GPUs or none
+    for (std::string& device : rank.uuids) device = "GPU " + device;
   }
   choose_together(ranks, group, false);
 }
 
 int choose_device(const RankGroup& group, const std::vector<std::string>& visible_uuids, bool may_share) {
-  std::string mine;
-  for (const std::string& uuid : visible_uuids) mine += uuid + '\n';
-  const std::vector<std::string> lists = group.gather_on_node(cat(group.rank(), '\n', mine));
-  std::vector<RankDevices> ranks(lists.size());
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    std::istringstream list(lists[r]);
-    list >> ranks[r].rank >> std::ws;
-    for (std::string uuid; std::getline(list, uuid);) ranks[r].uuids.push_back(uuid);
-  }
-  return choose_together(ranks, group, may_share);
+  return choose_together(devices_on_node(group, joined(visible_uuids, "\n"), '\n'), group, may_share);
 }
 
 bool nccl_may_share_devices() {

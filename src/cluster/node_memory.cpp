@@ -11,26 +11,39 @@
 
 namespace ringtrain {
 
+namespace {
+
+// Does the work. If it throws Error, `fault` becomes its message, unless there is one already.
+template <class Work>
+void attempt(std::string& fault, const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    if (fault.empty()) fault = error.what();
+  }
+}
+
+// Returns the fault of the first rank of this node that has one, or "". Collective over the group.
+std::string first_fault(const RankGroup& group, const std::string& own) {
+  for (const std::string& fault : group.gather_on_node(own))
+    if (!fault.empty()) return fault;
+  return "";
+}
+
+}  // namespace
+
 std::shared_ptr<SharedMemory> node_memory(const RankGroup& group, std::size_t bytes) {
   std::shared_ptr<SharedMemory> memory;
   std::string fault;
-  const auto attempt = [&](const auto& take) {
-    try {
-      memory = take();
-    } catch (const Error& error) {
-      fault = error.what();
-    }
-  };
   const bool shares = group.node_size() > 1, makes = group.node_rank() == 0;
-  if (shares && makes) attempt([&] { return SharedMemory::make(bytes); });
+  if (shares && makes) attempt(fault, [&] { memory = SharedMemory::make(bytes); });
   const std::string name = group.gather_on_node(memory ? memory->name() : "").front();
-  if (shares && !makes && !name.empty()) attempt([&] { return SharedMemory::open(name, bytes); });
+  if (shares && !makes && !name.empty()) attempt(fault, [&] { memory = SharedMemory::open(name, bytes); });
   if (!memory) memory = std::make_shared<SharedMemory>(bytes);
 
-  const std::vector<std::string> faults = group.gather_on_node(fault);
-  const auto first = std::ranges::find_if(faults, [](const std::string& text) { return !text.empty(); });
-  if (makes && first != faults.end())
-    log_warning("the ranks on ", group.host(), " cannot all share one copy of the data set's tables or text (", *first,
+  const std::string first = first_fault(group, fault);
+  if (makes && !first.empty())
+    log_warning("the ranks on ", group.host(), " cannot all share one copy of the data set's tables or text (", first,
                 "): a rank that cannot share it reads a copy of its own, ", bytes, " bytes each");
   return memory;
 }
@@ -44,32 +57,24 @@ NodeExchange::NodeExchange(const RankGroup& group, std::vector<int> node, int sl
 void* NodeExchange::allocate(std::size_t bytes) {
   Region region;
   std::string fault;
-  const auto attempt = [&](const auto& work) {
-    try {
-      work();
-    } catch (const Error& error) {
-      if (fault.empty()) fault = error.what();
-    }
-  };
-  if (node_.size() > 1) attempt([&] { region.own = SharedMemory::make(bytes); });
+  if (node_.size() > 1) attempt(fault, [&] { region.own = SharedMemory::make(bytes); });
   const std::vector<std::string> offers =
       group_.gather_on_node(region.own ? cat(group_.rank(), ' ', region.own->name()) : "");
   for (const int rank : node_) {
     const std::string start = cat(rank, ' ');
     const auto offer = std::ranges::find_if(offers, [&](const std::string& text) { return text.starts_with(start); });
-    attempt([&] {
+    attempt(fault, [&] {
       if (offer == offers.end()) throw Error(cat("rank ", rank, " has no memory to share"));
       region.of_place.push_back(rank == group_.rank() ? region.own
                                                       : SharedMemory::open(offer->substr(start.size()), bytes));
     });
   }
-  const std::vector<std::string> faults = group_.gather_on_node(fault);
-  const auto first = std::ranges::find_if(faults, [](const std::string& text) { return !text.empty(); });
-  if (first != faults.end()) {
+  const std::string first = first_fault(group_, fault);
+  if (!first.empty()) {
     region.of_place.clear();
     const bool is_first = std::ranges::none_of(regions_, [](const Region& r) { return r.of_place.empty(); });
     if (node_.size() > 1 && group_.node_rank() == 0 && is_first)
-      log_warning("the ranks on ", group_.host(), " cannot read each other's memory (", *first,
+      log_warning("the ranks on ", group_.host(), " cannot read each other's memory (", first,
                   "): they sum gradients by messages, which is slower");
   }
   if (!region.own) region.own = std::make_shared<SharedMemory>(bytes);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "cluster/mpi_calls.h"
+#include "cluster/sum_algorithms.h"
 #include "cluster/waiting.h"
 
 namespace ringtrain {
@@ -48,42 +49,25 @@ MPI_Comm duplicate_of(MPI_Comm comm) {
 
 }  // namespace
 
-RankGroup::State::State(MPI_Comm taken)
-    : comm(with_errors_returned(taken)), node(part_on_node(comm)), host(processor_name()) {
+RankGroup::State::State(MPI_Comm taken) : comm(with_errors_returned(taken)), node(part_on_node(comm)) {
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
+  host = processor_name();
   hosts = gather_texts(host, comm);
   MPI_Comm_rank(node, &node_rank);
   MPI_Comm_size(node, &node_size);
 }
 
+RankGroup::RankGroup(std::shared_ptr<const State> state) : place_(std::move(state)) {}
+
 RankGroup RankGroup::of_job() {
   return RankGroup(std::make_shared<State>(duplicate_of(MPI_COMM_WORLD)));
-}
-
-int RankGroup::rank() const {
-  return state_->rank;
-}
-int RankGroup::size() const {
-  return state_->size;
-}
-int RankGroup::node_rank() const {
-  return state_->node_rank;
-}
-int RankGroup::node_size() const {
-  return state_->node_size;
-}
-const std::string& RankGroup::host() const {
-  return state_->host;
-}
-const std::vector<std::string>& RankGroup::hosts() const {
-  return state_->hosts;
 }
 
 std::optional<RankGroup> RankGroup::split(int colour) const {
   meet();
   MPI_Comm part = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split(state_->comm, colour < 0 ? MPI_UNDEFINED : colour, 0, &part), "MPI_Comm_split");
+  check_mpi(MPI_Comm_split(state().comm, colour < 0 ? MPI_UNDEFINED : colour, 0, &part), "MPI_Comm_split");
   if (part == MPI_COMM_NULL) return std::nullopt;
   return RankGroup(std::make_shared<State>(part));
 }
@@ -92,7 +76,7 @@ std::optional<RankGroup> RankGroup::split(int colour) const {
 // oversubscribed node sleeps. All ranks then begin the call at nearly the same time, and no rank waits long in it.
 void RankGroup::meet() const {
   MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Ibarrier(state_->comm, &request), "MPI_Ibarrier");
+  check_mpi(MPI_Ibarrier(state().comm, &request), "MPI_Ibarrier");
   for (Waiter waiter;; waiter.pause()) {
     int done = 0;
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
@@ -102,12 +86,12 @@ void RankGroup::meet() const {
 
 std::vector<std::string> RankGroup::gather(const std::string& mine) const {
   meet();
-  return gather_texts(mine, state_->comm);
+  return gather_texts(mine, state().comm);
 }
 
 std::vector<std::string> RankGroup::gather_on_node(const std::string& mine) const {
   meet();
-  return gather_texts(mine, state_->node);
+  return gather_texts(mine, state().node);
 }
 
 MPI_Comm duplicate(const RankGroup& group) {
@@ -125,10 +109,6 @@ double time_of_day() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-int first_rank_of(const std::string& host, const std::vector<std::string>& host_of_rank) {
-  return static_cast<int>(std::find(host_of_rank.begin(), host_of_rank.end(), host) - host_of_rank.begin());
-}
-
 }  // namespace
 
 std::vector<std::string> distinct_hosts(const std::vector<std::string>& host_of_rank) {
@@ -140,12 +120,12 @@ std::vector<std::string> distinct_hosts(const std::vector<std::string>& host_of_
 
 std::vector<ClockOffset> clock_offsets(const RankGroup& group) {
   const OwnComm comm(duplicate(group));
-  const std::vector<std::string> hosts = distinct_hosts(group.hosts());
+  const RankLayout layout(group.hosts());
   std::vector<ClockOffset> offsets;
   if (group.rank() == 0) {
-    offsets.resize(hosts.size());
-    for (std::size_t h = 1; h < hosts.size(); ++h) {
-      const int other = first_rank_of(hosts[h], group.hosts());
+    offsets.resize(layout.nodes().size());
+    for (std::size_t h = 1; h < offsets.size(); ++h) {
+      const int other = layout.nodes()[h].front();
       offsets[h].round_trip = 1e9;
       for (int i = 0; i < kExchanges; ++i) {
         const double sent = time_of_day();
@@ -156,7 +136,7 @@ std::vector<ClockOffset> clock_offsets(const RankGroup& group) {
         if (answered - sent < offsets[h].round_trip) offsets[h] = {theirs - (sent + answered) / 2, answered - sent};
       }
     }
-  } else if (first_rank_of(group.host(), group.hosts()) == group.rank()) {
+  } else if (layout.node_of(group.rank()).front() == group.rank()) {
     for (int i = 0; i < kExchanges; ++i) {
       double mine = 0;
       check_mpi(MPI_Recv(&mine, 1, MPI_DOUBLE, 0, 0, comm, MPI_STATUS_IGNORE), "MPI_Recv");
