@@ -97,7 +97,7 @@ int run(int argc, char** argv) {
 
 // Reports without allocating memory, because the operating system has just refused to give more.
 [[noreturn]] void report_no_memory() {
-  const char* who = rank_label_text();
+  const char* who = rank_label();
   char text[900];
   const int length =
       no_memory_message(text, sizeof text, "ringtrain", who,

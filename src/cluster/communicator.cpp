@@ -36,7 +36,7 @@ void Communicator::check_pieces(std::span<const float> values, std::int64_t piec
 
 std::string broadcast_string(Communicator& communicator, std::string text, int root) {
   std::uint64_t length = text.size();
-  communicator.broadcast(std::as_writable_bytes(std::span(&length, 1)), root);
+  communicator.broadcast(value_bytes(length), root);
   text.resize(length);
   communicator.broadcast(std::as_writable_bytes(std::span(text.data(), text.size())), root);
   return text;

@@ -153,20 +153,28 @@ class Communicator {
 // Sums vectors in the memory of a device, which allocate() gives.
 class DeviceCommunicator : public Communicator {};
 
+// Returns the bytes of a value, as which it travels.
+template <class Value>
+auto value_bytes(Value& value) {
+  static_assert(std::is_trivially_copyable_v<Value>);
+  if constexpr (std::is_const_v<Value>)
+    return std::as_bytes(std::span(&value, 1));
+  else
+    return std::as_writable_bytes(std::span(&value, 1));
+}
+
 // Returns rank 0's value on all ranks. Collective.
 template <class Value>
 Value of_rank_0(Communicator& communicator, Value value) {
-  static_assert(std::is_trivially_copyable_v<Value>, "it travels as bytes");
-  communicator.broadcast(std::as_writable_bytes(std::span(&value, 1)), 0);
+  communicator.broadcast(value_bytes(value), 0);
   return value;
 }
 
 // Returns the value of every rank, in their order, on rank 0, and nothing on other ranks. Collective.
 template <class Value>
 std::vector<Value> gather_to_0(Communicator& communicator, const Value& mine) {
-  static_assert(std::is_trivially_copyable_v<Value>, "it travels as bytes");
   std::vector<Value> all(communicator.rank() == 0 ? static_cast<std::size_t>(communicator.size()) : 0);
-  communicator.gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), 0);
+  communicator.gather(value_bytes(mine), std::as_writable_bytes(std::span(all)), 0);
   return all;
 }
 

@@ -234,12 +234,11 @@ class NcclLane {
                 .abort_rest = std::move(abort_rest)},
                "") {
     NcclUniqueId id{};
-    const std::span<NcclUniqueId> one(&id, 1);
     if (sends_) {
       id = queue_.connection.make_id();
-      host.send(std::as_bytes(one), lane.to, kIdTag)->finish();
+      host.send(value_bytes(id), lane.to, kIdTag)->finish();
     } else {
-      host.receive(std::as_writable_bytes(one), lane.from, kIdTag)->finish();
+      host.receive(value_bytes(id), lane.from, kIdTag)->finish();
     }
     queue_.connection.start(id, cat("the start of NCCL from rank ", lane.from, " to rank ", lane.to));
     // NCCL connects two ranks at their first message, and each rank waits for the other one. The first message is

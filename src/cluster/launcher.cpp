@@ -27,13 +27,11 @@ std::string SlurmJob::name() const {
 }
 
 SlurmJob slurm_job() {
-  SlurmJob job;
-  job.id = environment_text("SLURM_JOB_ID");
-  job.array_job = environment_text("SLURM_ARRAY_JOB_ID");
-  job.array_task = environment_text("SLURM_ARRAY_TASK_ID");
-  job.restarts = environment_number("SLURM_RESTART_COUNT");
-  job.nodes = environment_text("SLURM_JOB_NODELIST");
-  return job;
+  return {.id = environment_text("SLURM_JOB_ID"),
+          .array_job = environment_text("SLURM_ARRAY_JOB_ID"),
+          .array_task = environment_text("SLURM_ARRAY_TASK_ID"),
+          .restarts = environment_number("SLURM_RESTART_COUNT"),
+          .nodes = environment_text("SLURM_JOB_NODELIST")};
 }
 
 std::string describe(const SlurmJob& job, const std::string& launcher) {

@@ -177,17 +177,10 @@ class MpiCommunicator final : public Communicator {
   // Returns the number of elements of a lane, so that all of its messages are within MPI's limit.
   std::size_t lane_elements(SumAlgorithm algorithm) const {
     const auto ranks = static_cast<std::size_t>(size_);
-    switch (algorithm) {
-      case SumAlgorithm::ring:
-        return ranks * chunk_;
-      case SumAlgorithm::halving:
-        return std::min(max_count_, std::min(ranks, kHalvedChunks) * chunk_);
-      case SumAlgorithm::hierarchical:
-        return std::min(max_count_, std::min(ranks, kHierarchicalChunks) * chunk_);
-      case SumAlgorithm::library:
-        return max_count_;
-    }
-    return max_count_;
+    if (algorithm == SumAlgorithm::ring) return ranks * chunk_;
+    if (algorithm == SumAlgorithm::library) return max_count_;
+    const std::size_t most = algorithm == SumAlgorithm::halving ? kHalvedChunks : kHierarchicalChunks;
+    return std::min(max_count_, std::min(ranks, most) * chunk_);
   }
   SumSchedule schedule(SumAlgorithm algorithm, std::size_t length) const {
     if (algorithm == SumAlgorithm::ring) return ring_sum(rank_, size_, length, align_);

@@ -21,10 +21,6 @@ NcclType nccl_type(Type type) {
   return type == Type::fp32 ? NcclType::fp32 : type == Type::bf16 ? NcclType::bf16 : NcclType::fp16;
 }
 
-std::int64_t bytes_of(NcclType type) {
-  return type == NcclType::fp32 ? 4 : 2;
-}
-
 // NCCL works on `memory`, or on `half` if gradients travel in 16 bits.
 struct NcclVector {
   float* memory = nullptr;

@@ -33,9 +33,9 @@ void abort_nccl(const NcclApi& api, NcclComm* comm, const std::string& why, doub
     if (ended->get_future().wait_for(std::chrono::duration<double>(deadline_seconds)) == std::future_status::ready)
       return;
     std::fprintf(stderr, "ringtrain: error (%s): %s\n  NCCL did not end within %g s after that; ending the job\n",
-                 rank_label().c_str(), why.c_str(), deadline_seconds);
+                 rank_label(), why.c_str(), deadline_seconds);
   } catch (const std::exception& e) {  // no thread could be started
-    std::fprintf(stderr, "ringtrain: error (%s): %s\n  NCCL cannot be ended: %s\n", rank_label().c_str(), why.c_str(),
+    std::fprintf(stderr, "ringtrain: error (%s): %s\n  NCCL cannot be ended: %s\n", rank_label(), why.c_str(),
                  e.what());
   }
   abort_job(1);
@@ -90,11 +90,7 @@ void NcclConnection::check(NcclResult result, const std::string& what) {
 
 void NcclConnection::settle(const std::string& what) {
   const double begin = now_seconds();
-  for (Waiter waiter;; waiter.pause()) {
-    NcclResult state = NcclResult::success;
-    check(api_.async_error(comm_, &state), what);
-    check(state, what);
-    if (state == NcclResult::success) return;
+  for (Waiter waiter; look(what) == NcclResult::in_progress; waiter.pause()) {
     if (now_seconds() - begin > end_.timeout_seconds)
       fail(cat(what, " took more than ", end_.timeout_seconds, " s: not all ranks took part"),
            "look for a rank that is late or has ended; NCCL_DEBUG=INFO shows what NCCL waits for");
@@ -106,10 +102,11 @@ void NcclConnection::accept(NcclResult result, const std::string& what) {
   settle(what);
 }
 
-void NcclConnection::look(const std::string& what) {
+NcclResult NcclConnection::look(const std::string& what) {
   NcclResult state = NcclResult::success;
   check(api_.async_error(comm_, &state), what);
   check(state, what);
+  return state;
 }
 
 void NcclConnection::abort(const std::string& why) {
@@ -217,23 +214,30 @@ bool fails(NcclResult result) {
   return result != NcclResult::success && result != NcclResult::in_progress;
 }
 
+// Does `calls`, which form one collective.
+template <class Calls>
+NcclResult in_group(const NcclStream& to, const Calls& calls) {
+  if (const NcclResult started = to.api.group_start(); fails(started)) return started;
+  const NcclResult result = calls();
+  const NcclResult ended = to.api.group_end();  // a group that was begun must end, even after an error
+  return fails(result) ? result : ended;
+}
+
 // Calls `call` for each piece that is not empty, with the rank of the piece.
 template <class Call>
 NcclResult for_pieces(const NcclStream& to, std::int64_t count, std::int64_t piece, const Call& call) {
-  if (const NcclResult started = to.api.group_start(); fails(started)) return started;
-  NcclResult result = NcclResult::success;
-  for (int rank = 0; rank * piece < count && !fails(result); ++rank)
-    result = call(rank * piece, static_cast<std::size_t>(std::min(piece, count - rank * piece)), rank);
-  const NcclResult ended = to.api.group_end();  // a group that was begun must end, even after an error
-  return fails(result) ? result : ended;
+  return in_group(to, [&] {
+    NcclResult result = NcclResult::success;
+    for (int rank = 0; rank * piece < count && !fails(result); ++rank)
+      result = call(rank * piece, static_cast<std::size_t>(std::min(piece, count - rank * piece)), rank);
+    return result;
+  });
 }
 
 }  // namespace
 
 NcclResult reduce_pieces(const NcclStream& to, void* values, std::int64_t count, std::int64_t piece, NcclType type) {
-  const auto at = [&](std::int64_t element) {
-    return static_cast<char*>(values) + element * (type == NcclType::fp32 ? 4 : 2);
-  };
+  const auto at = [&](std::int64_t element) { return static_cast<char*>(values) + element * bytes_of(type); };
   if (count == piece * to.ranks)
     return to.api.reduce_scatter(values, at(to.rank * piece), static_cast<std::size_t>(piece), type, NcclOperation::sum,
                                  to.comm, to.stream);
@@ -252,14 +256,14 @@ NcclResult gather_pieces(const NcclStream& to, float* values, std::int64_t count
 }
 
 NcclResult exchange(const NcclStream& to, const SumStep& step, const float* values, float* received) {
-  if (const NcclResult started = to.api.group_start(); fails(started)) return started;
-  NcclResult result = NcclResult::success;
-  if (step.sent.size() > 0)
-    result = to.api.send(values + step.sent.begin, step.sent.size(), NcclType::fp32, step.to, to.comm, to.stream);
-  if (step.received.size() > 0 && !fails(result))
-    result = to.api.receive(received, step.received.size(), NcclType::fp32, step.from, to.comm, to.stream);
-  const NcclResult ended = to.api.group_end();
-  return fails(result) ? result : ended;
+  return in_group(to, [&] {
+    NcclResult result = NcclResult::success;
+    if (step.sent.size() > 0)
+      result = to.api.send(values + step.sent.begin, step.sent.size(), NcclType::fp32, step.to, to.comm, to.stream);
+    if (step.received.size() > 0 && !fails(result))
+      result = to.api.receive(received, step.received.size(), NcclType::fp32, step.from, to.comm, to.stream);
+    return result;
+  });
 }
 
 }  // namespace ringtrain

@@ -50,8 +50,8 @@ class NcclConnection {
   void settle(const std::string& what);
   // Does both.
   void accept(NcclResult result, const std::string& what);
-  // Throws an error of NCCL that came after the last call.
-  void look(const std::string& what);
+  // Throws an error of NCCL that came after the last call. Returns `in_progress` until NCCL has accepted that call.
+  NcclResult look(const std::string& what);
   // Throws an Error that says which rank failed and how. Before that, it ends NCCL: its kernels would keep the device
   // busy, and freeing memory would wait for them.
   [[noreturn]] void fail(const std::string& what, const std::string& hint);

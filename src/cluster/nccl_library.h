@@ -4,6 +4,7 @@
 
 #include <climits>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "base/error.h"
@@ -19,6 +20,10 @@ struct NcclUniqueId {
 enum class NcclResult : int { success = 0, remote_error = 6, in_progress = 7 };  // all other values are errors
 enum class NcclType : int { bytes = 0, fp16 = 6, fp32 = 7, bf16 = 9 };
 enum class NcclOperation : int { sum = 0 };
+
+inline std::int64_t bytes_of(NcclType type) {
+  return type == NcclType::bytes ? 1 : type == NcclType::fp32 ? 4 : 2;
+}
 
 // ncclConfig_t of NCCL 2.18. Newer libraries read only the first `size` bytes and use defaults for the rest.
 struct NcclConfig {

@@ -190,11 +190,7 @@ void abort_job(int exit_code) {
   _exit(exit_code);
 }
 
-std::string rank_label() {
-  return rank_label_text();
-}
-
-const char* rank_label_text() {
+const char* rank_label() {
   return label_is_set.load(std::memory_order_acquire) ? label_text : "";
 }
 

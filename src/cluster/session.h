@@ -51,8 +51,7 @@ class Session {
 // itself.
 [[noreturn]] void abort_job(int exit_code);
 
-// Returns "rank 2 on node17", or "" before MPI has started, for error messages from any thread.
-std::string rank_label();
-const char* rank_label_text();  // the same, but allocates no memory
+// Returns "rank 2 on node17", or "" before MPI has started, for error messages from any thread. Allocates no memory.
+const char* rank_label();
 
 }  // namespace ringtrain

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
 #include <map>
 
 #include "base/error.h"
@@ -190,17 +191,9 @@ std::vector<SumMessages> halving_messages(int ranks, double bytes) {
 }
 
 const char* sum_algorithm_name(SumAlgorithm algorithm) {
-  switch (algorithm) {
-    case SumAlgorithm::ring:
-      return "ring";
-    case SumAlgorithm::halving:
-      return "halving";
-    case SumAlgorithm::hierarchical:
-      return "hierarchical";
-    case SumAlgorithm::library:
-      return "mpi";
-  }
-  return "";
+  static constexpr const char* names[] = {"ring", "halving", "hierarchical", "mpi"};
+  static_assert(std::size(names) == static_cast<std::size_t>(SumAlgorithm::library) + 1);
+  return names[static_cast<std::size_t>(algorithm)];
 }
 
 RankLayout::RankLayout(const std::vector<std::string>& node_of_rank)

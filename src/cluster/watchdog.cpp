@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <string>
@@ -59,51 +60,25 @@ bool is_dead(char state) {
   return state == '\0' || state == 'Z' || state == 'X';
 }
 
+bool is_stopped(char state) {
+  return state == 'T' || state == 't';
+}
+
 const char* state_name(char state) {
-  switch (state) {
-    case '\0':
-      return "GONE";
-    case 'Z':
-    case 'X':
-      return "DEAD";
-    case 'T':
-    case 't':
-      return "STOPPED";
-    case 'D':
-      return "in disk i/o";
-    case 'R':
-      return "running";
-    default:
-      return "sleeping";
-  }
+  if (state == '\0') return "GONE";
+  if (is_dead(state)) return "DEAD";
+  if (is_stopped(state)) return "STOPPED";
+  if (state == 'D') return "in disk i/o";
+  return state == 'R' ? "running" : "sleeping";
 }
 
 }  // namespace
 
 const char* phase_name(Phase phase) {
-  switch (phase) {
-    case Phase::start:
-      return "start";
-    case Phase::input:
-      return "input";
-    case Phase::forward:
-      return "forward";
-    case Phase::backward:
-      return "backward";
-    case Phase::stage_wait:
-      return "stage wait";
-    case Phase::communication:
-      return "communication";
-    case Phase::update:
-      return "update";
-    case Phase::evaluation:
-      return "evaluation";
-    case Phase::checkpoint:
-      return "checkpoint";
-    case Phase::finished:
-      return "finished";
-  }
-  return "?";
+  static constexpr const char* names[] = {"start",         "input",  "forward",    "backward",   "stage wait",
+                                          "communication", "update", "evaluation", "checkpoint", "finished"};
+  static_assert(std::size(names) == static_cast<std::size_t>(Phase::finished) + 1);
+  return phase <= Phase::finished ? names[static_cast<std::size_t>(phase)] : "?";
 }
 
 struct Watchdog::State {
@@ -128,10 +103,56 @@ struct Watchdog::State {
     own->changed.store(now_seconds(), std::memory_order_relaxed);
   }
   void beat() { beats.fetch_add(1, std::memory_order_relaxed); }
-  void watch(double passed);
-  const Entry* dead_peer() const;
-  bool report(const std::string& reason);
-  [[noreturn]] void end_job(const std::string& reason);
+  // Called at every tick of the watchdog's thread.
+  void watch(double passed) {
+    const std::uint64_t beats_now = beats.load(std::memory_order_relaxed);
+    idle = beats_now == last_beats ? idle + passed : 0;
+    last_beats = beats_now;
+    const Entry* lost = dead_peer();
+    dead = lost != nullptr ? dead + passed : 0;
+    if (dead > kDeadSeconds) end_job(cat("rank ", lost->rank, " (pid ", lost->pid, ") has died"));
+    if (idle > timeout) end_job(cat("no step was finished for ", timeout, " s"));
+  }
+  // Every rank checks only the next rank of its node, so that a tick costs one small read from /proc.
+  const Entry* dead_peer() const {
+    const Entry* peer = board[next];
+    const auto phase = static_cast<Phase>(peer->step_and_phase.load(std::memory_order_relaxed) & 0xff);
+    return visible[next] && phase != Phase::finished && is_dead(process_state(peer->pid)) ? peer : nullptr;
+  }
+  // Prints the table of this node. Returns false if another rank prints it.
+  bool report(const std::string& reason) {
+    if (board[0]->reported.exchange(1) != 0) return false;
+    const double now = now_seconds();
+    std::string text = cat("\nringtrain: ", reason, " (seen by ", rank_label(), "); ending the job. On this node:\n");
+    char line[200];
+    std::snprintf(line, sizeof line, "%6s %9s %10s  %-14s %12s  %s\n", "rank", "pid", "step", "phase", "unchanged",
+                  "process");
+    text += line;
+    for (std::size_t i = 0; i < board.size(); ++i) {
+      const std::int64_t word = board[i]->step_and_phase.load(std::memory_order_relaxed);
+      const char state = process_state(board[i]->pid);
+      const bool suspect = visible[i] && (is_dead(state) || is_stopped(state));
+      std::snprintf(line, sizeof line, "%6d %9d %10lld  %-14s %10.1f s  %s%s\n", board[i]->rank, board[i]->pid,
+                    static_cast<long long>(word >> 8), phase_name(static_cast<Phase>(word & 0xff)),
+                    now - board[i]->changed.load(std::memory_order_relaxed),
+                    visible[i] ? state_name(state) : "not visible from here", suspect ? "  <-- look here" : "");
+      text += line;
+    }
+    text += "Ranks in \"communication\" and \"stage wait\" wait for the late rank.\n";
+    for (std::size_t written = 0; written < text.size();) {  // one write, so that ranks' lines do not mix
+      const ssize_t count = ::write(STDERR_FILENO, text.data() + written, text.size() - written);
+      if (count <= 0) break;
+      written += static_cast<std::size_t>(count);
+    }
+    return true;
+  }
+  [[noreturn]] void end_job(const std::string& reason) {
+    if (!report(reason))
+      std::this_thread::sleep_for(std::chrono::seconds(5));  // gives the rank that prints time to abort first
+    else if (several_nodes)
+      std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
+    abort_job(exit_hung);
+  }
 };
 
 Watchdog::Watchdog(const RankGroup& group, double timeout_seconds) {
@@ -195,60 +216,6 @@ void Watchdog::alive() {
 void Watchdog::step_finished(std::int64_t step) {
   state_->write(step, Phase::update);
   state_->beat();
-}
-
-// Called at every tick of the watchdog's thread.
-void Watchdog::State::watch(double passed) {
-  const std::uint64_t beats_now = beats.load(std::memory_order_relaxed);
-  idle = beats_now == last_beats ? idle + passed : 0;
-  last_beats = beats_now;
-  const Entry* lost = dead_peer();
-  dead = lost != nullptr ? dead + passed : 0;
-  if (dead > kDeadSeconds) end_job(cat("rank ", lost->rank, " (pid ", lost->pid, ") has died"));
-  if (idle > timeout) end_job(cat("no step was finished for ", timeout, " s"));
-}
-
-// Every rank checks only the next rank of its node, so that a tick costs one small read from /proc.
-const Entry* Watchdog::State::dead_peer() const {
-  const Entry* peer = board[next];
-  const auto phase = static_cast<Phase>(peer->step_and_phase.load(std::memory_order_relaxed) & 0xff);
-  return visible[next] && phase != Phase::finished && is_dead(process_state(peer->pid)) ? peer : nullptr;
-}
-
-void Watchdog::State::end_job(const std::string& reason) {
-  if (!report(reason))
-    std::this_thread::sleep_for(std::chrono::seconds(5));  // gives the rank that prints time to abort first
-  else if (several_nodes)
-    std::this_thread::sleep_for(std::chrono::duration<double>(kOtherNodesSeconds));
-  abort_job(exit_hung);
-}
-
-// Prints the table of this node. Returns false if another rank prints it.
-bool Watchdog::State::report(const std::string& reason) {
-  if (board[0]->reported.exchange(1) != 0) return false;
-  const double now = now_seconds();
-  std::string text = cat("\nringtrain: ", reason, " (seen by ", rank_label(), "); ending the job. On this node:\n");
-  char line[200];
-  std::snprintf(line, sizeof line, "%6s %9s %10s  %-14s %12s  %s\n", "rank", "pid", "step", "phase", "unchanged",
-                "process");
-  text += line;
-  for (std::size_t i = 0; i < board.size(); ++i) {
-    const std::int64_t word = board[i]->step_and_phase.load(std::memory_order_relaxed);
-    const char state = process_state(board[i]->pid);
-    const bool suspect = visible[i] && (is_dead(state) || state == 'T' || state == 't');
-    std::snprintf(line, sizeof line, "%6d %9d %10lld  %-14s %10.1f s  %s%s\n", board[i]->rank, board[i]->pid,
-                  static_cast<long long>(word >> 8), phase_name(static_cast<Phase>(word & 0xff)),
-                  now - board[i]->changed.load(std::memory_order_relaxed),
-                  visible[i] ? state_name(state) : "not visible from here", suspect ? "  <-- look here" : "");
-    text += line;
-  }
-  text += "Ranks in \"communication\" and \"stage wait\" wait for the late rank.\n";
-  for (std::size_t written = 0; written < text.size();) {  // one write, so that ranks' lines do not mix
-    const ssize_t count = ::write(STDERR_FILENO, text.data() + written, text.size() - written);
-    if (count <= 0) break;
-    written += static_cast<std::size_t>(count);
-  }
-  return true;
 }
 
 namespace {

@@ -4,15 +4,14 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "parallel/update_order.h"
 
@@ -27,18 +26,14 @@ std::string line_of(const Arrival& a) {
 }
 
 // Returns nothing if the line has another form or its numbers contradict each other.
-std::optional<Arrival> arrival_of(std::string_view line, std::size_t columns) {
+std::optional<Arrival> arrival_of(const std::string& line, std::size_t columns) {
+  const std::vector<std::string> fields = split(line, ',');
+  if (fields.size() != columns) return std::nullopt;
   std::array<std::int64_t, 6> numbers{};
-  for (std::size_t i = 0; i < columns; ++i) {
-    const auto [end, failed] = std::from_chars(line.data(), line.data() + line.size(), numbers[i]);
-    if (failed != std::errc() || numbers[i] < 0) return std::nullopt;
-    line.remove_prefix(static_cast<std::size_t>(end - line.data()));
-    if (i + 1 == columns) break;
-    if (!line.starts_with(',')) return std::nullopt;
-    line.remove_prefix(1);
-  }
+  for (std::size_t i = 0; i < columns; ++i)
+    if (!read_number(fields[i], numbers[i]) || numbers[i] < 0) return std::nullopt;
   const Arrival arrival{numbers[0], numbers[1], numbers[2], numbers[3], numbers[5]};
-  if (!line.empty() || numbers[4] != arrival.staleness()) return std::nullopt;
+  if (numbers[4] != arrival.staleness()) return std::nullopt;
   return arrival;
 }
 

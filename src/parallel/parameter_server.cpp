@@ -1,6 +1,5 @@
 #include "parallel/parameter_server.h"
 
-#include <type_traits>
 #include <utility>
 
 #include "base/clock.h"
@@ -21,12 +20,6 @@ class Timed {
   double& seconds_;
   double begin_ = now_seconds();
 };
-
-template <class Message>
-std::span<std::byte> bytes_of(Message& message) {
-  static_assert(std::is_trivially_copyable_v<Message>);
-  return std::as_writable_bytes(std::span(&message, 1));
-}
 
 }  // namespace
 
@@ -116,12 +109,12 @@ bool ParameterServer::follow() {
     if (!has_told_signal_ && signalled_()) {
       has_told_signal_ = true;
       WorkerNote note{.kind = WorkerNote::Kind::signal, .wants_to_stop = 1, .sums = {}};
-      ranks_.mailbox().send(0, worker_note_tag, bytes_of(note));
+      ranks_.mailbox().send(0, worker_note_tag, value_bytes(note));
     }
     ServerOrder order;
     {
       const Timed timed(waited_seconds_);
-      ranks_.mailbox().receive(0, server_order_tag, bytes_of(order));
+      ranks_.mailbox().receive(0, server_order_tag, value_bytes(order));
     }
     perform(order);
     if (order.action.kind == ServerAction::Kind::meet) return true;
@@ -139,7 +132,7 @@ void ParameterServer::tell_all(const ServerOrder& order) {
 }
 
 void ParameterServer::tell(int rank, const ServerOrder& order) {
-  ranks_.mailbox().send(rank, server_order_tag, std::as_bytes(std::span(&order, 1)));
+  ranks_.mailbox().send(rank, server_order_tag, value_bytes(order));
 }
 
 void ParameterServer::request(const MeetingRequests& requests) {
@@ -151,7 +144,7 @@ void ParameterServer::request(const MeetingRequests& requests) {
 void ParameterServer::look_for_notes() {
   while (const std::optional<int> rank = ranks_.mailbox().sender_of_waiting(worker_note_tag)) {
     WorkerNote note;
-    ranks_.mailbox().receive(*rank, worker_note_tag, bytes_of(note));
+    ranks_.mailbox().receive(*rank, worker_note_tag, value_bytes(note));
     if (note.wants_to_stop > 0) request({.signal = 1});
     const int worker = *rank - ranks_.servers();
     if (note.kind == WorkerNote::Kind::asks) order_->asks(worker);
@@ -230,10 +223,10 @@ ServerOrder ServedWorker::deliver(const WorkerSums& sums, bool wants_to_stop) {
 
 ServerOrder ServedWorker::note(const WorkerNote& note) {
   Mailbox& mailbox = ranks_.mailbox();
-  mailbox.send(0, worker_note_tag, std::as_bytes(std::span(&note, 1)));
+  mailbox.send(0, worker_note_tag, value_bytes(note));
   mailbox.finish_sending();
   ServerOrder order;
-  mailbox.receive(0, server_order_tag, bytes_of(order));
+  mailbox.receive(0, server_order_tag, value_bytes(order));
   if (order.action.kind == ServerAction::Kind::grant)
     for (int server = 0; server < ranks_.servers(); ++server)
       for (const ElementRange& range : ranks_.pulled_from(server))

@@ -19,10 +19,13 @@ namespace {
 // ranks leave at the same pass. All ranks must call agreed() equally often.
 class Leaving {
  public:
-  Leaving(Communicator& communicator, const WantsToLeave& wish) : communicator_(communicator), wish_(wish) {}
+  Leaving(Communicator& communicator, Watchdog& watchdog, std::int64_t step, const WantsToLeave& wish)
+      : communicator_(communicator), watchdog_(watchdog), step_(step), wish_(wish) {}
 
   // Call this before each pass. Returns whether a rank wanted to leave before the previous pass.
   bool agreed() {
+    watchdog_.enter(step_, Phase::evaluation);
+    watchdog_.alive();
     if (!wish_) return false;
     finish();
     if (leavers_ > 0) return true;
@@ -38,6 +41,8 @@ class Leaving {
 
  private:
   Communicator& communicator_;
+  Watchdog& watchdog_;
+  std::int64_t step_;
   const WantsToLeave& wish_;
   double leavers_ = 0;
   std::unique_ptr<Pending> agreement_;
@@ -95,10 +100,8 @@ std::optional<Evaluation> Evaluator::run(const Vector& weights, std::int64_t ste
   std::vector<double> totals(
       static_cast<std::size_t>(first_loss + steps * loader_plan_.global_batch / loader_plan_.micro_batch));
   LossSums counts;
-  Leaving leaving(communicator_, wants_to_leave);
+  Leaving leaving(communicator_, watchdog_, step, wants_to_leave);
   for (std::int64_t pass = 0; pass < passes; ++pass) {
-    watchdog_.enter(step, Phase::evaluation);
-    watchdog_.alive();
     if (leaving.agreed()) return std::nullopt;
     if (!has_rows_) continue;
     const MicroBatch& batch = loader_.next();
@@ -158,12 +161,10 @@ bool NormRecomputation::measure(const Vector& weights, std::int64_t step, const 
     end = std::min(passes, most * (rank + 1));
   }
   TreeSum<Sums> tree;
-  Leaving leaving(communicator_, wants_to_leave);
+  Leaving leaving(communicator_, watchdog_, step, wants_to_leave);
   program_->set_weights(weights);
   if (begin < end) loader_.seek(0, begin * images);
   for (std::int64_t pass = begin; pass < begin + most; ++pass) {
-    watchdog_.enter(step, Phase::evaluation);
-    watchdog_.alive();
     if (leaving.agreed()) return false;
     if (pass >= end) continue;
     const MicroBatch& batch = loader_.next();

@@ -14,7 +14,7 @@
 namespace ringtrain {
 namespace {
 
-constexpr std::size_t checksum_pieces = 4;                  // checksum_pieces of a checksum, 16 bits each
+constexpr std::size_t checksum_pieces = 4;                  // of a checksum, 16 bits each
 constexpr std::size_t checksum_sums = 2 * checksum_pieces;  // the sums of the pieces and of their squares
 constexpr std::size_t per_group = 1 + checksum_sums;        // one more counter for the number of ranks
 constexpr std::size_t most_named = 8;                       // the most ranks that a message names
