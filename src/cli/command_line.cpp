@@ -57,12 +57,6 @@ void CommandLine::add_section(const std::string& title, const std::string& text)
   sections_.push_back({title, text});
 }
 
-CLI::App* CommandLine::find(const std::string& command) const {
-  for (const auto& known : commands_)
-    if (known->get_name() == command) return known.get();
-  return nullptr;
-}
-
 void CommandLine::refuse(const CLI::App& command, const std::string& what) const {
   const std::string own = cat(name_, " ", command.get_name());
   throw Error(cat(own, ": ", what), cat(own, " --help"));
@@ -79,14 +73,15 @@ const CLI::App* CommandLine::parse(std::vector<std::string> words) {
       std::fputs(answer.text().c_str(), stdout);
       return nullptr;
     }
-  CLI::App* command = find(words[0]);
-  if (command == nullptr) {
+  const auto found = std::ranges::find(commands_, words[0], [](const auto& each) { return each->get_name(); });
+  if (found == commands_.end()) {
     std::vector<std::string> known;
     for (const auto& c : commands_) known.push_back(c->get_name());
     throw Error(
         cat("unknown command '", words[0], "'; expected one of ", joined(known, ", "), nearest_of(words[0], known)),
         cat(name_, " --help"));
   }
+  CLI::App* const command = found->get();
   // A shell replaces ~ and $NAME in most words, but bash keeps --out=~/x as it is, and batch scripts may quote.
   for (CLI::Option* option : command->get_options())
     if (takes_path(*option))

@@ -59,7 +59,6 @@ class CommandLine {
   struct Section {
     std::string title, text;
   };
-  CLI::App* find(const std::string& command) const;
   [[noreturn]] void refuse(const CLI::App& command, const std::string& what) const;
 
   std::string name_, summary_;

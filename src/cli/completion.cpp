@@ -1,5 +1,6 @@
 // Completion in bash: commands, options, the words that an option or operand accepts, and keys of an experiment.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "base/error.h"
 #include "cli/command_line.h"
@@ -13,8 +14,7 @@ std::string choices(const std::string& form) {
   std::string first = form.substr(0, form.find(' '));
   if (first.find('|') == std::string::npos || first.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") != std::string::npos)
     return "";
-  for (char& c : first)
-    if (c == '|') c = ' ';
+  std::ranges::replace(first, '|', ' ');
   return first;
 }
 
@@ -37,12 +37,8 @@ std::string CommandLine::bash_completion() const {
                    "\" operands=\"", choices(form), keys ? " $keys" : "", "\" ;;\n");
   }
   for (const Answer& answer : answers_) starts.push_back(answer.flag);
-  const std::string function = "_" + [this] {
-    std::string name = name_;
-    for (char& c : name)
-      if (c == '-') c = '_';
-    return name;
-  }();
+  std::string function = "_" + name_;
+  std::ranges::replace(function, '-', '_');
   return cat(
       "# Completion of ", name_, " in bash; ", name_, " --bash-completion wrote it.\n", function,
       "() {\n"

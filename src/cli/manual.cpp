@@ -1,10 +1,9 @@
 // The man page of a program. The macros are those of man(7).
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cctype>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "base/version.h"
 #include "cli/command_line.h"
 
@@ -27,11 +26,6 @@ std::string troff(const std::string& text) {
       out += c;
   }
   return out;
-}
-
-std::string upper(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return text;
 }
 
 std::string quoted(const std::string& text) {
@@ -58,8 +52,8 @@ std::string paragraphs(const std::string& text) {
 }  // namespace
 
 std::string CommandLine::manual_page() const {
-  std::string page = cat(".TH ", upper(name_), " 1 \"\" ", quoted(cat("ringtrain ", build_commit())), "\n.SH NAME\n",
-                         troff(name_), " \\- ", troff(summary_), "\n.SH SYNOPSIS\n");
+  std::string page = cat(".TH ", upper_case(name_), " 1 \"\" ", quoted(cat("ringtrain ", build_commit())),
+                         "\n.SH NAME\n", troff(name_), " \\- ", troff(summary_), "\n.SH SYNOPSIS\n");
   for (const auto& command : commands_) {
     const std::string name = command->get_name(), takes = synopsis(*command).substr(name.size());
     page += cat(".B ", troff(name_), " ", troff(name), "\n", takes.empty() ? "" : paragraphs(takes.substr(1)), ".br\n");
@@ -74,7 +68,7 @@ std::string CommandLine::manual_page() const {
   page += ".SH OPTIONS\n";
   for (const Answer& answer : answers_) page += cat(".TP\n.B ", troff(answer.flag), "\n", paragraphs(answer.help));
   for (const Section& section : sections_)
-    page += cat(".SH ", quoted(upper(section.title)), "\n", paragraphs(section.text));
+    page += cat(".SH ", quoted(upper_case(section.title)), "\n", paragraphs(section.text));
   return page;
 }
 

@@ -11,9 +11,9 @@
 
 namespace ringtrain {
 
-// Fills micro-batches of symbols with the inputs row[0:L] and the targets row[1:L+1].
 namespace {
 
+// Fills micro-batches of symbols with the inputs row[0:L] and the targets row[1:L+1].
 class TextSource : public BatchSource {
  public:
   TextSource(std::shared_ptr<const TextDataset> dataset, const LoaderPlan& plan)
@@ -111,15 +111,7 @@ class TextSource : public BatchSource {
   std::deque<StepCount> step_counts_;
 };
 
-}  // namespace
-
-std::unique_ptr<BatchSource> make_text_source(std::shared_ptr<const TextDataset> dataset, const LoaderPlan& plan) {
-  return std::make_unique<TextSource>(std::move(dataset), plan);
-}
-
 // Fills micro-batches of images. A part is a row. The record of a row is a JPEG file or pixels.
-namespace {
-
 class ImageSource : public BatchSource {
  public:
   ImageSource(std::shared_ptr<const ImageDataset> dataset, const LoaderPlan& plan)
@@ -215,14 +207,6 @@ class ImageSource : public BatchSource {
   const std::int64_t samples_;
 };
 
-}  // namespace
-
-std::unique_ptr<BatchSource> make_image_source(std::shared_ptr<const ImageDataset> dataset, const LoaderPlan& plan) {
-  return std::make_unique<ImageSource>(std::move(dataset), plan);
-}
-
-namespace {
-
 constexpr std::int64_t least_buffered_bytes = 256 << 10;  // so that readers seldom wait if images are small
 
 }  // namespace
@@ -248,8 +232,10 @@ RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan) {
 }
 
 std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan) {
-  if (auto images = std::dynamic_pointer_cast<const ImageDataset>(dataset)) return make_image_source(images, plan);
-  if (auto text = std::dynamic_pointer_cast<const TextDataset>(dataset)) return make_text_source(text, plan);
+  if (auto images = std::dynamic_pointer_cast<const ImageDataset>(dataset))
+    return std::make_unique<ImageSource>(std::move(images), plan);
+  if (auto text = std::dynamic_pointer_cast<const TextDataset>(dataset))
+    return std::make_unique<TextSource>(std::move(text), plan);
   throw Error(cat(dataset->index().prefix, ": the loader knows no data of kind '", dataset->index().kind, "'"));
 }
 

@@ -9,8 +9,6 @@
 
 namespace ringtrain {
 
-class ImageDataset;
-
 // The part of a micro-batch that one thread fills: all of it for text, one row for images.
 struct BatchPart {
   std::int64_t epoch = 0, offset = 0, micro_step = 0;  // as in MicroBatch
@@ -65,9 +63,5 @@ struct RingSizes {
 RingSizes ring_sizes(const DatasetIndex& index, const LoaderPlan& plan);
 // Makes the source for the data set's kind of data. Throws Error for an unknown kind.
 std::unique_ptr<BatchSource> make_batch_source(std::shared_ptr<const Dataset> dataset, const LoaderPlan& plan);
-
-// Called by make_batch_source().
-std::unique_ptr<BatchSource> make_text_source(std::shared_ptr<const TextDataset> dataset, const LoaderPlan& plan);
-std::unique_ptr<BatchSource> make_image_source(std::shared_ptr<const ImageDataset> dataset, const LoaderPlan& plan);
 
 }  // namespace ringtrain

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/hdf5_internal.h"
 
 namespace ringtrain::h5 {
@@ -25,11 +26,8 @@ struct Slab {
   static std::optional<Slab> of(hid_t space) {
     const auto rank = static_cast<std::size_t>(std::max(0, H5Sget_simple_extent_ndims(space)));
     if (rank == 0 || H5Sget_select_type(space) != H5S_SEL_HYPERSLABS || H5Sis_regular_hyperslab(space) <= 0) return {};
-    Slab slab{std::vector<hsize_t>(rank),
-              std::vector<hsize_t>(rank),
-              std::vector<hsize_t>(rank),
-              std::vector<hsize_t>(rank),
-              {}};
+    const std::vector<hsize_t> room(rank);
+    Slab slab{room, room, room, room, {}};
     H5Sget_regular_hyperslab(space, slab.start.data(), slab.stride.data(), slab.count.data(), slab.block.data());
     for (std::size_t i = 0; i < rank; ++i) {
       if (slab.count[i] != H5S_UNLIMITED && slab.block[i] != H5S_UNLIMITED) continue;
@@ -152,15 +150,11 @@ std::vector<std::string> places_of(const Part& part, const std::string& name) {
     relative = relative.filename();
   }
   if (const char* variable = std::getenv("HDF5_VDS_PREFIX"); variable != nullptr) {
-    const std::string folders = variable;
-    for (std::size_t begin = 0; begin <= folders.size();) {
-      const std::size_t end = std::min(folders.find(':', begin), folders.size());
-      std::string folder = folders.substr(begin, end - begin);
+    for (std::string folder : split(variable, ':')) {
       const std::string origin = "${ORIGIN}";
       if (folder.starts_with(origin))
         folder.replace(0, origin.size(), fs::absolute(part.file.path()).parent_path().string());
       if (!folder.empty()) places.push_back((fs::path(folder) / relative).string());
-      begin = end + 1;
     }
   }
   std::error_code unknown;

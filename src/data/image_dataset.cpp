@@ -22,22 +22,11 @@ std::string to_text(const h5::Shape& shape) {
   return cat("[", joined(shape), "]");
 }
 
-void expect_type(const h5::File& file, const std::string& dataset, const std::string& expected) {
-  if (!file.has(dataset)) bad_shard(file.path(), cat("data set '", dataset, "' is missing"));
-  if (const std::string type = file.type(dataset); type != expected) {
-    bad_shard(file.path(), cat("data set '", dataset, "' has the wrong type: expected ", expected, ", found ", type));
-  }
-}
-
 // Returns the byte address of a data set. Throws Error if its `bytes` bytes are not inside the file.
 std::uint64_t place_of(const h5::File& file, const std::string& dataset, hid_t memory_type, std::int64_t bytes,
                        const ShardHeader& header) {
   const std::uint64_t begin = byte_address(file, dataset, memory_type);
-  if (begin != no_byte_offset &&
-      (begin > header.file_bytes || static_cast<std::uint64_t>(bytes) > header.file_bytes - begin)) {
-    bad_shard(file.path(), cat("is truncated: '", dataset, "' ends at byte ", begin + static_cast<std::uint64_t>(bytes),
-                               ", the file at ", header.file_bytes));
-  }
+  expect_inside(header, dataset, begin, bytes);
   return begin;
 }
 

@@ -100,7 +100,16 @@ void check(const Image& image) {
                     image.pixels.size(), " values; 1 or 3 channels and all their values were expected"));
 }
 
-// The state of libjpeg while it writes. The destructor frees it.
+// The state of libjpeg while it reads. The destructor frees it.
+struct JpegDecoder {
+  JpegErrors errors;
+  jpeg_decompress_struct info{};
+  JpegDecoder() { info.err = set_up(errors); }
+  JpegDecoder(const JpegDecoder&) = delete;
+  ~JpegDecoder() { jpeg_destroy_decompress(&info); }
+};
+
+// The same while it writes.
 struct JpegWriter {
   JpegErrors errors;
   jpeg_compress_struct info{};
@@ -215,14 +224,10 @@ void cmyk_to_rgb(const std::uint8_t* ink, std::int64_t pixels, std::uint8_t* rgb
 
 }  // namespace
 
-struct JpegReader::Codec {
-  JpegErrors errors;
-  jpeg_decompress_struct info{};
+struct JpegReader::Codec : JpegDecoder {
   std::vector<std::uint8_t> samples, rgb;  // two rows of libjpeg's output, and of RGB if that differs
   std::int64_t samples_stride = 0, rgb_stride = 0;
   std::int64_t width = 0, skipped_columns = 0;
-
-  ~Codec() { jpeg_destroy_decompress(&info); }  // in this class, because the constructor of JpegReader may throw
 
   // Returns whether libjpeg smooths blocks. Smoothing guesses missing coefficients of an unfinished progressive file
   // from blocks that are further away.
@@ -237,7 +242,6 @@ struct JpegReader::Codec {
 
 JpegReader::JpegReader(std::span<const std::uint8_t> bytes) : codec_(std::make_unique<Codec>()) {
   jpeg_decompress_struct& info = codec_->info;
-  info.err = set_up(codec_->errors);
   guarded(codec_->errors, [&] { begin(info, codec_->errors, bytes); });
   header_ = {info.image_height, info.image_width, info.num_components};
   if (header_.components != 1 && header_.components != 3 && header_.components != 4)
@@ -251,9 +255,7 @@ JpegReader::JpegReader(std::span<const std::uint8_t> bytes) : codec_(std::make_u
                     bytes.size(), " bytes can hold: it is damaged or cut off"));
 }
 
-JpegReader::~JpegReader() {
-  jpeg_destroy_decompress(&codec_->info);
-}
+JpegReader::~JpegReader() = default;
 
 void JpegReader::start(const PixelBox& box, std::int64_t padding_bytes) {
   Codec& codec = *codec_;
@@ -310,15 +312,6 @@ void JpegReader::finish() {
 }
 
 namespace {
-
-// The state of libjpeg while it checks a file. The destructor frees it.
-struct JpegDecoder {
-  JpegErrors errors;
-  jpeg_decompress_struct info{};
-  JpegDecoder() { info.err = set_up(errors); }
-  JpegDecoder(const JpegDecoder&) = delete;
-  ~JpegDecoder() { jpeg_destroy_decompress(&info); }
-};
 
 // Returns the length of the longest run of zero bytes after the first marker of a scan.
 std::size_t longest_run_of_zeros(std::span<const std::uint8_t> bytes) {

@@ -8,12 +8,15 @@
 #include <immintrin.h>
 #endif
 
+#include "base/rounding.h"
+
 namespace ringtrain {
 namespace {
 
 constexpr int kPrecisionBits = 32 - 8 - 2;
 constexpr std::int32_t kHalf = 1 << (kPrecisionBits - 1);
 constexpr int kLowBits = 11;
+constexpr std::int64_t register_bytes = 32;  // of AVX2
 
 // The portable kernels define the result. The AVX2 kernels compute the same integers.
 void resize_columns_portable(const ResizeAxis& axis, const std::uint8_t* in, std::uint8_t* out) {
@@ -40,10 +43,6 @@ void resize_rows_portable(const std::int32_t* weights, std::int64_t taps, const 
     for (std::int64_t t = 0; t < taps; ++t) sum += in[t * stride_bytes + x] * weights[t];
     out[x] = static_cast<std::uint8_t>(sum >> kPrecisionBits);
   }
-}
-
-std::int64_t padded(std::int64_t bytes) {
-  return (bytes + 31) / 32 * 32;
 }
 
 #if defined(__x86_64__)
@@ -192,9 +191,9 @@ void BilinearResizer::start(const AxisWindow& rows, const AxisWindow& columns, s
   written_ = held_from_ = pushed_ = 0;
   // Leaves room for whole registers, and for the byte that the AVX2 kernel writes after a row.
   const std::int64_t pixels = rows_first_ ? columns_.end() - columns_.begin() : columns_.count();
-  held_stride_ = padded(pixels * 3 + 1);
+  held_stride_ = round_up(pixels * 3 + 1, register_bytes);
   held_capacity_ = 2 * rows_.taps() + 16;
-  const std::int64_t out_row = padded(columns_.count() * 3 + 1);
+  const std::int64_t out_row = round_up(columns_.count() * 3 + 1, register_bytes);
   // The memory after the held rows is read by taps of weight 0: by those of the last output row, and by those of the
   // columns of the last held row.
   held_.resize(static_cast<std::size_t>((held_capacity_ + rows_.taps()) * held_stride_ + padding_bytes()));
@@ -235,7 +234,7 @@ void BilinearResizer::write_rows() {
     for (; ready(written_); ++written_) resize_row(written_, bytes, out_ + written_ * out_stride_);
     return;
   }
-  const std::int64_t tall_stride = held_stride_ + padding_bytes(), out_row = padded(bytes + 1);
+  const std::int64_t tall_stride = held_stride_ + padding_bytes(), out_row = round_up(bytes + 1, register_bytes);
   std::uint8_t *tall = pair_.data(), *done = tall + 2 * tall_stride;
   while (ready(written_) && (ready(written_ + 1) || written_ + 1 == rows_.count())) {
     const std::int64_t count = std::min<std::int64_t>(2, rows_.count() - written_);

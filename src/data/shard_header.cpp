@@ -113,6 +113,19 @@ std::uint64_t byte_address(const h5::File& file, const std::string& dataset, hid
   return offset == HADDR_UNDEF ? no_byte_offset : offset;
 }
 
+void expect_type(const h5::File& file, const std::string& dataset, const std::string& expected) {
+  if (!file.has(dataset)) bad_shard(file.path(), cat("data set '", dataset, "' is missing"));
+  if (const std::string type = file.type(dataset); type != expected)
+    bad_shard(file.path(), cat("data set '", dataset, "' has the wrong type: expected ", expected, ", found ", type));
+}
+
+void expect_inside(const ShardHeader& header, const std::string& dataset, std::uint64_t address, std::int64_t bytes) {
+  const auto size = static_cast<std::uint64_t>(bytes);
+  if (address != no_byte_offset && (address > header.file_bytes || size > header.file_bytes - address))
+    bad_shard(header.path,
+              cat("is truncated: '", dataset, "' ends at byte ", address + size, ", the file at ", header.file_bytes));
+}
+
 ShardHeader read_shard_header(const std::string& path) {
   try {
     return read_checked(path);

@@ -64,9 +64,15 @@ inline constexpr const char* convert_again = "convert the data again with bin/ri
   throw Error(cat(path, ": ", what), hint);
 }
 
+// Throws Error if there is no such data set, or if it has another type: "u8".
+void expect_type(const h5::File& file, const std::string& dataset, const std::string& expected);
+
 // Returns the byte address of a data set whose bytes lie in this file exactly as memory holds values of `memory_type`,
 // and no_byte_offset for other data sets: chunked, filtered, linked or external ones, and those of another byte order.
 std::uint64_t byte_address(const h5::File& file, const std::string& dataset, hid_t memory_type);
+
+// Throws Error if the `bytes` bytes of a data set at this address are not inside the file.
+void expect_inside(const ShardHeader& header, const std::string& dataset, std::uint64_t address, std::int64_t bytes);
 
 template <class Value>
 void expect_same(const ShardHeader& header, const ShardHeader& first, const Value& value, const Value& expected,

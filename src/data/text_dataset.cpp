@@ -20,10 +20,7 @@ namespace {
 constexpr std::int64_t largest_vocabulary = 254;  // symbols; the limit of the file format, whose ids are u8
 
 void read_tokens_layout(const h5::File& file, ShardHeader& header) {
-  if (!file.has("tokens")) bad_shard(file.path(), "data set 'tokens' is missing");
-  if (const std::string type = file.type("tokens"); type != "u8") {
-    bad_shard(file.path(), cat("data set 'tokens' has the wrong type: expected u8, found ", type));
-  }
+  expect_type(file, "tokens", "u8");
   const h5::Shape shape = file.shape("tokens");
   if (shape.size() != 1 && shape.size() != 2) {
     bad_shard(file.path(),
@@ -76,8 +73,7 @@ void read_checksums(const h5::File& file, ShardHeader& header) {
     bad_shard(file.path(), cat("attribute 'block_bytes' of 'crc32c' is ", header.text.crc_block_bytes));
   }
   const std::int64_t blocks = (header.bytes() + header.text.crc_block_bytes - 1) / header.text.crc_block_bytes;
-  if (const std::string type = file.type("crc32c"); type != "u32")
-    bad_shard(file.path(), cat("data set 'crc32c' has the wrong type: expected u32, found ", type));
+  expect_type(file, "crc32c", "u32");
   if (const h5::Shape shape = file.shape("crc32c"); shape != h5::Shape{blocks}) {
     bad_shard(file.path(), cat("data set 'crc32c' has ", shape.empty() ? 0 : shape[0], " values, expected ", blocks,
                                " (one per ", header.text.crc_block_bytes, " bytes of 'tokens')"));
@@ -91,13 +87,7 @@ void read_text_header(const h5::File& file, ShardHeader& header) {
   read_tokens_layout(file, header);
   read_vocabulary(file, header);
   read_checksums(file, header);
-  if (header.byte_offset != no_byte_offset &&
-      (header.byte_offset > header.file_bytes ||
-       static_cast<std::uint64_t>(header.bytes()) > header.file_bytes - header.byte_offset)) {
-    bad_shard(file.path(), cat("is truncated: 'tokens' ends at byte ",
-                               header.byte_offset + static_cast<std::uint64_t>(header.bytes()), ", the file at ",
-                               header.file_bytes));
-  }
+  expect_inside(header, "tokens", header.byte_offset, header.bytes());
 }
 
 void check_text_agrees(const ShardHeader& header, const ShardHeader& first) {
