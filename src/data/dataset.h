@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ringtrain {
@@ -88,9 +89,13 @@ DatasetIndex read_dataset_index(const std::string& prefix);
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual const DatasetIndex& index() const = 0;
+  const DatasetIndex& index() const { return index_; }
   // Returns the bytes that this process has read from the files so far, including checks of their first bytes.
   virtual std::int64_t bytes_read() const = 0;
+
+ protected:
+  explicit Dataset(DatasetIndex index) : index_(std::move(index)) {}
+  const DatasetIndex index_;
 };
 
 // Returns the bytes that a data set keeps in memory after everything was read: the text, or the tables of the images.
@@ -109,7 +114,6 @@ class TextDataset : public Dataset {
  public:
   explicit TextDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr);
   ~TextDataset() override;
-  const DatasetIndex& index() const override;
   // For names: reads row `sample`, [context_length + 1] bytes.
   void read_row(std::int64_t sample, std::span<std::uint8_t> out) const;
   // For running text: reads characters [first, first + out.size()), across shards.

@@ -205,8 +205,8 @@ struct ImageDataset::State {
     std::size_t shard, record;
   };
 
-  State(DatasetIndex given, std::shared_ptr<SharedMemory> shared, ShardFiles::Pread pread)
-      : index(std::move(given)),
+  State(const DatasetIndex& given, std::shared_ptr<SharedMemory> shared, ShardFiles::Pread pread)
+      : index(given),
         files(index.shards, pread),
         memory(shared ? std::move(shared) : std::make_shared<SharedMemory>(bytes_of(index))) {
     MemoryPlaces places(memory->bytes().data());
@@ -301,7 +301,7 @@ struct ImageDataset::State {
     read_image_record(files, index, at.shard, at.record, index.image.raw ? 0 : shard.offsets[at.record], out);
   }
 
-  DatasetIndex index;
+  const DatasetIndex& index;
   ShardFiles files;
   std::shared_ptr<SharedMemory> memory;
   std::vector<Shard> shards;
@@ -323,12 +323,8 @@ void read_image_record(ShardFiles& files, const DatasetIndex& index, std::size_t
 }
 
 ImageDataset::ImageDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory, ShardFiles::Pread pread)
-    : state_(std::make_unique<State>(std::move(index), std::move(memory), pread)) {}
+    : Dataset(std::move(index)), state_(std::make_unique<State>(index_, std::move(memory), pread)) {}
 ImageDataset::~ImageDataset() = default;
-
-const DatasetIndex& ImageDataset::index() const {
-  return state_->index;
-}
 
 ImageDataset::Record ImageDataset::record(std::int64_t sample) const {
   const State::Place at = state_->find(sample);
@@ -349,12 +345,12 @@ void ImageDataset::read(std::int64_t sample, std::vector<std::uint8_t>& out) con
     pause_before_retry();  // trying again tells a bad disk from a temporary error
   }
   throw Error(cat(name_of(sample), " has a wrong CRC-32C"),
-              cat(damaged, "; bin/ringtrain-data verify ", state_->index.prefix, " lists all faults"));
+              cat(damaged, "; bin/ringtrain-data verify ", index_.prefix, " lists all faults"));
 }
 
 std::string ImageDataset::name_of(std::int64_t sample) const {
   const State::Place at = state_->find(sample);
-  return cat(state_->index.shards[at.shard].path, ": record ", at.record);
+  return cat(index_.shards[at.shard].path, ": record ", at.record);
 }
 
 std::int64_t ImageDataset::bytes_read() const {

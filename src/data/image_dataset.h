@@ -28,7 +28,6 @@ class ImageDataset : public Dataset {
   explicit ImageDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr,
                         ShardFiles::Pread pread = ::pread);
   ~ImageDataset() override;
-  const DatasetIndex& index() const override;
   std::int64_t bytes_read() const override;
   static std::int64_t bytes_of(const DatasetIndex& index);  // see dataset_bytes()
 

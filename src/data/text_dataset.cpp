@@ -109,8 +109,8 @@ struct TextDataset::State {
     std::span<std::uint8_t> tokens;
   };
 
-  State(DatasetIndex given, std::shared_ptr<SharedMemory> shared)
-      : index(std::move(given)),
+  State(const DatasetIndex& given, std::shared_ptr<SharedMemory> shared)
+      : index(given),
         files(index.shards),
         memory(shared ? std::move(shared) : std::make_shared<SharedMemory>(bytes_of(index))),
         row_bytes(row_bytes_of(index)) {
@@ -200,7 +200,7 @@ struct TextDataset::State {
     std::memcpy(out.data(), shards[which].tokens.data() + begin, out.size());
   }
 
-  DatasetIndex index;
+  const DatasetIndex& index;
   ShardFiles files;
   std::shared_ptr<SharedMemory> memory;
   std::int64_t row_bytes;
@@ -208,31 +208,27 @@ struct TextDataset::State {
 };
 
 TextDataset::TextDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory)
-    : state_(std::make_unique<State>(std::move(index), std::move(memory))) {}
+    : Dataset(std::move(index)), state_(std::make_unique<State>(index_, std::move(memory))) {}
 TextDataset::~TextDataset() = default;
 
-const DatasetIndex& TextDataset::index() const {
-  return state_->index;
-}
-
 void TextDataset::read_row(std::int64_t sample, std::span<std::uint8_t> out) const {
-  if (sample < 0 || sample >= state_->index.total || static_cast<std::int64_t>(out.size()) != state_->row_bytes) {
-    throw Error(cat("row ", sample, " of ", out.size(), " symbols was asked for, but ", state_->index.prefix,
-                    " has only ", state_->index.total, " rows of ", state_->row_bytes));
+  if (sample < 0 || sample >= index_.total || static_cast<std::int64_t>(out.size()) != state_->row_bytes) {
+    throw Error(cat("row ", sample, " of ", out.size(), " symbols was asked for, but ", index_.prefix, " has only ",
+                    index_.total, " rows of ", state_->row_bytes));
   }
-  const std::size_t which = state_->index.shard_of(sample);
-  state_->copy(which, (sample - state_->index.shards[which].first) * state_->row_bytes, out);
+  const std::size_t which = index_.shard_of(sample);
+  state_->copy(which, (sample - index_.shards[which].first) * state_->row_bytes, out);
 }
 
 void TextDataset::read_text(std::int64_t first, std::span<std::uint8_t> out) const {
-  const std::int64_t total = state_->index.total * state_->row_bytes;
+  const std::int64_t total = index_.total * state_->row_bytes;
   if (first < 0 || first + static_cast<std::int64_t>(out.size()) > total) {
     throw Error(cat("characters ", first, " to ", first + static_cast<std::int64_t>(out.size()),
-                    " were asked for, but ", state_->index.prefix, " has only ", total));
+                    " were asked for, but ", index_.prefix, " has only ", total));
   }
   while (!out.empty()) {
-    const std::size_t which = state_->index.shard_of(first / state_->row_bytes);
-    const std::int64_t begin = first - state_->index.shards[which].first * state_->row_bytes;
+    const std::size_t which = index_.shard_of(first / state_->row_bytes);
+    const std::int64_t begin = first - index_.shards[which].first * state_->row_bytes;
     const auto size = std::min(out.size(), state_->shards[which].tokens.size() - static_cast<std::size_t>(begin));
     state_->copy(which, begin, out.first(size));
     out = out.subspan(size);
