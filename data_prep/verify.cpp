@@ -199,10 +199,6 @@ class DecomposedLetters {
   std::string example_;
 };
 
-std::string counted(std::int64_t count, const std::string& what) {
-  return cat(count, " ", what);
-}
-
 // Adds the error that is being handled. Throws it again if a limit of this process is the cause, and not the data set.
 void add_fault(const Error& error, Verification& result) {
   if (!advice_on_limits(error.what()).empty()) throw;
@@ -260,10 +256,7 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
         example = cat("'", decode(header, all.first(std::min<std::size_t>(60, all.size()))), "'");
     }
   }
-  std::sort(sample_ids.begin(), sample_ids.end());
-  if (const auto twice = std::adjacent_find(sample_ids.begin(), sample_ids.end()); twice != sample_ids.end()) {
-    result.faults.push_back(cat(prefix, ": sample id ", *twice, " occurs more than once"));
-  }
+  sort_and_check_ids(prefix, sample_ids, result);
   if (!one_of_many) {
     for (std::size_t i = 0; i < facts.names.ids.size(); ++i) {
       if (facts.names.ids[i].empty()) {
@@ -281,8 +274,8 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
   const auto distinct =
       std::count_if(facts.names.rows.begin(), facts.names.rows.end(), [](std::uint64_t n) { return n > 0; });
   result.summary.push_back(
-      cat(prefix, ": ", counted(first.total, first.text.running_text ? "characters" : "samples"), " in ",
-          counted(first.num_shards, "file(s)"), ", ", first.text.vocabulary.size(), " symbols",
+      cat(prefix, ": ", first.total, first.text.running_text ? " characters" : " samples", " in ", first.num_shards,
+          " file(s), ", first.text.vocabulary.size(), " symbols",
           first.text.running_text ? "" : cat(", ", distinct, " distinct names, context ", first.text.context_length)));
   result.summary.push_back(cat("  such as ", example));
   if (const std::string warning = decomposed.warning(prefix); !warning.empty()) result.summary.push_back(warning);
@@ -290,6 +283,12 @@ SplitFacts verify_split(const std::string& prefix, Verification& result) {
 }
 
 }  // namespace
+
+void sort_and_check_ids(const std::string& prefix, std::vector<std::uint64_t>& sample_ids, Verification& result) {
+  std::ranges::sort(sample_ids);
+  if (const auto twice = std::ranges::adjacent_find(sample_ids); twice != sample_ids.end())
+    result.faults.push_back(cat(prefix, ": sample id ", *twice, " occurs more than once"));
+}
 
 Verification verify_dataset(const std::string& target) {
   Verification result;

@@ -40,6 +40,9 @@ class FaultList {
 // `target` is one file (.h5), the prefix of one split ("data/pets-train"), or the prefix of all splits ("data/pets").
 Verification verify_dataset(const std::string& target);
 
+// Sorts the ids of a split's samples. Adds a fault if two are equal.
+void sort_and_check_ids(const std::string& prefix, std::vector<std::uint64_t>& sample_ids, Verification& result);
+
 // The part that checks images (images/verify.cpp).
 
 // The data by which two splits are compared.

@@ -23,34 +23,35 @@ bool is_jpeg_or_png(const std::array<std::uint8_t, 8>& start) {
 class ClassWalk {
  public:
   ClassWalk(const FileTree& tree, std::string prefix, std::int32_t archive, std::vector<ImageItem>& items,
-            LeftOuts& left_out)
-      : tree_(tree), prefix_(std::move(prefix)), archive_(archive), items_(items), left_out_(left_out) {}
+            LeftOuts& left_out, std::vector<std::string> above = {})
+      : tree_(tree),
+        prefix_(std::move(prefix)),
+        archive_(archive),
+        items_(items),
+        left_out_(left_out),
+        above_(std::move(above)) {}
 
-  // `reason` is why everything below is left out, or empty. `above` holds the real paths of the folders on the way.
-  void list(const std::string& folder, const std::string& reason, std::vector<std::string>& above) {
-    if (above.size() > deepest)
+  // `reason` is why everything below is left out, or empty.
+  void list(const std::string& folder, const std::string& reason = "") {
+    if (above_.size() > deepest)
       throw Error(cat(tree_.root(), folder, ": folders are nested deeper than ", deepest), "move them up");
-    above.push_back(tree_.real_path(folder));
+    above_.push_back(tree_.real_path(folder));
     for (const TreeEntry& entry : tree_.entries(folder)) {
       const std::string path = folder.empty() ? entry.name : cat(folder, "/", entry.name);
       const std::string why =
           reason.empty() && made_by_a_system(entry.name) ? reason_of_system_name(entry.name) : reason;
       if (entry.kind != TreeEntry::Kind::folder) {
         add(path, entry, why);
-      } else if (!entry.link || !leads_up(path, above)) {
-        list(path, why, above);
+      } else if (!entry.link || std::ranges::count(above_, tree_.real_path(path)) == 0) {
+        list(path, why);
       } else {
         leave_out(left_out_, "link(s) to a folder above them", prefix_ + path);
       }
     }
-    above.pop_back();
+    above_.pop_back();
   }
 
  private:
-  bool leads_up(const std::string& path, const std::vector<std::string>& above) const {
-    return std::find(above.begin(), above.end(), tree_.real_path(path)) != above.end();
-  }
-
   void add(const std::string& path, const TreeEntry& entry, const std::string& why) {
     if (!why.empty()) return leave_out(left_out_, why, prefix_ + path);
     if (called_like_an_image(entry.name)) {
@@ -70,11 +71,8 @@ class ClassWalk {
   const std::int32_t archive_;
   std::vector<ImageItem>& items_;
   LeftOuts& left_out_;
+  std::vector<std::string> above_;  // the real paths of the folders on the way
 };
-
-void sort_by_key(std::vector<ImageItem>& items) {
-  std::ranges::sort(items, {}, &ImageItem::key);
-}
 
 std::string without_ending(const std::string& tar) {
   return tar.substr(0, tar.rfind('.'));
@@ -118,8 +116,7 @@ void refuse_web_dataset(const std::string& tar, const std::vector<ImageItem>& it
 std::uint64_t count_files(const FileTree& tree, const std::string& folder) {
   std::vector<ImageItem> items;
   LeftOuts left_out;
-  std::vector<std::string> above;
-  ClassWalk(tree, "", -1, items, left_out).list(folder, "", above);
+  ClassWalk(tree, "", -1, items, left_out).list(folder);
   std::uint64_t count = items.size();
   for (const auto& [reason, each] : left_out) count += each.count;
   return count;
@@ -145,8 +142,7 @@ FolderContent content_of(const FileTree& tree, const std::string& folder) {
 std::vector<ImageItem> all_items(const FileTree& tree) {
   std::vector<ImageItem> items;
   LeftOuts left_out;
-  std::vector<std::string> above;
-  ClassWalk(tree, "", tree.archive().empty() ? -1 : 0, items, left_out).list("", "", above);
+  ClassWalk(tree, "", tree.archive().empty() ? -1 : 0, items, left_out).list("");
   return items;
 }
 
@@ -197,18 +193,16 @@ ClassFolders list_class_folders(const FileTree& tree, const std::string& below, 
   parallel_for(static_cast<std::int64_t>(found.size()), threads, [&](std::int64_t i) {
     const auto c = static_cast<std::size_t>(i);
     const std::string path = prefix + found[c];
-    std::vector<std::string> above;
     if (from_tars) {
       const std::unique_ptr<FileTree> tar = open_tar(tree.root() + path);
-      ClassWalk(*tar, path + "/", static_cast<std::int32_t>(i), result.items[c], result.left_out[c])
-          .list("", "", above);
+      ClassWalk(*tar, path + "/", static_cast<std::int32_t>(i), result.items[c], result.left_out[c]).list("");
       result.contents[c] = content_of(*tar, "");
     } else {
-      above.push_back(tree.real_path(below));
-      ClassWalk(tree, "", tree.archive().empty() ? -1 : 0, result.items[c], result.left_out[c]).list(path, "", above);
+      ClassWalk(tree, "", tree.archive().empty() ? -1 : 0, result.items[c], result.left_out[c], {tree.real_path(below)})
+          .list(path);
       result.contents[c] = content_of(tree, path);
     }
-    sort_by_key(result.items[c]);
+    std::ranges::sort(result.items[c], {}, &ImageItem::key);
     if (from_tars) refuse_web_dataset(tree.root() + path, result.items[c], result.left_out[c]);
   });
   for (const std::string& name : found) {
@@ -276,7 +270,7 @@ SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes, 
     (word ? named[static_cast<int>(*word)] : others).push_back(name);
   }
   for (const std::string& tar : top.tars) {
-    const std::string id = tar.substr(0, tar.rfind('.'));
+    const std::string id = without_ending(tar);
     if (!split_word(id) || classes.labels.contains(id) || !top.folders.empty()) continue;
     throw Error(cat(tree.root(), tar, ": is called like a split, but a tar file beside others is one class"),
                 "unpack it: INPUT is a folder with train/ and val/; or convert each alone, with --split");
@@ -296,27 +290,21 @@ SplitFolders find_split_folders(const FileTree& tree, const ClassList& classes, 
     throw Error(cat(tree.root(), ": has ", name, "/ but no train/"),
                 cat("give both, or convert it alone: ", command_for_part(tree, name, out)));
   }
-  for (const std::string& name : testing) {
-    const std::uint64_t count = count_files(tree, name);
-    if (count > 0)
-      leave_out(found.left_out,
-                cat("file(s) in ", name, "/, which is neither training nor validation data",
-                    holds_classes(content_of(tree, name))
-                        ? cat(" (to validate on it: ", command_for_part(tree, name, out + "-test"),
-                              "; --class-list FILE, given to both conversions, keeps the labels the same)")
-                        : " (it has no folder per class)"),
-                "", count);
-  }
-  for (const std::string& name : others) {
-    const std::uint64_t count = count_files(tree, name);
-    if (count > 0)
-      leave_out(found.left_out,
-                cat("file(s) in ", name, "/, which lies beside ", found.train, "/",
-                    found.validation.empty() && holds_classes(content_of(tree, name))
-                        ? " (if this is the validation split, rename it to val)"
-                        : ""),
-                "", count);
-  }
+  const auto leave_out_folder = [&](const std::string& name, const std::string& why) {
+    if (const std::uint64_t count = count_files(tree, name); count > 0)
+      leave_out(found.left_out, cat("file(s) in ", name, "/, which ", why), "", count);
+  };
+  for (const std::string& name : testing)
+    leave_out_folder(name, cat("is neither training nor validation data",
+                               holds_classes(content_of(tree, name))
+                                   ? cat(" (to validate on it: ", command_for_part(tree, name, out + "-test"),
+                                         "; --class-list FILE, given to both conversions, keeps the labels the same)")
+                                   : " (it has no folder per class)"));
+  for (const std::string& name : others)
+    leave_out_folder(name, cat("lies beside ", found.train, "/",
+                               found.validation.empty() && holds_classes(content_of(tree, name))
+                                   ? " (if this is the validation split, rename it to val)"
+                                   : ""));
   return found;
 }
 

@@ -111,12 +111,8 @@ class TarTree : public FileTree {
   };
 
   static std::vector<std::string> parts_of(const std::string& path) {
-    std::vector<std::string> parts;
-    for (std::size_t begin = 0; begin < path.size();) {
-      const std::size_t end = std::min(path.find('/', begin), path.size());
-      if (const std::string part = path.substr(begin, end - begin); !part.empty() && part != ".") parts.push_back(part);
-      begin = end + 1;
-    }
+    std::vector<std::string> parts = split(path, '/');
+    std::erase_if(parts, [](const std::string& part) { return part.empty() || part == "."; });
     return parts;
   }
 

@@ -21,7 +21,7 @@ constexpr const char* expected_form =
 struct IdxArray {
   std::string path;
   std::uint8_t type = 0;  // 0x08: u8, 0x09: i8, 0x0b: i16, 0x0c: i32, 0x0d: f32, 0x0e: f64
-  std::vector<std::int64_t> shape;
+  h5::Shape shape;
   std::vector<std::uint8_t> bytes;  // the values
 };
 
@@ -75,10 +75,6 @@ IdxArray read_idx(const std::string& path) {
   return array;
 }
 
-std::string shape_text(const IdxArray& array) {
-  return cat("(", joined(array.shape), ")");
-}
-
 constexpr const char* pictures_first = "the file of the pictures comes first: idx IMAGES LABELS";
 
 // Returns the name that HDF5 arrays of this type have, such as "f32".
@@ -109,7 +105,7 @@ std::string advice_on_other_labels(const IdxArray& array) {
 std::vector<std::int64_t> labels_of(const IdxArray& array, std::int64_t first_label) {
   if (array.shape.size() != 1 || array.type > 0x0c)
     throw Error(cat(array.path, ": holds ", array.type > 0x0c ? "floating-point" : "whole", " numbers of the shape ",
-                    shape_text(array), ", expected integer labels (N)"),
+                    text_of(array.shape), ", expected integer labels (N)"),
                 advice_on_other_labels(array));
   const auto width = static_cast<std::size_t>(bytes_of_value(array.type));
   std::vector<std::int64_t> labels(static_cast<std::size_t>(array.shape[0]));
@@ -131,7 +127,7 @@ class IdxSource : public ListedImageSource {
     if (array_.type != 0x08 || shape.size() < 3 || shape.size() > 4 || (channels_ != 1 && channels_ != 3))
       throw Error(
           cat(path, ": holds values of type 0x0", "0123456789abcdef"[array_.type], " and the shape ",
-              shape_text(array_), ", expected u8 pixels (0x08) (N, H, W), or (N, H, W, C) with 1 or 3 channels"),
+              text_of(array_.shape), ", expected u8 pixels (0x08) (N, H, W), or (N, H, W, C) with 1 or 3 channels"),
           advice());
     if (shape[0] == 0) throw Error(cat(path, ": holds no pictures"));
     if (std::min(shape[1], shape[2]) < 1 || std::max(shape[1], shape[2]) > 65500)

@@ -23,22 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_folder(const std::string& path) {
-  std::error_code failed;
-  return fs::is_directory(path, failed);
-}
-
-std::vector<ImageItem> listed_items(const std::vector<ListedImage>& entries, const std::vector<std::int32_t>& labels) {
-  std::vector<ImageItem> items;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    ImageItem& item = items.emplace_back();
-    item.key = entries[i].path;
-    item.label = labels[i];
-    item.line = entries[i].line;
-  }
-  return items;
-}
-
 // Throws Error if the label of a list's line seems to hold blanks: the path with the words before it is no file, but
 // the path without them is one.
 void check_blanks(const std::vector<ListedImage>& entries, const std::string& list, const std::string& root) {
@@ -61,7 +45,11 @@ void check_blanks(const std::vector<ListedImage>& entries, const std::string& li
 std::vector<ImageItem> read_list(const FileTree& tree, const std::string& list, ClassList& classes) {
   const std::vector<ListedImage> entries = read_image_list(list);
   if (tree.archive().empty()) check_blanks(entries, list, tree.root());
-  return listed_items(entries, labels_of(entries, list, classes));
+  const std::vector<std::int32_t> labels = labels_of(entries, list, classes);
+  std::vector<ImageItem> items;
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    items.push_back({.key = entries[i].path, .label = labels[i], .line = entries[i].line});
+  return items;
 }
 
 // Counts the images that no list names.
@@ -245,7 +233,7 @@ std::unique_ptr<FileTree> open_input(const std::string& input) {
   if (!fs::exists(input, failed)) {
     throw Error(cat(input, ": ", failed ? failed.message() : "does not exist"), "INPUT is a folder of images");
   }
-  if (is_folder(input)) return open_folder(input);
+  if (fs::is_directory(input, failed)) return open_folder(input);
   if (is_zip(input))
     throw Error(cat(input, ": is a ZIP archive, expected a folder or a tar file"),
                 cat("unpack it: ", shell_command({"unzip", input, "-d"}), " FOLDER"));

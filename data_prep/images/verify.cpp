@@ -186,10 +186,7 @@ ImageSplitFacts verify_image_split(const std::string& prefix, const std::vector<
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(headers[0].image.num_classes()));
   for (std::size_t shard = 0; shard < headers.size(); ++shard)
     verify_shard(headers[shard], static_cast<std::uint32_t>(shard), facts, sizes, result);
-  std::sort(facts.sample_ids.begin(), facts.sample_ids.end());
-  if (const auto twice = std::adjacent_find(facts.sample_ids.begin(), facts.sample_ids.end());
-      twice != facts.sample_ids.end())
-    result.faults.push_back(cat(prefix, ": sample id ", *twice, " occurs more than once"));
+  sort_and_check_ids(prefix, facts.sample_ids, result);
   std::map<std::string, std::size_t> ids;
   for (const std::string& id : headers[0].image.class_ids) {
     if (++ids[id] == 2) result.faults.push_back(cat(headers[0].path, ": class id '", id, "' occurs more than once"));

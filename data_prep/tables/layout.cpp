@@ -68,6 +68,12 @@ std::vector<Record> records_of(const Sample& sample, CsvFormat format) {
   return records;
 }
 
+// Returns the number of fields that are not empty.
+std::size_t count_not_empty(const std::vector<std::string>& fields) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      fields, [](const std::string& field) { return field.find_first_not_of(" \t") != std::string::npos; }));
+}
+
 // Returns the place of the header in the records: 0, or a later one if the first record is a title.
 std::size_t header_of(const std::vector<Record>& records, const TableQuestion& question) {
   const std::vector<std::string>& first = records[0].fields;
@@ -378,13 +384,9 @@ bool is_blank(const std::vector<std::string>& fields) {
   return fields.size() == 1 && fields[0].find_first_not_of(" \t") == std::string::npos;
 }
 
-bool is_comment(const std::vector<std::string>& fields, std::size_t width) {
-  return !fields.empty() && fields[0].starts_with('#') && (width == 0 || fields.size() < width);
-}
-
-std::size_t count_not_empty(const std::vector<std::string>& fields) {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      fields, [](const std::string& field) { return field.find_first_not_of(" \t") != std::string::npos; }));
+bool is_blank_or_comment(const std::vector<std::string>& fields, std::size_t width) {
+  const bool is_short = width == 0 || fields.size() < width;
+  return is_blank(fields) || (is_short && !fields.empty() && fields[0].starts_with('#'));
 }
 
 std::size_t count_filled(const std::vector<std::string>& fields, std::size_t width) {

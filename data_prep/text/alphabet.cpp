@@ -6,11 +6,11 @@
 namespace ringtrain {
 
 Alphabet::Alphabet(std::string name, std::vector<std::string> vocabulary, std::size_t reserved, bool bytes)
-    : name_(std::move(name)), vocabulary_(std::move(vocabulary)), reserved_(reserved), bytes_(bytes) {
+    : name_(std::move(name)), vocabulary_(std::move(vocabulary)), bytes_(bytes) {
   if (vocabulary_.size() > largest_alphabet)
     throw Error(cat("an alphabet of ", vocabulary_.size(), " symbols, expected at most ", largest_alphabet));
   small_.fill(-1);
-  for (std::size_t id = reserved_; id < vocabulary_.size(); ++id) {
+  for (std::size_t id = reserved; id < vocabulary_.size(); ++id) {
     const std::string& symbol = vocabulary_[id];
     const std::uint32_t code = bytes_ ? static_cast<unsigned char>(symbol[0]) : decode_symbol(symbol);
     if (code < small_.size()) {
@@ -55,12 +55,6 @@ bool Alphabet::encode(std::string_view text, std::vector<std::uint8_t>& ids) con
     i += length;
   }
   return true;
-}
-
-std::string Alphabet::decode(const std::uint8_t* ids, std::size_t count) const {
-  std::string text;
-  for (std::size_t i = 0; i < count; ++i) text += vocabulary_.at(ids[i]);
-  return text;
 }
 
 bool fits_study31(std::string_view name) {

@@ -27,16 +27,13 @@ class Alphabet {
 
   const std::string& name() const { return name_; }
   const std::vector<std::string>& vocabulary() const { return vocabulary_; }
-  std::size_t reserved() const { return reserved_; }
 
   // Appends the ids of `text` to `ids`. Returns false, and appends nothing, if a symbol is not in the alphabet.
   bool encode(std::string_view text, std::vector<std::uint8_t>& ids) const;
-  std::string decode(const std::uint8_t* ids, std::size_t count) const;
 
  private:
   std::string name_;
   std::vector<std::string> vocabulary_;
-  std::size_t reserved_ = 0;
   bool bytes_ = false;
   std::array<std::int16_t, 256> small_{};  // ids of code points (or bytes) below 256; -1: none
   std::unordered_map<std::uint32_t, std::uint8_t> large_;
