@@ -70,8 +70,8 @@ class MpiCommunicator final : public Communicator {
   void release(void* memory) override { node_exchange_->release(memory); }
   std::unique_ptr<Pending> start_sum(std::span<float> values, const BeforeSum& before) override {
     if (before) before(0);
-    auto left = std::make_shared<std::size_t>(0);
-    if (size_ > 1 && !values.empty()) {
+    return sum_of_parts([&](const PartsLeft& left) {
+      if (values.empty()) return;
       const SumAlgorithm algorithm = algorithm_for(values.size_bytes());
       const std::size_t most = lane_elements(algorithm);
       for (std::size_t offset = 0; offset < values.size(); offset += most) {
@@ -81,15 +81,13 @@ class MpiCommunicator final : public Communicator {
         else
           lanes_.start(values.data() + offset, schedule(algorithm, length), left);
       }
-    }
-    return std::make_unique<PendingSum>(*this, std::move(left));
+    });
   }
   std::unique_ptr<Pending> start_sum(std::span<double> values) override {
-    auto left = std::make_shared<std::size_t>(0);
-    if (size_ > 1)
+    return sum_of_parts([&](const PartsLeft& left) {
       for (std::size_t offset = 0; offset < values.size(); offset += max_count_)
         counter_sums_.start(values.subspan(offset, std::min(max_count_, values.size() - offset)), left);
-    return std::make_unique<PendingSum>(*this, std::move(left));
+    });
   }
   std::unique_ptr<Pending> start_reduce_scatter(std::span<float> values, std::int64_t piece,
                                                 const BeforeSum& before) override {
@@ -102,15 +100,11 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<Pending> start_root_sum(std::span<float> values, int root, const BeforeSum& before) override {
     check_root(root);
     if (before) before(0);
-    auto left = std::make_shared<std::size_t>(0);
-    if (size_ > 1) root_sums().start_sum(values, root, left);
-    return std::make_unique<PendingSum>(*this, std::move(left));
+    return sum_of_parts([&](const PartsLeft& left) { root_sums().start_sum(values, root, left); });
   }
   std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override {
     check_root(root);
-    auto left = std::make_shared<std::size_t>(0);
-    if (size_ > 1) root_sums().start_broadcast(values, root, left);
-    return std::make_unique<PendingSum>(*this, std::move(left));
+    return sum_of_parts([&](const PartsLeft& left) { root_sums().start_broadcast(values, root, left); });
   }
   void broadcast(std::span<std::byte> bytes, int root) override {
     check_root(root);
@@ -168,6 +162,13 @@ class MpiCommunicator final : public Communicator {
     PartsLeft left_;
   };
 
+  // Returns a sum whose parts `start` starts. With one rank there is nothing to start.
+  template <class Start>
+  std::unique_ptr<Pending> sum_of_parts(const Start& start) {
+    auto left = std::make_shared<std::size_t>(0);
+    if (size_ > 1) start(left);
+    return std::make_unique<PendingSum>(*this, std::move(left));
+  }
   SumAlgorithm algorithm_for(std::size_t bytes) const {
     for (const SumAlgorithm algorithm :
          {SumAlgorithm::ring, SumAlgorithm::halving, SumAlgorithm::hierarchical, SumAlgorithm::library})
@@ -194,12 +195,12 @@ class MpiCommunicator final : public Communicator {
   // Each lane sums one chunk of every piece.
   std::unique_ptr<Pending> start_half(RingHalf& half, std::span<float> values, std::int64_t piece) {
     check_pieces(values, piece);
-    auto left = std::make_shared<std::size_t>(0);
     const auto stride = static_cast<std::size_t>(piece);
-    for (std::size_t offset = 0; size_ > 1 && offset < std::min(stride, values.size()); offset += chunk_)
-      lanes_.start(values.data() + offset,
-                   half(rank_, size_, values.size() - offset, std::min(chunk_, stride - offset), stride), left);
-    return std::make_unique<PendingSum>(*this, std::move(left));
+    return sum_of_parts([&](const PartsLeft& left) {
+      for (std::size_t offset = 0; offset < std::min(stride, values.size()); offset += chunk_)
+        lanes_.start(values.data() + offset,
+                     half(rank_, size_, values.size() - offset, std::min(chunk_, stride - offset), stride), left);
+    });
   }
   // If `to_root` is true, `mine` is read and `all` is written. Otherwise `all` is read and `mine` is written.
   void exchange_with_root(std::span<std::byte> mine, std::span<std::byte> all, int root, bool to_root) {

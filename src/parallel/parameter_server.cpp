@@ -23,9 +23,6 @@ class Timed {
 
 }  // namespace
 
-ServerRanks::ServerRanks(std::unique_ptr<Mailbox> mailbox, int servers, std::int64_t trained, std::int64_t elements)
-    : mailbox_(std::move(mailbox)), servers_(servers), trained_(trained), elements_(elements) {}
-
 ElementRange ServerRanks::range_of(int server) const {
   return served_range(trained_, server, servers_);
 }
@@ -34,14 +31,6 @@ std::vector<ElementRange> ServerRanks::with_statistics(ElementRange range, bool 
   if (!statistics || trained_ == elements_) return {range};
   if (range.end == trained_) return {{range.begin, elements_}};
   return {range, {trained_, elements_}};
-}
-
-std::vector<ElementRange> ServerRanks::pushed_to(int server) const {
-  return with_statistics(range_of(server), true);
-}
-
-std::vector<ElementRange> ServerRanks::pulled_from(int server) const {
-  return with_statistics(range_of(server), server == 0);
 }
 
 // Server 0 adds the values in the order of the ranges and sends the sum to all servers.
@@ -124,15 +113,12 @@ bool ParameterServer::follow() {
 // Tells the other servers everything, and the workers what concerns them.
 void ParameterServer::tell_all(const ServerOrder& order) {
   const Timed timed(moving_seconds_);
+  const auto tell = [&](int rank) { ranks_.mailbox().send(rank, server_order_tag, value_bytes(order)); };
   const ServerAction::Kind kind = order.action.kind;
-  for (int server = 1; server < ranks_.servers(); ++server) tell(server, order);
-  if (kind == ServerAction::Kind::grant) tell(ranks_.rank_of_worker(order.action.worker), order);
+  for (int server = 1; server < ranks_.servers(); ++server) tell(server);
+  if (kind == ServerAction::Kind::grant) tell(ranks_.rank_of_worker(order.action.worker));
   if (kind == ServerAction::Kind::meet)
-    for (int worker = 0; worker < ranks_.workers(); ++worker) tell(ranks_.rank_of_worker(worker), order);
-}
-
-void ParameterServer::tell(int rank, const ServerOrder& order) {
-  ranks_.mailbox().send(rank, server_order_tag, value_bytes(order));
+    for (int worker = 0; worker < ranks_.workers(); ++worker) tell(ranks_.rank_of_worker(worker));
 }
 
 void ParameterServer::request(const MeetingRequests& requests) {

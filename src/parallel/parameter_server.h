@@ -16,13 +16,14 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
 #include "cluster/links.h"
 #include "nn/parameters.h"
 #include "optim/optimizer.h"
-#include "parallel/rank_step.h"
+#include "parallel/rank_status.h"
 #include "parallel/update_order.h"
 
 namespace ringtrain {
@@ -64,7 +65,8 @@ struct ServerOrder {
 class ServerRanks {
  public:
   // `mailbox` connects all ranks. `trained` and `elements` are those of the flat vector, as in ParameterTable.
-  ServerRanks(std::unique_ptr<Mailbox> mailbox, int servers, std::int64_t trained, std::int64_t elements);
+  ServerRanks(std::unique_ptr<Mailbox> mailbox, int servers, std::int64_t trained, std::int64_t elements)
+      : mailbox_(std::move(mailbox)), servers_(servers), trained_(trained), elements_(elements) {}
 
   Mailbox& mailbox() { return *mailbox_; }
   int servers() const { return servers_; }
@@ -76,10 +78,10 @@ class ServerRanks {
   ElementRange range_of(int server) const;
   // Returns the elements that a worker sends to a server: the gradient of the server's range, and this step's
   // statistics. The statistics come after the trained elements, and every server has them.
-  std::vector<ElementRange> pushed_to(int server) const;
+  std::vector<ElementRange> pushed_to(int server) const { return with_statistics(range_of(server), true); }
   // Returns the elements that a worker gets from a server: the weights of the server's range. Server 0 also
   // sends the running statistics.
-  std::vector<ElementRange> pulled_from(int server) const;
+  std::vector<ElementRange> pulled_from(int server) const { return with_statistics(range_of(server), server == 0); }
 
   // Sums `values` over the servers, which all get the same bits. Collective over the servers.
   void sum(std::span<double> values);
@@ -139,7 +141,6 @@ class ParameterServer {
   void apply(const ServerAction& action);
   WorkerSums& sums_of(std::int64_t worker) { return sums_[static_cast<std::size_t>(worker)]; }
   void tell_all(const ServerOrder& order);
-  void tell(int rank, const ServerOrder& order);
   bool combines() const { return !received_.empty(); }
 
   ServerRanks& ranks_;

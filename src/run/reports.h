@@ -13,7 +13,7 @@
 #include "config/batch_course.h"
 #include "optim/noise_scale.h"
 #include "parallel/pipeline.h"
-#include "parallel/rank_step.h"
+#include "parallel/rank_status.h"
 
 namespace ringtrain {
 

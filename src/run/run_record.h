@@ -11,7 +11,7 @@
 #include "base/version.h"
 #include "cluster/communicator.h"
 #include "optim/noise_scale.h"
-#include "parallel/rank_step.h"
+#include "parallel/rank_status.h"
 #include "run/plan.h"
 #include "run/run_end.h"
 #include "run/step_bound.h"

@@ -16,7 +16,7 @@
 #include "cluster/watchdog.h"
 #include "data/loader.h"
 #include "parallel/pipeline.h"
-#include "parallel/rank_step.h"
+#include "parallel/rank_status.h"
 #include "parallel/synchronizer.h"
 #include "run/fixed_order.h"
 #include "run/plan.h"

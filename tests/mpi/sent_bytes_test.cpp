@@ -7,7 +7,7 @@
 #include "cluster/communicator.h"
 #include "cluster/links.h"
 #include "mpi_tests.h"
-#include "parallel/rank_step.h"
+#include "parallel/rank_status.h"
 #include "summed_vector.h"
 
 namespace ringtrain {

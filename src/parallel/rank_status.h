@@ -1,4 +1,4 @@
-// A rank's part of a step: what it asks of all ranks after it, and how it spent its time.
+// The status of a rank after a step: what it asks of all ranks, and how it spent its time.
 #pragma once
 
 namespace ringtrain {
