@@ -9,6 +9,21 @@
 #include "base/error.h"
 
 namespace ringtrain {
+namespace {
+
+bool is_name_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
+
+std::string quoted(const std::string& word) {
+  constexpr std::string_view plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+}  // namespace
 
 std::string ascii_lower(std::string text) {
   for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
@@ -41,14 +56,6 @@ std::string nearest_word(std::string_view word, std::span<const std::string_view
   return best.empty() ? "" : cat("; did you mean '", best, "'?");
 }
 
-namespace {
-
-bool is_name_character(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
-}
-
-}  // namespace
-
 std::string expand_path(std::string_view path, std::string_view what) {
   const auto value_of = [&](const std::string& name) {
     const char* value = std::getenv(name.c_str());
@@ -79,18 +86,6 @@ std::string expand_path(std::string_view path, std::string_view what) {
   }
   return out;
 }
-
-namespace {
-
-std::string quoted(const std::string& word) {
-  constexpr std::string_view plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-";
-  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
-}  // namespace
 
 std::string shell_command(const std::vector<std::string>& words) {
   return joined(words, " ", quoted);

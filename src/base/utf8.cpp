@@ -29,6 +29,12 @@ bool is_white_space(std::uint32_t code) {
          (code >= 0x2000 && code <= 0x200B) || code == 0x202F || code == 0xFEFF;
 }
 
+std::string escaped(char byte) {
+  constexpr char digits[] = "0123456789abcdef";
+  const auto value = static_cast<unsigned char>(byte);
+  return {'\\', 'x', digits[value >> 4], digits[value & 15]};
+}
+
 std::string map_symbols(std::string_view text, utf8proc_int32_t (*map)(utf8proc_int32_t)) {
   std::string result;
   result.reserve(text.size());
@@ -114,16 +120,6 @@ std::string shown(std::string_view text) {
   for (const char c : beginning) out += static_cast<unsigned char>(c) < 32 || c == 127 ? '?' : c;
   return "'" + out + (beginning.size() < text.size() ? "..." : "") + "'";
 }
-
-namespace {
-
-std::string escaped(char byte) {
-  constexpr char digits[] = "0123456789abcdef";
-  const auto value = static_cast<unsigned char>(byte);
-  return {'\\', 'x', digits[value >> 4], digits[value & 15]};
-}
-
-}  // namespace
 
 std::string printable(std::string_view text) {
   std::string result;

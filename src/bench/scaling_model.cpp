@@ -20,6 +20,16 @@ double traffic(int ranks) {
   return 2.0 * (ranks - 1) / ranks;
 }
 
+SumCost cost_of(const Link& link, const std::vector<SumMessages>& messages) {
+  SumCost cost;
+  for (const SumMessages& m : messages) {
+    cost.latency += m.count * link.alpha;
+    cost.transfer += m.count * m.bytes * link.beta;
+    cost.gap += m.count * link.gap;
+  }
+  return cost;
+}
+
 double seconds_of(const Link& link, const SumSample& s) {
   const SumCost cost = ring_cost(link, s.ranks, static_cast<double>(s.bytes));
   return cost.alone() + (s.sums - 1) * cost.occupancy();
@@ -77,20 +87,6 @@ Link fit_link(std::span<const SumSample> samples) {
   link.gap = gaps.empty() ? link.alpha : median(gaps);
   return link;
 }
-
-namespace {
-
-SumCost cost_of(const Link& link, const std::vector<SumMessages>& messages) {
-  SumCost cost;
-  for (const SumMessages& m : messages) {
-    cost.latency += m.count * link.alpha;
-    cost.transfer += m.count * m.bytes * link.beta;
-    cost.gap += m.count * link.gap;
-  }
-  return cost;
-}
-
-}  // namespace
 
 SumCost ring_cost(const Link& link, int ranks, double bytes) {
   return cost_of(link, ring_messages(ranks, bytes));

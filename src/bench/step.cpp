@@ -30,6 +30,16 @@
 
 namespace ringtrain {
 
+std::vector<int> half_of_cores(const std::vector<int>& cpus, const std::vector<int>& core_of) {
+  const std::set<int> cores(core_of.begin(), core_of.end());
+  if (cores.size() % 2 != 0) return {};
+  const std::set<int> kept(cores.begin(), std::next(cores.begin(), static_cast<std::ptrdiff_t>(cores.size() / 2)));
+  std::vector<int> half;
+  for (std::size_t i = 0; i < cpus.size(); ++i)
+    if (kept.contains(core_of[i])) half.push_back(cpus[i]);
+  return half;
+}
+
 namespace {
 
 // ---- States of the node in which passes are measured: all cores are busy, or two ranks run on the same cores. A state
@@ -140,20 +150,6 @@ class SharedCores {
   std::vector<int> own_;
   bool are_shared_ = false;
 };
-
-}  // namespace
-
-std::vector<int> half_of_cores(const std::vector<int>& cpus, const std::vector<int>& core_of) {
-  const std::set<int> cores(core_of.begin(), core_of.end());
-  if (cores.size() % 2 != 0) return {};
-  const std::set<int> kept(cores.begin(), std::next(cores.begin(), static_cast<std::ptrdiff_t>(cores.size() / 2)));
-  std::vector<int> half;
-  for (std::size_t i = 0; i < cpus.size(); ++i)
-    if (kept.contains(core_of[i])) half.push_back(cpus[i]);
-  return half;
-}
-
-namespace {
 
 // ---- The measurements
 

@@ -22,6 +22,23 @@ namespace {
 
 constexpr std::int64_t most_batch = 1 << 24;
 
+// The results for one batch size.
+struct UtilisationRow {
+  std::int64_t batch = 0;         // samples per rank and step, in one pass
+  double seconds = 0;             // a training step with the sum of gradients; 0: does not fit
+  double samples_per_second = 0;  // all ranks together
+  double flops = 0;               // floating-point operations per second of a rank, in convolutions and dense layers
+  double share = 0;               // flops divided by the matrix rate
+  std::int64_t memory_bytes = 0;  // memory of a training run on a rank, as `plan` prints it; 0: not known
+  bool fits = true;
+};
+
+struct Utilisation {
+  double matrix_rate = 0;        // floating-point operations per second of a rank with dense layers only
+  std::int64_t limit_bytes = 0;  // memory limit of a rank
+  std::vector<UtilisationRow> rows;
+};
+
 std::int64_t free_host_bytes() {
   if (const std::optional<HostMemory> memory = host_memory()) return memory->available;
   throw Error("/proc/meminfo does not say what memory is free", "state it with --limit-gib");
@@ -205,8 +222,7 @@ Experiment small_cnn_experiment() {
   return e;
 }
 
-Utilisation bench_utilisation(const BenchContext& context, double limit_gib, std::int64_t largest,
-                              const std::string& csv) {
+void bench_utilisation(const BenchContext& context, double limit_gib, std::int64_t largest, const std::string& csv) {
   Experiment e = context.experiment;
   Communicator& host = *context.machine.host;
   Backend& backend = *context.machine.backend;
@@ -236,10 +252,9 @@ Utilisation bench_utilisation(const BenchContext& context, double limit_gib, std
     u.rows.push_back({.batch = batches.too_large, .memory_bytes = bytes, .fits = false});
     if (context.root()) print(u.rows.back());
   }
-  if (!context.root() || csv.empty()) return u;
+  if (!context.root() || csv.empty()) return;
   write_file_atomically(csv, csv_of(context, u));
   log_info("wrote ", csv);
-  return u;
 }
 
 }  // namespace ringtrain

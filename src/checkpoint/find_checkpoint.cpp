@@ -30,30 +30,6 @@ std::string run_folder_of(const std::string& source, const std::vector<std::stri
                             : run.folder;
 }
 
-}  // namespace
-
-std::string checkpoint_of(const std::string& source, const std::vector<std::string>& overrides, WhichCheckpoint which) {
-  if (!overrides.empty() && !is_experiment_file(source))
-    throw Error(cat(source, ": ", overrides[0], " cannot change keys of a checkpoint or run folder"),
-                "keys can be given with an experiment file");
-  if (source.ends_with(".h5")) return source;
-  const std::string folder = run_folder_of(source, overrides);
-  const std::string best = best_checkpoint_path(folder);
-  if (which != WhichCheckpoint::newest) {
-    if (std::filesystem::exists(best)) return best;
-    if (which == WhichCheckpoint::best)
-      throw Error(cat(best, ": no such checkpoint"), "runs with a validation set and checkpoint.best write it");
-  }
-  std::vector<std::string> warnings;
-  const std::string newest = newest_checkpoint(folder, &warnings);
-  for (const std::string& warning : warnings) log_warning(warning);
-  if (newest.empty())
-    throw Error(cat(folder, ": no checkpoint there"), "give a run's folder, a checkpoint file, or train first");
-  return newest;
-}
-
-namespace {
-
 struct Place {
   std::int64_t step = 0;
   double epochs = 0;
@@ -89,6 +65,26 @@ std::optional<Checkpoint> planned_source(const Experiment& experiment) {
 }
 
 }  // namespace
+
+std::string checkpoint_of(const std::string& source, const std::vector<std::string>& overrides, WhichCheckpoint which) {
+  if (!overrides.empty() && !is_experiment_file(source))
+    throw Error(cat(source, ": ", overrides[0], " cannot change keys of a checkpoint or run folder"),
+                "keys can be given with an experiment file");
+  if (source.ends_with(".h5")) return source;
+  const std::string folder = run_folder_of(source, overrides);
+  const std::string best = best_checkpoint_path(folder);
+  if (which != WhichCheckpoint::newest) {
+    if (std::filesystem::exists(best)) return best;
+    if (which == WhichCheckpoint::best)
+      throw Error(cat(best, ": no such checkpoint"), "runs with a validation set and checkpoint.best write it");
+  }
+  std::vector<std::string> warnings;
+  const std::string newest = newest_checkpoint(folder, &warnings);
+  for (const std::string& warning : warnings) log_warning(warning);
+  if (newest.empty())
+    throw Error(cat(folder, ": no checkpoint there"), "give a run's folder, a checkpoint file, or train first");
+  return newest;
+}
 
 std::string checkpoint_at(const std::string& run_dir, const RunPoint& point) {
   std::string there;
