@@ -188,15 +188,6 @@ void ProgramBase::finish() {
   schedule_.plan(parameters_, options_.segment_elements);
 }
 
-HostTraffic ProgramBase::host_traffic() const {
-  const OffloadTimes& times = schedule_.offload_times();
-  return {.bytes = schedule_.host_bytes(),
-          .forward_seconds = times.forward,
-          .backward_seconds = times.backward,
-          .out_seconds = times.out,
-          .back_seconds = times.back};
-}
-
 std::vector<MemoryItem> ProgramBase::memory() const {
   std::int64_t lasting = 0;
   for (const ArenaPlan::Item& item : schedule_.arena().items())
@@ -211,8 +202,8 @@ std::vector<MemoryItem> ProgramBase::memory() const {
 void ProgramBase::allocate() {
   memory_ = DeviceMemory(device_, schedule_.arena().bytes(), training_ ? "the training program" : "the evaluation");
   schedule_.bind(memory_.data<char>());
-  if (schedule_.host_bytes() > 0) {
-    offloaded_ = std::make_unique<HostMemory<std::byte>>(device_, schedule_.host_bytes());
+  if (const std::int64_t bytes = host_traffic().bytes; bytes > 0) {
+    offloaded_ = std::make_unique<HostMemory<std::byte>>(device_, bytes);
     schedule_.bind_host(device_, offloaded_->data());
   }
   const Stream stream = device_.compute_stream();

@@ -113,7 +113,7 @@ class ProgramBase : public Program {
   ~ProgramBase() override;
   std::int64_t micro_batch() const override { return micro_batch_; }
   std::vector<MemoryItem> memory() const override;
-  HostTraffic host_traffic() const override;
+  HostTraffic host_traffic() const override { return schedule_.host_traffic(); }
   void allocate() override;
   void set_weights(const Vector& weights) override;
   void stage(const PassInput& input) override;

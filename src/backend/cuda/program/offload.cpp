@@ -70,10 +70,6 @@ void Schedule::offload(const OffloadRates& rates) {
   offloads_ = true;
 }
 
-std::int64_t Schedule::host_bytes() const {
-  return travels_.empty() ? 0 : travels_.back().host_offset + item(travels_.back().storage).bytes;
-}
-
 void Schedule::bind_host(Device& device, std::byte* host) {
   offload_stream_ = device.make_stream(false);
   host_ = host;
@@ -146,8 +142,8 @@ std::vector<Schedule::Journey> Schedule::possible_journeys(std::size_t end) cons
 
 std::vector<Schedule::Journey> Schedule::choose_journeys(std::size_t end) {
   const std::vector<double> begins = begin_times(commands_, end, offload_rates_);
-  offload_times_ = {.forward = begins[backward_] / offload_rates_.stretch,
-                    .backward = (begins[end] - begins[backward_]) / offload_rates_.stretch};
+  host_traffic_ = {.forward_seconds = begins[backward_] / offload_rates_.stretch,
+                   .backward_seconds = (begins[end] - begins[backward_]) / offload_rates_.stretch};
   std::vector<Journey> chosen;
   for (const Journey& j : possible_journeys(end)) {
     std::vector<Journey> with = chosen;
@@ -162,9 +158,11 @@ void Schedule::insert_offload() {
   if (!offloads_ || backward_ >= end) return;
   std::vector<Journey> chosen = choose_journeys(end);
   for (const Journey& j : chosen) {
-    travels_.push_back({.storage = j.storage, .host_offset = round_up(host_bytes(), alignment)});
-    offload_times_.out += j.seconds;
-    offload_times_.back += j.seconds;
+    const std::int64_t offset = round_up(host_traffic_.bytes, alignment);
+    travels_.push_back({.storage = j.storage, .host_offset = offset});
+    host_traffic_.bytes = offset + bytes(j.storage);
+    host_traffic_.out_seconds += j.seconds;
+    host_traffic_.back_seconds += j.seconds;
   }
 
   // These lists hold the copies and waits to be inserted before each command, in the order in which they are issued. A

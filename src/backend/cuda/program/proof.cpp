@@ -2,9 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <numeric>
-#include <utility>
 
+#include "backend/cuda/program/base.h"
 #include "backend/cuda/program/fusion.h"
 #include "base/error.h"
 #include "base/random.h"
@@ -57,20 +58,12 @@ DnnOperation plain(DnnOperation o) {
 // Holds the tensors of an operation, in the device's memory and in page-locked memory of the host.
 class OperationTensors {
  public:
-  OperationTensors(Device& device, const DnnOperation& operation) : OperationTensors(device, operation.tensors()) {
-    for (const DnnTensor& tensor : described_) {
-      const std::int64_t bytes = tensor.elements() * bytes_of(tensor.type);
-      on_device_.emplace_back(device, bytes, "a convolution's check");
-      on_host_.push_back(static_cast<std::byte*>(device.allocate_host(bytes)));
+  OperationTensors(Device& device, const DnnOperation& operation) : device_(device), described_(operation.tensors()) {
+    for (std::size_t i = 0; i < described_.size(); ++i) {
+      on_device_.emplace_back(device, bytes(i), "a convolution's check");
+      on_host_.emplace_back(device, bytes(i));
     }
   }
-  ~OperationTensors() {
-    for (std::byte* memory : on_host_) device_.release_host(memory);
-  }
-  OperationTensors(const OperationTensors&) = delete;
-  OperationTensors& operator=(const OperationTensors&) = delete;
-
-  const std::vector<DnnTensor>& described() const { return described_; }
   std::size_t index(DnnRole role) const {
     for (std::size_t i = 0; i < described_.size(); ++i)
       if (described_[i].role == role) return i;
@@ -78,7 +71,6 @@ class OperationTensors {
   }
   bool has(DnnRole role) const { return index(role) < described_.size(); }
   std::int64_t bytes(std::size_t i) const { return described_[i].elements() * bytes_of(described_[i].type); }
-  std::byte* host(std::size_t i) { return on_host_[i]; }
 
   // Fills the inputs with normally distributed values. Their standard deviation is `deviation` for the weight and one
   // for all other inputs. Tensors of the same role have the same values in every operation.
@@ -92,15 +84,15 @@ class OperationTensors {
       for (std::size_t e = 0; e < period; ++e)
         values[e] = static_cast<float>(factor * random_normal(static_cast<std::uint64_t>(t.role) + 1, e));
       for (std::size_t e = 0; e < static_cast<std::size_t>(t.elements()); ++e)
-        write(t.type, on_host_[i], e, values[e % period]);
-      device_.copy(on_device_[i].data(), on_host_[i], bytes(i), CopyKind::to_device, device_.compute_stream());
+        write(t.type, on_host_[i].data(), e, values[e % period]);
+      copy_in(i);
     }
   }
   // Replaces the values of an input.
   void set(DnnRole role, const Values& values) {
     const std::size_t i = index(role);
-    for (std::size_t e = 0; e < values.size(); ++e) write(described_[i].type, on_host_[i], e, values[e]);
-    device_.copy(on_device_[i].data(), on_host_[i], bytes(i), CopyKind::to_device, device_.compute_stream());
+    for (std::size_t e = 0; e < values.size(); ++e) write(described_[i].type, on_host_[i].data(), e, values[e]);
+    copy_in(i);
   }
   std::vector<void*> addresses(float& alpha) {
     std::vector<void*> all;
@@ -111,24 +103,24 @@ class OperationTensors {
   void fetch() {
     for (std::size_t i = 0; i < described_.size(); ++i)
       if (described_[i].output)
-        device_.copy(on_host_[i], on_device_[i].data(), bytes(i), CopyKind::to_host, device_.compute_stream());
+        device_.copy(on_host_[i].data(), on_device_[i].data(), bytes(i), CopyKind::to_host, device_.compute_stream());
   }
   Values values(DnnRole role) const {
     const std::size_t i = index(role);
     Values all(static_cast<std::size_t>(described_[i].elements()));
-    for (std::size_t e = 0; e < all.size(); ++e) all[e] = read(described_[i].type, on_host_[i], e);
+    for (std::size_t e = 0; e < all.size(); ++e) all[e] = read(described_[i].type, on_host_[i].data(), e);
     return all;
   }
 
  private:
-  // When the constructor that calls this one throws, the destructor still releases the memory.
-  OperationTensors(Device& device, std::vector<DnnTensor> described)
-      : device_(device), described_(std::move(described)) {}
+  void copy_in(std::size_t i) {
+    device_.copy(on_device_[i].data(), on_host_[i].data(), bytes(i), CopyKind::to_device, device_.compute_stream());
+  }
 
   Device& device_;
   std::vector<DnnTensor> described_;
   std::vector<DeviceMemory> on_device_;
-  std::vector<std::byte*> on_host_;
+  std::deque<HostMemory<std::byte>> on_host_;
 };
 
 DnnRole result_of(const DnnOperation& o) {
@@ -148,9 +140,7 @@ void compute(Device& device, const DnnPlan& plan, OperationTensors& tensors) {
   const DeviceMemory workspace(device, plan.workspace_bytes(), "a convolution's check");
   device.run(plan, tensors.addresses(alpha), workspace.data(), device.compute_stream());
   tensors.fetch();
-  const Event done = device.make_event();
-  device.record(done, device.compute_stream());
-  device.synchronize(done, {});
+  wait_for(device, device.compute_stream(), device.make_event(), {});
 }
 
 // Returns the input of the convolution after the prologue.

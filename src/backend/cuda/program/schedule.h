@@ -77,12 +77,6 @@ struct OffloadRates {
   std::int64_t least = std::int64_t{1} << 20;  // bytes; smaller activations stay
 };
 
-// Holds predicted times of a pass of one micro-batch.
-struct OffloadTimes {
-  double forward = 0, backward = 0;  // seconds of computing
-  double out = 0, back = 0;          // seconds of copying in parallel
-};
-
 class Schedule {
  public:
   static constexpr std::int64_t alignment = 256;  // bytes; the alignment of cudaMalloc, and no kernel needs more
@@ -121,12 +115,11 @@ class Schedule {
   void select(int slot);
   int slot() const { return slot_; }
   int slots() const { return slots_; }
-  // Returns the bytes of page-locked memory that offloaded activations need; call it after plan(). When it is not 0,
-  // bind_host() must be given that memory.
-  std::int64_t host_bytes() const;
+  // Returns the bytes of page-locked memory that offloaded activations need, and the predicted times of a pass of one
+  // micro-batch; call it after plan(). When the bytes are not 0, bind_host() must be given that memory.
+  const HostTraffic& host_traffic() const { return host_traffic_; }
   void bind_host(Device& device, std::byte* host);
   Stream offload_stream() const { return offload_stream_; }  // handle 0 when nothing is offloaded
-  const OffloadTimes& offload_times() const { return offload_times_; }
   template <class T = void>
   T* at(Storage storage) const {
     return storage < 0 ? nullptr : reinterpret_cast<T*>(item(storage).base);
@@ -214,7 +207,7 @@ class Schedule {
   std::vector<bool> turns_;  // one per command: the second lifetime of a storage begins there
   bool offloads_ = false;
   OffloadRates offload_rates_ = {};
-  OffloadTimes offload_times_ = {};
+  HostTraffic host_traffic_ = {};
   std::vector<Travel> travels_;
   Stream offload_stream_ = {};
   std::byte* host_ = nullptr;
