@@ -205,6 +205,18 @@ std::string DnnOperation::key() const {
   return text;
 }
 
+DenseProducts dense_products(Type type, Math math, std::int64_t rows, std::int64_t input, std::int64_t output,
+                             Type result) {
+  const auto product = [&](std::int64_t m, std::int64_t k, std::int64_t n, Type to) {
+    return DnnOperation{.kind = DnnKind::matmul, .type = type, .math = math, .n = n, .k = k, .m = m, .result = to};
+  };
+  DenseProducts products{product(rows, input, output, result), product(rows, output, input, type),
+                         product(output, rows, input, Type::fp32)};
+  products.forward.transposed_b = true;
+  products.weight_gradient.transposed_a = true;
+  return products;
+}
+
 DnnOperation parse_operation(const std::string& key) {
   std::istringstream in(key);
   std::string kind, type, part;

@@ -98,6 +98,14 @@ struct DnnOperation {
   std::string key() const;  // unique, one line: "conv bf16 n32 c64 56x56 k256 r1 s1 p0 +scale_bias_relu +sums"
 };
 
+// The three products of a dense layer y = x W^T on `rows` rows, where x has `input` columns and y, which is of type
+// `result`, has `output` columns. The gradient of the weights is fp32.
+struct DenseProducts {
+  DnnOperation forward, data_gradient, weight_gradient;
+};
+DenseProducts dense_products(Type type, Math math, std::int64_t rows, std::int64_t input, std::int64_t output,
+                             Type result);
+
 // Returns the operation with this key(). Throws Error that names the part it does not understand.
 DnnOperation parse_operation(const std::string& key);
 

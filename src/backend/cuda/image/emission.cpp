@@ -93,15 +93,6 @@ Tensor Emission::statistic(const Parameter& parameter, std::int64_t width) {
   return statistics_.add(parameter, TensorLayout::vector(parameter.count, width));
 }
 
-void Emission::kernel(std::string name, std::vector<Access> uses, std::function<KernelLaunch(bool accumulate)> launch,
-                      std::vector<std::string> finishes) {
-  schedule_.add({.name = std::move(name),
-                 .uses = std::move(uses),
-                 .issue = [make = std::move(launch)](Device& d, Stream stream,
-                                                     bool accumulate) { d.launch(make(accumulate), stream); },
-                 .finishes = std::move(finishes)});
-}
-
 Storage Emission::of_group(const std::string& what, Storage own) {
   if (c_.span == 1) return own;
   const std::int64_t bytes = schedule_.bytes(own);

@@ -125,7 +125,9 @@ class Emission {
 
   // Adds a command that launches one kernel.
   void kernel(std::string name, std::vector<Access> uses, std::function<KernelLaunch(bool accumulate)> launch,
-              std::vector<std::string> finishes = {});
+              std::vector<std::string> finishes = {}) {
+    schedule_.add(kernel_command(std::move(name), std::move(uses), std::move(launch), std::move(finishes)));
+  }
   // Adds the exchange of `own` with the ranks that share the batch-norm group. The result holds the `own` of each of
   // these `span` ranks, in their order. The exchange is issued anew in every pass, between captured segments. Returns
   // `own` when no ranks share groups.

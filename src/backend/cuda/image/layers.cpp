@@ -41,38 +41,6 @@ void PixelLayer::forward(Emission& e) const {
                                 });
 }
 
-LossLayer::LossLayer(const ImageContext& context, const CrossEntropy& node, Value& logits)
-    : ImageLayer(context), node_(node), logits_(logits) {
-  read(logits);
-}
-
-void LossLayer::forward(Emission& e) const {
-  const int blocks = loss_blocks(c_.device->facts().size(), c_.type, c_.samples);
-  const std::int64_t rows = c_.samples;
-  const Storage partial = e.buffer("partial sums of the loss", blocks * static_cast<std::int64_t>(sizeof(PassSums)));
-  // The counter must be zero between launches. Memory starts as zeros, and the kernel resets the counter.
-  const Storage finished = e.schedule().lasting("blocks of the loss that are done", sizeof(unsigned));
-  if (c_.training) e[logits_].gradient = e.buffer(logits_.name + " gradient", rows * logits_.width * bytes_of(c_.type));
-  const Storage logits = e[logits_].data, gradient = e[logits_].gradient;
-  e.kernel("loss", {{logits}, {partial, true}, {finished, true}, {gradient, true}}, [=, this, &e](bool) {
-    return launch_of(
-        c_.type, CrossEntropyArguments{.logits = e.at<float>(logits),
-                                       .targets = e.program().targets(),
-                                       .gradient = e.at(gradient),
-                                       .partial = e.at<PassSums>(partial),
-                                       .sums = e.program().sums(),
-                                       .finished = e.at<unsigned>(finished),
-                                       .state = e.step_state(),
-                                       .samples = rows,
-                                       .length = 1,
-                                       .classes = static_cast<int>(node_.classes),
-                                       .stride = static_cast<int>(logits_.width),
-                                       .blocks = blocks,
-                                       .label_smoothing = static_cast<float>(c_.training ? node_.label_smoothing : 0),
-                                       .top5 = true});
-  });
-}
-
 namespace {
 
 // These layers are the two ends of a part of a model. A value crosses an end in its memory layout:
@@ -80,14 +48,8 @@ namespace {
 class PartInputLayer : public ImageLayer {
  public:
   PartInputLayer(const ImageContext& context, Value& y) : ImageLayer(context), y_(y) {}
-  void forward(Emission& e) const override {
-    const Storage y = e[y_].data = e.buffer(y_.name, c_.bytes(y_));
-    e.program().add_arrival("activations arrive", y, &PartTraffic::activations_in, &PartBytes::activations_in);
-  }
-  void backward(Emission& e) const override {
-    e.program().add_departure("gradients leave", e[y_].gradient, &PartTraffic::gradients_out,
-                              &PartBytes::gradients_out);
-  }
+  void forward(Emission& e) const override { e[y_].data = e.program().add_activations_in(c_.bytes(y_)); }
+  void backward(Emission& e) const override { e.program().add_gradients_out(e[y_].gradient); }
 
  private:
   const Value& y_;
@@ -95,15 +57,8 @@ class PartInputLayer : public ImageLayer {
 class PartOutputLayer : public ImageLayer {
  public:
   PartOutputLayer(const ImageContext& context, Value& x) : ImageLayer(context), x_(x) { read(x); }
-  void forward(Emission& e) const override {
-    e.program().add_departure("activations leave", e[x_].data, &PartTraffic::activations_out,
-                              &PartBytes::activations_out);
-  }
-  void backward(Emission& e) const override {
-    const Storage gradient = e.buffer("gradient of the part after", c_.bytes(x_));
-    e.program().add_arrival("gradients arrive", gradient, &PartTraffic::gradients_in, &PartBytes::gradients_in);
-    e.send_gradient(x_, gradient);
-  }
+  void forward(Emission& e) const override { e.program().add_activations_out(e[x_].data); }
+  void backward(Emission& e) const override { e.send_gradient(x_, e.program().add_gradients_in(c_.bytes(x_))); }
 
  private:
   const Value& x_;
@@ -148,35 +103,13 @@ class ActivationLayer : public ImageLayer {
                                                             .channels = static_cast<int>(y_.width)});
       });
     }
-    if (parameter_ != nullptr) add_up_bias_gradient(e, dx);
+    if (parameter_ != nullptr)
+      e.program().add_bias_gradient(parameter_->name + " gradient", *parameter_, dx, c_.samples * x_.pixels(),
+                                    x_.width);
     e.send_gradient(x_, dx);
   }
 
  private:
-  void add_up_bias_gradient(Emission& e, Storage dx) const {
-    const std::int64_t rows = c_.samples * x_.pixels();
-    const auto columns = static_cast<int>(parameter_->count);
-    const int blocks = column_sum_blocks(rows, columns);
-    const std::string name = parameter_->name + " gradient";
-    const Storage partial = e.buffer(name + "'s sums", std::int64_t{blocks} * columns * bytes_of(Type::fp32));
-    e.kernel(name + "'s sums", {{dx}, {partial, true}}, [=, this, &e](bool) {
-      return launch_of(c_.type, ColumnSumPartsArguments{.x = e.at(dx),
-                                                        .partial = e.at<float>(partial),
-                                                        .rows = rows,
-                                                        .columns = columns,
-                                                        .stride = static_cast<int>(x_.width),
-                                                        .blocks = blocks});
-    });
-    e.kernel(name, {{partial}},
-             [=, this, &e](bool accumulate) {
-               return launch_of(ColumnSumsArguments{.partial = e.at<float>(partial),
-                                                    .sums = e.gradient(*parameter_),
-                                                    .columns = columns,
-                                                    .blocks = blocks,
-                                                    .accumulate = accumulate});
-             },
-             {parameter_->name});
-  }
   const Parameter* parameter_;  // null: no bias
   bool relu_;
   const Value &x_, &y_;
@@ -296,25 +229,15 @@ class DropoutLayer : public ImageLayer {
   }
   void forward(Emission& e) const override {
     const Storage x = e[x_].data, y = e[y_].data = e.buffer(y_.name, c_.bytes(y_));
-    e.kernel(y_.name, {{x}, {y, true}}, [=, this, &e](bool) { return drop(e, x, y); });
+    e.program().add_dropout(y_.name, node_, x_.width, x, y);
   }
   void backward(Emission& e) const override {
     const Storage dy = e[y_].gradient, dx = e.buffer(x_.name + " gradient", c_.bytes(x_));
-    e.kernel(y_.name + " gradient", {{dy}, {dx, true}}, [=, this, &e](bool) { return drop(e, dy, dx); });
+    e.program().add_dropout(y_.name + " gradient", node_, x_.width, dy, dx);
     e.send_gradient(x_, dx);
   }
 
  private:
-  KernelLaunch drop(const Emission& e, Storage from, Storage to) const {
-    return launch_of(c_.type, DropoutArguments{.x = e.at(from),
-                                               .y = e.at(to),
-                                               .state = e.step_state(),
-                                               .samples = c_.samples,
-                                               .length = 1,
-                                               .units = x_.width,
-                                               .layer = node_.layer,
-                                               .probability = node_.probability});
-  }
   Dropout node_;
   const Value &x_, &y_;
 };
@@ -332,21 +255,22 @@ class DenseLayer : public ImageLayer {
     read(x);
   }
   void list_sites(std::vector<LayerSite>& sites) const override {
-    std::vector<DnnOperation> products = {forward_operation()};
-    if (c_.training) products.insert(products.end(), {data_operation(), weight_operation()});
-    sites.push_back({only_way(name_, products), [](std::size_t, Choices&) {}});
+    const DenseProducts all = products();
+    std::vector<DnnOperation> asked = {all.forward};
+    if (c_.training) asked.insert(asked.end(), {all.data_gradient, all.weight_gradient});
+    sites.push_back({only_way(name_, asked), [](std::size_t, Choices&) {}});
   }
   void forward(Emission& e) const override {
     const Storage x = e[x_].data, y = e[y_].data = e.buffer(y_.name, c_.bytes(y_));
-    e.operation(name_, forward_operation(), 1,
+    e.operation(name_, products().forward, 1,
                 {{DnnRole::a, {x, 0}}, {DnnRole::b, e.weight(parameter_, layout())}, {DnnRole::y, {y, 0}, 0, true}});
   }
   void backward(Emission& e) const override {
     const Storage dy = e[y_].gradient, dx = e.buffer(x_.name + " gradient", c_.bytes(x_));
-    e.operation(name_ + " data gradient", data_operation(), 1,
+    e.operation(name_ + " data gradient", products().data_gradient, 1,
                 {{DnnRole::a, {dy, 0}}, {DnnRole::b, e.weight(parameter_, layout())}, {DnnRole::y, {dx, 0}, 0, true}});
     const Tensor dw = e.home().add(parameter_, layout(), Type::fp32);
-    e.operation(name_ + " weight gradient", weight_operation(), 1,
+    e.operation(name_ + " weight gradient", products().weight_gradient, 1,
                 {{DnnRole::a, {dy, 0}}, {DnnRole::b, {e[x_].data, 0}}, {DnnRole::y, dw, 0, true}});
     e.home().added();
     e.send_gradient(x_, dx);
@@ -356,29 +280,29 @@ class DenseLayer : public ImageLayer {
   TensorLayout layout() const {
     return {.outer = node_.output, .inner = node_.input, .taps = 1, .padded_outer = y_.width, .padded_inner = x_.width};
   }
-  DnnOperation product(std::int64_t m, std::int64_t k, std::int64_t n, Type result) const {
-    DnnOperation o{.kind = DnnKind::matmul, .type = c_.type, .math = c_.math};
-    o.m = m;
-    o.k = k;
-    o.n = n;
-    o.result = result;
-    return o;
-  }
-  DnnOperation forward_operation() const {
-    DnnOperation o = product(c_.samples, x_.width, y_.width, y_.type);
-    o.transposed_b = true;
-    return o;
-  }
-  DnnOperation data_operation() const { return product(c_.samples, y_.width, x_.width, c_.type); }
-  DnnOperation weight_operation() const {
-    DnnOperation o = product(y_.width, c_.samples, x_.width, Type::fp32);
-    o.transposed_a = true;
-    return o;
-  }
+  DenseProducts products() const { return dense_products(c_.type, c_.math, c_.samples, x_.width, y_.width, y_.type); }
   std::string name_;
   const Parameter& parameter_;
   const Dense node_;
   const Value &x_, &y_;
+};
+
+class LossLayer : public ImageLayer {
+ public:
+  LossLayer(const ImageContext& context, const CrossEntropy& node, Value& logits)
+      : ImageLayer(context), node_(node), logits_(logits) {
+    read(logits);
+  }
+  void forward(Emission& e) const override {
+    ValueStorages& logits = e[logits_];
+    logits.gradient = e.program().add_loss("loss", node_, {logits.data, node_.classes, logits_.width},
+                                           logits_.name + " gradient", true);
+  }
+  void backward(Emission&) const override {}
+
+ private:
+  CrossEntropy node_;
+  const Value& logits_;
 };
 
 }  // namespace
@@ -410,6 +334,9 @@ std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const Dropou
 }
 std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const Dense& node, Value& x, Value& y) {
   return std::make_unique<DenseLayer>(context, node, x, y);
+}
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const CrossEntropy& node, Value& x) {
+  return std::make_unique<LossLayer>(context, node, x);
 }
 
 }  // namespace ringtrain::cuda

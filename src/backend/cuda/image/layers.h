@@ -44,18 +44,8 @@ std::unique_ptr<ImageLayer> make_activation(const ImageContext& context, const s
 // fused to them. If the device has no plans for the width of x, x becomes wider.
 std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const Convolution& node, Value& x, Value& y);
 
-// Computes the sums of the loss and, in training, the gradient of the logits.
-class LossLayer : public ImageLayer {
- public:
-  LossLayer(const ImageContext& context, const CrossEntropy& node, Value& logits);
-  void forward(Emission& e) const override;
-  void backward(Emission&) const override {}
-  LogitsPlace logits(Emission& e) const { return {e[logits_].data, node_.classes, logits_.width}; }
-
- private:
-  CrossEntropy node_;
-  const Value& logits_;
-};
+// Computes the sums of the loss and, in training, the gradient of the logits x.
+std::unique_ptr<ImageLayer> make_layer(const ImageContext& context, const CrossEntropy& node, Value& x);
 
 // Batch norm over groups of samples (Ioffe and Szegedy 2015) and group norm over groups of channels (Wu and He 2018),
 // with the addition, the ReLU and the max pooling that follow them (norm.cpp).

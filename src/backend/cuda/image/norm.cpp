@@ -26,19 +26,17 @@ void NormStatistics::from_running_statistics(Emission& e) const {
   const Storage factors = e[*this].factors = e.schedule().lasting(name_ + " factors", 4 * row_bytes());
   const Tensor gamma = e.vector(gamma_, x_.width), beta = e.vector(beta_, x_.width), mean = e.vector(*mean_, x_.width),
                variance = e.vector(*variance_, x_.width), to_scale = scale(e), to_bias = bias(e);
-  const auto issue = [=, this, &e](Device& device, Stream stream, bool) {
-    device.launch(launch_of(NormInferenceArguments{.gamma = e.at<float>(gamma),
-                                                   .beta = e.at<float>(beta),
-                                                   .running_mean = e.at<float>(mean),
-                                                   .running_var = e.at<float>(variance),
-                                                   .scale = e.at<float>(to_scale),
-                                                   .bias = e.at<float>(to_bias),
-                                                   .channels = static_cast<int>(x_.width),
-                                                   .epsilon = epsilon_}),
-                  stream);
+  const auto launch = [=, this, &e](bool) {
+    return launch_of(NormInferenceArguments{.gamma = e.at<float>(gamma),
+                                            .beta = e.at<float>(beta),
+                                            .running_mean = e.at<float>(mean),
+                                            .running_var = e.at<float>(variance),
+                                            .scale = e.at<float>(to_scale),
+                                            .bias = e.at<float>(to_bias),
+                                            .channels = static_cast<int>(x_.width),
+                                            .epsilon = epsilon_});
   };
-  e.program().add_weight_command(
-      {.name = name_ + " factors", .uses = {{gamma.storage}, {factors, true}}, .issue = issue});
+  e.program().add_weight_command(kernel_command(name_ + " factors", {{gamma.storage}, {factors, true}}, launch));
 }
 
 void NormStatistics::measure(Emission& e, int blocks) const {

@@ -18,7 +18,6 @@ struct ImageLayers {
   std::vector<int> blocks;                          // the block of each recomputed layer, else -1
   std::vector<std::unique_ptr<Value>> values;
   std::vector<std::unique_ptr<NormStatistics>> norms;
-  const LossLayer* loss = nullptr;  // null: another part of the model contains the loss
 };
 
 // These sequences of nodes become one layer each: norm -> ReLU, norm -> add, norm -> add -> ReLU (the other operand may
@@ -37,8 +36,7 @@ class Joiner : GraphReader {
   ImageLayers join() {
     for (int i = 0; i < size(); ++i)
       if (!is_shortcut(i)) visit(i);
-    if (result_.loss == nullptr && as<PartOutput>(size() - 1) == nullptr)
-      throw Error("a model of images ends in a cross-entropy");
+    if (!ends_) throw Error("a model of images ends in a cross-entropy");
     return std::move(result_);
   }
 
@@ -105,6 +103,7 @@ class Joiner : GraphReader {
       throw Error(cat(x.name, ": a stage on a GPU cannot end after the flattening of ", x.shape.channels, " channels"),
                   "parallel.cuts: let the stage end before or after the layers between flattening and this cut");
     keep(make_layer(context_, node, x));
+    ends_ = true;
   }
 
   void append(int i, const Convolution& node) {
@@ -214,7 +213,8 @@ class Joiner : GraphReader {
   void append(int i, const CrossEntropy& node) {
     if (as<Dense>(input(i)) == nullptr || consumer(input(i)) < 0)
       throw Error("the CUDA backend computes the cross-entropy of a dense layer's output only");
-    result_.loss = keep(std::make_unique<LossLayer>(context_, node, value(input(i))));
+    keep(make_layer(context_, node, value(input(i))));
+    ends_ = true;
   }
 
   const ImageContext& context_;
@@ -222,7 +222,8 @@ class Joiner : GraphReader {
   std::vector<NormStatistics*> statistics_;  // by node
   std::vector<bool> done_;
   PixelLayer* pixels_ = nullptr;
-  int block_ = -1;  // block of the current node when it is recomputed, else -1
+  int block_ = -1;     // block of the current node when it is recomputed, else -1
+  bool ends_ = false;  // whether the loss or the end of the part was compiled
   ImageLayers result_;
 };
 
@@ -249,7 +250,6 @@ class ImageProgram : public ProgramBase {
       parts_.layers[i]->forward(emission_);
     }
     if (training_) add_backward();
-    if (parts_.loss != nullptr) logits_ = parts_.loss->logits(emission_);
     const TensorGroup &weights = emission_.weights(), &vectors = emission_.vectors();
     copy_in(weights.storage(), type_ == Type::fp32, weights.places());
     copy_in(vectors.storage(), true, vectors.places());

@@ -1,8 +1,6 @@
 // Chooses the calls of cuDNN that compute the LSTM layers: choose_lstm_plans() of program.h.
-#include <algorithm>
 #include <memory>
 
-#include "backend/cuda/device/device.h"
 #include "backend/cuda/lstm/program.h"
 #include "base/error.h"
 

@@ -59,8 +59,7 @@ const Parameter& parameter(const ParameterTable& table, const Lstm& layer, const
 
 }  // namespace
 
-std::vector<TensorPlace> lstm_places(const RnnPlan& plan, std::span<const Lstm> layers, const ParameterTable& table,
-                                     std::int64_t own_base) {
+std::vector<TensorPlace> lstm_places(const RnnPlan& plan, std::span<const Lstm> layers, const ParameterTable& table) {
   const RnnOperation& operation = plan.operation();
   std::vector<TensorPlace> places;
   std::set<std::tuple<std::int64_t, bool, bool, int>> seen;
@@ -86,7 +85,7 @@ std::vector<TensorPlace> lstm_places(const RnnPlan& plan, std::span<const Lstm> 
       throw Error(cat(operation.key(), ": ", p.name, ", gate ", weight.gate, " has ", weight.count,
                       " elements in cuDNN's weight space; expected ", place.outer, " x ", place.padded));
     place.flat_offset = p.offset + weight.gate * place.outer * place.inner;
-    place.own_offset = own_base + weight.offset;
+    place.own_offset = weight.offset;
     places.push_back(place);
   }
   if (std::ssize(places) != 4 * gates * std::ssize(layers))

@@ -30,32 +30,33 @@ class LstmProgram : public ProgramBase {
         model_(lstm_model(graph)),
         rows_(sequence_ * micro_batch),
         symbols_(round_up(model_.vocabulary, 8)),
-        width_(round_up(model_.dense.output, 8)) {
+        width_(round_up(model_.dense.output, 8)),
+        dense_(dense_products(type_, math_, rows_, model_.dense.input, width_, Type::fp32)) {
     choose_calls();
     if (!calls_.empty()) add_state_in();
-    Storage x = model_.is_first ? add_symbols() : add_activations_in();
+    Storage x = model_.is_first ? add_symbols() : add_activations_in(sequence_bytes(model_.hidden));
     for (Call& call : calls_) {
       enter(call);
       x = add_forward(call, x);
     }
     schedule_.enter(-1);
     if (model_.is_last) {
-      add_dense(x);
-      add_loss();
+      const LogitsPlace logits = add_dense(x);
+      logits_gradient_ = add_loss("cross-entropy", model_.loss, logits, "logits' gradient", false,
+                                  static_cast<double>(rows_ * width_ * (4 + bytes_of(type_))));
     } else {
-      add_departure("activations leave", x, &PartTraffic::activations_out, &PartBytes::activations_out);
+      add_activations_out(x);
     }
     if (!calls_.empty()) add_state_out();
     if (training_) {
       schedule_.begin_backward();
-      Storage dy = model_.is_last ? add_dense_backward(x) : add_gradients_in();
+      Storage dy = model_.is_last ? add_dense_backward(x) : add_gradients_in(sequence_bytes(model_.hidden));
       for (auto call = calls_.rbegin(); call != calls_.rend(); ++call) {
         enter(*call);
         dy = add_backward(*call, dy);
       }
       schedule_.enter(-1);
-      if (!model_.is_first)
-        add_departure("gradients leave", dy, &PartTraffic::gradients_out, &PartBytes::gradients_out);
+      if (!model_.is_first) add_gradients_out(dy);
     }
     finish();
   }
@@ -75,7 +76,6 @@ class LstmProgram : public ProgramBase {
   void* state_of(Storage state, const Call& call) const {
     return schedule_.at<char>(state) + state_elements(call.first) * bytes_of(type_);
   }
-  FusionTable& fusions() { return options_.fusions != nullptr ? *options_.fusions : own_fusions_; }
 
   void choose_calls();
   // A call for several layers is recomputed only when all of its layers are. Recomputing some of them would need other
@@ -87,25 +87,19 @@ class LstmProgram : public ProgramBase {
   }
   void add_state_in();
   Storage add_symbols();
-  Storage add_activations_in();
-  Storage add_gradients_in();
   Storage add_forward(Call& call, Storage x);
-  void add_dropout(std::string name, const Dropout& dropout, Storage x, Storage y);
-  void add_dense(Storage x);
-  void add_loss();
+  LogitsPlace add_dense(Storage x);
   void add_state_out();
   Storage add_dense_backward(Storage x);
-  void add_dense_bias_gradient();
   Storage add_backward(Call& call, Storage dy);
   void add_matmul(std::string name, const DnnOperation& operation, Storage a, Storage b, Storage bias, Storage y);
-  DnnOperation matmul(std::int64_t m, std::int64_t n, std::int64_t k, Type result) const;
   TensorPlace dense_place() const;
   StateArguments state_arguments(Storage packed, Storage h, Storage c) const;
 
   const LstmModel model_;
   const std::int64_t rows_;             // number of positions: sequence x micro-batch
   const std::int64_t symbols_, width_;  // padded vocabulary, and padded classes
-  FusionTable own_fusions_;
+  const DenseProducts dense_;
   std::vector<Call> calls_;
   float* carried_ = nullptr;   // the carried state of the current pass in host memory; null: none
   std::vector<bool> carries_;  // one per slot: whether h0 and c0 are not all zeros
@@ -127,7 +121,7 @@ void LstmProgram::choose_calls() {
   // The random bits of cuDNN's dropout between layers cannot depend on the position in the batch.
   const bool joinable = !training_ || std::ranges::all_of(model_.dropouts.begin(), model_.dropouts.end() - 1,
                                                           [](const Dropout& d) { return d.probability == 0; });
-  const std::vector<const RnnPlan*> plans = choose_lstm_plans(device_, fusions(), stack, joinable);
+  const std::vector<const RnnPlan*> plans = choose_lstm_plans(device_, *options_.fusions, stack, joinable);
   for (std::size_t i = 0; i < plans.size(); ++i) {
     Call call{.plan = plans[i], .first = i, .count = plans.size() == 1 ? model_.layers.size() : 1, .name = {}};
     call.name = call.count > 1 ? "lstm layers" : cat("lstm layer ", i);
@@ -159,18 +153,6 @@ void LstmProgram::add_state_in() {
                        carries_[slot] = carried_ != nullptr;
                      },
                  .replayed = false});
-}
-
-Storage LstmProgram::add_activations_in() {
-  const Storage x = schedule_.buffer("activations of the part before", sequence_bytes(model_.hidden));
-  add_arrival("activations arrive", x, &PartTraffic::activations_in, &PartBytes::activations_in);
-  return x;
-}
-
-Storage LstmProgram::add_gradients_in() {
-  const Storage dy = schedule_.buffer("gradient of the part after", sequence_bytes(model_.hidden));
-  add_arrival("gradients arrive", dy, &PartTraffic::gradients_in, &PartBytes::gradients_in);
-  return dy;
 }
 
 Storage LstmProgram::add_symbols() {
@@ -217,7 +199,7 @@ Storage LstmProgram::add_forward(Call& call, Storage x) {
   call.weights = schedule_.lasting(call.name + " weights", plan.weight_bytes());
   schedule_.workspace(plan.workspace_bytes());
   const std::span<const Lstm> layers(model_.layers.data() + call.first, call.count);
-  copy_in(call.weights, type_ == Type::fp32, lstm_places(plan, layers, parameters_, 0));
+  copy_in(call.weights, type_ == Type::fp32, lstm_places(plan, layers, parameters_));
   schedule_.add({.name = call.name,
                  .uses = {{x},
                           {call.weights},
@@ -246,46 +228,14 @@ Storage LstmProgram::add_forward(Call& call, Storage x) {
   const Dropout& dropout = model_.dropouts[call.first + call.count - 1];
   if (!training_ || dropout.probability == 0) return call.y;
   const Storage dropped = schedule_.buffer(call.name + " output with dropout", sequence_bytes(model_.hidden));
-  add_dropout(call.name + " dropout", dropout, call.y, dropped);
+  add_dropout(call.name + " dropout", dropout, model_.hidden, call.y, dropped);
   return dropped;
-}
-
-// Dropout is the same in both passes: it scales the kept units. x may be y.
-void LstmProgram::add_dropout(std::string name, const Dropout& dropout, Storage x, Storage y) {
-  schedule_.add({.name = std::move(name),
-                 .uses = {{x}, {y, true}},
-                 .issue =
-                     [this, &dropout, x, y](Device& device, Stream stream, bool) {
-                       const DropoutArguments arguments{.x = schedule_.at(x),
-                                                        .y = schedule_.at(y),
-                                                        .state = step_state(),
-                                                        .samples = micro_batch_,
-                                                        .length = sequence_,
-                                                        .units = model_.hidden,
-                                                        .layer = dropout.layer,
-                                                        .probability = dropout.probability};
-                       device.launch(launch_of(type_, arguments), stream);
-                     },
-                 .bytes = 2.0 * static_cast<double>(sequence_bytes(model_.hidden))});
-}
-
-// y[m, n] = a[m, k] b[k, n]
-DnnOperation LstmProgram::matmul(std::int64_t m, std::int64_t n, std::int64_t k, Type result) const {
-  DnnOperation operation;
-  operation.kind = DnnKind::matmul;
-  operation.type = type_;
-  operation.math = math_;
-  operation.m = m;
-  operation.n = n;
-  operation.k = k;
-  operation.result = result;
-  return operation;
 }
 
 // `bias` is -1 when there is none.
 void LstmProgram::add_matmul(std::string name, const DnnOperation& operation, Storage a, Storage b, Storage bias,
                              Storage y) {
-  fusions().choose(device_, only_way(name, {operation}));
+  options_.fusions->choose(device_, only_way(name, {operation}));
   std::vector<Operand> operands = {{DnnRole::a, {a, 0}}, {DnnRole::b, {b, 0}}, {DnnRole::y, {y, 0}, 0, true}};
   if (bias >= 0) operands.push_back({DnnRole::bias, {bias, 0}});
   const DnnPlan& plan = plan_of(device_, name, operation);
@@ -294,7 +244,7 @@ void LstmProgram::add_matmul(std::string name, const DnnOperation& operation, St
 
 // Adds the logits at every position. The weights are [classes, hidden] in T, and the rows that pad the classes are
 // zero.
-void LstmProgram::add_dense(Storage x) {
+LogitsPlace LstmProgram::add_dense(Storage x) {
   const Dense& dense = model_.dense;
   dense_weights_ = schedule_.lasting("dense weights", width_ * dense.input * bytes_of(type_));
   const Storage bias = schedule_.lasting("dense bias", width_ * bytes_of(Type::fp32));
@@ -307,12 +257,9 @@ void LstmProgram::add_dense(Storage x) {
                        .padded = static_cast<int>(dense.output)}});
 
   const std::int64_t bytes = rows_ * width_ * bytes_of(Type::fp32);
-  logits_ = {.storage = training_ ? schedule_.buffer("logits", bytes) : schedule_.lasting("logits", bytes),
-             .classes = dense.output,
-             .stride = width_};
-  DnnOperation product = matmul(rows_, width_, dense.input, Type::fp32);
-  product.transposed_b = true;
-  DnnOperation with_bias = product;
+  const Storage y = training_ ? schedule_.buffer("logits", bytes) : schedule_.lasting("logits", bytes);
+  const LogitsPlace logits{.storage = y, .classes = dense.output, .stride = width_};
+  DnnOperation with_bias = dense_.forward;
   with_bias.epilogue = Epilogue::bias;
   const auto traffic = static_cast<double>(bytes);
   const auto way = [](std::string name, const DnnOperation& operation, double moved) {
@@ -320,22 +267,22 @@ void LstmProgram::add_dense(Storage x) {
   };
   const FusionSite site{
       .name = "dense layer",
-      .ways = {way("bias in the epilogue", with_bias, traffic), way("separate", product, 3 * traffic)}};
-  if (fusions().choose(device_, site) == 0)
-    return add_matmul("dense", with_bias, x, dense_weights_, bias, logits_.storage);
-  add_matmul("dense", product, x, dense_weights_, -1, logits_.storage);
-  schedule_.add({.name = "dense bias",
-                 .uses = {{bias}, {logits_.storage, true}},
-                 .issue = [this, bias](Device& device, Stream stream, bool) {
-                   const ActivateArguments arguments{.x = schedule_.at(logits_.storage),
-                                                     .bias = schedule_.at<const float>(bias),
-                                                     .y = schedule_.at(logits_.storage),
-                                                     .mask = nullptr,
-                                                     .rows = rows_,
-                                                     .channels = static_cast<int>(width_),
-                                                     .relu = false};
-                   device.launch(launch_of(Type::fp32, arguments), stream);
-                 }});
+      .ways = {way("bias in the epilogue", with_bias, traffic), way("separate", dense_.forward, 3 * traffic)}};
+  if (options_.fusions->choose(device_, site) == 0) {
+    add_matmul("dense", with_bias, x, dense_weights_, bias, y);
+    return logits;
+  }
+  add_matmul("dense", dense_.forward, x, dense_weights_, -1, y);
+  schedule_.add(kernel_command("dense bias", {{bias}, {y, true}}, [=, this](bool) {
+    return launch_of(Type::fp32, ActivateArguments{.x = schedule_.at(y),
+                                                   .bias = schedule_.at<const float>(bias),
+                                                   .y = schedule_.at(y),
+                                                   .mask = nullptr,
+                                                   .rows = rows_,
+                                                   .channels = static_cast<int>(width_),
+                                                   .relu = false});
+  }));
+  return logits;
 }
 
 TensorPlace LstmProgram::dense_place() const {
@@ -346,79 +293,16 @@ TensorPlace LstmProgram::dense_place() const {
           .padded = static_cast<int>(model_.dense.input)};
 }
 
-void LstmProgram::add_loss() {
-  const int blocks = loss_blocks(device_.facts().size(), type_, rows_);
-  const Storage partial =
-      schedule_.buffer("partial sums of the loss", blocks * static_cast<std::int64_t>(sizeof(PassSums)));
-  const Storage finished = schedule_.lasting("finished blocks of the loss", sizeof(unsigned));
-  if (training_) logits_gradient_ = schedule_.buffer("logits' gradient", rows_ * width_ * bytes_of(type_));
-  schedule_.add({.name = "cross-entropy",
-                 .uses = {{logits_.storage}, {partial, true}, {finished, true}, {logits_gradient_, true}},
-                 .issue =
-                     [this, blocks, partial, finished](Device& device, Stream stream, bool) {
-                       const CrossEntropyArguments arguments{
-                           .logits = schedule_.at<const float>(logits_.storage),
-                           .targets = targets(),
-                           .gradient = schedule_.at(logits_gradient_),
-                           .partial = schedule_.at<PassSums>(partial),
-                           .sums = sums(),
-                           .finished = schedule_.at<unsigned>(finished),
-                           .state = step_state(),
-                           .samples = micro_batch_,
-                           .length = sequence_,
-                           .classes = static_cast<int>(model_.dense.output),
-                           .stride = static_cast<int>(width_),
-                           .blocks = blocks,
-                           .label_smoothing = training_ ? static_cast<float>(model_.loss.label_smoothing) : 0.0f,
-                           .top5 = false};
-                       device.launch(launch_of(type_, arguments), stream);
-                     },
-                 .bytes = static_cast<double>(rows_ * width_ * (4 + bytes_of(type_)))});
-}
-
 // Returns the gradient of the dense layer's input. The gradient of its weights is in fp32, with padded classes.
 Storage LstmProgram::add_dense_backward(Storage x) {
   const Dense& dense = model_.dense;
   const Storage d_weights = schedule_.buffer("dense weights' gradient", width_ * dense.input * bytes_of(Type::fp32));
-  DnnOperation weight_gradient = matmul(width_, dense.input, rows_, Type::fp32);
-  weight_gradient.transposed_a = true;
-  add_matmul("dense weight gradient", weight_gradient, logits_gradient_, x, -1, d_weights);
-  add_dense_bias_gradient();
+  add_matmul("dense weight gradient", dense_.weight_gradient, logits_gradient_, x, -1, d_weights);
+  add_bias_gradient("dense bias gradient", parameters_.find(dense.bias), logits_gradient_, rows_, width_);
   copy_home("gradient of the dense weights, to its place", d_weights, true, {dense_place()}, {dense.weight});
   const Storage dx = schedule_.buffer("dense input gradient", sequence_bytes(dense.input));
-  add_matmul("dense data gradient", matmul(rows_, dense.input, width_, type_), logits_gradient_, dense_weights_, -1,
-             dx);
+  add_matmul("dense data gradient", dense_.data_gradient, logits_gradient_, dense_weights_, -1, dx);
   return dx;
-}
-
-void LstmProgram::add_dense_bias_gradient() {
-  const auto columns = static_cast<int>(model_.dense.output);
-  const int blocks = column_sum_blocks(rows_, columns);
-  const Storage partial =
-      schedule_.buffer("dense bias gradient's sums", std::int64_t{blocks} * columns * bytes_of(Type::fp32));
-  schedule_.add({.name = "dense bias gradient's sums",
-                 .uses = {{logits_gradient_}, {partial, true}},
-                 .issue = [=, this](Device& device, Stream stream, bool) {
-                   const ColumnSumPartsArguments arguments{.x = schedule_.at(logits_gradient_),
-                                                           .partial = schedule_.at<float>(partial),
-                                                           .rows = rows_,
-                                                           .columns = columns,
-                                                           .stride = static_cast<int>(width_),
-                                                           .blocks = blocks};
-                   device.launch(launch_of(type_, arguments), stream);
-                 }});
-  schedule_.add({.name = "dense bias gradient",
-                 .uses = {{partial}},
-                 .issue =
-                     [=, this](Device& device, Stream stream, bool accumulate) {
-                       const ColumnSumsArguments arguments{.partial = schedule_.at<float>(partial),
-                                                           .sums = gradient(parameters_.find(model_.dense.bias)),
-                                                           .columns = columns,
-                                                           .blocks = blocks,
-                                                           .accumulate = accumulate};
-                       device.launch(launch_of(arguments), stream);
-                     },
-                 .finishes = {model_.dense.bias}});
 }
 
 // Returns the gradient of the call's input, or -1 when the input is the symbols. The gradient of the weights is of type
@@ -426,7 +310,7 @@ void LstmProgram::add_dense_bias_gradient() {
 Storage LstmProgram::add_backward(Call& call, Storage dy) {
   const RnnPlan& plan = *call.plan;
   const Dropout& dropout = model_.dropouts[call.first + call.count - 1];
-  if (dropout.probability > 0) add_dropout(call.name + " dropout backward", dropout, dy, dy);
+  if (dropout.probability > 0) add_dropout(call.name + " dropout backward", dropout, model_.hidden, dy, dy);
   call.d_weights = schedule_.buffer(call.name + " weights' gradient", plan.weight_bytes());
   const Storage dx = call.first == 0 && model_.is_first
                          ? -1
@@ -464,8 +348,8 @@ Storage LstmProgram::add_backward(Call& call, Storage dy) {
   for (const Lstm& layer : layers)
     for (const std::string& name : {layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh})
       finished.push_back(name);
-  copy_home(call.name + " gradient home", call.d_weights, type_ == Type::fp32,
-            lstm_places(plan, layers, parameters_, 0), std::move(finished));
+  copy_home(call.name + " gradient home", call.d_weights, type_ == Type::fp32, lstm_places(plan, layers, parameters_),
+            std::move(finished));
   return dx;
 }
 

@@ -33,11 +33,9 @@ struct LstmModel {
 LstmModel lstm_model(const Graph& graph);
 
 // Maps the tensors of LSTM layers from the flat vector, in PyTorch's order, to the weight space of a recurrent plan of
-// cuDNN. Returns a place for every tensor of `plan`, which computes `layers` in this order. `own_base` is the first
-// element of the weight space, counted from the base address of the copies. Throws Error when cuDNN's tensors do not
-// match the layers.
-std::vector<TensorPlace> lstm_places(const RnnPlan& plan, std::span<const Lstm> layers, const ParameterTable& table,
-                                     std::int64_t own_base);
+// cuDNN. Returns a place for every tensor of `plan`, which computes `layers` in this order. Throws Error when cuDNN's
+// tensors do not match the layers.
+std::vector<TensorPlace> lstm_places(const RnnPlan& plan, std::span<const Lstm> layers, const ParameterTable& table);
 
 // Chooses the recurrent calls that compute a stack of LSTM layers: one call for all layers or one call per layer, and
 // cuDNN's algorithm for each call. `stack` describes all layers. `joinable` says that no dropout lies between the

@@ -128,6 +128,91 @@ void ProgramBase::add_departure(std::string name, Storage from, std::byte* PartT
                  .replayed = false});
 }
 
+Storage ProgramBase::add_activations_in(std::int64_t bytes) {
+  const Storage to = schedule_.buffer("activations of the part before", bytes);
+  add_arrival("activations arrive", to, &PartTraffic::activations_in, &PartBytes::activations_in);
+  return to;
+}
+void ProgramBase::add_activations_out(Storage from) {
+  add_departure("activations leave", from, &PartTraffic::activations_out, &PartBytes::activations_out);
+}
+Storage ProgramBase::add_gradients_in(std::int64_t bytes) {
+  const Storage to = schedule_.buffer("gradient of the part after", bytes);
+  add_arrival("gradients arrive", to, &PartTraffic::gradients_in, &PartBytes::gradients_in);
+  return to;
+}
+void ProgramBase::add_gradients_out(Storage from) {
+  add_departure("gradients leave", from, &PartTraffic::gradients_out, &PartBytes::gradients_out);
+}
+
+Storage ProgramBase::add_loss(std::string name, const CrossEntropy& node, const LogitsPlace& logits,
+                              const std::string& gradient, bool top5, double bytes) {
+  logits_ = logits;
+  const std::int64_t rows = target_count();
+  const int blocks = loss_blocks(device_.facts().size(), type_, rows);
+  const Storage partial = schedule_.buffer("partial sums of the loss", size_in_bytes<PassSums>(blocks));
+  // The counter must be zero between launches. Memory starts as zeros, and the kernel resets the counter.
+  const Storage finished = schedule_.lasting("finished blocks of the loss", sizeof(unsigned));
+  const Storage d_logits = training_ ? schedule_.buffer(gradient, rows * logits.stride * bytes_of(type_)) : -1;
+  const float smoothing = training_ ? static_cast<float>(node.label_smoothing) : 0.0f;
+  Command command = kernel_command(
+      std::move(name), {{logits.storage}, {partial, true}, {finished, true}, {d_logits, true}}, [=, this](bool) {
+        return launch_of(type_, CrossEntropyArguments{.logits = schedule_.at<const float>(logits.storage),
+                                                      .targets = schedule_.at<const std::int32_t>(targets_),
+                                                      .gradient = schedule_.at(d_logits),
+                                                      .partial = schedule_.at<PassSums>(partial),
+                                                      .sums = sums(),
+                                                      .finished = schedule_.at<unsigned>(finished),
+                                                      .state = step_state(),
+                                                      .samples = micro_batch_,
+                                                      .length = sequence_,
+                                                      .classes = static_cast<int>(logits.classes),
+                                                      .stride = static_cast<int>(logits.stride),
+                                                      .blocks = blocks,
+                                                      .label_smoothing = smoothing,
+                                                      .top5 = top5});
+      });
+  command.bytes = bytes;
+  schedule_.add(std::move(command));
+  return d_logits;
+}
+
+void ProgramBase::add_dropout(std::string name, const Dropout& node, std::int64_t units, Storage x, Storage y) {
+  schedule_.add(kernel_command(std::move(name), {{x}, {y, true}}, [=, this](bool) {
+    return launch_of(type_, DropoutArguments{.x = schedule_.at(x),
+                                             .y = schedule_.at(y),
+                                             .state = step_state(),
+                                             .samples = micro_batch_,
+                                             .length = sequence_,
+                                             .units = units,
+                                             .layer = node.layer,
+                                             .probability = node.probability});
+  }));
+}
+
+void ProgramBase::add_bias_gradient(const std::string& name, const Parameter& bias, Storage dy, std::int64_t rows,
+                                    std::int64_t stride) {
+  const auto columns = static_cast<int>(bias.count);
+  const int blocks = column_sum_blocks(rows, columns);
+  const Storage partial = schedule_.buffer(name + "'s sums", size_in_bytes<float>(std::int64_t{blocks} * columns));
+  schedule_.add(kernel_command(name + "'s sums", {{dy}, {partial, true}}, [=, this](bool) {
+    return launch_of(type_, ColumnSumPartsArguments{.x = schedule_.at(dy),
+                                                    .partial = schedule_.at<float>(partial),
+                                                    .rows = rows,
+                                                    .columns = columns,
+                                                    .stride = static_cast<int>(stride),
+                                                    .blocks = blocks});
+  }));
+  const auto sum = [=, this, &bias](bool accumulate) {
+    return launch_of(ColumnSumsArguments{.partial = schedule_.at<float>(partial),
+                                         .sums = gradient(bias),
+                                         .columns = columns,
+                                         .blocks = blocks,
+                                         .accumulate = accumulate});
+  };
+  schedule_.add(kernel_command(name, {{partial}}, sum, {bias.name}));
+}
+
 ProgramBase::TensorCopies ProgramBase::make_copies(const std::string& what, Storage own, bool own_is_fp32,
                                                    std::vector<TensorPlace> places) {
   const auto count = static_cast<int>(places.size());
@@ -158,26 +243,21 @@ void ProgramBase::copy_home(std::string name, Storage own, bool own_is_fp32, std
   copies_home_.push_back(
       std::make_unique<TensorCopies>(make_copies("places of gradients", own, own_is_fp32, std::move(places))));
   const TensorCopies& copies = *copies_home_.back();
-  schedule_.add({.name = std::move(name),
-                 .uses = {{copies.own}, {copies.table}},
-                 .issue =
-                     [this, &copies](Device& device, Stream stream, bool accumulate) {
-                       device.launch(launch_copies(copies, Kernel::copy_tensors_home, gradients_, accumulate), stream);
-                     },
-                 .finishes = std::move(finishes)});
+  const auto launch = [this, &copies](bool accumulate) {
+    return launch_copies(copies, Kernel::copy_tensors_home, gradients_, accumulate);
+  };
+  schedule_.add(kernel_command(std::move(name), {{copies.own}, {copies.table}}, launch, std::move(finishes)));
 }
 
 void ProgramBase::finish() {
   if (!training_) schedule_.begin_backward();
   schedule_.begin_weights();
   for (const auto& copies : copies_in_)
-    schedule_.add({.name = "weights' copies",
-                   .uses = {{copies->own, true}, {copies->table}},
-                   .issue = [this, &copies = *copies](Device& device, Stream stream, bool) {
-                     // In this direction the kernel only reads the flat vector.
-                     auto* flat = const_cast<float*>(weights_);
-                     device.launch(launch_copies(copies, Kernel::copy_tensors_in, flat, false), stream);
-                   }});
+    schedule_.add(
+        kernel_command("weights' copies", {{copies->own, true}, {copies->table}}, [this, &copies = *copies](bool) {
+          // In this direction the kernel only reads the flat vector.
+          return launch_copies(copies, Kernel::copy_tensors_in, const_cast<float*>(weights_), false);
+        }));
   for (Command& command : weight_commands_) schedule_.add(std::move(command));
   if (offload_stretch_ > 0) {
     schedule_.offload({.device = rates_of(device_.facts(), math_),

@@ -139,12 +139,23 @@ class ProgramBase : public Program {
   // captured.
   void add_input_command(std::string name, std::vector<Access> uses,
                          std::function<void(Device&, Stream, const std::uint8_t*)> issue);
-  // These functions are for a part of a model. add_arrival() adds a command that copies received data to `to`.
-  // add_departure() adds a command that copies `from` to the data that will be sent. `end` is the member of PartTraffic
-  // with the other address, which connect() sets. `bytes` is the member of PartBytes that the call sets. The commands
-  // are never captured.
-  void add_arrival(std::string name, Storage to, const std::byte* PartTraffic::*end, std::int64_t PartBytes::*bytes);
-  void add_departure(std::string name, Storage from, std::byte* PartTraffic::*end, std::int64_t PartBytes::*bytes);
+  // These functions are for a part of a model. They add a command that copies `bytes` of received data to a new buffer,
+  // or one that copies `from` to the data that will be sent. connect() sets the other addresses. The commands are never
+  // captured.
+  Storage add_activations_in(std::int64_t bytes);
+  void add_activations_out(Storage from);
+  Storage add_gradients_in(std::int64_t bytes);
+  void add_gradients_out(Storage from);
+  // Adds the loss of the logits of all targets, and in training their gradient: a new buffer with this name, which is
+  // returned. `top5`: also counts the targets among the five largest. `bytes` is as in Command.
+  Storage add_loss(std::string name, const CrossEntropy& node, const LogitsPlace& logits, const std::string& gradient,
+                   bool top5, double bytes = 0);
+  // Adds y = dropout(x) for `units` values at each position. The backward pass does the same with the gradient. x may
+  // be y.
+  void add_dropout(std::string name, const Dropout& node, std::int64_t units, Storage x, Storage y);
+  // Adds the gradient of a bias: the sums of the columns of dy [rows, stride].
+  void add_bias_gradient(const std::string& name, const Parameter& bias, Storage dy, std::int64_t rows,
+                         std::int64_t stride);
   // Fills `own` from the flat weights whenever they have changed. `own` is a lasting storage in type() or fp32. Its
   // padding stays zero.
   void copy_in(Storage own, bool own_is_fp32, std::vector<TensorPlace> places);
@@ -158,8 +169,6 @@ class ProgramBase : public Program {
   // These addresses are valid while commands are issued.
   float* gradient(const Parameter& parameter) const { return gradients_ + parameter.offset; }
   const StepState* step_state() const { return schedule_.at<const StepState>(state_); }
-  const std::int32_t* targets() const { return schedule_.at<const std::int32_t>(targets_); }
-  PassSums* sums() const { return schedule_.at<PassSums>(sums_); }
 
  protected:
   ProgramBase(Device& device, const BackendOptions& options, const Graph& graph, std::int64_t micro_batch,
@@ -184,7 +193,6 @@ class ProgramBase : public Program {
   const bool training_;
   const double offload_stretch_;  // 0: no activation is offloaded
   Schedule schedule_;
-  LogitsPlace logits_;  // the derived class sets it
 
  private:
   struct Staged {
@@ -197,12 +205,15 @@ class ProgramBase : public Program {
     std::vector<TensorPlace> places;
     std::int64_t blocks;
   };
+  void add_arrival(std::string name, Storage to, const std::byte* PartTraffic::*end, std::int64_t PartBytes::*bytes);
+  void add_departure(std::string name, Storage from, std::byte* PartTraffic::*end, std::int64_t PartBytes::*bytes);
   TensorCopies make_copies(const std::string& what, Storage own, bool own_is_fp32, std::vector<TensorPlace> places);
   KernelLaunch launch_copies(const TensorCopies& copies, Kernel direction, float* flat, bool accumulate) const;
   // Copies the values to `host`, which is page-locked, and returns them.
   std::vector<float> fetch(const float* values, std::int64_t count, float* host) const;
   std::int64_t input_bytes() const { return micro_batch_ * sample_bytes_; }
   std::int64_t target_count() const { return micro_batch_ * sequence_; }
+  PassSums* sums() const { return schedule_.at<PassSums>(sums_); }
 
   const std::int64_t sample_bytes_;  // 0: the input is the output of the previous part of the model
   Stream copy_stream_;
@@ -213,6 +224,7 @@ class ProgramBase : public Program {
   Storage state_, targets_, sums_;
   UploadRing<StepState> state_ring_;
   HostMemory<PassSums> host_sums_;
+  LogitsPlace logits_;
   HostMemory<float> host_logits_;
   Event finished_, sums_closed_;
   bool closed_ = false;  // close_sums() has been called after the last take_sums()

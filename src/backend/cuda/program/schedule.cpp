@@ -8,6 +8,15 @@
 
 namespace ringtrain::cuda {
 
+Command kernel_command(std::string name, std::vector<Access> uses, std::function<KernelLaunch(bool accumulate)> launch,
+                       std::vector<std::string> finishes) {
+  return {.name = std::move(name),
+          .uses = std::move(uses),
+          .issue = [make = std::move(launch)](Device& device, Stream stream,
+                                              bool accumulate) { device.launch(make(accumulate), stream); },
+          .finishes = std::move(finishes)};
+}
+
 Storage Schedule::buffer(std::string what, std::int64_t bytes) {
   storages_.push_back({std::move(what), bytes, false});
   return static_cast<Storage>(storages_.size()) - 1;

@@ -67,6 +67,10 @@ struct Command {
   bool replayed = true;         // false: the arguments differ from pass to pass, so the command is never captured
 };
 
+// Returns a command that launches one kernel.
+Command kernel_command(std::string name, std::vector<Access> uses, std::function<KernelLaunch(bool accumulate)> launch,
+                       std::vector<std::string> finishes = {});
+
 // What decides which activations are offloaded.
 struct OffloadRates {
   Rates device;     // the device that runs the commands
