@@ -9,6 +9,22 @@ namespace ringtrain::cpu {
 
 namespace {
 constexpr auto double_bytes = static_cast<std::int64_t>(sizeof(double));
+
+// Combines the means, and the sums of squared differences from the mean, of `count` parts with equally many values
+// (Chan, Golub and LeVeque 1983).
+template <class OfPart>
+auto combined(std::int64_t begin, std::int64_t end, std::int64_t count, std::int64_t values, const OfPart& of_part) {
+  decltype(of_part(begin)) all;
+  for (std::int64_t i = begin; i < end; ++i) all.mean += of_part(i).mean;
+  all.mean /= static_cast<double>(count);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const auto [mean, squares] = of_part(i);
+    const double d = mean - all.mean;
+    all.squares += squares + static_cast<double>(values) * d * d;
+  }
+  return all;
+}
+
 }  // namespace
 
 NormStatistics::NormStatistics(const ImageContext& context, const Norm& node, const Feature& x)
@@ -40,21 +56,10 @@ NormStatistics::NormStatistics(const ImageContext& context, const Norm& node, co
   if (span() > 1) parts_ = s.fixed(name_ + " sums of the group's ranks", span() * 2 * channels * double_bytes);
 }
 
-float* NormStatistics::coefficient(std::int64_t group, int which) const {
-  return context_.schedule->at<float>(coefficients_) + (group * 3 + which) * context_.padded_channels(*x_);
-}
-
 Affine NormStatistics::affine(std::int64_t image, std::int64_t block) const {
   const std::int64_t group = group_of(image), at = block * context_.lanes();
   const float* beta = context_.schedule->at<float>(affine_weights_) + context_.padded_channels(*x_);
   return {coefficient(group, 0) + at, coefficient(group, 1) + at, beta + at};
-}
-const float* NormStatistics::slope(std::int64_t image, std::int64_t block) const {
-  return context_.schedule->at<float>(slopes_) + group_of(image) * 2 * context_.padded_channels(*x_) +
-         block * context_.lanes();
-}
-const float* NormStatistics::constant(std::int64_t image, std::int64_t block) const {
-  return slope(image, block) + context_.padded_channels(*x_);
 }
 
 std::vector<std::string> NormStatistics::parameters() const {
@@ -85,10 +90,6 @@ void NormStatistics::forward_steps() {
         [this](const Slice&) { finish_forward(); });
 }
 
-double* NormStatistics::part(std::int64_t rank, int which) const {
-  return context_.schedule->at<double>(parts_) + (rank * 2 + which) * context_.padded_channels(*x_);
-}
-
 template <class Own>
 void NormStatistics::gather_parts(const Own& own) {
   NormTeam* team = context_.pass->context.norm_team;
@@ -105,51 +106,30 @@ void NormStatistics::gather_parts(const Own& own) {
   team->gather({part(0, 0), static_cast<std::size_t>(span() * 2 * channels)}, context_.pass->poll);
 }
 
-// Combines the images' means and sums of squared differences from the mean. All images have equally many pixels (Chan,
-// Golub and LeVeque 1983).
+// Combines the images' moments.
 NormStatistics::Moments NormStatistics::own_moments(std::int64_t group, std::int64_t channel) const {
-  const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_);
+  const std::int64_t lanes = context_.lanes(), blocks = context_.blocks(*x_), begin = group * this->group();
   const auto* moments = context_.schedule->at<double>(moments_);
-  const auto moment = [&](std::int64_t image, std::int64_t which) {
-    return moments[((image * blocks + channel / lanes) * 2 + which) * lanes + channel % lanes];
-  };
-  const std::int64_t begin = group * this->group(), end = begin + this->group();
-  Moments own;
-  for (std::int64_t i = begin; i < end; ++i) own.mean += moment(i, 0);
-  own.mean /= static_cast<double>(this->group());
-  for (std::int64_t i = begin; i < end; ++i) {
-    const double d = moment(i, 0) - own.mean;
-    own.squares += moment(i, 1) + static_cast<double>(x_->pixels()) * d * d;
-  }
-  return own;
+  return combined(begin, begin + this->group(), this->group(), x_->pixels(), [&](std::int64_t image) {
+    const double* unit = moments + (image * blocks + channel / lanes) * 2 * lanes + channel % lanes;
+    return Moments{unit[0], unit[lanes]};
+  });
 }
 
 // Combines the moments of all ranks of the group.
 NormStatistics::Moments NormStatistics::joined_moments(std::int64_t group, std::int64_t channel) const {
   if (span() == 1) return own_moments(group, channel);
-  const double values_of_rank = static_cast<double>(x_->pixels() * this->group());
-  Moments all;
-  for (std::int64_t r = 0; r < span(); ++r) all.mean += part(r, 0)[channel];
-  all.mean /= static_cast<double>(span());
-  for (std::int64_t r = 0; r < span(); ++r) {
-    const double d = part(r, 0)[channel] - all.mean;
-    all.squares += part(r, 1)[channel] + values_of_rank * d * d;
-  }
-  return all;
+  return combined(0, span(), span(), x_->pixels() * this->group(), [&](std::int64_t rank) {
+    return Moments{part(rank, 0)[channel], part(rank, 1)[channel]};
+  });
 }
 
-// Combines the moments of the channels of a group, in the same way as those of images.
+// Combines the moments of the channels of a group.
 NormStatistics::Moments NormStatistics::moments(std::int64_t group, std::int64_t channel_group) const {
-  const std::int64_t begin = channel_group * together_, end = channels_end(channel_group);
+  const std::int64_t begin = channel_group * together_;
   if (together_ == 1) return joined_moments(group, begin);
-  Moments all;
-  for (std::int64_t c = begin; c < end; ++c) all.mean += joined_moments(group, c).mean;
-  all.mean /= static_cast<double>(together_);
-  for (std::int64_t c = begin; c < end; ++c) {
-    const auto [mean, squares] = joined_moments(group, c);
-    all.squares += squares + static_cast<double>(x_->pixels() * this->group()) * (mean - all.mean) * (mean - all.mean);
-  }
-  return all;
+  return combined(begin, channels_end(channel_group), together_, x_->pixels() * this->group(),
+                  [&](std::int64_t channel) { return joined_moments(group, channel); });
 }
 
 void NormStatistics::finish_forward() {

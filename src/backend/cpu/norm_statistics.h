@@ -25,8 +25,13 @@ class NormStatistics : public CpuOperation {
   void forward_steps() override;  // a step that uses affine() must come after the next cut
   void backward_steps() override {}
   Affine affine(std::int64_t image, std::int64_t block) const;
-  const float* slope(std::int64_t image, std::int64_t block) const;
-  const float* constant(std::int64_t image, std::int64_t block) const;
+  const float* slope(std::int64_t image, std::int64_t block) const {
+    return context_.schedule->at<float>(slopes_) + group_of(image) * 2 * context_.padded_channels(*x_) +
+           block * context_.lanes();
+  }
+  const float* constant(std::int64_t image, std::int64_t block) const {
+    return slope(image, block) + context_.padded_channels(*x_);
+  }
 
   // Fills slope() and constant() from `sums` [images][blocks][3][lanes], the results of NormKernels::backward_sums().
   // Sum 0 is that of dz, and sum `product` (1 or 2) is that of dz (x - mean). Stores the gradients of gamma and beta,
@@ -54,7 +59,9 @@ class NormStatistics : public CpuOperation {
   }
   double values() const { return static_cast<double>(x_->pixels() * group() * span() * together_); }  // of a group
   // [padded channels]. `which` is 0 for the mean, 1 for gamma / deviation, and 2 for 1 / deviation.
-  float* coefficient(std::int64_t group, int which) const;
+  float* coefficient(std::int64_t group, int which) const {
+    return context_.schedule->at<float>(coefficients_) + (group * 3 + which) * context_.padded_channels(*x_);
+  }
   // The moments of one channel of a group: own_moments() over this rank's images, joined_moments() over all ranks'.
   // Those of a group of channels: moments().
   struct Moments {
@@ -74,7 +81,9 @@ class NormStatistics : public CpuOperation {
   // [span][2][padded channels].
   template <class Own>
   void gather_parts(const Own& own);
-  double* part(std::int64_t rank, int which) const;
+  double* part(std::int64_t rank, int which) const {
+    return context_.schedule->at<double>(parts_) + (rank * 2 + which) * context_.padded_channels(*x_);
+  }
   template <class T>
   void measure(const Slice& slice) const;
   void finish_forward();
