@@ -77,14 +77,6 @@ void NoiseScale::add(const Step& step) {
   state_[rate] = step.learning_rate;
 }
 
-NoiseEstimate NoiseScale::mean() const {
-  return {.trace = average(trace), .gradient = average(gradient)};
-}
-
-double NoiseScale::targets_per_sample() const {
-  return average(targets);
-}
-
 // The variance of a weighted mean of n equally precise values is their variance / n, with n = (sum of weights)^2 / (sum
 // of squared weights). If the values drift within the half-life, the drift counts as scatter. The interval is then too
 // wide, but never too narrow.

@@ -65,9 +65,10 @@ class NoiseScale {
   void add(const Step& step);
 
   bool empty() const { return state_[weight] == 0; }
-  NoiseEstimate mean() const;         // mean(), ratio() and targets_per_sample() need !empty()
-  NoiseRatio ratio() const;           // in samples
-  double targets_per_sample() const;  // averaged in the same way
+  // mean(), ratio() and targets_per_sample() need !empty().
+  NoiseEstimate mean() const { return {.trace = average(trace), .gradient = average(gradient)}; }
+  NoiseRatio ratio() const;                                       // in samples
+  double targets_per_sample() const { return average(targets); }  // averaged in the same way
   // Returns the difference between the newest step and the step before it, which still counts in the averages. "batch"
   // is a change of the global or small batch (not the smaller last batch of an epoch). "rate" is a change of more than
   // a tenth. "batch and rate" is both. "" is no change.

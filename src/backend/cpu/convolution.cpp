@@ -82,15 +82,14 @@ memory::desc ConvolutionPrimitives::map(const ConvolutionShape& s, std::int64_t 
 // half as many in all. Its error, measured in fp32, is 1e-6 of the norm of the result.
 bool ConvolutionPrimitives::suits_winograd() const {
   const ConvolutionShape& s = shape_;
-  const std::int64_t tiles = (s.out_height + 3) / 4 * ((s.out_width + 3) / 4);
   return !s.bf16 && !s.pixels && s.kernel == 3 && s.stride == 1 && s.padding == 1 && s.input >= 32 && s.output >= 32 &&
-         2 * 36 * tiles <= 9 * s.out_height * s.out_width;
+         2 * 36 * tiles() <= 9 * s.out_height * s.out_width;
 }
 
 std::int64_t ConvolutionPrimitives::least_images() const {
   if (!suits_winograd()) return 1;
-  const std::int64_t tiles = (shape_.out_height + 3) / 4 * ((shape_.out_width + 3) / 4);
-  return (256 + tiles - 1) / tiles;  // measured: with fewer tiles, reading the weights takes most of the time
+  return divide_up(std::int64_t{256},
+                   tiles());  // measured: with fewer tiles, reading the weights takes most of the time
 }
 
 dnnl::convolution_forward::primitive_desc ConvolutionPrimitives::describe_forward(const ConvolutionShape& s,

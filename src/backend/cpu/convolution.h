@@ -69,6 +69,7 @@ class ConvolutionPrimitives {
   dnnl::convolution_backward_weights::primitive_desc describe_weights(const ConvolutionShape& shape,
                                                                       std::int64_t images,
                                                                       dnnl::algorithm algorithm) const;
+  std::int64_t tiles() const { return (shape_.out_height + 3) / 4 * ((shape_.out_width + 3) / 4); }
   bool suits_winograd() const;
   template <class Work>
   void make(const Work& work) const;  // calls `work`, which makes primitives

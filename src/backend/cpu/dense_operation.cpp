@@ -108,16 +108,12 @@ class DenseOperation : public CpuOperation {
     auto* products = s.at<float>(products_);
     product_.run(0, s.at<T>(x_->forward), products);
     for_each_unit(s.threads(), {0, images_}, 1, [&](std::int64_t image, std::int64_t) {
-      DenseRows<T> a{};
-      a.rows = 1;
+      DenseRow<T> a{};
       a.columns = output_;
       a.products = products + image * output_;
       a.bias = s.at<float>(own_bias_);
       a.relu = relu_;
-      if (logits_)
-        a.logits = products + image * output_;
-      else
-        a.y = s.at<T>(y_->forward) + image * output_;
+      if (!logits_) a.y = s.at<T>(y_->forward) + image * output_;
       context_.image->dense(a);
     });
   }

@@ -153,23 +153,20 @@ void flatten_backward(std::int64_t n, std::int64_t channels, const float* __rest
 }
 
 template <class T>
-void dense(const DenseRows<T>& a) {
+void dense(const DenseRow<T>& a) {
   const float* __restrict bias = a.bias;
-  for (std::int64_t r = 0; r < a.rows; ++r) {
-    const float* __restrict z = a.products + r * a.columns;
-    if (a.logits != nullptr) {
-      float* to = a.logits + r * a.columns;  // may be the same memory as the products
+  float* __restrict z = a.products;
+  if (a.y == nullptr) {
 #pragma GCC ivdep
-      for (std::int64_t j = 0; j < a.columns; ++j) to[j] = z[j] + bias[j];
-      continue;
-    }
-    T* __restrict to = a.y + r * a.columns;
-    const bool relu = a.relu;
+    for (std::int64_t j = 0; j < a.columns; ++j) z[j] += bias[j];
+    return;
+  }
+  T* __restrict to = a.y;
+  const bool relu = a.relu;
 #pragma GCC ivdep
-    for (std::int64_t j = 0; j < a.columns; ++j) {
-      const float v = z[j] + bias[j];
-      to[j] = from_float<T>(relu && v < 0 ? 0.0f : v);
-    }
+  for (std::int64_t j = 0; j < a.columns; ++j) {
+    const float v = z[j] + bias[j];
+    to[j] = from_float<T>(relu && v < 0 ? 0.0f : v);
   }
 }
 

@@ -209,15 +209,14 @@ struct MaxPoolUnit {
   T* dx;
 };
 
-// Adds the bias to some rows of a dense layer's products, and applies the ReLU.
+// Adds the bias to a row of a dense layer's products, and applies the ReLU.
 template <class T>
-struct DenseRows {
-  std::int64_t rows, columns;
-  const float* products;  // [rows, columns]
+struct DenseRow {
+  std::int64_t columns;
+  float* products;  // [columns]
   const float* bias;
   bool relu;
-  T* y;           // [rows, columns]; not written if there are logits
-  float* logits;  // [rows, columns], without the ReLU; null: y is written
+  T* y;  // [columns]; null: the products become logits, without the ReLU
 };
 
 // Applies the ReLU's mask to columns [begin, end) of the gradient of all rows, converts them to T, and sums each
@@ -252,7 +251,7 @@ struct ImageKernels {
   // Transposes: [pixels][lanes] <-> [channels of the block][pixels].
   TypedKernel<ToVector<float>, ToVector<BFloat16>> flatten;
   TypedKernel<ToMap<float>, ToMap<BFloat16>> flatten_backward;
-  KernelOf<DenseRows> dense;
+  KernelOf<DenseRow> dense;
   KernelOf<DenseGradient> dense_gradient;
   // to = from x mask x scale
   TypedKernel<void(std::int64_t n, const float* from, const std::uint8_t* mask, float scale, float* to),

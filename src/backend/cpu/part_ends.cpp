@@ -172,10 +172,8 @@ std::unique_ptr<PartLayout> make_layout(const Context& context, const Feature* f
   return std::make_unique<Layout<float>>(context, feature);
 }
 
-// Receives the activations. Sends the sum of the gradients that all consumers of the activations computed.
 class PartInputOperation : public CpuOperation {
  public:
-  // Sets the bytes of its exchanges in `bytes`.
   PartInputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* y, PartBytes& bytes)
       : context_(context), layout_(std::move(layout)), y_(y) {
     bytes.activations_in = layout_->bytes(PartValue::activation);
@@ -202,7 +200,6 @@ class PartInputOperation : public CpuOperation {
   Feature* y_;
 };
 
-// Sends the activations. Receives their gradient.
 class PartOutputOperation : public CpuOperation {
  public:
   PartOutputOperation(const OperationContext& context, std::unique_ptr<PartLayout> layout, Feature* x, PartBytes& bytes)

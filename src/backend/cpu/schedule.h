@@ -50,7 +50,7 @@ struct StepCost {
 class Schedule {
  public:
   // `slots`: micro-batches in flight (ArenaPlan::place()).
-  Schedule(std::int64_t samples, int threads, int slots = 1) : samples_(samples), threads_(threads), slots_(slots) {}
+  Schedule(std::int64_t samples, int threads, int slots) : samples_(samples), threads_(threads), slots_(slots) {}
   std::int64_t samples() const { return samples_; }
   int threads() const { return threads_; }
 
