@@ -222,12 +222,6 @@ std::string stop_cause() {
   return requested_signal() != 0 ? signal_name(requested_signal()) : "a signal to another rank";
 }
 
-// The times and the sent bytes of each rank, summed over the steps of this start.
-struct RankFigures {
-  std::vector<StepTimes> times;
-  std::vector<SentBytes> bytes;
-};
-
 RunOutcome outcome_of(const std::string& outcome, const RunProgress& p, EnergyMeter* energy) {
   RunOutcome o;
   o.outcome = outcome;
@@ -279,7 +273,8 @@ std::string continuation(const std::string& run_dir) {
 }
 
 void record_outcome(TrainingLoop& run, int code, const std::string& run_dir, const StopConfig& stop,
-                    EnergyMeter* energy, const RankFigures& figures) {
+                    EnergyMeter* energy, const std::vector<StepTimes>& rank_times,
+                    const std::vector<SentBytes>& rank_bytes) {
   const RunProgress& p = run.progress();
   record_stop_cost(run_dir, run.stop_cost());
   const std::string paused = cat("paused after ", p.position.samples, " samples");
@@ -290,8 +285,8 @@ void record_outcome(TrainingLoop& run, int code, const std::string& run_dir, con
   if (code == 0) outcome.end = end_word(run.end(), stop);
   outcome.noise = run.noise_summary();
   outcome.staleness = run.staleness();
-  outcome.rank_times = figures.times;
-  outcome.rank_bytes = figures.bytes;
+  outcome.rank_times = rank_times;
+  outcome.rank_bytes = rank_bytes;
   record_end(run_dir, outcome);
 }
 
@@ -312,12 +307,6 @@ void say_outcome(TrainingLoop& run, int code, const std::string& why, const std:
   if (const auto noise = run.noise_summary()) write_info_line(describe(*noise));
   log_info("run folder: ", run_dir);
   if (code == exit_checkpointed) log_info("continue with: ", continuation(run_dir));
-}
-
-// Removes the files of a start that failed before the run began, so that the next try finds no folder.
-void remove_folder(const std::string& run_dir) {
-  std::error_code ignored;
-  std::filesystem::remove_all(run_dir, ignored);
 }
 
 // Measures the split size of a pipeline if the experiment does not state it. The run's checkpoints keep it. Collective.
@@ -351,7 +340,6 @@ class JobTraining {
   void fail(const std::exception& error);
 
  private:
-  EnergyMeter* energy() { return energy_ ? &*energy_ : nullptr; }
   const std::string& run_dir() const { return folder_ ? folder_->path() : no_folder_; }
 
   const TrainingRequest& request_;
@@ -364,7 +352,7 @@ class JobTraining {
   ResumePoint from_;
   PlannedRun planned_;
   RunProgress progress_;
-  std::optional<EnergyMeter> energy_;  // on rank 0
+  std::unique_ptr<EnergyMeter> energy_;  // on rank 0
   std::unique_ptr<TrainingLoop> run_;
   bool is_recorded_ = false;  // whether this start is in run.json
 };
@@ -394,7 +382,7 @@ void JobTraining::prepare() {
 void JobTraining::open() {
   if (root_ && !folder_) folder_.emplace(run_folder_path(request_.experiment, false), false);
   // The energy counters belong to the whole node. They would include the energy of other runs.
-  if (root_ && !request_.arguments.shares_node) energy_.emplace();
+  if (root_ && !request_.arguments.shares_node) energy_ = std::make_unique<EnergyMeter>();
   LaterRecords later = LaterRecords::drop;
   const bool recorded = root_ && !is_done(planned_, progress_, run_dir());
   if (root_) later = open_folder(run_dir(), {request_, machine_, threads_, planned_}, from_, recorded);
@@ -417,9 +405,10 @@ int JobTraining::train() {
   if (folder_) run_->before_saving([this] { folder_->keep_lock(); });
   int code = run_->run();
   if (code == 0 && run_->paused()) code = training_paused;
-  const RankFigures figures{run_->rank_times(), run_->rank_bytes()};
+  const std::vector<StepTimes> times = run_->rank_times();
+  const std::vector<SentBytes> bytes = run_->rank_bytes();
   const StopConfig& stop = request_.experiment.stop;
-  if (is_recorded_) record_outcome(*run_, code, run_dir(), stop, energy(), figures);
+  if (is_recorded_) record_outcome(*run_, code, run_dir(), stop, energy_.get(), times, bytes);
   if (root_) say_outcome(*run_, code, code == 0 && is_recorded_ ? describe_end(run_->end(), stop) : "", run_dir());
   machine_.host->barrier();
   return code;
@@ -429,10 +418,12 @@ void JobTraining::fail(const std::exception& error) {
   machine_.communicator().abort(error.what());
   if (machine_.stages) machine_.stages->abort(error.what());
   if (run_) progress_ = run_->progress();
-  if (folder_ && !run_ && !request_.arguments.resume)
-    remove_folder(run_dir());
-  else if (is_recorded_)
-    record_failure(run_dir(), error, progress_, energy());
+  if (folder_ && !run_ && !request_.arguments.resume) {
+    std::error_code ignored;
+    std::filesystem::remove_all(run_dir(), ignored);  // so that the next try finds no folder
+  } else if (is_recorded_) {
+    record_failure(run_dir(), error, progress_, energy_.get());
+  }
 }
 
 // Returns the exit code, 0 or exit_checkpointed, or training_paused. Collective over the job. The caller ends the job

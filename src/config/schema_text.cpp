@@ -84,6 +84,30 @@ std::string text_text(const std::string& text) {
   return plain ? text : quoted(text);
 }
 
+// These write a value of each type that a field may have.
+std::string item_text(const std::string& text) {
+  return text_text(text);
+}
+std::string item_text(bool value) {
+  return value ? "true" : "false";
+}
+std::string item_text(double value) {
+  return number_text(value);
+}
+std::string item_text(std::integral auto value) {
+  return std::to_string(value);
+}
+std::string item_text(const EpochFactor& pair) {
+  return cat("[", number_text(pair.epoch), ", ", number_text(pair.factor), "]");
+}
+std::string item_text(const RunPoint& point) {
+  return to_string(point);
+}
+template <class Item>
+std::string item_text(const std::vector<Item>& items) {
+  return cat("[", joined(items, ", ", [](const Item& item) { return item_text(item); }), "]");
+}
+
 std::string range_text(const Range& range, bool integer) {
   const bool low = range.low > std::numeric_limits<double>::lowest();
   const bool high = range.high < std::numeric_limits<double>::max();
@@ -98,12 +122,6 @@ std::string range_text(const Range& range, bool integer) {
 template <class List>
 std::string join(const List& items, std::string_view between) {
   return joined(items, between, [](std::string_view item) { return item.empty() ? "\"\"" : item; });
-}
-
-// Returns "[a, b]". `text_of` makes the text of an item.
-template <class T, class TextOf>
-std::string list_text(const std::vector<T>& items, const TextOf& text_of) {
-  return "[" + joined(items, ", ", text_of) + "]";
 }
 
 std::string_view type_text(const Field& field) {
@@ -152,27 +170,7 @@ ConstMember member_of(const Field& field, const Experiment& experiment) {
 }
 
 std::string value_text(const Field& field, const Experiment& experiment) {
-  struct Visitor {
-    std::string operator()(const std::string* text) const { return text_text(*text); }
-    std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
-    std::string operator()(const std::int64_t* value) const { return std::to_string(*value); }
-    std::string operator()(const std::uint64_t* value) const { return std::to_string(*value); }
-    std::string operator()(const double* value) const { return number_text(*value); }
-    std::string operator()(const std::vector<double>* values) const { return list_text(*values, number_text); }
-    std::string operator()(const std::vector<std::int64_t>* values) const {
-      return list_text(*values, [](std::int64_t value) { return std::to_string(value); });
-    }
-    std::string operator()(const std::vector<EpochFactor>* pairs) const {
-      return list_text(*pairs, [](const EpochFactor& pair) {
-        return cat("[", number_text(pair.epoch), ", ", number_text(pair.factor), "]");
-      });
-    }
-    std::string operator()(const std::vector<RunPoint>* points) const {
-      return list_text(*points, [](const RunPoint& point) { return to_string(point); });
-    }
-    std::string operator()(const std::vector<std::string>* words) const { return list_text(*words, text_text); }
-  };
-  return std::visit(Visitor(), member_of(field, experiment));
+  return std::visit([](const auto* value) { return item_text(*value); }, member_of(field, experiment));
 }
 
 std::string statement(std::string_view key, const Experiment& experiment) {
