@@ -47,17 +47,14 @@ std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, con
 
 int export_weights(const ExportArguments& arguments) {
   static const std::map<std::string, std::string> types = {{"fp32", "F32"}, {"fp16", "F16"}, {"bf16", "BF16"}};
-  const auto type = types.find(arguments.dtype);
-  if (type == types.end())
-    throw Error(cat("--dtype is '", arguments.dtype, "'; expected fp32, fp16 or bf16"), "ringtrain --help");
-
+  const std::string& type = types.at(arguments.dtype);  // the command line allows no other
   const std::string path = checkpoint_of(arguments.experiment.path, arguments.experiment.overrides, arguments.which);
   const Checkpoint checkpoint = read_checkpoint(path, weights_prefix);
   expect_evaluated_norms(checkpoint, path);
   std::vector<TensorToWrite> tensors;
   for (const NamedArray& array : checkpoint.arrays) {
     const std::string name = array.name.substr(weights_prefix.size());
-    tensors.push_back({name, type->second, array.shape, std::span<const float>(array.values)});
+    tensors.push_back({name, type, array.shape, std::span<const float>(array.values)});
     constexpr std::string_view mean = "running_mean";  // PyTorch has a counter of updates for each running mean
     if (name.ends_with(mean))
       tensors.push_back({name.substr(0, name.size() - mean.size()) + "num_batches_tracked",
