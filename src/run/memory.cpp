@@ -397,7 +397,7 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   t.section(p.stages() == 1 ? "memory of a rank by what is kept"
                             : "memory of the fullest stage's rank by what is kept");
   const std::int64_t micro = p.batch.micro_batch;
-  const auto line_of = [&](const RunPlan& plan, const std::string& what, const Names& names) {
+  const auto line = [&](const RunPlan& plan, const std::string& what, const Names& names) {
     const RunPlan with = with_passes(plan, micro, names);
     std::string text = cat(readable_bytes(bytes_with(plan, backend, micro, names)), " with a micro-batch of ", micro,
                            ", +", percent(extra_flops(with.graph)), " of a step's flops");
@@ -407,7 +407,6 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
     }
     t.row(what, text);
   };
-  const auto line = [&](const std::string& what, const Names& names) { line_of(p, what, names); };
   // The bytes are a linear function of the micro-batch b. Two plans determine it.
   const auto formula = [&](const Names& names) {
     const std::vector<std::int64_t>& sizes = p.shares.micro_batches;
@@ -421,14 +420,14 @@ std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   };
   if (limit > 0) t.row("limit", readable_bytes(limit));
   t.row("formula", formula({}));
-  line("recompute nothing", {});
+  line(p, "recompute nothing", {});
   if (e.memory.offload) {
-    line_of(with_offload(p, 0), "recompute nothing, offload nothing", {});
+    line(with_offload(p, 0), "recompute nothing, offload nothing", {});
     t.row("offloaded", describe_offload(p, backend));
   }
   t.row("formula, all blocks recomputed", formula(all_blocks(p.graph)));
-  line("recompute all blocks", all_blocks(p.graph));
-  if (!chosen.empty() && chosen != all_blocks(p.graph)) line("recompute as chosen", chosen);
+  line(p, "recompute all blocks", all_blocks(p.graph));
+  if (!chosen.empty() && chosen != all_blocks(p.graph)) line(p, "recompute as chosen", chosen);
   t.row("chosen", chosen.empty() ? "nothing is recomputed" : joined(chosen));
   return t.str();
 }

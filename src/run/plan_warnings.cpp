@@ -137,13 +137,13 @@ void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
     const std::optional<Position> position = position_of(point, plan);
     return !position || plan.updates == 0 || position->step <= plan.updates;
   });
-  const std::int64_t most = checkpoint.keep + 1 + kept + (checkpoint.best && plan.has_validation ? 1 : 0);
+  const bool keeps_best = checkpoint.best && plan.has_validation;
+  const std::int64_t most = checkpoint.keep + 1 + kept + (keeps_best ? 1 : 0);
   const std::filesystem::path folder = existing_folder(plan);
   std::error_code failed;
   const std::filesystem::space_info room = std::filesystem::space(folder, failed);
   const double needed = static_cast<double>(most) * bytes;
   if (failed || needed <= static_cast<double>(room.available)) return;
-  const bool keeps_best = checkpoint.best && plan.has_validation;
   warnings.push_back(
       cat("up to ", most, most == 1 ? " checkpoint of " : " checkpoints of ", readable_bytes(bytes),
           " do not fit the disk of ", folder.string(), ", where ", readable_bytes(static_cast<double>(room.available)),
