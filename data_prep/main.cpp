@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -52,9 +51,20 @@ void add_validation(CLI::App& command, std::optional<double>& share, const std::
   command.add_option("--validation", share, help)->type_name("SHARE")->check(number(0));
 }
 
-// The options of all conversions.
+// The options of a command, with the operands as they were typed.
 template <class Options>
-void add_file_options(CLI::App& command, Options& options, const std::string& shards_help) {
+struct Typed : Options {
+  std::vector<std::string> words;
+};
+template <class Options>
+std::shared_ptr<Typed<Options>> typed(CLI::App& command, const std::string& operands) {
+  auto options = std::make_shared<Typed<Options>>();
+  add_operands(command, options->words, operands);
+  return options;
+}
+
+// The options of all conversions.
+void add_file_options(CLI::App& command, FileOptions& options, const std::string& shards_help) {
   command.add_option("--out", options.out, "folder and first part of the files' names")->type_name("PREFIX");
   command.add_option("--shards", options.shards, "files per split; does not change the data set [" + shards_help + "]")
       ->type_name("N")
@@ -73,8 +83,7 @@ void add_first_label(CLI::App& c, std::int64_t& first_label) {
 }
 
 // The options that all conversions to images have.
-template <class Options>
-void add_image_options(CLI::App& c, Options& o, const std::string& encoding_help) {
+void add_image_options(CLI::App& c, ImageOptions& o, const std::string& encoding_help) {
   add_file_options(c, o, "512 MiB each");
   c.add_option("--class-list", o.class_list,
                "lines \"n01440764 tench\": class id and name (a tab may part them); label 0 is the first line")
@@ -112,17 +121,11 @@ void add_image_options(CLI::App& c, Options& o, const std::string& encoding_help
 void add_rows(CLI::App& c, const std::string& name, std::optional<ImportRows>& rows, const std::string& help) {
   const auto read = [name, &rows](const std::string& text) {
     ImportRows range;
-    const char* const end = text.data() + text.size();
-    const auto first = std::from_chars(text.data(), end, range.first);
-    if (first.ec == std::errc{} && first.ptr != end && *first.ptr == ':') {
-      const auto last = std::from_chars(first.ptr + 1, end, range.end);
-      if (last.ec == std::errc{} && last.ptr == end) {
-        rows = range;
-        return;
-      }
-    }
-    throw Error(cat("option ", name, ": '", text, "' is not FIRST:END"),
-                "for example 0:50000, which is the first 50000 rows");
+    const std::vector<std::string> ends = split(text, ':');
+    if (ends.size() != 2 || !read_number(ends[0], range.first) || !read_number(ends[1], range.end))
+      throw Error(cat("option ", name, ": '", text, "' is not FIRST:END"),
+                  "for example 0:50000, which is the first 50000 rows");
+    rows = range;
   };
   c.add_option_function<std::string>(name, read, help)->type_name("FIRST:END");
 }
@@ -136,11 +139,7 @@ DataCommand declare_images(CommandLine& program) {
       "tar file of such a folder. JPEG files are stored as they are; PNG files and CMYK JPEGs become RGB JPEGs. "
       "Several "
       "ranks share the work: mpirun -n 8 ringtrain-data images ... gives the same bytes as one.");
-  struct Typed : ImagesOptions {
-    std::vector<std::string> words;
-  };
-  const auto o = std::make_shared<Typed>();
-  add_operands(c, o->words, "INPUT");
+  const auto o = typed<ImagesOptions>(c, "INPUT");
   add_image_options(c, *o, "jpeg, or raw: decoded pixels of one size [jpeg]");
   c.add_option("--list", o->list,
                "lines \"path label\": images below INPUT instead of class folders; the label is a number or a class id")
@@ -161,12 +160,8 @@ DataCommand declare_import(CommandLine& program) {
       "Turns other people's HDF5 arrays of images into a data set. The images are u8 pixels (N, H, W, C), (N, C, H, W) "
       "or (N, H, W), arrays of MATLAB (save -v7.3), or encoded images of variable length (Fuel's encoded_images and "
       "targets). Labels are whole numbers (N), (N, 1) or (1, N) that count from 0, or from --first-label.");
-  struct Typed : ImportOptions {
-    std::vector<std::string> words;
-  };
-  const auto o = std::make_shared<Typed>();
+  const auto o = typed<ImportOptions>(c, "FILE.h5");
   o->encoding.clear();
-  add_operands(c, o->words, "FILE.h5");
   show_as_required(*c.add_option("--images", o->images, "data set of the images")->type_name("KEY"));
   show_as_required(*c.add_option("--labels", o->labels, "data set of the labels")->type_name("KEY"));
   c.add_option("--layout", o->layout,
@@ -191,12 +186,8 @@ DataCommand declare_idx(CommandLine& program) {
       "(N, H, W) or (N, H, W, C), LABELS whole numbers (N) from 0, or from --first-label. Both may be compressed by "
       "gzip. The files of the "
       "test split are converted with the same --out and --split validation.");
-  struct Typed : IdxOptions {
-    std::vector<std::string> words;
-  };
-  const auto o = std::make_shared<Typed>();
+  const auto o = typed<IdxOptions>(c, "IMAGES LABELS");
   o->encoding = "raw";
-  add_operands(c, o->words, "IMAGES LABELS");
   add_first_label(c, o->first_label);
   add_image_options(c, *o, "raw or jpeg [raw]");
   return {&c, true, [o, &c](const Ranks& ranks) {
@@ -214,12 +205,10 @@ DataCommand declare_names(CommandLine& program) {
       program.add("names",
                   "Turns names into a data set of prefixes. INPUT has one name a line, or is a table (CSV, TSV) with "
                   "a header; '-' is standard input.");
-  struct Typed : NamesOptions {
-    std::vector<std::string> words;
+  struct Options : NamesOptions {
     bool lower_case = false;
   };
-  const auto o = std::make_shared<Typed>();
-  add_operands(c, o->words, "INPUT");
+  const auto o = typed<Options>(c, "INPUT");
   add_file_options(c, *o, "2");
   c.add_option("--column", o->input.column,
                "the table's column, by its header or its number; without it, a file that ends in .csv, .tsv, .tab or "
@@ -261,11 +250,7 @@ DataCommand declare_text(CommandLine& program) {
   CLI::App& c = program.add("text",
                             "Turns running text into a data set of characters. The last part of the text is the "
                             "validation split. '-' is standard input.");
-  struct Typed : TextOptions {
-    std::vector<std::string> words;
-  };
-  const auto o = std::make_shared<Typed>();
-  add_operands(c, o->words, "INPUT");
+  const auto o = typed<TextOptions>(c, "INPUT");
   add_file_options(c, *o, "2");
   c.add_option("--alphabet", o->alphabet, "auto (UTF-8 symbols, at most 254) or bytes [auto]")->type_name("auto|bytes");
   add_validation(c, o->validation, "share of the text held out [0.05]");

@@ -55,6 +55,20 @@ std::string ContentHash::uuid() const {
   return text;
 }
 
+SplitDescription describe_split(const FileOptions& options, const std::string& split, std::int64_t total,
+                                const std::string& source) {
+  SplitDescription description;
+  description.prefix = cat(options.out, "-", split);
+  description.split = split;
+  description.dataset_name = fs::path(options.out).filename().string();
+  description.source = fs::path(source).filename().string();
+  description.license = options.license;
+  description.seed = options.seed;
+  description.total = total;
+  description.num_shards = std::min(options.shards, total);
+  return description;
+}
+
 ShardRange shard_range(std::int64_t total, std::int64_t shards, std::int64_t shard) {
   const std::int64_t each = total / shards, longer = total % shards;
   const std::int64_t first = shard * each + std::min(shard, longer);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,16 @@ class ContentHash {
   std::uint64_t a_ = 0, b_ = 0;
 };
 
+// The options of all conversions.
+struct FileOptions {
+  std::string out;                   // prefix; "-train" and "-validation" are appended
+  std::int64_t shards = 2;           // per split
+  std::uint64_t seed = 1;            // decides the order on disk and what is held out
+  std::optional<double> validation;  // share held out
+  std::string license = "unknown";
+  bool force = false;  // overwrites files
+};
+
 // The attributes that all shards of one split have.
 struct SplitDescription {
   std::string prefix;  // includes the split: "data/pets-train"
@@ -34,6 +45,11 @@ struct SplitDescription {
   std::int64_t pad_id = -1, stop_id = -1;
   bool lowercase = false;
 };
+
+// Returns the description of a split of `total` samples, or characters. `source` is the path of the input. The caller
+// adds what it knows of the content.
+SplitDescription describe_split(const FileOptions& options, const std::string& split, std::int64_t total,
+                                const std::string& source);
 
 // The samples [first, last) of one shard.
 struct ShardRange {

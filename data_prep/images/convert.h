@@ -23,14 +23,13 @@
 namespace ringtrain {
 
 // Writes listed images into shards, with all ranks and threads. Pass 1 examines every image and finds the sizes. Pass 2
-// writes the bytes. The files depend only on the images, the options and the seed.
-struct ImageOptions {
-  std::string out;              // prefix; "-train" and "-validation" are appended
-  std::int64_t shards = 0;      // per split; 0: about 512 MiB each
-  std::uint64_t seed = 1;       // decides the order on disk and which images are held out
-  std::int64_t threads = 0;     // per rank; 0: number of CPUs in the affinity mask
-  double memory_gib = 2;        // per rank, to keep records of pass 1, so that pass 2 need not read them again
-  std::int64_t short_side = 0;  // see RecordOptions
+// writes the bytes. The files depend only on the images, the options and the seed. The share for validation is of each
+// class.
+struct ImageOptions : FileOptions {
+  ImageOptions() { shards = 0; }  // about 512 MiB each
+  std::int64_t threads = 0;       // per rank; 0: number of CPUs in the affinity mask
+  double memory_gib = 2;          // per rank, to keep records of pass 1, so that pass 2 need not read them again
+  std::int64_t short_side = 0;    // see RecordOptions
   std::int64_t size = 0;
   std::int64_t quality = 0;          // quality of JPEGs; 0: 95
   std::string encoding = "jpeg";     // or "raw"
@@ -38,12 +37,9 @@ struct ImageOptions {
   std::string broken = "fail";       // or "skip"
   std::string orientation = "keep";  // or "apply": turn images as EXIF says
   bool statistics = false;           // store mean and deviation of the training pixels, not ImageNet's
-  bool force = false;
-  bool resume = false;  // keep the shards that a killed conversion had finished
-  std::string license = "unknown";
+  bool resume = false;               // keep the shards that a killed conversion had finished
   std::string class_list;            // path of a file; "": the classes are those of the input
   std::string split;                 // the only split, "train" or "validation"; "": both
-  std::optional<double> validation;  // share of each class held out
 };
 
 struct ImagesReport {

@@ -248,16 +248,10 @@ SplitPlan plan_split(SplitIndex split, const ImageOptions& options, const Examin
   }
   for (const std::int64_t i : disk_order(items.size(), split, options.seed))
     if (!items[static_cast<std::size_t>(i)].broken) plan.order.push_back(i);
-  SplitDescription& description = plan.description;
-  description.split = split_names[split];
-  description.prefix = cat(options.out, "-", description.split);
-  description.dataset_name = std::filesystem::path(options.out).filename().string();
-  description.license = options.license;
-  description.seed = options.seed;
-  description.total = static_cast<std::int64_t>(plan.order.size());
+  FileOptions files = options;
   const auto automatic = static_cast<std::int64_t>(divide_up(bytes, automatic_shard_bytes));
-  description.num_shards =
-      std::min(options.shards > 0 ? options.shards : std::clamp<std::int64_t>(automatic, 1, 99999), description.total);
+  if (files.shards <= 0) files.shards = std::clamp<std::int64_t>(automatic, 1, 99999);
+  plan.description = describe_split(files, split_names[split], std::ssize(plan.order), "");
   return plan;
 }
 

@@ -1,7 +1,6 @@
 #include "data_prep/text/names.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <ostream>
 
 #include "base/error.h"
@@ -10,7 +9,6 @@
 #include "base/utf8.h"
 #include "data/row_plan.h"
 #include "data_prep/common/parallel.h"
-#include "data_prep/common/shard_writer.h"
 #include "data_prep/tables/layout.h"
 
 namespace ringtrain {
@@ -274,16 +272,9 @@ NamesReport convert_names(const NamesOptions& options, std::ostream& log) {
   for (const bool validation : {false, true}) {
     const PrefixRows rows(clean.names, encoded, held_out, validation);
     if (rows.total() == 0) continue;
-    SplitDescription split;
-    split.split = validation ? "validation" : "train";
-    split.prefix = cat(options.out, "-", split.split);
-    split.dataset_name = std::filesystem::path(options.out).filename().string();
+    SplitDescription split =
+        describe_split(options, validation ? "validation" : "train", rows.total(), options.input.path);
     split.dataset_uuid = report.dataset_uuid;
-    split.source = std::filesystem::path(options.input.path).filename().string();
-    split.license = options.license;
-    split.seed = options.seed;
-    split.total = rows.total();
-    split.num_shards = std::min(options.shards, rows.total());
     split.context_length = options.context;
     split.vocabulary = clean.alphabet.vocabulary();
     split.pad_id = pad;

@@ -9,28 +9,23 @@
 #include <cstdint>
 #include <iosfwd>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "data_prep/common/shard_writer.h"
 #include "data_prep/tables/name_source.h"
 #include "data_prep/text/alphabet.h"
 
 namespace ringtrain {
 
-struct NamesOptions {
+// The share for validation is of the distinct names. Unset: 0.1, or none if there is one name.
+struct NamesOptions : FileOptions {
   NameSource input;
-  std::string out;                   // prefix; "-train" and "-validation" are appended
-  std::string alphabet;              // "study31", "auto", or "": study31 when 95 % of the names fit into it
-  std::int64_t context = 8;          // symbols before the predicted one
-  std::optional<double> validation;  // share of the distinct names held out; unset: 0.1, or none if there is one name
-  std::int64_t shards = 2;
-  std::uint64_t seed = 1;
+  std::string alphabet;        // "study31", "auto", or "": study31 when 95 % of the names fit into it
+  std::int64_t context = 8;    // symbols before the predicted one
   std::int64_t longest = 100;  // symbols of a name; longer ones are dropped
   bool keep_case = false;
   bool drop_rare = false;  // drop names with symbols that do not fit, instead of an error
-  bool force = false;
-  std::string license = "unknown";
 };
 
 // What was dropped for one reason: how many rows, and the first few names (in quotes) or lines.

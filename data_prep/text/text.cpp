@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/utf8.h"
-#include "data_prep/common/shard_writer.h"
 #include "data_prep/tables/name_source.h"
 #include "data_prep/text/alphabet.h"
 #include "data_prep/text/encoding.h"
@@ -220,17 +219,10 @@ TextReport convert_text(const TextOptions& options, std::ostream& log) {
   hash.add(text);
   report.dataset_uuid = hash.uuid();
   for (const bool validation : {false, true}) {
-    SplitDescription split;
-    split.total = validation ? held_out : characters - held_out;
-    if (split.total == 0) continue;
-    split.split = validation ? "validation" : "train";
-    split.prefix = cat(options.out, "-", split.split);
-    split.dataset_name = std::filesystem::path(options.out).filename().string();
+    const std::int64_t total = validation ? held_out : characters - held_out;
+    if (total == 0) continue;
+    SplitDescription split = describe_split(options, validation ? "validation" : "train", total, options.input);
     split.dataset_uuid = report.dataset_uuid;
-    split.source = std::filesystem::path(options.input).filename().string();
-    split.license = options.license;
-    split.seed = options.seed;
-    split.num_shards = std::min(options.shards, split.total);
     split.vocabulary = alphabet.vocabulary();
     write_split(split,
                 std::span(ids).subspan(static_cast<std::size_t>(validation ? characters - held_out : 0),

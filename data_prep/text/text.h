@@ -3,20 +3,16 @@
 
 #include <cstdint>
 #include <iosfwd>
-#include <optional>
 #include <string>
+
+#include "data_prep/common/shard_writer.h"
 
 namespace ringtrain {
 
-struct TextOptions {
-  std::string input;                 // "-": standard input
-  std::string out;                   // prefix; "-train" and "-validation" are appended
-  std::string alphabet = "auto";     // "auto": UTF-8 symbols; "bytes": bytes; at most 254 different ones
-  std::optional<double> validation;  // share, at the end of the text; unset: 0.05, or none if it is too short
-  std::int64_t shards = 2;
-  std::uint64_t seed = 1;
-  bool force = false;
-  std::string license = "unknown";
+// The share for validation is the end of the text. Unset: 0.05, or none if it is too short.
+struct TextOptions : FileOptions {
+  std::string input;              // "-": standard input
+  std::string alphabet = "auto";  // "auto": UTF-8 symbols; "bytes": bytes; at most 254 different ones
 };
 
 struct TextReport {
