@@ -63,23 +63,24 @@ std::shared_ptr<Typed<Options>> typed(CLI::App& command, const std::string& oper
   return options;
 }
 
+// Adds an option whose value is a whole number of at least `least`.
+template <class Number>
+void add_number(CLI::App& command, const char* name, Number& value, std::int64_t least, const std::string& help) {
+  command.add_option(name, value, help)->type_name("N")->check(whole_number(least));
+}
+
 // The options of all conversions.
 void add_file_options(CLI::App& command, FileOptions& options, const std::string& shards_help) {
   command.add_option("--out", options.out, "folder and first part of the files' names")->type_name("PREFIX");
-  command.add_option("--shards", options.shards, "files per split; does not change the data set [" + shards_help + "]")
-      ->type_name("N")
-      ->check(whole_number(1));
-  command.add_option("--seed", options.seed, "of the split and of the order on disk [1]")
-      ->type_name("N")
-      ->check(whole_number(0));
+  add_number(command, "--shards", options.shards, 1,
+             "files per split; does not change the data set [" + shards_help + "]");
+  add_number(command, "--seed", options.seed, 0, "of the split and of the order on disk [1]");
   command.add_option("--license", options.license, "stored in the files")->type_name("TEXT");
   command.add_flag("--force", options.force, "overwrites files");
 }
 
 void add_first_label(CLI::App& c, std::int64_t& first_label) {
-  c.add_option("--first-label", first_label, "is subtracted from every label [0]")
-      ->type_name("N")
-      ->check(whole_number(0));
+  add_number(c, "--first-label", first_label, 0, "is subtracted from every label [0]");
 }
 
 // The options that all conversions to images have.
@@ -90,12 +91,8 @@ void add_image_options(CLI::App& c, ImageOptions& o, const std::string& encoding
       ->type_name("FILE");
   c.add_option("--split", o.split, "INPUT is one split")->type_name("train|validation");
   add_validation(c, o.validation, "share of each class held out for validation [0]");
-  c.add_option("--short-side", o.short_side, "shrinks larger images to this short side and encodes them again")
-      ->type_name("N")
-      ->check(whole_number(1));
-  c.add_option("--size", o.size, "resizes to this short side and cuts out the central square")
-      ->type_name("N")
-      ->check(whole_number(1));
+  add_number(c, "--short-side", o.short_side, 1, "shrinks larger images to this short side and encodes them again");
+  add_number(c, "--size", o.size, 1, "resizes to this short side and cuts out the central square");
   c.add_option("--quality", o.quality, "JPEG quality of pictures that are encoded again [95]")
       ->type_name("Q")
       ->check(whole_number(1));
@@ -111,7 +108,7 @@ void add_image_options(CLI::App& c, ImageOptions& o, const std::string& encoding
        "and encodes them again [keep]")
       ->type_name("keep|apply");
   c.add_flag("--statistics", o.statistics, "stores mean and deviation of the training pixels [ImageNet's]");
-  c.add_option("--threads", o.threads, "per rank [the CPUs it may use]")->type_name("N")->check(whole_number(1));
+  add_number(c, "--threads", o.threads, 1, "per rank [the CPUs it may use]");
   c.add_option("--memory", o.memory_gib, "per rank: images kept from the first pass to the second [2]")
       ->type_name("GIB")
       ->check(number(0));
@@ -219,10 +216,8 @@ DataCommand declare_names(CommandLine& program) {
                "is one name) [guessed from the first lines]")
       ->type_name("CHARACTER");
   c.add_flag("!--no-header", o->input.has_header, "the table's first line is a record; --column is a number then");
-  c.add_option("--header-line", o->input.header_line,
-               "the line of the table's header, counted from 1; the lines above it are left out")
-      ->type_name("N")
-      ->check(whole_number(1));
+  add_number(c, "--header-line", o->input.header_line, 1,
+             "the line of the table's header, counted from 1; the lines above it are left out");
   c.add_flag("!--no-quotes", o->input.has_quotes, "quotation marks are letters, as in some tables with tabs");
   c.add_option("--alphabet", o->alphabet,
                "study31 (* + a-z - . space; other names are dropped) or auto (every symbol that occurs, at most 252) "
@@ -232,12 +227,8 @@ DataCommand declare_names(CommandLine& program) {
   c.add_flag("--lowercase", o->lower_case, "lower-cases [the default]")->excludes(keep);
   c.add_flag("--drop-rare", o->drop_rare,
              "with --alphabet auto: keeps the 252 most frequent symbols and drops the names with others");
-  c.add_option("--max-length", o->longest, cat("drops names of more symbols; at most 10000 [", o->longest, "]"))
-      ->type_name("N")
-      ->check(whole_number(1));
-  c.add_option("--context", o->context, cat("symbols before the predicted one [", o->context, "]"))
-      ->type_name("N")
-      ->check(whole_number(1));
+  add_number(c, "--max-length", o->longest, 1, cat("drops names of more symbols; at most 10000 [", o->longest, "]"));
+  add_number(c, "--context", o->context, 1, cat("symbols before the predicted one [", o->context, "]"));
   add_validation(c, o->validation, "share of the distinct names held out [0.1]");
   return {&c, false, [o, &c](const Ranks&) {
             o->input.path = one_input(c, o->words);
