@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <ranges>
 
 #include "base/error.h"
 
@@ -332,9 +333,7 @@ std::string name_of(const Graph& graph, const ModelLayer& layer) {
 }
 
 std::string list_of(const std::vector<ModelLayer>& layers) {
-  std::string text;
-  for (std::size_t i = 1; i < layers.size(); ++i) text += (i > 1 ? ", " : "") + layers[i].name;
-  return text;
+  return joined(layers | std::views::drop(1), ", ", &ModelLayer::name);
 }
 
 void expect_layers(const std::vector<ModelLayer>& layers, std::int64_t stages) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <set>
 
 #include "base/clock.h"
@@ -218,8 +217,7 @@ bool contains(const std::vector<Element>& all, Element one) {
 }
 
 // The values that the forward steps of a block make, and the steps that must run again before its backward steps.
-class Block {
- public:
+struct Block {
   Block(const std::vector<Step>& steps, std::size_t backward, std::size_t storages, int block)
       : steps_(steps), backward_(backward), block_(block), first_use_(storages, none) {
     for (std::size_t i = 0; i < steps.size(); ++i)
@@ -227,21 +225,19 @@ class Block {
         if (first_use_[at(use)] == none) first_use_[at(use)] = i;
     for (std::size_t i = backward; i < steps.size(); ++i) {
       if (steps[i].block != block) continue;
-      begin_ = std::min(begin_, i);
-      end_ = i + 1;
+      begin = std::min(begin, i);
+      end = i + 1;
     }
-    if (begin_ == none) return;
+    if (begin == none) return;
     find_early();
     find_replayed();
   }
 
-  // The block's backward steps are in [begin, end).
-  std::size_t begin() const { return begin_; }
-  std::size_t end() const { return end_; }
+  std::size_t begin = none, end = 0;  // steps: the block's backward steps are in [begin, end)
   // Whole steps of other blocks that were deferred into this range. They can run before it, which frees their memory.
-  const std::vector<std::size_t>& early() const { return early_; }
-  const std::vector<std::size_t>& replayed() const { return replayed_; }
-  const std::vector<int>& revived() const { return revived_; }
+  std::vector<std::size_t> early;
+  std::vector<std::size_t> replayed;  // steps
+  std::vector<int> revived;           // storages
 
  private:
   static std::size_t at(int storage) { return static_cast<std::size_t>(storage); }
@@ -251,11 +247,11 @@ class Block {
   }
 
   void find_early() {
-    for (std::size_t i = begin_; i < end_; ++i) {
+    for (std::size_t i = begin; i < end; ++i) {
       const Step& step = steps_[i];
       const bool ready = std::ranges::all_of(
-          step.uses, [&](int use) { return first_use_[at(use)] < begin_ || first_use_[at(use)] == i; });
-      if (step.block != block_ && step.whole && ready) early_.push_back(i);
+          step.uses, [&](int use) { return first_use_[at(use)] < begin || first_use_[at(use)] == i; });
+      if (step.block != block_ && step.whole && ready) early.push_back(i);
     }
   }
 
@@ -266,7 +262,7 @@ class Block {
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       if (!contains(steps_[i].uses, storage)) continue;
       if (i < backward_ && steps_[i].block != block_) leaves = true;
-      if (i >= begin_ && !contains(early_, i)) stays = true;
+      if (i >= begin && !contains(early, i)) stays = true;
     }
     return leaves && stays;
   }
@@ -279,8 +275,8 @@ class Block {
       for (int use : step.uses)
         if (made_here(use) && !kept[at(use)]) needed[at(use)] = true;
     };
-    for (std::size_t i = begin_; i < steps_.size(); ++i)
-      if (!contains(early_, i)) need(steps_[i]);
+    for (std::size_t i = begin; i < steps_.size(); ++i)
+      if (!contains(early, i)) need(steps_[i]);
     for (std::size_t i = backward_; i-- > 0;) {
       const Step& step = steps_[i];
       if (step.block != block_ || step.once) continue;
@@ -288,19 +284,16 @@ class Block {
           std::ranges::any_of(step.uses, [&](int use) { return needed[at(use)] && first_use_[at(use)] == i; });
       if (!makes) continue;
       need(step);
-      replayed_.insert(replayed_.begin(), i);
+      replayed.insert(replayed.begin(), i);
     }
     for (std::size_t s = 0; s < needed.size(); ++s)
-      if (needed[s]) revived_.push_back(static_cast<int>(s));
+      if (needed[s]) revived.push_back(static_cast<int>(s));
   }
 
   const std::vector<Step>& steps_;
   std::size_t backward_;
   int block_;
-  std::size_t begin_ = none, end_ = 0;
-  std::vector<std::size_t> first_use_;         // by storage
-  std::vector<std::size_t> early_, replayed_;  // steps
-  std::vector<int> revived_;                   // storages
+  std::vector<std::size_t> first_use_;  // by storage
 };
 
 // A step in the new order.
@@ -318,9 +311,9 @@ void Schedule::insert_recomputation() {
   for (std::size_t i = backward_; i < steps_.size(); ++i)
     if (steps_[i].block >= 0 && !contains(wanted, steps_[i].block)) wanted.push_back(steps_[i].block);
   if (wanted.empty()) return;
-  std::vector<std::unique_ptr<Block>> blocks;
+  std::vector<Block> blocks;
   for (int block : wanted)
-    if (auto found = std::make_unique<Block>(steps_, backward_, storages_.size(), block); !found->replayed().empty())
+    if (Block found(steps_, backward_, storages_.size(), block); !found.replayed.empty())
       blocks.push_back(std::move(found));
 
   const std::vector<std::size_t> segment_of = segments_of_steps();
@@ -332,13 +325,13 @@ void Schedule::insert_recomputation() {
     places.push_back({step, segment_of[step]});
   };
   for (std::size_t i = 0; i < steps_.size(); ++i) {
-    for (const auto& block : blocks) {
-      if (block->begin() != i) continue;
-      for (std::size_t step : block->early()) place(step);
+    for (const Block& block : blocks) {
+      if (block.begin != i) continue;
+      for (std::size_t step : block.early) place(step);
       const std::size_t first = places.size();
-      for (std::size_t step : block->replayed())
+      for (std::size_t step : block.replayed)
         places.push_back({step, segments_.size() + segment_of[step], nullptr, true});
-      places[first].begins = block.get();
+      places[first].begins = &block;
     }
     place(i);
   }
@@ -351,7 +344,7 @@ void Schedule::insert_recomputation() {
     if (!joins) segments.push_back({i, i, segments_[segment_of[p.step]].slice});
     segments.back().end = i + 1;
     if (p.begins != nullptr)
-      for (int storage : p.begins->revived()) {
+      for (int storage : p.begins->revived) {
         segments.back().revives.push_back(storage);
         storages_[static_cast<std::size_t>(storage)].again = segments.size() - 1;
       }
