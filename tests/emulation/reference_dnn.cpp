@@ -1,8 +1,6 @@
 #include "tests/emulation/reference_dnn.h"
 
 #include <algorithm>
-#include <cmath>
-#include <string>
 
 #include "base/error.h"
 #include "tests/emulation/typed_memory.h"
