@@ -29,6 +29,15 @@ __device__ __forceinline__ NormPlace norm_place(std::int64_t rows_per_group, int
 template <class T, bool whole>
 constexpr int rows_at_once = whole && sizeof(T) == 2 ? 2 : 1;
 
+// Adds the values of eight channels to the first eight sums, and their products with `other` to the next eight.
+__device__ __forceinline__ void add_to_sums(float (&sums)[16], const Eight& values, const Eight& other) {
+  RINGTRAIN_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    sums[i] += values.v[i];
+    sums[8 + i] += values.v[i] * other.v[i];
+  }
+}
+
 template <class T, bool whole>
 __device__ __forceinline__ void norm_sums_rows(const NormSumsArguments& a, float (&sums)[16]) {
   constexpr int at_once = 2 * rows_at_once<T, whole>;
@@ -43,11 +52,7 @@ __device__ __forceinline__ void norm_sums_rows(const NormSumsArguments& a, float
     RINGTRAIN_UNROLL
     for (int k = 0; k < at_once; ++k) {
       const Eight v = widen(x[k]);
-      RINGTRAIN_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        sums[i] += v.v[i];
-        sums[8 + i] += v.v[i] * v.v[i];
-      }
+      add_to_sums(sums, v, v);
     }
   }
 }

@@ -164,11 +164,7 @@ __device__ __forceinline__ void norm_pool_backward_sums_squares(const NormPoolBa
     RINGTRAIN_UNROLL
     for (int pixel = 0; pixel < 4; ++pixel) {
       const Eight dr = square.gradient(pixel), v = widen(square.x[pixel]);
-      RINGTRAIN_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        sums[i] += dr.v[i];
-        sums[8 + i] += dr.v[i] * v.v[i];
-      }
+      add_to_sums(sums, dr, v);
     }
   }
 }
@@ -181,11 +177,7 @@ __device__ __forceinline__ void norm_pool_backward_sums_rows(const NormPoolBackw
   for (std::int64_t row = p.walk.row; row < a.rows_per_group; row += p.walk.step) {
     const Octet<T> x = load<T, whole>(a.x, (p.row0 + row) * a.channels + p.channel, p.count);
     const Eight dr = gather_gradient<T, whole>(a, p.row0 + row, p.channel, p.count), v = widen(x);
-    RINGTRAIN_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      sums[i] += dr.v[i];
-      sums[8 + i] += dr.v[i] * v.v[i];
-    }
+    add_to_sums(sums, dr, v);
   }
 }
 
