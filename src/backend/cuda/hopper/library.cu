@@ -5,9 +5,9 @@
 // at once.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <cstring>
+#include <iterator>
+#include <span>
 #include <string>
 
 #include "backend/cuda/hopper/instance.h"
@@ -22,18 +22,16 @@ namespace {
 
 thread_local int refused_map = 0;  // the driver's answer for the first tensor map of a launch that it refused
 
-const Instance* instances(int* count) {
+std::span<const Instance> instances() {
 #define RINGTRAIN_MAKE(name, ...) name(),
   static const Instance all[] = {RINGTRAIN_HOPPER_INSTANCES(RINGTRAIN_MAKE)};
   static_assert(std::size(all) <= 12);
-  *count = static_cast<int>(std::size(all));
   return all;
 }
 
 const Instance* instance(int index) {
-  int count = 0;
-  const Instance* all = instances(&count);
-  return index >= 0 && index < count ? all + index : nullptr;
+  const std::span<const Instance> all = instances();
+  return index >= 0 && index < std::ssize(all) ? &all[static_cast<std::size_t>(index)] : nullptr;
 }
 
 int fail(const std::string& text, char* why, int why_bytes) {
@@ -146,9 +144,7 @@ RINGTRAIN_EXPORT int ringtrain_hopper_version() {
   return interface_version;
 }
 RINGTRAIN_EXPORT int ringtrain_hopper_instances() {
-  int count = 0;
-  instances(&count);
-  return count;
+  return static_cast<int>(instances().size());
 }
 RINGTRAIN_EXPORT void ringtrain_hopper_describe(int index, Description* to) {
   if (const Instance* of = instance(index); of != nullptr) *to = of->description;

@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "backend/cuda/hopper/interface.h"
 #include "base/child_process.h"
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace ringtrain::cuda::hopper {
 
@@ -42,20 +42,18 @@ std::optional<Problem> problem_of(const DnnOperation& o, std::string* why) {
     if (why != nullptr) *why = "the library for Hopper has no kernel of this kind";
     return std::nullopt;
   }
-  Problem p;
-  p.work = *work;
-  p.type = element(o.type);
-  p.result = element(o.result);
-  p.n = o.n;
-  p.c = o.c;
-  p.h = o.h;
-  p.w = o.w;
-  p.k = o.k;
-  p.r = o.r;
-  p.stride = o.stride;
-  p.padding = o.padding;
-  p.groups = o.groups;
-  return p;
+  return Problem{.work = *work,
+                 .type = element(o.type),
+                 .result = element(o.result),
+                 .n = o.n,
+                 .c = o.c,
+                 .h = o.h,
+                 .w = o.w,
+                 .k = o.k,
+                 .r = o.r,
+                 .stride = o.stride,
+                 .padding = o.padding,
+                 .groups = o.groups};
 }
 
 Tensors tensors_of(const DnnOperation& o, std::span<void* const> tensors) {
@@ -174,7 +172,7 @@ std::optional<Library::Choice> Library::choose(const Problem& problem, std::stri
       continue;
     }
     // Counts the columns that the tiles cover, filled or not. Among equal counts the wider tile wins.
-    const std::int64_t columns = tiles_of(result_channels(problem), d.tile_columns) * d.tile_columns;
+    const std::int64_t columns = round_up(result_channels(problem), d.tile_columns);
     const bool wider = best && d.tile_columns > instances_[static_cast<std::size_t>(best->instance)].tile_columns;
     if (best && !(columns < least || (columns == least && wider))) continue;
     best = choice;
