@@ -16,22 +16,17 @@ namespace {
 constexpr std::size_t kLongest = std::size_t{1} << 30;  // bytes per MPI message, because MPI's counts are ints
 
 // Posts the MPI messages of some bytes, and appends their requests.
-void post_send(std::vector<MPI_Request>& requests, MPI_Comm comm, std::span<const std::byte> bytes, int to, int tag) {
-  sent_bytes().by_message += std::ssize(bytes);
-  for (std::size_t at = 0; at < bytes.size(); at += kLongest) {
-    const auto part = bytes.subspan(at, std::min(kLongest, bytes.size() - at));
-    check_mpi(MPI_Isend(part.data(), static_cast<int>(part.size()), MPI_BYTE, to, tag, comm,
-                        &requests.emplace_back(MPI_REQUEST_NULL)),
-              "MPI_Isend");
-  }
+void send_in_parts(std::vector<MPI_Request>& requests, MPI_Comm comm, std::span<const std::byte> bytes, int to,
+                   int tag) {
+  for (std::size_t at = 0; at < bytes.size(); at += kLongest)
+    post_send(comm, bytes.subspan(at, std::min(kLongest, bytes.size() - at)), to, tag,
+              requests.emplace_back(MPI_REQUEST_NULL));
 }
-void post_receive(std::vector<MPI_Request>& requests, MPI_Comm comm, std::span<std::byte> bytes, int from, int tag) {
-  for (std::size_t at = 0; at < bytes.size(); at += kLongest) {
-    const auto part = bytes.subspan(at, std::min(kLongest, bytes.size() - at));
-    check_mpi(MPI_Irecv(part.data(), static_cast<int>(part.size()), MPI_BYTE, from, tag, comm,
-                        &requests.emplace_back(MPI_REQUEST_NULL)),
-              "MPI_Irecv");
-  }
+void receive_in_parts(std::vector<MPI_Request>& requests, MPI_Comm comm, std::span<std::byte> bytes, int from,
+                      int tag) {
+  for (std::size_t at = 0; at < bytes.size(); at += kLongest)
+    post_receive(comm, bytes.subspan(at, std::min(kLongest, bytes.size() - at)), from, tag,
+                 requests.emplace_back(MPI_REQUEST_NULL));
 }
 
 struct MpiMessage final : Pending {
@@ -63,12 +58,12 @@ class MpiLinks : public Links {
 
   std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to, int tag) override {
     auto message = std::make_unique<MpiMessage>();
-    post_send(message->requests, comm_, bytes, to, tag);
+    send_in_parts(message->requests, comm_, bytes, to, tag);
     return message;
   }
   std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from, int tag) override {
     auto message = std::make_unique<MpiMessage>();
-    post_receive(message->requests, comm_, bytes, from, tag);
+    receive_in_parts(message->requests, comm_, bytes, from, tag);
     return message;
   }
   std::unique_ptr<WaitTimer> make_timer() override { return std::make_unique<HostWaitTimer>(); }
@@ -85,11 +80,11 @@ class MpiMailbox : public Mailbox {
 
   void send(int to, int tag, std::span<const std::byte> bytes) override {
     std::vector<MPI_Request> requests;
-    post_send(requests, comm_, bytes, to, tag);
+    send_in_parts(requests, comm_, bytes, to, tag);
     wait_for(requests);
   }
   void start_sending(int to, int tag, std::span<const std::byte> bytes) override {
-    post_send(sending_, comm_, bytes, to, tag);
+    send_in_parts(sending_, comm_, bytes, to, tag);
   }
   void finish_sending() override {
     wait_for(sending_);
@@ -97,7 +92,7 @@ class MpiMailbox : public Mailbox {
   }
   void receive(int from, int tag, std::span<std::byte> bytes) override {
     std::vector<MPI_Request> requests;
-    post_receive(requests, comm_, bytes, from, tag);
+    receive_in_parts(requests, comm_, bytes, from, tag);
     wait_for(requests);
   }
   std::optional<int> sender_of_waiting(int tag) override {

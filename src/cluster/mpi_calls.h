@@ -13,9 +13,11 @@
 #include <source_location>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
+#include "cluster/communicator.h"
 #include "cluster/rank_group.h"
 
 namespace ringtrain {
@@ -44,6 +46,27 @@ inline int on_rank_0(const std::function<int()>& work) {
     if (done == 0) nanosleep(&moment, nullptr);
   }
   return code;
+}
+
+template <class Value>
+MPI_Datatype mpi_type() {
+  return std::is_same_v<Value, float> ? MPI_FLOAT : std::is_same_v<Value, double> ? MPI_DOUBLE : MPI_BYTE;
+}
+
+// post_send() and post_receive() start a message of at most INT_MAX values. What is sent counts in sent_bytes().
+template <class Value>
+void post_send(MPI_Comm comm, std::span<Value> values, int to, int tag, MPI_Request& request,
+               std::source_location where = std::source_location::current()) {
+  const int count = static_cast<int>(values.size());
+  const MPI_Datatype type = mpi_type<std::remove_const_t<Value>>();
+  check_mpi(MPI_Isend(values.data(), count, type, to, tag, comm, &request), "MPI_Isend", where);
+  sent_bytes().by_message += std::ssize(std::as_bytes(values));
+}
+template <class Value>
+void post_receive(MPI_Comm comm, std::span<Value> values, int from, int tag, MPI_Request& request,
+                  std::source_location where = std::source_location::current()) {
+  const int count = static_cast<int>(values.size());
+  check_mpi(MPI_Irecv(values.data(), count, mpi_type<Value>(), from, tag, comm, &request), "MPI_Irecv", where);
 }
 
 // Returns whether all messages of the requests have ended. Never blocks.

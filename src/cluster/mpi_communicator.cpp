@@ -208,13 +208,12 @@ class MpiCommunicator final : public Communicator {
     barrier();
     std::vector<MPI_Request> requests;
     const auto post_message = [&](std::byte* bytes, std::size_t count, int other, bool sends) {
-      const int n = static_cast<int>(count), tag = to_root ? kGatherTag : kScatterTag;
-      MPI_Request* request = &requests.emplace_back(MPI_REQUEST_NULL);
-      if (sends) sent_bytes().by_message += n;
+      const int tag = to_root ? kGatherTag : kScatterTag;
+      MPI_Request& request = requests.emplace_back(MPI_REQUEST_NULL);
       if (sends)
-        check_mpi(MPI_Isend(bytes, n, MPI_BYTE, other, tag, comm_, request), "MPI_Isend");
+        post_send<std::byte>(comm_, {bytes, count}, other, tag, request);
       else
-        check_mpi(MPI_Irecv(bytes, n, MPI_BYTE, other, tag, comm_, request), "MPI_Irecv");
+        post_receive<std::byte>(comm_, {bytes, count}, other, tag, request);
     };
     for (std::size_t offset = 0; offset < mine.size(); offset += max_count_) {
       const std::size_t count = std::min(max_count_, mine.size() - offset);

@@ -19,15 +19,11 @@ void MpiSteps::start(std::span<double> values, SumSchedule schedule) {
 }
 
 void MpiSteps::post(const SumStep& step) {
-  const auto count = [](SumRange range) { return static_cast<int>(range.size()); };
   if (step.adds) incoming_.resize(step.received.size());
-  double* target = step.adds ? incoming_.data() : values_.data() + step.received.begin;
-  if (step.received.size() > 0)
-    check_mpi(MPI_Irecv(target, count(step.received), MPI_DOUBLE, step.from, tag_, comm_, &requests_[0]), "MPI_Irecv");
-  if (step.sent.size() == 0) return;
-  const double* sent = values_.data() + step.sent.begin;
-  check_mpi(MPI_Isend(sent, count(step.sent), MPI_DOUBLE, step.to, tag_, comm_, &requests_[1]), "MPI_Isend");
-  sent_bytes().by_message += static_cast<std::int64_t>(step.sent.size() * sizeof(double));
+  const auto values = [&](SumRange range) { return values_.subspan(range.begin, range.size()); };
+  const std::span<double> target = step.adds ? std::span(incoming_) : values(step.received);
+  if (!target.empty()) post_receive(comm_, target, step.from, tag_, requests_[0]);
+  if (step.sent.size() > 0) post_send(comm_, values(step.sent), step.to, tag_, requests_[1]);
 }
 
 bool MpiSteps::progress() {
@@ -95,15 +91,12 @@ void MpiRootSums::start_sum(std::span<float> values, int root, const PartsLeft& 
     const std::span<float> chunk = values.subspan(at, std::min(chunk_, values.size() - at));
     ++*left;
     if (rank_ == root) {
-      sums_.push_back({.values = chunk, .left = left, .receives = true});
+      sums_.push_back({.values = chunk, .left = left});
       if (sums_.size() <= window_) post_receives(sums_.back());
       continue;
     }
     Part& part = transfers_.emplace_back(Part{.values = chunk, .left = left});
-    sent_bytes().by_message += std::ssize(std::as_bytes(chunk));
-    check_mpi(MPI_Isend(chunk.data(), static_cast<int>(chunk.size()), MPI_FLOAT, root, sum_tag_, comm_,
-                        &part.requests.emplace_back(MPI_REQUEST_NULL)),
-              "MPI_Isend");
+    post_send(comm_, chunk, root, sum_tag_, part.requests.emplace_back(MPI_REQUEST_NULL));
   }
 }
 
@@ -111,18 +104,11 @@ void MpiRootSums::start_broadcast(std::span<float> values, int root, const Parts
   for (std::size_t at = 0; at < values.size(); at += chunk_) {
     const std::span<float> chunk = values.subspan(at, std::min(chunk_, values.size() - at));
     ++*left;
-    Part& part = transfers_.emplace_back(Part{.values = chunk, .left = left, .receives = rank_ != root});
-    const int count = static_cast<int>(chunk.size());
-    if (rank_ == root) sent_bytes().by_message += (size_ - 1) * std::ssize(std::as_bytes(chunk));
+    Part& part = transfers_.emplace_back(Part{.values = chunk, .left = left});
     part.requests.assign(rank_ == root ? static_cast<std::size_t>(size_) : 1, MPI_REQUEST_NULL);
-    if (rank_ != root)
-      check_mpi(MPI_Irecv(chunk.data(), count, MPI_FLOAT, root, broadcast_tag_, comm_, part.requests.data()),
-                "MPI_Irecv");
+    if (rank_ != root) post_receive(comm_, chunk, root, broadcast_tag_, part.requests[0]);
     for (int r = 0; rank_ == root && r < size_; ++r)
-      if (r != root)
-        check_mpi(MPI_Isend(chunk.data(), count, MPI_FLOAT, r, broadcast_tag_, comm_,
-                            &part.requests[static_cast<std::size_t>(r)]),
-                  "MPI_Isend");
+      if (r != root) post_send(comm_, chunk, r, broadcast_tag_, part.requests[static_cast<std::size_t>(r)]);
   }
 }
 
@@ -137,9 +123,8 @@ void MpiRootSums::post_receives(Part& part) {
       free_.pop_back();
     }
     part.incoming[index].resize(chunk_);
-    check_mpi(MPI_Irecv(part.incoming[index].data(), static_cast<int>(part.values.size()), MPI_FLOAT, r, sum_tag_,
-                        comm_, &part.requests[index]),
-              "MPI_Irecv");
+    const std::span<float> chunk(part.incoming[index].data(), part.values.size());
+    post_receive(comm_, chunk, r, sum_tag_, part.requests[index]);
   }
 }
 
@@ -220,15 +205,16 @@ void MpiLanes::post(std::size_t slot_index) {
   Slot& slot = slots_[slot_index];
   const Lane& lane = slot.lanes.front();
   const SumStep& step = lane.schedule[slot.step];
-  const int tag = static_cast<int>(slot_index), received = static_cast<int>(step.received.size());
+  const int tag = static_cast<int>(slot_index);
+  const std::size_t received = step.received.size();
   slot.is_posted = true;
   if (received > 0) {
     if (lane.shared && node_->reaches(step.from)) {
       slot.awaits_values = true;
     } else {
-      if (step.adds && slot.incoming.size() < step.received.size()) slot.incoming.resize(step.received.size());
+      if (step.adds && slot.incoming.size() < received) slot.incoming.resize(received);
       float* target = step.adds ? slot.incoming.data() : lane.values + step.received.begin;
-      check_mpi(MPI_Irecv(target, received, MPI_FLOAT, step.from, tag, comm_, &requests_[2 * slot_index]), "MPI_Irecv");
+      post_receive(comm_, std::span(target, received), step.from, tag, requests_[2 * slot_index]);
       ++slot.open_requests;
     }
   }
@@ -242,10 +228,7 @@ void MpiLanes::post(std::size_t slot_index) {
       sent_bytes().through_memory += std::ssize(std::as_bytes(sent));
       slot.awaits_reader = true;
     } else {
-      check_mpi(MPI_Isend(sent.data(), static_cast<int>(sent.size()), MPI_FLOAT, step.to, tag, comm_,
-                          &requests_[2 * slot_index + 1]),
-                "MPI_Isend");
-      sent_bytes().by_message += std::ssize(std::as_bytes(sent));
+      post_send(comm_, sent, step.to, tag, requests_[2 * slot_index + 1]);
       ++slot.open_requests;
     }
   }

@@ -99,7 +99,6 @@ class MpiRootSums {
   struct Part {
     std::span<float> values;
     PartsLeft left;
-    bool receives = false;
     std::vector<std::vector<float>> incoming = {};  // for a sum: by rank; empty for this rank
     std::vector<MPI_Request> requests = {};         // empty: not posted yet
   };
