@@ -187,8 +187,7 @@ Value value_of_text(const Field& field, const std::string& text, const Place& wh
   return list_of_text(text, where, has_type<std::vector<EpochFactor>>(field));
 }
 
-// The following class reads the file.
-
+// Reads the file.
 class FileReader {
  public:
   FileReader(const std::string& yaml, const std::string& path, Experiment& experiment,

@@ -31,7 +31,6 @@ struct RunChoices {
   std::map<std::string, std::string> communication;  // see Communicator::record()
   std::string plans;                                 // see Device::packed_plans()
 
-  bool empty() const { return device.empty() && communication.empty(); }
   bool fit(const cuda::DeviceFacts& facts) const { return device == facts.name && cudnn == facts.cudnn_version; }
   // Returns the choices without the plans, as one line of JSON for the other ranks.
   std::string head() const;

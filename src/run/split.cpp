@@ -51,13 +51,13 @@ void check_ranks(const Experiment& experiment, const RunSplit& split, int ranks)
                     batch.worker, ", ", batch.span, " replicas for each, but a replica computes whole workers"),
                 cat("Numbers of replicas that divide the ", workers,
                     " virtual workers: ", nearest_divisors(workers, batch.ranks), "; or parallel.kind=ring."));
-  const std::int64_t slow = experiment.test.slow_rank;
-  if (slow >= ranks)
-    throw Error(cat("test.slow_rank is ", slow, ", but the ranks are 0 to ", ranks - 1),
-                cat("Expected at most ", ranks - 1, "; -1: no rank is slow."));
-  if (const std::int64_t flips = experiment.test.flip_bit_rank; flips >= ranks)
-    throw Error(cat("test.flip_bit_rank is ", flips, ", but the ranks are 0 to ", ranks - 1),
-                cat("Expected at most ", ranks - 1, "; -1: no bit flips."));
+  const auto check_rank = [&](const char* key, std::int64_t rank, const char* without) {
+    if (rank >= ranks)
+      throw Error(cat(key, " is ", rank, ", but the ranks are 0 to ", ranks - 1),
+                  cat("Expected at most ", ranks - 1, "; -1: ", without, "."));
+  };
+  check_rank("test.slow_rank", experiment.test.slow_rank, "no rank is slow");
+  check_rank("test.flip_bit_rank", experiment.test.flip_bit_rank, "no bit flips");
 }
 
 // The nodes [first, last) of the whole model that a stage computes.

@@ -227,7 +227,7 @@ TEST_F(DamagedInput, FilesOfARunThatSayOtherThings) {
   write("run/metrics.jsonl", "{\"validation_loss\": 1, \"step\": [4]}\n");
   EXPECT_EQ(read_outcome(folder).best_step, 0);
   write("run/choices", std::string(100000, '[') + "\n1\n");
-  EXPECT_TRUE(read_choices(folder).empty());
+  EXPECT_EQ(read_choices(folder).head(), RunChoices().head());
   TrialRecord record;
   write("run/trial.json",
         R"({"state": "finished", "starts": 1e300, "outcome": {"best_step": 1e300, "final_step": "x"}})");
