@@ -79,7 +79,7 @@ int run(int argc, char** argv) {
     mistake = std::current_exception();
   }
   const auto command = std::ranges::find(commands, chosen, &Command::words);
-  const bool for_one = command != commands.end() && command->for_one_process();
+  const bool for_one = command != commands.end() && command->for_one_process;
   if (!for_one && command != commands.end() && command->trains) catch_signals();  // must come before MPI starts
   const auto work = [&](Session* session) {
     const int code = command->run(session);

@@ -29,12 +29,7 @@ std::shared_ptr<Typed<T>> typed() {
   return std::make_shared<Typed<T>>();
 }
 
-bool one_process() {
-  return true;
-}
-bool all_ranks() {
-  return false;
-}
+constexpr bool one_process = true, all_ranks = false;  // Command::for_one_process
 
 int own_threads(const Session* session) {
   return session != nullptr ? session->available_threads() : usable_cpus();
@@ -182,12 +177,12 @@ Command declare_export(CommandLine& program) {
   c.add_option("--dtype", a->dtype, "type of the numbers [fp32]")
       ->type_name("fp32|fp16|bf16")
       ->check(one_of({"fp32", "fp16", "bf16"}));
-  const auto best = std::make_shared<std::pair<bool, bool>>();
-  CLI::Option* only = c.add_flag("--best", best->first, "the best checkpoint [the default, where there is one]");
-  c.add_flag("--newest", best->second, "the newest checkpoint")->excludes(only);
-  return {&c, one_process, false, [a, best, &c](Session*) {
-            if (best->first) a->which = WhichCheckpoint::best;
-            if (best->second) a->which = WhichCheckpoint::newest;
+  CLI::Option* best = c.add_flag_callback(
+      "--best", [a] { a->which = WhichCheckpoint::best; }, "the best checkpoint [the default, where there is one]");
+  c.add_flag_callback(
+       "--newest", [a] { a->which = WhichCheckpoint::newest; }, "the newest checkpoint")
+      ->excludes(best);
+  return {&c, one_process, false, [a, &c](Session*) {
             a->experiment = experiment_of(c, a->words, "an experiment, a checkpoint or a run's folder");
             return export_weights(*a);
           }};

@@ -138,9 +138,8 @@ int study(const StudyArguments& arguments);
 // A row of the table of the commands, with the ranks that do its work.
 struct Command {
   const CLI::App* words = nullptr;  // the command's part of the command line
-  // Returns whether rank 0 alone does the work. Valid after the words were read.
-  std::function<bool()> for_one_process;
-  bool trains = false;  // a signal ends the command with a checkpoint
+  bool for_one_process = false;     // whether rank 0 alone does the work
+  bool trains = false;              // a signal ends the command with a checkpoint
   // Does the work and returns the exit code. `session` is null if the command needs only one process and the job has
   // only one, because MPI is then not started.
   std::function<int(Session*)> run;
