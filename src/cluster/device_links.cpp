@@ -88,13 +88,12 @@ class StagedLinks final : public Links {
   StagedLinks& operator=(const StagedLinks&) = delete;
 
   std::byte* allocate(std::int64_t bytes) override {
-    StagedBuffer buffer;
-    buffer.memory = static_cast<std::byte*>(device_.allocate(bytes, "activations and gradients at the cuts"));
-    buffer.staged = static_cast<std::byte*>(device_.allocate_host(bytes));
-    buffer.bytes = bytes;
-    buffer.free = device_.make_event();
-    buffers_.push_back(buffer);
-    return buffer.memory;
+    auto* const memory = static_cast<std::byte*>(device_.allocate(bytes, "activations and gradients at the cuts"));
+    buffers_.push_back({.memory = memory,
+                        .staged = static_cast<std::byte*>(device_.allocate_host(bytes)),
+                        .bytes = bytes,
+                        .free = device_.make_event()});
+    return memory;
   }
   void release(std::byte* memory) override {
     const auto buffer = std::ranges::find(buffers_, memory, &StagedBuffer::memory);

@@ -75,15 +75,10 @@ struct StagedVector {
   float* staged = nullptr;  // page-locked copy of the same length
 };
 
-// A range of the elements of a collective.
-struct Elements {
-  std::size_t begin = 0, count = 0;
-};
-
 // A sum that is on its way to the host, in the inner collective (`sum`), or on its way back (`returning`).
 struct StagedSum {
   std::span<float> values, staged;
-  Elements up;                                                      // elements that are copied back
+  SumRange up;                                                      // elements that are copied back
   std::function<std::unique_ptr<Pending>(std::span<float>)> start;  // the inner collective
   float* borrowed = nullptr;                                        // from spare_; null: not borrowed
   cuda::Event ready, here, back;
@@ -125,7 +120,7 @@ class StagedCommunicator final : public HostedCommunicator<StagedVector> {
                  [this, root](std::span<float> staged) { return host_.start_root_sum(staged, root); });
   }
   std::unique_ptr<Pending> start_broadcast(std::span<float> values, int root) override {
-    const Elements all{0, values.size()}, none{};
+    const SumRange all{0, values.size()}, none{};
     return start(values, rank() == root ? all : none, rank() == root ? none : all, {},
                  [this, root](std::span<float> staged) { return host_.start_broadcast(staged, root); });
   }
@@ -149,12 +144,10 @@ class StagedCommunicator final : public HostedCommunicator<StagedVector> {
   }
   void* allocate(std::int64_t bytes) override {
     if (bytes <= 0) return nullptr;
-    StagedVector a;
-    a.count = bytes / static_cast<std::int64_t>(sizeof(float));
-    a.memory = static_cast<float*>(device_.allocate(bytes, "gradients"));
-    a.staged = static_cast<float*>(device_.allocate_host(bytes));
-    allocations_.push_back(a);
-    return a.memory;
+    allocations_.push_back({.memory = static_cast<float*>(device_.allocate(bytes, "gradients")),
+                            .count = bytes / static_cast<std::int64_t>(sizeof(float)),
+                            .staged = static_cast<float*>(device_.allocate_host(bytes))});
+    return allocations_.back().memory;
   }
   void release(void* memory) override {
     StagedVector a;
@@ -190,7 +183,7 @@ class StagedCommunicator final : public HostedCommunicator<StagedVector> {
 
   using Start = std::function<std::unique_ptr<Pending>(std::span<float>)>;
   // Copies `down` to the host, gives all values there to `start`, and copies `up` back.
-  std::unique_ptr<Pending> start(std::span<float> values, Elements down, Elements up, const BeforeSum& before,
+  std::unique_ptr<Pending> start(std::span<float> values, SumRange down, SumRange up, const BeforeSum& before,
                                  Start start) {
     const auto added = std::make_shared<StagedSum>();
     StagedSum& run = *added;
@@ -205,9 +198,9 @@ class StagedCommunicator final : public HostedCommunicator<StagedVector> {
     device_.record(run.ready, device_.compute_stream());
     device_.wait(down_, run.ready);
     if (before) before(down_.handle);
-    if (down.count > 0)
+    if (down.size() > 0)
       device_.copy(run.staged.data() + down.begin, values.data() + down.begin,
-                   static_cast<std::int64_t>(down.count * sizeof(float)), CopyKind::to_host, down_);
+                   static_cast<std::int64_t>(down.size() * sizeof(float)), CopyKind::to_host, down_);
     device_.record(run.here, down_);
     return std::make_unique<StagedPending>(*this, added);
   }
@@ -224,11 +217,11 @@ class StagedCommunicator final : public HostedCommunicator<StagedVector> {
     spare_.erase(free);
     return {borrowed, values.size()};
   }
-  Elements piece_of_rank(std::span<float> values, std::int64_t piece) const {
+  SumRange piece_of_rank(std::span<float> values, std::int64_t piece) const {
     check_pieces(values, piece);
     const std::size_t length = static_cast<std::size_t>(piece),
                       begin = std::min(values.size(), static_cast<std::size_t>(rank()) * length);
-    return {begin, std::min(values.size() - begin, length)};
+    return {begin, std::min(values.size(), begin + length)};
   }
   // The inner sums start in the order of start_sum(), even if later values arrive first: all ranks need the same order.
   void progress() {
@@ -250,9 +243,9 @@ class StagedCommunicator final : public HostedCommunicator<StagedVector> {
   }
   void give_back(StagedSum& run) {
     run.sum.reset();
-    if (run.up.count > 0)
+    if (run.up.size() > 0)
       device_.copy(run.values.data() + run.up.begin, run.staged.data() + run.up.begin,
-                   static_cast<std::int64_t>(run.up.count * sizeof(float)), CopyKind::to_device, up_);
+                   static_cast<std::int64_t>(run.up.size() * sizeof(float)), CopyKind::to_device, up_);
     device_.record(run.back, up_);
     run.returning = true;
   }
