@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,6 +28,24 @@ namespace {
 
 constexpr rlim_t usual_open_files = 4096;
 constexpr std::int64_t stack_bytes_needed = std::int64_t{1} << 20;  // threads get stacks of the same size
+
+// Returns the limit that holds now (ulimit -S). Returns nothing if there is none.
+std::optional<std::int64_t> soft_limit(__rlimit_resource_t resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return static_cast<std::int64_t>(limit.rlim_cur);
+}
+
+// Returns the bytes of address space that this process has. This also runs when the system refuses memory, so it
+// allocates none.
+std::int64_t bytes_of_process() {
+  char text[64] = "";
+  const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  const ssize_t length = ::read(file, text, sizeof text - 1);
+  ::close(file);
+  return length > 0 ? std::atoll(text) * ::sysconf(_SC_PAGESIZE) : 0;
+}
 
 bool says(std::string_view message, int reason) {
   return message.find(std::strerror(reason)) != std::string_view::npos;
@@ -64,22 +83,6 @@ void explain_crash(int signal_number) {
 }
 
 }  // namespace
-
-std::optional<std::int64_t> soft_limit(__rlimit_resource_t resource) {
-  rlimit limit{};
-  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
-  return static_cast<std::int64_t>(limit.rlim_cur);
-}
-
-// This also runs when the system refuses memory, so it allocates none.
-std::int64_t bytes_of_process() {
-  char text[64] = "";
-  const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return 0;
-  const ssize_t length = ::read(file, text, sizeof text - 1);
-  ::close(file);
-  return length > 0 ? std::atoll(text) * ::sysconf(_SC_PAGESIZE) : 0;
-}
 
 std::string advice_on_limits(std::string_view message) {
   if (says(message, ENFILE))  // its text begins with that of EMFILE

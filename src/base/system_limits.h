@@ -2,11 +2,8 @@
 // one of them, the user learns which one, its value, and what to do. start_thread() says it of threads.
 #pragma once
 
-#include <sys/resource.h>
-
 #include <cstdint>
 #include <exception>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -14,12 +11,6 @@
 #include <utility>
 
 namespace ringtrain {
-
-// Returns the limit that holds now (ulimit -S). Returns nothing if there is none.
-std::optional<std::int64_t> soft_limit(__rlimit_resource_t resource);
-
-// Returns the bytes of address space that this process has.
-std::int64_t bytes_of_process();
 
 // Returns advice if a message ends with the system's words for too many open files, for memory that it refuses, or for
 // a file that is too large, for example "this process may open 64 files (ulimit -n); raise ...". Otherwise returns "".

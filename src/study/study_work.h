@@ -24,7 +24,6 @@ class StudyRecord {
   // `trials` has all trials of the study, in its order. Only the study's part of each record is used.
   StudyRecord(std::string folder, StudyFacts facts, std::vector<TrialRecord> trials);
 
-  const std::string& folder() const { return folder_; }
   std::string folder_of(const TrialRecord& trial) const { return folder_ + "/" + trial.name; }
   // Returns the states at the time of the last look().
   const std::vector<TrialRecord>& trials() const { return trials_; }

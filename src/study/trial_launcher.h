@@ -67,7 +67,6 @@ class TrialLauncher {
 
   Slots& slots() { return slots_; }
   int threads() const;  // the CPUs of one rank
-  std::string name() const { return given_.front(); }
 
   // Starts `words`, the arguments of this program, on the ranks of these slots. The output is appended to `output`.
   std::unique_ptr<ChildProcess> start(const std::vector<std::size_t>& places, const std::vector<std::string>& words,
