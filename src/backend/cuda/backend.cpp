@@ -130,12 +130,9 @@ class CudaBackend : public Backend {
     const DeviceFacts& facts = device_.facts();
     const bool volta = facts.compute_capability >= 70, ampere = facts.compute_capability >= 80;
     if (precision == Precision::fp32 || (precision == Precision::fp16 ? volta : ampere)) return;
-    throw Error(cat("precision ",
-                    precision == Precision::fp16   ? "fp16"
-                    : precision == Precision::bf16 ? "bf16"
-                                                   : "tf32",
-                    " needs a GPU of compute capability ", precision == Precision::fp16 ? "7.0" : "8.0", " or later; ",
-                    facts.name, " has ", facts.compute_capability / 10, ".", facts.compute_capability % 10),
+    throw Error(cat("precision ", precision_name(precision), " needs a GPU of compute capability ",
+                    precision == Precision::fp16 ? "7.0" : "8.0", " or later; ", facts.name, " has ",
+                    facts.compute_capability / 10, ".", facts.compute_capability % 10),
                 "use precision: fp32");
   }
 

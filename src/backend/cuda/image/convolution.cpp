@@ -91,8 +91,8 @@ class ConvolutionLayer : public ImageLayer {
   DnnOperation weight_operation(const ConvolutionPlan& plan) const {
     DnnOperation o = operation(DnnKind::weight_gradient, false);
     o.prologue = plan.way.weight_prologue;
-    if (o.prologue == Prologue::none) o.result = plan.weight_gradient;
-    o.engine = o.prologue != Prologue::none ? Engine::specialised : plan.weight_engine;
+    if (o.prologue == Prologue::none) o.result = plan.weight.type;
+    o.engine = o.prologue != Prologue::none ? Engine::specialised : plan.weight.engine;
     return o;
   }
   // Returns those of the three that the layer needs.
@@ -238,16 +238,6 @@ class SiteCommands {
     schedule_.plan(*context.parameters, 0);
   }
   Schedule& schedule() { return schedule_; }
-  double bytes() const {
-    double sum = 0;
-    for (const Command& command : schedule_.commands()) sum += command.bytes;
-    return sum;
-  }
-  double flops() const {
-    double sum = 0;
-    for (const Command& command : schedule_.commands()) sum += command.flops;
-    return sum;
-  }
 
  private:
   Storage scratch(const std::string& what, std::int64_t bytes) { return schedule_.lasting(what, bytes); }
@@ -370,12 +360,6 @@ const char* name_of(SumsWay sums) {
                                      : "in the epilogue by CUTLASS";
 }
 
-// Holds the type to which the weight gradient of a 16-bit layer is rounded before it goes to the flat vector. cuDNN's
-// kernels made for one type of GPU write only 16 bits. Its kernels that write fp32 are the same for all GPUs.
-struct WeightWay {
-  Type type = Type::fp32;
-  Engine engine = Engine::general;
-};
 std::string name_of(const WeightWay& way) {
   return cat("in ", type_name(way.type), way.engine == Engine::hopper ? " by CUTLASS" : "");
 }
@@ -414,8 +398,7 @@ std::vector<NamedPlan> possible_plans(const ImageContext& context, const Convolu
         const auto add = [&](const std::string& part) { name += cat(name.empty() ? "" : ", ", part); };
         if (all_sums.size() > 1) add(cat("statistics ", name_of(sums)));
         if (weights.size() > 1) add(cat("weight gradient ", name_of(weight)));
-        plans.push_back({name.empty() ? "plain" : name,
-                         {.way = input, .sums = sums, .weight_gradient = weight.type, .weight_engine = weight.engine}});
+        plans.push_back({name.empty() ? "plain" : name, {.way = input, .sums = sums, .weight = weight}});
       }
     }
   return plans;
@@ -429,13 +412,14 @@ void ConvolutionLayer::list_sites(std::vector<LayerSite>& sites) const {
   const std::vector<NamedPlan> plans = possible_plans(c_, *this);
   FusionSite site{.name = name_, .ways = {}};
   for (const NamedPlan& way : plans) {
-    const SiteCommands counted(c_, *this, way.plan, Emission::Plans::none);
+    SiteCommands counted(c_, *this, way.plan, Emission::Plans::none);
+    const Traffic traffic = traffic_of(counted.schedule());
     const std::vector<DnnOperation> asked = operations(way.plan);
     site.ways.push_back(
         {.name = way.name,
          .operations = asked,
-         .bytes = counted.bytes() + lost_to_groups(c_, asked),
-         .flops = counted.flops(),
+         .bytes = traffic.forward_bytes + lost_to_groups(c_, asked),
+         .flops = traffic.flops,
          .trial = [this, plan = way.plan](Device& device) { return trial_of(device, c_, *this, plan); }});
   }
   sites.push_back(

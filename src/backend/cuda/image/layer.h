@@ -89,11 +89,17 @@ struct ConvolutionWay {
 // Names the kernel that computes the sums of a convolution's result that the norm after it needs.
 enum class SumsWay { separate, epilogue, hopper };
 
+// Holds the type to which the weight gradient of a 16-bit layer is rounded before it goes to the flat vector. cuDNN's
+// kernels made for one type of GPU write only 16 bits. Its kernels that write fp32 are the same for all GPUs.
+struct WeightWay {
+  Type type = Type::fp32;
+  Engine engine = Engine::general;
+};
+
 struct ConvolutionPlan {
   ConvolutionWay way = {};
   SumsWay sums = SumsWay::separate;
-  Type weight_gradient = Type::fp32;  // the type to which dw is rounded; not used if weight_prologue is set
-  Engine weight_engine = Engine::general;
+  WeightWay weight = {};  // not used if weight_prologue is set
 };
 
 struct ValueChoice {

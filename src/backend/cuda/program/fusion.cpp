@@ -30,15 +30,14 @@ std::string on_device(const Device& device, const std::string& question) {
 
 // Returns "" when all operations of the way have a plan, else the reason for the first refusal.
 std::string refusal(Device& device, const FusionSite::Way& way) {
-  for (const DnnOperation& operation : way.operations) {
+  const auto first_refusal = [&](const auto& operations) -> std::string {
     std::string why;
-    if (device.plan(operation, &why) == nullptr) return cat(way.name, ": no plan for ", operation.key(), ": ", why);
-  }
-  for (const RnnOperation& operation : way.recurrent) {
-    std::string why;
-    if (device.plan(operation, &why) == nullptr) return cat(way.name, ": no plan for ", operation.key(), ": ", why);
-  }
-  return "";
+    for (const auto& operation : operations)
+      if (device.plan(operation, &why) == nullptr) return cat(way.name, ": no plan for ", operation.key(), ": ", why);
+    return "";
+  };
+  const std::string of_operations = first_refusal(way.operations);
+  return of_operations.empty() ? first_refusal(way.recurrent) : of_operations;
 }
 
 // Returns an estimate that only decides the order of the sites.
