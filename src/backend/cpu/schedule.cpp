@@ -1,11 +1,10 @@
 #include "backend/cpu/schedule.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
+#include "backend/watermarks.h"
 #include "base/clock.h"
-#include "base/rounding.h"
 
 namespace ringtrain::cpu {
 
@@ -145,17 +144,7 @@ void Schedule::plan(const ParameterTable& table) {
   arena_ = place_storages(false);
   if (bytes < arena_.bytes()) arena_ = place_storages(true);
 
-  std::map<std::string, std::size_t> finished;
-  for (std::size_t i = 0; i < steps_.size(); ++i)
-    for (const std::string& name : steps_[i].finishes) finished[name] = i;
-  watermarks_.assign(steps_.size(), 0);
-  for (std::size_t i = 0; i < steps_.size(); ++i) {
-    for (const Parameter& p : table.all()) {
-      const auto found = finished.find(p.name);
-      if (found == finished.end() || found->second > i) break;
-      watermarks_[i] = p.offset + round_up(p.count, tensor_alignment);
-    }
-  }
+  watermarks_ = watermarks(table, steps_);
 }
 
 void Schedule::bind(char* base, int slot) {

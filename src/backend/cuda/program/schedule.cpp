@@ -1,9 +1,9 @@
 #include "backend/cuda/program/schedule.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
+#include "backend/watermarks.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {
@@ -70,24 +70,6 @@ void Schedule::find_lifetimes() {
     }
 }
 
-std::vector<std::int64_t> Schedule::watermarks(const ParameterTable& table) const {
-  std::map<std::string, std::size_t> finished;
-  for (std::size_t i = 0; i < commands_.size(); ++i)
-    for (const std::string& name : commands_[i].finishes) finished[name] = i;
-  std::vector<std::int64_t> marks(commands_.size(), 0);
-  // A watermark covers a tensor when the gradients of this tensor and of all earlier ones are final. The latest of
-  // their commands decides.
-  std::size_t latest = 0;
-  for (std::size_t i = 0; i < table.all().size(); ++i) {
-    const auto found = finished.find(table.all()[i].name);
-    if (found == finished.end()) break;
-    latest = std::max(latest, found->second);
-    marks[latest] = i + 1 < table.all().size() ? table.all()[i + 1].offset : table.size();
-  }
-  for (std::size_t i = 1; i < marks.size(); ++i) marks[i] = std::max(marks[i], marks[i - 1]);
-  return marks;
-}
-
 void Schedule::cut_segments(const std::vector<std::int64_t>& marks, std::int64_t segment_elements) {
   std::int64_t reported = 0;  // watermark at the end of the previous segment
   for (std::size_t i = 0; i < commands_.size(); ++i) {
@@ -135,7 +117,7 @@ void Schedule::plan(const ParameterTable& table, std::int64_t segment_elements) 
       if (life.first >= 0) life.place = arena_.add(storage.what, storage.bytes, life.first, life.last);
   }
   arena_.place(static_cast<int>(std::min(backward_, commands_.size())), slots_);
-  cut_segments(watermarks(table), segment_elements);
+  cut_segments(watermarks(table, commands_), segment_elements);
 }
 
 void Schedule::bind(char* base) {

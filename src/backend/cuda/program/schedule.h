@@ -196,7 +196,6 @@ class Schedule {
   void place();                       // sets the addresses of the slot
   void live_at(std::size_t command);  // sets the addresses of the lifetimes at this command
   void count_bytes();
-  std::vector<std::int64_t> watermarks(const ParameterTable& table) const;  // one per command
   void cut_segments(const std::vector<std::int64_t>& marks, std::int64_t segment_elements);
   void run_segment(Device& device, Segment& segment, bool accumulate, bool graphs, const BackwardHooks* hooks);
 
