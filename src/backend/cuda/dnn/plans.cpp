@@ -250,8 +250,7 @@ void filter(const DnnOperation& operation, fe::graph::Graph& graph) {
 // Returns whether the operation has sums whose bits differ from run to run.
 bool has_unordered_sums(const DnnOperation& operation) {
   if (fe::detail::get_backend_version() >= ordered_sums) return false;
-  const std::vector<DnnTensor> tensors = operation.tensors();
-  return std::any_of(tensors.begin(), tensors.end(), [](const DnnTensor& t) { return t.role == DnnRole::sum; });
+  return std::ranges::any_of(operation.tensors(), [](const DnnTensor& t) { return t.role == DnnRole::sum; });
 }
 
 bool was_filtered(const std::string& message) {

@@ -148,8 +148,7 @@ class ConvolutionLayer : public ImageLayer {
     return {role, {storage, 0}, c_.bytes(shape) / launches(o), write};
   }
   bool wants_factors_as_type(const DnnOperation& o) const {
-    const std::vector<DnnTensor> tensors = o.tensors();
-    return c_.type != Type::fp32 && std::any_of(tensors.begin(), tensors.end(), [&](const DnnTensor& tensor) {
+    return c_.type != Type::fp32 && std::ranges::any_of(o.tensors(), [&](const DnnTensor& tensor) {
              return tensor.role == DnnRole::scale && tensor.type == c_.type;
            });
   }

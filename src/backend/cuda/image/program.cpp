@@ -174,18 +174,16 @@ class Joiner : GraphReader {
     return true;
   }
 
-  void append(int i, const MaxPool& node) {
+  // Adds a layer whose result is as wide as its input.
+  template <class Kind>
+  void add_layer(int i, const Kind& node, std::string name) {
     Value& x = value(input(i));
-    Value& y = make(i, cat("max pooling ", i));
+    Value& y = make(i, std::move(name));
     y.width = x.width;
     keep(make_layer(context_, node, x, y));
   }
-  void append(int i, const GlobalAveragePool& node) {
-    Value& x = value(input(i));
-    Value& y = make(i, "average pooling");
-    y.width = x.width;
-    keep(make_layer(context_, node, x, y));
-  }
+  void append(int i, const MaxPool& node) { add_layer(i, node, cat("max pooling ", i)); }
+  void append(int i, const GlobalAveragePool& node) { add_layer(i, node, "average pooling"); }
   void append(int i, const Flatten& node) {
     Value& x = value(input(i));
     Value& y = make(i, "flattened");
@@ -193,14 +191,10 @@ class Joiner : GraphReader {
     keep(make_layer(context_, node, x, y));
   }
   void append(int i, const Dropout& node) {
-    Value& x = value(input(i));
-    if (!context_.training) {
-      value_[at(i)] = &x;
-      return;
-    }
-    Value& y = make(i, cat("dropout ", node.layer));
-    y.width = x.width;
-    keep(make_layer(context_, node, x, y));
+    if (context_.training)
+      add_layer(i, node, cat("dropout ", node.layer));
+    else
+      value_[at(i)] = value_[at(input(i))];
   }
   void append(int i, const Dense& node) {
     Value& x = value(input(i));

@@ -71,7 +71,6 @@ std::vector<TensorPlace> lstm_places(const RnnPlan& plan, std::span<const Lstm> 
     const Lstm& layer = layers[static_cast<std::size_t>(weight.layer)];
     const Parameter& p = parameter(table, layer, weight);
     TensorPlace place;
-    place.taps = 1;
     if (weight.bias) {
       place.outer = 1;
       place.inner = place.padded = static_cast<int>(layer.hidden);

@@ -253,7 +253,6 @@ LogitsPlace LstmProgram::add_dense(Storage x) {
           {TensorPlace{.flat_offset = parameters_.find(dense.bias).offset,
                        .outer = 1,
                        .inner = static_cast<int>(dense.output),
-                       .taps = 1,
                        .padded = static_cast<int>(dense.output)}});
 
   const std::int64_t bytes = rows_ * width_ * bytes_of(Type::fp32);
@@ -289,7 +288,6 @@ TensorPlace LstmProgram::dense_place() const {
   return {.flat_offset = parameters_.find(model_.dense.weight).offset,
           .outer = model_.dense.output,
           .inner = static_cast<int>(model_.dense.input),
-          .taps = 1,
           .padded = static_cast<int>(model_.dense.input)};
 }
 

@@ -234,15 +234,13 @@ KernelLaunch ProgramBase::launch_copies(const TensorCopies& copies, Kernel direc
 
 void ProgramBase::copy_in(Storage own, bool own_is_fp32, std::vector<TensorPlace> places) {
   if (places.empty()) return;
-  copies_in_.push_back(
-      std::make_unique<TensorCopies>(make_copies("places of weights", own, own_is_fp32, std::move(places))));
+  copies_in_.push_back(make_copies("places of weights", own, own_is_fp32, std::move(places)));
 }
 
 void ProgramBase::copy_home(std::string name, Storage own, bool own_is_fp32, std::vector<TensorPlace> places,
                             std::vector<std::string> finishes) {
-  copies_home_.push_back(
-      std::make_unique<TensorCopies>(make_copies("places of gradients", own, own_is_fp32, std::move(places))));
-  const TensorCopies& copies = *copies_home_.back();
+  copies_home_.push_back(make_copies("places of gradients", own, own_is_fp32, std::move(places)));
+  const TensorCopies& copies = copies_home_.back();
   const auto launch = [this, &copies](bool accumulate) {
     return launch_copies(copies, Kernel::copy_tensors_home, gradients_, accumulate);
   };
@@ -252,12 +250,11 @@ void ProgramBase::copy_home(std::string name, Storage own, bool own_is_fp32, std
 void ProgramBase::finish() {
   if (!training_) schedule_.begin_backward();
   schedule_.begin_weights();
-  for (const auto& copies : copies_in_)
-    schedule_.add(
-        kernel_command("weights' copies", {{copies->own, true}, {copies->table}}, [this, &copies = *copies](bool) {
-          // In this direction the kernel only reads the flat vector.
-          return launch_copies(copies, Kernel::copy_tensors_in, const_cast<float*>(weights_), false);
-        }));
+  for (const TensorCopies& copies : copies_in_)
+    schedule_.add(kernel_command("weights' copies", {{copies.own, true}, {copies.table}}, [this, &copies](bool) {
+      // In this direction the kernel only reads the flat vector.
+      return launch_copies(copies, Kernel::copy_tensors_in, const_cast<float*>(weights_), false);
+    }));
   for (Command& command : weight_commands_) schedule_.add(std::move(command));
   if (offload_stretch_ > 0) {
     schedule_.offload({.device = rates_of(device_.facts(), math_),
@@ -288,15 +285,14 @@ void ProgramBase::allocate() {
   }
   const Stream stream = device_.compute_stream();
   for (const auto* list : {&copies_in_, &copies_home_})
-    for (const auto& copies : *list)
-      device_.copy(schedule_.at(copies->table), copies->places.data(),
-                   size_in_bytes<TensorPlace>(static_cast<std::int64_t>(copies->places.size())), CopyKind::to_device,
-                   stream);
+    for (const TensorCopies& copies : *list)
+      device_.copy(schedule_.at(copies.table), copies.places.data(),
+                   size_in_bytes<TensorPlace>(std::ssize(copies.places)), CopyKind::to_device, stream);
   wait_for(device_, stream, finished_, options_.poll);
   std::vector<WeightCopy> weights;
-  for (const auto& copies : copies_in_)
-    for (const TensorPlace& place : copies->places)
-      weights.push_back({place, schedule_.at(copies->own), copies->own_is_fp32});
+  for (const TensorCopies& copies : copies_in_)
+    for (const TensorPlace& place : copies.places)
+      weights.push_back({place, schedule_.at(copies.own), copies.own_is_fp32});
   weight_copies_ = std::make_shared<const std::vector<WeightCopy>>(std::move(weights));
 }
 

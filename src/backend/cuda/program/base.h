@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -227,8 +228,8 @@ class ProgramBase : public Program {
   LogitsPlace logits_;
   HostMemory<float> host_logits_;
   Event finished_, sums_closed_;
-  bool closed_ = false;  // close_sums() has been called after the last take_sums()
-  std::vector<std::unique_ptr<TensorCopies>> copies_in_, copies_home_;
+  bool closed_ = false;                               // close_sums() has been called after the last take_sums()
+  std::deque<TensorCopies> copies_in_, copies_home_;  // commands refer to them
   std::vector<Command> weight_commands_;
   std::shared_ptr<const std::vector<WeightCopy>> weight_copies_;
   float* gradients_ = nullptr;      // gradients of the current pass

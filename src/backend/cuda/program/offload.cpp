@@ -77,36 +77,24 @@ void Schedule::bind_host(Device& device, std::byte* host) {
     for (Event* event : {&travel.written, &travel.out, &travel.free, &travel.back}) *event = device.make_event();
 }
 
-Command Schedule::copy_out(std::size_t which) {
-  const Travel& travel = travels_[which];
-  return {.name = item(travel.storage).what + ", out",
-          .uses = {{travel.storage}},
+Command Schedule::copy(std::size_t which, bool out) {
+  const Storage storage = travels_[which].storage;
+  return {.name = item(storage).what + (out ? ", out" : ", back"),
+          .uses = {{storage, !out}},
           .issue =
-              [this, which](Device& device, Stream stream, bool) {
+              [this, which, out](Device& device, Stream stream, bool) {
                 const Travel& t = travels_[which];
-                device.record(t.written, stream);
-                device.wait(offload_stream_, t.written);
-                device.copy(host_ + t.host_offset, at(t.storage), bytes(t.storage), CopyKind::to_host, offload_stream_);
-                device.record(t.out, offload_stream_);
+                const Event ready = out ? t.written : t.free;
+                device.record(ready, stream);
+                device.wait(offload_stream_, ready);
+                std::byte* const in_host = host_ + t.host_offset;
+                if (out)
+                  device.copy(in_host, at(t.storage), bytes(t.storage), CopyKind::to_host, offload_stream_);
+                else
+                  device.copy(at(t.storage), in_host, bytes(t.storage), CopyKind::to_device, offload_stream_);
+                device.record(out ? t.out : t.back, offload_stream_);
               },
-          .bytes = static_cast<double>(bytes(travel.storage)),
-          .replayed = false};
-}
-
-Command Schedule::copy_back(std::size_t which) {
-  const Travel& travel = travels_[which];
-  return {.name = item(travel.storage).what + ", back",
-          .uses = {{travel.storage, true}},
-          .issue =
-              [this, which](Device& device, Stream stream, bool) {
-                const Travel& t = travels_[which];
-                device.record(t.free, stream);
-                device.wait(offload_stream_, t.free);
-                device.copy(at(t.storage), host_ + t.host_offset, bytes(t.storage), CopyKind::to_device,
-                            offload_stream_);
-                device.record(t.back, offload_stream_);
-              },
-          .bytes = static_cast<double>(bytes(travel.storage)),
+          .bytes = static_cast<double>(bytes(storage)),
           .replayed = false};
 }
 
@@ -171,13 +159,13 @@ void Schedule::insert_offload() {
   std::vector<std::vector<Storage>> returns(end + 1);
   std::vector<std::size_t> by_need;
   for (std::size_t t = 0; t < chosen.size(); ++t) {
-    forward[chosen[t].written + 1].push_back(copy_out(t));
+    forward[chosen[t].written + 1].push_back(copy(t, true));
     by_need.push_back(t);
   }
   for (std::size_t t = 0; t < chosen.size(); ++t) forward[chosen[t].out_done].push_back(wait_for_copy(t, true));
   std::ranges::stable_sort(by_need, {}, [&](std::size_t t) { return chosen[t].first_backward; });
   for (const std::size_t t : by_need) {
-    backward[chosen[t].back].push_back(copy_back(t));
+    backward[chosen[t].back].push_back(copy(t, false));
     returns[chosen[t].back].push_back(chosen[t].storage);
   }
   for (const std::size_t t : by_need) backward[chosen[t].first_backward].push_back(wait_for_copy(t, false));

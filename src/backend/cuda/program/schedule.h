@@ -189,8 +189,7 @@ class Schedule {
   void insert_offload();
   std::vector<Journey> possible_journeys(std::size_t end) const;
   std::vector<Journey> choose_journeys(std::size_t end);
-  Command copy_out(std::size_t travel);
-  Command copy_back(std::size_t travel);
+  Command copy(std::size_t travel, bool out);
   Command wait_for_copy(std::size_t travel, bool out);
   void find_lifetimes();
   void place();                       // sets the addresses of the slot
