@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "cluster/binding.h"
 #include "config/batch_course.h"
 #include "config/experiment.h"
@@ -108,7 +109,7 @@ Json start_to_json(const RunRecord& record) {
   json["started"] = utc_time();
   json["process_id"] = static_cast<std::int64_t>(::getpid());
   json["command_line"] = record.command_line;
-  put(json, "commit", record.commit);
+  put(json, "commit", build_commit());
   put(json, "build_flags", build_flags());
   json["versions"] = library_versions();
   put(json, "launcher", record.launcher);

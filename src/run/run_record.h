@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/version.h"
 #include "cluster/communicator.h"
 #include "optim/noise_scale.h"
 #include "parallel/rank_status.h"
@@ -21,7 +20,6 @@ namespace ringtrain {
 // One start of the program. The plan has the rest; what it does not know is left out of the file.
 struct RunRecord {
   RunPlan plan = {};
-  std::string commit = build_commit();
   std::vector<std::string> command_line = {};
   std::vector<std::string> hosts = {};  // host of every rank, in rank order; stored as host -> ranks
   std::string launcher = {};            // see launcher_name()

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/table.h"
+#include "base/version.h"
 #include "run/folder.h"
 #include "run/run_end.h"
 #include "run/run_record.h"
@@ -315,7 +316,6 @@ nlohmann::json record_of_run() {
 RunRecord example_record() {
   RunRecord record;
   record.plan.experiment.name = "demo";
-  record.commit = "abc123";
   record.command_line = {"bin/ringtrain", "train", "x y.yaml",
                          "bad\xff"
                          "bytes"};
@@ -337,7 +337,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   EXPECT_EQ(json["outcome"], "not ended");
   EXPECT_FALSE(has_finished("."));
   const nlohmann::json start = json["starts"][0];
-  EXPECT_EQ(start["commit"], "abc123");
+  EXPECT_EQ(start["commit"], build_commit());
   EXPECT_EQ(start["command_line"][2], "x y.yaml");
   EXPECT_EQ(start["hosts"], (nlohmann::json{{"n1", {0, 1}}, {"n2", {2}}}));
   EXPECT_EQ(start["launcher"], "srun --mpi=pmix");
@@ -359,7 +359,7 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   EXPECT_EQ(json["final_step"], 20);
   EXPECT_EQ(json["best"], (nlohmann::json{{"metric", "validation_loss"}, {"value", 1.25}, {"step", 10}}));
   EXPECT_EQ(json["starts"][0]["outcome"], "finished");
-  EXPECT_EQ(json["starts"][0]["commit"], "abc123");
+  EXPECT_EQ(json["starts"][0]["commit"], build_commit());
 }
 
 TEST(RunEndTest, SaysWhyARunEndedByItself) {
@@ -386,15 +386,15 @@ TEST(RunEndTest, SaysWhyARunEndedByItself) {
 TEST_F(RunFolderTest, EveryStartOfAResumedRunIsKept) {
   record_start(".", example_record());  // no end, as in a killed run
   RunRecord again = example_record();
-  again.commit = "def456";
+  again.launcher = "mpirun";
   again.resumed_from_step = 10;
   record_start(".", again);
   record_end(".", {.outcome = "stopped by SIGTERM", .step = 12});
   const nlohmann::json json = record_of_run();
   ASSERT_EQ(json["starts"].size(), 2u);
   EXPECT_EQ(json["starts"][0].value("outcome", ""), "killed");
-  EXPECT_EQ(json["starts"][0]["commit"], "abc123");
-  EXPECT_EQ(json["starts"][1]["commit"], "def456");
+  EXPECT_EQ(json["starts"][0]["launcher"], "srun --mpi=pmix");
+  EXPECT_EQ(json["starts"][1]["launcher"], "mpirun");
   EXPECT_EQ(json["starts"][1]["resumed_from_step"], 10);
   EXPECT_EQ(json["outcome"], "stopped by SIGTERM");
 }
