@@ -147,14 +147,6 @@ int Graph::group_norm(int input, std::int64_t groups, const std::string& name, d
   return append(op, {input}, {parameter(".weight", initial_weight), parameter(".bias", 0)}, out);
 }
 
-int Graph::relu(int input) {
-  return append(Relu{}, {input}, {}, shape(input));
-}
-
-int Graph::add(int left, int right) {
-  return append(Add{}, {left, right}, {}, shape(left));
-}
-
 int Graph::max_pool(int input, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
   const FeatureShape& in = shape(input);
   const auto places = [&](std::int64_t size) { return (size + 2 * padding - kernel) / stride + 1; };
@@ -164,14 +156,6 @@ int Graph::max_pool(int input, std::int64_t kernel, std::int64_t stride, std::in
         cat("a ", in.height, " x ", in.width, " feature map is too small for ", kernel, " x ", kernel, " pooling"),
         "use larger images (data.image_size); a resnet takes small ones with model.stem: small");
   return append(MaxPool{kernel, stride, padding}, {input}, {}, out);
-}
-
-int Graph::global_average_pool(int input) {
-  return append(GlobalAveragePool{}, {input}, {}, {shape(input).channels});
-}
-
-int Graph::flatten(int input) {
-  return append(Flatten{}, {input}, {}, {shape(input).size()});
 }
 
 int Graph::cross_entropy(int input, double label_smoothing) {

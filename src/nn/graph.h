@@ -135,11 +135,11 @@ class Graph {
   // Gamma starts at `initial_weight` and beta at 0. group_norm() throws Error if `groups` does not divide the channels.
   int batch_norm(int input, const std::string& name, double initial_weight = 1);
   int group_norm(int input, std::int64_t groups, const std::string& name, double initial_weight = 1);
-  int relu(int input);
-  int add(int left, int right);
+  int relu(int input) { return append(Relu{}, {input}, {}, shape(input)); }
+  int add(int left, int right) { return append(Add{}, {left, right}, {}, shape(left)); }
   int max_pool(int input, std::int64_t kernel, std::int64_t stride, std::int64_t padding);
-  int global_average_pool(int input);
-  int flatten(int input);
+  int global_average_pool(int input) { return append(GlobalAveragePool{}, {input}, {}, {shape(input).channels}); }
+  int flatten(int input) { return append(Flatten{}, {input}, {}, {shape(input).size()}); }
   int cross_entropy(int input, double label_smoothing = 0);
 
   // Nodes that are added after this call belong to the block `name`, until the next call. "" means no block. The input

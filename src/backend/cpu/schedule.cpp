@@ -12,18 +12,6 @@ int Schedule::append(Storage storage) {
   storages_.push_back(std::move(storage));
   return static_cast<int>(storages_.size()) - 1;
 }
-int Schedule::per_sample(std::string what, std::int64_t bytes) {
-  return append({.what = std::move(what), .bytes = bytes, .per_sample = true});
-}
-int Schedule::fixed(std::string what, std::int64_t bytes) {
-  return append({.what = std::move(what), .bytes = bytes});
-}
-int Schedule::lasting(std::string what, std::int64_t bytes) {
-  return append({.what = std::move(what), .bytes = bytes, .lasting = true});
-}
-void Schedule::resize(int storage, std::int64_t bytes) {
-  storages_[static_cast<std::size_t>(storage)].bytes = bytes;
-}
 
 void Schedule::add(Step step, std::function<void(const Slice&)> run) {
   std::erase(step.uses, -1);
@@ -184,11 +172,6 @@ std::vector<StepCost> Schedule::costs() const {
       result.push_back({steps_[i].name, i >= backward_, seconds_[i],
                         steps_[i].flops_per_sample * static_cast<double>(samples_ * runs_), segment.slice});
   return result;
-}
-
-void Schedule::reset_costs() {
-  seconds_.assign(steps_.size(), 0);
-  runs_ = 0;
 }
 
 // Recomputed blocks. The steps, their slices and their primitives are the same as

@@ -55,10 +55,17 @@ class Schedule {
   int threads() const { return threads_; }
 
   // Adds memory of `bytes` per sample: for one slice if all its uses lie between two cuts, otherwise for all samples.
-  int per_sample(std::string what, std::int64_t bytes);
-  int fixed(std::string what, std::int64_t bytes);    // for all samples together, from the first to the last use
-  int lasting(std::string what, std::int64_t bytes);  // for the whole run, such as copies of weights
-  void resize(int storage, std::int64_t bytes);       // before plan(), when the primitives' needs are known
+  int per_sample(std::string what, std::int64_t bytes) {
+    return append({.what = std::move(what), .bytes = bytes, .per_sample = true});
+  }
+  // For all samples together, from the first to the last use.
+  int fixed(std::string what, std::int64_t bytes) { return append({.what = std::move(what), .bytes = bytes}); }
+  // For the whole run, such as copies of weights.
+  int lasting(std::string what, std::int64_t bytes) {
+    return append({.what = std::move(what), .bytes = bytes, .lasting = true});
+  }
+  // Before plan(), when the primitives' needs are known.
+  void resize(int storage, std::int64_t bytes) { storages_[static_cast<std::size_t>(storage)].bytes = bytes; }
 
   // The steps added after this call belong to this block of the model, which is recomputed. -1: to no block.
   void enter(int block) { block_ = block; }
@@ -87,7 +94,10 @@ class Schedule {
   }
 
   std::vector<StepCost> costs() const;  // since the last reset
-  void reset_costs();
+  void reset_costs() {
+    seconds_.assign(steps_.size(), 0);
+    runs_ = 0;
+  }
 
  private:
   struct Life {
