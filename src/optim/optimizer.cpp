@@ -92,10 +92,6 @@ std::vector<int> owners_of(const std::vector<MatrixRange>& matrices, int ranks) 
   return owners;
 }
 
-bool is_muons(const Parameter& p) {
-  return p.kind == ParameterKind::weight && !p.is_outer && p.shape.size() >= 2;
-}
-
 // Returns the factor of a matrix's learning rate (optimizer.muon_rate).
 double muon_rate_factor(const std::string& form, const MatrixRange& m) {
   const auto rows = static_cast<double>(m.rows), columns = static_cast<double>(m.columns);
@@ -103,6 +99,10 @@ double muon_rate_factor(const std::string& form, const MatrixRange& m) {
 }
 
 }  // namespace
+
+bool is_muons(const Parameter& p) {
+  return p.kind == ParameterKind::weight && !p.is_outer && p.shape.size() >= 2;
+}
 
 std::vector<MatrixRange> MuonLayout::of(int rank) const {
   std::vector<MatrixRange> mine;

@@ -21,9 +21,12 @@
 
 namespace ringtrain {
 
-// The layout of a flat vector that contains only the matrices that Muon (Jordan 2024) orthogonalises: weights with two
-// or more dimensions that are in neither the first nor the last layer. The matrices of each rank are next to each
-// other, so that one broadcast shares them.
+// Returns whether Muon (Jordan 2024) orthogonalises the updates of this tensor: a weight with two or more dimensions
+// that is in neither the first nor the last layer.
+bool is_muons(const Parameter& parameter);
+
+// The layout of a flat vector that contains only Muon's matrices. The matrices of each rank are next to each other, so
+// that one broadcast shares them.
 //
 // Dense layers are matrices [out, in], and convolutions [out, in x kernel x kernel]. An LSTM's four gates form one
 // matrix [4 hidden, input], as they are stored; torch.optim.Muon treats torch.nn.LSTM the same way.

@@ -206,11 +206,16 @@ TEST(Muon, TheFirstAndTheLastLayerOfEveryModelHaveAnotherOptimizer) {
   EXPECT_EQ(others_of(model("alexnet")), (Names{"features.0.weight", "classifier.6.weight"}));
   EXPECT_EQ(others_of(model("cnn")), (Names{"conv1.weight", "fc.weight"}));
   const ParameterTable resnet = model("resnet").parameters();
+  const MuonLayout layout = muon_layout(resnet, 1);
+  auto matrix = layout.matrices.begin();
   for (const Parameter& p : resnet.all())
     if (is_muons(p)) {
       EXPECT_EQ(p.kind, ParameterKind::weight) << p.name;
-      EXPECT_EQ(matrix_of(p, 7), (MatrixRange{7, p.shape[0], p.count / p.shape[0]}));
+      ASSERT_NE(matrix, layout.matrices.end());
+      EXPECT_EQ(*matrix, (MatrixRange{matrix->begin, p.shape[0], p.count / p.shape[0]})) << p.name;
+      ++matrix;
     }
+  EXPECT_EQ(matrix, layout.matrices.end());
 }
 
 TEST(Muon, RanksShareTheMatricesByWhatTheyCost) {
