@@ -14,14 +14,6 @@
 namespace ringtrain {
 namespace {
 
-// Returns floor(points / factor^i) for i = 0, 1, ..., as long as the result is at least 1. Repeated integer division
-// gives the same numbers.
-std::vector<std::int64_t> points_of_rungs(std::int64_t points, std::int64_t factor) {
-  std::vector<std::int64_t> all;
-  for (std::int64_t n = points; n >= 1; n /= factor) all.push_back(n);
-  return all;
-}
-
 // Returns ceil(samples / factor^times).
 std::int64_t divided(std::int64_t samples, std::int64_t factor, std::size_t times) {
   for (std::size_t i = 0; i < times; ++i) samples = divide_up(samples, factor);
@@ -31,7 +23,9 @@ std::int64_t divided(std::int64_t samples, std::int64_t factor, std::size_t time
 }  // namespace
 
 std::vector<Rung> halving_rungs(std::int64_t points, const HalvingBudget& budget) {
-  const std::vector<std::int64_t> counts = points_of_rungs(points, budget.factor);
+  // floor(points / factor^i) for i = 0, 1, ..., at least 1. Repeated integer division gives the same numbers.
+  std::vector<std::int64_t> counts;
+  for (std::int64_t n = points; n >= 1; n /= budget.factor) counts.push_back(n);
   std::vector<Rung> rungs;
   if (budget.first == 0) {
     for (std::size_t i = 0; i < counts.size(); ++i)

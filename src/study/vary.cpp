@@ -7,7 +7,6 @@
 #include "base/random.h"
 #include "base/table.h"
 #include "base/text.h"
-#include "config/experiment.h"
 
 namespace ringtrain {
 namespace {
@@ -28,20 +27,14 @@ std::string text_of(const NumberRange& range, double value) {
   return shortest(std::clamp(rounded(value), range.low, range.high));
 }
 
-template <class Type>
-bool holds(const Field& field) {
-  Experiment experiment;
-  return std::holds_alternative<Type>(field.member(experiment));
-}
-
 }  // namespace
 
 bool is_integer(const Field& field) {
-  return holds<std::int64_t*>(field) || holds<std::uint64_t*>(field);
+  return has_type<std::int64_t>(field) || has_type<std::uint64_t>(field);
 }
 
 bool is_number(const Field& field) {
-  return is_integer(field) || holds<double*>(field);
+  return is_integer(field) || has_type<double>(field);
 }
 
 std::string value_at(const NumberRange& range, double fraction) {
