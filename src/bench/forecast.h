@@ -78,9 +78,8 @@ class Forecast {
   bool busy_is_fitted() const { return busy_is_fitted_; }
   const CoreSharing& core_sharing() const { return core_sharing_; }
   bool core_sharing_is_measured() const { return core_sharing_is_measured_; }
-  bool network_is_assumed() const {
-    return network_is_assumed_;
-  }  // the network is assumed to be as fast as the links of a node
+  // The network is assumed to be as fast as the links of a node.
+  bool network_is_assumed() const { return network_is_assumed_; }
   const Uncertainty& uncertainty() const { return uncertainty_; }
   int ranks_per_node() const { return ranks_per_node_; }
   int cores_per_node() const { return cores_per_node_; }

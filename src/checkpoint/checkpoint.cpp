@@ -279,6 +279,16 @@ void require_readable(const std::string& path, const Progress& progress) {
                   ", or move the file away to continue from an older checkpoint"));
 }
 
+// `kind` is what the map holds: "text".
+template <class Value>
+const Value& stored_value(const std::map<std::string, Value>& values, const std::string& name, const char* kind) {
+  const auto found = values.find(name);
+  if (found == values.end())
+    throw Error(cat("checkpoint without a ", kind, " '", name, "': another program has written it, or it is damaged"),
+                damaged_hint);
+  return found->second;
+}
+
 std::optional<std::int64_t> step_of_file(const std::string& file_name) {
   constexpr std::string_view prefix = "step-", suffix = ".h5";
   if (!file_name.starts_with(prefix) || !file_name.ends_with(suffix)) return std::nullopt;
@@ -296,11 +306,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 }
 
 const std::string& Checkpoint::text(const std::string& name) const {
-  const auto found = texts.find(name);
-  if (found == texts.end())
-    throw Error(cat("checkpoint without a text '", name, "': another program has written it, or it is damaged"),
-                damaged_hint);
-  return found->second;
+  return stored_value(texts, name, "text");
 }
 
 std::string Checkpoint::text_or(const std::string& name, std::string absent) const {
@@ -313,19 +319,11 @@ double Checkpoint::number_or(const std::string& name, double absent) const {
 }
 
 double Checkpoint::number(const std::string& name) const {
-  return std::visit([](auto value) { return static_cast<double>(value); }, find(name));
-}
-
-const Number& Checkpoint::find(const std::string& name) const {
-  const auto found = numbers.find(name);
-  if (found == numbers.end())
-    throw Error(cat("checkpoint without a number '", name, "': another program has written it, or it is damaged"),
-                damaged_hint);
-  return found->second;
+  return std::visit([](auto value) { return static_cast<double>(value); }, stored_value(numbers, name, "number"));
 }
 
 std::int64_t Checkpoint::whole(const std::string& name) const {
-  const Number& number = find(name);
+  const Number& number = stored_value(numbers, name, "number");
   if (const auto* count = std::get_if<std::int64_t>(&number)) return *count;
   throw Error(cat("the checkpoint's ", name, " is ", std::get<double>(number), ", expected an integer"), damaged_hint);
 }

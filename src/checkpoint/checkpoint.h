@@ -46,9 +46,6 @@ struct Checkpoint {
   std::int64_t whole(const std::string& name) const;
   // Throws Error with the missing name, or "checkpoint of another model: ..." with both shapes if the shape is another.
   const NamedArray& array(const std::string& name, const std::vector<std::int64_t>& shape) const;
-
- private:
-  const Number& find(const std::string& name) const;
 };
 
 // Called with the bytes that were written or read since the last call.
