@@ -27,6 +27,18 @@ std::optional<Work> work_of(const DnnOperation& o) {
   return std::nullopt;
 }
 
+struct Plan final : DnnPlan {
+  Plan(const DnnOperation& of, const Problem& its, const Library::Choice& chosen, std::string instance_name)
+      : described(of), problem(its), choice(chosen), name(std::move(instance_name)) {}
+  const DnnOperation& operation() const override { return described; }
+  std::int64_t workspace_bytes() const override { return choice.workspace_bytes; }
+  std::string engine() const override { return name; }
+  DnnOperation described;
+  Problem problem;
+  Library::Choice choice;
+  std::string name;
+};
+
 constexpr const char* no_library = "none";  // this value of RINGTRAIN_HOPPER_LIBRARY switches the library off
 
 std::string library_path() {
@@ -218,7 +230,7 @@ void Plans::run(const DnnPlan& plan, std::span<void* const> tensors, void* works
   std::string why;
   const Library* library = Library::find(&why);
   if (library == nullptr) throw Error(why);
-  library->launch(own.instance(), own.problem(), tensors_of(own.operation(), tensors), workspace, stream);
+  library->launch(own.choice.instance, own.problem, tensors_of(own.described, tensors), workspace, stream);
 }
 
 }  // namespace ringtrain::cuda::hopper

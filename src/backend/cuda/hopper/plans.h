@@ -55,23 +55,6 @@ class Library {
   decltype(&ringtrain_hopper_launch) launch_ = nullptr;
 };
 
-class Plan final : public DnnPlan {
- public:
-  Plan(DnnOperation operation, Problem problem, Library::Choice choice, std::string name)
-      : operation_(std::move(operation)), problem_(problem), choice_(choice), name_(std::move(name)) {}
-  const DnnOperation& operation() const override { return operation_; }
-  std::int64_t workspace_bytes() const override { return choice_.workspace_bytes; }
-  std::string engine() const override { return name_; }
-  const Problem& problem() const { return problem_; }
-  int instance() const { return choice_.instance; }
-
- private:
-  DnnOperation operation_;
-  Problem problem_;
-  Library::Choice choice_;
-  std::string name_;
-};
-
 // Holds the plans of one device. Each operation is planned once.
 class Plans {
  public:
@@ -82,7 +65,7 @@ class Plans {
 
  private:
   struct Known {
-    std::unique_ptr<Plan> plan;
+    std::unique_ptr<DnnPlan> plan;
     std::string why;
   };
   Known make(const DnnOperation& operation) const;

@@ -100,21 +100,15 @@ cudaMemcpyKind kind_of(CopyKind kind) {
                                      : cudaMemcpyDeviceToDevice;
 }
 
-// Decides how a waiting CPU thread pauses. It polls without a pause at first, then yields, then sleeps for a few
-// microseconds, so that other threads get the core.
-class Patience {
- public:
-  void pause() {
-    if (++tries_ < 200) return;
-    if (tries_ < 2000)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
-
- private:
-  int tries_ = 0;
-};
+// Pauses a waiting CPU thread. It polls without a pause at first, then yields, then sleeps for a few microseconds, so
+// that other threads get the core.
+void pause_after(int tries) {
+  if (tries < 200) return;
+  if (tries < 2000)
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
 
 class RuntimeDevice : public Device {
  public:
@@ -224,7 +218,7 @@ class RuntimeDevice : public Device {
     return static_cast<double>(milliseconds) / 1e3;
   }
   void synchronize(Event event, const std::function<void()>& poll) override {
-    for (Patience patience; !done(event); patience.pause())
+    for (int tries = 1; !done(event); pause_after(tries++))
       if (poll) poll();
   }
 

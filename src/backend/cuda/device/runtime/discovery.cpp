@@ -42,14 +42,11 @@ std::string version_text(int version) {
 std::string device_uuid(int ordinal) {
   // cuDeviceGetUuid names the whole GPU, and cuDeviceGetUuid_v2 names the MIG slice if there is one. cuDeviceGet takes
   // the runtime's ordinals. None of these calls needs a context.
-  using Initialise = CUresult (*)(unsigned);
-  using GetDevice = CUresult (*)(CUdevice*, int);
-  using GetUuid = CUresult (*)(CUuuid*, CUdevice);
   void* driver = driver_library();
-  const auto initialise = reinterpret_cast<Initialise>(library_function(driver, "cuInit"));
-  const auto get_device = reinterpret_cast<GetDevice>(library_function(driver, "cuDeviceGet"));
-  const auto whole = reinterpret_cast<GetUuid>(library_function(driver, "cuDeviceGetUuid"));
-  const auto slice = reinterpret_cast<GetUuid>(dlsym(driver, "cuDeviceGetUuid_v2"));
+  const auto initialise = reinterpret_cast<decltype(&cuInit)>(library_function(driver, "cuInit"));
+  const auto get_device = reinterpret_cast<decltype(&cuDeviceGet)>(library_function(driver, "cuDeviceGet"));
+  const auto whole = reinterpret_cast<decltype(&cuDeviceGetUuid)>(library_function(driver, "cuDeviceGetUuid"));
+  const auto slice = reinterpret_cast<decltype(&cuDeviceGetUuid)>(dlsym(driver, "cuDeviceGetUuid_v2"));
   CUdevice device = 0;
   CUuuid uuid{}, part{};
   if (initialise(0) != CUDA_SUCCESS || get_device(&device, ordinal) != CUDA_SUCCESS ||
