@@ -74,18 +74,17 @@ class ClassifierOperation : public CpuOperation {
 
  private:
   void make_products() {
-    const bool bf16 = sizeof(T) == 2;
     const int threads = blocks_.threads;
     const std::int64_t m = block_positions();
     forward_product_ =
-        Gemm({.m = m, .n = width_, .k = hidden_, .bf16 = bf16, .lda = hidden_, .ldc = width_}, 1, threads);
+        Gemm({.m = m, .n = width_, .k = hidden_, .bf16 = context_.bf16, .lda = hidden_, .ldc = width_}, 1, threads);
     if (!context_.training) return;
     backward_product_ =
-        Gemm({.m = m, .n = hidden_, .k = width_, .bf16 = bf16, .lda = width_, .ldc = hidden_}, 1, threads);
+        Gemm({.m = m, .n = hidden_, .k = width_, .bf16 = context_.bf16, .lda = width_, .ldc = hidden_}, 1, threads);
     weight_product_ = Gemm({.m = width_,
                             .n = hidden_,
                             .k = blocks_.positions(),
-                            .bf16 = bf16,
+                            .bf16 = context_.bf16,
                             .a_transposed = true,
                             .lda = width_,
                             .ldb = hidden_,

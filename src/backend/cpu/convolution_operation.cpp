@@ -45,8 +45,8 @@ class PixelOperation : public CpuOperation {
   std::vector<T> table_;  // [channels][256]
 };
 
-ConvolutionShape shape_of(const ImageContext& context, const Convolution& node, bool pixels, bool bf16,
-                          const Feature& x, const Feature& y) {
+ConvolutionShape shape_of(const ImageContext& context, const Convolution& node, bool pixels, const Feature& x,
+                          const Feature& y) {
   return {.input = node.input,
           .output = node.output,
           .in_height = x.shape.height,
@@ -58,7 +58,7 @@ ConvolutionShape shape_of(const ImageContext& context, const Convolution& node, 
           .padding = node.padding,
           .bias = !node.bias.empty(),
           .pixels = pixels,
-          .bf16 = bf16,
+          .bf16 = context.bf16,
           .lanes = context.norm->lanes};
 }
 
@@ -75,8 +75,7 @@ class ConvolutionOperation : public CpuOperation {
         behind_norm_(behind_norm),
         x_(x),
         y_(y),
-        primitives_(shape_of(context, node, pixels, sizeof(T) == 2, *x, *y), context.training,
-                    context.schedule->threads()),
+        primitives_(shape_of(context, node, pixels, *x, *y), context.training, context.schedule->threads()),
         name_(node.weight.substr(0, node.weight.rfind('.'))) {
     Schedule& s = *context_.schedule;
     x_->read_again = true;

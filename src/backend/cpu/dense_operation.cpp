@@ -44,19 +44,18 @@ class DenseOperation : public CpuOperation {
               .flops_per_sample = 2.0 * static_cast<double>(input_ * output_)};
     step.prepare = [this](std::int64_t) {
       const int threads = context_.schedule->threads();
-      const bool bf16 = sizeof(T) == 2;
-      product_ =
-          Gemm({.m = images_, .n = output_, .k = input_, .bf16 = bf16, .lda = input_, .ldc = output_}, threads, 1);
+      product_ = Gemm({.m = images_, .n = output_, .k = input_, .bf16 = context_.bf16, .lda = input_, .ldc = output_},
+                      threads, 1);
       context_.schedule->resize(packed_, product_.packed_bytes());
       context_.schedule->resize(scratch_, product_.scratch_bytes());
       if (!context_.training) return;
-      input_product_ =
-          Gemm({.m = images_, .n = input_, .k = output_, .bf16 = bf16, .lda = output_, .ldc = input_}, threads, 1);
+      input_product_ = Gemm(
+          {.m = images_, .n = input_, .k = output_, .bf16 = context_.bf16, .lda = output_, .ldc = input_}, threads, 1);
       context_.schedule->resize(packed_backward_, input_product_.packed_bytes());
       GemmShape shape{.m = output_,
                       .n = input_,
                       .k = images_,
-                      .bf16 = bf16,
+                      .bf16 = context_.bf16,
                       .a_transposed = true,
                       .lda = output_,
                       .ldb = input_,

@@ -134,14 +134,13 @@ class LstmOperation : public CpuOperation {
 
   void make_products() {
     const std::int64_t rows = blocks_.block_rows, gates = 4 * hidden_;
-    const bool bf16 = sizeof(T) == 2;
     const int threads = blocks_.threads;
-    GemmShape step{.m = rows, .n = gates, .k = columns_, .bf16 = bf16, .lda = columns_, .ldc = gates};
+    GemmShape step{.m = rows, .n = gates, .k = columns_, .bf16 = context_.bf16, .lda = columns_, .ldc = gates};
     forward_product_.gemm = Gemm(step, 1, threads);
     step.k = x_columns();
     if (short_sequence_) first_forward_.gemm = Gemm(step, 1, threads);
     if (!context_.training) return;
-    step = {.m = rows, .n = columns_, .k = gates, .bf16 = bf16, .lda = gates, .ldc = columns_};
+    step = {.m = rows, .n = columns_, .k = gates, .bf16 = context_.bf16, .lda = gates, .ldc = columns_};
     backward_product_.gemm = Gemm(step, 1, threads);
     step.n = x_columns();
     if (short_sequence_) first_backward_.gemm = Gemm(step, 1, threads);
@@ -154,7 +153,7 @@ class LstmOperation : public CpuOperation {
     GemmShape weights{.m = gates,
                       .n = columns_,
                       .k = chunk_blocks_ * rows * blocks_.sequence,
-                      .bf16 = bf16,
+                      .bf16 = context_.bf16,
                       .a_transposed = true,
                       .lda = gates,
                       .ldb = columns_,
