@@ -86,12 +86,9 @@ class CpuOperation {
   virtual void set_weights(const float*) {}
   // Copies the statistics of batch norm that a pass in statistics mode has measured into a vector that begins at
   // element `begin` of the flat weight vector.
-  virtual void copy_statistics(std::span<float>, std::int64_t begin) const { static_cast<void>(begin); }
+  virtual void copy_statistics(std::span<float>, std::int64_t /*begin*/) const {}
   // The loss returns the logits [classes] of a row and position. Called after a forward pass in inference mode.
-  virtual std::vector<float> logits(std::int64_t row, std::int64_t position) const {
-    static_cast<void>(row + position);
-    return {};
-  }
+  virtual std::vector<float> logits(std::int64_t /*row*/, std::int64_t /*position*/) const { return {}; }
 };
 
 // The operations of a program, with the values between them.
