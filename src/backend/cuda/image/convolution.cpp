@@ -409,7 +409,7 @@ std::vector<NamedPlan> possible_plans(const ImageContext& context, const Convolu
 // way uses plain operations only.
 void ConvolutionLayer::list_sites(std::vector<LayerSite>& sites) const {
   const std::vector<NamedPlan> plans = possible_plans(c_, *this);
-  FusionSite site{.name = name_, .ways = {}};
+  FusionSite site{.name = name_};
   for (const NamedPlan& way : plans) {
     SiteCommands counted(c_, *this, way.plan, Emission::Plans::none);
     const Traffic traffic = traffic_of(counted.schedule());

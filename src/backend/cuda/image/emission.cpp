@@ -98,7 +98,7 @@ Storage Emission::of_group(const std::string& what, Storage own) {
   const std::int64_t bytes = schedule_.bytes(own);
   const std::string name = what + " of the group's ranks";
   const Storage all = buffer(name, c_.span * bytes);
-  Command command{.name = name, .uses = {{own}, {all, true}}, .issue = {}, .replayed = false};
+  Command command{.name = name, .uses = {{own}, {all, true}}, .replayed = false};
   command.issue = [=, this](Device& device, Stream stream, bool) {
     // Commands on scratch memory belong to no program. No other rank takes part in them.
     DeviceNormTeam* team = program_ == nullptr ? nullptr : *c_.norm_team;

@@ -154,7 +154,7 @@ class PoolLayer : public ImageLayer {
       if (way == 0) choices.values[x_] = {.stored = false, .pooling = &joined_};
     };
     // Without a backward pass fusing is always better, so there is no choice.
-    sites.push_back({c_.training ? joined_.site() : FusionSite{.name = y_.name, .ways = {}}, take});
+    sites.push_back({c_.training ? joined_.site() : FusionSite{.name = y_.name}, take});
   }
   void forward(Emission& e) const override {
     if (e.choices().values[x_].pooling != nullptr) return joined_.forward(e);

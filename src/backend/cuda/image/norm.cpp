@@ -309,9 +309,9 @@ FusionSite NormPool::site() const {
   const auto places = static_cast<double>(c_.samples * y_.elements()),
              mask = static_cast<double>(c_.samples * x_.elements()) / 8;
   const auto map = static_cast<double>(c_.bytes(x_)), pooled = static_cast<double>(c_.bytes(y_)) + places;
-  FusionSite site{.name = x_.norm->norm().name() + " pooling", .ways = {}};
-  site.ways.push_back({.name = "pooled on the way", .operations = {}, .bytes = 4 * map + 3 * pooled, .trial = {}});
-  site.ways.push_back({.name = "separate", .operations = {}, .bytes = 9 * map + 2 * pooled + 3 * mask, .trial = {}});
+  FusionSite site{.name = x_.norm->norm().name() + " pooling"};
+  site.ways.push_back({.name = "pooled on the way", .bytes = 4 * map + 3 * pooled});
+  site.ways.push_back({.name = "separate", .bytes = 9 * map + 2 * pooled + 3 * mask});
   return site;
 }
 

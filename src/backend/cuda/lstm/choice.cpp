@@ -72,7 +72,6 @@ class Trial {
 // The guess is cuDNN's standard algorithm, which is good for any shape, in one call, which overlaps the layers.
 FusionSite::Way make_way(std::string name, std::vector<RnnOperation> calls, bool guess, std::shared_ptr<Trial> trial) {
   return {.name = std::move(name),
-          .operations = {},
           .recurrent = calls,
           .bytes = guess ? 1.0 : 2.0,
           .trial = [calls, trial](Device&) -> std::vector<TrialPart> {
@@ -87,7 +86,7 @@ RnnOperation with_algorithm(RnnOperation operation, RnnAlgorithm algorithm) {
 }
 
 RnnOperation fastest_algorithm(Device& device, FusionTable& table, const RnnOperation& layer, const std::string& name) {
-  FusionSite site{.name = name, .ways = {}};
+  FusionSite site{.name = name};
   const auto trial = std::make_shared<Trial>();
   for (const RnnAlgorithm a : rnn_algorithms)
     if (a != RnnAlgorithm::standard)
@@ -111,7 +110,7 @@ std::vector<RnnOperation> calls_per_layer(Device& device, FusionTable& table, co
 std::vector<RnnOperation> fastest_calls(Device& device, FusionTable& table, const RnnOperation& stack, bool joinable) {
   std::vector<RnnOperation> per_layer = calls_per_layer(device, table, stack);
   if (!joinable || stack.layers == 1) return per_layer;
-  FusionSite site{.name = "lstm layers", .ways = {}};
+  FusionSite site{.name = "lstm layers"};
   const auto trial = std::make_shared<Trial>();
   for (const RnnAlgorithm a : rnn_algorithms)
     site.ways.push_back(make_way(cat("one call, ", rnn_algorithm_name(a)), {with_algorithm(stack, a)},

@@ -93,7 +93,8 @@ class LstmProgram : public ProgramBase {
   Storage add_dense_backward(Storage x);
   Storage add_backward(Call& call, Storage dy);
   void add_matmul(std::string name, const DnnOperation& operation, Storage a, Storage b, Storage bias, Storage y);
-  TensorPlace dense_place() const;
+  // Returns the place of a parameter [rows, columns] of the dense layer, at the beginning of the program's own copy.
+  TensorPlace place_of(const std::string& parameter, std::int64_t rows, std::int64_t columns) const;
   StateArguments state_arguments(Storage packed, Storage h, Storage c) const;
 
   const LstmModel model_;
@@ -248,12 +249,8 @@ LogitsPlace LstmProgram::add_dense(Storage x) {
   const Dense& dense = model_.dense;
   dense_weights_ = schedule_.lasting("dense weights", width_ * dense.input * bytes_of(type_));
   const Storage bias = schedule_.lasting("dense bias", width_ * bytes_of(Type::fp32));
-  copy_in(dense_weights_, type_ == Type::fp32, {dense_place()});
-  copy_in(bias, true,
-          {TensorPlace{.flat_offset = parameters_.find(dense.bias).offset,
-                       .outer = 1,
-                       .inner = static_cast<int>(dense.output),
-                       .padded = static_cast<int>(dense.output)}});
+  copy_in(dense_weights_, type_ == Type::fp32, {place_of(dense.weight, dense.output, dense.input)});
+  copy_in(bias, true, {place_of(dense.bias, 1, dense.output)});
 
   const std::int64_t bytes = rows_ * width_ * bytes_of(Type::fp32);
   const Storage y = training_ ? schedule_.buffer("logits", bytes) : schedule_.lasting("logits", bytes);
@@ -262,7 +259,7 @@ LogitsPlace LstmProgram::add_dense(Storage x) {
   with_bias.epilogue = Epilogue::bias;
   const auto traffic = static_cast<double>(bytes);
   const auto way = [](std::string name, const DnnOperation& operation, double moved) {
-    return FusionSite::Way{.name = std::move(name), .operations = {operation}, .bytes = moved, .trial = {}};
+    return FusionSite::Way{.name = std::move(name), .operations = {operation}, .bytes = moved};
   };
   const FusionSite site{
       .name = "dense layer",
@@ -284,11 +281,9 @@ LogitsPlace LstmProgram::add_dense(Storage x) {
   return logits;
 }
 
-TensorPlace LstmProgram::dense_place() const {
-  return {.flat_offset = parameters_.find(model_.dense.weight).offset,
-          .outer = model_.dense.output,
-          .inner = static_cast<int>(model_.dense.input),
-          .padded = static_cast<int>(model_.dense.input)};
+TensorPlace LstmProgram::place_of(const std::string& parameter, std::int64_t rows, std::int64_t columns) const {
+  const auto width = static_cast<int>(columns);
+  return {.flat_offset = parameters_.find(parameter).offset, .outer = rows, .inner = width, .padded = width};
 }
 
 // Returns the gradient of the dense layer's input. The gradient of its weights is in fp32, with padded classes.
@@ -297,7 +292,8 @@ Storage LstmProgram::add_dense_backward(Storage x) {
   const Storage d_weights = schedule_.buffer("dense weights' gradient", width_ * dense.input * bytes_of(Type::fp32));
   add_matmul("dense weight gradient", dense_.weight_gradient, logits_gradient_, x, -1, d_weights);
   add_bias_gradient("dense bias gradient", parameters_.find(dense.bias), logits_gradient_, rows_, width_);
-  copy_home("gradient of the dense weights, to its place", d_weights, true, {dense_place()}, {dense.weight});
+  copy_home("gradient of the dense weights, to its place", d_weights, true,
+            {place_of(dense.weight, dense.output, dense.input)}, {dense.weight});
   const Storage dx = schedule_.buffer("dense input gradient", sequence_bytes(dense.input));
   add_matmul("dense data gradient", dense_.data_gradient, logits_gradient_, dense_weights_, -1, dx);
   return dx;

@@ -96,7 +96,7 @@ ProgramBase::~ProgramBase() {
 void ProgramBase::add_input_command(std::string name, std::vector<Access> uses,
                                     std::function<void(Device&, Stream, const std::uint8_t*)> issue) {
   for (const Staged& slot : places_) uses.push_back({slot.inputs});
-  Command command{.name = std::move(name), .uses = std::move(uses), .issue = {}, .replayed = false};
+  Command command{.name = std::move(name), .uses = std::move(uses), .replayed = false};
   command.issue = [this, run = std::move(issue)](Device& device, Stream stream, bool) {
     run(device, stream, schedule_.at<const std::uint8_t>(places_[taken_ % 2].inputs));
   };

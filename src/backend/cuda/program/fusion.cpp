@@ -144,8 +144,7 @@ FusionSite only_way(const std::string& name, const std::vector<DnnOperation>& op
     bytes += tensor_bytes(operation);
     flops += operation.flops();
   }
-  return {.name = name,
-          .ways = {{.name = "plain", .operations = operations, .bytes = bytes, .flops = flops, .trial = {}}}};
+  return {.name = name, .ways = {{.name = "plain", .operations = operations, .bytes = bytes, .flops = flops}}};
 }
 
 // The key has the plain operations, which show the shapes, and a hash of all ways. So the key stays short.
@@ -212,7 +211,7 @@ std::vector<std::size_t> FusionTable::choose(Device& device, std::span<const Fus
 }
 
 FusionChoice FusionTable::make_choice(Device& device, const FusionSite& site, bool timed) {
-  FusionChoice choice{.site = site.name, .way = {}, .refused = {}};
+  FusionChoice choice{.site = site.name};
   timed = timed && !spent();
   const std::string key = on_device(device, site.key());
   std::vector<std::size_t> possible;

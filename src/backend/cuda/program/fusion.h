@@ -31,16 +31,16 @@ struct FusionSite {
   // another engine than Engine::general is taken only when it was timed on the device and computed there what cuDNN's
   // plain operations compute (difference_from_plain).
   struct Way {
-    std::string name;                          // "statistics in the epilogue"
-    std::vector<DnnOperation> operations;      // each must have a plan
-    std::vector<RnnOperation> recurrent = {};  // each must have a plan, too
-    double bytes = 0;                          // memory traffic; decides when nothing is timed
+    std::string name;                           // "statistics in the epilogue"
+    std::vector<DnnOperation> operations = {};  // each must have a plan
+    std::vector<RnnOperation> recurrent = {};   // each must have a plan, too
+    double bytes = 0;                           // memory traffic; decides when nothing is timed
     double flops = 0;
     // Returns the parts to be timed; they hold scratch memory. The time of the way is the sum over its parts. When the
     // function or its result is empty, the way cannot be timed.
-    std::function<std::vector<TrialPart>(Device&)> trial;
+    std::function<std::vector<TrialPart>(Device&)> trial = {};
   };
-  std::vector<Way> ways;
+  std::vector<Way> ways = {};
   std::string key() const;  // made from the shapes, so that equal sites share one choice
 };
 
@@ -48,9 +48,9 @@ struct FusionSite {
 FusionSite only_way(const std::string& name, const std::vector<DnnOperation>& operations);
 
 struct FusionChoice {
-  std::string site, way;
+  std::string site, way = {};
   double seconds = 0;                  // 0: not timed, or the limits ended the timing of this site
-  std::string refused;                 // ways without a plan, with a wrong result or with an error, and the reasons
+  std::string refused = {};            // ways without a plan, with a wrong result or with an error, and the reasons
   std::string key = {};                // key of the line in text()
   std::vector<std::string> ways = {};  // all ways of the site; not in text()
 };

@@ -78,7 +78,7 @@ void Schedule::cut_segments(const std::vector<std::int64_t>& marks, std::int64_t
         i > 0 && segment_elements > 0 && marks[i - 1] / segment_elements > reported / segment_elements;
     if (!joins || bucket_done) {
       if (i > 0) reported = marks[i - 1];
-      segments_.push_back({.part = part_of(i), .begin = i, .end = i, .replayed = commands_[i].replayed, .replays = {}});
+      segments_.push_back({.part = part_of(i), .begin = i, .end = i, .replayed = commands_[i].replayed});
       segments_.back().replays.resize(2 * static_cast<std::size_t>(slots_));
     }
     segments_.back().end = i + 1;

@@ -59,7 +59,7 @@ struct Command {
   std::vector<Access> uses;  // storages below 0 are ignored
   // Queues the work in the stream. The function looks up addresses with Schedule::at(). `accumulate` is false in the
   // first micro-step of a step and true in the others.
-  std::function<void(Device&, Stream, bool accumulate)> issue;
+  std::function<void(Device&, Stream, bool accumulate)> issue = {};
   std::vector<std::string> finishes = {};  // parameters whose gradients are final after this command
   double flops = 0, bytes = 0;  // for tables; when bytes is 0, plan() adds up the storages that the command uses
   std::string operation = {};   // cuDNN's operation and the number of its launches; empty: own kernels
@@ -146,7 +146,7 @@ class Schedule {
     std::size_t begin, end;      // commands
     std::int64_t watermark = 0;  // gradients [0, watermark) are final after this segment; backward only
     bool replayed = true;
-    std::vector<Replay> replays;
+    std::vector<Replay> replays = {};
   };
   // Describes a storage that is offloaded, and the commands between which it is not in the device's memory. The indices
   // of commands are those of the schedule without copies.
