@@ -244,6 +244,16 @@ struct Convolution {
   }
 };
 
+// The instance of `Own`, which has a Convolution (Conv) and its arguments() for a problem.
+template <class Own, Work work>
+struct Launched {
+  static bool can_implement(const Problem& p) { return Own::Conv::Kernel::can_implement(Own::arguments(p, {}, {})); }
+  static cudaError_t launch(const Problem& p, const Tensors& t, const Partials& partials, cudaStream_t stream) {
+    return Own::Conv::launch(Own::arguments(p, t, partials), stream);
+  }
+  static Instance instance(const char* name) { return {Own::Conv::describe(name, work), &can_implement, &launch}; }
+};
+
 // The next types compute the forward convolution, sum(y) and sum(y^2).
 
 template <class T, class Tile>
@@ -255,7 +265,7 @@ struct ForwardTree {
 };
 
 template <class T, int rows, int columns, int cluster, int stages, int blocks>
-struct ForwardSums {
+struct ForwardSums : Launched<ForwardSums<T, rows, columns, cluster, stages, blocks>, Work::forward_sums> {
   using Tile = cute::Shape<Size<rows>, Size<columns>, cute::_64>;
   using Tree = typename ForwardTree<T, Tile>::Type;
   using Conv = Convolution<Operator::kFprop, T, void, Tree, Tile, cluster, stages, blocks>;
@@ -267,13 +277,6 @@ struct ForwardSums {
         {},                                            // the stored result
     };
     return Conv::arguments(p, t, tree, nullptr);
-  }
-  static bool can_implement(const Problem& p) { return Conv::Kernel::can_implement(arguments(p, {}, {})); }
-  static cudaError_t launch(const Problem& p, const Tensors& t, const Partials& partials, cudaStream_t stream) {
-    return Conv::launch(arguments(p, t, partials), stream);
-  }
-  static Instance instance(const char* name) {
-    return {Conv::describe(name, Work::forward_sums), &can_implement, &launch};
   }
 };
 
@@ -291,7 +294,7 @@ struct GradientTree {
 };
 
 template <class T, int rows, int columns, int cluster, int stages, int blocks>
-struct GradientSums {
+struct GradientSums : Launched<GradientSums<T, rows, columns, cluster, stages, blocks>, Work::gradient_sums> {
   using Tile = cute::Shape<Size<rows>, Size<columns>, cute::_64>;
   using Tree = typename GradientTree<T, Tile>::Type;
   using Conv = Convolution<Operator::kDgrad, T, T, Tree, Tile, cluster, stages, blocks>;
@@ -307,13 +310,6 @@ struct GradientSums {
         {},
     };
     return Conv::arguments(p, t, tree, t.norm_input);
-  }
-  static bool can_implement(const Problem& p) { return Conv::Kernel::can_implement(arguments(p, {}, {})); }
-  static cudaError_t launch(const Problem& p, const Tensors& t, const Partials& partials, cudaStream_t stream) {
-    return Conv::launch(arguments(p, t, partials), stream);
-  }
-  static Instance instance(const char* name) {
-    return {Conv::describe(name, Work::gradient_sums), &can_implement, &launch};
   }
 };
 
@@ -349,7 +345,7 @@ struct GradientAddTree {
 };
 
 template <class T, int rows, int columns, int cluster, int stages, int blocks>
-struct GradientAddSums {
+struct GradientAddSums : Launched<GradientAddSums<T, rows, columns, cluster, stages, blocks>, Work::gradient_add_sums> {
   using Tile = cute::Shape<Size<rows>, Size<columns>, cute::_64>;
   using Made = GradientAddTree<T, Tile>;
   using Tree = typename Made::Type;
@@ -365,13 +361,6 @@ struct GradientAddSums {
         {},
     };
     return Conv::arguments(p, t, tree, t.shortcut);
-  }
-  static bool can_implement(const Problem& p) { return Conv::Kernel::can_implement(arguments(p, {}, {})); }
-  static cudaError_t launch(const Problem& p, const Tensors& t, const Partials& partials, cudaStream_t stream) {
-    return Conv::launch(arguments(p, t, partials), stream);
-  }
-  static Instance instance(const char* name) {
-    return {Conv::describe(name, Work::gradient_add_sums), &can_implement, &launch};
   }
 };
 
