@@ -1,6 +1,5 @@
 #include "backend/cuda/image/layers.h"
 
-#include "base/error.h"
 #include "base/rounding.h"
 
 namespace ringtrain::cuda {

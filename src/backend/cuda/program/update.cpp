@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "backend/cuda/program/vector_operations.h"
-#include "base/error.h"
 
 namespace ringtrain::cuda {
 namespace {
