@@ -1,9 +1,9 @@
 // Finds out what an array holds, from its shape, type and attributes: the layout and the origin in arrays.h.
 #include <algorithm>
-#include <fstream>
 #include <vector>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/text.h"
 #include "data_prep/images/arrays.h"
 
@@ -21,12 +21,9 @@ constexpr Mark user_blocks[] = {{"MATLAB 7.3 MAT-file", "MATLAB"},
                                 {"Julia data file (HDF5)", "Julia"}};       // JLD
 
 // Returns the first bytes of the file that holds the data set, which a link may have led to.
-std::string first_bytes(const h5::File& file, const std::string& dataset) {
+std::string start_of(const h5::File& file, const std::string& dataset) {
   const h5::Handle handle = file.open_dataset(dataset), owner(H5Iget_file_id(handle.get()), H5Fclose);
-  std::string bytes(64, '\0');
-  std::ifstream(h5::name_of_file(owner.get()), std::ios::binary)
-      .read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  return bytes;
+  return first_bytes(h5::name_of_file(owner.get()), 64);
 }
 
 bool is_below_octaves_group(const h5::File& file, const std::string& dataset) {
@@ -51,7 +48,7 @@ ArrayOrigin origin_of(const h5::File& file, const std::string& dataset) {
   if (file.has_attribute(dataset, "MATLAB_class")) return {"MATLAB", file.read_string(dataset, "MATLAB_class")};
   if (file.has_attribute(dataset, "rhdf5-NA.OK")) return {"R", ""};
   if (is_below_octaves_group(file, dataset)) return {"Octave", ""};
-  const std::string bytes = first_bytes(file, dataset);
+  const std::string bytes = start_of(file, dataset);
   for (const Mark& mark : user_blocks)
     if (bytes.starts_with(mark.text) && !has_classes_of_matlab(file)) return {mark.program, ""};
   return {};

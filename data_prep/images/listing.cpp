@@ -4,13 +4,13 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
 
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/files.h"
 #include "base/random.h"
 #include "base/table.h"
 #include "base/text.h"
@@ -221,20 +221,13 @@ void find_in_tar(const FileTree& tree, ImageListing& listing) {
   listing.archives = {tree.archive()};
 }
 
-bool is_zip(const std::string& path) {
-  constexpr std::string_view mark = "PK\x03\x04";
-  std::array<char, mark.size()> start{};
-  std::ifstream(path, std::ios::binary).read(start.data(), start.size());
-  return std::string_view(start.data(), start.size()) == mark;
-}
-
 std::unique_ptr<FileTree> open_input(const std::string& input) {
   std::error_code failed;
   if (!fs::exists(input, failed)) {
     throw Error(cat(input, ": ", failed ? failed.message() : "does not exist"), "INPUT is a folder of images");
   }
   if (fs::is_directory(input, failed)) return open_folder(input);
-  if (is_zip(input))
+  if (first_bytes(input, 4) == "PK\x03\x04")
     throw Error(cat(input, ": is a ZIP archive, expected a folder or a tar file"),
                 cat("unpack it: ", shell_command({"unzip", input, "-d"}), " FOLDER"));
   if (called_like_a_tar(input)) {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <ostream>
@@ -10,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -58,9 +58,7 @@ std::string notes_path(const std::string& out) {
 
 void expect_own_notes(const std::string& path) {
   if (!std::filesystem::exists(path)) return;
-  std::string start(notes_title.size(), '\0');
-  std::ifstream(path, std::ios::binary).read(start.data(), std::ssize(start));
-  if (start != notes_title)
+  if (first_bytes(path, notes_title.size()) != notes_title)
     throw Error(cat(path, ": exists, and ringtrain-data did not write it"), "move it away, or choose another --out");
 }
 

@@ -2,13 +2,14 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "data/dataset.h"
 
 namespace ringtrain {
 
 Alphabet::Alphabet(std::string name, std::vector<std::string> vocabulary, std::size_t reserved, bool bytes)
     : name_(std::move(name)), vocabulary_(std::move(vocabulary)), bytes_(bytes) {
-  if (vocabulary_.size() > largest_alphabet)
-    throw Error(cat("an alphabet of ", vocabulary_.size(), " symbols, expected at most ", largest_alphabet));
+  if (std::ssize(vocabulary_) > largest_vocabulary)
+    throw Error(cat("an alphabet of ", vocabulary_.size(), " symbols, expected at most ", largest_vocabulary));
   small_.fill(-1);
   for (std::size_t id = reserved; id < vocabulary_.size(); ++id) {
     const std::string& symbol = vocabulary_[id];

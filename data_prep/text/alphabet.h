@@ -11,8 +11,6 @@
 
 namespace ringtrain {
 
-inline constexpr std::size_t largest_alphabet = 254;  // symbols; the limit of the file format, whose ids are u8
-
 class Alphabet {
  public:
   Alphabet() = default;

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "data/dataset.h"
 #include "data_prep/tables/layout.h"
 #include "data_prep/text/encoding.h"
 #include "data_prep/text/names.h"
@@ -162,7 +163,7 @@ Alphabet alphabet_of(const NameTable& names, bool drop_rare) {
       at += length;
     }
   }
-  const std::size_t room = largest_alphabet - 2;
+  const std::size_t room = largest_vocabulary - 2;
   if (symbols.size() > room) {
     if (!drop_rare) {
       throw Error(cat("the names have ", symbols.size(), " different symbols; at most ", room, " fit"),

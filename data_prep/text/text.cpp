@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/utf8.h"
+#include "data/dataset.h"
 #include "data_prep/tables/name_source.h"
 #include "data_prep/text/alphabet.h"
 #include "data_prep/text/encoding.h"
@@ -153,9 +154,9 @@ Alphabet alphabet_of(const std::string& text, const std::string& kind, const std
     symbols.emplace(bytes ? lead : decode_symbol(symbol), symbol);
     i += length;
   }
-  if (symbols.size() > largest_alphabet) {
+  if (std::ssize(symbols) > largest_vocabulary) {
     throw Error(cat(path, ": the text has ", symbols.size(), bytes ? " different bytes" : " different symbols",
-                    "; at most ", largest_alphabet, " fit"),
+                    "; at most ", largest_vocabulary, " fit"),
                 bytes ? "is this text? Compressed or binary files cannot be used"
                       : "use --alphabet bytes, or replace the rare symbols");
   }

@@ -71,6 +71,14 @@ std::string file_text(const std::string& path) {
   return rest_of(file);
 }
 
+std::string first_bytes(const std::string& path, std::size_t most) {
+  std::string bytes(most, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes.data(), static_cast<std::streamsize>(most));
+  bytes.resize(static_cast<std::size_t>(file.gcount()));
+  return bytes;
+}
+
 std::string rest_of(std::istream& in) {
   std::ostringstream text;
   text << in.rdbuf();

@@ -15,6 +15,9 @@ namespace ringtrain {
 // Returns the bytes of a file. "" if the file cannot be read or is none, such as a pipe, which may never end.
 std::string file_text(const std::string& path);
 
+// Returns the first bytes of a file, at most `most`. "" if they cannot be read.
+std::string first_bytes(const std::string& path, std::size_t most);
+
 // Returns the bytes that a stream still has. "" if they cannot be read.
 std::string rest_of(std::istream& in);
 

@@ -18,6 +18,8 @@ class SharedMemory;
 // filtered, or in another file. Such arrays are read through HDF5.
 inline constexpr std::uint64_t no_byte_offset = ~std::uint64_t{0};
 
+inline constexpr std::int64_t largest_vocabulary = 254;  // symbols; the limit of the file format, whose ids are u8
+
 // The format of a data set of kind "text".
 struct TextFormat {
   bool running_text = false;        // tokens u8 [T]; otherwise tokens u8 [N, context_length + 1]

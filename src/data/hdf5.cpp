@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -64,10 +63,7 @@ bool is_matlab_4(const std::string& start) {
 // Throws Error for a file without HDF5's signature. MATLAB's older .mat files have none, and a .mat file that is cut
 // off may have lost it.
 [[noreturn]] void refuse_other_format(const std::string& path) {
-  std::string start(128, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(start.data(), static_cast<std::streamsize>(start.size()));
-  start.resize(static_cast<std::size_t>(file.gcount()));
+  const std::string start = first_bytes(path, 128);
   const auto refuse = [&](const std::string& format, const std::string& advice) {
     throw Error(cat(path, ": is ", format, ", not an HDF5 file"), advice);
   };

@@ -17,8 +17,6 @@ namespace ringtrain {
 // Reads the part of a shard's header that describes its tokens.
 namespace {
 
-constexpr std::int64_t largest_vocabulary = 254;  // symbols; the limit of the file format, whose ids are u8
-
 void read_tokens_layout(const h5::File& file, ShardHeader& header) {
   expect_type(file, "tokens", "u8");
   const h5::Shape shape = file.shape("tokens");
