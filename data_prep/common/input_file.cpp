@@ -46,13 +46,6 @@ void InputFile::read(std::uint64_t offset, std::span<std::uint8_t> out) const {
   }
 }
 
-std::vector<std::uint8_t> read_file(const std::string& path) {
-  const InputFile file(path);
-  std::vector<std::uint8_t> bytes(file.bytes());
-  file.read(0, bytes);
-  return bytes;
-}
-
 std::string read_text_file(const std::string& path) {
   const InputFile file(path);
   std::string text(file.bytes(), '\0');

@@ -30,7 +30,6 @@ class InputFile {
   std::uint64_t bytes_ = 0;
 };
 
-std::vector<std::uint8_t> read_file(const std::string& path);
 std::string read_text_file(const std::string& path);
 
 // Reads a file from its beginning to its end, with or without gzip (RFC 1952). zlib's gzread() does so, too, but says

@@ -22,6 +22,8 @@ constexpr unsigned seconds_for_first = 2;
 constexpr int threads_of_mpi = 3;                            // of Open MPI 4
 constexpr std::size_t message_bytes = std::size_t{1} << 30;  // the most per message, because MPI's counts are ints
 
+std::atomic<bool> prints_stop = true;  // the line that says that a signal has stopped the job
+
 bool mpi_is_running() {
   int running = 0, ended = 0;
   MPI_Initialized(&running);
@@ -73,7 +75,7 @@ Ranks::Ranks() {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  if (rank_ > 0) leave_stop_message_to_first();
+  prints_stop = rank_ == 0;
   check_ranks(size_, launched_tasks());
   threads_ = threads_beside_others();
 }
@@ -145,7 +147,7 @@ struct File {
 };
 
 std::atomic<File*> files = nullptr;
-std::atomic<bool> is_stopping = false, prints = true;
+std::atomic<bool> is_stopping = false;
 
 void write_words(const char* words) {
   if (::write(STDERR_FILENO, words, std::strlen(words)) < 0) return;
@@ -155,7 +157,7 @@ void stop(int signal_number) {
   if (is_stopping.exchange(true)) return;
   for (const File* file = files; file != nullptr; file = file->next)  // the newest first: files before their folders
     if (file->is_temporary && ::unlink(file->path.c_str()) != 0) ::rmdir(file->path.c_str());
-  if (prints) {
+  if (prints_stop) {
     write_words("\nringtrain-data: stopped by ");
     write_words(signal_name(signal_number).c_str());  // so short that it takes no memory
     write_words("; unfinished files were removed\n");
@@ -185,10 +187,6 @@ void remove_if_stopped(const std::string& path) {
 void keep_if_stopped(const std::string& path) {
   for (File* file = files; file != nullptr; file = file->next)
     if (file->path == path) file->is_temporary = false;
-}
-
-void leave_stop_message_to_first() {
-  prints = false;
 }
 
 }  // namespace ringtrain

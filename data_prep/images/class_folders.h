@@ -1,8 +1,6 @@
 // Lists the images of a folder that has one folder, or one tar file, per class.
 #pragma once
 
-#include <cstdint>
-#include <set>
 #include <string>
 #include <vector>
 

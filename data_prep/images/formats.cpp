@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <csetjmp>
 #include <cstring>
-#include <string>
 #include <string_view>
 #include <vector>
 

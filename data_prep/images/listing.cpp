@@ -1,7 +1,6 @@
 #include "data_prep/images/listing.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>

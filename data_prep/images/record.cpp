@@ -27,7 +27,9 @@ class FileSource : public ListedImageSource {
     FoundImage found;
     if (!item.problem.empty()) throw Error(item.problem);
     if (item.archive < 0) {
-      found.bytes = read_file(listing_.root + item.key);
+      const InputFile file(listing_.root + item.key);
+      found.bytes.resize(file.bytes());
+      file.read(0, found.bytes);
       return found;
     }
     const std::shared_ptr<const InputFile> archive = open(static_cast<std::size_t>(item.archive));
