@@ -237,7 +237,8 @@ std::string only_one(const FileTree& tree, const std::vector<std::string>& names
 
 // Returns the command that converts one folder of the input as the validation split.
 std::string command_for_part(const FileTree& tree, const std::string& name, const std::string& out) {
-  const bool is_folder = std::filesystem::is_directory(tree.root() + name);
+  std::error_code failed;
+  const bool is_folder = std::filesystem::is_directory(tree.root() + name, failed);
   return cat(is_folder ? "" : "unpack the tar file, then ",
              shell_command({"bin/ringtrain-data", "images", is_folder ? tree.root() + name : name, "--split",
                             "validation", "--out", out}));

@@ -49,7 +49,8 @@ std::int64_t big_endian(const std::uint8_t* bytes, std::size_t count, bool is_si
 }
 
 IdxArray read_idx(const std::string& path) {
-  if (std::filesystem::is_directory(path)) throw Error(cat(path, ": is a directory, not an IDX file"));
+  std::error_code failed;
+  if (std::filesystem::is_directory(path, failed)) throw Error(cat(path, ": is a directory, not an IDX file"));
   GzipFile file(path);
   IdxArray array;
   array.path = path;

@@ -208,12 +208,14 @@ void find_in_tar(const FileTree& tree, ImageListing& listing) {
   for (std::vector<ImageItem>& items : listing.splits) {
     for (ImageItem& item : items) {
       const auto member = members.find(item.key);
-      const std::int32_t label = item.label;
       if (member == members.end()) {
         item.problem = "is not in the tar file";
       } else {
+        const std::int32_t label = item.label;
+        const std::int64_t line = item.line;
         item = member->second;
         item.label = label;
+        item.line = line;
       }
     }
   }

@@ -182,7 +182,9 @@ std::string shown_path(const std::string& path) {
 NameTableInfo for_each_name(const NameSource& source, const NameUser& user) {
   std::ifstream file;
   if (source.path != "-") {
-    if (std::filesystem::is_directory(source.path)) throw Error(cat(source.path, ": is a directory, expected a file"));
+    std::error_code failed;
+    if (std::filesystem::is_directory(source.path, failed))
+      throw Error(cat(source.path, ": is a directory, expected a file"));
     errno = 0;
     file.open(source.path, std::ios::binary);
     if (!file) throw Error(cat(source.path, ": cannot open: ", std::strerror(errno)));

@@ -90,6 +90,7 @@ class File {
   std::vector<std::string> read_strings(const std::string& object, const std::string& name) const;
   std::int64_t read_integer(const std::string& object, const std::string& name) const;
   double read_real(const std::string& object, const std::string& name) const;
+  std::vector<double> read_reals(const std::string& object, const std::string& name) const;
   void write_integers(const std::string& object, const std::string& name, const std::vector<std::int64_t>& value);
   std::vector<std::int64_t> read_integers(const std::string& object, const std::string& name) const;
 

@@ -204,4 +204,15 @@ double File::read_real(const std::string& object, const std::string& name) const
   return value;
 }
 
+std::vector<double> File::read_reals(const std::string& object, const std::string& name) const {
+  const Guard guard;
+  const OpenAttribute attribute = open_attribute(*this, object, name);
+  expect(H5Tget_class(attribute.type.get()) == H5T_FLOAT, *this, attribute, "floating-point numbers");
+  std::vector<double> values(static_cast<std::size_t>(attribute.count));
+  if (!values.empty())
+    checked(H5Aread(attribute.attribute.get(), H5T_NATIVE_DOUBLE, values.data()), path_,
+            cat("cannot read ", attribute.what));
+  return values;
+}
+
 }  // namespace ringtrain::h5

@@ -51,20 +51,7 @@ std::vector<std::string> read_strings(const h5::File& file, const std::string& d
 
 // Reads values of the three colours. A grey data set has one value, which is used for all three.
 std::vector<double> read_colours(const h5::File& file, const std::string& name, std::int64_t channels) {
-  if (!file.has_attribute("/", name)) bad_shard(file.path(), cat("attribute '", name, "' of '/' is missing"));
-  std::vector<double> values;
-  {
-    const h5::Guard lock;
-    const h5::Handle attribute(H5Aopen_by_name(file.id(), "/", name.c_str(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-    const h5::Handle space(H5Aget_space(attribute.get()), H5Sclose), type(H5Aget_type(attribute.get()), H5Tclose);
-    if (H5Tget_class(type.get()) != H5T_FLOAT) {
-      bad_shard(file.path(), cat("attribute '", name, "' of '/' has the wrong type: expected floating-point numbers"));
-    }
-    values.resize(static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.get())));
-    if (!values.empty() && H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, values.data()) < 0) {
-      file.fail(cat("cannot read attribute '", name, "' of '/'"));
-    }
-  }
+  std::vector<double> values = file.read_reals("/", name);
   if (values.size() == 1 && channels == 1) values.resize(3, values[0]);
   if (values.size() != 3) {
     bad_shard(file.path(), cat("attribute '", name, "' has ", values.size(), " values, expected 3"));

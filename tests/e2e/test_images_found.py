@@ -201,6 +201,17 @@ def test_damaged_tar_files_are_named(tmp_path):
     assert "is called like a split" in bad(tmp_path / "splits", "--out", tmp_path / "set")
 
 
+def test_a_listed_picture_that_is_broken_is_named_with_its_line_in_a_folder_and_in_a_tar_file(tmp_path):
+    for name in "cat/0.jpg", "dog/1.jpg":
+        picture(tmp_path / "in" / name)
+    (tmp_path / "in/dog/2.jpg").write_bytes(b"\xff\xd8\xff" + bytes(20))
+    pack(tmp_path / "in", tmp_path / "in.tar")
+    (tmp_path / "list.txt").write_text("cat/0.jpg\tcat\ndog/1.jpg\tdog\ndog/2.jpg\tdog\n")
+    for place in "in", "in.tar":
+        said = bad(tmp_path / place, "--list", tmp_path / "list.txt", "--out", tmp_path / "set")
+        assert f"({tmp_path}/list.txt, line 3)" in said, said
+
+
 def test_all_endings_of_jpeg_are_read_and_other_formats_are_counted(tmp_path):
     for n, ending in enumerate(("jpg", "JPG", "jpeg", "jpe", "jfif", "jif", "jfi", "pjpeg")):
         picture(tmp_path / "in" / "ab"[n % 2] / f"{n}.{ending}", form="JPEG")

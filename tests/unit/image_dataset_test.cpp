@@ -206,6 +206,8 @@ const std::vector<ImageDamage> image_damages = {
      "attribute 'std' holds 0, expected values above 0"},
     {"no mean", [](auto& a, auto&) { edit(a, [](hid_t f) { drop_attribute(f, "/", "mean"); }); },
      "attribute 'mean' of '/' is missing"},
+    {"a mean of text", [](auto& a, auto&) { edit(a, [](hid_t f) { set_attribute(f, "mean", "0.5"); }); },
+     "attribute 'mean' of '/' has the wrong type: expected floating-point numbers, found string x 1"},
     {"another mean in one shard",
      [](auto&, auto& b) { edit(b, [](hid_t f) {
                             write_real_attribute(f, "mean", {0.5, 0.5, 0.5});
