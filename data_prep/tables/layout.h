@@ -61,9 +61,10 @@ std::size_t choose_column(const std::vector<std::string>& first_record, const st
 // Returns whether a header has the name that match_column() looks for. A number is no name.
 bool is_column_name(const std::string& header, const std::string& asked);
 
+// Returns whether a record is an empty line.
+bool is_blank(const std::vector<std::string>& fields);
 // Returns whether a record is an empty line, or a comment: fewer fields than `width` (0: not known), and a # first.
 bool is_blank_or_comment(const std::vector<std::string>& fields, std::size_t width);
-bool is_blank(const std::vector<std::string>& fields);
 
 // Returns the number of fields, without empty ones at the end that are beyond `width`.
 std::size_t count_filled(const std::vector<std::string>& fields, std::size_t width);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -16,6 +17,10 @@
 #include "base/error.h"
 
 namespace ringtrain {
+
+// The bytes of such a value mean the same to another process. A pointer, span or view would be an address.
+template <class T>
+concept HeldByValue = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !std::ranges::range<T>;
 
 class FieldWriter {
  public:
@@ -33,7 +38,7 @@ class FieldWriter {
 
  private:
   template <class T>
-  requires std::is_trivially_copyable_v<T>
+  requires HeldByValue<T>
   void write(const T& value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
   void write(const std::string& text) {
     write(std::uint64_t{text.size()});
@@ -65,7 +70,7 @@ class FieldReader {
 
  private:
   template <class T>
-  requires std::is_trivially_copyable_v<T>
+  requires HeldByValue<T>
   void read(T& value) { std::memcpy(&value, take(sizeof value).data(), sizeof value); }
   void read(std::string& text) { text = take(length()); }
   template <class T>

@@ -50,6 +50,7 @@ inline int on_rank_0(const std::function<int()>& work) {
 
 template <class Value>
 MPI_Datatype mpi_type() {
+  static_assert(std::is_same_v<Value, float> || std::is_same_v<Value, double> || sizeof(Value) == 1);
   return std::is_same_v<Value, float> ? MPI_FLOAT : std::is_same_v<Value, double> ? MPI_DOUBLE : MPI_BYTE;
 }
 

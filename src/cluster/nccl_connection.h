@@ -76,11 +76,12 @@ struct NcclCall {
   bool ended = false;
 };
 
-// The collectives or messages of one NCCL communicator, which run in a stream one after the other. The host never waits
-// for them.
+// The collectives or messages of one NCCL communicator, which run in a stream one after the other. The queue itself
+// never lets the host wait for them.
 class NcclQueue {
  public:
-  // `late` continues the message about a call that takes too long: "the sum of bucket 3 took more than 480 s".
+  // `late` ends the message about a call that takes too long: "the sum of bucket 3 took more than 480 s" and then
+  // ": not all ranks took part".
   NcclQueue(const NcclApi& api, cuda::Device& device, NcclEnd end, std::string late)
       : connection(api, end),
         stream(device.make_stream(true)),

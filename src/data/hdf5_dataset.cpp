@@ -17,6 +17,7 @@ hid_t memory_type() {
   if constexpr (std::is_floating_point_v<T>) return sizeof(T) == 4 ? H5T_NATIVE_FLOAT : H5T_NATIVE_DOUBLE;
   if constexpr (sizeof(T) == 8) return std::is_signed_v<T> ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64;
   if constexpr (sizeof(T) == 4) return std::is_signed_v<T> ? H5T_NATIVE_INT32 : H5T_NATIVE_UINT32;
+  static_assert(sizeof(T) > 1 || std::is_same_v<T, std::uint8_t>);
   return H5T_NATIVE_UINT8;
 }
 
@@ -279,7 +280,8 @@ RowSpaces select_rows(hid_t dataset, const Shape& shape, const Rows& rows) {
   size.at(static_cast<std::size_t>(rows.axis)) = static_cast<hsize_t>(rows.end - rows.first);
   RowSpaces spaces{{H5Dget_space(dataset), H5Sclose},
                    {H5Screate_simple(static_cast<int>(size.size()), size.data(), nullptr), H5Sclose}};
-  H5Sselect_hyperslab(spaces.file.get(), H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr);
+  checked(H5Sselect_hyperslab(spaces.file.get(), H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr), "HDF5",
+          "cannot select rows of a data set");
   return spaces;
 }
 

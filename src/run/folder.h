@@ -49,8 +49,8 @@ class RunFolder {
   RunFolder(const std::string& path, bool resume);
   // Returns the folder of a study's trial, for the study. It is made if it is missing, and an earlier start may have
   // used it. The study has a lock of its own, <folder>/.trial.lock; the trial's run locks the folder as any run does.
-  // Null if another study works on the trial, or a run in its folder. Null also unless `look` returns true both before
-  // and after the lock is taken: another process may have used the folder in between.
+  // Null if another study works on the trial, or a run in its folder. `look` is called before and after the lock is
+  // taken, because another process may use the folder in between. Null if it returns false.
   static std::unique_ptr<RunFolder> claim(const std::string& path, const std::function<bool()>& look);
   ~RunFolder();  // releases the lock
   RunFolder(const RunFolder&) = delete;

@@ -22,7 +22,8 @@ class Leaving {
   Leaving(Communicator& communicator, Watchdog& watchdog, std::int64_t step, const WantsToLeave& wish)
       : communicator_(communicator), watchdog_(watchdog), step_(step), wish_(wish) {}
 
-  // Call this before each pass. Returns whether a rank wanted to leave before the previous pass.
+  // Call this before each pass. It tells the watchdog that the rank is alive. Returns whether a rank wanted to leave
+  // before the previous pass.
   bool agreed() {
     watchdog_.enter(step_, Phase::evaluation);
     watchdog_.alive();

@@ -164,7 +164,7 @@ def opened_files(variables):
     description.pop("origin")
     process = subprocess.Popen([PROGRAM, "cudnn-planner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables})
     try:
-        process.stdin.write(json.dumps(description) + "\nplan 0 conv bf16 n4 c64 14x14 k64 r3 s1 p1\n")
+        process.stdin.write(json.dumps(description) + "\nplan 1 conv bf16 n4 c64 14x14 k64 r3 s1 p1\n")
         process.stdin.flush()
         said = process.stdout.readline() + process.stdout.readline()
         maps = Path(f"/proc/{process.pid}/maps").read_text()

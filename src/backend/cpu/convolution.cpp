@@ -88,8 +88,8 @@ bool ConvolutionPrimitives::suits_winograd() const {
 
 std::int64_t ConvolutionPrimitives::least_images() const {
   if (!suits_winograd()) return 1;
-  return divide_up(std::int64_t{256},
-                   tiles());  // measured: with fewer tiles, reading the weights takes most of the time
+  constexpr std::int64_t least_tiles = 256;  // measured: with fewer, reading the weights takes most of the time
+  return divide_up(least_tiles, tiles());
 }
 
 dnnl::convolution_forward::primitive_desc ConvolutionPrimitives::describe_forward(const ConvolutionShape& s,

@@ -70,23 +70,28 @@ class PlanProcess {
   // Returns the version of the child's cuDNN. Starts the child when the version is not known yet. Throws Error when the
   // child finds no cuDNN, no stand-in driver or no valid description.
   const std::string& cudnn_version();
-  // plan() asks for a plan, and pack() for a plan with its bytes. load() asks for the plan that cuDNN makes from such
-  // bytes for the device. The answer is a refusal with the reason if there is no plan. When the child crashes, the
-  // reason is the name of the signal. Throws Error when no answer comes within 300 s.
-  PlanAnswer plan(const DnnOperation& operation) { return answer_to("plan", operation, ""); }
-  PlanAnswer pack(const DnnOperation& operation) { return answer_to("pack", operation, ""); }
+  // plan() asks for a plan, and pack() for a plan with its bytes: the first of as many plans as the process makes.
+  // load() asks whether cuDNN makes a plan from such bytes for the device; the answer has its workspace. The answer is
+  // a refusal with the reason if there is no plan. When the child crashes, the reason is the name of the signal. Throws
+  // Error when no answer comes within 300 s.
+  PlanAnswer plan(const DnnOperation& operation) { return answer_to("plan", 1, operation, ""); }
+  PlanAnswer pack(const DnnOperation& operation, std::size_t plans = 1) {
+    return answer_to("pack", plans, operation, "");
+  }
   PlanAnswer load(const DnnOperation& operation, const std::string& bytes) {
-    return answer_to("load", operation, bytes);
+    return answer_to("load", bytes.size(), operation, bytes);
   }
   std::uint64_t hash(const DnnOperation& operation);
 
  private:
-  PlanAnswer answer_to(const std::string& verb, const DnnOperation& operation, const std::string& given);
+  PlanAnswer answer_to(const std::string& verb, std::size_t number, const DnnOperation& operation,
+                       const std::string& given);
   void start();
   void stop();
   void tell_progress();
   // Sends a question, and returns the line of the answer. No value: the child has ended.
-  std::optional<std::string> ask(const std::string& verb, const DnnOperation& operation, const std::string& given);
+  std::optional<std::string> ask(const std::string& verb, std::size_t number, const DnnOperation& operation,
+                                 const std::string& given);
   bool write(const std::string& text);
   bool receive();  // adds what the child has written to the buffer; false: the child has ended
   std::optional<std::string> read_line();
@@ -124,11 +129,11 @@ inline constexpr const char* plan_cache_header =
 // This command-line argument makes the executable run as this process.
 inline constexpr const char* planner_command = "cudnn-planner";
 // Answers questions from standard input on standard output until the input ends. The first line is the device's
-// description; the answer is "ready VERSION". Each question is a line "VERB COUNT KEY", and COUNT bytes follow it.
-// "plan" is answered with a count, a tab, and a plan in the form of to_line() with tabs. After "pack", the serialised
-// plan follows this line; the count is the number of its bytes, else 0. "load" has the bytes of such a plan, and is
-// answered like "pack" with the plan that cuDNN makes from them. "hash" is answered with graph_hash(). A line that
-// fails is answered with "error\tWHAT"; for the first line a tab and HINT follow.
+// description; the answer is "ready VERSION". Each question is a line "VERB NUMBER KEY". "plan" and "pack" make up
+// to NUMBER plans. The answer is a count of bytes, a tab, and the first of these plans in the form of to_line() with
+// tabs. After "pack", the serialised plan follows this line; the count is the number of its bytes, else 0. NUMBER bytes
+// of such a plan follow "load", which is answered like "plan" if cuDNN takes them. "hash" is answered with
+// graph_hash(). A line that fails is answered with "error\tWHAT"; for the first line a tab and HINT follow.
 int run_planner();
 
 }  // namespace ringtrain::cuda

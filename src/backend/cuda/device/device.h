@@ -126,7 +126,7 @@ class Device {
   // least device time of a timed run in seconds. That is the time from the begin of the first command to the end of the
   // last one, with the gaps between them. The host's time for queueing the commands does not count, because the device
   // is kept busy until they are queued. Only where `repetitions` is 1 and queueing takes more than 60 us does a part of
-  // that time count. A device that cannot time returns -1.
+  // that time count. `work` does not call time() or tune(). A device that cannot time returns -1.
   virtual double time(const std::function<void(Stream)>& work, int repetitions) = 0;
 
   // Waits for the work of the compute stream. Returns "" if the device works. After an error that leaves it unusable,

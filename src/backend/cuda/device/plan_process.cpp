@@ -138,10 +138,10 @@ bool PlanProcess::write(const std::string& text) {
   return true;
 }
 
-std::optional<std::string> PlanProcess::ask(const std::string& verb, const DnnOperation& operation,
+std::optional<std::string> PlanProcess::ask(const std::string& verb, std::size_t number, const DnnOperation& operation,
                                             const std::string& given) {
   if (child_ < 0) start();
-  if (!write(cat(verb, " ", given.size(), " ", operation.key(), "\n") + given)) return std::nullopt;
+  if (!write(cat(verb, " ", number, " ", operation.key(), "\n") + given)) return std::nullopt;
   std::optional<std::string> answer = read_line();
   if (answer && answer->rfind("error\t", 0) == 0) throw Error(answer->substr(6));
   return answer;
@@ -167,8 +167,9 @@ void PlanProcess::tell_progress() {
                answers_, name_.c_str(), now - began_at_);
 }
 
-PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& operation, const std::string& given) {
-  const std::optional<std::string> line = ask(verb, operation, given);
+PlanAnswer PlanProcess::answer_to(const std::string& verb, std::size_t number, const DnnOperation& operation,
+                                  const std::string& given) {
+  const std::optional<std::string> line = ask(verb, number, operation, given);
   tell_progress();
   if (line) {
     PlanAnswer answer = parse_answer(line->substr(line->find('\t') + 1), '\t');
@@ -181,7 +182,7 @@ PlanAnswer PlanProcess::answer_to(const std::string& verb, const DnnOperation& o
 }
 
 std::uint64_t PlanProcess::hash(const DnnOperation& operation) {
-  const std::optional<std::string> line = ask("hash", operation, "");
+  const std::optional<std::string> line = ask("hash", 0, operation, "");
   if (!line) throw Error(cat("the planner ", end_of_child(), " at '", operation.key(), "'"));
   return std::strtoull(line->c_str(), nullptr, 10);
 }

@@ -28,22 +28,28 @@ void open_stand_in_driver() {
 std::string answer(const DnnPlanner& planner, const std::string& question) {
   std::istringstream words(question);
   std::string verb, key;
-  PlanAnswer a;
-  std::size_t given = 0;  // bytes that follow the question
-  words >> verb >> given;
+  std::size_t number = 0;  // of bytes that follow the question, or of plans to make
+  words >> verb >> number;
   std::getline(words >> std::ws, key);
-  a.bytes.resize(given);
-  std::cin.read(a.bytes.data(), static_cast<std::streamsize>(given));
+  PlanAnswer given, a;
+  if (verb == "load") {
+    given.bytes.resize(number);
+    std::cin.read(given.bytes.data(), static_cast<std::streamsize>(number));
+  }
   const DnnOperation operation = parse_operation(key);
   if (verb == "hash") return std::to_string(graph_hash(operation)) + "\n";
-  const std::unique_ptr<CudnnPlan> plan =
-      verb == "load" ? planner.load(operation, a, &a.why) : planner.plan(operation, &a.why);
-  a.found = plan != nullptr;
-  a.bytes.clear();
-  if (plan) {
-    a.workspace_bytes = plan->workspace_bytes();
-    a.engine = plan->engine();
-    if (verb != "plan") a.bytes = plan->packed().bytes;
+  std::vector<std::unique_ptr<CudnnPlan>> plans;
+  if (verb == "load") {
+    plans.push_back(planner.load(operation, given, &a.why));
+  } else {
+    plans = planner.candidates(operation, number, &a.why);
+  }
+  a.found = !plans.empty() && plans.front() != nullptr;
+  if (a.found) {
+    const CudnnPlan& plan = *plans.front();
+    a.workspace_bytes = plan.workspace_bytes();
+    a.engine = plan.engine();
+    if (verb == "pack") a.bytes = plan.packed().bytes;
   }
   return cat(a.bytes.size(), '\t', to_line(a, '\t'), '\n') + a.bytes;
 }

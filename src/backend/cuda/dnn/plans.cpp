@@ -366,11 +366,6 @@ std::vector<std::unique_ptr<CudnnPlan>> DnnPlanner::candidates(const DnnOperatio
   return found;
 }
 
-std::unique_ptr<CudnnPlan> DnnPlanner::plan(const DnnOperation& operation, std::string* why) const {
-  std::vector<std::unique_ptr<CudnnPlan>> found = candidates(operation, 1, why);
-  return found.empty() ? nullptr : std::move(found.front());
-}
-
 std::unique_ptr<CudnnPlan> DnnPlanner::load(const DnnOperation& operation, const PlanAnswer& answer,
                                             std::string* why) const {
   const std::vector<std::uint8_t> plan(answer.bytes.begin(), answer.bytes.end());

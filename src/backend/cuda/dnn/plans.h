@@ -53,11 +53,9 @@ class DnnPlanner {
   // missing entries.
   static DnnPlanner for_description(const std::string& json);
 
-  // Returns the first plan that builds. cuDNN's heuristics propose the plans: mode A first, then the fallback mode.
-  // Engines whose results differ from run to run are left out; for Math::fp32 engines with TF32 are left out too.
-  // Returns null when no plan builds; `why` is then cuDNN's reason.
-  std::unique_ptr<CudnnPlan> plan(const DnnOperation& operation, std::string* why = nullptr) const;
-  // Returns the first `most` plans that build, so that the caller can time them. The result is empty when none builds.
+  // Returns the first `most` plans that build, so that the caller can time them. cuDNN's heuristics propose the plans:
+  // mode A first, then the fallback mode. Engines whose results differ from run to run are left out; for Math::fp32
+  // engines with TF32 are left out too. The result is empty when no plan builds; `why` is then cuDNN's reason.
   std::vector<std::unique_ptr<CudnnPlan>> candidates(const DnnOperation& operation, std::size_t most,
                                                      std::string* why = nullptr) const;
   // Loads a plan from the answer that packed() gave for this operation. Returns null when this cuDNN or this device

@@ -417,7 +417,7 @@ void ConvolutionLayer::list_sites(std::vector<LayerSite>& sites) const {
     site.ways.push_back(
         {.name = way.name,
          .operations = asked,
-         .bytes = traffic.forward_bytes + lost_to_groups(c_, asked),
+         .bytes = traffic.forward_bytes + traffic.backward_bytes + lost_to_groups(c_, asked),
          .flops = traffic.flops,
          .trial = [this, plan = way.plan](Device& device) { return trial_of(device, c_, *this, plan); }});
   }
