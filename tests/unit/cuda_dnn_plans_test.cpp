@@ -135,7 +135,8 @@ TEST_P(CudaDescribedDevice, APlanComesBackFromItsSerialisedForm) {
     EXPECT_EQ(loaded.workspace_bytes, packed.workspace_bytes) << key;
     const PlanAnswer first_of_two = process.pack(operation, 2);
     EXPECT_EQ(first_of_two.engine, packed.engine) << key;
-    EXPECT_TRUE(first_of_two.bytes == packed.bytes) << key;
+    EXPECT_EQ(first_of_two.bytes.size(), packed.bytes.size()) << key;  // cuDNN's bytes hold addresses of the process
+    EXPECT_EQ(process.load(operation, first_of_two.bytes).workspace_bytes, packed.workspace_bytes) << key;
   }
 }
 
