@@ -208,8 +208,8 @@ def test_a_listed_picture_that_is_broken_is_named_with_its_line_in_a_folder_and_
     pack(tmp_path / "in", tmp_path / "in.tar")
     (tmp_path / "list.txt").write_text("cat/0.jpg\tcat\ndog/1.jpg\tdog\ndog/2.jpg\tdog\n")
     for place in "in", "in.tar":
-        said = bad(tmp_path / place, "--list", tmp_path / "list.txt", "--out", tmp_path / "set")
-        assert f"({tmp_path}/list.txt, line 3)" in said, said
+        done = data("images", tmp_path / place, "--list", tmp_path / "list.txt", "--out", tmp_path / "set")
+        assert done.returncode == 1 and f"({tmp_path}/list.txt, line 3)" in done.stdout, done
 
 
 def test_all_endings_of_jpeg_are_read_and_other_formats_are_counted(tmp_path):
