@@ -10,8 +10,15 @@ constexpr std::array<const char*, 4> names = {"fp32", "tf32", "bf16", "fp16"};
 }
 
 const char* pass_name(PassMode mode) {
-  constexpr const char* pass_names[] = {"training", "evaluation", "batch norm's statistics"};
-  return pass_names[static_cast<int>(mode)];
+  switch (mode) {
+    case PassMode::training:
+      return "training";
+    case PassMode::inference:
+      return "evaluation";
+    case PassMode::statistics:
+      return "batch norm's statistics";
+  }
+  return "?";
 }
 
 const char* precision_name(Precision precision) {

@@ -48,7 +48,7 @@ class NcclConnection {
   // Waits until NCCL has accepted the last call. Before that, the communicator must not be used, and the stream must
   // get no other work.
   void settle(const std::string& what);
-  // Does both.
+  // Calls check(), and then settle().
   void accept(NcclResult result, const std::string& what);
   // Throws an error of NCCL that came after the last call. Returns `in_progress` until NCCL has accepted that call.
   NcclResult look(const std::string& what);

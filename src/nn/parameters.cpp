@@ -10,8 +10,17 @@
 namespace ringtrain {
 
 const char* parameter_kind_name(ParameterKind kind) {
-  constexpr const char* names[] = {"weight", "bias", "norm", "statistic"};
-  return names[static_cast<int>(kind)];
+  switch (kind) {
+    case ParameterKind::weight:
+      return "weight";
+    case ParameterKind::bias:
+      return "bias";
+    case ParameterKind::norm:
+      return "norm";
+    case ParameterKind::statistic:
+      return "statistic";
+  }
+  return "?";
 }
 
 void ParameterTable::append(Parameter parameter) {

@@ -191,8 +191,7 @@ class StagePasses : public PassOrder {
       if (!event.backward) calls.input(i);
       program_.select(static_cast<int>(i % slots_));
       if (event.backward)
-        pass([&] { calls.backward(i); }, calls.waits, gradients_in_, &PartTraffic::gradients_in, gradients_out_,
-             &PartTraffic::gradients_out);
+        backward_pass([&] { calls.backward(i); }, calls.waits);
       else
         forward_pass([&] { calls.forward(i); }, calls.waits);
     }
@@ -219,6 +218,9 @@ class StagePasses : public PassOrder {
   void forward_pass(const std::function<void()>& compute, const std::function<void()>& waits) {
     pass(compute, waits, activations_in_, &PartTraffic::activations_in, activations_out_,
          &PartTraffic::activations_out);
+  }
+  void backward_pass(const std::function<void()>& compute, const std::function<void()>& waits) {
+    pass(compute, waits, gradients_in_, &PartTraffic::gradients_in, gradients_out_, &PartTraffic::gradients_out);
   }
   // Takes what the pass needs from one neighbour, and gives its result to the other one.
   void pass(const std::function<void()>& compute, const std::function<void()>& waits, Arrivals& in,

@@ -115,8 +115,17 @@ void lower_instruction_level(int level) {
 }
 
 const char* isa_name(Isa isa) {
-  constexpr const char* names[] = {"baseline", "AVX2", "AVX-512", "AVX-512 BF16"};
-  return names[static_cast<int>(isa)];
+  switch (isa) {
+    case Isa::baseline:
+      return "baseline";
+    case Isa::avx2:
+      return "AVX2";
+    case Isa::avx512:
+      return "AVX-512";
+    case Isa::avx512_bf16:
+      return "AVX-512 BF16";
+  }
+  return "?";
 }
 
 // Chooses one of the copies of the kernel files. There is one copy per instruction set.
