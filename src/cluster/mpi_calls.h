@@ -105,16 +105,15 @@ inline MPI_Comm part_on_node(MPI_Comm comm) {
   return node;
 }
 
-struct RankGroup::State : Place {
+struct RankGroup::State {
   explicit State(MPI_Comm taken);
 
   OwnComm comm;  // for meet() and texts; sums have communicators of their own
   OwnComm node;
+  int rank = 0, size = 1, node_rank = 0, node_size = 1;
+  std::string host;
+  std::vector<std::string> hosts;
 };
-
-inline const RankGroup::State& RankGroup::state() const {
-  return static_cast<const State&>(*place_);
-}
 
 // Makes a communicator of the group's ranks, which returns errors and which the caller frees. Collective.
 MPI_Comm duplicate(const RankGroup& group);

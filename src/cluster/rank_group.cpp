@@ -58,7 +58,31 @@ RankGroup::State::State(MPI_Comm taken) : comm(with_errors_returned(taken)), nod
   MPI_Comm_size(node, &node_size);
 }
 
-RankGroup::RankGroup(std::shared_ptr<const State> state) : place_(std::move(state)) {}
+RankGroup::RankGroup(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+
+int RankGroup::rank() const {
+  return state_->rank;
+}
+
+int RankGroup::size() const {
+  return state_->size;
+}
+
+int RankGroup::node_rank() const {
+  return state_->node_rank;
+}
+
+int RankGroup::node_size() const {
+  return state_->node_size;
+}
+
+const std::string& RankGroup::host() const {
+  return state_->host;
+}
+
+const std::vector<std::string>& RankGroup::hosts() const {
+  return state_->hosts;
+}
 
 RankGroup RankGroup::of_job() {
   return RankGroup(std::make_shared<State>(duplicate_of(MPI_COMM_WORLD)));

@@ -14,12 +14,12 @@ class RankGroup {
  public:
   static RankGroup of_job();  // returns the group of all ranks; collective over the job
 
-  int rank() const { return place_->rank; }
-  int size() const { return place_->size; }
-  int node_rank() const { return place_->node_rank; }  // position among the group's ranks on this node
-  int node_size() const { return place_->node_size; }
-  const std::string& host() const { return place_->host; }
-  const std::vector<std::string>& hosts() const { return place_->hosts; }  // host of every rank, in rank order
+  int rank() const;
+  int size() const;
+  int node_rank() const;  // position among the group's ranks on this node
+  int node_size() const;
+  const std::string& host() const;
+  const std::vector<std::string>& hosts() const;  // host of every rank, in rank order
 
   // Returns the group of the ranks that give the same colour, in the order of this group. A rank with a negative colour
   // gets none. Collective.
@@ -32,16 +32,11 @@ class RankGroup {
   std::vector<std::string> gather_on_node(const std::string& mine) const;
 
   struct State;
-  const State& state() const;  // for the files of this folder that call MPI: mpi_calls.h
+  const State& state() const { return *state_; }  // for the files of this folder that call MPI: mpi_calls.h
 
  private:
-  struct Place {
-    int rank = 0, size = 1, node_rank = 0, node_size = 1;
-    std::string host;
-    std::vector<std::string> hosts;
-  };
   explicit RankGroup(std::shared_ptr<const State> state);
-  std::shared_ptr<const Place> place_;  // a State
+  std::shared_ptr<const State> state_;
 };
 
 // Returns the hosts of a group in the order of their first ranks.
