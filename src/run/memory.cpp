@@ -339,6 +339,7 @@ MicroBatchChoice micro_batch_that_fits(const RunPlan& preferred, Backend& backen
   // A larger micro-batch would leave a pipeline too few micro-batches to fill it.
   if (preferred.stages() > 1 && largest >= first.samples) return first;
   if (largest == 0) return {preferred.shares.micro_batches.front(), "the smallest, because no larger one fits"};
+  if (largest == preferred.shares.micro_batches.back()) return {largest, reason_for_all(preferred.shares)};
   return {largest, e.memory.limit_gib > 0 ? "the largest that fits below memory.limit_gib"
                                           : "the largest that fits the GPU's memory"};
 }

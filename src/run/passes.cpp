@@ -27,13 +27,6 @@ std::int64_t passes_that_fill(std::int64_t stages) {
   return stages > 1 ? 4 * stages : 1;
 }
 
-// Returns the reason for the largest possible micro-batch.
-std::string reason_for_all(const BatchShares& shares) {
-  if (shares.small_batch > 0) return "noise.small_batch";
-  if (shares.micro_batches.back() == shares.global / shares.ranks) return "all rows of a rank";
-  return "the largest that divides a rank's rows of every batch";
-}
-
 LoaderPlan training_loader(const RunTask& task, const RunCourse& course, const RunSplit& split, const BatchPlan& batch,
                            std::int64_t sequence) {
   LoaderPlan loader = loader_plan(task.experiment, task.train, sequence, batch, false);
@@ -67,6 +60,12 @@ LoaderPlan norm_loader(const LoaderPlan& training, std::int64_t samples, std::in
 }
 
 }  // namespace
+
+std::string reason_for_all(const BatchShares& shares) {
+  if (shares.small_batch > 0) return "noise.small_batch";
+  if (shares.micro_batches.back() == shares.global / shares.ranks) return "all rows of a rank";
+  return "the largest that divides a rank's rows of every batch";
+}
 
 RunPasses passes_of(const RunTask& task, const RunCourse& course, const RunSplit& split, Graph graph,
                     const MicroBatchChoice& choice) {
@@ -106,9 +105,9 @@ MicroBatchChoice preferred_choice(const RunTask& task, const RunSplit& split, co
   const std::string reason =
       split.stages() > 1 && fills < preferred ? cat("the nearest to ", std::max<std::int64_t>(1, fills), ", so that ",
                                                     passes_that_fill(split.stages()), " passes fill the pipeline")
-      : backend.on_device()                   ? "the largest that fits the GPU's memory"
       : rows <= preferred                     ? reason_for_all(shares)
-                          : cat("the nearest to ", preferred, ", with which the processor is fastest");
+      : backend.on_device()                   ? "the largest that fits the GPU's memory"
+                            : cat("the nearest to ", preferred, ", with which the processor is fastest");
   return {samples, reason, true};
 }
 

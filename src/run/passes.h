@@ -12,6 +12,9 @@ namespace ringtrain {
 RunPasses passes_of(const RunTask& task, const RunCourse& course, const RunSplit& split, Graph graph,
                     const MicroBatchChoice& choice);
 
+// Returns the reason for the largest possible micro-batch, which nothing but the batch limits.
+std::string reason_for_all(const BatchShares& shares);
+
 // Returns the micro-batch without regard to memory.*: the one that the experiment states; that of ranks
 // which share a worker, or of communication.order: fixed; `known` if it is possible; the one that the backend prefers.
 // A pipeline gets enough micro-batches to fill it: 4 per stage, as Huang et al. 2019 (GPipe, section 2.3) advise.

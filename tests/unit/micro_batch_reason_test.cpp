@@ -76,6 +76,7 @@ TEST_F(MicroBatchReason, ItFillsAPipeline) {
 TEST_F(MicroBatchReason, ItIsTheLargestThatFits) {
   const std::int64_t at_8 = bytes(plan({"batch.micro=8"}));
   EXPECT_EQ(row(plan({limit(at_8)})), "8: the largest that fits below memory.limit_gib");
+  EXPECT_EQ(row(plan({"memory.limit_gib=1000"})), "64: all rows of a rank") << "the limit is not the reason";
   const std::int64_t at_4 = bytes(plan({"batch.micro=4"}));
   EXPECT_EQ(row(plan({limit(at_4 - 1), "memory.recompute=auto"})), "4: the smallest, because no larger one fits");
 }
@@ -89,8 +90,19 @@ class MicroBatchReasonOnAGpu : public MicroBatchReason {
 };
 
 TEST_F(MicroBatchReasonOnAGpu, ItIsTheLargestThatFitsTheGpu) {
-  EXPECT_EQ(row(plan({})), "64: the largest that fits the GPU's memory");
-  EXPECT_EQ(row(plan({"memory.recompute=auto"})), "64: the largest that fits the GPU's memory");
+  for (const char* recompute : {"none", "auto"}) {
+    const std::string text =
+        row(plan({"batch.global=65536", "data.train_samples=65536", cat("memory.recompute=", recompute)}));
+    EXPECT_TRUE(text.ends_with(": the largest that fits the GPU's memory")) << text;
+  }
+}
+
+// With more memory, the micro-batch would be the same, so the memory is not the reason.
+TEST_F(MicroBatchReasonOnAGpu, ItIsAllRowsOfARankIfTheyFit) {
+  EXPECT_EQ(row(plan({})), "64: all rows of a rank");
+  EXPECT_EQ(row(plan({"memory.recompute=auto"})), "64: all rows of a rank");
+  EXPECT_EQ(row(plan({"memory.limit_gib=1000"})), "64: all rows of a rank");
+  EXPECT_EQ(row(plan({"noise.small_batch=8"})), "8: noise.small_batch");
 }
 
 // Servers with ranks of their own do not measure the noise scale, so they need no vector for it.
