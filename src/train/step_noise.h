@@ -118,8 +118,7 @@ class StepNoise {
 
   SmallBatchNorms* small_norms() { return small_norms_ ? &*small_norms_ : nullptr; }  // null: no step measures
   const NoiseScale& scale() const { return scale_; }
-  const std::optional<NoiseGroups>& groups() const { return groups_; }   // empty: noise.groups is off
-  const std::optional<AdaScale>& adascale() const { return adascale_; }  // empty: AdaScale is off
+  const std::optional<NoiseGroups>& groups() const { return groups_; }  // empty: noise.groups is off
 
  private:
   void add_groups(const NoiseScale::Step& whole, double small_batch, const StepCounters& counters, double scale);

@@ -79,7 +79,6 @@ class Trainer {
   // Returns the part of the model that this rank holds in weights(), the optimizer's state and the carried state.
   const ModelPart& part() const { return part_; }
   StepPasses& passes() { return passes_; }
-  const LossScale& loss_scale() const { return loss_scale_; }
   Vector& weights() { return *weights_; }
   Vector& gradients() { return *gradients_; }
   // Returns the weights that are evaluated and exported; see Optimizer::evaluated().

@@ -161,7 +161,7 @@ TEST_F(TrainerOnDevices, Fp16BeginsAtItsOwnLossScaleAfterAnotherPrecisionAndGoes
     first.steps(1);
     const Checkpoint checkpoint = first.snapshot();
     TrainingRank resumed(experiment("names", now), true, &checkpoint);
-    return resumed.trainer->loss_scale().value();
+    return resumed.steps(1).front().loss_scale;
   };
   const Settings fp16 = {"precision=fp16", "loss_scale.initial=64"};
   for (const Settings& other : {Settings{"precision=fp32"}, Settings{"precision=bf16"}}) {
