@@ -225,6 +225,7 @@ void TrainingLoop::record(StepReport& r, const SentBytes& sent) {
   if (bound_.ranks > 0) r.run.share_of_bound = bound_.step_seconds(r.samples) / r.run.seconds;
   r.run.elapsed_seconds = progress_.elapsed_seconds;
   r.run.is_stage = plan_.stages() > 1;
+  r.run.is_async = plan_.servers && plan_.servers->async;
   if (communicator_.size() > 1) r.run.sent = sent;
   r.run.trust = trust_ratios_by_name(r.trust_ratios);
   if (r.served) progress_.dropped += r.served->dropped;
@@ -236,9 +237,9 @@ void TrainingLoop::record(StepReport& r, const SentBytes& sent) {
               r.loss);
   if (arrivals_)
     arrivals_->add({.step = r.position.step,
-                    .update = r.served->update,
-                    .worker = r.served->worker,
-                    .version = r.served->version,
+                    .update = r.served->last.update,
+                    .worker = r.served->last.worker,
+                    .version = r.served->last.version,
                     .samples = r.position.samples});
   step_seconds_ += r.run.seconds;
   ++steps_;

@@ -100,9 +100,11 @@ class ServerRanks {
 // The combined gradients of one update. Their combination is the mean over all their targets.
 struct TakenGradients {
   WorkerSums sums;           // sums of all these gradients
-  ServerAction last;         // the action that took the last gradient
+  ServerAction last;         // the action that took the last gradient: its worker, update, version and staleness
   std::int64_t count = 0;    // number of gradients
   std::int64_t dropped = 0;  // gradients that came too late since the last update
+  // Returns the times of the workers: the mean over these gradients.
+  StepTimes times_of_workers() const { return sums.times / static_cast<double>(count); }
 };
 
 class ParameterServer {

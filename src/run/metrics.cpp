@@ -79,18 +79,19 @@ Json line_of(const StepReport& r) {
     if (!r.noise->groups.empty()) line["noise_groups"] = object_of(r.noise->groups);
   }
   if (r.served) {
-    if (r.served->async) {
-      line["worker"] = r.served->worker;
-      line["staleness"] = r.served->staleness;
+    if (r.run.is_async) {
+      line["worker"] = r.served->last.worker;
+      line["staleness"] = r.served->last.staleness;
     } else {
-      line["gradients"] = r.served->gradients;
+      line["gradients"] = r.served->count;
       line["dropped"] = r.served->dropped;
     }
+    const StepTimes of_workers = r.served->times_of_workers();
     line["worker_wait_seconds"] = r.times.workers;
-    line["worker_input_seconds"] = r.served->times.input;
-    line["worker_forward_seconds"] = r.served->times.forward;
-    line["worker_backward_seconds"] = r.served->times.backward;
-    line["server_wait_seconds"] = r.served->times.server;
+    line["worker_input_seconds"] = of_workers.input;
+    line["worker_forward_seconds"] = of_workers.forward;
+    line["worker_backward_seconds"] = of_workers.backward;
+    line["server_wait_seconds"] = of_workers.server;
   }
   if (!r.run.trust.empty()) line["trust_ratios"] = object_of(r.run.trust);
   if (r.loss_scale != 1) {

@@ -12,6 +12,7 @@
 #include "cluster/communicator.h"
 #include "config/batch_course.h"
 #include "optim/noise_scale.h"
+#include "parallel/parameter_server.h"
 #include "parallel/pipeline.h"
 #include "parallel/rank_status.h"
 
@@ -57,16 +58,6 @@ struct NoiseReport {
   std::vector<std::pair<std::string, double>> groups = {};  // noise.groups: kind; the scale of each
 };
 
-// An update that a parameter server has applied.
-struct ServedReport {
-  bool async = false;
-  std::int64_t update = 0;                  // the update whose samples were used
-  std::int64_t worker = 0, version = 0;     // worker: the worker that computed it; version: the updates in its weights
-  std::int64_t staleness = 0;               // updates that were applied between version and this update
-  std::int64_t gradients = 1, dropped = 0;  // gradients in this update; gradients that came too late
-  StepTimes times = {};                     // of the workers: the mean over the gradients of this update
-};
-
 // The members that TrainingLoop fills in, on rank 0.
 struct RecordedStep {
   double epoch = 0;                                       // finished epochs, with a fraction
@@ -75,29 +66,30 @@ struct RecordedStep {
   std::optional<double> share_of_bound = {};              // least seconds of the step / `seconds`; none: not known
   double elapsed_seconds = 0;                             // time of the run, including earlier starts
   bool is_stage = false;                                  // whether the run is a pipeline
+  bool is_async = false;                                  // whether servers apply each gradient when it arrives
   std::optional<SentBytes> sent = {};                     // by rank 0; none with one rank
   std::vector<std::pair<std::string, float>> trust = {};  // the trust ratios by the name of the tensor
 };
 
 struct StepReport {
-  Position position;                   // position after this step
-  std::optional<Position> before;      // position before this step; empty: position of the previous report
-  bool met = true;                     // whether all ranks have returned after this update
-  std::optional<ServedReport> served;  // on server 0
-  std::int64_t samples = 0;            // samples of this step
-  double loss = 0;                     // the mean over the counted targets of the global batch
-  double accuracy = 0;                 // the share of targets predicted right, with the weights before the update
-  double learning_rate = 0;            // the rate that was used: the schedule's rate x the gain
-  std::optional<double> gain;          // AdaScale's gain; empty without AdaScale or if the step was skipped
-  double scale_invariant_steps = 0;    // AdaScale's count, including this step
-  double gradient_norm = 0;            // before clipping and weight decay
-  float loss_scale = 1;                // the loss scale of fp16
-  bool applied = true;                 // false: the fp16 gradient overflowed, the weights are unchanged
-  Requests requests;                   // the sum over all ranks
-  std::vector<float> trust_ratios;     // one per range of the optimizer, if this step records them
-  std::optional<NoiseReport> noise;    // if this step measured the noise scale
-  StepTimes times;                     // times of this rank
-  StageWaits stage_waits;              // pipeline only: the mean over its ranks
+  Position position;                     // position after this step
+  std::optional<Position> before;        // position before this step; empty: position of the previous report
+  bool met = true;                       // whether all ranks have returned after this update
+  std::optional<TakenGradients> served;  // on a server with a rank of its own: what it has applied
+  std::int64_t samples = 0;              // samples of this step
+  double loss = 0;                       // the mean over the counted targets of the global batch
+  double accuracy = 0;                   // the share of targets predicted right, with the weights before the update
+  double learning_rate = 0;              // the rate that was used: the schedule's rate x the gain
+  std::optional<double> gain;            // AdaScale's gain; empty without AdaScale or if the step was skipped
+  double scale_invariant_steps = 0;      // AdaScale's count, including this step
+  double gradient_norm = 0;              // before clipping and weight decay
+  float loss_scale = 1;                  // the loss scale of fp16
+  bool applied = true;                   // false: the fp16 gradient overflowed, the weights are unchanged
+  Requests requests;                     // the sum over all ranks
+  std::vector<float> trust_ratios;       // one per range of the optimizer, if this step records them
+  std::optional<NoiseReport> noise;      // if this step measured the noise scale
+  StepTimes times;                       // times of this rank
+  StageWaits stage_waits;                // pipeline only: the mean over its ranks
   RecordedStep run;
 };
 

@@ -128,14 +128,7 @@ class ServerSteps : public ServedSteps {
     const double factor = inverse && taken.last.staleness > 1 ? 1.0 / static_cast<double>(taken.last.staleness) : 1.0;
     report_ = parts_.trainer.apply(taken.sums.losses, factor);
     times_ += report_.times;
-    report_.served = ServedReport{.async = parts_.plan.servers->async,
-                                  .update = taken.last.update,
-                                  .worker = taken.last.worker,
-                                  .version = taken.last.version,
-                                  .staleness = taken.last.staleness,
-                                  .gradients = taken.count,
-                                  .dropped = taken.dropped,
-                                  .times = taken.sums.times / static_cast<double>(taken.count)};
+    report_.served = taken;
   }
 
   MeetingRule meets_;

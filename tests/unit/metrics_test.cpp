@@ -114,11 +114,14 @@ TEST_F(RecorderTest, StagesServersAndSeveralRanksHaveFieldsOfTheirOwn) {
   recorder.step(record);
   record = at(2);
   record.times = {.communication = 6, .update = 7, .workers = 5};
-  record.served = ServedReport{
-      .async = true, .worker = 2, .staleness = 3, .times = {.input = 8, .forward = 9, .backward = 10, .server = 11}};
+  record.run.is_async = true;
+  record.served =
+      TakenGradients{.sums = {.losses = {}, .times = {.input = 8, .forward = 9, .backward = 10, .server = 11}},
+                     .last = {.worker = 2, .staleness = 3},
+                     .count = 1};
   recorder.step(record);
-  record.served->async = false;
-  record.served->gradients = 4;
+  record.run.is_async = false;
+  record.served->count = 4;
   record.served->dropped = 1;
   recorder.step(record);
   const std::vector<nlohmann::json> written = records();
@@ -136,6 +139,7 @@ TEST_F(RecorderTest, StagesServersAndSeveralRanksHaveFieldsOfTheirOwn) {
   EXPECT_EQ(written[1]["worker_backward_seconds"], 10);
   EXPECT_EQ(written[1]["server_wait_seconds"], 11);
   EXPECT_EQ(written[2]["gradients"], 4);
+  EXPECT_EQ(written[2]["worker_input_seconds"], 2) << "the mean over the gradients";
   EXPECT_EQ(written[2]["dropped"], 1);
   EXPECT_FALSE(written[2].contains("worker"));
 }
