@@ -35,69 +35,82 @@ Json number_or_null(std::optional<double> number) {
   return number ? Json(*number) : Json();
 }
 
-// The fields of a step's line, in their order.
-Json line_of(const StepReport& r) {
+using Report = StepReport;
+
+// When a line has a field.
+constexpr auto bound_is_known = [](const Report& r) { return r.run.share_of_bound.has_value(); };
+constexpr auto is_of_a_pipeline = [](const Report& r) { return r.run.is_stage; };
+constexpr auto waits_for_servers = [](const Report& r) { return r.times.server > 0; };
+constexpr auto has_other_ranks = [](const Report& r) { return r.run.sent.has_value(); };
+constexpr auto adascale_is_on = [](const Report& r) { return r.run.scale_invariant_epoch.has_value(); };
+constexpr auto measured_noise = [](const Report& r) { return r.noise.has_value(); };
+constexpr auto measured_noise_of_text = [](const Report& r) { return r.noise && r.noise->is_text; };
+constexpr auto measured_changed_noise = [](const Report& r) { return r.noise && !r.noise->change.empty(); };
+constexpr auto measured_groups = [](const Report& r) { return r.noise && !r.noise->groups.empty(); };
+constexpr auto is_of_a_server = [](const Report& r) { return r.served.has_value(); };
+constexpr auto is_of_an_async_server = [](const Report& r) { return r.served && r.run.is_async; };
+constexpr auto is_of_a_server_with_backups = [](const Report& r) { return r.served && !r.run.is_async; };
+constexpr auto has_trust_ratios = [](const Report& r) { return !r.run.trust.empty(); };
+constexpr auto has_loss_scale = [](const Report& r) { return r.loss_scale != 1; };
+
+// The fields of a step's line, in their order. Two have the key server_wait_seconds: if a line has both, the later
+// value stands in the place of the earlier one.
+const StepField fields_of_a_step[] = {
+    {"step", [](const Report& r) -> Json { return r.position.step; }},
+    {"epoch", [](const Report& r) -> Json { return r.run.epoch; }},
+    {"samples", [](const Report& r) -> Json { return r.position.samples; }},
+    {"loss", [](const Report& r) -> Json { return r.loss; }},
+    {"accuracy", [](const Report& r) -> Json { return r.accuracy; }},
+    {"lr", [](const Report& r) -> Json { return r.learning_rate; }},
+    {"global_batch", [](const Report& r) -> Json { return r.samples; }},
+    {"grad_norm", [](const Report& r) -> Json { return r.gradient_norm; }},
+    {"seconds", [](const Report& r) -> Json { return r.run.seconds; }},
+    {"samples_per_second", [](const Report& r) -> Json { return static_cast<double>(r.samples) / r.run.seconds; }},
+    {"share_of_bound", [](const Report& r) -> Json { return *r.run.share_of_bound; }, bound_is_known},
+    {"elapsed_seconds", [](const Report& r) -> Json { return r.run.elapsed_seconds; }},
+    {"input_seconds", [](const Report& r) -> Json { return r.times.input; }},
+    {"forward_seconds", [](const Report& r) -> Json { return r.times.forward; }},
+    {"backward_seconds", [](const Report& r) -> Json { return r.times.backward; }},
+    {"bubble_seconds", [](const Report& r) -> Json { return r.times.bubble; }, is_of_a_pipeline},
+    {"boundary_seconds", [](const Report& r) -> Json { return r.times.boundary; }, is_of_a_pipeline},
+    {"communication_seconds", [](const Report& r) -> Json { return r.times.communication; }},
+    {"update_seconds", [](const Report& r) -> Json { return r.times.update; }},
+    {"server_wait_seconds", [](const Report& r) -> Json { return r.times.server; }, waits_for_servers},
+    {"sent_bytes", [](const Report& r) -> Json { return r.run.sent->by_message; }, has_other_ranks},
+    {"shared_bytes", [](const Report& r) -> Json { return r.run.sent->through_memory; }, has_other_ranks},
+    {"gain", [](const Report& r) -> Json { return number_or_null(r.gain); }, adascale_is_on},
+    {"scale_invariant_epoch", [](const Report& r) -> Json { return *r.run.scale_invariant_epoch; }, adascale_is_on},
+    {"noise_trace", [](const Report& r) -> Json { return r.noise->estimate.trace; }, measured_noise},
+    {"noise_gradient", [](const Report& r) -> Json { return r.noise->estimate.gradient; }, measured_noise},
+    {"noise_scale", [](const Report& r) -> Json { return r.noise->scale.value; }, measured_noise},
+    {"noise_scale_low", [](const Report& r) -> Json { return number_or_null(r.noise->scale.low); }, measured_noise},
+    {"noise_scale_high", [](const Report& r) -> Json { return number_or_null(r.noise->scale.high); }, measured_noise},
+    {"noise_scale_characters",
+     [](const Report& r) -> Json { return r.noise->scale.value * r.noise->targets_per_sample; },
+     measured_noise_of_text},
+    {"noise_change", [](const Report& r) -> Json { return r.noise->change; }, measured_changed_noise},
+    {"noise_groups", [](const Report& r) -> Json { return object_of(r.noise->groups); }, measured_groups},
+    {"worker", [](const Report& r) -> Json { return r.served->last.worker; }, is_of_an_async_server},
+    {"staleness", [](const Report& r) -> Json { return r.served->last.staleness; }, is_of_an_async_server},
+    {"gradients", [](const Report& r) -> Json { return r.served->count; }, is_of_a_server_with_backups},
+    {"dropped", [](const Report& r) -> Json { return r.served->dropped; }, is_of_a_server_with_backups},
+    {"worker_wait_seconds", [](const Report& r) -> Json { return r.times.workers; }, is_of_a_server},
+    {"worker_input_seconds", [](const Report& r) -> Json { return r.served->times_of_workers().input; },
+     is_of_a_server},
+    {"worker_forward_seconds", [](const Report& r) -> Json { return r.served->times_of_workers().forward; },
+     is_of_a_server},
+    {"worker_backward_seconds", [](const Report& r) -> Json { return r.served->times_of_workers().backward; },
+     is_of_a_server},
+    {"server_wait_seconds", [](const Report& r) -> Json { return r.served->times_of_workers().server; },
+     is_of_a_server},
+    {"trust_ratios", [](const Report& r) -> Json { return object_of(r.run.trust); }, has_trust_ratios},
+    {"loss_scale", [](const Report& r) -> Json { return static_cast<double>(r.loss_scale); }, has_loss_scale},
+    {"skipped", [](const Report& r) -> Json { return !r.applied; }, has_loss_scale}};
+
+Json line_of(const StepReport& report) {
   Json line;
-  line["step"] = r.position.step;
-  line["epoch"] = r.run.epoch;
-  line["samples"] = r.position.samples;
-  line["loss"] = r.loss;
-  line["accuracy"] = r.accuracy;
-  line["lr"] = r.learning_rate;
-  line["global_batch"] = r.samples;
-  line["grad_norm"] = r.gradient_norm;
-  line["seconds"] = r.run.seconds;
-  line["samples_per_second"] = static_cast<double>(r.samples) / r.run.seconds;
-  if (r.run.share_of_bound) line["share_of_bound"] = *r.run.share_of_bound;
-  line["elapsed_seconds"] = r.run.elapsed_seconds;
-  line["input_seconds"] = r.times.input;  // of rank 0, as the times below
-  line["forward_seconds"] = r.times.forward;
-  line["backward_seconds"] = r.times.backward;
-  if (r.run.is_stage) {
-    line["bubble_seconds"] = r.times.bubble;
-    line["boundary_seconds"] = r.times.boundary;
-  }
-  line["communication_seconds"] = r.times.communication;
-  line["update_seconds"] = r.times.update;
-  if (r.times.server > 0) line["server_wait_seconds"] = r.times.server;
-  if (r.run.sent) {
-    line["sent_bytes"] = r.run.sent->by_message;
-    line["shared_bytes"] = r.run.sent->through_memory;
-  }
-  if (r.run.scale_invariant_epoch) {
-    line["gain"] = number_or_null(r.gain);
-    line["scale_invariant_epoch"] = *r.run.scale_invariant_epoch;
-  }
-  if (r.noise) {
-    line["noise_trace"] = r.noise->estimate.trace;
-    line["noise_gradient"] = r.noise->estimate.gradient;
-    line["noise_scale"] = r.noise->scale.value;
-    line["noise_scale_low"] = number_or_null(r.noise->scale.low);  // null: unbounded
-    line["noise_scale_high"] = number_or_null(r.noise->scale.high);
-    if (r.noise->is_text) line["noise_scale_characters"] = r.noise->scale.value * r.noise->targets_per_sample;
-    if (!r.noise->change.empty()) line["noise_change"] = r.noise->change;
-    if (!r.noise->groups.empty()) line["noise_groups"] = object_of(r.noise->groups);
-  }
-  if (r.served) {
-    if (r.run.is_async) {
-      line["worker"] = r.served->last.worker;
-      line["staleness"] = r.served->last.staleness;
-    } else {
-      line["gradients"] = r.served->count;
-      line["dropped"] = r.served->dropped;
-    }
-    const StepTimes of_workers = r.served->times_of_workers();
-    line["worker_wait_seconds"] = r.times.workers;
-    line["worker_input_seconds"] = of_workers.input;
-    line["worker_forward_seconds"] = of_workers.forward;
-    line["worker_backward_seconds"] = of_workers.backward;
-    line["server_wait_seconds"] = of_workers.server;
-  }
-  if (!r.run.trust.empty()) line["trust_ratios"] = object_of(r.run.trust);
-  if (r.loss_scale != 1) {
-    line["loss_scale"] = static_cast<double>(r.loss_scale);
-    line["skipped"] = !r.applied;
-  }
+  for (const StepField& field : fields_of_a_step)
+    if (field.is_written == nullptr || field.is_written(report)) line[field.key] = field.value(report);
   return line;
 }
 
@@ -177,6 +190,10 @@ std::string with_resume(const std::string& advice) {
 }
 
 }  // namespace
+
+std::span<const StepField> step_fields() {
+  return fields_of_a_step;
+}
 
 Recorder::Recorder(const std::string& run_dir, std::int64_t resume_step, std::int64_t total_steps,
                    std::int64_t log_every_steps, LaterRecords later)

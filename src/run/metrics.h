@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,15 @@ namespace ringtrain {
 
 // Adds validation_loss, validation_accuracy, validation_accuracy5 (images only) and validation_targets to the object.
 void put(Json& json, const Evaluation& evaluation);
+
+// A field of a step's line in metrics.jsonl. results/README.md says what each key means, and in which unit.
+struct StepField {
+  const char* key;
+  Json (*value)(const StepReport& report);                 // called only for a line that has the field
+  bool (*is_written)(const StepReport& report) = nullptr;  // null: every line has the field
+};
+// Returns all fields that a step's line may have, in their order in a line.
+std::span<const StepField> step_fields();
 
 struct EvaluationRecord {
   Position position = {};

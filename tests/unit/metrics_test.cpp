@@ -16,11 +16,14 @@
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "run/progress_display.h"
+#include "tests/unit/repository.h"
 #include "tests/unit/with_folder.h"
 
 namespace ringtrain {
@@ -93,6 +96,31 @@ TEST_F(RecorderTest, StepRecordsHaveTheAgreedKeysAndNoOthers) {
             (std::vector<std::string>{"accuracy", "backward_seconds", "communication_seconds", "elapsed_seconds",
                                       "epoch", "forward_seconds", "global_batch", "grad_norm", "input_seconds", "loss",
                                       "lr", "samples", "samples_per_second", "seconds", "step", "update_seconds"}));
+}
+
+// Returns the keys that results/README.md explains for an update. They stand in the first column of two tables.
+std::set<std::string> keys_on_the_page() {
+  std::ifstream in(repository() / "results" / "README.md");
+  std::set<std::string> keys;
+  bool explains_updates = false;
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("|---")) continue;
+    if (line.empty() || line.front() != '|') {
+      explains_updates = false;
+    } else if (line.starts_with("| field of an update |") || line.starts_with("| field of such an update |")) {
+      explains_updates = true;
+    } else if (explains_updates) {
+      const std::vector<std::string> parts = split(line.substr(0, line.find('|', 1)), '`');
+      for (std::size_t i = 1; i < parts.size(); i += 2) keys.insert(parts[i]);
+    }
+  }
+  return keys;
+}
+
+TEST(StepFields, ThePageExplainsEachOfThemAndNoOthers) {
+  std::set<std::string> keys;
+  for (const StepField& field : step_fields()) keys.insert(field.key);
+  EXPECT_EQ(keys_on_the_page(), keys);
 }
 
 TEST_F(RecorderTest, AKnownBoundGivesItsShareAndAnUnknownOneGivesNone) {
