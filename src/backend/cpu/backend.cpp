@@ -1,7 +1,7 @@
 #include "backend/cpu/backend.h"
 
 #include <algorithm>
-#include <functional>
+#include <optional>
 #include <utility>
 
 #include "backend/cpu/kernels.h"
@@ -120,6 +120,14 @@ class CpuVector : public Vector {
   Memory own_;  // if `reduced_` is empty
 };
 
+// The arguments of queue_update(). They wait until all gradients are summed.
+struct QueuedUpdate {
+  Update update;
+  Vector& weights;
+  const Vector& gradients;
+  std::span<const std::unique_ptr<Vector>> state;
+};
+
 class CpuBackend : public Backend {
  public:
   CpuBackend(int threads, ReducedMemory reduced)
@@ -193,11 +201,12 @@ class CpuBackend : public Backend {
   }
   void queue_update(const Update& update, Vector& weights, const Vector& gradients,
                     std::span<const std::unique_ptr<Vector>> state) override {
-    update_ = [this, update, &weights, &gradients, state] {
-      return run_update(threads_, kernels_, update, weights, gradients, state);
-    };
+    queued_.emplace(QueuedUpdate{update, weights, gradients, state});
   }
-  UpdateResult finish_update() override { return std::exchange(update_, {})(); }
+  UpdateResult finish_update() override {
+    const QueuedUpdate queued = std::exchange(queued_, std::nullopt).value();
+    return run_update(threads_, kernels_, queued.update, queued.weights, queued.gradients, queued.state);
+  }
 
   double measure_matrix_rate(Precision precision) override {
     return cpu::measure_matrix_rate(threads_, precision == Precision::bf16);
@@ -219,7 +228,7 @@ class CpuBackend : public Backend {
   const Kernels& kernels_;
   ReducedMemory reduced_;
   MemoryCount count_ = std::make_shared<std::int64_t>(0);
-  std::function<UpdateResult()> update_;  // the update that queue_update() began
+  std::optional<QueuedUpdate> queued_;  // empty: finish_update() has carried the update out
 };
 
 }  // namespace
