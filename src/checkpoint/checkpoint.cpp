@@ -396,46 +396,36 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir) {
   return steps;
 }
 
-// Calls read(path) for the checkpoints of the folder, newest first, until one does not throw, and returns its path.
-static std::string first_whole(const std::string& run_dir, std::vector<std::string>& warnings, const Progress& progress,
-                               const std::function<void(const std::string& path)>& read) {
+// Returns nothing if the file is damaged. `damage` then receives the error.
+static std::optional<Checkpoint> read_unless_damaged(const std::string& path, std::string_view prefix,
+                                                     const Progress& progress, std::string& damage) {
+  try {
+    return read_checkpoint(path, prefix, progress);
+  } catch (const OtherFormat&) {
+    throw;
+  } catch (const Error& error) {
+    damage = error.what();
+    return std::nullopt;
+  }
+}
+
+std::optional<FoundCheckpoint> read_newest_checkpoint(const std::string& run_dir, std::vector<std::string>& warnings,
+                                                      std::string_view prefix, const Progress& progress) {
   std::vector<std::string> candidates;
   for (const std::int64_t step : checkpoint_steps(run_dir)) candidates.push_back(checkpoint_path(run_dir, step));
   const std::string best = best_checkpoint_path(run_dir);
   if (fs::exists(best)) candidates.push_back(best);
   for (const std::string& path : candidates) {
     std::string damage;
-    const auto is_whole = [&] {
-      try {
-        read(path);
-        return true;
-      } catch (const OtherFormat&) {
-        throw;
-      } catch (const Error& error) {
-        damage = error.what();
-        return false;
-      }
-    };
-    if (is_whole()) return path;
-    require_readable(path, progress);
-    if (is_whole()) return path;  // the first read error was temporary
+    std::optional<Checkpoint> whole = read_unless_damaged(path, prefix, progress, damage);
+    if (!whole) {
+      require_readable(path, progress);
+      whole = read_unless_damaged(path, prefix, progress, damage);  // the first error may have been temporary
+    }
+    if (whole) return FoundCheckpoint{path, std::move(*whole)};
     warnings.push_back(cat("checkpoint skipped: ", damage));
   }
-  return "";
-}
-
-std::optional<Checkpoint> read_newest_checkpoint(const std::string& run_dir, std::string& path,
-                                                 std::vector<std::string>& warnings, const Progress& progress) {
-  std::optional<Checkpoint> newest;
-  path = first_whole(run_dir, warnings, progress,
-                     [&](const std::string& whole) { newest = read_checkpoint(whole, "", progress); });
-  return newest;
-}
-
-std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings) {
-  std::vector<std::string> ignored;
-  return first_whole(run_dir, warnings != nullptr ? *warnings : ignored, {},
-                     [](const std::string& path) { verify(path, {}); });
+  return std::nullopt;
 }
 
 }  // namespace ringtrain

@@ -83,13 +83,17 @@ std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
 std::string best_checkpoint_path(const std::string& run_dir);
 // Returns the steps of all checkpoint files in the folder, complete or not, newest first.
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
+
+struct FoundCheckpoint {
+  std::string path;
+  Checkpoint checkpoint;
+};
+
 // Reads the newest checkpoint that can be read without error. Nothing: there is none. best.h5 counts as the oldest, so
-// it is used only if all others are damaged or missing. `warnings` receives a line for each damaged file. `path`
-// receives the path of the checkpoint, or "". Throws Error if a file cannot be read for another reason than damage, for
-// example its permissions or its format.
-std::optional<Checkpoint> read_newest_checkpoint(const std::string& run_dir, std::string& path,
-                                                 std::vector<std::string>& warnings, const Progress& progress = {});
-// Returns the path of the checkpoint that read_newest_checkpoint() reads; "" if there is none. Checks the file, too.
-std::string newest_checkpoint(const std::string& run_dir, std::vector<std::string>* warnings);
+// it is used only if all others are damaged or missing. `warnings` receives a line for each damaged file. See
+// read_checkpoint() for `prefix`. Throws Error if a file cannot be read for another reason than damage, for example its
+// permissions or its format.
+std::optional<FoundCheckpoint> read_newest_checkpoint(const std::string& run_dir, std::vector<std::string>& warnings,
+                                                      std::string_view prefix = "", const Progress& progress = {});
 
 }  // namespace ringtrain

@@ -13,6 +13,7 @@
 #include "config/experiment.h"
 #include "config/reader.h"
 #include "config/schema.h"
+#include "nn/parameters.h"
 #include "run/folder.h"
 
 namespace ringtrain {
@@ -66,24 +67,25 @@ std::optional<Checkpoint> planned_source(const Experiment& experiment) {
 
 }  // namespace
 
-std::string checkpoint_of(const std::string& source, const std::vector<std::string>& overrides, WhichCheckpoint which) {
+FoundCheckpoint find_weights(const std::string& source, const std::vector<std::string>& overrides,
+                             WhichCheckpoint which) {
   if (!overrides.empty() && !is_experiment_file(source))
     throw Error(cat(source, ": ", overrides[0], " cannot change keys of a checkpoint or run folder"),
                 "keys can be given with an experiment file");
-  if (source.ends_with(".h5")) return source;
+  if (source.ends_with(".h5")) return {source, read_checkpoint(source, weights_prefix)};
   const std::string folder = run_folder_of(source, overrides);
   const std::string best = best_checkpoint_path(folder);
   if (which != WhichCheckpoint::newest) {
-    if (std::filesystem::exists(best)) return best;
+    if (std::filesystem::exists(best)) return {best, read_checkpoint(best, weights_prefix)};
     if (which == WhichCheckpoint::best)
       throw Error(cat(best, ": no such checkpoint"), "runs with a validation set and checkpoint.best write it");
   }
   std::vector<std::string> warnings;
-  const std::string newest = newest_checkpoint(folder, &warnings);
+  std::optional<FoundCheckpoint> newest = read_newest_checkpoint(folder, warnings, weights_prefix);
   for (const std::string& warning : warnings) log_warning(warning);
-  if (newest.empty())
+  if (!newest)
     throw Error(cat(folder, ": no checkpoint there"), "give a run's folder, a checkpoint file, or train first");
-  return newest;
+  return std::move(*newest);
 }
 
 std::string checkpoint_at(const std::string& run_dir, const RunPoint& point) {

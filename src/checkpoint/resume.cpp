@@ -22,10 +22,11 @@ namespace {
 
 void read_own(const std::string& run_dir, bool keeps_best, ResumePoint& point, const Progress& progress) {
   std::vector<std::string> warnings;
-  std::optional<Checkpoint> newest = read_newest_checkpoint(run_dir, point.path, warnings, progress);
+  std::optional<FoundCheckpoint> newest = read_newest_checkpoint(run_dir, warnings, "", progress);
   for (const std::string& warning : warnings) log_warning(warning);
   if (!newest) return;
-  point.checkpoint = std::make_unique<Checkpoint>(std::move(*newest));
+  point.path = std::move(newest->path);
+  point.checkpoint = std::make_unique<Checkpoint>(std::move(newest->checkpoint));
   point.kind = ResumePoint::Kind::own;
   point.progress = progress_of(*point.checkpoint);
   point.branch = stored_branch_point(*point.checkpoint);

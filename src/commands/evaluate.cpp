@@ -16,7 +16,6 @@
 #include "commands/commands.h"
 #include "config/reader.h"
 #include "data/shard_header.h"
-#include "nn/parameters.h"
 #include "run/folder.h"
 #include "run/machine.h"
 #include "run/metrics.h"
@@ -65,8 +64,9 @@ Source find_source(const EvaluateArguments& arguments) {
   Source s;
   if (from_file) s.experiment = read_experiment(named.path, named.overrides);
   if (!from_file || arguments.weights.empty()) {
-    s.path = checkpoint_of(named.path, from_file ? named.overrides : std::vector<std::string>{});
-    s.checkpoint = std::make_unique<Checkpoint>(read_checkpoint(s.path, weights_prefix));
+    FoundCheckpoint found = find_weights(named.path, from_file ? named.overrides : std::vector<std::string>{});
+    s.path = std::move(found.path);
+    s.checkpoint = std::make_unique<Checkpoint>(std::move(found.checkpoint));
     s.step = s.checkpoint->step;
     s.micro_batch = facts_of(*s.checkpoint).micro_batch;
     if (!from_file) s.experiment = parse_experiment(s.checkpoint->text("experiment"), s.path, named.overrides);

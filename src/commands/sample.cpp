@@ -108,7 +108,6 @@ std::uint8_t draw(std::vector<float> logits, int dropped, double temperature, do
 constexpr std::int64_t rows_of_names = 64;  // number of names that are made at a time
 
 struct Model {
-  Checkpoint checkpoint;
   Experiment experiment;
   Alphabet alphabet;
   std::int64_t context = 0;  // 0: running text
@@ -117,7 +116,8 @@ struct Model {
   std::unique_ptr<Program> program;
   std::int64_t state_size = 0;
 
-  explicit Model(const std::string& path) : checkpoint(read_checkpoint(path)) {
+  explicit Model(const FoundCheckpoint& found) {
+    const auto& [path, checkpoint] = found;
     experiment = experiment_of(checkpoint, path);
     if (takes_images(experiment.model))
       throw Error(cat(path, ": model.kind is ", experiment.model.kind, ", which sees images; sample writes text"),
@@ -245,7 +245,7 @@ int sample_text(Model& model, const SampleArguments& arguments) {
 }  // namespace
 
 int sample(const SampleArguments& arguments) {
-  Model model(checkpoint_of(arguments.source.path, arguments.source.overrides));
+  Model model(find_weights(arguments.source.path, arguments.source.overrides));
   if (model.makes_names() && arguments.length > 0)
     throw Error(cat("--length is ", arguments.length, ", but the model invents names, and a name ends by itself"),
                 "leave out --length; --count sets the number of names");

@@ -48,8 +48,8 @@ std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, con
 int export_weights(const ExportArguments& arguments) {
   static const std::map<std::string, std::string> types = {{"fp32", "F32"}, {"fp16", "F16"}, {"bf16", "BF16"}};
   const std::string& type = types.at(arguments.dtype);  // the command line allows no other
-  const std::string path = checkpoint_of(arguments.experiment.path, arguments.experiment.overrides, arguments.which);
-  const Checkpoint checkpoint = read_checkpoint(path, weights_prefix);
+  const ExperimentArguments& source = arguments.experiment;
+  const auto [path, checkpoint] = find_weights(source.path, source.overrides, arguments.which);
   expect_evaluated_norms(checkpoint, path);
   std::vector<TensorToWrite> tensors;
   for (const NamedArray& array : checkpoint.arrays) {

@@ -50,11 +50,12 @@ TEST_F(CheckpointAbsent, OneThatMayNotBeReadIsAnErrorAndNotPassedOver) {
   std::filesystem::permissions(newest, std::filesystem::perms::none);
   const bool root = ::geteuid() == 0;  // root may read everything, so become nobody for a while
   ASSERT_EQ(root ? ::setresuid(65534, 65534, 0) : 0, 0);
-  const std::string message = message_of([&] { newest_checkpoint(folder, nullptr); });
+  std::vector<std::string> warnings;
+  const std::string message = message_of([&] { read_newest_checkpoint(folder, warnings); });
   ASSERT_EQ(root ? ::setresuid(0, 0, 0) : 0, 0);
   expect_contains(message, "step-000000008.h5: cannot read: Permission denied");
   std::filesystem::permissions(newest, std::filesystem::perms::owner_all);
-  EXPECT_EQ(newest_checkpoint(folder, nullptr), newest);
+  EXPECT_EQ(read_newest_checkpoint(folder, warnings).value().path, newest);
 }
 
 TEST_F(CheckpointAbsent, OneOfAnotherFormatIsAnErrorAndNotPassedOver) {
@@ -65,8 +66,9 @@ TEST_F(CheckpointAbsent, OneOfAnotherFormatIsAnErrorAndNotPassedOver) {
   file.write_attribute("/", "schema", std::string("ringtrain-checkpoint"));
   file.write_attribute("/", "format", std::int64_t{2});
   file.close();
+  std::vector<std::string> warnings;
   try {
-    newest_checkpoint(folder, nullptr);
+    read_newest_checkpoint(folder, warnings);
     FAIL();
   } catch (const OtherFormat& error) {
     expect_contains(error.what(), newest + ": the checkpoint has the format 2, expected the format 1");

@@ -32,7 +32,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class CheckpointTest : public WithFolder {};
+class CheckpointTest : public WithFolder {
+ protected:
+  // Returns the path of the newest checkpoint that is whole, or "".
+  std::string newest_path(const std::string& run_dir) {
+    warnings_.clear();
+    const std::optional<FoundCheckpoint> newest = read_newest_checkpoint(run_dir, warnings_);
+    return newest ? newest->path : "";
+  }
+
+  std::vector<std::string> warnings_;  // of the newest newest_path()
+};
 
 std::vector<float> noise(std::uint64_t seed, std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -394,12 +404,11 @@ TEST_F(CheckpointTest, AFullDiskIsNamedAndLeavesTheOlderFilesWhole) {
                 message = cat(error.what(), " | ", error.hint());
               }
               if (message.find("No space left on device | free some space") == std::string::npos) return 1;
-              std::vector<std::string> warnings;
-              if (newest_checkpoint(disk, &warnings) != checkpoint_path(disk, 1) || !warnings.empty()) return 2;
+              if (newest_path(disk) != checkpoint_path(disk, 1) || !warnings_.empty()) return 2;
               if (files_in(disk + "/checkpoints").size() != 2) return 3;  // the checkpoint and best.h5
               writer.start(example(3, 30000), false);                     // this one fits again
               writer.finish();
-              return newest_checkpoint(disk, nullptr) == checkpoint_path(disk, 3) ? 0 : 4;
+              return newest_path(disk) == checkpoint_path(disk, 3) ? 0 : 4;
             }),
             0);
   ::umount(disk.c_str());
@@ -456,7 +465,7 @@ TEST_F(CheckpointTest, AFailedWriteKeepsTheOlderOnesAndIsToldOnce) {
   expect_contains(message_of([&] { writer.start(example(3), false); }), "the checkpoint of step 2");
   EXPECT_FALSE(writer.failed());
   EXPECT_EQ(message_of([&] { writer.finish(); }), "(no error)");
-  EXPECT_EQ(newest_checkpoint(folder_, nullptr), checkpoint_path(folder_, 1));
+  EXPECT_EQ(newest_path(folder_), checkpoint_path(folder_, 1));
   EXPECT_EQ(read_checkpoint(path("checkpoints/best.h5")).step, 1);
 }
 
@@ -471,20 +480,19 @@ TEST_F(CheckpointTest, WriterRefusesValuesThatAreNotFinite) {
 }
 
 TEST_F(CheckpointTest, NewestPassesOverDamagedOnesWithAWarning) {
-  EXPECT_EQ(newest_checkpoint(folder_, nullptr), "");
+  EXPECT_EQ(newest_path(folder_), "");
   CheckpointWriter writer(folder_, 3);
   for (std::int64_t step = 1; step <= 3; ++step) writer.start(example(step), step == 1);
   writer.finish();
-  EXPECT_EQ(newest_checkpoint(folder_, nullptr), checkpoint_path(folder_, 3));
+  EXPECT_EQ(newest_path(folder_), checkpoint_path(folder_, 3));
   fs::resize_file(checkpoint_path(folder_, 3), 3000);
   flip_byte(checkpoint_path(folder_, 2), offset_of(checkpoint_path(folder_, 2), "weights/lstm.weight"));
   std::ofstream(path("checkpoints/step-000000009.h5.tmp")) << "being written when the job was killed";
   std::ofstream(path("checkpoints/step-x.h5")) << "somebody's notes";
-  std::vector<std::string> warnings;
-  EXPECT_EQ(newest_checkpoint(folder_, &warnings), checkpoint_path(folder_, 1));
-  ASSERT_EQ(warnings.size(), 2u);
-  expect_contains(warnings[0], "step-000000003.h5");
-  expect_contains(warnings[1], "array 'weights/lstm.weight' is damaged");
+  EXPECT_EQ(newest_path(folder_), checkpoint_path(folder_, 1));
+  ASSERT_EQ(warnings_.size(), 2u);
+  expect_contains(warnings_[0], "step-000000003.h5");
+  expect_contains(warnings_[1], "array 'weights/lstm.weight' is damaged");
 }
 
 TEST_F(CheckpointTest, ARunThatPassedOverADamagedOneDoesNotKeepItInsteadOfItsOwn) {
@@ -503,7 +511,7 @@ TEST_F(CheckpointTest, TheBestIsTheLastResort) {
   writer.start(example(2), false);
   writer.finish();
   fs::resize_file(checkpoint_path(folder_, 2), 100);
-  EXPECT_EQ(newest_checkpoint(folder_, nullptr), path("checkpoints/best.h5"));
+  EXPECT_EQ(newest_path(folder_), path("checkpoints/best.h5"));
 }
 
 // Every other kill waits until the writer has finished a checkpoint, however slow the machine is. The random time after
@@ -538,11 +546,11 @@ TEST_F(CheckpointTest, AKillAtAnyMomentLeavesAWholeNewestFile) {
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     std::vector<std::string> warnings;
-    const std::string newest = newest_checkpoint(folder_, &warnings);
+    const std::optional<FoundCheckpoint> newest = read_newest_checkpoint(folder_, warnings);
     EXPECT_TRUE(warnings.empty()) << warnings.front();
-    EXPECT_TRUE(first == 1 || newest != "") << "an earlier checkpoint was lost";
-    if (newest.empty()) continue;
-    const Checkpoint found = read_checkpoint(newest);
+    EXPECT_TRUE(first == 1 || newest) << "an earlier checkpoint was lost";
+    if (!newest) continue;
+    const Checkpoint& found = newest->checkpoint;
     EXPECT_GE(found.step, first - 1) << "went back to a step before an earlier checkpoint";
     expect_same_bits(example(found.step, 20000), found);
     first = found.step + 1;
