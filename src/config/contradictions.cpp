@@ -10,15 +10,17 @@
 #include "base/table.h"
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
+#include "config/exclusions.h"
 #include "config/rate_scaling.h"
 #include "config/schema.h"
 
 namespace ringtrain {
 
 Contradiction wrong_pair(const Experiment& e, std::string_view key, std::string_view other, std::string_view expected,
-                         const std::string& hint) {
+                         const std::string& hint, std::string_view other_is) {
+  const std::string other_statement = other_is.empty() ? statement(other, e) : cat(other, " is ", other_is);
   return {{key, other},
-          cat(statement(key, e), expected.starts_with(only_one) ? " and " : " but ", statement(other, e), ", expected ",
+          cat(statement(key, e), expected.starts_with(only_one) ? " and " : " but ", other_statement, ", expected ",
               expected),
           hint};
 }
@@ -29,91 +31,32 @@ Contradiction wrong_value(const Experiment& e, std::string_view key, std::string
   return {{key}, cat(statement(key, e), ", expected ", expected)};
 }
 
-std::optional<Contradiction> points_contradiction(const Experiment& e) {
-  const std::vector<EpochFactor>& points = e.learning_rate.points;
-  if (e.learning_rate.schedule != "points") return std::nullopt;
-  if (points.empty())
-    return {{{"learning_rate.schedule", "learning_rate.points"},
-             "learning_rate.schedule is points but learning_rate.points is empty, expected pairs of epoch and factor "
-             "such as [[0, 0], [2, 1], [16, 0]]"}};
-  for (std::size_t i = 1; i < points.size(); ++i) {
-    if (points[i].epoch < points[i - 1].epoch)
-      return wrong_value(e, "learning_rate.points", "epochs that do not decrease");
-    if (i >= 2 && points[i].epoch == points[i - 2].epoch)
-      return wrong_value(e, "learning_rate.points",
-                         cat("at most two points at epoch ", points[i].epoch, ": before and after a jump"));
+std::optional<Contradiction> effect_contradiction(const Experiment& e) {
+  const Experiment defaults;
+  for (const Field& field : schema()) {
+    if (has_effect(field, e) || value_text(field, e) == value_text(field, defaults)) continue;
+    if (const Field* other = replacement_of(field, e)) return wrong_pair(e, field.key, other->key, only_one);
+    const std::string other = value_text(*find_field(field.only_with_), e);
+    return {{{field.key, field.only_with_},
+             cat(statement(field.key, e), " but ", field.only_with_, " is ", other, "; ", field.key,
+                 " may be set only with ", joined(field.only_words_, " or ")),
+             cat("Set ", field.key, "=", value_text(field, defaults), ", or choose another ", field.only_with_, ".")}};
   }
-  if (std::all_of(points.begin(), points.end(), [](const EpochFactor& p) { return p.factor == 0; }))
-    return wrong_value(e, "learning_rate.points", "a factor above 0");
-  if (e.stop.epochs == 0) return std::nullopt;
-  if (points.back().epoch > e.stop.epochs)
-    return wrong_pair(e, "learning_rate.points", "stop.epochs", "points up to the end",
-                      cat("Set learning_rate.points to pairs whose epochs are at most ", e.stop.epochs,
-                          ", or learning_rate.points=[] with another learning_rate.schedule."));
-  if (points.back().epoch < e.stop.epochs && points.back().factor == 0)
-    return wrong_pair(e, "learning_rate.points", "stop.epochs",
-                      "a last factor above 0, or the last point at the end: nothing is learned at a rate of 0");
   return std::nullopt;
 }
 
-// Returns the milestones before epoch `end`, as text: "[30,60]". If there are none, the text has one milestone at half
-// of `end`.
-std::string milestones_before(double end, std::vector<double> milestones) {
-  std::erase_if(milestones, [end](double epoch) { return epoch >= end; });
-  if (milestones.empty()) return cat("[", with_digits(end / 2), "]");
-  return cat("[", joined(milestones, ",", [](double epoch) { return with_digits(epoch); }), "]");
-}
-
-std::optional<Contradiction> learning_rate_contradiction(const Experiment& e) {
-  const LearningRateConfig& lr = e.learning_rate;
-  const auto is = [&e](std::string_view leaf) { return statement(cat("learning_rate.", leaf), e); };
-  const double warmup = warmup_epochs(lr, e.batch.global), peak = peak_rate(lr, e.batch.global);
-
-  if (lr.scaling != "none" && lr.base_batch == 0)
-    return {{{"learning_rate.scaling", "learning_rate.base_batch"},
-             cat(is("scaling"),
-                 " but learning_rate.base_batch is not given, expected the batch for which learning_rate.base was "
-                 "chosen")}};
-  if (lr.warmup_epochs > 0 && lr.warmup_steps > 0)
-    return wrong_pair(e, "learning_rate.warmup_epochs", "learning_rate.warmup_steps", only_one);
-  if ((lr.warmup_epochs > 0 || lr.warmup_steps > 0) && lr.scaling == "none" && lr.warmup_from == "base")
-    return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps", "learning_rate.scaling",
-              "learning_rate.warmup_from"},
-             "warm-up from the base rate without scaling changes nothing, expected learning_rate.warmup_from: zero, a "
-             "learning_rate.scaling, or no warm-up"}};
-  if (lr.schedule == "step" && lr.milestones.empty())
-    return {
-        {{"learning_rate.schedule", "learning_rate.milestones"},
-         "learning_rate.schedule is step but learning_rate.milestones is empty, expected epochs such as [30, 60, 80]"}};
-  for (std::size_t i = 1; i < lr.milestones.size(); ++i)
-    if (lr.milestones[i] <= lr.milestones[i - 1])
-      return wrong_value(e, "learning_rate.milestones", "increasing epochs");
-  if (!lr.milestones.empty() && e.stop.epochs > 0 && lr.milestones.back() >= e.stop.epochs)
-    return wrong_pair(e, "learning_rate.milestones", "stop.epochs", "milestones before the end",
-                      cat("Set learning_rate.milestones=", milestones_before(e.stop.epochs, lr.milestones),
-                          ", or learning_rate.milestones=[] with another learning_rate.schedule."));
-  if (!lr.milestones.empty() && lr.every == "epoch" && e.stop.epochs > 0 &&
-      std::ceil(lr.milestones.back()) >= e.stop.epochs)
-    return {{{"learning_rate.milestones", "learning_rate.every", "stop.epochs"},
-             cat(is("milestones"), ", ", is("every"), " and ", statement("stop.epochs", e),
-                 ": no epoch begins at or after the last milestone, expected milestones of at most ",
-                 std::ceil(e.stop.epochs) - 1, ", the last epoch's beginning")}};
-  if (!lr.milestones.empty() && lr.milestones.front() < warmup)
-    return {{{"learning_rate.milestones", "learning_rate.warmup_epochs", "learning_rate.scaling"},
-             cat(is("milestones"), " but warm-up takes ", warmup, " epochs, expected milestones after it")}};
-  if (auto contradiction = points_contradiction(e)) return contradiction;
-  if (decays_to_end(lr)) {
-    if (e.stop.epochs == 0 && e.stop.steps == 0)
-      return {{{"learning_rate.schedule", "stop.epochs", "stop.steps"},
-               cat(is("schedule"), " and needs the length of the run, expected stop.epochs or stop.steps")}};
-    if (lr.end > peak)
-      return {{{"learning_rate.end", "learning_rate.base", "learning_rate.scaling", "batch.global"},
-               cat(is("end"), " but the peak rate is ", peak, ", expected an end at or below it")}};
-    if ((e.stop.epochs > 0 && warmup >= e.stop.epochs) || (e.stop.steps > 0 && lr.warmup_steps >= e.stop.steps))
-      return {{{"learning_rate.schedule", "learning_rate.warmup_epochs", "learning_rate.warmup_steps", "stop.epochs",
-                "stop.steps"},
-               cat(is("schedule"), " but warm-up lasts as long as the run, expected a shorter warm-up")}};
-  }
+// Batch norm has seen no sample with averaged weights.
+std::optional<Contradiction> averaged_norm_contradiction(const Experiment& e) {
+  if (!has_batch_norm(e.model) || e.evaluate.norm_statistics == "recomputed") return std::nullopt;
+  const std::string cannot =
+      cat(" evaluates averaged weights, whose batch norm has seen no sample, but ",
+          statement("evaluate.norm_statistics", e), ", expected evaluate.norm_statistics: recomputed");
+  if (e.optimizer.schedule_free)
+    return {{{"optimizer.schedule_free", "model.kind", "evaluate.norm_statistics"},
+             cat("optimizer.schedule_free", cannot)}};
+  if (e.average.half_life > 0 && e.average.evaluate)
+    return {{{"average.half_life", "average.evaluate", "model.kind", "evaluate.norm_statistics"},
+             cat("average.evaluate", cannot, ", or average.evaluate: false")}};
   return std::nullopt;
 }
 
@@ -155,41 +98,6 @@ std::optional<Contradiction> batch_course_contradiction(const Experiment& e) {
   return batch_schedule_contradiction(e);
 }
 
-// Batch norm has seen no sample with averaged weights.
-std::optional<Contradiction> averaged_norm_contradiction(const Experiment& e) {
-  if (!has_batch_norm(e.model) || e.evaluate.norm_statistics == "recomputed") return std::nullopt;
-  const std::string cannot =
-      cat(" evaluates averaged weights, whose batch norm has seen no sample, but ",
-          statement("evaluate.norm_statistics", e), ", expected evaluate.norm_statistics: recomputed");
-  if (e.optimizer.schedule_free)
-    return {{{"optimizer.schedule_free", "model.kind", "evaluate.norm_statistics"},
-             cat("optimizer.schedule_free", cannot)}};
-  if (e.average.half_life > 0 && e.average.evaluate)
-    return {{{"average.half_life", "average.evaluate", "model.kind", "evaluate.norm_statistics"},
-             cat("average.evaluate", cannot, ", or average.evaluate: false")}};
-  return std::nullopt;
-}
-
-// Malladi et al. 2022, arXiv:2205.10287: for k > 1, 1 - k (1 - beta) must be above 0.
-std::optional<Contradiction> adam_sde_contradiction(const Experiment& e) {
-  const OptimizerConfig& o = e.optimizer;
-  if (e.learning_rate.scaling != "adam_sde") return std::nullopt;
-  if (e.learning_rate.base_batch == 0) return std::nullopt;  // learning_rate_contradiction() says so
-  const auto base = static_cast<double>(e.learning_rate.base_batch);
-  const double k = batch_ratio(e.learning_rate, e.batch.global);
-  if (k <= 1) return std::nullopt;  // every beta stays at least 0
-  for (const auto& [key, beta] :
-       {std::pair<std::string_view, double>{"optimizer.beta1", o.beta1}, {"optimizer.beta2", o.beta2}}) {
-    if (!has_effect(*find_field(key), e) || k * (1 - beta) < 1 - 1e-12) continue;
-    const double largest = std::ceil(base / (1 - beta) * (1 - 1e-12)) - 1;
-    return {{{"learning_rate.scaling", "batch.global", key},
-             cat("learning_rate.scaling is adam_sde with k = batch.global / base_batch = ", with_digits(k), ", but ",
-                 statement(key, e), ", and k (1 - beta) is ", with_digits(k * (1 - beta)), ", expected less than 1"),
-             cat("The largest batch.global is ", with_digits(largest, 15), "; or take a beta nearer to 1.")}};
-  }
-  return std::nullopt;
-}
-
 std::optional<Contradiction> image_contradiction(const Experiment& e) {
   const DataConfig& data = e.data;
   for (const auto& [key, range] :
@@ -223,13 +131,8 @@ std::vector<NormLayerSize> layers_with_norms(const ModelConfig& model) {
   return layers;
 }
 
-std::optional<Contradiction> norm_contradiction(const Experiment& e) {
+std::optional<Contradiction> group_norm_contradiction(const Experiment& e) {
   const ModelConfig& model = e.model;
-  if (model.kind != "alexnet" && model.kind != "char_lstm" && !has_batch_norm(model) &&
-      model.norm_momentum != ModelConfig().norm_momentum)
-    return {{{"model.norm_momentum", "model.normalization", "model.kind"},
-             cat(statement("model.norm_momentum", e), " but ", statement("model.normalization", e),
-                 ", expected model.norm_momentum left out: only batch norm has running statistics")}};
   if (normalization(model) != "group") return std::nullopt;
   const std::vector<NormLayerSize> layers = layers_with_norms(model);
   std::int64_t common = 0;
@@ -261,82 +164,140 @@ std::optional<Contradiction> model_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
-std::optional<Contradiction> evaluation_contradiction(const Experiment& e) {
-  const EvaluateConfig& evaluate = e.evaluate;
-  if (evaluate.norm_statistics == "running") return std::nullopt;
-  const std::string chosen = statement("evaluate.norm_statistics", e);
-  if (!has_batch_norm(e.model)) {
-    const bool chooses = e.model.kind == "resnet" || e.model.kind == "cnn" || e.model.kind == "mlp";
-    return {
-        {{"evaluate.norm_statistics", "model.kind", "model.norm", "model.normalization"},
-         cat(chosen, " but ", statement("model.kind", e),
-             chooses ? cat(" and ", statement("model.normalization", e)) : "",
-             ", expected a model with batch norm: resnet, alexnet with model.norm, or model.normalization: batch")}};
+std::optional<Contradiction> statistics_contradiction(const Experiment& e) {
+  if (e.evaluate.norm_statistics == "running" || has_batch_norm(e.model)) return std::nullopt;
+  const bool chooses = e.model.kind == "resnet" || e.model.kind == "cnn" || e.model.kind == "mlp";
+  return {{{"evaluate.norm_statistics", "model.kind", "model.norm", "model.normalization"},
+           cat(statement("evaluate.norm_statistics", e), " but ", statement("model.kind", e),
+               chooses ? cat(" and ", statement("model.normalization", e)) : "",
+               ", expected a model with batch norm: resnet, alexnet with model.norm, or model.normalization: batch")}};
+}
+
+std::optional<Contradiction> warmup_contradiction(const Experiment& e) {
+  const LearningRateConfig& lr = e.learning_rate;
+  if (lr.warmup_epochs == 0 && lr.warmup_steps == 0) return std::nullopt;
+  if (lr.scaling != "none" || lr.warmup_from != "base") return std::nullopt;
+  return {{{"learning_rate.warmup_epochs", "learning_rate.warmup_steps", "learning_rate.scaling",
+            "learning_rate.warmup_from"},
+           "warm-up from the base rate without scaling changes nothing, expected learning_rate.warmup_from: zero, a "
+           "learning_rate.scaling, or no warm-up"}};
+}
+
+// Only one of the lists has an effect, and only that one may be set.
+std::optional<Contradiction> order_contradiction(const Experiment& e) {
+  const std::vector<double>& milestones = e.learning_rate.milestones;
+  for (std::size_t i = 1; i < milestones.size(); ++i)
+    if (milestones[i] <= milestones[i - 1]) return wrong_value(e, "learning_rate.milestones", "increasing epochs");
+  const std::vector<EpochFactor>& points = e.learning_rate.points;
+  for (std::size_t i = 1; i < points.size(); ++i) {
+    if (points[i].epoch < points[i - 1].epoch)
+      return wrong_value(e, "learning_rate.points", "epochs that do not decrease");
+    if (i >= 2 && points[i].epoch == points[i - 2].epoch)
+      return wrong_value(e, "learning_rate.points",
+                         cat("at most two points at epoch ", points[i].epoch, ": before and after a jump"));
   }
-  if (evaluate.norm_statistics != "recomputed") return std::nullopt;
-  if (evaluate.norm_samples == 0)
-    return wrong_pair(
-        e, "evaluate.norm_statistics", "evaluate.norm_samples", "how many training samples, a multiple of batch.worker",
-        cat("Some thousand samples are enough, for example ", round_up<std::int64_t>(8192, e.batch.worker), "."));
-  if (evaluate.norm_samples % e.batch.worker != 0)
-    return wrong_pair(e, "evaluate.norm_samples", "batch.worker", "a multiple of batch.worker",
-                      cat("The next multiple is ", round_up(evaluate.norm_samples, e.batch.worker), "."));
+  const bool all_zero = std::ranges::all_of(points, [](const EpochFactor& p) { return p.factor == 0; });
+  if (!points.empty() && all_zero) return wrong_value(e, "learning_rate.points", "a factor above 0");
   return std::nullopt;
+}
+
+std::optional<Contradiction> milestones_contradiction(const Experiment& e) {
+  const LearningRateConfig& lr = e.learning_rate;
+  if (lr.milestones.empty()) return std::nullopt;
+  const std::string milestones = statement("learning_rate.milestones", e);
+  const double warmup = warmup_epochs(lr, source_experiment(e).batch.global);
+  if (lr.every == "epoch" && e.stop.epochs > 0 && std::ceil(lr.milestones.back()) >= e.stop.epochs)
+    return {{{"learning_rate.milestones", "learning_rate.every", "stop.epochs"},
+             cat(milestones, ", ", statement("learning_rate.every", e), " and ", statement("stop.epochs", e),
+                 ": no epoch begins at or after the last milestone, expected milestones of at most ",
+                 std::ceil(e.stop.epochs) - 1, ", the last epoch's beginning")}};
+  if (lr.milestones.front() < warmup)
+    return {{{"learning_rate.milestones", "learning_rate.warmup_epochs", "learning_rate.scaling"},
+             cat(milestones, " but warm-up takes ", warmup, " epochs, expected milestones after it")}};
+  return std::nullopt;
+}
+
+std::optional<Contradiction> decay_contradiction(const Experiment& e) {
+  const LearningRateConfig& lr = e.learning_rate;
+  if (!decays_to_end(lr)) return std::nullopt;
+  const StopConfig& stop = e.stop;
+  const std::string schedule = statement("learning_rate.schedule", e);
+  const std::int64_t batch = source_experiment(e).batch.global;
+  const double warmup = warmup_epochs(lr, batch), peak = peak_rate(lr, batch);
+  if (stop.epochs == 0 && stop.steps == 0)
+    return {{{"learning_rate.schedule", "stop.epochs", "stop.steps"},
+             cat(schedule, " and needs the length of the run, expected stop.epochs or stop.steps")}};
+  if (lr.end > peak)
+    return {
+        {{"learning_rate.end", "learning_rate.base", "learning_rate.scaling", "batch.global"},
+         cat(statement("learning_rate.end", e), " but the peak rate is ", peak, ", expected an end at or below it")}};
+  if ((stop.epochs > 0 && warmup >= stop.epochs) || (stop.steps > 0 && lr.warmup_steps >= stop.steps))
+    return {{{"learning_rate.schedule", "learning_rate.warmup_epochs", "learning_rate.warmup_steps", "stop.epochs",
+              "stop.steps"},
+             cat(schedule, " but warm-up lasts as long as the run, expected a shorter warm-up")}};
+  return std::nullopt;
+}
+
+// Malladi et al. 2022, arXiv:2205.10287: for k > 1, 1 - k (1 - beta) must be above 0.
+std::optional<Contradiction> adam_sde_contradiction(const Experiment& e) {
+  const OptimizerConfig& o = e.optimizer;
+  if (e.learning_rate.scaling != "adam_sde") return std::nullopt;
+  const auto base = static_cast<double>(e.learning_rate.base_batch);
+  const double k = batch_ratio(e.learning_rate, source_experiment(e).batch.global);
+  if (k <= 1) return std::nullopt;  // every beta stays at least 0
+  for (const auto& [key, beta] :
+       {std::pair<std::string_view, double>{"optimizer.beta1", o.beta1}, {"optimizer.beta2", o.beta2}}) {
+    if (!has_effect(*find_field(key), e) || k * (1 - beta) < 1 - 1e-12) continue;
+    const double largest = std::ceil(base / (1 - beta) * (1 - 1e-12)) - 1;
+    return {{{"learning_rate.scaling", "batch.global", key},
+             cat("learning_rate.scaling is adam_sde with k = batch.global / base_batch = ", with_digits(k), ", but ",
+                 statement(key, e), ", and k (1 - beta) is ", with_digits(k * (1 - beta)), ", expected less than 1"),
+             cat("The largest batch.global is ", with_digits(largest, 15), "; or take a beta nearer to 1.")}};
+  }
+  return std::nullopt;
+}
+
+std::optional<Contradiction> fault_contradiction(const Experiment& e) {
+  const TestConfig& test = e.test;
+  if ((test.slow_rank >= 0) != (test.slow_seconds > 0))
+    return {{{"test.slow_rank", "test.slow_seconds"},
+             cat(statement("test.slow_rank", e), " and ", statement("test.slow_seconds", e),
+                 ", expected a rank and how long it sleeps in each step, or neither")}};
+  if ((test.flip_bit_rank >= 0) != (test.flip_bit_step > 0) || (test.flip_bit_rank >= 0) == test.flip_bit_in.empty())
+    return {{{"test.flip_bit_rank", "test.flip_bit_step", "test.flip_bit_in"},
+             cat(statement("test.flip_bit_rank", e), ", ", statement("test.flip_bit_step", e), " and ",
+                 statement("test.flip_bit_in", e), ", expected a rank, a step and a tensor, or none of them")}};
+  return std::nullopt;
+}
+
+std::optional<Contradiction> end_contradiction(const Experiment& e) {
+  const StopConfig& stop = e.stop;
+  const bool ends = stop.epochs > 0 || stop.steps > 0 || stop.seconds > 0 || !stop.target_metric.empty();
+  if (ends || e.branch.samples > 0) return std::nullopt;
+  return {{{"stop.epochs", "stop.steps", "stop.seconds", "stop.target_metric"},
+           "nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"}};
+}
+
+std::optional<Contradiction> target_contradiction(const Experiment& e) {
+  if (e.stop.target_metric.empty() || e.evaluate.every_epochs > 0 || e.evaluate.every_steps > 0) return std::nullopt;
+  return {{{"stop.target_metric", "evaluate.every_epochs", "evaluate.every_steps"},
+           cat(statement("stop.target_metric", e),
+               " but evaluation is off, expected evaluate.every_epochs or evaluate.every_steps")}};
 }
 
 }  // namespace
 
 std::optional<Contradiction> find_contradiction(const Experiment& e) {
-  const Experiment defaults;
-  for (const Field& field : schema()) {
-    if (has_effect(field, e) || value_text(field, e) == value_text(field, defaults)) continue;
-    if (const Field* other = replacement_of(field, e)) return wrong_pair(e, field.key, other->key, only_one);
-    const std::string other = value_text(*find_field(field.only_with_), e);
-    return {{{field.key, field.only_with_},
-             cat(statement(field.key, e), " but ", field.only_with_, " is ", other, "; ", field.key,
-                 " may be set only with ", joined(field.only_words_, " or ")),
-             cat("Set ", field.key, "=", value_text(field, defaults), ", or choose another ", field.only_with_, ".")}};
-  }
-  const BatchConfig& batch = e.batch;
-  if (batch.global % batch.worker != 0)
-    return wrong_pair(e, "batch.worker", "batch.global", "a worker that divides global",
-                      cat("Values that do: ", nearest_divisors(batch.global, batch.worker), "."));
-  if (batch.micro > 0 && batch.global % batch.micro != 0)
-    return wrong_pair(e, "batch.micro", "batch.global", "a micro that divides global",
-                      cat("Values that do: ", nearest_divisors(batch.global, batch.micro), "."));
-  if (auto contradiction = find_exclusion(e)) return contradiction;
-  if (auto contradiction = averaged_norm_contradiction(e)) return contradiction;
-  if (auto contradiction = batch_course_contradiction(e)) return contradiction;
-  if (auto contradiction = image_contradiction(e)) return contradiction;
-  if (auto contradiction = norm_contradiction(e)) return contradiction;
-  if (auto contradiction = model_contradiction(e)) return contradiction;
-  if (auto contradiction = evaluation_contradiction(e)) return contradiction;
-  if (auto contradiction = learning_rate_contradiction(source_experiment(e))) return contradiction;
-  if (auto contradiction = adam_sde_contradiction(source_experiment(e))) return contradiction;
-  if ((e.test.slow_rank >= 0) != (e.test.slow_seconds > 0))
-    return {{{"test.slow_rank", "test.slow_seconds"},
-             cat(statement("test.slow_rank", e), " and ", statement("test.slow_seconds", e),
-                 ", expected a rank and how long it sleeps in each step, or neither")}};
-  if ((e.test.flip_bit_rank >= 0) != (e.test.flip_bit_step > 0) ||
-      (e.test.flip_bit_rank >= 0) == e.test.flip_bit_in.empty())
-    return {{{"test.flip_bit_rank", "test.flip_bit_step", "test.flip_bit_in"},
-             cat(statement("test.flip_bit_rank", e), ", ", statement("test.flip_bit_step", e), " and ",
-                 statement("test.flip_bit_in", e), ", expected a rank, a step and a tensor, or none of them")}};
-  const StopConfig& stop = e.stop;
-  if (stop.epochs == 0 && stop.steps == 0 && stop.seconds == 0 && stop.target_metric.empty() && e.branch.samples == 0)
-    return {{{"stop.epochs", "stop.steps", "stop.seconds", "stop.target_metric"},
-             "nothing ends the run, expected stop.epochs, stop.steps, stop.seconds or stop.target_metric"}};
-  if (stop.target_metric.empty() && stop.target_value > 0)
-    return wrong_pair(e, "stop.target_value", "stop.target_metric", "both or none");
-  if (stop.target_metric.empty()) return std::nullopt;
-  if (stop.target_value == 0 || (stop.target_metric == "validation_accuracy" && stop.target_value > 1))
-    return wrong_pair(e, "stop.target_metric", "stop.target_value",
-                      stop.target_metric == "validation_loss" ? "a loss above 0" : "a share above 0 and at most 1");
-  if (e.data.validation.empty()) return wrong_pair(e, "stop.target_metric", "data.validation", "validation data");
-  if (e.evaluate.every_epochs == 0 && e.evaluate.every_steps == 0)
-    return {{{"stop.target_metric", "evaluate.every_epochs", "evaluate.every_steps"},
-             cat(statement("stop.target_metric", e),
-                 " but evaluation is off, expected evaluate.every_epochs or evaluate.every_steps")}};
+  // The first check that fails gives the error. Some checks need what an earlier one has found right.
+  for (const auto& check : {effect_contradiction,       find_exclusion,         averaged_norm_contradiction,
+                            batch_course_contradiction, image_contradiction,    find_momentum_exclusion,
+                            group_norm_contradiction,   model_contradiction,    statistics_contradiction,
+                            find_statistics_exclusion,  find_scaling_exclusion, warmup_contradiction,
+                            find_schedule_exclusion,    order_contradiction,    find_end_exclusion,
+                            milestones_contradiction,   decay_contradiction,    adam_sde_contradiction,
+                            fault_contradiction,        end_contradiction,      find_target_exclusion,
+                            target_contradiction})
+    if (auto contradiction = check(e)) return contradiction;
   return std::nullopt;
 }
 

@@ -1,4 +1,5 @@
-// Checks for keys of an experiment whose values are valid by themselves but contradict each other.
+// Checks for keys of an experiment whose values are valid by themselves but contradict each other. Pairs of keys that
+// exclude each other are rows of a table (exclusions.h).
 #pragma once
 
 #include <optional>
@@ -26,12 +27,9 @@ std::string way_out(const Contradiction& contradiction, const Experiment& experi
 inline constexpr const char* only_one = "only one of them";
 
 // Returns a contradiction of two keys: "<key> is <value> but <other> is <value>, expected <what the first one needs>".
-// If only one of them may be set, `expected` begins with `only_one`, and the text has "and" in place of "but".
+// If only one of them may be set, `expected` begins with `only_one`, and the text has "and" in place of "but". If
+// `other_is` is given, it takes the place of the other's value.
 Contradiction wrong_pair(const Experiment& experiment, std::string_view key, std::string_view other,
-                         std::string_view expected, const std::string& hint = {});
-
-// Returns the first row of the table of keys whose values exclude each other (exclusions.cpp) that this experiment
-// breaks, as wrong_pair().
-std::optional<Contradiction> find_exclusion(const Experiment& experiment);
+                         std::string_view expected, const std::string& hint = {}, std::string_view other_is = {});
 
 }  // namespace ringtrain

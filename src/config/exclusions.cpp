@@ -1,26 +1,56 @@
-// The table of keys that exclude each other: find_exclusion() of contradictions.h.
+#include "config/exclusions.h"
+
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "base/rounding.h"
+#include "base/table.h"
 #include "config/batch_course.h"
-#include "config/contradictions.h"
+#include "config/batch_plan.h"
 #include "config/schema.h"
 
 namespace ringtrain {
 namespace {
 
+// A row of the table. The parts below have the rows.
 struct Exclusion {
   bool is_broken;
   std::string_view feature, key;
   std::string expected;
-  std::string hint = {};       // as in Contradiction
-  std::string_view also = {};  // a key without which the feature would not need this
+  std::string hint = {};         // as in Contradiction
+  std::string_view also = {};    // a key without which the feature would not need this
+  std::string_view key_is = {};  // what the message says of `key` in place of its value
 };
+
+// Returns the first broken row, as wrong_pair().
+std::optional<Contradiction> first_broken(const std::vector<Exclusion>& rows, const Experiment& e) {
+  for (const Exclusion& row : rows) {
+    if (!row.is_broken) continue;
+    Contradiction found = wrong_pair(e, row.feature, row.key, row.expected, row.hint, row.key_is);
+    if (!row.also.empty()) found.keys.push_back(row.also);
+    return found;
+  }
+  return std::nullopt;
+}
 
 bool is_set(std::string_view key, const Experiment& e) {
   return !is_default(*find_field(key), e);
+}
+
+std::vector<Exclusion> of_whole_batches(const Experiment& e) {
+  const BatchConfig& batch = e.batch;
+  const auto values_near = [&batch](std::int64_t wanted) {
+    return cat("Values that do: ", nearest_divisors(batch.global, wanted), ".");
+  };
+  return {
+      {batch.global % batch.worker != 0, "batch.worker", "batch.global", "a worker that divides global",
+       values_near(batch.worker)},
+      {batch.micro > 0 && batch.global % batch.micro != 0, "batch.micro", "batch.global", "a micro that divides global",
+       values_near(std::max<std::int64_t>(1, batch.micro))},
+  };
 }
 
 // communication.algorithm names ways to sum on all ranks. Gradients take other ways to servers and to sharded state.
@@ -270,18 +300,97 @@ std::vector<Exclusion> of_models(const Experiment& e) {
   };
 }
 
+// Returns the milestones before epoch `end`, as text: "[30,60]". If there are none, the text has one milestone at half
+// of `end`.
+std::string milestones_before(double end, std::vector<double> milestones) {
+  std::erase_if(milestones, [end](double epoch) { return epoch >= end; });
+  if (milestones.empty()) return cat("[", with_digits(end / 2), "]");
+  return cat("[", joined(milestones, ",", [](double epoch) { return with_digits(epoch); }), "]");
+}
+
 }  // namespace
 
 std::optional<Contradiction> find_exclusion(const Experiment& e) {
-  for (const auto& part : {of_sums, of_server_ranks, of_owners, of_pipelines, of_noise, of_optimizers, of_adascale,
-                           of_averages, of_batches, of_branches, of_adam_sde, of_models})
-    for (const Exclusion& row : part(e))
-      if (row.is_broken) {
-        Contradiction found = wrong_pair(e, row.feature, row.key, row.expected, row.hint);
-        if (!row.also.empty()) found.keys.push_back(row.also);
-        return found;
-      }
+  for (const auto& part : {of_whole_batches, of_sums, of_server_ranks, of_owners, of_pipelines, of_noise, of_optimizers,
+                           of_adascale, of_averages, of_batches, of_branches, of_adam_sde, of_models})
+    if (auto found = first_broken(part(e), e)) return found;
   return std::nullopt;
+}
+
+std::optional<Contradiction> find_momentum_exclusion(const Experiment& e) {
+  const bool has_momentum = e.model.kind == "alexnet" || e.model.kind == "char_lstm" || has_batch_norm(e.model);
+  const std::vector<Exclusion> rows = {
+      {!has_momentum && is_set("model.norm_momentum", e), "model.norm_momentum", "model.normalization",
+       "model.norm_momentum left out: only batch norm has running statistics", "", "model.kind"},
+  };
+  return first_broken(rows, e);
+}
+
+std::optional<Contradiction> find_statistics_exclusion(const Experiment& e) {
+  const std::int64_t samples = e.evaluate.norm_samples, worker = e.batch.worker;
+  const bool recomputed = e.evaluate.norm_statistics == "recomputed";
+  const std::vector<Exclusion> rows = {
+      {recomputed && samples == 0, "evaluate.norm_statistics", "evaluate.norm_samples",
+       "how many training samples, a multiple of batch.worker",
+       cat("Some thousand samples are enough, for example ", round_up<std::int64_t>(8192, worker), ".")},
+      {recomputed && samples % worker != 0, "evaluate.norm_samples", "batch.worker", "a multiple of batch.worker",
+       cat("The next multiple is ", round_up(samples, worker), ".")},
+  };
+  return first_broken(rows, e);
+}
+
+std::optional<Contradiction> find_scaling_exclusion(const Experiment& e) {
+  const LearningRateConfig& lr = e.learning_rate;
+  const std::vector<Exclusion> rows = {
+      {lr.scaling != "none" && lr.base_batch == 0, "learning_rate.scaling", "learning_rate.base_batch",
+       "the batch for which learning_rate.base was chosen", "", "", "not given"},
+      {lr.warmup_epochs > 0 && lr.warmup_steps > 0, "learning_rate.warmup_epochs", "learning_rate.warmup_steps",
+       only_one},
+  };
+  return first_broken(rows, e);
+}
+
+std::optional<Contradiction> find_schedule_exclusion(const Experiment& e) {
+  const LearningRateConfig& lr = e.learning_rate;
+  constexpr std::string_view schedule = "learning_rate.schedule";
+  const std::vector<Exclusion> rows = {
+      {lr.schedule == "step" && lr.milestones.empty(), schedule, "learning_rate.milestones",
+       "epochs such as [30, 60, 80]", "", "", "empty"},
+      {lr.schedule == "points" && lr.points.empty(), schedule, "learning_rate.points",
+       "pairs of epoch and factor such as [[0, 0], [2, 1], [16, 0]]", "", "", "empty"},
+  };
+  return first_broken(rows, e);
+}
+
+std::optional<Contradiction> find_end_exclusion(const Experiment& e) {
+  constexpr std::string_view milestones = "learning_rate.milestones", points = "learning_rate.points";
+  const LearningRateConfig& lr = e.learning_rate;
+  const double end = e.stop.epochs;
+  const bool has_milestones = end > 0 && !lr.milestones.empty(), has_points = end > 0 && !lr.points.empty();
+  const std::vector<Exclusion> rows = {
+      {has_milestones && lr.milestones.back() >= end, milestones, "stop.epochs", "milestones before the end",
+       cat("Set learning_rate.milestones=", milestones_before(end, lr.milestones),
+           ", or learning_rate.milestones=[] with another learning_rate.schedule.")},
+      {has_points && lr.points.back().epoch > end, points, "stop.epochs", "points up to the end",
+       cat("Set learning_rate.points to pairs whose epochs are at most ", end,
+           ", or learning_rate.points=[] with another learning_rate.schedule.")},
+      {has_points && lr.points.back().epoch < end && lr.points.back().factor == 0, points, "stop.epochs",
+       "a last factor above 0, or the last point at the end: nothing is learned at a rate of 0"},
+  };
+  return first_broken(rows, e);
+}
+
+std::optional<Contradiction> find_target_exclusion(const Experiment& e) {
+  constexpr std::string_view metric = "stop.target_metric", value = "stop.target_value";
+  const StopConfig& stop = e.stop;
+  const bool has_target = !stop.target_metric.empty(), is_share = stop.target_metric == "validation_accuracy";
+  const std::vector<Exclusion> rows = {
+      {!has_target && stop.target_value > 0, value, metric, "both or none"},
+      {has_target && (stop.target_value == 0 || (is_share && stop.target_value > 1)), metric, value,
+       is_share ? "a share above 0 and at most 1" : "a loss above 0"},
+      {has_target && e.data.validation.empty(), metric, "data.validation", "validation data"},
+  };
+  return first_broken(rows, e);
 }
 
 }  // namespace ringtrain
