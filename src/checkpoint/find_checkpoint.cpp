@@ -37,12 +37,9 @@ struct Place {
   double epochs_before = -1;  // epochs at the beginning of the last update
 };
 
-// Counts epochs as RunPlan::schedule does.
 Place place_of(const Checkpoint& c) {
-  const auto epochs = [&](const char* epoch, const char* offset) {
-    return c.number(epoch) + c.number(offset) / c.number("epoch_span");
-  };
-  return {c.step, epochs("epoch", "offset"), c.step > 0 ? epochs("before_epoch", "before_offset") : -1};
+  const RunProgress progress = progress_of(c);
+  return {c.step, epochs_at(c, progress.position), c.step > 0 ? epochs_at(c, progress.before) : -1};
 }
 
 bool is_at(const Place& place, const RunPoint& point) {

@@ -77,6 +77,7 @@ Items items_of(BranchPoint& b) {
 }
 
 constexpr const char *kept_text = "kept_steps", *source_name = "branch_source", *groups_name = "noise_groups";
+constexpr const char* epoch_size = "epoch_span";  // the samples of an epoch
 
 Number value_of(const Item& item) {
   if (const auto* count = std::get_if<std::int64_t*>(&item.place)) return **count;
@@ -131,7 +132,7 @@ void write_plan(const RunPlan& plan, Checkpoint& c) {
   c.texts["train_uuid"] = plan.train.dataset_uuid;
   c.texts["commit"] = build_commit();
   if (plan.graph.has_images()) c.texts["image_input"] = image_input_of(plan);
-  c.numbers["epoch_span"] = plan.schedule.samples_per_epoch();
+  c.numbers[epoch_size] = plan.schedule.samples_per_epoch();
   c.numbers["context_length"] = plan.train.text.context_length;  // 0: running text
   c.numbers["pad_id"] = plan.train.text.pad_id;
   c.numbers["stop_id"] = plan.train.text.stop_id;
@@ -166,6 +167,10 @@ RunProgress progress_of(const Checkpoint& checkpoint) {
   read(checkpoint, items_of(progress));
   progress.scale_invariant_steps = checkpoint.number_or(std::string(AdaScale::state_names[0]), 0);
   return progress;
+}
+
+double epochs_at(const Checkpoint& checkpoint, const Position& position) {
+  return static_cast<double>(position.epoch) + static_cast<double>(position.offset) / checkpoint.number(epoch_size);
 }
 
 RunFacts facts_of(const Checkpoint& checkpoint) {

@@ -36,7 +36,7 @@ struct RunProgress {
   std::int64_t best_step = 0;
   bool has_best = false;
   std::int64_t evaluated_step = 0;   // step of the last evaluation
-  double scale_invariant_steps = 0;  // AdaScale's steps
+  double scale_invariant_steps = 0;  // AdaScale's steps; they are stored with the TrainerState
   std::int64_t dropped = 0;          // backup workers: the gradients that came too late for their step
   std::int64_t norms_step = -1;      // step of the recomputed batch norm statistics in the newest checkpoint; -1: none
   // The values of the last evaluation. NaN: there was none.
@@ -64,6 +64,8 @@ Checkpoint make_checkpoint(const RunPlan& plan, RunState state);
 
 // These return what make_checkpoint() has stored. They throw Error if a value is missing or has another type.
 RunProgress progress_of(const Checkpoint& checkpoint);
+// Returns the epochs of the checkpoint's run before a position, with a fraction within an epoch.
+double epochs_at(const Checkpoint& checkpoint, const Position& position);
 RunFacts facts_of(const Checkpoint& checkpoint);
 std::vector<std::int64_t> kept_steps(const Checkpoint& checkpoint);
 std::optional<BranchPoint> stored_branch_point(const Checkpoint& checkpoint);  // nothing: not of a branch

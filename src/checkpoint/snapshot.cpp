@@ -247,8 +247,6 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, RunState state, 
   Checkpoint c;
   if (root) {
     trainer.save(state.trainer);
-    state.facts.ranks = communicator.size();
-    state.facts.micro_batch = plan.batch.micro_batch;
     c = make_checkpoint(plan, std::move(state));
   }
   Checkpoint* const checkpoint = root ? &c : nullptr;
@@ -304,7 +302,7 @@ Checkpoint fresh_checkpoint(const RunPlan& plan, std::span<const float> weights)
 }
 
 void expect_evaluated_norms(const Checkpoint& checkpoint, const std::string& path) {
-  const auto norms_step = checkpoint.whole("norms_step");
+  const std::int64_t norms_step = progress_of(checkpoint).norms_step;
   if (checkpoint.step == 0 || norms_step == checkpoint.step) return;
   if (experiment_of(checkpoint, path).evaluate.norm_statistics != "recomputed") return;
   throw Error(cat(path,

@@ -11,9 +11,9 @@
 
 namespace ringtrain {
 
-// Collective. Adds to `state`, on rank 0, what trainer, plan and ranks know, and makes a checkpoint of it with all
-// arrays. Gathers the carried state, the `stages` of a pipeline, and the optimizer's state if ranks share it. The
-// result is on rank 0; it is empty on other ranks. weights/ holds the weights for evaluation. If `evaluated_norms`
+// Collective. Adds the trainer's numbers to `state`, on rank 0, and makes a checkpoint of it with all arrays. Gathers
+// the carried state, the `stages` of a pipeline, and the optimizer's state if ranks share it. The result is on rank 0;
+// it is empty on other ranks. weights/ holds the weights for evaluation. If `evaluated_norms`
 // [size - trained of the parameters] is given, weights/ holds these batch norm statistics, and running/ holds the run's
 // own statistics, with which training continues.
 Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, RunState state, Communicator& communicator,

@@ -319,7 +319,9 @@ Checkpoint TrainingLoop::snapshot() {
   const RunFacts facts{.threads = threads_,
                        .compared = trainer_.compares_copies(),  // save() has compared the copies
                        .machine = machine_.identity(),
-                       .fusions = machine_.fusion_choices()};
+                       .fusions = machine_.fusion_choices(),
+                       .ranks = communicator_.size(),
+                       .micro_batch = plan_.batch.micro_batch};
   return take_snapshot(trainer_, plan_, {progress_, facts, kept_}, communicator_, norms, machine_.stages.get());
 }
 
