@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/log.h"
 #include "checkpoint/find_checkpoint.h"
 #include "checkpoint/run_state.h"
@@ -51,6 +52,24 @@ void read_source(const std::string& from, ResumePoint& point, const Progress& pr
   point.branch = branch_point_at(*point.checkpoint);
 }
 
+// The members that all ranks need. `choices` are RunChoices::head().
+template <class Archive>
+void transfer(Archive& archive, ResumePoint& point, std::string& choices) {
+  archive(point.kind, point.progress, point.branch, point.micro_batch, choices);
+}
+
+// Gives all ranks what rank 0 has read, in one message. Collective.
+void share(ResumePoint& point, Communicator& communicator) {
+  std::string choices = point.choices.head();
+  FieldWriter writer;
+  transfer(writer, point, choices);
+  const std::string bytes = broadcast_string(communicator, writer.take(), 0);
+  if (communicator.rank() == 0) return;
+  FieldReader reader(bytes, "the point at which the run continues");
+  transfer(reader, point, choices);
+  point.choices = RunChoices::of_head(choices);
+}
+
 }  // namespace
 
 ResumePoint shared_resume_point(const Experiment& experiment, bool resume, const std::string& run_dir,
@@ -72,11 +91,7 @@ ResumePoint shared_resume_point(const Experiment& experiment, bool resume, const
     point.stop_cost = recorded_stop_cost(run_dir);
     point.choices = read_choices(run_dir);
   }
-  point.kind = of_rank_0(communicator, point.kind);
-  point.progress = of_rank_0(communicator, point.progress);
-  point.branch = of_rank_0(communicator, point.branch);
-  point.micro_batch = of_rank_0(communicator, point.micro_batch);
-  if (resume) point.choices = share_choices(std::move(point.choices), communicator);
+  share(point, communicator);
   return point;
 }
 

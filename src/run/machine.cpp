@@ -290,9 +290,4 @@ void write_choices(const std::string& run_dir, const RunChoices& choices) {
   if (text != file_text(path)) write_file_atomically(path, text);
 }
 
-RunChoices share_choices(RunChoices of_rank_0, Communicator& communicator) {
-  const std::string head = broadcast_string(communicator, of_rank_0.head(), 0);
-  return communicator.rank() == 0 ? std::move(of_rank_0) : RunChoices::of_head(head);
-}
-
 }  // namespace ringtrain

@@ -43,9 +43,6 @@ RunChoices read_choices(const std::string& run_dir);
 // Writes the file through a temporary file, and only if its content would change.
 void write_choices(const std::string& run_dir, const RunChoices& choices);
 
-// Collective. Gives all ranks the choices that rank 0 has read. Only rank 0 keeps the plans.
-RunChoices share_choices(RunChoices of_rank_0, Communicator& communicator);
-
 struct Machine {
   std::unique_ptr<cuda::Device> device;  // null: the CPU computes
   std::unique_ptr<cuda::FusionTable> fusions;
