@@ -250,7 +250,7 @@ class Pipeline {
     sums.begin();
     for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) reading_->next();
     sums.all_ready();
-    StepCounters().sum_with([&](std::span<double> all) { sums.agree(all); });
+    StepCounters().sum_over_ranks(sums);
   }
 
   const RunPlan& plan_;

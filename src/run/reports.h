@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,36 +16,6 @@
 #include "parallel/rank_status.h"
 
 namespace ringtrain {
-
-// The counters of a step, which are summed over all ranks.
-struct StepCounters {
-  double loss = 0, correct = 0;  // as in LossSums
-  Requests requests = {};
-  StageWaits stage_waits = {};                     // pipeline only
-  double small_norms = 0;                          // squared norms of all small batches; 0: not measured
-  std::vector<double> small_norms_of_groups = {};  // one for each group of noise.groups
-  std::vector<double> of_copies = {};              // of ReplicaCheck; empty: this step does not compare the copies
-
-  // Calls `action` with each counter, in the order in which they are summed.
-  template <class Action>
-  void for_each(const Action& action) {
-    for (double* counter :
-         {&loss, &correct, &requests.signal, &requests.save, &requests.stop, &requests.fail, &requests.diverged,
-          &requests.check, &stage_waits.bubble, &stage_waits.boundary, &small_norms})
-      action(*counter);
-    for (std::vector<double>* counters : {&small_norms_of_groups, &of_copies})
-      for (double& counter : *counters) action(counter);
-  }
-  // Replaces each counter by its sum over the ranks. `sum` sums values over the ranks.
-  template <class Sum>
-  void sum_with(const Sum& sum) {
-    std::vector<double> values;
-    for_each([&](double counter) { values.push_back(counter); });
-    sum(std::span<double>(values));
-    auto summed = values.begin();
-    for_each([&](double& counter) { counter = *summed++; });
-  }
-};
 
 // The noise measured in a step whose gradient was finite.
 struct NoiseReport {

@@ -144,18 +144,15 @@ std::int64_t StepNoise::next_batch(std::int64_t batch, const StepReport& report,
   return follower_.next(batch, report.noise->scale, samples);
 }
 
-void StepNoise::count(bool measures, StepCounters& counters) {
-  if (groups_) counters.small_norms_of_groups.resize(groups_->size());
-  if (!measures) return;
-  SmallBatchNorms::Sums sums = small_norms_->sums();
-  counters.small_norms = sums.all;
-  if (groups_) counters.small_norms_of_groups = std::move(sums.of_groups);
+SmallBatchNorms::Sums StepNoise::small_norm_sums(bool measures) {
+  if (measures) return small_norms_->sums();
+  return {.of_groups = std::vector<double>(groups_ ? groups_->size() : 0)};
 }
 
 // Each small batch has added loss_scale / n x its mean gradient G_b to the sum, where n is the number of small batches
 // over all ranks. So the mean of |G_b|^2 is n^2 / n x the sum of the squared norms of what the small batches have added
 // (without the loss scale). If the last small batch is smaller than the others, n is not a whole number.
-NoiseReport StepNoise::add(const StepReport& report, const StepCounters& counters, std::int64_t targets,
+NoiseReport StepNoise::add(const StepReport& report, const SmallBatchNorms::Sums& small_norms, std::int64_t targets,
                            std::int64_t samples, bool is_rest) {
   const double small_batch = mean_small_batch(report.samples, plan_.batch.small_batch);
   const double n = static_cast<double>(report.samples) / small_batch;
@@ -163,7 +160,7 @@ NoiseReport StepNoise::add(const StepReport& report, const StepCounters& counter
   const NoiseEstimate estimate = estimate_noise({.batch = report.samples,
                                                  .small_batch = small_batch,
                                                  .squared_norm = report.gradient_norm * report.gradient_norm,
-                                                 .small_squared_norm = n * counters.small_norms / (scale * scale)});
+                                                 .small_squared_norm = n * small_norms.all / (scale * scale)});
   const NoiseScale::Step step{.estimate = estimate,
                               .samples = samples,
                               .batch = report.samples,
@@ -172,7 +169,7 @@ NoiseReport StepNoise::add(const StepReport& report, const StepCounters& counter
                               .targets_per_sample = static_cast<double>(targets) / static_cast<double>(report.samples),
                               .is_rest = is_rest};
   scale_.add(step);
-  if (groups_) add_groups(step, small_batch, counters, scale);
+  if (groups_) add_groups(step, small_batch, small_norms.of_groups, scale);
   NoiseReport noise{.estimate = estimate,
                     .scale = scale_.ratio(),
                     .targets_per_sample = scale_.targets_per_sample(),
@@ -185,13 +182,13 @@ NoiseReport StepNoise::add(const StepReport& report, const StepCounters& counter
   return noise;
 }
 
-void StepNoise::add_groups(const NoiseScale::Step& whole, double small_batch, const StepCounters& counters,
+void StepNoise::add_groups(const NoiseScale::Step& whole, double small_batch, std::vector<double> small_norms,
                            double scale) {
   const double n = static_cast<double>(whole.batch) / small_batch;
-  std::vector<double> big = groups_->by_group(optimizer_.gradient_norms()), small = counters.small_norms_of_groups;
-  for (double& norm : big) norm /= scale * scale;
-  for (double& norm : small) norm *= n / (scale * scale);
-  groups_->add(whole, small_batch, big, small);
+  std::vector<double> big_norms = groups_->by_group(optimizer_.gradient_norms());
+  for (double& norm : big_norms) norm /= scale * scale;
+  for (double& norm : small_norms) norm *= n / (scale * scale);
+  groups_->add(whole, small_batch, big_norms, small_norms);
 }
 
 void StepNoise::note_gain(StepReport& report, const UpdateResult& result) {

@@ -100,12 +100,14 @@ class StepNoise {
   // `batch` samples.
   std::int64_t next_batch(std::int64_t batch, const StepReport& report, std::int64_t samples);
 
-  // Sets the counters of the small batches. Waits for a device if the step measures the noise.
-  void count(bool measures, StepCounters& counters);
-  // Adds a step with a finite gradient to the averages, after Optimizer::finish(). `targets` are those of its global
-  // batch, and `samples` those of the run, including this step. `is_rest`: the step is an epoch's smaller last batch.
-  NoiseReport add(const StepReport& report, const StepCounters& counters, std::int64_t targets, std::int64_t samples,
-                  bool is_rest);
+  // Returns the sums over this rank's small batches in this step. They are zeros if the step does not measure the
+  // noise. Waits for a device if it does.
+  SmallBatchNorms::Sums small_norm_sums(bool measures);
+  // Adds a step with a finite gradient to the averages, after Optimizer::finish(). `small_norms` are small_norm_sums()
+  // of all ranks. `targets` are those of its global batch, and `samples` those of the run, including this step.
+  // `is_rest`: the step is an epoch's smaller last batch.
+  NoiseReport add(const StepReport& report, const SmallBatchNorms::Sums& small_norms, std::int64_t targets,
+                  std::int64_t samples, bool is_rest);
 
   // Returns AdaScale's count of steps; 0 without AdaScale.
   double scale_invariant_steps() const { return adascale_ ? adascale_->steps() : 0; }
@@ -121,7 +123,7 @@ class StepNoise {
   const std::optional<NoiseGroups>& groups() const { return groups_; }  // empty: noise.groups is off
 
  private:
-  void add_groups(const NoiseScale::Step& whole, double small_batch, const StepCounters& counters, double scale);
+  void add_groups(const NoiseScale::Step& whole, double small_batch, std::vector<double> small_norms, double scale);
 
   const RunPlan& plan_;
   Optimizer& optimizer_;

@@ -42,6 +42,18 @@ struct TrainerState : NoiseState {
   std::int64_t batch = 0;  // the batch that has grown with the noise scale; 0: the first batch, or one of the schedule
 };
 
+// The counters of a step. Each rank counts its own part.
+struct StepCounters {
+  double loss = 0, correct = 0;  // as in LossSums
+  Requests requests = {};
+  StageWaits stage_waits = {};             // pipeline only
+  SmallBatchNorms::Sums small_norms = {};  // zeros: not measured
+  std::vector<double> of_copies = {};      // of ReplicaCheck; empty: this step does not compare the copies
+
+  // Replaces each counter by its sum over the ranks. Ends the step's sums (Synchronizer::agree()).
+  void sum_over_ranks(Synchronizer& ranks);
+};
+
 class Trainer {
  public:
   // Allocates the memory. Weights and optimizer state are zero until they are loaded. Call load() after loading them.
@@ -102,20 +114,21 @@ class Trainer {
   void check_copies();
 
  private:
-  void sleep_if_slow() const;
-  void note_stage_waits(const StageWaits& waits, double step_begin, StepTimes& times) const;
+  // The parts of step(), in the order in which it calls them.
   Position next_position() const { return course_.after(position_); }
   PassStep step_at(const Position& position, bool is_alone = false) const;
-  bool reads_on(const Position& next) const;
-  bool may_run_ahead() const;
-  bool measures_noise() const { return noise_.measures(course_.samples_at(position_), next_position()); }
-  void follow_noise(const StepReport& report);
-  void queue_update(StepReport& report, double rate_factor);
-  void share_weights();
-  void finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets);
-  StepCounters counters_of(const LossSums& sums, const Requests& requests, const StageWaits& waits, bool compares);
   bool compares_now() const;
+  bool measures_noise() const { return noise_.measures(course_.samples_at(position_), next_position()); }
+  void sleep_if_slow() const;
+  bool reads_on(const Position& next) const;
+  void queue_update(StepReport& report, double rate_factor);
+  bool may_run_ahead() const;
+  void note_stage_waits(const StageWaits& waits, double step_begin, StepTimes& times) const;
+  StepCounters own_counters(const LossSums& sums, const Requests& requests, const StageWaits& waits, bool compares);
+  void finish_update(StepReport& report, const StepCounters& counters, std::int64_t targets);
+  void share_weights();
   void flip_bit();
+  void follow_noise(const StepReport& report);
 
   const RunPlan& plan_;
   ModelPart part_;
