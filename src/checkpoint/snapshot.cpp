@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -201,23 +203,6 @@ NameOf state_name(const Experiment& experiment, std::size_t index) {
   };
 }
 
-// Collective. `checkpoint` is null on all ranks but 0.
-void load_states(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, Communicator& communicator) {
-  for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i) {
-    const NameOf name_of = state_name(plan.experiment, i);
-    for (const Parameter& p : plan.parameters.all()) {
-      const std::string name = name_of(p);
-      if (name.empty()) continue;
-      std::vector<float> whole;
-      if (checkpoint != nullptr) whole = checkpoint->array(name, p.shape).values;
-      for_pieces(p, whole, [&](std::int64_t begin, std::span<float> values) {
-        communicator.broadcast(std::as_writable_bytes(values), 0);
-        trainer.optimizer().write_state(i, begin, values);
-      });
-    }
-  }
-}
-
 std::vector<float> weights_of(const Checkpoint& checkpoint, const RunPlan& plan) {
   std::vector<float> flat(static_cast<std::size_t>(plan.parameters.size()));
   load_weights(checkpoint, plan.parameters, flat);
@@ -226,9 +211,107 @@ std::vector<float> weights_of(const Checkpoint& checkpoint, const RunPlan& plan)
   return flat;
 }
 
+// A vector of a trainer, of which a checkpoint has an array for each tensor.
+struct StoredVector {
+  NameOf name_of;
+  Vector* vector;  // on a rank of a pipeline, the part of its stage
+  Elements elements;
+  std::optional<std::size_t> state = {};  // the vector's number, if it is the optimizer's; the ranks may share it
+};
+
+std::vector<StoredVector> states_of(Trainer& trainer, const RunPlan& plan) {
+  std::vector<StoredVector> states;
+  for (const std::unique_ptr<Vector>& state : trainer.optimizer().state())
+    states.push_back({state_name(plan.experiment, states.size()), state.get(), Elements::trained, states.size()});
+  return states;
+}
+
+// Returns all vectors of a checkpoint, in their order in the file. Collective if ranks share the optimizer's state.
+std::vector<StoredVector> stored_vectors(Trainer& trainer, const RunPlan& plan) {
+  std::vector<StoredVector> vectors = {{weight_array, &trainer.evaluated_weights(), Elements::all}};
+  const std::vector<StoredVector> states = states_of(trainer, plan);
+  vectors.insert(vectors.end(), states.begin(), states.end());
+  if (evaluates_average(plan.experiment)) vectors.push_back({trained_name, &trainer.weights(), Elements::all});
+  return vectors;
+}
+
+// Collective. Returns the whole vector on rank 0, and nothing on other ranks.
+std::vector<float> gather_vector(const StoredVector& stored, Backend& backend, const RunPlan& plan,
+                                 StageRanks& stages) {
+  std::vector<float> mine(static_cast<std::size_t>(stored.vector->size()));
+  backend.copy_to_host(*stored.vector, 0, mine);
+  return gather_parts(division_of_vector(plan, stages.stages(), stored.elements), stages, mine);
+}
+
+// Collective. Gives every rank its part of `whole`, which is read on rank 0 only.
+void scatter_vector(std::span<const float> whole, Vector& vector, Elements elements, Backend& backend,
+                    const RunPlan& plan, StageRanks& stages) {
+  std::vector<float> mine(static_cast<std::size_t>(vector.size()));
+  scatter_parts(division_of_vector(plan, stages.stages(), elements), stages, whole, mine);
+  backend.copy_from_host(mine, vector, 0);
+}
+
+// Collective over the ranks that have parts of the vector. `checkpoint` is null on all ranks but 0.
+void store(const StoredVector& stored, Trainer& trainer, const RunPlan& plan, StageRanks* stages,
+           Checkpoint* checkpoint) {
+  if (stages != nullptr) {
+    const std::vector<float> whole = gather_vector(stored, trainer.backend(), plan, *stages);
+    if (checkpoint == nullptr) return;
+    store_vector(checkpoint, stored.name_of, plan.parameters, [&](std::int64_t begin, std::span<float> values) {
+      std::copy_n(whole.begin() + begin, values.size(), values.begin());
+    });
+  } else if (stored.state) {
+    store_vector(checkpoint, stored.name_of, plan.parameters, [&](std::int64_t begin, std::span<float> values) {
+      trainer.optimizer().read_state(*stored.state, begin, values);
+    });
+  } else if (checkpoint != nullptr) {
+    store_vector(checkpoint, stored.name_of, plan.parameters, [&](std::int64_t begin, std::span<float> values) {
+      trainer.backend().copy_to_host(*stored.vector, begin, values);
+    });
+  }
+}
+
+// Collective. `checkpoint` is null on all ranks but 0.
+void load_state(const Checkpoint* checkpoint, const StoredVector& state, Trainer& trainer, const RunPlan& plan,
+                Communicator& communicator) {
+  for (const Parameter& p : plan.parameters.all()) {
+    const std::string name = state.name_of(p);
+    if (name.empty()) continue;
+    std::vector<float> whole;
+    if (checkpoint != nullptr) whole = checkpoint->array(name, p.shape).values;
+    for_pieces(p, whole, [&](std::int64_t begin, std::span<float> values) {
+      communicator.broadcast(std::as_writable_bytes(values), 0);
+      trainer.optimizer().write_state(*state.state, begin, values);
+    });
+  }
+}
+
+// ---- The hidden state that streams of text carry from step to step
+
 std::vector<std::int64_t> state_shape(const RunPlan& plan) {
   const std::int64_t hidden = plan.experiment.model.hidden;
   return {plan.batch.global, plan.graph.state_size() / (2 * hidden), 2, hidden};
+}
+
+// Collective. Returns the state of all rows on rank 0, and nothing on other ranks.
+std::vector<float> gather_carried_state(std::span<const float> mine, const RunPlan& plan, Communicator& communicator,
+                                        StageRanks* stages) {
+  if (stages != nullptr) return gather_parts(division_of_state(plan, stages->stages()), *stages, mine);
+  std::vector<float> all;
+  if (communicator.rank() == 0) all.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
+  communicator.gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), 0);
+  return all;
+}
+
+// Collective. `checkpoint` is null on all ranks but 0.
+void load_carried_state(const Checkpoint* checkpoint, std::span<float> mine, const RunPlan& plan,
+                        Communicator& communicator, StageRanks* stages) {
+  std::span<const float> all;
+  if (communicator.rank() == 0) all = checkpoint->array(carried_state_array, state_shape(plan)).values;
+  if (stages != nullptr)
+    scatter_parts(division_of_state(plan, stages->stages()), *stages, all, mine);
+  else
+    communicator.scatter(std::as_bytes(all), std::as_writable_bytes(mine), 0);
 }
 
 }  // namespace
@@ -237,46 +320,15 @@ Checkpoint take_snapshot(Trainer& trainer, const RunPlan& plan, RunState state, 
                          std::span<const float> evaluated_norms, StageRanks* stages) {
   const bool root = communicator.rank() == 0;
   std::vector<float> carried;
-  if (plan.carries_state && stages != nullptr) {
-    carried = gather_parts(division_of_state(plan, stages->stages()), *stages, trainer.passes().carried_state());
-  } else if (plan.carries_state) {
-    if (root) carried.resize(static_cast<std::size_t>(plan.batch.global * plan.graph.state_size()));
-    communicator.gather(std::as_bytes(trainer.passes().carried_state()), std::as_writable_bytes(std::span(carried)), 0);
-  }
-  if (!root && stages == nullptr && !trainer.optimizer().is_shared()) return {};
+  if (plan.carries_state) carried = gather_carried_state(trainer.passes().carried_state(), plan, communicator, stages);
+  if (!root && stages == nullptr && !trainer.optimizer().is_shared()) return {};  // rank 0 has every vector
   Checkpoint c;
   if (root) {
     trainer.save(state.trainer);
     c = make_checkpoint(plan, std::move(state));
   }
-  Checkpoint* const checkpoint = root ? &c : nullptr;
-  // Rank 0 or the stages of a pipeline have the vector.
-  const auto store = [&](const NameOf& name_of, Vector& vector, Elements elements) {
-    OfPiece read = [&](std::int64_t begin, std::span<float> values) {
-      trainer.backend().copy_to_host(vector, begin, values);
-    };
-    std::vector<float> whole;
-    if (stages != nullptr) {
-      std::vector<float> mine(static_cast<std::size_t>(vector.size()));
-      trainer.backend().copy_to_host(vector, 0, mine);
-      whole = gather_parts(division_of_vector(plan, stages->stages(), elements), *stages, mine);
-      read = [&](std::int64_t begin, std::span<float> values) {
-        std::copy_n(whole.begin() + begin, values.size(), values.begin());
-      };
-    }
-    if (root) store_vector(checkpoint, name_of, plan.parameters, read);
-  };
-  store(weight_array, trainer.evaluated_weights(), Elements::all);
-  for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i) {
-    const NameOf name_of = state_name(plan.experiment, i);
-    if (stages != nullptr)
-      store(name_of, *trainer.optimizer().state()[i], Elements::trained);
-    else
-      store_vector(checkpoint, name_of, plan.parameters, [&](std::int64_t begin, std::span<float> values) {
-        trainer.optimizer().read_state(i, begin, values);
-      });
-  }
-  if (evaluates_average(plan.experiment)) store(trained_name, trainer.weights(), Elements::all);
+  for (const StoredVector& stored : stored_vectors(trainer, plan))
+    store(stored, trainer, plan, stages, root ? &c : nullptr);
   if (!root) return {};
   if (!evaluated_norms.empty()) set_evaluated_norms(c, plan.parameters, evaluated_norms);
   if (plan.carries_state) c.arrays.push_back({carried_state_array, state_shape(plan), std::move(carried)});
@@ -336,43 +388,31 @@ static void load_vectors(const Checkpoint* checkpoint, Trainer& trainer, const R
   Vector& weights = trainer.weights();
   if (checkpoint != nullptr) trainer.backend().copy_from_host(weights_of(*checkpoint, plan), weights, 0);
   communicator.broadcast_vector(weights.all(), 0);
-  load_states(checkpoint, trainer, plan, communicator);
+  for (const StoredVector& state : states_of(trainer, plan)) load_state(checkpoint, state, trainer, plan, communicator);
 }
 
 // Collective. Gives every rank of a pipeline its part. `checkpoint` is null on all ranks but 0.
 static void load_parts(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, StageRanks& stages) {
-  const auto share = [&](std::span<const float> whole, Vector& vector, Elements elements) {
-    std::vector<float> mine(static_cast<std::size_t>(vector.size()));
-    scatter_parts(division_of_vector(plan, stages.stages(), elements), stages, whole, mine);
-    trainer.backend().copy_from_host(mine, vector, 0);
-  };
   std::vector<float> whole;
   if (checkpoint != nullptr) whole = weights_of(*checkpoint, plan);
-  share(whole, trainer.weights(), Elements::all);
-  for (std::size_t i = 0; i < trainer.optimizer().state().size(); ++i) {
+  scatter_vector(whole, trainer.weights(), Elements::all, trainer.backend(), plan, stages);
+  for (const StoredVector& state : states_of(trainer, plan)) {
     whole.assign(checkpoint != nullptr ? static_cast<std::size_t>(plan.parameters.trained()) : 0, 0.0f);
-    if (checkpoint != nullptr) restore_vector(*checkpoint, state_name(plan.experiment, i), plan.parameters, whole);
-    share(whole, *trainer.optimizer().state()[i], Elements::trained);
+    if (checkpoint != nullptr) restore_vector(*checkpoint, state.name_of, plan.parameters, whole);
+    scatter_vector(whole, *state.vector, state.elements, trainer.backend(), plan, stages);
   }
 }
 
 void load_trainer(const Checkpoint* checkpoint, Trainer& trainer, const RunPlan& plan, const RunProgress& progress,
                   Communicator& communicator, StageRanks* stages) {
-  const bool root = communicator.rank() == 0;
   if (of_rank_0(communicator, checkpoint == nullptr))
     initialize_vectors(trainer, plan, communicator, stages != nullptr);
   else if (stages != nullptr)
     load_parts(checkpoint, trainer, plan, *stages);
   else
     load_vectors(checkpoint, trainer, plan, communicator);
-  if (plan.carries_state && progress.position.step > 0) {
-    std::span<const float> all;
-    if (root) all = checkpoint->array(carried_state_array, state_shape(plan)).values;
-    if (stages != nullptr)
-      scatter_parts(division_of_state(plan, stages->stages()), *stages, all, trainer.passes().carried_state());
-    else
-      communicator.scatter(std::as_bytes(all), std::as_writable_bytes(trainer.passes().carried_state()), 0);
-  }
+  if (plan.carries_state && progress.position.step > 0)
+    load_carried_state(checkpoint, trainer.passes().carried_state(), plan, communicator, stages);
   TrainerState state = trainer.fresh_state();
   if (checkpoint != nullptr) read_state(*checkpoint, plan, state);
   broadcast_state(state, plan.experiment, communicator);
