@@ -15,37 +15,34 @@ bool ends_at_a_known_step(const RunPlan& plan) {
   return plan.updates > 0 && stop.seconds == 0 && stop.target_metric.empty();
 }
 
+// Goes through the recorded order with workers that each deliver their gradient at once.
 class Replay {
  public:
   Replay(const RunPlan& plan, const Position& begin, std::int64_t pause_samples)
       : plan_(plan),
         pause_samples_(pause_samples),
+        may_end_early_(!ends_at_a_known_step(plan)),
         name_(replay_name(plan.experiment.parallel.replay)),
         workers_(plan.servers->workers),
         arrivals_(read_arrivals(plan.experiment.parallel.replay, begin.step, name_)),
         position_(plan.course.settled(begin)),
         order_(make_replayed_order(name_, workers_, begin.step, arrivals_,
-                                   [this](std::int64_t) { return meets_after_next_update(); })) {}
+                                   [this](std::int64_t) { return must_meet_here(); })) {}
 
-  // Every worker delivers its gradient at once.
   std::optional<std::int64_t> go_through() {
-    const bool may_end_here = !ends_at_a_known_step(plan_);
-    if (may_end_here && arrivals_.empty() && position_.step > 0 && !is_over()) return position_.step;
-    for (bool meets = true; !is_over();) {
-      if (std::exchange(meets, false))
-        for (int worker = 0; worker < workers_; ++worker) order_->asks(worker);
-      const bool at_last = next_ + 1 == arrivals_.size();
-      if (may_end_here && at_last) order_->meet_soon();
-      const std::optional<ServerAction> action = order_->next();
-      if (!action) fail("its updates contradict each other", "an order in which no worker waits for ever");
-      if (action->kind == ServerAction::Kind::grant) order_->delivers(static_cast<int>(action->worker));
-      meets = action->kind == ServerAction::Kind::meet;
-      if (may_end_here && action->kind == ServerAction::Kind::apply && next_ == arrivals_.size() && !is_over()) {
-        if (!action->meets)
-          fail(cat("other updates were being computed after its last step ", position_.step),
-               "a run that was not killed");
-        return position_.step;
-      }
+    if (may_end_early_ && arrivals_.empty() && position_.step > 0 && !is_over()) return position_.step;
+    all_ask();
+    while (!is_over()) {
+      const ServerAction action = next_action();
+      if (action.kind == ServerAction::Kind::grant) order_->delivers(static_cast<int>(action.worker));
+      if (action.kind == ServerAction::Kind::meet) all_ask();
+      if (action.kind != ServerAction::Kind::take) continue;
+      const bool meets = apply();
+      if (!may_end_early_ || is_over() || applied_ < arrivals_.size()) continue;
+      if (!meets)
+        fail(cat("other updates were being computed after its last step ", position_.step),
+             "a run that was not killed");
+      return position_.step;
     }
     return std::nullopt;
   }
@@ -53,10 +50,25 @@ class Replay {
  private:
   bool pauses() const { return pause_samples_ > 0 && position_.samples >= pause_samples_; }
   bool is_over() const { return pauses() || has_all_steps(plan_, position_, 0); }
-  bool meets_after_next_update() {
-    const Position before = std::exchange(position_, plan_.course.after(position_));
-    check(arrivals_[next_++]);
-    return pauses() || all_meet_after(plan_, before, position_);
+  bool must_meet_here() const { return pauses() || all_meet_after(plan_, before_, position_); }
+
+  void all_ask() {
+    for (int worker = 0; worker < workers_; ++worker) order_->asks(worker);
+  }
+
+  ServerAction next_action() {
+    const std::optional<ServerAction> action = order_->next();
+    if (!action) fail("its updates contradict each other", "an order in which no worker waits for ever");
+    return *action;
+  }
+
+  // Moves on to the position after the gradient that was taken, and applies it. Returns whether all ranks meet there.
+  bool apply() {
+    before_ = std::exchange(position_, plan_.course.after(position_));
+    check(arrivals_[applied_]);
+    ++applied_;
+    if (may_end_early_ && applied_ == arrivals_.size()) order_->meet_soon();
+    return next_action().meets;
   }
 
   void check(const Arrival& a) const {
@@ -77,11 +89,12 @@ class Replay {
 
   const RunPlan& plan_;
   const std::int64_t pause_samples_;
+  const bool may_end_early_;  // whether the order may end before the run does
   const std::string name_;
   const int workers_;
   const std::vector<Arrival> arrivals_;
-  Position position_;
-  std::size_t next_ = 0;  // the arrival that is applied next
+  Position position_, before_ = {};  // position after the applied updates, and before the newest of them
+  std::size_t applied_ = 0;          // number of applied arrivals
   const std::unique_ptr<UpdateOrder> order_;
 };
 
