@@ -26,28 +26,7 @@ namespace {
 template <class T>
 class LstmOperation : public CpuOperation {
  public:
-  LstmOperation(const SequenceContext& context, const Lstm& node, const Dropout* dropout, bool recomputed,
-                StatePlace place, Feature* x, Feature* y)
-      : context_(context),
-        blocks_(context.blocks),
-        place_(place),
-        x_(x),
-        y_(y),
-        one_hot_(x == nullptr),
-        recomputed_(recomputed && context.training),
-        hidden_(node.hidden),
-        columns_(x == nullptr ? node.hidden : node.input + node.hidden),
-        symbols_(node.input),
-        w_ih_(context.parameters->find(node.weight_ih)),
-        w_hh_(context.parameters->find(node.weight_hh)),
-        b_ih_(context.parameters->find(node.bias_ih)),
-        b_hh_(context.parameters->find(node.bias_hh)),
-        name_(cat(node.weight_hh.substr(0, node.weight_hh.find('.')), " layer ", place.layer)),
-        short_sequence_(!one_hot_ && blocks_.sequence <= 16) {
-    if (dropout != nullptr && context_.training) {
-      drop_ = dropout->probability;
-      drop_layer_ = dropout->layer;
-    }
+  LstmOperation(const SequenceContext& context, const LstmLayer& layer) : context_(context), layer_(layer) {
     make_products();
     make_storages();
   }
@@ -55,7 +34,7 @@ class LstmOperation : public CpuOperation {
   void forward_steps() override {
     Step step{.name = name_,
               .whole = true,
-              .uses = {input_, tokens_, first_cell_, y_->forward, first_.cell, first_.mask, first_.gates,
+              .uses = {input_, tokens_, first_cell_, layer_.y->forward, first_.cell, first_.mask, first_.gates,
                        first_.products, first_.one_step},
               .flops_per_sample = 2.0 * static_cast<double>(blocks_.sequence * 4 * hidden_ * columns_)};
     context_.schedule->add(std::move(step), [this](const Slice&) {
@@ -69,11 +48,11 @@ class LstmOperation : public CpuOperation {
   }
 
   void backward_steps() override {
-    if (!one_hot_) x_->gradients.push_back(input_gradient_);
+    if (!one_hot_) layer_.x->gradients.push_back(input_gradient_);
     Step step{.name = name_ + " gradient",
               .whole = true,
-              .uses = {input_, tokens_, first_cell_, again_.cell, again_.mask, again_.gates, y_->gradients.front(),
-                       input_gradient_, d_cell_, d_bias_, weight_gradient_},
+              .uses = {input_, tokens_, first_cell_, again_.cell, again_.mask, again_.gates,
+                       layer_.y->gradients.front(), input_gradient_, d_cell_, d_bias_, weight_gradient_},
               .finishes = {w_ih_.name, w_hh_.name, b_ih_.name, b_hh_.name},
               .flops_per_sample = 4.0 * static_cast<double>(blocks_.sequence * 4 * hidden_ * columns_)};
     if (recomputed_) step.uses.insert(step.uses.end(), {again_.products, again_.one_step});
@@ -176,8 +155,8 @@ class LstmOperation : public CpuOperation {
     if (one_hot_) {
       tokens_ = s.fixed(name_ + " symbols", n);
     } else {
-      x_->forward = x_->backward = input_;
-      x_->row_elements = columns_;
+      layer_.x->forward = layer_.x->backward = input_;
+      layer_.x->row_elements = columns_;
     }
     std::int64_t scratch = weight_product_.scratch_bytes() + weight_product_add_.scratch_bytes();
     for (Product* product : products()) {
@@ -238,7 +217,7 @@ class LstmOperation : public CpuOperation {
     return trace.gates < 0 ? nullptr : context_.memory<T>(trace.gates, at(block, time, 4 * hidden_, blocks_.sequence));
   }
   float* carried(std::int64_t row, int which) const {
-    return context_.pass->context.state + ((row * place_.layers + place_.layer) * 2 + which) * hidden_;
+    return context_.pass->context.state + ((row * layer_.place.layers + layer_.place.layer) * 2 + which) * hidden_;
   }
 
   void load_state(std::int64_t block, float* c) const {
@@ -286,7 +265,7 @@ class LstmOperation : public CpuOperation {
       if (mask != nullptr)
         context_.kernels->dropout_mask({.key = pass.dropout_key,
                                         .step = pass.step,
-                                        .layer = drop_layer_,
+                                        .layer = layer_.dropout.layer,
                                         .first_row = pass.first_row + block * b,
                                         .time = t,
                                         .threshold = dropout_threshold(drop_)},
@@ -304,8 +283,8 @@ class LstmOperation : public CpuOperation {
       a.h = t + 1 < steps && !second ? input_at(block, t + 1) + x_columns() : nullptr;
       a.ld_h = columns_;
       a.out = second ? reinterpret_cast<T*>(one_step)
-                     : context_.memory<T>(y_->forward, at(block, t, y_->row_elements, steps));
-      a.ld_out = second ? H : y_->row_elements;
+                     : context_.memory<T>(layer_.y->forward, at(block, t, layer_.y->row_elements, steps));
+      a.ld_out = second ? H : layer_.y->row_elements;
       a.mask = mask;
       a.mask_scale = mask_scale;
       a.h_last = carry && !second && t + 1 == steps ? one_step : nullptr;
@@ -328,8 +307,8 @@ class LstmOperation : public CpuOperation {
       a.gates = gates_at(again_, block, t);
       a.c = cell_at(again_, block, thread, t + 1);
       a.c_previous = cell_at(again_, block, thread, t);
-      a.d_out = context_.memory<float>(y_->gradients.front(), at(block, t, y_->row_elements, steps));
-      a.ld_out = y_->row_elements;
+      a.d_out = context_.memory<float>(layer_.y->gradients.front(), at(block, t, layer_.y->row_elements, steps));
+      a.ld_out = layer_.y->row_elements;
       a.mask = mask_at(again_, block, thread, t);
       a.mask_scale = mask_scale;
       a.d_h = d_h;
@@ -397,21 +376,26 @@ class LstmOperation : public CpuOperation {
     store_gradient(kernels, G, d_bias, gradients + b_hh_.offset, accumulate);
   }
 
-  SequenceContext context_;
-  RowBlocks blocks_;
-  StatePlace place_;
-  Feature *x_, *y_;
-  bool one_hot_, recomputed_;
-  std::int64_t hidden_, columns_, symbols_;  // columns: of [x | h]; symbols: of a one-hot input
-  double drop_ = 0;
-  std::int64_t drop_layer_ = 0;
-  Parameter w_ih_, w_hh_, b_ih_, b_hh_;
-  std::string name_;
+  const SequenceContext context_;
+  const LstmLayer layer_;
+  const RowBlocks blocks_ = context_.blocks;
+  const std::string name_ =
+      cat(layer_.node.weight_hh.substr(0, layer_.node.weight_hh.find('.')), " layer ", layer_.place.layer);
+  const bool one_hot_ = layer_.x == nullptr;  // whether the input is symbols
+  const bool recomputed_ = layer_.recomputed && context_.training;
+  const double drop_ = context_.training ? layer_.dropout.probability : 0;
+  const std::int64_t hidden_ = layer_.node.hidden;
+  const std::int64_t columns_ = one_hot_ ? hidden_ : layer_.node.input + hidden_;  // of [x | h]
+  const std::int64_t symbols_ = layer_.node.input;                                 // of a one-hot input
+  const Parameter w_ih_ = context_.parameters->find(layer_.node.weight_ih);
+  const Parameter w_hh_ = context_.parameters->find(layer_.node.weight_hh);
+  const Parameter b_ih_ = context_.parameters->find(layer_.node.bias_ih);
+  const Parameter b_hh_ = context_.parameters->find(layer_.node.bias_hh);
 
   // A zero state needs no product with W_hh at the first time step. Short sequences have separate products for this
   // step. They save 4 % of the time for pet names (8 steps). For 64 steps, their copies of the weights would cost more
   // than they save.
-  bool short_sequence_;
+  const bool short_sequence_ = !one_hot_ && blocks_.sequence <= 16;
   Product forward_product_, backward_product_, first_forward_, first_backward_;  // empty if the layer needs none
   Gemm weight_product_, weight_product_add_;
   std::int64_t chunk_blocks_ = 1;  // blocks per weight-gradient product
@@ -425,9 +409,8 @@ class LstmOperation : public CpuOperation {
 
 }  // namespace
 
-std::unique_ptr<CpuOperation> make_lstm(const SequenceContext& context, const Lstm& node, const Dropout* dropout,
-                                        bool recomputed, StatePlace place, Feature* x, Feature* y) {
-  return make_typed<LstmOperation>(context, node, dropout, recomputed, place, x, y);
+std::unique_ptr<CpuOperation> make_lstm(const SequenceContext& context, const LstmLayer& layer) {
+  return make_typed<LstmOperation>(context, layer);
 }
 
 }  // namespace ringtrain::cpu

@@ -241,8 +241,12 @@ class SequenceJoiner : GraphReader {
     const int dropout = consumer_that_is<Dropout>(i);
     Feature* x = as<TokenInput>(input(i)) != nullptr ? nullptr : feature_before(i);
     Feature* y = make(i);
-    result_.add(make_lstm(context_, node, dropout < 0 ? nullptr : as<Dropout>(dropout), node_at(i).recomputed,
-                          {layer_++, layers_}, x, y));
+    result_.add(make_lstm(context_, {.node = node,
+                                     .dropout = dropout < 0 ? Dropout{} : *as<Dropout>(dropout),
+                                     .recomputed = node_at(i).recomputed,
+                                     .place = {layer_++, layers_},
+                                     .x = x,
+                                     .y = y}));
   }
   // Dropout is part of the LSTM layer before it.
   void append(int i, const Dropout&) {

@@ -244,10 +244,17 @@ std::unique_ptr<CpuOperation> make_loss(const ImageContext& context, const Cross
 struct StatePlace {
   std::int64_t layer = 0, layers = 1;  // its number, and that of all LSTM layers
 };
-// An LSTM layer, followed by dropout. Without an x, the layer reads the symbols of the pass. A null `dropout` drops
-// nothing. The layer makes the memory of x, because it owns [x | h]. h is written to y.
-std::unique_ptr<CpuOperation> make_lstm(const SequenceContext& context, const Lstm& node, const Dropout* dropout,
-                                        bool recomputed, StatePlace place, Feature* x, Feature* y);
+// An LSTM layer, followed by dropout.
+struct LstmLayer {
+  Lstm node;
+  Dropout dropout = {};     // probability 0: none
+  bool recomputed = false;  // whether the backward step computes gates, cells and masks again
+  StatePlace place = {};
+  Feature* x = nullptr;  // null: the layer reads the symbols of the pass
+  Feature* y = nullptr;  // h is written here
+};
+// The layer makes the memory of x, because it owns [x | h].
+std::unique_ptr<CpuOperation> make_lstm(const SequenceContext& context, const LstmLayer& layer);
 // The dense layer at every position, followed by the softmax cross-entropy. Makes the memory of x.
 std::unique_ptr<CpuOperation> make_classifier(const SequenceContext& context, const Dense& node, Feature* x);
 
