@@ -2,7 +2,7 @@
 //
 // A checkpoint holds all that a run needs to continue with the same bits:
 //   arrays         weights, optimizer state, hidden state of running text (snapshot.h; running/ if needed)
-//   RunProgress    how far the run is
+//   RunProgress    how far the run is (run/run_end.h)
 //   TrainerState   the numbers that its trainer keeps from step to step (train/trainer.h)
 //   RunFacts       where and how it ran
 //   kept steps     the checkpoints that are never deleted
@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,27 +21,10 @@
 #include "checkpoint/checkpoint.h"
 #include "cluster/communicator.h"
 #include "run/plan.h"
+#include "run/run_end.h"
 #include "train/trainer.h"
 
 namespace ringtrain {
-
-// How far a run is. It is the same on all ranks, except that `elapsed_seconds` follows each rank's clock and only rank
-// 0 counts `dropped`.
-struct RunProgress {
-  Position position;
-  Position before;             // where the last update began; its `step` and `samples` are not stored
-  double elapsed_seconds = 0;  // time spent on training, over all parts of the run
-  double best_loss = 0;        // validation loss; has_best says whether there is one
-  std::int64_t best_step = 0;
-  bool has_best = false;
-  std::int64_t evaluated_step = 0;   // step of the last evaluation
-  double scale_invariant_steps = 0;  // AdaScale's steps; they are stored with the TrainerState
-  std::int64_t dropped = 0;          // backup workers: the gradients that came too late for their step
-  std::int64_t norms_step = -1;      // step of the recomputed batch norm statistics in the newest checkpoint; -1: none
-  // The values of the last evaluation. NaN: there was none.
-  double evaluated_loss = std::numeric_limits<double>::quiet_NaN();
-  double evaluated_accuracy = std::numeric_limits<double>::quiet_NaN();
-};
 
 // Where and how a run computed its last steps. Zeros: the checkpoint was not written by a run.
 struct RunFacts {

@@ -222,14 +222,9 @@ std::string stop_cause() {
   return requested_signal() != 0 ? signal_name(requested_signal()) : "a signal to another rank";
 }
 
-RunOutcome outcome_of(const std::string& outcome, const RunProgress& p, EnergyMeter* energy) {
-  RunOutcome o;
-  o.outcome = outcome;
-  o.step = p.position.step;
-  o.elapsed_seconds = p.elapsed_seconds;
-  if (p.has_best) o.best = BestLoss{.loss = p.best_loss, .step = p.best_step};
+RunOutcome outcome_of(const std::string& outcome, const RunProgress& progress, EnergyMeter* energy) {
+  RunOutcome o{.outcome = outcome, .progress = progress};
   if (energy != nullptr) o.energy_joules = energy->joules();
-  o.dropped = p.dropped;
   return o;
 }
 

@@ -16,15 +16,6 @@
 
 namespace ringtrain {
 
-std::optional<RunEnd> end_of(const RunPlan& plan, const RunProgress& progress) {
-  const StopConfig& stop = plan.experiment.stop;
-  if (progress.evaluated_step == progress.position.step)
-    if (const auto reached = target_end(stop, progress.evaluated_loss, progress.evaluated_accuracy)) return reached;
-  if (has_all_steps(plan, progress.position, progress.scale_invariant_steps)) return RunEnd{};
-  if (stop.seconds > 0 && progress.elapsed_seconds >= stop.seconds) return RunEnd{RunEnd::Cause::seconds};
-  return std::nullopt;
-}
-
 TrainingLoop::TrainingLoop(const RunPlan& plan, ResumePoint from, const std::string& run_dir, const Machine& machine,
                            int threads, LaterRecords later, Watchdog& watchdog, const RankGroup& group)
     : plan_(plan),

@@ -27,10 +27,6 @@
 
 namespace ringtrain {
 
-// Returns why a run with this progress has ended; nothing if it has more to do. Evaluations that are due at its end may
-// still be missing.
-std::optional<RunEnd> end_of(const RunPlan& plan, const RunProgress& progress);
-
 class TrainingLoop {
  public:
   // Takes the memory and loads the weights. `run_dir` matters on rank 0 only. `later` says what happens to records of

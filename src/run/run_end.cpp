@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/json.h"
 #include "base/table.h"
+#include "run/course.h"
 #include "run/metrics.h"
 
 namespace ringtrain {
@@ -17,6 +18,15 @@ std::optional<RunEnd> target_end(const StopConfig& stop, double validation_loss,
   if (is_loss && validation_loss <= stop.target_value) return RunEnd{RunEnd::Cause::target, validation_loss};
   if (is_accuracy && validation_accuracy >= stop.target_value)
     return RunEnd{RunEnd::Cause::target, validation_accuracy};
+  return std::nullopt;
+}
+
+std::optional<RunEnd> end_of(const RunPlan& plan, const RunProgress& progress) {
+  const StopConfig& stop = plan.experiment.stop;
+  if (progress.evaluated_step == progress.position.step)
+    if (const auto reached = target_end(stop, progress.evaluated_loss, progress.evaluated_accuracy)) return reached;
+  if (has_all_steps(plan, progress.position, progress.scale_invariant_steps)) return RunEnd{};
+  if (stop.seconds > 0 && progress.elapsed_seconds >= stop.seconds) return RunEnd{RunEnd::Cause::seconds};
   return std::nullopt;
 }
 

@@ -1,7 +1,9 @@
-// How a run ends: by itself, because it has diverged, or because it is asked to stop, and the time that a stop takes.
+// How far a run is, and how it ends: by itself, because it has diverged, or because it is asked to stop. Also the time
+// that a stop takes.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +12,24 @@
 #include "run/plan.h"
 
 namespace ringtrain {
+
+// How far a run is. It is the same on all ranks, except that `elapsed_seconds` follows each rank's clock and only rank
+// 0 counts `dropped`.
+struct RunProgress {
+  Position position = {};
+  Position before = {};        // where the last update began; its `step` and `samples` are not stored
+  double elapsed_seconds = 0;  // time spent on training, over all parts of the run
+  double best_loss = 0;        // validation loss; has_best says whether there is one
+  std::int64_t best_step = 0;
+  bool has_best = false;
+  std::int64_t evaluated_step = 0;   // step of the last evaluation
+  double scale_invariant_steps = 0;  // AdaScale's steps; checkpoints store them with the TrainerState
+  std::int64_t dropped = 0;          // backup workers: the gradients that came too late for their step
+  std::int64_t norms_step = -1;      // step of the recomputed batch norm statistics in the newest checkpoint; -1: none
+  // The values of the last evaluation. NaN: there was none.
+  double evaluated_loss = std::numeric_limits<double>::quiet_NaN();
+  double evaluated_accuracy = std::numeric_limits<double>::quiet_NaN();
+};
 
 // Why a run ended by itself.
 struct RunEnd {
@@ -20,6 +40,10 @@ struct RunEnd {
 // Returns the end of a run whose evaluation has measured these values; nothing if they do not reach the target, or if
 // there is none. A value that is NaN reaches no target.
 std::optional<RunEnd> target_end(const StopConfig& stop, double validation_loss, double validation_accuracy);
+
+// Returns why a run with this progress has ended; nothing if it has more to do. Evaluations that are due at its end may
+// still be missing.
+std::optional<RunEnd> end_of(const RunPlan& plan, const RunProgress& progress);
 
 inline constexpr const char* target_reached = "target reached";
 

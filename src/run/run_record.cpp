@@ -223,6 +223,7 @@ std::optional<StopCost> recorded_stop_cost(const std::string& run_dir) {
 }
 
 void record_end(const std::string& run_dir, const RunOutcome& outcome) {
+  const RunProgress& progress = outcome.progress;
   Json json = read_record(run_dir);
   if (json.is_null()) json["starts"] = Json::array({Json::object()});
   Json end;
@@ -230,18 +231,18 @@ void record_end(const std::string& run_dir, const RunOutcome& outcome) {
   end["outcome"] = outcome.outcome;
   put(end, "end", outcome.end);
   put(end, "thrown_at", outcome.thrown_at);
-  end["final_step"] = outcome.step;
-  end["elapsed_seconds"] = outcome.elapsed_seconds;
-  if (outcome.best) {
+  end["final_step"] = progress.position.step;
+  end["elapsed_seconds"] = progress.elapsed_seconds;
+  if (progress.has_best) {
     // JSON would store a value that is not finite as null.
-    const double loss = outcome.best->loss;
+    const double loss = progress.best_loss;
     const Json value = std::isfinite(loss) ? Json(loss) : Json(cat(loss));
-    end["best"] = {{"metric", "validation_loss"}, {"value", value}, {"step", outcome.best->step}};
+    end["best"] = {{"metric", "validation_loss"}, {"value", value}, {"step", progress.best_step}};
   }
   if (outcome.noise) end["noise"] = noise_to_json(*outcome.noise);
   for (const auto& [part, joules] : outcome.energy_joules) end["energy_joules"][part] = joules;
   for (const auto& [staleness, updates] : outcome.staleness) end["staleness"][std::to_string(staleness)] = updates;
-  if (outcome.dropped > 0) end["dropped_gradients"] = outcome.dropped;
+  if (progress.dropped > 0) end["dropped_gradients"] = progress.dropped;
   for (const StepTimes& times : outcome.rank_times) end["rank_seconds"].push_back(times_to_json(times));
   if (outcome.rank_bytes.size() > 1)
     for (const SentBytes& b : outcome.rank_bytes)

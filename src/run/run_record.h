@@ -29,25 +29,16 @@ struct RunRecord {
   std::vector<MemoryItem> memory = {};  // of one rank
 };
 
-// The lowest validation loss of a run.
-struct BestLoss {
-  double loss = 0;
-  std::int64_t step = 0;
-};
-
 struct RunOutcome {
   // "finished", "paused after 9000 samples", "stopped by SIGTERM", "stopped by a signal to another rank", or the text
   // of the error after "error: ".
   std::string outcome = "finished";
-  std::int64_t step = 0;
-  double elapsed_seconds = 0;                   // time of the run, including earlier starts
-  std::optional<BestLoss> best = std::nullopt;  // none: the run has not been evaluated
-  std::string end = "";                         // of a finished run: end_word() of run_end.h; "": not finished
-  std::string thrown_at = "";                   // for an error: the place in the code; "": no error
+  RunProgress progress = {};
+  std::string end = "";        // of a finished run: end_word() of run_end.h; "": not finished
+  std::string thrown_at = "";  // for an error: the place in the code; "": no error
   std::optional<NoiseSummary> noise = std::nullopt;
   std::map<std::string, double> energy_joules = {};     // rank 0's node in this start, by part; see EnergyMeter
   std::map<std::int64_t, std::int64_t> staleness = {};  // asynchronous runs: updates by staleness, over all starts
-  std::int64_t dropped = 0;                             // backup workers: late gradients, over all starts
   std::vector<StepTimes> rank_times = {};               // times of this start's steps, in rank order
   std::vector<SentBytes> rank_bytes = {};               // bytes sent in these steps; not written if there is one rank
 };

@@ -347,9 +347,11 @@ TEST_F(RunFolderTest, RunRecordTellsWhatRanAndHowItEnded) {
   EXPECT_EQ(start["slurm"], (nlohmann::json{{"SLURM_JOB_ID", "4711"}}));
   EXPECT_TRUE(std::regex_match(start["started"].get<std::string>(), std::regex("\\d{4}-\\d\\d-\\d\\dT[\\d:]{8}Z")));
   record_end(".", {.outcome = "finished",
-                   .step = 20,
-                   .elapsed_seconds = 1.5,
-                   .best = BestLoss{.loss = 1.25, .step = 10},
+                   .progress = {.position = {.step = 20},
+                                .elapsed_seconds = 1.5,
+                                .best_loss = 1.25,
+                                .best_step = 10,
+                                .has_best = true},
                    .end = "target reached"});
   json = record_of_run();
   EXPECT_TRUE(has_finished("."));
@@ -389,7 +391,7 @@ TEST_F(RunFolderTest, EveryStartOfAResumedRunIsKept) {
   again.launcher = "mpirun";
   again.resumed_from_step = 10;
   record_start(".", again);
-  record_end(".", {.outcome = "stopped by SIGTERM", .step = 12});
+  record_end(".", {.outcome = "stopped by SIGTERM", .progress = {.position = {.step = 12}}});
   const nlohmann::json json = record_of_run();
   ASSERT_EQ(json["starts"].size(), 2u);
   EXPECT_EQ(json["starts"][0].value("outcome", ""), "killed");
