@@ -348,10 +348,8 @@ void Optimizer::set_factors(UpdateRule& rule, double samples) {
   rule.bias_correction2 = static_cast<float>(std::sqrt(1 - all2));
 }
 
-void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale,
-                      float norm_momentum, Program* program) {
-  tensor_norms_.clear();
-  reports_trust_ = step.reports_trust;
+// Counts the update in started_, and returns its rule.
+UpdateRule Optimizer::rule_of(const UpdateStep& step) {
   started_ = applied_;
   started_.updates += 1;
   started_.rate = step.rate;
@@ -375,6 +373,14 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
   if (has_mean())  // before from_epoch, the average is the weights
     rule.new_share =
         step.epochs < mean_.from_epoch ? 1.0f : static_cast<float>(step_share(0, mean_.half_life, step.samples));
+  return rule;
+}
+
+void Optimizer::queue_update(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale,
+                             float norm_momentum, Program* program) {
+  tensor_norms_.clear();
+  reports_trust_ = step.reports_trust;
+  const UpdateRule rule = rule_of(step);
   const std::span<const std::unique_ptr<Vector>> own_state(state_.data(), state_.size() - (has_mean() ? 1 : 0));
   std::function<double(std::span<double>)> completes;
   if (share_.sum) completes = [this](std::span<double> norms) { return complete_norms(norms); };
@@ -396,7 +402,7 @@ void Optimizer::start(Vector& weights, const Vector& gradients, const UpdateStep
                         weights, gradients, own_state);
 }
 
-UpdateResult Optimizer::finish() {
+UpdateResult Optimizer::finish_update() {
   UpdateResult result = backend_.finish_update();
   const bool has_ratios = result.applied && reports_trust_ && has_trust_ratio(known(other_than_muon(config_)).kind);
   if (is_shared() && has_ratios) result.trust_ratios = ratios_of_tensors(result.trust_ratios);

@@ -92,16 +92,17 @@ class Optimizer {
   Optimizer(const OptimizerConfig& config, const ParameterTable& parameters, Backend& backend, UpdateRanks ranks = {},
             UpdateShare share = {}, const AverageConfig& average = {});
 
-  // start() and finish() do one update, in two parts. A device may get other work between them. Each start() needs its
-  // finish() before the next start(), because only finish() says whether the update was applied.
+  // queue_update() and finish_update() do one update, in two parts, as the backend's functions of these names. A device
+  // may get other work between them. Each queue_update() needs its finish_update() before the next one, because only
+  // finish_update() says whether the update was applied.
   //
   // The gradient is `loss_scale` x the mean over the global batch. The elements after the trained ones hold this step's
   // batch norm statistics. `norm_momentum` is their weight in the running statistics. If the gradient is not finite,
   // the update is skipped and nothing changes, including the optimizer's state. The copies of the weights in `program`
   // are updated too (null: there are none).
-  void start(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale, float norm_momentum,
-             Program* program);
-  UpdateResult finish();
+  void queue_update(Vector& weights, const Vector& gradients, const UpdateStep& step, float loss_scale,
+                    float norm_momentum, Program* program);
+  UpdateResult finish_update();
 
   // The numbers that later updates need in addition to state(). Adam's bias correction needs the number of applied
   // updates, or with half-lives the product of the betas of these updates. Momentum correction needs the rate of the
@@ -139,9 +140,9 @@ class Optimizer {
   // Returns the length of a state vector on a rank that updates the elements `own`.
   static std::int64_t state_elements(const ParameterTable& parameters,
                                      const std::optional<std::vector<ElementRange>>& own);
-  // Returns whether the evaluated weights are an average (optimizer.schedule_free or average.evaluate). start() then
-  // gets the weights that are trained: with schedule_free y, the point at which the gradient is computed. The states
-  // "z" and "average" start as copies of the weights.
+  // Returns whether the evaluated weights are an average (optimizer.schedule_free or average.evaluate). queue_update()
+  // then gets the weights that are trained: with schedule_free y, the point at which the gradient is computed. The
+  // states "z" and "average" start as copies of the weights.
   static bool averages(const OptimizerConfig& config, const AverageConfig& average = {}) {
     return config.schedule_free || (average.half_life > 0 && average.evaluate);
   }
@@ -153,9 +154,9 @@ class Optimizer {
   Vector& evaluated(Vector& weights);
   // Returns the trained tensors in the order of the parameter table.
   std::span<const UpdateRange> ranges() const { return tensors_; }
-  // Returns the squared norms of the gradient of the newest start(), one per range. The gradient is the reduced one,
-  // with the loss scale, before clipping and weight decay. Call this after finish(). Before finish(), fetch_norms() may
-  // start the copy to the host.
+  // Returns the squared norms of the gradient of the newest update, one per range. The gradient is the reduced one,
+  // with the loss scale, before clipping and weight decay. Call this after finish_update(). Before it, fetch_norms()
+  // may start the copy to the host.
   std::vector<double> gradient_norms();
   void fetch_norms() {
     if (gradient_norms_) gradient_norms_->fetch();
@@ -164,6 +165,7 @@ class Optimizer {
  private:
   void set_schedule_free(UpdateRule& rule, double rate);
   void set_factors(UpdateRule& rule, double samples);
+  UpdateRule rule_of(const UpdateStep& step);
   bool has_mean() const { return mean_.half_life > 0; }
   void make_ranges(const ParameterTable& parameters);
   template <class Action>
@@ -189,7 +191,7 @@ class Optimizer {
   std::unique_ptr<Vector> directions_;  // null: Muon has no matrix
   std::unique_ptr<Orthogonalizer> orthogonalizer_;
   std::unique_ptr<Vector> average_;  // [parameters.size()]; null: the weights themselves are evaluated
-  bool reports_trust_ = false;       // whether the newest start() asked for the trust ratios
+  bool reports_trust_ = false;       // whether the newest update asked for the trust ratios
   Applied applied_, started_;        // started_ becomes applied_ if the newest update is applied
 };
 

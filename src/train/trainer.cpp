@@ -172,7 +172,7 @@ void Trainer::queue_update(StepReport& report, double rate_factor) {
                         .reports_trust = every > 0 && (position_.step + 1) % every == 0,
                         .adascale = noise_.next_gain(part_.parameters.size())};
   Program* const copies = optimizer_.is_shared() ? nullptr : &passes_.program();  // null: share_weights() renews them
-  optimizer_.start(*weights_, *gradients_, step, loss_scale_.value(), norm_momentum(plan_.experiment), copies);
+  optimizer_.queue_update(*weights_, *gradients_, step, loss_scale_.value(), norm_momentum(plan_.experiment), copies);
   if (noise_.groups() && measures_noise()) optimizer_.fetch_norms();  // must come before a device gets its next pass
 }
 
@@ -267,7 +267,7 @@ void Trainer::finish_update(StepReport& report, const StepCounters& counters, st
   report.loss = counters.loss / static_cast<double>(targets);
   report.accuracy = counters.correct / static_cast<double>(targets);
   if (std::isfinite(report.loss)) {
-    UpdateResult result = optimizer_.finish();
+    UpdateResult result = optimizer_.finish_update();
     report.gradient_norm = result.gradient_norm;
     report.applied = result.applied;
     noise_.note_gain(report, result);

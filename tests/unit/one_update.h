@@ -7,8 +7,8 @@ namespace ringtrain {
 
 inline UpdateResult one_update(Optimizer& optimizer, Vector& weights, const Vector& gradients, const UpdateStep& step,
                                float loss_scale, float norm_momentum, Program* program = nullptr) {
-  optimizer.start(weights, gradients, step, loss_scale, norm_momentum, program);
-  return optimizer.finish();
+  optimizer.queue_update(weights, gradients, step, loss_scale, norm_momentum, program);
+  return optimizer.finish_update();
 }
 
 }  // namespace ringtrain
