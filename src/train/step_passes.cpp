@@ -27,7 +27,7 @@ StepPasses::StepPasses(const RunPlan& plan, const ModelPart& part, Backend& back
       norm_team_(plan.batch.span > 1 ? communicator.make_norm_team(static_cast<int>(plan.batch.span)) : nullptr),
       program_(compile_part(plan, part, backend, PassMode::training, plan.batch.micro_batch)),
       order_(make_pass_order(stages, *program_, plan.experiment.parallel.schedule, part.slots)),
-      added_(plan, backend, gradients, small_norms),
+      sum_(plan, backend, gradients, small_norms),
       carried_state_(plan.carries_state ? static_cast<std::size_t>(plan.batch.rows_per_rank * part.graph.state_size())
                                         : 0),
       pinned_(backend, with(input.ring(), carried_state_)),
@@ -58,7 +58,7 @@ void StepPasses::run(const PassStep& step, bool reads_on, const BackwardHooks& h
     if (!std::exchange(is_ahead_, false)) forward(step, clock);
   };
   calls.backward = [&](std::int64_t micro_step) {
-    clock.time(Phase::backward, [&] { added_.backward(*program_, micro_step, hooks); });
+    clock.time(Phase::backward, [&] { sum_.backward(*program_, micro_step, hooks); });
     const bool is_more = staged_of_step_ < step.batch.accumulation || reads_on;
     // A device computes during this read.
     if (!staged_ && is_more) clock.time(Phase::input, [&] { stage_next(); });
@@ -132,7 +132,7 @@ std::size_t levels_below(std::int64_t passes) {
 
 }  // namespace
 
-GradientPasses::GradientPasses(const RunPlan& plan, Backend& backend, Vector& gradients, SmallBatchNorms* small_norms)
+SumOfPasses::SumOfPasses(const RunPlan& plan, Backend& backend, Vector& gradients, SmallBatchNorms* small_norms)
     : backend_(backend),
       gradients_(gradients),
       fixed_order_(has_fixed_order(plan.experiment)),
@@ -144,7 +144,7 @@ GradientPasses::GradientPasses(const RunPlan& plan, Backend& backend, Vector& gr
     levels_.push_back(backend.make_vector(gradients.size()));
 }
 
-BeforeBucket GradientPasses::begin(const BatchPlan& batch, bool measures) {
+BeforeBucket SumOfPasses::begin(const BatchPlan& batch, bool measures) {
   batch_ = batch;
   measures_ = measures;
   losses_ = {};
@@ -154,7 +154,7 @@ BeforeBucket GradientPasses::begin(const BatchPlan& batch, bool measures) {
   return [this](std::int64_t begin, std::uintptr_t stream) { small_norms_->measure_bucket(gradients_, begin, stream); };
 }
 
-void GradientPasses::backward(Program& program, std::int64_t pass, const BackwardHooks& hooks) {
+void SumOfPasses::backward(Program& program, std::int64_t pass, const BackwardHooks& hooks) {
   const bool last = pass + 1 == batch_.accumulation;
   program.backward(gradients_, !fixed_order_ && pass > 0, last ? hooks : BackwardHooks{});
   if (last) return;
@@ -166,7 +166,7 @@ void GradientPasses::backward(Program& program, std::int64_t pass, const Backwar
   }
 }
 
-LossSums GradientPasses::take_sums(Program& program) {
+LossSums SumOfPasses::take_sums(Program& program) {
   if (!fixed_order_) return program.take_sums();
   TreeSum<LossSums> all = losses_;
   all.add(program.take_sums());
@@ -175,7 +175,7 @@ LossSums GradientPasses::take_sums(Program& program) {
 
 // The binary number of the pass ends with `level` ones. The pass therefore completes a node on every level up to
 // `level`. The largest of these nodes waits for its neighbour.
-void GradientPasses::keep_node(std::int64_t pass) {
+void SumOfPasses::keep_node(std::int64_t pass) {
   const auto level = static_cast<std::size_t>(std::countr_one(static_cast<std::uint64_t>(pass)));
   const ElementRange all{0, gradients_.size()};
   const std::size_t before = std::min(level, small_level_);
@@ -186,7 +186,7 @@ void GradientPasses::keep_node(std::int64_t pass) {
 }
 
 // After the last pass of a step, every waiting node is the left neighbour of the node that has just been completed.
-void GradientPasses::complete(std::int64_t begin, std::uintptr_t stream) {
+void SumOfPasses::complete(std::int64_t begin, std::uintptr_t stream) {
   const ElementRange bucket{begin, std::min(begin + bucket_elements_, gradients_.size())};
   const std::size_t root = levels_below(batch_.accumulation);
   fold(0, std::min(root, small_level_), bucket, stream);
@@ -195,7 +195,7 @@ void GradientPasses::complete(std::int64_t begin, std::uintptr_t stream) {
 }
 
 // Adds the waiting nodes of levels [from_level, to_level) to the gradients.
-void GradientPasses::fold(std::size_t from_level, std::size_t to_level, ElementRange range, std::uintptr_t stream) {
+void SumOfPasses::fold(std::size_t from_level, std::size_t to_level, ElementRange range, std::uintptr_t stream) {
   std::vector<const Vector*> nodes;
   for (std::size_t level = from_level; level < to_level; ++level) nodes.push_back(levels_[level].get());
   if (!nodes.empty()) backend_.add(nodes, range, gradients_, stream);

@@ -81,11 +81,11 @@ struct PassStep {
 // (cluster/sum_algorithms.h) adds the nodes of the ranks in the same tree. Each level has one vector, for a node that
 // waits for its neighbour. After the last pass, the nodes of the rank are added bucket by bucket. Each bucket is added
 // just before it is summed over the ranks.
-class GradientPasses {
+class SumOfPasses {
  public:
   // `gradients` holds the gradients of this rank's parameters and the other values that are summed with them.
   // `small_norms` measures the norms of the small batches. null: no step measures them.
-  GradientPasses(const RunPlan& plan, Backend& backend, Vector& gradients, SmallBatchNorms* small_norms);
+  SumOfPasses(const RunPlan& plan, Backend& backend, Vector& gradients, SmallBatchNorms* small_norms);
 
   // Begins a step of batch.accumulation passes. If `measures` is true, the norms of the step's small batches are
   // measured. Returns a function that must be called for each bucket of gradients before the bucket is summed over the
@@ -117,7 +117,7 @@ class GradientPasses {
 class StepPasses {
  public:
   // Allocates the memory of the program of `part`. `stages` are the stages of a pipeline (null: none). The ring of
-  // `input` is pinned. `gradients` and `small_norms` are as in GradientPasses.
+  // `input` is pinned. `gradients` and `small_norms` are as in SumOfPasses.
   StepPasses(const RunPlan& plan, const ModelPart& part, Backend& backend, Communicator& communicator,
              StageRanks* stages, BatchInput& input, Vector& gradients, SmallBatchNorms* small_norms);
 
@@ -130,8 +130,8 @@ class StepPasses {
   // The next step begins at `position`. `batch` is as in BatchInput::seek().
   void seek(const Position& position, std::int64_t batch);
 
-  // Begins a step. If `measures` is true, the norms of its small batches are measured. See GradientPasses::begin().
-  BeforeBucket begin(const PassStep& step, bool measures) { return added_.begin(step.batch, measures); }
+  // Begins a step. If `measures` is true, the norms of its small batches are measured. See SumOfPasses::begin().
+  BeforeBucket begin(const PassStep& step, bool measures) { return sum_.begin(step.batch, measures); }
   // Does the forward and backward passes of the step. `sums` tells the number of targets where the ranks' numbers
   // differ. `hooks` are for the last backward pass. If `reads_on` is true, the first micro-batch of the next step is
   // read early.
@@ -140,7 +140,7 @@ class StepPasses {
   // whether the input of that pass has been read.
   void run_ahead(const PassStep& next, Synchronizer& sums, StepClock& clock);
   bool is_staged() const { return staged_.has_value(); }
-  LossSums take_sums() { return added_.take_sums(*program_); }  // over all passes of the step
+  LossSums take_sums() { return sum_.take_sums(*program_); }  // over all passes of the step
 
   std::int64_t targets() const { return targets_; }  // of the global batch of the newest pass, at least 1
   StageWaits stage_waits() const { return order_->stage_waits(); }  // see PassOrder::stage_waits()
@@ -158,7 +158,7 @@ class StepPasses {
   std::unique_ptr<NormTeam> norm_team_;  // the ranks that share batch norm's workers; null: not shared
   std::unique_ptr<Program> program_;
   std::unique_ptr<PassOrder> order_;
-  GradientPasses added_;
+  SumOfPasses sum_;
   PageVector<float> carried_state_;
   Pinned pinned_;
   std::uint64_t dropout_key_;
