@@ -67,6 +67,25 @@ inline std::int64_t first_row_of_pass(const LoaderPlan& plan, const RowRange& ow
 // epoch with this global batch.
 std::int64_t targets_not_read(const DatasetIndex& index, const LoaderPlan& plan);
 
+// The samples of a step, for N samples or T characters (of the share that is used), a batch of B and sequences of L:
+// - Training with rows or windows: the step at offset o of epoch e takes the positions [o, o + B) of
+//   EpochOrder(seed, e, N).
+//   A rest that does not fill a batch is dropped. For another B on the run's course, each rank has the same share,
+//   B / global_batch x (first_row, rows), in more micro-batches.
+// - course.keeps_rest: the rest at the end of an epoch is filled up to a batch with rows that do not count. For text
+//   these are padding rows. For images they are the first images of the epoch, so that batch norm sees no padding.
+// - Windows: N = (T - L) / L windows of L + 1 characters at stride L. They begin at a phase in [0, L), which depends
+//   on (seed, epoch).
+// - Streams: row j of the B global rows reads its own contiguous piece of (T - 1) / B characters, L per step. An epoch
+//   has piece / L steps.
+// - Evaluation: rows and windows in natural order (windows at phase 0; the last one is shorter and masked). Streams
+//   have B rows of ceil((T - 1) / B) characters.
+//   Every target occurs exactly once on any number of ranks.
+std::int64_t samples_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);  // N (streams: B x steps)
+// Returns the steps for global_batch. Throws Error if the plan contradicts itself or the data set, or if N < B in
+// training.
+std::int64_t steps_per_epoch(const DatasetIndex& index, const LoaderPlan& plan);
+
 // The rows of the global batch at `offset` in the epoch. Row j of a global batch reads `targets` + 1 symbols (input 0
 // to target `targets` - 1), or one image (`targets` is 1).
 class StepRows {

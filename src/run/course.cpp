@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "config/rate_scaling.h"
+#include "data/row_plan.h"
 #include "optim/schedule.h"
 
 namespace ringtrain {

@@ -16,6 +16,7 @@
 #include "cluster/binding.h"
 #include "config/batch_course.h"
 #include "config/experiment.h"
+#include "data/row_plan.h"
 #include "run/folder.h"
 #include "run/library_versions.h"
 

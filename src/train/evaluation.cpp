@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rounding.h"
+#include "data/row_plan.h"
 #include "run/fixed_order.h"
 
 namespace ringtrain {

@@ -13,6 +13,7 @@
 #include "data/image_dataset.h"
 #include "data/jpeg.h"
 #include "data/loader.h"
+#include "data/row_plan.h"
 #include "tests/unit/hdf5_edit.h"
 #include "tests/unit/image_shards.h"
 #include "tests/unit/with_folder.h"

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "data/row_plan.h"
 #include "data/shard_header.h"
 #include "data_prep/text/names.h"
 #include "data_prep/text/text.h"
