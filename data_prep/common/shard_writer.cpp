@@ -13,7 +13,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/random.h"
-#include "data/shard_header.h"
+#include "data/shard_files.h"
 #include "data_prep/common/ranks.h"
 
 namespace ringtrain {

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/table.h"
-#include "data/shard_header.h"
+#include "data/shard_files.h"
 #include "data_prep/common/parallel.h"
 #include "data_prep/images/passes.h"
 

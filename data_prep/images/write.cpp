@@ -13,7 +13,7 @@
 #include "base/hash.h"
 #include "base/rounding.h"
 #include "base/utf8.h"
-#include "data/shard_header.h"
+#include "data/shard_files.h"
 #include "data_prep/common/input_file.h"
 #include "data_prep/common/parallel.h"
 #include "data_prep/common/ranks.h"

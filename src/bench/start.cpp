@@ -17,6 +17,7 @@
 #include "base/table.h"
 #include "bench/benchmarks.h"
 #include "data/image_dataset.h"
+#include "data/text_dataset.h"
 
 namespace ringtrain {
 namespace {

@@ -15,7 +15,7 @@
 #include "cluster/watchdog.h"
 #include "commands/commands.h"
 #include "config/reader.h"
-#include "data/shard_header.h"
+#include "data/shard_files.h"
 #include "run/folder.h"
 #include "run/machine.h"
 #include "run/metrics.h"

@@ -16,6 +16,7 @@
 #include "checkpoint/snapshot.h"
 #include "commands/commands.h"
 #include "data/loader.h"
+#include "data/text_dataset.h"
 #include "models/models.h"
 
 namespace ringtrain {

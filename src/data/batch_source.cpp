@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "data/image_dataset.h"
 #include "data/row_plan.h"
+#include "data/text_dataset.h"
 
 namespace ringtrain {
 

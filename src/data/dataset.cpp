@@ -6,6 +6,9 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "data/image_dataset.h"
+#include "data/shard_files.h"
+#include "data/shard_header.h"
+#include "data/text_dataset.h"
 
 namespace ringtrain {
 namespace {
@@ -69,6 +72,13 @@ std::int64_t DatasetIndex::image_bytes() const {
   std::int64_t bytes = 0;
   for (const Shard& shard : shards) bytes += shard.arrays.image_bytes;
   return bytes;
+}
+
+DatasetIndex read_dataset_index(const std::string& prefix) {
+  std::vector<ShardHeader> headers;
+  for (const std::string& path : find_shards(prefix)) headers.push_back(read_shard_header(path));
+  check_shards_agree(headers);
+  return make_dataset_index(prefix, headers);
 }
 
 std::int64_t dataset_bytes(const DatasetIndex& index) {

@@ -87,7 +87,7 @@ struct DatasetIndex {
 // layout, equal uuid, shard totals and each file's length. Throws Error with file and attribute, and what to do.
 DatasetIndex read_dataset_index(const std::string& prefix);
 
-// The samples or the text of an index. All functions may be called from any thread. image_dataset.h has images.
+// The samples or the text of an index (text_dataset.h, image_dataset.h). All functions may be called from any thread.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -107,29 +107,5 @@ std::int64_t dataset_bytes(const DatasetIndex& index);
 // copy. The first process that needs a part reads and checks it. Others wait only for that part. Null: this process has
 // a copy of its own.
 std::shared_ptr<const Dataset> make_dataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr);
-
-// Random access to tokens from any thread. A file is opened when it is first needed. Bytes are read by pread in blocks.
-// Tokens without a byte address are read as a whole, through HDF5. A block is checked once and kept: its CRC, if the
-// file has one, and its ids against the vocabulary. Memory grows with the blocks that were needed, up to the size of
-// the data set.
-class TextDataset : public Dataset {
- public:
-  explicit TextDataset(DatasetIndex index, std::shared_ptr<SharedMemory> memory = nullptr);
-  ~TextDataset() override;
-  // For names: reads row `sample`, [context_length + 1] bytes.
-  void read_row(std::int64_t sample, std::span<std::uint8_t> out) const;
-  // For running text: reads characters [first, first + out.size()), across shards.
-  void read_text(std::int64_t first, std::span<std::uint8_t> out) const;
-  std::int64_t bytes_read() const override;
-  static std::int64_t bytes_of(const DatasetIndex& index);  // see dataset_bytes()
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
-
-// Returns the distinct names of the data set as sorted UTF-8. They tell known names from invented ones. Empty: the data
-// set has no list of names.
-std::vector<std::string> read_known_names(const DatasetIndex& index);
 
 }  // namespace ringtrain

@@ -9,11 +9,14 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <thread>
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/table.h"
 
 namespace ringtrain {
 namespace {
@@ -176,6 +179,133 @@ void ShardFiles::read_rows(std::size_t shard, const char* array, const h5::Shape
   const h5::RowSpaces spaces = h5::select_rows(dataset.get(), block, {first, first + block[0]});
   if (H5Dread(dataset.get(), H5T_NATIVE_UINT8, spaces.memory.get(), spaces.file.get(), H5P_DEFAULT, out.data()) < 0)
     file->hdf5->fail(cat("cannot read data set '", array, "'"));
+}
+
+// ---- The names of the files
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns the converter's --out for a prefix: "data/pets" for "data/pets-train".
+std::string converter_prefix(const std::string& prefix) {
+  for (const std::string split : {"-train", "-validation"}) {
+    if (prefix.ends_with(split)) return prefix.substr(0, prefix.size() - split.size());
+  }
+  return prefix;
+}
+
+// Throws Error if the prefix is the name of an HDF5 file of another program.
+void expect_no_array_file(const std::string& prefix) {
+  const h5::Guard guard;
+  std::error_code failed;
+  if (!fs::is_regular_file(prefix, failed) || H5Fis_hdf5(prefix.c_str()) <= 0) return;
+  if (!h5::File::open(prefix).has_attribute("/", "schema")) refuse_array_file(prefix);
+}
+
+// Returns whether a folder has any shard of a prefix.
+bool has_shards(const std::string& prefix) {
+  const fs::path folder = fs::path(prefix).parent_path();
+  std::int64_t index = 0, count = 0;
+  std::error_code failed;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder.empty() ? "." : folder, failed))
+    if (parse_shard_name(prefix, entry.path().string(), index, count)) return true;
+  return false;
+}
+
+// Throws Error if a prefix without shards is a converter's --out, or the validation part of a data set that has none.
+void expect_other_part(const std::string& prefix) {
+  const std::string both = converter_prefix(prefix);
+  if (both == prefix && has_shards(prefix + "-train"))
+    throw Error(cat("no data set at '", prefix, "': there is ", prefix, "-train"),
+                cat("set data.train=", prefix, "-train",
+                    has_shards(prefix + "-validation") ? cat(" and data.validation=", prefix, "-validation") : ""));
+  if (prefix == both + "-validation" && has_shards(both + "-train"))
+    throw Error(cat("no data set at '", prefix, "': ", both, " has no validation part"),
+                "convert it again with a larger --validation, or set data.validation=''");
+}
+
+}  // namespace
+
+void refuse_array_file(const std::string& path) {
+  throw Error(
+      cat(path,
+          ": is an HDF5 file without the attribute 'schema', so it is not a data set of ringtrain: convert it with "
+          "bin/ringtrain-data import ",
+          path, " --images KEY --labels KEY --out ", fs::path(path).replace_extension().string()),
+      "each KEY is the name of a data set in the file");
+}
+
+std::string shard_path(const std::string& prefix, std::int64_t shard_index, std::int64_t num_shards) {
+  return prefix +
+         printed("-%05lld-of-%05lld.h5", static_cast<long long>(shard_index), static_cast<long long>(num_shards));
+}
+
+bool parse_shard_name(const std::string& prefix, const std::string& path, std::int64_t& shard_index,
+                      std::int64_t& num_shards) {
+  const std::string base = fs::path(prefix).filename().string(), name = fs::path(path).filename().string();
+  if (!name.starts_with(base)) return false;
+  long long index = 0, count = 0;
+  if (std::sscanf(name.c_str() + base.size(), "-%5lld-of-%5lld.h5", &index, &count) != 2) return false;
+  shard_index = index;
+  num_shards = count;
+  return index >= 0 && count > 0 && name == shard_path(base, index, count);  // refuses other spellings and longer names
+}
+
+std::vector<std::string> find_shards(const std::string& prefix) {
+  if (prefix.ends_with(".h5")) return {prefix};
+  if (prefix.ends_with("/"))
+    throw Error(cat("'", prefix, "' ends in a slash, expected the beginning of the files' names"),
+                cat("for example ", prefix.substr(0, prefix.find_last_not_of('/') + 1)));
+  const auto make_it = [&] {
+    std::error_code unknown;
+    const std::string here = fs::path(prefix).is_absolute() ? "" : fs::current_path(unknown).string();
+    return cat("make it: bin/ringtrain-data KIND INPUT --out ", converter_prefix(prefix),
+               ", where KIND is images, import, idx, names or text", here.empty() ? "" : "; relative paths begin in ",
+               here);
+  };
+  fs::path folder = fs::path(prefix).parent_path();
+  if (folder.empty()) folder = ".";
+  std::map<std::int64_t, std::vector<bool>> found;  // which shards exist, by the number of shards
+  bool unfinished = false;
+  std::error_code failed;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed)) {
+    std::int64_t index = 0, count = 0;
+    std::string name = entry.path().filename().string();
+    const bool temporary = name.ends_with(".tmp");
+    if (temporary) name.resize(name.size() - 4);
+    if (!parse_shard_name(prefix, name, index, count) || index >= count) continue;
+    if (temporary) {
+      unfinished = true;
+    } else {
+      std::vector<bool>& present = found[count];
+      present.resize(static_cast<std::size_t>(count));
+      present[static_cast<std::size_t>(index)] = true;
+    }
+  }
+  if (failed)
+    throw Error(cat(prefix, ": cannot list the folder '", folder.string(), "': ", failed.message()), make_it());
+  if (found.empty()) {
+    expect_no_array_file(prefix);
+    expect_other_part(prefix);
+    throw Error(cat("no data set at '", prefix, "': there is no ", shard_path(prefix, 0, 1),
+                    unfinished ? ", only an unfinished conversion (*.tmp)" : " nor any other number of shards"),
+                make_it());
+  }
+  if (found.size() > 1) {
+    throw Error(cat(prefix, ": shards of two conversions lie side by side (", shard_path("", 0, found.begin()->first),
+                    " and ", shard_path("", 0, found.rbegin()->first), ")"),
+                "remove the older ones, or convert again with --force");
+  }
+  const auto& [count, present] = *found.begin();
+  std::vector<std::string> paths;
+  for (std::int64_t index = 0; index < count; ++index) {
+    paths.push_back(shard_path(prefix, index, count));
+    if (!present[static_cast<std::size_t>(index)]) {
+      throw Error(cat(paths.back(), ": shard ", index, " of ", count, " is missing"), convert_again);
+    }
+  }
+  return paths;
 }
 
 }  // namespace ringtrain

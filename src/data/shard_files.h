@@ -1,5 +1,5 @@
-// Reads the files of a data set from any thread. A file is opened when it is first needed. Failed reads are tried
-// again, because network file systems may fail for a moment.
+// The files of a data set: their names, and reading them from any thread. A file is opened when it is first needed.
+// Failed reads are tried again, because network file systems may fail for a moment.
 #pragma once
 
 #include <unistd.h>
@@ -106,5 +106,24 @@ class MemoryPlaces {
   std::uint8_t* memory_;
   std::size_t used_ = 0;
 };
+
+// ---- The names of the files
+
+// Returns the shards of <prefix> in order: <prefix>-00000-of-NNNNN.h5 ..., or the one file if the prefix ends in .h5.
+// Throws Error if there is none, if one is missing, or if there are shards of two conversions.
+std::vector<std::string> find_shards(const std::string& prefix);
+
+// Returns "names-train-00002-of-00004.h5" for ("names-train", 2, 4).
+std::string shard_path(const std::string& prefix, std::int64_t shard_index, std::int64_t num_shards);
+
+// Reads the index and the number of shards from the name of a shard of `prefix`. Returns false for other names.
+bool parse_shard_name(const std::string& prefix, const std::string& path, std::int64_t& shard_index,
+                      std::int64_t& num_shards);
+
+// Throws Error for an HDF5 file of another program. The message has the advice, too, because `verify` prints no hints.
+[[noreturn]] void refuse_array_file(const std::string& path);
+
+// The hint of errors about a file that is incomplete or damaged.
+inline constexpr const char* convert_again = "convert the data again with bin/ringtrain-data, or copy the file again";
 
 }  // namespace ringtrain

@@ -1,4 +1,5 @@
-// Data sets of text: TextDataset of dataset.h.
+#include "data/text_dataset.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -7,96 +8,10 @@
 #include "base/hash.h"
 #include "base/rounding.h"
 #include "base/shared_memory.h"
-#include "data/dataset.h"
 #include "data/hdf5.h"
 #include "data/shard_files.h"
-#include "data/shard_header.h"
 
 namespace ringtrain {
-
-// Reads the part of a shard's header that describes its tokens.
-namespace {
-
-void read_tokens_layout(const h5::File& file, ShardHeader& header) {
-  expect_type(file, "tokens", "u8");
-  const h5::Shape shape = file.shape("tokens");
-  if (shape.size() != 1 && shape.size() != 2) {
-    bad_shard(file.path(),
-              cat("data set 'tokens' has ", shape.size(), " dimensions, expected 1 (running text) or 2 (names)"));
-  }
-  header.text.running_text = shape.size() == 1;
-  if (shape[0] != header.count) {
-    bad_shard(file.path(), cat("attribute 'num_samples' is ", header.count, ", but 'tokens' holds ", shape[0]));
-  }
-  if (!header.text.running_text) {
-    header.text.context_length = file.read_integer("tokens", "context_length");
-    if (header.text.context_length < 1 || shape[1] - 1 != header.text.context_length) {
-      bad_shard(file.path(), cat("'tokens' has rows of ", shape[1], " symbols, but context_length is ",
-                                 header.text.context_length, " (a row holds context_length + 1)"));
-    }
-    if (const std::string side = file.read_string("tokens", "pad_side"); side != "left") {
-      bad_shard(file.path(), cat("attribute 'pad_side' is '", side, "', expected 'left'"));
-    }
-  }
-  header.byte_offset = byte_address(file, "tokens", H5T_NATIVE_UINT8);
-}
-
-void read_vocabulary(const h5::File& file, ShardHeader& header) {
-  header.text.vocabulary = file.read_strings("tokens", "vocab");
-  for (std::string& symbol : header.text.vocabulary) {
-    if (symbol.empty()) symbol.assign(1, '\0');  // strings of fixed length cannot hold the symbol NUL
-  }
-  const auto size = static_cast<std::int64_t>(header.text.vocabulary.size());
-  if (size < 1 || size > largest_vocabulary) {
-    bad_shard(file.path(), cat("attribute 'vocab' has ", size, " symbols, expected 1 to ", largest_vocabulary));
-  }
-  const auto optional_id = [&](const std::string& name) {
-    const std::int64_t id = file.has_attribute("tokens", name) ? file.read_integer("tokens", name) : -1;
-    if (id < -1 || id >= size)
-      bad_shard(file.path(), cat("attribute '", name, "' is ", id, ", but there are ", size, " symbols"));
-    return id;
-  };
-  header.text.pad_id = optional_id("pad_id");
-  header.text.stop_id = optional_id("stop_id");
-  if (!header.text.running_text && header.text.pad_id < 0)
-    bad_shard(file.path(), "attribute 'pad_id' of 'tokens' is missing");
-  header.text.lowercase = file.has_attribute("tokens", "lowercase") && file.read_integer("tokens", "lowercase") != 0;
-}
-
-void read_checksums(const h5::File& file, ShardHeader& header) {
-  if (!file.has("crc32c")) return;
-  if (file.has_attribute("crc32c", "block_bytes"))
-    header.text.crc_block_bytes = file.read_integer("crc32c", "block_bytes");
-  if (header.text.crc_block_bytes < 1 || header.text.crc_block_bytes > (std::int64_t{1} << 30)) {
-    bad_shard(file.path(), cat("attribute 'block_bytes' of 'crc32c' is ", header.text.crc_block_bytes));
-  }
-  const std::int64_t blocks = (header.bytes() + header.text.crc_block_bytes - 1) / header.text.crc_block_bytes;
-  expect_type(file, "crc32c", "u32");
-  if (const h5::Shape shape = file.shape("crc32c"); shape != h5::Shape{blocks}) {
-    bad_shard(file.path(), cat("data set 'crc32c' has ", shape.empty() ? 0 : shape[0], " values, expected ", blocks,
-                               " (one per ", header.text.crc_block_bytes, " bytes of 'tokens')"));
-  }
-  header.crc32c = file.read<std::uint32_t>("crc32c");
-}
-
-}  // namespace
-
-void read_text_header(const h5::File& file, ShardHeader& header) {
-  read_tokens_layout(file, header);
-  read_vocabulary(file, header);
-  read_checksums(file, header);
-  expect_inside(header, "tokens", header.byte_offset, header.bytes());
-}
-
-void check_text_agrees(const ShardHeader& header, const ShardHeader& first) {
-  expect_same(header, first, header.text.running_text, first.text.running_text, "tokens' dimensions");
-  expect_same(header, first, header.text.context_length, first.text.context_length, "context_length");
-  expect_same(header, first, header.text.pad_id, first.text.pad_id, "pad_id");
-  expect_same(header, first, header.text.stop_id, first.text.stop_id, "stop_id");
-  expect_same(header, first, header.text.crc_block_bytes, first.text.crc_block_bytes, "block_bytes");
-  if (header.text.vocabulary != first.text.vocabulary)
-    bad_shard(header.path, cat("attribute 'vocab' differs from that of ", first.path));
-}
 
 struct TextDataset::State {
   // The tokens of one shard, in memory that other processes may share. A block is loaded once under a lock. After that

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "config/schema.h"
-#include "data/shard_header.h"
+#include "data/shard_files.h"
 #include "models/models.h"
 #include "nn/parameters.h"
 #include "parallel/synchronizer.h"

@@ -12,6 +12,7 @@
 #include "base/utf8.h"
 #include "data/dataset.h"
 #include "data/hdf5.h"
+#include "data/text_dataset.h"
 #include "data_prep/common/shard_writer.h"
 #include "data_prep/tables/layout.h"
 #include "data_prep/text/names.h"

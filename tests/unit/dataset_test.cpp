@@ -13,7 +13,9 @@
 
 #include "base/error.h"
 #include "data/hdf5.h"
+#include "data/shard_files.h"
 #include "data/shard_header.h"
+#include "data/text_dataset.h"
 #include "data_prep/text/names.h"
 #include "data_prep/text/text.h"
 #include "data_prep/verify.h"

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "data/hdf5.h"
 #include "data/jpeg.h"
+#include "data/shard_files.h"
 #include "data/shard_header.h"
 
 namespace ringtrain {

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "data/dataset.h"
+#include "data/text_dataset.h"
 #include "data_prep/verify.h"
 #include "tests/fuzz/damaged_hdf5.h"
 
