@@ -5,10 +5,10 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "bench/preflight.h"
-#include "config/batch_plan.h"
 #include "run/plan.h"
 
 namespace ringtrain {
@@ -21,21 +21,29 @@ std::pair<int, int> on_ranks(const StepMeasurement& s) {
   return {s.ranks_per_node, s.ranks};
 }
 
-// Returns a value of the measured steps for `ranks_on_node` ranks on a node. It interpolates linearly between measured
-// numbers of ranks per node, and takes the nearest one outside of them. Of several steps with the same ranks per node,
-// it takes the one with the most ranks up to `ranks`.
-template <class Value>
-double between(const std::vector<StepMeasurement>& steps, int ranks, int ranks_on_node, const Value& value) {
-  const auto first = std::find_if(steps.begin(), steps.end(),
-                                  [&](const StepMeasurement& s) { return s.ranks_per_node >= ranks_on_node; });
-  if (first == steps.end()) return value(steps.back());
-  auto after = first;
-  for (auto s = first; s != steps.end() && s->ranks_per_node == first->ranks_per_node && s->ranks <= ranks; ++s)
-    after = s;
-  if (first == steps.begin() || after->ranks_per_node == ranks_on_node) return value(*after);
-  const StepMeasurement &a = *std::prev(first), &b = *after;
-  const double x = static_cast<double>(ranks_on_node - a.ranks_per_node) / (b.ranks_per_node - a.ranks_per_node);
-  return value(a) + x * (value(b) - value(a));
+// The two measured steps between which a step on other ranks lies, `x` of the way from the first to the second one.
+// Both are the same step outside of the measured ranks per node, and at a measured number of them.
+struct Neighbours {
+  std::size_t first = 0, second = 0;  // their places in `steps`
+  double x = 0;
+};
+
+// Returns the neighbours of `ranks_on_node` ranks on a node. Of several steps with the same ranks per node, it takes the
+// one with the most ranks up to `ranks`. `steps` ascend in the ranks per node, and then in the ranks.
+Neighbours neighbours_of(const std::vector<StepMeasurement>& steps, int ranks, int ranks_on_node) {
+  std::size_t first = 0;
+  while (first < steps.size() && steps[first].ranks_per_node < ranks_on_node) ++first;
+  if (first == steps.size()) return {first - 1, first - 1};
+  std::size_t after = first;
+  for (std::size_t i = first; i < steps.size(); ++i)
+    if (steps[i].ranks_per_node == steps[first].ranks_per_node && steps[i].ranks <= ranks) after = i;
+  if (first == 0 || steps[after].ranks_per_node == ranks_on_node) return {after, after};
+  const int below = steps[first - 1].ranks_per_node, above = steps[after].ranks_per_node;
+  return {first - 1, after, static_cast<double>(ranks_on_node - below) / (above - below)};
+}
+
+double between(double a, double b, double x) {
+  return a + x * (b - a);
 }
 
 double own_crowding(const StepMeasurement& s) {
@@ -57,7 +65,20 @@ const char* topology_name(Topology topology) {
 
 Forecast::Forecast(const Experiment& experiment, const std::vector<Preflight>& measured, const ForecastOptions& options)
     : experiment_(experiment) {
-  const std::string keys = model_keys(experiment);
+  take_steps(measured);
+  for (const Preflight& p : measured) take_speeds(p);
+  if (!has_network_ && options.network.beta > 0) network_ = options.network, has_network_ = true;
+  if (!has_network_ && has_node_) network_ = node_, network_is_assumed_ = true;
+  if (!has_node_) node_ = network_;
+  if (options.ranks_per_node > 0) ranks_per_node_ = static_cast<int>(options.ranks_per_node);
+  cores_per_node_ = options.cores_per_node > 0 ? static_cast<int>(options.cores_per_node) : base().cores_per_node;
+  rows_per_rank_ = options.rows_per_rank > 0 ? options.rows_per_rank : base().rows_per_rank;
+  fit();
+}
+
+// Of several steps on the same ranks, the last one counts.
+void Forecast::take_steps(const std::vector<Preflight>& measured) {
+  const std::string keys = model_keys(experiment_);
   for (const Preflight& p : measured) {
     if (!p.has_step) continue;
     if (p.step.model != keys)
@@ -69,25 +90,19 @@ Forecast::Forecast(const Experiment& experiment, const std::vector<Preflight>& m
   if (steps_.empty()) throw Error("no step was measured", measure_advice);
   std::ranges::sort(steps_, {}, on_ranks);
   input_cost_.assign(steps_.size(), 0);
-  for (const Preflight& p : measured) {
-    // If ranks shared cores, the measured links are slower than those of ranks with a core each.
-    const StepMeasurement& s = p.has_step ? p.step : steps_.back();
-    const double own = s.on_device ? 1 : crowding(p.ranks_per_node, s.threads, s.cores_per_node);
-    if (p.fit.contains("node")) node_ = scaled(p.fit.at("node"), 1 / own), has_node_ = true;
-    if (p.fit.contains("network")) network_ = p.fit.at("network"), has_network_ = true;
-    ranks_per_node_ = std::max(ranks_per_node_, p.ranks_per_node);
-    for (const InputRate& rate : p.input) {
-      const double of_rank = rate.samples_per_second / p.ranks_per_node;
-      if (loader_rate_ == 0 || of_rank < loader_rate_) loader_rate_ = of_rank;
-    }
+}
+
+void Forecast::take_speeds(const Preflight& p) {
+  // If ranks shared cores, the measured links are slower than those of ranks with a core each.
+  const StepMeasurement& s = p.has_step ? p.step : steps_.back();
+  const double own = s.on_device ? 1 : crowding(p.ranks_per_node, s.threads, s.cores_per_node);
+  if (p.fit.contains("node")) node_ = scaled(p.fit.at("node"), 1 / own), has_node_ = true;
+  if (p.fit.contains("network")) network_ = p.fit.at("network"), has_network_ = true;
+  ranks_per_node_ = std::max(ranks_per_node_, p.ranks_per_node);
+  for (const InputRate& rate : p.input) {
+    const double of_rank = rate.samples_per_second / p.ranks_per_node;
+    if (loader_rate_ == 0 || of_rank < loader_rate_) loader_rate_ = of_rank;
   }
-  if (!has_network_ && options.network.beta > 0) network_ = options.network, has_network_ = true;
-  if (!has_network_ && has_node_) network_ = node_, network_is_assumed_ = true;
-  if (!has_node_) node_ = network_;
-  if (options.ranks_per_node > 0) ranks_per_node_ = static_cast<int>(options.ranks_per_node);
-  cores_per_node_ = options.cores_per_node > 0 ? static_cast<int>(options.cores_per_node) : base().cores_per_node;
-  rows_per_rank_ = options.rows_per_rank > 0 ? options.rows_per_rank : base().rows_per_rank;
-  fit();
 }
 
 double Forecast::crowding_of(int ranks_on_node) const {
@@ -98,16 +113,27 @@ bool Forecast::has_spare_core(int ranks_on_node, int cores) const {
   return base().on_device || ranks_on_node * base().threads < cores;
 }
 
-// On a GPU, sums hardly disturb computation. On a CPU, the computing core does all the work of a sum, unless a measured
-// step shows that it does less.
 void Forecast::fit() {
   for (const StepMeasurement& s : steps_)
     if (s.ranks == 1 && s.seconds > 0) computing_excess_ = s.seconds / model_time(s, false).total() - 1;
+  fit_busy_share();
+  for (const StepMeasurement& s : steps_) fit_core_sharing(s);
+
+  for (const StepMeasurement& s : steps_) uncertainty_.jitter = std::max(uncertainty_.jitter, s.jitter);
+  uncertainty_.compute = uncertainty_.jitter;
+  uncertainty_.sums = std::max(node_.error, network_.error);
+  fit_unexplained();
+  fit_input_cost();
+}
+
+// On a GPU, sums hardly disturb computation. On a CPU, the computing core does all the work of a sum, unless a measured
+// step shows that it does less.
+void Forecast::fit_busy_share() {
   busy_ = base().on_device ? 0 : 1;
   double fitted = 0;
   int count = 0;
   for (const StepMeasurement& s : steps_) {
-    if (s.ranks == 1 || s.seconds <= 0 || own_crowding(s) > 1 || !(has_node_ || has_network_)) continue;
+    if (s.ranks == 1 || s.seconds <= 0 || own_crowding(s) > 1 || !has_links()) continue;
     const Setting setting = {{}, 1};
     const StepWork w = work(share_of(s, false), s.ranks, s.ranks_per_node, setting);
     fitted += fit_busy(w, cluster(s.ranks, s.ranks_per_node, setting), Topology::flat, s.seconds);
@@ -115,12 +141,6 @@ void Forecast::fit() {
   }
   busy_is_fitted_ = count > 0;
   if (count > 0) busy_ = fitted / count;
-  for (const StepMeasurement& s : steps_) fit_core_sharing(s);
-
-  for (const StepMeasurement& s : steps_) uncertainty_.jitter = std::max(uncertainty_.jitter, s.jitter);
-  uncertainty_.compute = uncertainty_.jitter;
-  uncertainty_.sums = std::max(node_.error, network_.error);
-  fit_unexplained();
 }
 
 double Forecast::unexplained(int ranks, int ranks_on_node) const {
@@ -130,9 +150,7 @@ double Forecast::unexplained(int ranks, int ranks_on_node) const {
 }
 
 StepTime Forecast::model_time(const StepMeasurement& s, bool with_input) const {
-  const int on_node = std::min(s.ranks, s.ranks_per_node);
-  const StepWork w = work(share_of(s, with_input), s.ranks, on_node, setting(on_node));
-  return step_time(w, cluster(s.ranks, s.ranks_per_node, setting(on_node)), Topology::flat);
+  return predicted(share_of(s, with_input), s.ranks, s.ranks_per_node, Topology::flat);
 }
 
 // The model does not predict measured steps exactly, because its few parameters serve all of them. Predictions add the
@@ -141,15 +159,14 @@ StepTime Forecast::model_time(const StepMeasurement& s, bool with_input) const {
 //   longer by the same share (computing_excess_, which fit() has computed).
 // - Steps of several ranks: the difference in seconds. Unexplained estimates it for other numbers of ranks. For ranks
 //   that share cores, it is added only if such ranks were measured. Otherwise the fitted wait of a message contains it.
-// - The data set: the seconds per sample that it adds to a step (input_cost_).
+// - The data set: the seconds per sample that it adds to a step (fit_input_cost()).
 // The relative error of the model is the root mean square of the first two kinds of differences.
 void Forecast::fit_unexplained() {
-  const auto is_known = [&](const StepMeasurement& s) { return s.ranks == 1 || has_node_ || has_network_; };
   std::vector<double> left(steps_.size());
   double squares = 0;
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const StepMeasurement& s = steps_[i];
-    if (s.seconds <= 0 || !is_known(s)) continue;
+    if (s.seconds <= 0 || !can_model(s)) continue;
     left[i] = s.seconds - model_time(s, false).total();
     const double all = s.ranks == 1 ? s.seconds * computing_excess_ / (1 + computing_excess_) : left[i];
     const double off = s.seconds / (s.seconds - all) - 1;
@@ -158,13 +175,15 @@ void Forecast::fit_unexplained() {
   uncertainty_.model = std::sqrt(squares);
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const int on_node = std::min(steps_[i].ranks, steps_[i].ranks_per_node);
-    if (steps_[i].ranks > 1 && steps_[i].seconds > 0 && is_known(steps_[i]))
+    if (steps_[i].ranks > 1 && steps_[i].seconds > 0 && can_model(steps_[i]))
       (crowding_of(on_node) > 1 ? unexplained_shared_ : unexplained_).add(steps_[i].ranks, on_node, left[i]);
   }
+}
 
+void Forecast::fit_input_cost() {
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const StepMeasurement& s = steps_[i];
-    if (s.input_seconds <= 0 || !is_known(s)) continue;
+    if (s.input_seconds <= 0 || !can_model(s)) continue;
     const auto rows = static_cast<double>(s.rows_per_rank);
     if (loader_rate_ > 0) loader_rate_ = std::max(loader_rate_, rows / s.input_seconds);  // the step shows that much
     const StepTime without = model_time(s, false);
@@ -177,7 +196,7 @@ void Forecast::fit_unexplained() {
 void Forecast::fit_core_sharing(const StepMeasurement& s) {
   const bool is_crowded = own_crowding(s) > 1;
   const double seconds = is_crowded ? s.seconds : s.shared_step;
-  if (s.on_device || s.ranks == 1 || seconds == 0 || !(has_node_ || has_network_)) return;
+  if (s.on_device || s.ranks == 1 || seconds == 0 || !has_links()) return;
   Setting setting = {core_sharing_, is_crowded ? own_crowding(s) : 2};
   if (!is_crowded && s.shared_pass > 0)
     setting.core_sharing.slowdown = std::max(0.0, s.shared_pass / (2 * (s.forward + s.backward)) - 1);
@@ -188,39 +207,47 @@ void Forecast::fit_core_sharing(const StepMeasurement& s) {
   core_sharing_is_measured_ = true;
 }
 
-StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, const Setting& setting) const {
+Forecast::Costs Forecast::costs_of(std::size_t step, double micro_batch) const {
+  const StepMeasurement& s = steps_[step];
+  const double turns = core_sharing_.slower(own_crowding(s));
+  const PassTime pass = pass_at(s.passes, micro_batch);
+  const double wait = s.input_seconds > 0 ? s.input_wait / static_cast<double>(s.rows_per_rank) : 0;
+  return {pass.forward / turns, pass.backward / turns, s.update / turns, input_cost_[step] / turns, wait / turns};
+}
+
+Forecast::Costs Forecast::costs_on(int ranks, int ranks_on_node, double micro_batch) const {
+  const Neighbours at = neighbours_of(steps_, ranks, ranks_on_node);
+  const Costs a = costs_of(at.first, micro_batch);
+  if (at.first == at.second) return a;
+  const Costs b = costs_of(at.second, micro_batch);
+  return {between(a.forward, b.forward, at.x), between(a.backward, b.backward, at.x), between(a.update, b.update, at.x),
+          between(a.input, b.input, at.x), between(a.input_wait, b.input_wait, at.x)};
+}
+
+double Forecast::computing_factor(int ranks_on_node, const Setting& setting) const {
   const StepMeasurement& last = base();
   double factor = (1 + computing_excess_) * setting.core_sharing.slower(setting.crowding);
   if (last.full_node_pass > 0)
     factor *= full_node_slowdown(last.full_node_pass / (last.forward + last.backward), ranks_on_node,
                                  last.ranks_per_node, last.cores_per_node / last.threads);
-  const auto at_node = [&](const auto& value) {
-    return factor * between(steps_, ranks, ranks_on_node,
-                            [&](const StepMeasurement& s) { return value(s) / core_sharing_.slower(own_crowding(s)); });
-  };
-  const auto micro = static_cast<double>(share.micro_batch), rows = static_cast<double>(share.rows);
+  return factor;
+}
+
+double Forecast::loader_seconds(double rows, int ranks_on_node, double crowding) const {
+  const StepMeasurement& last = base();
+  const bool takes_turns = loader_rate_ > 0 && has_spare_core(last.ranks_per_node, last.cores_per_node) &&
+                           !has_spare_core(ranks_on_node, cores_per_node_);
+  if (!takes_turns) return 0;
+  return crowding * static_cast<double>(experiment_.data.loader_threads) * rows / loader_rate_ / last.threads;
+}
+
+StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, const Setting& setting) const {
+  const Costs costs = costs_on(ranks, ranks_on_node, static_cast<double>(share.micro_batch));
+  const double factor = computing_factor(ranks_on_node, setting);
   StepWork w;
-  w.forward = at_node([&](const StepMeasurement& s) { return pass_at(s.passes, micro).forward; });
-  w.backward = at_node([&](const StepMeasurement& s) { return pass_at(s.passes, micro).backward; });
-  w.update = at_node([](const StepMeasurement& s) { return s.update; });
-  if (share.with_input) {
-    // The data set adds more than waiting to a step, because loader threads take time from computing threads.
-    const auto of_samples = [&](const auto& value) { return rows * at_node(value) / (1 + computing_excess_); };
-    // A negative cost takes away at most half of the computation, as in step_time().
-    const double computation = static_cast<double>(share.accumulation) * (w.forward + w.backward) + w.update;
-    w.update += std::max(-computation / 2, of_samples([&](const StepMeasurement& s) {
-      return input_cost_[static_cast<std::size_t>(&s - steps_.data())];
-    }));
-    w.input_wait = of_samples([](const StepMeasurement& s) {
-      return s.input_seconds > 0 ? s.input_wait / static_cast<double>(s.rows_per_rank) : 0;
-    });
-  }
-  // The loader was measured with a core of its own. A full node has no core for it.
-  if (share.with_input && loader_rate_ > 0 && has_spare_core(last.ranks_per_node, last.cores_per_node) &&
-      !has_spare_core(ranks_on_node, cores_per_node_))
-    w.update +=
-        setting.crowding * static_cast<double>(experiment_.data.loader_threads) * rows / loader_rate_ / last.threads;
-  w.input = share.with_input && loader_rate_ > 0 ? rows / loader_rate_ : 0;
+  w.forward = factor * costs.forward;
+  w.backward = factor * costs.backward;
+  w.update = factor * costs.update;
   w.accumulation = share.accumulation;
   w.elements = base().elements;
   w.bucket_elements = bucket_elements(experiment_.communication, base().on_device, ranks);
@@ -228,6 +255,16 @@ StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, c
   w.busy = busy_;
   w.unexplained = unexplained(ranks, ranks_on_node);
   w.watermark = base().watermark;
+  if (!share.with_input) return w;
+
+  // The data set adds more than waiting to a step, because loader threads take time from computing threads. A negative
+  // cost takes away at most half of the computation, as in step_time().
+  const auto rows = static_cast<double>(share.rows);
+  const double computation = static_cast<double>(share.accumulation) * (w.forward + w.backward) + w.update;
+  w.update += std::max(-computation / 2, rows * (factor * costs.input) / (1 + computing_excess_));
+  w.update += loader_seconds(rows, ranks_on_node, setting.crowding);
+  w.input_wait = rows * (factor * costs.input_wait) / (1 + computing_excess_);
+  w.input = loader_rate_ > 0 ? rows / loader_rate_ : 0;
   return w;
 }
 
@@ -260,35 +297,39 @@ StepRange Forecast::range(const BatchShare& share, int ranks, int ranks_per_node
   return {of({{}, crowding}).low, of({worst, std::ceil(crowding)}).high};
 }
 
+BatchPlan Forecast::batch_on(Scaling scaling, int ranks) const {
+  BatchConfig batch = experiment_.batch;
+  batch.schedule.clear();  // only the first batch counts
+  batch.follow_noise = 0;
+  if (scaling == Scaling::weak) {
+    // The size of the virtual workers does not change the speed; they only have to fit.
+    batch.global = rows_per_rank_ * ranks;
+    if (rows_per_rank_ % batch.worker != 0) batch.worker = rows_per_rank_;
+  }
+  return batch_plan(batch, ranks, base().micro_batch, base().whole_workers);
+}
+
+StepTime Forecast::predicted(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const {
+  const int on_node = std::min(ranks, ranks_per_node);
+  const Setting its = setting(on_node);
+  return step_time(work(share, ranks, on_node, its), cluster(ranks, ranks_per_node, its), topology);
+}
+
 ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
-  if (ranks > 1 && !has_node_ && !has_network_)
+  if (ranks > 1 && !has_links())
     throw Error("no all-reduce was measured, so only one rank can be predicted", measure_advice);
+  const BatchPlan batch = batch_on(scaling, ranks);
   ForecastRow r;
-  r.scaling = scaling, r.topology = topology, r.ranks = ranks;
-  const auto seconds_of = [&](int count, ForecastRow* into) {
-    BatchConfig batch = experiment_.batch;
-    batch.schedule.clear();  // only the first batch counts
-    batch.follow_noise = 0;
-    if (scaling == Scaling::weak) {
-      // The size of the virtual workers does not change the speed; they only have to fit.
-      batch.global = rows_per_rank_ * count;
-      if (rows_per_rank_ % batch.worker != 0) batch.worker = rows_per_rank_;
-    }
-    const BatchPlan plan = batch_plan(batch, count, base().micro_batch, base().whole_workers);
-    const int on_node = std::min(count, ranks_per_node_);
-    const BatchShare share = {plan.rows_per_rank, plan.micro_batch, plan.accumulation};
-    const Cluster c = cluster(count, ranks_per_node_, setting(on_node));
-    const StepWork w = work(share, count, on_node, setting(on_node));
-    if (into != nullptr) {
-      into->nodes = c.nodes();
-      into->global_batch = plan.global, into->rows_per_rank = plan.rows_per_rank, into->micro_batch = plan.micro_batch;
-      into->step = step_time(w, c, topology);
-      into->range = range(share, count, ranks_per_node_, topology);
-      into->crowding = crowding_of(on_node);
-    }
-    return static_cast<double>(plan.global) / step_time(w, c, topology).total();  // samples per second
-  };
-  r.efficiency = seconds_of(ranks, &r) / (ranks * seconds_of(1, nullptr));
+  r.scaling = scaling, r.topology = topology;
+  r.ranks = ranks, r.nodes = divide_up(ranks, ranks_per_node_);
+  r.global_batch = batch.global, r.rows_per_rank = batch.rows_per_rank, r.micro_batch = batch.micro_batch;
+  r.crowding = crowding_of(std::min(ranks, ranks_per_node_));
+  r.step = predicted(share_of(batch), ranks, ranks_per_node_, topology);
+  r.range = range(share_of(batch), ranks, ranks_per_node_, topology);
+
+  const BatchPlan alone = batch_on(scaling, 1);
+  const double seconds_alone = predicted(share_of(alone), 1, ranks_per_node_, topology).total();
+  r.efficiency = r.samples_per_second() / (ranks * (static_cast<double>(alone.global) / seconds_alone));
   return r;
 }
 

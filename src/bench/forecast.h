@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/preflight.h"
+#include "config/batch_plan.h"
 #include "config/experiment.h"
 
 namespace ringtrain {
@@ -99,20 +100,45 @@ class Forecast {
     CoreSharing core_sharing;
     double crowding = 1;
   };
+  // Seconds of a measured step on ranks with a core each: of a pass and of an update; and of a sample, what the data
+  // set adds to a step and the wait for it.
+  struct Costs {
+    double forward = 0, backward = 0, update = 0;
+    double input = 0, input_wait = 0;
+  };
   static BatchShare share_of(const StepMeasurement& s, bool with_input) {
     return {s.rows_per_rank, s.micro_batch, s.accumulation, with_input};
   }
+  static BatchShare share_of(const BatchPlan& batch) {
+    return {batch.rows_per_rank, batch.micro_batch, batch.accumulation};
+  }
+  void take_steps(const std::vector<Preflight>& measured);
+  void take_speeds(const Preflight& measured);
+  bool has_links() const { return has_node_ || has_network_; }
+  bool can_model(const StepMeasurement& s) const { return s.ranks == 1 || has_links(); }
   double crowding_of(int ranks_on_node) const;
   bool has_spare_core(int ranks_on_node, int cores) const;
   Setting setting(int ranks_on_node) const { return {core_sharing_, crowding_of(ranks_on_node)}; }
+  BatchPlan batch_on(Scaling scaling, int ranks) const;
+  // Returns the costs of a measured step, and of one on other ranks.
+  Costs costs_of(std::size_t step, double micro_batch) const;
+  Costs costs_on(int ranks, int ranks_on_node, double micro_batch) const;
+  // Returns how many times as long computing takes as Costs says.
+  double computing_factor(int ranks_on_node, const Setting& setting) const;
+  // Returns the seconds that loader threads take from the computing threads of a full node. The loader was measured
+  // with a core of its own.
+  double loader_seconds(double rows, int ranks_on_node, double crowding) const;
   StepWork work(const BatchShare& share, int ranks, int ranks_on_node, const Setting& setting) const;
   FlatSums sums() const;
   Cluster cluster(int ranks, int ranks_per_node, const Setting& setting) const;
   StepRange range(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const;
+  StepTime predicted(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const;
   StepTime model_time(const StepMeasurement& s, bool with_input) const;
+  void fit();
+  void fit_busy_share();
   void fit_core_sharing(const StepMeasurement& s);
   void fit_unexplained();
-  void fit();
+  void fit_input_cost();
 
   const Experiment experiment_;
   // The measured steps, one for each pair (ranks per node, ranks), in ascending order of the pair.
