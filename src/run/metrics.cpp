@@ -53,8 +53,8 @@ constexpr auto is_of_a_server_with_backups = [](const Report& r) { return r.serv
 constexpr auto has_trust_ratios = [](const Report& r) { return !r.run.trust.empty(); };
 constexpr auto has_loss_scale = [](const Report& r) { return r.loss_scale != 1; };
 
-// The fields of a step's line, in their order. Two have the key server_wait_seconds: if a line has both, the later
-// value stands in the place of the earlier one.
+// The fields of a step's line, in their order. results/README.md says what each of them means. Two have the key
+// server_wait_seconds: if a line has both, the later value stands in the place of the earlier one.
 const StepField fields_of_a_step[] = {
     {"step", [](const Report& r) -> Json { return r.position.step; }},
     {"epoch", [](const Report& r) -> Json { return r.run.epoch; }},

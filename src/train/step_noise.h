@@ -103,9 +103,9 @@ class StepNoise {
   // Returns the sums over this rank's small batches in this step. They are zeros if the step does not measure the
   // noise. Waits for a device if it does.
   SmallBatchNorms::Sums small_norm_sums(bool measures);
-  // Adds a step with a finite gradient to the averages, after Optimizer::finish_update(). `small_norms` are small_norm_sums()
-  // of all ranks. `targets` are those of its global batch, and `samples` those of the run, including this step.
-  // `is_rest`: the step is an epoch's smaller last batch.
+  // Adds a step with a finite gradient to the averages, after Optimizer::finish_update(). `small_norms` are
+  // small_norm_sums() of all ranks. `targets` are those of its global batch, and `samples` those of the run, including
+  // this step. `is_rest`: the step is an epoch's smaller last batch.
   NoiseReport add(const StepReport& report, const SmallBatchNorms::Sums& small_norms, std::int64_t targets,
                   std::int64_t samples, bool is_rest);
 
