@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 
 namespace ringtrain {
 

@@ -15,6 +15,7 @@
 #include "config/experiment.h"
 #include "config/reader.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 #include "optim/schedule.h"
 #include "run/course.h"
 

@@ -13,7 +13,7 @@
 #include "base/version.h"
 #include "checkpoint/resume.h"
 #include "config/experiment.h"
-#include "config/reader.h"
+#include "config/schema_text.h"
 
 namespace ringtrain {
 namespace {

@@ -9,7 +9,6 @@
 #include "bench/benchmarks.h"
 #include "cluster/rank_group.h"
 #include "commands/commands.h"
-#include "config/schema.h"
 #include "run/folder.h"
 #include "run/library_versions.h"
 #include "run/start.h"

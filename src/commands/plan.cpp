@@ -16,7 +16,7 @@
 #include "checkpoint/find_checkpoint.h"
 #include "commands/commands.h"
 #include "config/reader.h"
-#include "config/schema.h"
+#include "config/schema_text.h"
 #include "run/course.h"
 #include "run/fixed_order.h"
 #include "run/folder.h"

@@ -17,6 +17,7 @@
 #include "checkpoint/find_checkpoint.h"
 #include "cluster/launcher.h"
 #include "config/experiment.h"
+#include "config/schema_text.h"
 #include "config/yaml_document.h"
 #include "study/search_course.h"
 

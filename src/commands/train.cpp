@@ -22,6 +22,7 @@
 #include "config/batch_course.h"
 #include "config/experiment.h"
 #include "config/reader.h"
+#include "config/schema_text.h"
 #include "run/course.h"
 #include "run/energy.h"
 #include "run/fixed_order.h"

@@ -16,6 +16,7 @@
 #include "commands/commands.h"
 #include "config/experiment.h"
 #include "config/reader.h"
+#include "config/schema_text.h"
 #include "nn/parameters.h"
 #include "run/folder.h"
 #include "run/plan.h"

@@ -13,6 +13,7 @@
 #include "config/exclusions.h"
 #include "config/rate_scaling.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 
 namespace ringtrain {
 

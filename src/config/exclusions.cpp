@@ -11,6 +11,7 @@
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 
 namespace ringtrain {
 namespace {

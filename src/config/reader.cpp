@@ -11,6 +11,7 @@
 #include "config/batch_course.h"
 #include "config/contradictions.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 #include "config/yaml_document.h"
 
 namespace ringtrain {

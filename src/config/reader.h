@@ -1,4 +1,4 @@
-// The strict reader of experiment files, and the writers that come from the same schema.
+// The strict reader of experiment files.
 #pragma once
 
 #include <map>
@@ -27,15 +27,8 @@ Experiment read_experiment(const std::string& path, const std::vector<std::strin
 Experiment parse_experiment(const std::string& yaml, const std::string& path,
                             const std::vector<std::string>& overrides);
 
-// Returns the resolved experiment as YAML with every key, except keys whose place another one takes. Reading the text
-// gives the same experiment again.
-std::string to_yaml(const Experiment& experiment);
-
-// Returns the text of configs/README.md: every key with type, unit, default, allowed values and meaning.
-std::string schema_markdown();
-
 // An experiment whose keys are still being set, first from its file and then from overrides.
-
+//
 // Copies are independent. A study can therefore read a file once and make many experiments that differ in a few keys.
 // The caller chooses how a message names the place of a change: "study.yaml:7:3: " or "override 'seed=2': ".
 class ExperimentDraft {

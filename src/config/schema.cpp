@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
+#include "config/schema_text.h"
 
 namespace ringtrain {
 namespace {
@@ -578,28 +580,117 @@ std::string_view leaf_of(std::string_view key) {
   return dot == std::string_view::npos ? key : key.substr(dot + 1);
 }
 
+namespace {
+
+// Adds the section, after those around it, if the list does not have it.
+void add_section(std::string_view section, std::vector<std::string_view>& list) {
+  if (section.empty() || std::ranges::count(list, section) > 0) return;
+  add_section(section_of(section), list);
+  list.push_back(section);
+}
+
+std::vector<std::string_view> make_sections() {
+  std::vector<std::string_view> list;
+  for (const Field& field : schema()) add_section(section_of(field.key), list);
+  return list;
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& sections() {
+  static const std::vector<std::string_view> names = make_sections();
+  return names;
+}
+
+bool is_section(std::string_view key) {
+  return std::ranges::count(sections(), key) > 0;
+}
+
+std::string nearest_key(std::string_view key, bool is_map) {
+  if (key.size() > 100) return "";
+  std::string_view best;
+  std::size_t best_cost = std::max<std::size_t>(2, leaf_of(key).size() / 3 + 1);
+  const auto consider = [&](std::string_view candidate, std::size_t cost) {
+    if (cost < best_cost) best = candidate, best_cost = cost;
+  };
+  const std::string_view section = section_of(key), leaf = leaf_of(key);
+  if (is_map)
+    for (const std::string_view known : sections()) consider(known, edit_distance(key, known));
+  if (!is_map || (best.empty() && !section.empty())) {
+    const std::string within = is_section(key) ? cat(key, ".") : "";
+    for (const Field& field : schema()) {
+      if (!field.key.starts_with(within)) continue;
+      // A key in another section counts as one more edit, so that a near key of the same section wins. The end of a
+      // section's name, as in half_life.beta1, is enough.
+      const std::string_view its = section_of(field.key);
+      const bool same = its == section || (!section.empty() && its.ends_with(cat(".", section)));
+      const std::size_t apart = same ? 0 : 1;
+      consider(field.key, std::min(edit_distance(key, field.key), edit_distance(leaf, leaf_of(field.key)) + apart));
+      for (const std::string_view name : field.also_) consider(field.key, leaf == name ? apart : best_cost);
+    }
+  }
+  return best.empty() ? "" : cat("; did you mean '", best, "'?");
+}
+
+ConstMember member_of(const Field& field, const Experiment& experiment) {
+  // Field::member() returns a pointer into its argument and changes nothing.
+  return std::visit([](const auto* place) { return ConstMember(place); },
+                    field.member(const_cast<Experiment&>(experiment)));
+}
+
 bool is_list(const Field& field) {
   return has_type<std::vector<double>>(field) || has_type<std::vector<std::int64_t>>(field) ||
          has_type<std::vector<std::string>>(field) || has_type<std::vector<EpochFactor>>(field) ||
          has_type<std::vector<RunPoint>>(field);
 }
 
-const std::vector<std::string_view>& sections() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> list;
-    const auto add = [&list](const auto& self, std::string_view section) -> void {
-      if (section.empty() || std::ranges::count(list, section) > 0) return;
-      self(self, section_of(section));
-      list.push_back(section);
-    };
-    for (const Field& field : schema()) add(add, section_of(field.key));
-    return list;
-  }();
-  return names;
+bool is_default(const Field& field, const Experiment& experiment) {
+  static const Experiment defaults;
+  return value_text(field, experiment) == value_text(field, defaults);
 }
 
-bool is_section(std::string_view key) {
-  return std::ranges::count(sections(), key) > 0;
+void set_default(const Field& field, Experiment& experiment) {
+  Experiment defaults;
+  std::visit([&](auto* place) { *place = *std::get<decltype(place)>(field.member(defaults)); },
+             field.member(experiment));
+}
+
+const Field* replacement_of(const Field& field, const Experiment& experiment) {
+  const auto found = std::ranges::find(schema(), field.key, &Field::instead_of_);
+  return found == schema().end() || is_default(*found, experiment) ? nullptr : &*found;
+}
+
+bool has_effect(const Field& field, const Experiment& experiment) {
+  if (replacement_of(field, experiment) != nullptr) return false;
+  if (field.only_with_.empty()) return true;
+  return std::ranges::count(field.only_words_, value_text(*find_field(field.only_with_), experiment)) > 0;
+}
+
+bool has_effect_on(const Field& field, std::string_view data) {
+  return field.only_for_.empty() || field.only_for_ == data;
+}
+
+bool decides_what_is_learned(const Field& field, const Experiment& e) {
+  if (!has_effect(field, e)) return false;  // so that a new kind of model leaves the ids of the others as they are
+  if (field.key == "model.norm_momentum" && !has_batch_norm(e.model) && e.model.kind != "alexnet")
+    return false;  // so that a cnn or an mlp without norms keeps its id
+  if (section_of(field.key) == "branch" && e.branch.from.empty())
+    return false;  // if the run is not a branch, its id does not depend on these keys
+  if (section_of(field.key) == "parallel" && !has_server_ranks(e.parallel))
+    return false;  // all other kinds make the same updates, up to rounding
+  if (field.off_by_default_ && is_default(field, e)) return false;  // so that a new key leaves ids as they are
+  if (field.key.starts_with("average.") && e.average.half_life == 0) return false;
+  if (!field.how_it_runs_) return true;
+  const bool follows = e.batch.follow_noise > 0;
+  if (field.key == "noise.small_batch") return follows || e.optimizer.adascale;
+  return follows && (field.key == "noise.every_steps" || field.key == "noise.half_life");
+}
+
+std::string deciding_keys(const Experiment& experiment) {
+  std::string text;
+  for (const Field& field : schema())
+    if (decides_what_is_learned(field, experiment)) text += cat(field.key, "=", value_text(field, experiment), "\n");
+  return text;
 }
 
 bool is_folder_name(std::string_view text) {

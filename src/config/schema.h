@@ -1,4 +1,5 @@
-// The list of all fields of an experiment. The reader, the writer, error messages and configs/README.md use this list.
+// The list of all fields of an experiment, and what holds for a field in one experiment: whether it has an effect, and
+// whether it decides what is learned. The reader, the texts (schema_text.h) and configs/README.md use this list.
 #pragma once
 
 #include <cstdint>
@@ -104,14 +105,6 @@ bool has_type(const Field& field) {
 }
 bool is_list(const Field& field);
 
-// Returns the expected value, for a message: "an integer from 1 to 65536", "one of sgd, adam, adamw".
-std::string expected(const Field& field);
-
-// Returns the field's value as in an experiment file: 0.001, true, [30, 60, 80], [norm, bias], "".
-std::string value_text(const Field& field, const Experiment& experiment);
-// Returns, for example, "optimizer.kind is sgd", or "branch.from is not given" if the text is empty.
-std::string statement(std::string_view key, const Experiment& experiment);
-
 // Returns whether the field has its default value.
 bool is_default(const Field& field, const Experiment& experiment);
 
@@ -127,19 +120,14 @@ bool has_effect(const Field& field, const Experiment& experiment);
 // Returns whether the field has an effect with this kind of data: "images", "names" or "running text".
 bool has_effect_on(const Field& field, std::string_view data);
 
-// Returns the text of to_yaml() (reader.h) without keys that have no effect. `data` is as for has_effect_on(). If keys
-// are left out, the last line is a comment with their number.
-std::string effective_yaml(const Experiment& experiment, std::string_view data);
-
 // Returns whether the text can name a folder: [A-Za-z0-9._-]+, not starting with '.', at most 100 characters.
 bool is_folder_name(std::string_view text);
 
-// Tells which keys change what a run learns. The id of an experiment is made from these keys (run/plan.h).
-
-// Returns whether the field decides what this experiment learns. Keys for speed, folders or logging
-// (Field::how_it_runs()) do not. Keys of the noise scale do if training depends on the measured noise:
-// optimizer.adascale computes its gain from noise.small_batch, and batch.follow_noise chooses the batch. Keys
-// of parallel decide only with asynchronous servers or backup workers, and keys of branch only in a branch.
+// Returns whether the field decides what this experiment learns. Fields for speed, folders or logging
+// (Field::how_it_runs()) do not. Those of the noise scale do if training depends on the measured noise:
+// optimizer.adascale computes its gain from noise.small_batch, and batch.follow_noise chooses the batch. Those of
+// parallel decide only with asynchronous servers or backup workers, and those of branch only in a branch. The id of an
+// experiment is made from the fields that decide (run/plan.h).
 bool decides_what_is_learned(const Field& field, const Experiment& experiment);
 // Returns these fields with their values, a line for each: "model.depth=18".
 std::string deciding_keys(const Experiment& experiment);

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 #include "data/shard_files.h"
 #include "models/models.h"
 #include "nn/parameters.h"

@@ -12,6 +12,7 @@
 #include "cluster/binding.h"
 #include "cluster/launcher.h"
 #include "cluster/node_memory.h"
+#include "config/schema_text.h"
 
 namespace ringtrain {
 

@@ -10,6 +10,7 @@
 #include "base/rounding.h"
 #include "base/table.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 
 namespace ringtrain {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 #include "config/yaml_document.h"
 #include "run/folder.h"
 #include "study/branch_trials.h"

@@ -15,6 +15,7 @@
 #include "config/experiment.h"
 #include "config/reader.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 #include "run/course.h"
 #include "run/folder.h"
 #include "run/plan.h"

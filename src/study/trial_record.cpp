@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/system_limits.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 #include "run/folder.h"
 #include "run/metrics.h"
 #include "run/run_end.h"

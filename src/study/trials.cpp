@@ -14,6 +14,7 @@
 #include "base/utf8.h"
 #include "config/reader.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 
 namespace ringtrain {
 namespace {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "config/reader.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 
 namespace ringtrain {
 namespace {

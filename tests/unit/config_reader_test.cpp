@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "config/reader.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 #include "tests/unit/bad_experiment.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_environment.h"

@@ -7,6 +7,7 @@
 
 #include "config/reader.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 #include "tests/unit/good_experiment.h"
 
 namespace ringtrain {

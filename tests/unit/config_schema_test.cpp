@@ -10,6 +10,7 @@
 
 #include "config/reader.h"
 #include "config/schema.h"
+#include "config/schema_text.h"
 #include "tests/unit/repository.h"
 
 namespace ringtrain {

@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "config/experiment.h"
 #include "config/reader.h"
+#include "config/schema_text.h"
 #include "run/course.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"

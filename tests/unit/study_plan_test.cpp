@@ -10,6 +10,7 @@
 
 #include "bench/preflight.h"
 #include "config/reader.h"
+#include "config/schema_text.h"
 #include "study/search.h"
 #include "study/trial_plan.h"
 #include "tests/unit/repository.h"

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "config/reader.h"
+#include "config/schema_text.h"
 #include "tests/fuzz/target.h"
 
 namespace ringtrain::fuzz {
