@@ -61,6 +61,13 @@ std::optional<Contradiction> averaged_norm_contradiction(const Experiment& e) {
   return std::nullopt;
 }
 
+Contradiction wrong_scheduled_batch(const Experiment& e, const EpochFactor& change, std::string_view key,
+                                    std::string_view expected) {
+  return {{"batch.schedule", key, "batch.global"},
+          cat(statement("batch.schedule", e), ", and ", change.factor, " x batch.global is ",
+              scheduled_batch(e.batch, change), ", but ", statement(key, e), ", expected ", expected)};
+}
+
 // Checks each batch of the schedule by itself, because the number of ranks is not known here.
 std::optional<Contradiction> batch_schedule_contradiction(const Experiment& e) {
   const BatchConfig& batch = e.batch;
@@ -73,17 +80,12 @@ std::optional<Contradiction> batch_schedule_contradiction(const Experiment& e) {
     before = change;
     const double wanted = scheduled_batch(batch, change);
     if (batch.largest > 0 && wanted > static_cast<double>(batch.largest)) continue;
-    const auto refuse = [&](std::string_view key, std::string_view expected) {
-      return Contradiction{{"batch.schedule", key, "batch.global"},
-                           cat(statement("batch.schedule", e), ", and ", change.factor, " x batch.global is ", wanted,
-                               ", but ", statement(key, e), ", expected ", expected)};
-    };
-    if (wanted > 2147483647) return refuse("batch.largest", "a batch.largest");
+    if (wanted > 2147483647) return wrong_scheduled_batch(e, change, "batch.largest", "a batch.largest");
     const std::int64_t size = std::llround(wanted);
     if (std::abs(wanted - static_cast<double>(size)) > 1e-6 || size % batch.worker != 0)
-      return refuse("batch.worker", "a multiple of batch.worker");
+      return wrong_scheduled_batch(e, change, "batch.worker", "a multiple of batch.worker");
     if (e.noise.small_batch > 0 && size % e.noise.small_batch != 0)
-      return refuse("noise.small_batch", "a multiple of noise.small_batch");
+      return wrong_scheduled_batch(e, change, "noise.small_batch", "a multiple of noise.small_batch");
   }
   return std::nullopt;
 }
@@ -94,8 +96,7 @@ std::optional<Contradiction> batch_course_contradiction(const Experiment& e) {
   if (batch.largest > 0 && batch.schedule.empty())
     return {{{"batch.largest", "batch.schedule", "batch.follow_noise"},
              cat(statement("batch.largest", e),
-                 " but the batch does not change, expected batch.schedule or "
-                 "batch.follow_noise")}};
+                 " but the batch does not change, expected batch.schedule or batch.follow_noise")}};
   return batch_schedule_contradiction(e);
 }
 

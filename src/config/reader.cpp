@@ -79,83 +79,91 @@ void expect_plain_text(const std::string& place, std::string_view key, const std
               "rename the file or folder, or make a link with another name (ln -s) and give that");
 }
 
-bool assign_text(const Field& field, const Value& value, std::string& member) {
-  expect_plain_text(value.place.prefix, field.key, value.text);
-  member = value.text;
-  if (!field.words_.empty()) return std::count(field.words_.begin(), field.words_.end(), member) > 0;
-  if (member.empty()) return !field.required_;
-  return !field.folder_name_ || is_folder_name(member);
+bool is_plain(const Value& value) {
+  return value.kind == Value::Kind::scalar && !value.quoted;
 }
 
-bool assign_number(const Value& value, double& number) {
-  return value.kind == Value::Kind::scalar && !value.quoted && parse_real(value.text, number);
+bool read_number_of(const Value& value, double& number) {
+  return is_plain(value) && parse_real(value.text, number);
+}
+
+// read_value() reads a value, or an item of a list, of each type. It returns false if the field expects another one.
+
+bool read_value(const Field& field, const Value& value, std::string& text) {
+  if (value.kind != Value::Kind::scalar) return false;
+  expect_plain_text(value.place.prefix, field.key, value.text);
+  text = value.text;
+  if (!field.words_.empty()) return std::ranges::count(field.words_, text) > 0;
+  if (text.empty()) return !field.required_;
+  if (field.folder_name_) return is_folder_name(text);
+  if (field.path_) text = expand_path(text, cat(value.place.prefix, field.key));
+  return true;
+}
+
+bool read_value(const Field&, const Value& value, bool& flag) {
+  flag = value.text == "true";
+  return is_plain(value) && (value.text == "true" || value.text == "false");
+}
+
+bool read_value(const Field& field, const Value& value, std::int64_t& integer) {
+  return is_plain(value) && parse_integer(value.text, integer) && field.range_.holds(static_cast<double>(integer));
+}
+
+bool read_value(const Field&, const Value& value, std::uint64_t& integer) {
+  return is_plain(value) && parse_integer(value.text, integer);
+}
+
+bool read_value(const Field& field, const Value& value, double& number) {
+  return read_number_of(value, number) && field.range_.holds(number);
+}
+
+bool read_value(const Field& field, const Value& value, EpochFactor& pair) {
+  return value.kind == Value::Kind::list && value.items.size() == 2 && read_number_of(value.items[0], pair.epoch) &&
+         read_number_of(value.items[1], pair.factor) && pair.epoch >= 0 && field.range_.holds(pair.factor);
+}
+
+bool read_value(const Field&, const Value& value, RunPoint& point) {
+  const auto read = is_plain(value) ? parse_run_point(value.text) : std::nullopt;
+  if (read) point = *read;
+  return read.has_value();
+}
+
+// `item` is "", or "item 3 " if `at` is an item of the field's list.
+[[noreturn]] void refuse_value(const Field& field, const Value& at, std::string_view item) {
+  throw Error(cat(at.place.prefix, field.key, " ", item, found(at), ", expected ", expected(field)));
+}
+
+template <class T>
+void assign_to(const Field& field, const Value& value, T& member) {
+  if (!read_value(field, value, member)) refuse_value(field, value, "");
+}
+
+template <class T>
+void assign_to(const Field& field, const Value& value, std::vector<T>& list) {
+  if (value.kind != Value::Kind::list) refuse_value(field, value, "");
+  list.clear();
+  for (const Value& item : value.items) {
+    T element{};
+    if (!read_value(field, item, element)) refuse_value(field, item, cat("item ", list.size() + 1, " "));
+    list.push_back(element);
+  }
+}
+
+// Words of a list are different. Where any word is allowed, a single one need not be in a list: auto is read as [auto].
+void assign_to(const Field& field, const Value& value, std::vector<std::string>& words) {
+  const bool alone = value.kind == Value::Kind::scalar && field.words_.empty();
+  if (value.kind != Value::Kind::list && !alone) refuse_value(field, value, "");
+  words.clear();
+  for (const Value& item : alone ? std::vector{value} : value.items) {
+    std::string word;
+    if (!read_value(field, item, word) || std::ranges::count(words, word) > 0)
+      refuse_value(field, item, cat("item ", words.size() + 1, " "));
+    words.push_back(word);
+  }
 }
 
 void assign(const Field& field, const Value& value, Experiment& experiment) {
-  const auto refuse = [&](const Value& at, std::string_view item) {
-    throw Error(cat(at.place.prefix, field.key, " ", item, found(at), ", expected ", expected(field)));
-  };
-  const Member member = field.member(experiment);
-  // Reads a list whose items `read` turns into elements. `read` returns false for a wrong item.
-  const auto assign_list = [&]<class T>(std::vector<T>& list, const auto& read) {
-    if (value.kind != Value::Kind::list) refuse(value, "");
-    list.clear();
-    for (const Value& item : value.items) {
-      T element{};
-      if (!read(item, element)) refuse(item, cat("item ", list.size() + 1, " "));
-      list.push_back(element);
-    }
-  };
-  if (auto* list = std::get_if<std::vector<double>*>(&member))
-    return assign_list(**list, [&](const Value& item, double& number) {
-      return assign_number(item, number) && field.range_.holds(number);
-    });
-  if (auto* list = std::get_if<std::vector<std::int64_t>*>(&member))
-    return assign_list(**list, [&](const Value& item, std::int64_t& number) {
-      return item.kind == Value::Kind::scalar && !item.quoted && parse_integer(item.text, number) &&
-             field.range_.holds(static_cast<double>(number));
-    });
-  if (auto* list = std::get_if<std::vector<EpochFactor>*>(&member))
-    return assign_list(**list, [&](const Value& item, EpochFactor& pair) {
-      return item.kind == Value::Kind::list && item.items.size() == 2 && assign_number(item.items[0], pair.epoch) &&
-             assign_number(item.items[1], pair.factor) && pair.epoch >= 0 && field.range_.holds(pair.factor);
-    });
-  if (auto* list = std::get_if<std::vector<RunPoint>*>(&member))
-    return assign_list(**list, [](const Value& item, RunPoint& point) {
-      const auto read = item.kind == Value::Kind::scalar && !item.quoted ? parse_run_point(item.text) : std::nullopt;
-      if (read) point = *read;
-      return read.has_value();
-    });
-  if (auto* words = std::get_if<std::vector<std::string>*>(&member)) {
-    const bool alone = value.kind == Value::Kind::scalar && field.words_.empty();  // the word auto is read as [auto]
-    if (value.kind != Value::Kind::list && !alone) refuse(value, "");
-    (*words)->clear();
-    for (const Value& item : alone ? std::vector{value} : value.items) {
-      std::string word;
-      if (item.kind != Value::Kind::scalar || !assign_text(field, item, word) || std::ranges::count(**words, word) > 0)
-        refuse(item, cat("item ", (*words)->size() + 1, " "));
-      (*words)->push_back(word);
-    }
-    return;
-  }
-  if (value.kind != Value::Kind::scalar) refuse(value, "");
-  bool good = false;
-  if (auto* text = std::get_if<std::string*>(&member)) {
-    good = assign_text(field, value, **text);
-    if (good && field.path_) **text = expand_path(**text, cat(value.place.prefix, field.key));
-  } else if (value.quoted) {
-    good = false;
-  } else if (auto* flag = std::get_if<bool*>(&member)) {
-    **flag = value.text == "true";
-    good = value.text == "true" || value.text == "false";
-  } else if (auto* integer = std::get_if<std::int64_t*>(&member)) {
-    good = parse_integer(value.text, **integer) && field.range_.holds(static_cast<double>(**integer));
-  } else if (auto* unsigned_integer = std::get_if<std::uint64_t*>(&member)) {
-    good = parse_integer(value.text, **unsigned_integer);
-  } else if (auto* real = std::get_if<double*>(&member)) {
-    good = parse_real(value.text, **real) && field.range_.holds(**real);
-  }
-  if (!good) refuse(value, "");
+  std::visit([&](auto* member) { assign_to(field, value, *member); }, field.member(experiment));
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -244,16 +252,7 @@ class FileReader {
       const Value value = to_value(entry.second, entry.first.Mark());
       const Field* field = find_field(key);
       if (is_section(key) && section_of(key) == section) {
-        const bool below = std::get<1>(value.place.order) > std::get<1>(where.order);
-        if (value.kind == Value::Kind::scalar && below) {
-          const std::string mistake = missing_separator(line_at(yaml_, std::get<1>(value.place.order) - 1));
-          if (!mistake.empty()) throw Error(value.place.prefix + mistake);
-        }
-        if (value.kind != Value::Kind::map)
-          throw Error(cat(value.place.prefix, key, " ", found(value), ", expected keys of this section below it",
-                          value.kind == Value::Kind::scalar ? nearest_key(key, false) : ""));
-        sections_.emplace(key, where);
-        read_map(entry.second, key);
+        read_section(key, where, value, entry.second);
       } else if (field != nullptr && section_of(key) == section) {
         assign(*field, value, experiment_);
         given_[field->key] = where;
@@ -266,6 +265,20 @@ class FileReader {
         unknown_key(where, key, value.kind == Value::Kind::map);
       }
     }
+  }
+
+  // `where` is the place of the section's name, and `value` is what `node` is read as.
+  void read_section(const std::string& section, const Place& where, const Value& value, const YAML::Node& node) {
+    const int line = std::get<1>(value.place.order);
+    if (value.kind == Value::Kind::scalar && line > std::get<1>(where.order)) {
+      const std::string mistake = missing_separator(line_at(yaml_, line - 1));
+      if (!mistake.empty()) throw Error(value.place.prefix + mistake);
+    }
+    if (value.kind != Value::Kind::map)
+      throw Error(cat(value.place.prefix, section, " ", found(value), ", expected keys of this section below it",
+                      value.kind == Value::Kind::scalar ? nearest_key(section, false) : ""));
+    sections_.emplace(section, where);
+    read_map(node, section);
   }
 
   const std::string &yaml_, &path_;
@@ -314,10 +327,9 @@ void ExperimentDraft::set(const std::string& key, const std::string& value, cons
 }
 
 const Experiment& ExperimentDraft::finish() const {
-  Experiment copy = experiment_;  // its paths may have values of environment variables
-  for (const Field& field : schema()) {
-    const Member member = field.member(copy);
-    if (const auto* text = std::get_if<std::string*>(&member)) expect_plain_text("", field.key, **text);
+  for (const Field& field : schema()) {  // once more, because paths may have values of environment variables
+    const ConstMember member = member_of(field, experiment_);
+    if (const auto* text = std::get_if<const std::string*>(&member)) expect_plain_text("", field.key, **text);
   }
   for (const Field& field : schema())
     if (field.required_ && !given_.contains(field.key))
