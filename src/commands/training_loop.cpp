@@ -116,7 +116,10 @@ int TrainingLoop::run() {
   }
   finish_writing();
   note_stop_cost();
-  if (recorder_) recorder_->finish();
+  if (recorder_) {
+    recorder_->finish();
+    recorder_->require_file();
+  }
   return leaving_ ? exit_checkpointed : 0;
 }
 
@@ -370,6 +373,10 @@ void TrainingLoop::save(bool best) {
     recorder_->flush();
     if (arrivals_) arrivals_->sync();
     writer_->start(std::move(checkpoint), best);
+  }
+  if (of_rank_0(communicator_, recorder_ && recorder_->is_lost())) {
+    finish_writing();  // the checkpoint stays
+    if (recorder_) recorder_->require_file();
   }
   last_save_ = now_seconds();
   watchdog_.step_finished(progress_.position.step);

@@ -280,10 +280,50 @@ void Recorder::flush() {
                 with_resume(advice_for_writing(reason, path_)));
 }
 
+bool Recorder::is_lost() const {
+  struct stat own {};
+  struct stat named {};
+  if (::fstat(file_, &own) != 0) return false;
+  if (::stat(path_.c_str(), &named) != 0) return errno == ENOENT || errno == ENOTDIR;
+  return own.st_dev != named.st_dev || own.st_ino != named.st_ino;
+}
+
+void Recorder::require_file() const {
+  if (is_lost())
+    throw Error(cat(path_, ": was removed, moved or replaced while the run wrote to it, so the run's records are lost"),
+                "put the file back if you have it, then go on with --resume: the checkpoint of the last step is whole");
+}
+
 void for_each_record(const std::string& run_dir, const std::function<void(const Json& record)>& action) {
   std::ifstream in(cat(run_dir, "/", run_metrics_name), std::ios::binary);
   for (std::string line; std::getline(in, line) && !in.eof();)
     if (const Json record = parse_json(line); record.is_object()) action(record);
+}
+
+std::string missing_records(const std::string& run_dir, std::int64_t before, std::int64_t last,
+                            std::int64_t evaluated) {
+  constexpr std::size_t most = 4;  // a file with many gaps is described by its first ones
+  std::vector<std::string> missing;
+  std::int64_t next = before + 1;  // the first step that is not accounted for
+  const auto comes = [&](std::int64_t step) {
+    if (step > next) missing.push_back(step - 1 > next ? cat("steps ", next, " to ", step - 1) : cat("step ", next));
+    next = std::max(next, step + 1);
+  };
+  bool has_evaluation = evaluated <= before;
+  std::ifstream in(cat(run_dir, "/", run_metrics_name), std::ios::binary);
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    const auto step = number_of<std::int64_t>(line, "step");
+    if (!step || *step > last) continue;
+    if (line.find("\"loss\":") != std::string::npos) comes(*step);
+    if (*step == evaluated && line.find("\"validation_loss\":") != std::string::npos) has_evaluation = true;
+  }
+  comes(last + 1);
+  if (missing.size() > most) {
+    missing.resize(most);
+    missing.push_back("others");
+  }
+  if (!has_evaluation) missing.push_back(cat("the evaluation after step ", evaluated));
+  return joined(missing);
 }
 
 std::int64_t last_recorded_step(const std::string& run_dir) {

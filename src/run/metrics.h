@@ -59,6 +59,9 @@ class Recorder {
   // Goyal et al. 2017 (section 5) report the median over the last five epochs.
   std::vector<double> last_accuracies() const;
   void flush();  // syncs metrics.jsonl to disk; called with each checkpoint
+  // Returns whether metrics.jsonl was removed, moved or replaced since it was opened. What is written then is lost.
+  bool is_lost() const;
+  void require_file() const;  // throws Error if is_lost()
 
  private:
   void append(const std::string& line);
@@ -72,6 +75,10 @@ class Recorder {
 // Calls `action` with each record in <run_dir>/metrics.jsonl, in order: those of steps and those of evaluations. A line
 // that a kill has cut off, or that is no object, is left out. No file: there are no records.
 void for_each_record(const std::string& run_dir, const std::function<void(const Json& record)>& action);
+
+// Returns which records <run_dir>/metrics.jsonl lacks: those of the steps after `before` up to `last`, and that of the
+// evaluation after step `evaluated` (0: there was none). "": it lacks none. Reads the file once.
+std::string missing_records(const std::string& run_dir, std::int64_t before, std::int64_t last, std::int64_t evaluated);
 
 // Returns the step of the newest complete step record in <run_dir>/metrics.jsonl; 0: there is none.
 std::int64_t last_recorded_step(const std::string& run_dir);

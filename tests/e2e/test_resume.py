@@ -77,6 +77,27 @@ def test_metrics_are_cut_back_to_the_checkpoint(workshop):
     assert_same_bits(whole, run)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_metrics_that_are_removed_while_a_run_trains_end_it_with_a_whole_checkpoint(workshop, ranks):
+    run, job = workshop.start_training("run", ranks=ranks, stop__steps=10**6, checkpoint={"every_steps": 20}, evaluate={"every_epochs": 0})
+    job.wait_for_step(run, 3)
+    (run / "metrics.jsonl").unlink()
+    result = job.wait()
+    assert result.code != 0 and "metrics.jsonl: was removed, moved or replaced" in result.err and "--resume" in result.err, result
+    step = int(checkpoints(run)[-1].stem.split("-")[1])
+    resumed = workshop.start_training("run", ranks=ranks, resume=True, stop__steps=step + 2, evaluate={"every_epochs": 0})[1].wait()
+    assert resumed.code == 0 and f"metrics.jsonl: has no records of steps 1 to {step}, so" in resumed.err, resumed
+    assert [r["step"] for r in steps(run)] == [step + 1, step + 2]
+
+
+def test_metrics_that_lack_an_evaluation_or_steps_are_named_by_a_resume(workshop):
+    run = workshop.train("run", stop__steps=6, evaluate={"every_epochs": 0})
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:2] + lines[3:6]))
+    resumed = workshop.start_training("run", resume=True, stop__steps=8)[1].wait()
+    assert resumed.code == 0 and "has no records of step 3, the evaluation after step 6, so" in resumed.err, resumed
+
+
 def kill_at(workshop, run, step, delay, **arguments):
     """Starts or continues the run and kills it with SIGKILL after this step. Returns False if it had ended before."""
     env = {"OMPI_MCA_orte_tmpdir_base": str(workshop.folder)}  # a killed mpirun leaves its files there
