@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/rounding.h"
 #include "base/table.h"
 #include "config/batch_course.h"
 #include "config/batch_plan.h"
@@ -35,7 +34,7 @@ Contradiction wrong_value(const Experiment& e, std::string_view key, std::string
 std::optional<Contradiction> effect_contradiction(const Experiment& e) {
   const Experiment defaults;
   for (const Field& field : schema()) {
-    if (has_effect(field, e) || value_text(field, e) == value_text(field, defaults)) continue;
+    if (has_effect(field, e) || is_default(field, e)) continue;
     if (const Field* other = replacement_of(field, e)) return wrong_pair(e, field.key, other->key, only_one);
     const std::string other = value_text(*find_field(field.only_with_), e);
     return {{{field.key, field.only_with_},
@@ -305,15 +304,13 @@ std::optional<Contradiction> find_contradiction(const Experiment& e) {
 
 std::string way_out(const Contradiction& contradiction, const Experiment& experiment) {
   if (!contradiction.hint.empty()) return contradiction.hint;
-  Experiment defaults;
   std::string ways;
   for (const std::string_view key : contradiction.keys) {
     const Field& field = *find_field(key);
-    const std::string value = value_text(field, defaults);
-    if (field.required_ || value_text(field, experiment) == value) continue;
+    if (field.required_ || is_default(field, experiment)) continue;
     Experiment changed = experiment;
     set_default(field, changed);
-    if (!find_contradiction(changed)) ways += cat(ways.empty() ? "Set " : " or ", key, "=", value);
+    if (!find_contradiction(changed)) ways += cat(ways.empty() ? "Set " : " or ", key, "=", value_text(field, changed));
   }
   return ways.empty() ? "" : ways + ".";
 }
