@@ -10,6 +10,7 @@
 #include "base/utf8.h"
 #include "bench/preflight.h"
 #include "run/plan.h"
+#include "run/split.h"
 
 namespace ringtrain {
 

@@ -15,6 +15,7 @@
 #include "run/memory.h"
 #include "run/passes.h"
 #include "run/start.h"
+#include "run/task.h"
 
 namespace ringtrain {
 

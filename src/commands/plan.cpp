@@ -1,4 +1,5 @@
 // `ringtrain plan` prints everything about a run, without training.
+#include "run/fitting_passes.h"
 #include "run/plan.h"
 
 #include <algorithm>
@@ -28,6 +29,7 @@
 #include "run/split.h"
 #include "run/start.h"
 #include "run/step_bound.h"
+#include "run/task.h"
 #include "study/trial_plan.h"
 
 namespace ringtrain {

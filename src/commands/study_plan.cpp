@@ -10,6 +10,7 @@
 #include "base/table.h"
 #include "commands/study.h"
 #include "run/plan.h"
+#include "run/task.h"
 #include "study/search.h"
 
 namespace ringtrain {

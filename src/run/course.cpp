@@ -9,6 +9,7 @@
 #include "config/rate_scaling.h"
 #include "data/row_plan.h"
 #include "optim/schedule.h"
+#include "run/task.h"
 
 namespace ringtrain {
 namespace {
@@ -232,6 +233,14 @@ RunCourse plan_course(const Experiment& e, const DatasetIndex& train, std::int64
   return plan;
 }
 
+std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch) {
+  std::int64_t steps = 0;
+  if (stop.epochs > 0)
+    steps = std::max<std::int64_t>(1, std::llround(stop.epochs * static_cast<double>(steps_per_epoch)));
+  if (stop.steps > 0) steps = steps > 0 ? std::min(steps, stop.steps) : stop.steps;
+  return steps;
+}
+
 const ScheduleContext& rate_schedule(const RunCourse& plan) {
   return plan.adascale_times > 0 ? plan.base_schedule : plan.schedule;
 }
@@ -393,6 +402,18 @@ bool reaches_kept_point(const RunPlan& plan, const Position& before, const Posit
   return std::ranges::any_of(plan.experiment.checkpoint.keep_at, [&](const RunPoint& point) {
     return position.step == 0 ? point.at == 0 : reaches(point, plan, before, position);
   });
+}
+
+bool due(double every_epochs, std::int64_t every_steps, const RunPlan& plan, const Position& before,
+         const Position& position, double offset_epochs) {
+  if (every_steps > 0 && position.step % every_steps == 0) return true;
+  if (every_epochs <= 0) return false;
+  const double interval = every_epochs * static_cast<double>(plan.schedule.steps_per_epoch);
+  const double offset = offset_epochs * static_cast<double>(plan.schedule.steps_per_epoch);
+  const auto intervals = [&](const Position& p) {
+    return std::floor((plan.schedule.steps(p) - offset) / interval + 1e-9);
+  };
+  return intervals(position) >= 0 && intervals(position) > intervals(before);
 }
 
 bool all_meet_after(const RunPlan& plan, const Position& before, const Position& position) {

@@ -20,6 +20,10 @@ namespace ringtrain {
 RunCourse plan_course(const Experiment& experiment, const DatasetIndex& train, std::int64_t sequence,
                       const std::optional<BranchPoint>& branch = std::nullopt);
 
+// Returns the steps of the whole run by stop.epochs and stop.steps, whichever ends first, if all steps have the first
+// batch. 0: neither is given. Not for AdaScale, whose epochs are those of RunCourse::base_schedule.
+std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
+
 // Returns the schedule of the learning rate: base_schedule with AdaScale, otherwise RunCourse::schedule.
 const ScheduleContext& rate_schedule(const RunCourse& plan);
 // Returns the step of the schedule at this point of the run. It is the position in steps or, with AdaScale, the whole
@@ -91,6 +95,12 @@ bool reaches(const RunPoint& point, const RunPlan& plan, const Position& before,
 // Returns whether that update reaches a point of checkpoint.keep_at. Before the first update: whether one of the points
 // is 0.
 bool reaches_kept_point(const RunPlan& plan, const Position& before, const Position& position);
+
+// Returns whether the update from `before` to `position` reaches a multiple of `every_epochs` (may be a fraction) or
+// `every_steps`; 0 = never. If `offset_epochs` is above 0, the first time is after `offset_epochs`, and the next times
+// follow `every_epochs` apart.
+bool due(double every_epochs, std::int64_t every_steps, const RunPlan& plan, const Position& before,
+         const Position& position, double offset_epochs = 0);
 
 // Returns whether all ranks meet after the update from `before` to `position`, whatever its result is: for an
 // evaluation, a checkpoint or the end of the run. Ranks that do not do the same work meet at no other time.

@@ -23,11 +23,8 @@ void check_fixed_order(const RunPlan& plan);
 // binary logarithm of the rank's passes in a step. 0: no fixed order.
 std::int64_t waiting_nodes(const RunPlan& plan);
 
-// Returns a table with the tree ("8 passes of 32 samples; ...") and the memory and time that it costs a rank. If
-// `measures` is true, the time is measured here by adding vectors of that size. With communication.order=any, the
-// passes might be larger and therefore faster. A row then says how many samples they would have, because this cost is
-// not measured. Returns "" if there is no fixed order.
-std::string describe_fixed_order(const RunPlan& plan, Backend& backend, bool measures);
+// Returns the powers of two up to `most` as a text: "1, 2, 4, 8".
+std::string powers_of_two(std::int64_t most);
 
 // Adds values in a binary tree, in their order: ((v0 + v1) + (v2 + v3)) + ... Values that are missing at the end count
 // as zeros. If neighbouring ranks have 2^k values each, their totals are nodes of the tree over all values. A sum of

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "optim/optimizer.h"
 #include "run/fixed_order.h"
-#include "run/memory.h"
+#include "run/task.h"
 
 namespace ringtrain {
 namespace {
@@ -109,14 +109,6 @@ MicroBatchChoice preferred_choice(const RunTask& task, const RunSplit& split, co
       : backend.on_device()                   ? "the largest that fits the GPU's memory"
                             : cat("the nearest to ", preferred, ", with which the processor is fastest");
   return {samples, reason, true};
-}
-
-RunPasses plan_passes(const RunTask& task, const RunCourse& course, const RunSplit& split, const Graph& model,
-                      Backend& backend, const MicroBatchChoice& known) {
-  const MicroBatchChoice preferred = preferred_choice(task, split, model, backend, known);
-  const FittingPasses fitting =
-      passes_that_fit({task, course, split, passes_of(task, course, split, model, preferred)}, backend);
-  return passes_of(task, course, split, fitting.graph, fitting.micro_batch_choice);
 }
 
 // ---- The values that norms normalise together

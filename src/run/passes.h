@@ -21,10 +21,6 @@ std::string reason_for_all(const BatchShares& shares);
 MicroBatchChoice preferred_choice(const RunTask& task, const RunSplit& split, const Graph& model, Backend& backend,
                                   const MicroBatchChoice& known);
 
-// Plans the passes of training and carries out memory.* (memory.h). Throws Error if they do not fit.
-RunPasses plan_passes(const RunTask& task, const RunCourse& course, const RunSplit& split, const Graph& model,
-                      Backend& backend, const MicroBatchChoice& known);
-
 // Throws Error if a norm of the model normalises a single value: batch.worker x height x width is 1 for batch norm, and
 // height x width x channels of a group is 1 for group norm. Its output would be its bias, whatever the picture is. Also
 // for the smaller batch at an epoch's end.

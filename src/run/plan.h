@@ -1,12 +1,19 @@
 // The plan of a run. Begin reading here, and then read make_run_plan() in plan.cpp. The plan is computed from the
 // experiment, the data sets' headers and the number of ranks, before any memory is allocated. It is a row of stages.
-// Each stage is a struct that a pure function makes once, whole, from the stages before it:
-//   RunTask    what is trained on what
+// Each stage is a struct that a function makes once, whole, from the stages before it. The passes also depend on what
+// the backend says of their memory and speed:
+//   RunTask    task.h: what is trained on what
 //   RunCourse  course.h: batch, steps and rate, on any number of ranks
 //   RunSplit   split.h: servers, stages, and how the ranks divide a batch
-//   RunPasses  passes.h: the micro-batch and the reason for it, the blocks that are computed again, the loaders
+//   RunPasses  passes.h: the micro-batch and the reason for it, the loaders; fitting_passes.h: a smaller micro-batch,
+//   or
+//              blocks that are computed again, if these do not fit
 //   memory     memory.h: the bytes of a rank, which differ from rank to rank
-// `ringtrain plan` prints the plan in this order, and `ringtrain train` carries it out. The other files of this folder
+// The file of a stage calls those of earlier stages only, but for fitting_passes.cpp, which asks memory.h for the bytes
+// of each plan that it tries. With asynchronous servers, a step of the course is one worker's share of a batch, so
+// make_run_plan() asks split.h for the servers (server_plan()) before it plans the course.
+//
+// `ringtrain plan` prints the plan (plan_text.h), and `ringtrain train` carries it out. The other files of this folder
 // (src/run) do everything in a run that is not training: machine.h chooses devices and communicators, folder.h makes
 // and locks the run's folder, and metrics.h and run_record.h write metrics.jsonl and run.json.
 #pragma once
@@ -119,18 +126,6 @@ RunPlan make_run_plan(const Experiment& experiment, const DatasetIndex& train, c
 RunPlan make_evaluation_plan(const Experiment& experiment, const DatasetIndex& train, const DatasetIndex* validation,
                              int ranks, Backend& backend, std::int64_t recorded_micro_batch = 0);
 
-// Returns how the samples of a data set become passes of `batch`, for rank 0. `sequence` is Graph::sequence().
-LoaderPlan loader_plan(const Experiment& experiment, const DatasetIndex& index, std::int64_t sequence,
-                       const BatchPlan& batch, bool evaluation);
-
-// Returns the index of a data set of images that is not on this machine, for example a cluster's data set on a laptop.
-// It is made from data.train_samples or data.validation_samples and from data.classes. Throws Error if the experiment
-// does not give them.
-DatasetIndex stated_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples);
-// Reads the headers of the data set's shards. If there are no shards, the result is stated_index(), with a warning. So
-// a run for a cluster can be planned on a laptop.
-DatasetIndex planned_index(const Experiment& experiment, const std::string& prefix, std::int64_t samples);
-
 // Returns a name for the experiment. It depends on everything that decides the result and on nothing else: every key
 // that decides what is learned, and the identity of both data sets (uuid and split, not the path). It has 16
 // hexadecimal digits and is the same on any machine, with any number of ranks, folder or file name. If servers have
@@ -140,26 +135,8 @@ DatasetIndex planned_index(const Experiment& experiment, const std::string& pref
 // differs from the name of the run, and describe_run() says so.
 std::string experiment_id(const RunPlan& plan);
 
-// Returns the steps of the whole run by stop.epochs and stop.steps, whichever ends first, if all steps have the first
-// batch. 0: neither is given. Not for AdaScale, whose epochs are those of RunCourse::base_schedule.
-std::int64_t total_steps(const StopConfig& stop, std::int64_t steps_per_epoch);
-
-// Returns the number of values in a bucket of gradients, which is summed over the ranks by itself. If the experiment
-// does not set it, buckets grow with the number of ranks, because every rank sums one piece of a bucket. They do not
-// grow in a fixed order, because the small-batch norms are added bucket by bucket.
-std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks);
-inline std::int64_t bucket_elements(const RunPlan& plan, bool on_device) {
-  return bucket_elements(plan.experiment.communication, on_device, plan.batch.ranks);
-}
-
 // Returns a text that is equal for two models if the weights of one fit the other. It contains every tensor's name and
 // shape, and the vocabulary of its rows.
 std::string model_fingerprint(const RunPlan& plan);
-
-// Returns whether the update from `before` to `position` reaches a multiple of `every_epochs` (may be a fraction) or
-// `every_steps`; 0 = never. If `offset_epochs` is above 0, the first time is after `offset_epochs`, and the next times
-// follow `every_epochs` apart.
-bool due(double every_epochs, std::int64_t every_steps, const RunPlan& plan, const Position& before,
-         const Position& position, double offset_epochs = 0);
 
 }  // namespace ringtrain

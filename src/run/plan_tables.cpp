@@ -11,7 +11,7 @@
 #include "data/row_plan.h"
 #include "optim/schedule.h"
 #include "run/course.h"
-#include "run/memory.h"
+#include "run/fitting_passes.h"
 #include "run/plan_text.h"
 #include "run/split.h"
 

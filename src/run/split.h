@@ -1,5 +1,5 @@
 // Divides the work of a run among its ranks: parameter servers with ranks of their own, the stages of a pipeline, and
-// the shares of a batch. Also the part of each rank, and what `ringtrain plan` says of the split.
+// the shares of a batch. Also the part of each rank.
 #pragma once
 
 #include <memory>
@@ -31,6 +31,14 @@ RunSplit plan_evaluation_split(const BatchConfig& batch, const Graph& model, int
 // Returns the number of stages that the experiment asks for. 1 if every rank computes the whole model.
 std::int64_t stages_of(const ParallelConfig& parallel);
 
+// Returns the number of values in a bucket of gradients, which is summed over the ranks by itself. If the experiment
+// does not set it, buckets grow with the number of ranks, because every rank sums one piece of a bucket. They do not
+// grow in a fixed order, because the small-batch norms are added bucket by bucket.
+std::int64_t bucket_elements(const CommunicationConfig& communication, bool on_device, std::int64_t ranks);
+inline std::int64_t bucket_elements(const RunPlan& plan, bool on_device) {
+  return bucket_elements(plan.experiment.communication, on_device, plan.batch.ranks);
+}
+
 // The part of the model that a rank computes: the whole model, or one stage of a pipeline.
 struct ModelPart {
   Graph graph;
@@ -40,6 +48,12 @@ struct ModelPart {
   bool is_whole() const { return stages == 1; }
   bool is_last() const { return stage + 1 == stages; }
 };
+
+// The nodes [first, last) of the whole model that a stage of a pipeline computes.
+struct StageNodes {
+  int first = 0, last = 0;
+};
+StageNodes nodes_of(const RunPlan& plan, std::int64_t stage);
 
 // part_of() returns the part of the model that rank `rank` computes. for_rank() returns the loader of that rank. The
 // stages of a pipeline share the rows of their replica, and only the first stage needs pixels.
@@ -55,26 +69,5 @@ LoaderPlan train_loader_of(const RunPlan& plan, int rank);
 // Compiles the program of this part for a micro-batch.
 std::unique_ptr<Program> compile_part(const RunPlan& plan, const ModelPart& part, Backend& backend, PassMode mode,
                                       std::int64_t micro_batch);
-
-// ---- What `ringtrain plan` says of servers, owners of weights, and stages
-
-// Returns "4 ranks", or for a pipeline "4 ranks = 2 replicas of 2 stages". The ranks that share a batch are then the
-// replicas.
-std::string describe_ranks(const RunPlan& plan);
-
-// Returns a text such as "1, and 3 workers; asynchronous, an update is 32 samples of one worker; ...". The run has
-// servers with ranks of their own.
-std::string describe_servers(const RunPlan& plan);
-
-// Returns one line for servers that are workers too or for sharded state; "" for other runs.
-std::string describe_owners(const RunPlan& plan);
-
-// Returns a table with a row for each kind of rank: its elements, the bytes of its optimizer state, and its memory. ""
-// if all ranks do the same.
-std::string owner_table(const RunPlan& plan, Backend& backend);
-
-// Returns the table of the stages for `plan`: layers, parameters, memory of a rank, bytes per micro-batch that cross
-// between stages, the predicted share of the time, and the bubble. "" if there is one stage.
-std::string describe_stages(const RunPlan& plan, Backend& backend);
 
 }  // namespace ringtrain

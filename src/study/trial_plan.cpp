@@ -19,6 +19,7 @@
 #include "run/course.h"
 #include "run/folder.h"
 #include "run/plan.h"
+#include "run/task.h"
 
 namespace ringtrain {
 

@@ -5,6 +5,7 @@
 
 #include "run/course.h"
 #include "run/fixed_order.h"
+#include "run/split.h"
 
 namespace ringtrain {
 

@@ -11,6 +11,7 @@
 #include "config/reader.h"
 #include "run/course.h"
 #include "run/passes.h"
+#include "run/task.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"
 

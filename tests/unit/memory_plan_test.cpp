@@ -8,7 +8,9 @@
 #include "backend/cuda/backend.h"
 #include "base/error.h"
 #include "config/reader.h"
+#include "run/fitting_passes.h"
 #include "run/memory.h"
+#include "run/task.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/good_experiment.h"
 

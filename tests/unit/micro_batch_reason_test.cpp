@@ -7,6 +7,7 @@
 #include "run/memory.h"
 #include "run/passes.h"
 #include "run/plan_text.h"
+#include "run/task.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/good_experiment.h"
 

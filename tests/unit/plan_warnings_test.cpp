@@ -5,6 +5,7 @@
 #include "config/reader.h"
 #include "run/memory.h"
 #include "run/plan_text.h"
+#include "run/task.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"
 

@@ -3,6 +3,7 @@
 #include "checkpoint/resume.h"
 #include "config/reader.h"
 #include "config/schema_text.h"
+#include "run/course.h"
 #include "tests/unit/good_experiment.h"
 #include "tests/unit/with_folder.h"
 

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
 #include "config/reader.h"
+#include "run/course.h"
 #include "run/plan.h"
+#include "run/split.h"
+#include "run/task.h"
 #include "tests/unit/good_experiment.h"
 
 namespace ringtrain {
