@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -92,68 +93,112 @@ double kept_elements(const Graph& graph, const Block& block) {
   return elements;
 }
 
-// Returns cheap blocks whose recomputation makes the micro-batch fit on the ranks of a stage. `trial` recomputes no
-// block. Each candidate is planned, so the search tries some tens of sets and not all of them.
-Names cheap_blocks(const RunPlan& trial, Backend& backend, std::int64_t limit, int stage) {
-  ModelPart part = part_of(trial, stage);
-  const auto program_bytes = [&](const Names& names) {
-    part.graph.recompute(names);
-    const auto program = compile_part(trial, part, backend, PassMode::training, trial.batch.micro_batch);
+// ---- memory.recompute: auto
+
+using Blocks = std::vector<Block>;
+
+bool has(const Blocks& blocks, const Block& block) {
+  return std::ranges::any_of(blocks, [&](const Block& b) { return b.name == block.name; });
+}
+
+Blocks without(Blocks blocks, std::size_t skipped) {
+  blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(skipped));
+  return blocks;
+}
+
+// Tries which blocks of a stage must be recomputed for its pass to fit. Each trial compiles the stage's program.
+class StageTrial {
+ public:
+  // `plan` recomputes no block.
+  StageTrial(const RunPlan& plan, Backend& backend, std::int64_t limit, int stage)
+      : plan_(plan),
+        backend_(backend),
+        limit_(limit),
+        part_(part_of(plan, stage)),
+        other_bytes_(limited_bytes(rank_memory(plan, backend, stage), backend) - program_bytes({})) {}
+
+  const Graph& graph() const { return part_.graph; }
+  bool fits(const Blocks& recomputed) { return other_bytes_ + program_bytes(recomputed) <= limit_; }
+
+ private:
+  std::int64_t program_bytes(const Blocks& recomputed) {
+    Names names;
+    for (const Block& block : recomputed) names.push_back(block.name);
+    part_.graph.recompute(names);
+    const auto program = compile_part(plan_, part_, backend_, PassMode::training, plan_.batch.micro_batch);
     std::int64_t bytes = 0;
     for (const MemoryItem& item : program->memory()) bytes += item.bytes;
     return bytes;
-  };
-  const std::int64_t others = limited_bytes(rank_memory(trial, backend, stage), backend) - program_bytes({});
-  const auto fits = [&](const Names& names) { return others + program_bytes(names) <= limit; };
-  if (fits({})) return {};
+  }
 
-  std::vector<Block> blocks = part.graph.blocks();
-  const auto worth = [&](const Block& b) { return kept_elements(part.graph, b) / static_cast<double>(b.flops + 1); };
+  const RunPlan& plan_;
+  Backend& backend_;
+  std::int64_t limit_;
+  ModelPart part_;
+  std::int64_t other_bytes_;  // all memory of a rank apart from the training program
+};
+
+// Returns the blocks in the order of falling values per flop: what a recomputed block saves, by what it costs.
+Blocks by_worth(const Graph& graph) {
+  const auto worth = [&](const Block& b) { return kept_elements(graph, b) / static_cast<double>(b.flops + 1); };
+  Blocks blocks = graph.blocks();
   std::ranges::stable_sort(blocks, [&](const Block& a, const Block& b) { return worth(a) > worth(b); });
-  std::vector<Block> chosen;
-  const auto names_without = [&](std::size_t skipped) {
-    Names names;
-    for (std::size_t i = 0; i < chosen.size(); ++i)
-      if (i != skipped) names.push_back(chosen[i].name);
-    return names;
-  };
-  const auto is_chosen = [&](const Block& block) {
-    return std::ranges::any_of(chosen, [&](const Block& c) { return c.name == block.name; });
-  };
-  const auto drop_needless = [&] {
-    std::ranges::stable_sort(chosen, [](const Block& a, const Block& b) { return a.flops > b.flops; });
-    for (std::size_t i = 0; i < chosen.size();)
-      if (fits(names_without(i)))
-        chosen.erase(chosen.begin() + static_cast<std::ptrdiff_t>(i));
-      else
-        ++i;
-  };
-  // Replaces one block by a cheaper one, if the pass still fits.
-  const auto replace_one = [&] {
-    std::vector<Block> by_cost = blocks;
-    std::ranges::stable_sort(by_cost, {}, &Block::flops);
-    for (std::size_t i = 0; i < chosen.size(); ++i)
-      for (const Block& other : by_cost) {
-        if (other.flops >= chosen[i].flops || is_chosen(other)) continue;
-        Names names = names_without(i);
-        names.push_back(other.name);
-        if (!fits(names)) continue;
-        chosen[i] = other;
-        return true;
-      }
-    return false;
-  };
+  return blocks;
+}
+
+// Returns the first of these blocks, as many as make the pass fit. Returns nothing if it does not fit with all of them.
+std::optional<Blocks> first_that_fit(StageTrial& stage, const Blocks& blocks) {
+  Blocks chosen;
   for (const Block& block : blocks) {
     chosen.push_back(block);
-    if (!fits(names_without(chosen.size()))) continue;
-    do drop_needless();
-    while (replace_one());
-    Names names;  // in the order of the model
-    for (const Block& b : part.graph.blocks())
-      if (is_chosen(b)) names.push_back(b.name);
-    return names;
+    if (stage.fits(chosen)) return chosen;
   }
-  return all_blocks(part.graph);
+  return std::nullopt;
+}
+
+// Removes each block that the pass also fits without, the dearest first.
+void drop_needless(StageTrial& stage, Blocks& chosen) {
+  std::ranges::stable_sort(chosen, [](const Block& a, const Block& b) { return a.flops > b.flops; });
+  for (std::size_t i = 0; i < chosen.size();) {
+    Blocks fewer = without(chosen, i);
+    if (stage.fits(fewer))
+      chosen = std::move(fewer);
+    else
+      ++i;
+  }
+}
+
+// Replaces one block by a cheaper one, if the pass still fits. Returns whether it did.
+bool replace_one(StageTrial& stage, const Blocks& by_cost, Blocks& chosen) {
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    for (const Block& other : by_cost) {
+      if (other.flops >= chosen[i].flops || has(chosen, other)) continue;
+      Blocks cheaper = chosen;
+      cheaper[i] = other;
+      if (!stage.fits(cheaper)) continue;
+      chosen = std::move(cheaper);
+      return true;
+    }
+  return false;
+}
+
+// Returns cheap blocks whose recomputation makes the micro-batch fit on the ranks of a stage. `trial` recomputes no
+// block. The search tries some tens of sets and not all of them.
+Names cheap_blocks_of_stage(const RunPlan& trial, Backend& backend, std::int64_t limit, int index) {
+  StageTrial stage(trial, backend, limit, index);
+  if (stage.fits({})) return {};
+  const Blocks blocks = by_worth(stage.graph());
+  std::optional<Blocks> chosen = first_that_fit(stage, blocks);
+  if (!chosen) return all_blocks(stage.graph());
+  Blocks by_cost = blocks;
+  std::ranges::stable_sort(by_cost, {}, &Block::flops);
+  do {
+    drop_needless(stage, *chosen);
+  } while (replace_one(stage, by_cost, *chosen));
+  Names names;  // in the order of the model
+  for (const Block& block : stage.graph().blocks())
+    if (has(*chosen, block)) names.push_back(block.name);
+  return names;
 }
 
 // Returns the chosen blocks of all stages.
@@ -161,7 +206,7 @@ Names cheap_blocks(const RunPlan& p, Backend& backend, std::int64_t limit, std::
   const RunPlan trial = with_passes(p, micro_batch, {});
   Names names;
   for (int stage = 0; stage < p.stages(); ++stage)
-    for (std::string& name : cheap_blocks(trial, backend, limit, stage))
+    for (std::string& name : cheap_blocks_of_stage(trial, backend, limit, stage))
       if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
   return names;
 }
@@ -281,48 +326,49 @@ std::string describe_offload(const RunPlan& p, Backend& backend) {
              waiting > 0 ? cat(", which wait for the copies for ", milliseconds(waiting)) : "", " (predicted)");
 }
 
+// Returns the bytes of a rank that recomputes these blocks and, if there is a limit, the largest micro-batch.
+std::string describe_recomputing(const RunPlan& p, Backend& backend, std::int64_t limit, const Names& names) {
+  const std::int64_t micro = p.batch.micro_batch;
+  const RunPlan with = with_passes(p, micro, names);
+  std::string text = cat(readable_bytes(bytes_with(p, backend, micro, names)), " with a micro-batch of ", micro, ", +",
+                         percent(extra_flops(with.graph)), " of a step's flops");
+  if (limit == 0) return text;
+  const std::int64_t most = largest_micro_batch(p, backend, limit, names);
+  return text + (most > 0 ? cat("; largest micro-batch ", most) : "; no micro-batch fits");
+}
+
+// The bytes are a linear function of the micro-batch b. Two plans determine it.
+std::string describe_formula(const RunPlan& p, Backend& backend, const Names& names) {
+  const std::vector<std::int64_t>& sizes = p.shares.micro_batches;
+  const std::int64_t micro = p.batch.micro_batch, other = sizes.front() != micro ? sizes.front() : sizes.back();
+  const double bytes = static_cast<double>(bytes_with(p, backend, micro, names));
+  if (other == micro) return readable_bytes(bytes);
+  const double slope =
+      (bytes - static_cast<double>(bytes_with(p, backend, other, names))) / static_cast<double>(micro - other);
+  return cat(readable_bytes(bytes - slope * static_cast<double>(micro)), " of model and overhead + b x ",
+             readable_bytes(slope));
+}
+
 }  // namespace
 
 std::string describe_memory_choices(const RunPlan& p, Backend& backend) {
   const Experiment& e = p.experiment;
   const std::int64_t limit = limit_of(e, backend);
   if (e.memory.recompute == Names{"none"} && e.memory.limit_gib == 0 && !e.memory.offload) return "";
-  const Names chosen = recomputed_blocks(p.graph);
+  const Names all = all_blocks(p.graph), chosen = recomputed_blocks(p.graph);
   Table t;
   t.section(p.stages() == 1 ? "memory of a rank by what is kept"
                             : "memory of the fullest stage's rank by what is kept");
-  const std::int64_t micro = p.batch.micro_batch;
-  const auto line = [&](const RunPlan& plan, const std::string& what, const Names& names) {
-    const RunPlan with = with_passes(plan, micro, names);
-    std::string text = cat(readable_bytes(bytes_with(plan, backend, micro, names)), " with a micro-batch of ", micro,
-                           ", +", percent(extra_flops(with.graph)), " of a step's flops");
-    if (limit > 0) {
-      const std::int64_t most = largest_micro_batch(plan, backend, limit, names);
-      text += most > 0 ? cat("; largest micro-batch ", most) : "; no micro-batch fits";
-    }
-    t.row(what, text);
-  };
-  // The bytes are a linear function of the micro-batch b. Two plans determine it.
-  const auto formula = [&](const Names& names) {
-    const std::vector<std::int64_t>& sizes = p.shares.micro_batches;
-    const std::int64_t other = sizes.front() != micro ? sizes.front() : sizes.back();
-    const double bytes = static_cast<double>(bytes_with(p, backend, micro, names));
-    if (other == micro) return readable_bytes(bytes);
-    const double slope =
-        (bytes - static_cast<double>(bytes_with(p, backend, other, names))) / static_cast<double>(micro - other);
-    return cat(readable_bytes(bytes - slope * static_cast<double>(micro)), " of model and overhead + b x ",
-               readable_bytes(slope));
-  };
   if (limit > 0) t.row("limit", readable_bytes(limit));
-  t.row("formula", formula({}));
-  line(p, "recompute nothing", {});
+  t.row("formula", describe_formula(p, backend, {}));
+  t.row("recompute nothing", describe_recomputing(p, backend, limit, {}));
   if (e.memory.offload) {
-    line(with_offload(p, 0), "recompute nothing, offload nothing", {});
+    t.row("recompute nothing, offload nothing", describe_recomputing(with_offload(p, 0), backend, limit, {}));
     t.row("offloaded", describe_offload(p, backend));
   }
-  t.row("formula, all blocks recomputed", formula(all_blocks(p.graph)));
-  line(p, "recompute all blocks", all_blocks(p.graph));
-  if (!chosen.empty() && chosen != all_blocks(p.graph)) line(p, "recompute as chosen", chosen);
+  t.row("formula, all blocks recomputed", describe_formula(p, backend, all));
+  t.row("recompute all blocks", describe_recomputing(p, backend, limit, all));
+  if (!chosen.empty() && chosen != all) t.row("recompute as chosen", describe_recomputing(p, backend, limit, chosen));
   t.row("chosen", chosen.empty() ? "nothing is recomputed" : joined(chosen));
   return t.str();
 }
