@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "checkpoint/snapshot.h"
+#include "run/passes.h"
 
 namespace ringtrain {
 
@@ -12,18 +13,22 @@ namespace {
 
 constexpr std::size_t watermark_points = 64;
 
-RunPlan without_learning(RunPlan plan) {
-  Experiment& e = plan.experiment;
+// Returns a plan of the same passes for an experiment that learns nothing and measures nothing. The split of the work
+// stays, although another experiment might have got another one: `plan` is what is measured.
+RunPlan without_learning(const RunPlan& plan) {
+  RunTask task = plan;
+  Experiment& e = task.experiment;
   e.learning_rate = {};
   e.learning_rate.base = 1e-30;
   e.optimizer.record_trust_every_steps = 0;
   e.batch.follow_noise = 0;
+  e.noise.every_steps = 0;
   e.stop = {};
   e.branch = {};
   e.test = {};
-  plan.measures_noise = false;
-  plan.adascale_times = 0;
-  return plan;
+  RunCourse course = plan;
+  course.adascale_times = 0;
+  return {task, course, plan, passes_of(task, course, plan, plan.graph, plan.micro_batch_choice)};
 }
 
 }  // namespace
