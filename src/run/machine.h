@@ -1,5 +1,5 @@
 // Chooses the device of this rank and the library that sums its gradients. No other file chooses between CPU and GPU or
-// between MPI and NCCL.
+// between MPI and NCCL: what always computes on the CPU, such as `ringtrain sample`, makes that backend itself.
 #pragma once
 
 #include <functional>
