@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data_prep/common/input_file.h"
+#include "data_prep/images/tar.h"
 
 namespace ringtrain {
 namespace {

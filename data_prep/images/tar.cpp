@@ -1,4 +1,5 @@
-// Lists the members of a tar file: list_tar() of file_tree.h.
+#include "data_prep/images/tar.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -11,7 +12,6 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "data_prep/common/input_file.h"
-#include "data_prep/images/file_tree.h"
 
 namespace ringtrain {
 namespace {

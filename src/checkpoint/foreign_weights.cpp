@@ -1,5 +1,5 @@
-// Recognises the files of weights that other programs write, and says how to convert them: refuse_other_formats() of
-// safetensors.h.
+#include "checkpoint/foreign_weights.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

@@ -16,6 +16,7 @@
 #include "base/rounding.h"
 #include "base/small_floats.h"
 #include "base/utf8.h"
+#include "checkpoint/foreign_weights.h"
 
 namespace ringtrain {
 namespace {

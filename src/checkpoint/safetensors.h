@@ -46,11 +46,6 @@ class SafetensorsFile {
 
 inline constexpr std::uint64_t longest_safetensors_header = 100'000'000;  // the limit of the format's own library
 
-// Recognises files of weights that are not safetensors, by their content. `start` and `end` are the first and the last
-// bytes of the file, at most 64 KiB and 1 MiB. Throws Error that names the format and says how to convert the file if
-// the format is a known one. Returns if the file may be safetensors.
-void refuse_other_formats(const std::string& path, const std::string& start, const std::string& end);
-
 struct TensorToWrite {
   std::string name;
   std::string dtype;  // F32, F16 or BF16 for floats; I64 and U8 for integers

@@ -7,8 +7,9 @@
 #include <filesystem>
 #include <memory>
 
-#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/libraries.h"
 #include "backend/cuda/program/fusion.h"
+#include "backend/cuda/program/proof.h"
 #include "base/random.h"
 #include "base/small_floats.h"
 #include "tests/emulation/host_device.h"

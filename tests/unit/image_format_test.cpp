@@ -12,6 +12,7 @@
 
 #include "data_prep/images/file_tree.h"
 #include "data_prep/images/formats.h"
+#include "data_prep/images/tar.h"
 #include "tests/unit/image_folder.h"
 #include "tests/unit/png_file.h"
 

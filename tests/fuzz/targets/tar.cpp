@@ -1,7 +1,8 @@
 // Reads tar files of pictures. Their members are read in place.
+#include "data_prep/images/tar.h"
+
 #include "base/error.h"
 #include "data_prep/common/input_file.h"
-#include "data_prep/images/file_tree.h"
 #include "tests/fuzz/repair.h"
 #include "tests/fuzz/target.h"
 

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "backend/cuda/program/proof.h"
 #include "backend/cuda/program/schedule.h"
 #include "base/error.h"
 #include "base/files.h"

@@ -29,7 +29,7 @@ struct FusionSite {
   // Ways to compute the site. Without timing, the way with the least memory traffic is taken, and the first of equal
   // ones. The last way always exists: it uses plain plans and the program's own kernels. A way with operations of
   // another engine than Engine::general is taken only when it was timed on the device and computed there what cuDNN's
-  // plain operations compute (difference_from_plain).
+  // plain operations compute (proof.h).
   struct Way {
     std::string name;                           // "statistics in the epilogue"
     std::vector<DnnOperation> operations = {};  // each must have a plan
@@ -123,16 +123,5 @@ void load_kept_fusions(const std::string& folder, FusionTable& table);
 // time to search. Does nothing when `folder` is "". Prints one warning when the file cannot be written; later runs then
 // search again.
 void keep_fusions(const std::string& folder, FusionTable& table);
-
-// Checks on a device that a convolution computes what cuDNN's plain operation computes (proof.cpp). The library for
-// Hopper needs this check, because the machine that compiles its kernels may have no GPU to run them. cuDNN's
-// specialised engines need it, too: on an H200, one of cuDNN 9.14 computed a wrong weight gradient. A layer takes them
-// only after this check.
-//
-// Computes the operation for a few samples, in two groups if it has groups. The result is compared with the result of
-// cuDNN's plain operation; the fused part is computed on the host in fp32. The sums are compared with sums of the
-// stored result in double precision. Returns "" when both agree up to the rounding of their types. Otherwise returns
-// the difference, or the reason why no comparison is possible.
-std::string difference_from_plain(Device& device, const DnnOperation& operation);
 
 }  // namespace ringtrain::cuda

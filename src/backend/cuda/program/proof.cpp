@@ -1,4 +1,5 @@
-// Compares a fused operation with the same operation without fusions: difference_from_plain() of fusion.h.
+#include "backend/cuda/program/proof.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -6,7 +7,6 @@
 #include <numeric>
 
 #include "backend/cuda/program/base.h"
-#include "backend/cuda/program/fusion.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "base/small_floats.h"
