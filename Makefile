@@ -145,7 +145,7 @@ LIBRARIES = $(DNNL_LIBS) $(YAML_LIBS) $(DATA_LIBRARIES) -ldl -lrt
 .PHONY: programs cuda
 programs: bin/ringtrain bin/ringtrain-data
 # The second library replaces NVIDIA's driver when plans are made for a GPU that is absent
-# (src/backend/cuda/device/described.h).
+# (src/backend/cuda/device/plan_process.h).
 CUDA_LIBRARIES := $(if $(filter on,$(CUDA_STATE)),bin/libringtrain-cuda.so bin/libcuda-stand-in.so)
 cuda: $(CUDA_LIBRARIES)
 	@$(if $(CUDA_LIBRARIES),:,echo "no library for GPUs: make CUDA=1 names what is missing" >&2; exit 1)

@@ -9,7 +9,8 @@
 #include <new>
 
 #include "backend/cpu/processor.h"
-#include "backend/cuda/device/described.h"
+#include "backend/cuda/device/libraries.h"
+#include "backend/cuda/device/plan_process.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"

@@ -18,6 +18,10 @@
 
 namespace ringtrain {
 
+// Loads libnccl.so.2 at the first call. Throws Error with advice if there is none, if it is too old, or if the program
+// was built without CUDA.
+const NcclApi& nccl_api();
+
 struct NcclEnd {
   int rank = 0, size = 1;  // in this communicator
   std::string who;         // for messages: "rank 3 of 8"

@@ -75,10 +75,6 @@ struct NcclApi {
   NcclResult (*deregister)(NcclComm* comm, void* handle) = nullptr;
 };
 
-// Loads libnccl.so.2 at the first call. Throws Error with advice if there is none, if it is too old, or if the program
-// was built without CUDA.
-const NcclApi& nccl_api();
-
 // Turns 22809 into "2.28.9".
 inline std::string nccl_version_text(int version) {
   return cat(version / 10000, ".", version % 10000 / 100, ".", version % 100);

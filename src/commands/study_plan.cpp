@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <map>
 
-#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/libraries.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/table.h"

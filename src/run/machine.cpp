@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "cluster/device_communicator.h"
 #include "cluster/links.h"
+#include "cluster/nccl_connection.h"
 #include "cluster/sum_algorithms.h"
 #include "run/folder.h"
 #include "run/plan.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <sstream>
 
-#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/libraries.h"
 #include "base/child_process.h"
 #include "base/error.h"
 #include "base/machine_share.h"

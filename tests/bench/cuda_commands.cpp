@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "backend/cuda/backend.h"
+#include "backend/cuda/device/libraries.h"
 #include "backend/cuda/program/base.h"
 #include "backend/cuda/program/fusion.h"
 #include "backend/cuda/program/schedule.h"

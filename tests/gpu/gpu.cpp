@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "backend/cuda/device/libraries.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "cluster/binding.h"

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 
+#include "backend/cuda/device/libraries.h"
 #include "base/error.h"
 #include "cluster/binding.h"
+#include "cluster/nccl_connection.h"
 #include "parallel/pipeline.h"
 #include "tests/emulation/host_device.h"
 #include "tests/gpu/gpu.h"

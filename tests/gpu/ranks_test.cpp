@@ -6,11 +6,13 @@
 #include <cmath>
 #include <memory>
 
+#include "backend/cuda/device/libraries.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "cluster/binding.h"
 #include "cluster/device_communicator.h"
 #include "cluster/gradient_reducer.h"
+#include "cluster/nccl_connection.h"
 #include "tests/emulation/fake_nccl.h"
 #include "tests/emulation/host_device.h"
 #include "tests/gpu/gpu.h"

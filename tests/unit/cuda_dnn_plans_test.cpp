@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "backend/cuda/device/libraries.h"
+#include "backend/cuda/device/plan_process.h"
 #include "backend/cuda/device/plan_store.h"
 #include "base/child_process.h"
 #include "tests/unit/cuda_models.h"

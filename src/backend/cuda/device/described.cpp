@@ -13,6 +13,7 @@
 #include <set>
 #include <thread>
 
+#include "backend/cuda/device/plan_process.h"
 #include "backend/cuda/device/plan_store.h"
 #include "backend/cuda/hopper/plans.h"
 #include "base/error.h"

@@ -5,7 +5,7 @@
 // device (described.h) plans and counts memory for a GPU that this machine does not have, and executes nothing. The
 // device of the tests runs every kernel on the CPU and records every call.
 //
-// plan_store.h keeps and times the plans of a real GPU. described.h has the process that makes plans for a described
+// plan_store.h keeps and times the plans of a real GPU. plan_process.h has the process that makes plans for a described
 // one. Outside this folder only dnn/plans.cpp, hopper/ and kernels/ include headers of CUDA or cuDNN.
 #pragma once
 
@@ -195,15 +195,5 @@ class EventPool {
 // wrong times: a GPU needs less power for them, so its clock stays higher. The numbers are normally distributed, with a
 // standard deviation of 1/8, and repeat after 1 MiB. Read as fp32, they are finite for every `type`.
 void fill_random(Device& device, void* memory, std::int64_t bytes, Type type, Stream stream);
-
-// Makes the device with this ordinal; CUDA_VISIBLE_DEVICES decides which GPUs have ordinals. Loads the driver and
-// cuDNN, and the plans kept in the folder `plan_cache` ("" for none). Throws Error with advice when there is no driver,
-// no such device or no cuDNN.
-std::unique_ptr<Device> make_runtime_device(int ordinal, const std::string& plan_cache);
-// Returns the number of GPUs that this process sees. The number is 0 without a driver.
-int visible_devices();
-// Returns the uuids of these GPUs in the order of their ordinals. A MIG slice has a uuid of its own. The call creates
-// no CUDA context, so it takes no memory of a GPU.
-std::vector<std::string> visible_uuids();
 
 }  // namespace ringtrain::cuda

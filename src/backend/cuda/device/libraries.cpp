@@ -14,8 +14,6 @@
 #include <mutex>
 #include <optional>
 
-#include "backend/cuda/device/described.h"
-#include "backend/cuda/dnn/plans.h"
 #include "base/child_process.h"
 #include "base/error.h"
 #include "base/log.h"

@@ -45,8 +45,8 @@ void* nccl_library();
 // its kernels, cuDNN's front end and the table of NCCL's functions. The program opens it when a GPU is there or is
 // planned for. So the program can be built without CUDA, and a change of CUDA compiles only the library again.
 
-// What the library gives to the program. The functions do what the functions of the same names in device.h,
-// described.h, dnn/plans.h and cluster/nccl_library.h say.
+// What the library gives to the program. The functions do what the functions of the same names below and in
+// cluster/nccl_connection.h say.
 struct CudaLibrary {
   const char* interface;  // names the headers of its build; it must equal that of the program
   const char* versions;   // "CUDA 13.0, cuDNN 9.19.0 (front end 1.32), NCCL 2.28.9, sm_90"
@@ -68,8 +68,24 @@ const CudaLibrary* find_cuda_library(std::string* why = nullptr);
 // Does the same, but throws Error with the reason and advice.
 const CudaLibrary& cuda_library();
 
-// The library's own functions, which it puts into CudaLibrary (runtime/discovery.cpp). The program has functions of the
-// same names in ringtrain::cuda, which open the library first.
+// These functions open the library for GPUs, and call its function of the same name.
+
+// Makes the device with this ordinal; CUDA_VISIBLE_DEVICES decides which GPUs have ordinals. Loads the driver and
+// cuDNN, and the plans kept in the folder `plan_cache` ("" for none). Throws Error with advice when there is no driver,
+// no such device or no cuDNN.
+std::unique_ptr<Device> make_runtime_device(int ordinal, const std::string& plan_cache);
+// Returns the number of GPUs that this process sees. The number is 0 without a driver.
+int visible_devices();
+// Returns the uuids of these GPUs in the order of their ordinals. A MIG slice has a uuid of its own. The call creates
+// no CUDA context, so it takes no memory of a GPU.
+std::vector<std::string> visible_uuids();
+// Returns cuDNN's description of a real GPU, in the JSON that for_description() takes. Throws Error.
+std::string describe_gpu(int ordinal);
+// Runs cuDNN for a device that is not there, as the child process that plan_process.h describes. Returns the exit
+// status.
+int run_planner();
+
+// The library's own functions, which it puts into CudaLibrary (runtime/discovery.cpp).
 namespace runtime {
 
 std::unique_ptr<Device> make_device(int ordinal, const std::string& plan_cache);

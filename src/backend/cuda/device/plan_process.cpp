@@ -1,4 +1,5 @@
-// The process that plans for a described GPU, and the file with its answers: PlanProcess and PlanCache of described.h.
+#include "backend/cuda/device/plan_process.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,7 +15,6 @@
 #include <fstream>
 #include <vector>
 
-#include "backend/cuda/device/described.h"
 #include "base/child_process.h"
 #include "base/clock.h"
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// This file is the child process that described.h describes.
+// This file is the child process that plan_process.h describes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include <iostream>
 #include <sstream>
 
-#include "backend/cuda/device/described.h"
 #include "backend/cuda/device/libraries.h"
+#include "backend/cuda/device/plan_process.h"
 #include "backend/cuda/dnn/plans.h"
 #include "base/error.h"
 

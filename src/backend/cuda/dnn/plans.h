@@ -72,8 +72,6 @@ class DnnPlanner {
 // Returns a hash of everything that cuDNN is told about the operation. Equal hashes mean equal questions. The call
 // needs no device.
 std::uint64_t graph_hash(const DnnOperation& operation);
-// Returns cuDNN's description of a real GPU, in the JSON that for_description() takes. Throws Error.
-std::string describe_gpu(int ordinal);
 // Returns the version of the loaded cuDNN, such as "9.19.0".
 std::string cudnn_version_text();
 
