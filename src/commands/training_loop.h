@@ -14,7 +14,7 @@
 #include "checkpoint/writer.h"
 #include "cluster/watchdog.h"
 #include "data/loader.h"
-#include "parallel/update_order.h"
+#include "parallel/arrivals_file.h"
 #include "run/machine.h"
 #include "run/metrics.h"
 #include "run/plan.h"

@@ -1,4 +1,5 @@
-// arrivals.csv: read_arrivals() and ArrivalsFile of update_order.h.
+#include "parallel/arrivals_file.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,7 +14,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "parallel/update_order.h"
 
 namespace ringtrain {
 namespace {

@@ -1,6 +1,6 @@
 // The decisions of server 0: which worker computes which update from which weights, and in which order the updates are
-// applied; and the file in which this order is recorded (arrivals_file.cpp). An UpdateOrder has no messages and no
-// clock. The server reports each arrival and carries out the action that next() returns (parallel/parameter_server.h).
+// applied (arrivals_file.h has the file that records this order). An UpdateOrder has no messages and no clock. The
+// server reports each arrival and carries out the action that next() returns (parallel/parameter_server.h).
 //
 // Update u takes the samples of the run's step u. A worker asks for work. The server grants it an update and sends it
 // the current weights (the pull). The worker delivers its gradient and so asks again. `applied` counts the updates in
@@ -15,13 +15,13 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "parallel/arrivals_file.h"
 
 namespace ringtrain {
 
@@ -66,17 +66,6 @@ using MeetsAfter = std::function<bool(std::int64_t updates)>;
 std::unique_ptr<UpdateOrder> make_arrival_order(int workers, std::int64_t begin, std::int64_t max_staleness,
                                                 MeetsAfter meets);
 
-// One line of arrivals.csv.
-struct Arrival {
-  std::int64_t step = 0;     // number of updates in the weights, including this one
-  std::int64_t update = 0;   // the update of the run's order whose samples it has taken
-  std::int64_t worker = 0;   // from 0
-  std::int64_t version = 0;  // number of updates in the weights from which it was computed
-  std::int64_t samples = 0;  // samples that the run had applied after it; 0: not recorded
-  std::int64_t staleness() const { return step - 1 - version; }
-  bool operator==(const Arrival&) const = default;
-};
-
 // Repeats the order of arrival of an earlier run. `arrivals` are those of the steps after `begin`, in order. Throws
 // Error if `workers` workers cannot have made this order. next() throws Error if the arrivals end before the run, or if
 // all ranks must meet after an update at which other gradients were being computed in the earlier run. The messages
@@ -87,40 +76,5 @@ std::unique_ptr<UpdateOrder> make_replayed_order(const std::string& name, int wo
 // Synchronous steps with backup workers (Chen et al. 2016). Step k takes the first `workers - backups` gradients of the
 // weights after k updates. Later gradients of step k are dropped, and their workers continue with the newest step.
 std::unique_ptr<UpdateOrder> make_backup_order(int workers, std::int64_t begin, int backups, MeetsAfter meets);
-
-// arrivals.csv in the folder of an asynchronous run. Its lines are in the order in which the updates were applied. They
-// say which worker computed each update, and from which version of the weights. parallel.replay takes such a file. A
-// file that somebody wrote by hand may lack the last column, which says how many samples the run had applied.
-
-// Reads the arrivals of the steps after `after_step`. Throws Error if the file cannot be read or has another form. The
-// message begins with `name`, or with the path if there is no name.
-std::vector<Arrival> read_arrivals(const std::string& path, std::int64_t after_step, const std::string& name = "");
-
-// Returns the name of a recorded order in messages.
-inline std::string replay_name(const std::string& path) {
-  return "parallel.replay: " + path;
-}
-// What to do if a recorded order does not fit the run.
-inline constexpr const char* replay_hint =
-    "give the arrivals.csv of a run of the same experiment on as many workers, with the same evaluations and "
-    "checkpoints";
-
-// Returns the number of updates for each staleness.
-std::map<std::int64_t, std::int64_t> staleness_histogram(const std::vector<Arrival>& arrivals);
-
-class ArrivalsFile {
- public:
-  // Appends to the file in this folder. First removes its lines for steps after `after_step`, and a damaged line with
-  // all lines after it. Warns if a line is damaged or if the file ends before `after_step`. If there is no file or
-  // `after_step` is 0, begins a new file without a warning. Throws Error if the file cannot be written.
-  ArrivalsFile(const std::string& run_dir, std::int64_t after_step);
-  void add(const Arrival& arrival);
-  void sync() const;  // called with each checkpoint; throws Error
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  std::ofstream file_;
-};
 
 }  // namespace ringtrain

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "config/batch_course.h"
+#include "parallel/arrivals_file.h"
 #include "parallel/parameter_server.h"
 #include "parallel/update_order.h"
 

@@ -17,7 +17,7 @@
 #include "data_prep/images/class_list.h"
 #include "data_prep/images/formats.h"
 #include "data_prep/images/record.h"
-#include "parallel/update_order.h"
+#include "parallel/arrivals_file.h"
 #include "run/machine.h"
 #include "run/metrics.h"
 #include "run/run_record.h"

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "bench/forecast.h"
 #include "config/batch_course.h"
-#include "parallel/update_order.h"
+#include "parallel/arrivals_file.h"
 #include "run/folder.h"
 #include "run/metrics.h"
 #include "run/run_record.h"
