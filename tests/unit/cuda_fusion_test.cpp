@@ -351,17 +351,18 @@ std::vector<FusionSite> three_sizes(AnsweringDevice& device) {
           site_of_channels(device, 128, 0.001, 0.002)};
 }
 
-// Trials of a site cost 6 x 0.001 s and 6 x 0.002 s of the device's time.
+// Trials of a site cost 6 x 0.001 s and 6 x 0.002 s of the device's time. What was begun is finished, so a budget that
+// ends during the last trial is as good as one that ends after it.
 TEST(CudaFusionSearch, ASmallBudgetGoesToWhatTakesLongestNotToWhatComesFirst) {
   const std::vector<std::size_t> expected[] = {{1, 1, 1}, {1, 0, 1}, {1, 0, 0}, {0, 0, 0}};
-  for (int reached = 0; reached <= 3; ++reached) {
-    AnsweringDevice device;
-    device.can_time = true;
-    FusionTable table(0.018 * reached);
-    EXPECT_EQ(table.choose(device, three_sizes(device)), expected[reached]) << reached << " sites are reached";
-    EXPECT_EQ(device.trials, 2 * reached);
-    EXPECT_NEAR(table.seconds_spent(), 0.018 * reached, 1e-12);
-  }
+  for (int reached = 0; reached <= 3; ++reached)
+    for (const double budget : {0.018 * reached, 0.018 * reached - 0.001}) {
+      AnsweringDevice device;
+      device.can_time = true;
+      FusionTable table(budget);
+      EXPECT_EQ(table.choose(device, three_sizes(device)), expected[reached]) << reached << " sites are reached";
+      EXPECT_EQ(device.trials, 2 * reached);
+    }
 }
 
 TEST(CudaFusionSearch, ASiteCountsAsOftenAsItIsUsed) {
@@ -389,7 +390,6 @@ TEST(CudaFusionSearch, PlansAreTimedBeforeTheWaysAndTheBudgetCountsBoth) {
   FusionTable table(0.020);
   EXPECT_EQ(table.choose(device, sites), (std::vector<std::size_t>{1, 0, 1}));
   EXPECT_EQ(device.tuned, (std::vector<std::string>{key(1, 1), key(1, 0)}));
-  EXPECT_NEAR(table.seconds_spent(), 0.020, 1e-12);
   EXPECT_EQ(device.prepared.size(), 6u);  // all are built before any is timed
   EXPECT_EQ(device.prepared_of_each, usual_plan_candidates);
 }

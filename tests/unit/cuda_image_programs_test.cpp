@@ -279,7 +279,6 @@ TEST(CudaFusions, AWholeResNetIsTimedCommandByCommand) {
     }
     EXPECT_GT(table.choices().size(), 50u);
     for (const FusionChoice& choice : table.choices()) EXPECT_GT(choice.seconds, 0) << choice.site;
-    EXPECT_GT(table.seconds_spent(), 0);
 
     FusionTable again;
     HostDevice other(options);

@@ -72,7 +72,6 @@ class FusionTable {
   std::size_t choose(Device& device, const FusionSite& site) { return choose(device, {&site, 1}).front(); }
   // Returns the choices for sites with more than one way, in the order in which they were asked.
   const std::vector<FusionChoice>& choices() const { return choices_; }
-  double seconds_spent() const { return spent_; }  // device time
   // choose() calls `keep` after each site that was timed, and before it throws because the device was lost.
   void after_each_site(std::function<void(const FusionTable&)> keep) { keep_ = std::move(keep); }
 
@@ -99,7 +98,7 @@ class FusionTable {
   bool spent() const { return spent_ >= limit_ || clock_() >= deadline_; }
 
   double limit_;
-  double spent_ = 0;
+  double spent_ = 0;  // seconds of device time
   double left_;  // seconds by the clock for the later calls of choose()
   std::function<double()> clock_;
   double deadline_ = std::numeric_limits<double>::infinity();  // of this call of choose(), by the clock
