@@ -57,6 +57,11 @@ struct Cluster {
 // reduce-scatter in the node, a sum over the nodes for each piece, and an all-gather in the node. The pieces share the
 // network, which was measured with one rank per node.
 enum class Topology { flat, hierarchical };
+// sum_seconds() of cluster/sum_algorithms.h predicts the same sums, to choose an algorithm for the nodes of a job.
+// sum_cost() needs no list of these nodes, and its links are fitted and have a gap. On one node both have the same
+// formula. On several nodes, sum_seconds() looks at each step of halving by itself (in the node, or over a network that
+// the ranks of a node share), and has the program's own hierarchical sum: the messages of a ring in the node, and
+// halving between 2^k nodes.
 SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes);
 
 // After the share `time` of the backward pass, the first `share` of the gradient is final.
