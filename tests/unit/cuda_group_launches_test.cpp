@@ -5,6 +5,7 @@
 #include <map>
 
 #include "backend/cuda/backend.h"
+#include "backend/cuda/program/operation.h"
 #include "backend/cuda/program/schedule.h"
 #include "tests/emulation/host_device.h"
 #include "tests/unit/images.h"

@@ -6,6 +6,7 @@
 #include "backend/cuda/image/program.h"
 #include "backend/cuda/lstm/program.h"
 #include "backend/cuda/program/base.h"
+#include "backend/cuda/program/update.h"
 #include "backend/cuda/program/vector_operations.h"
 #include "base/error.h"
 

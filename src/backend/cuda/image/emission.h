@@ -10,7 +10,7 @@
 
 #include "backend/cuda/image/layer.h"
 #include "backend/cuda/program/base.h"
-#include "backend/cuda/program/schedule.h"
+#include "backend/cuda/program/operation.h"
 #include "nn/parameters.h"
 
 namespace ringtrain::cuda {

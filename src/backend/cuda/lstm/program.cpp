@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backend/cuda/program/base.h"
+#include "backend/cuda/program/operation.h"
 #include "backend/cuda/program/schedule.h"
 #include "base/error.h"
 #include "base/rounding.h"

@@ -1,7 +1,7 @@
 // This folder contains what all programs on a GPU share, and the optimizer's update. A program is a list of commands in
 // a Schedule (schedule.h), which plans their memory and captures them as graphs. ProgramBase, below, stages input,
 // keeps the program's own copies of the weights, and returns sums and logits. FusionTable (fusion.h) chooses what is
-// fused. Updater (vector_operations.h) runs the update. Begin with schedule.h, then read this header.
+// fused. Updater (update.h) runs the update. Begin with schedule.h, then read this header.
 //
 // The constructor of a program adds its commands in this order:
 //

@@ -9,8 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include "backend/cuda/program/operation.h"
 #include "backend/cuda/program/proof.h"
-#include "backend/cuda/program/schedule.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/hash.h"

@@ -99,7 +99,7 @@ class FusionTable {
 
   double limit_;
   double spent_ = 0;  // seconds of device time
-  double left_;  // seconds by the clock for the later calls of choose()
+  double left_;       // seconds by the clock for the later calls of choose()
   std::function<double()> clock_;
   double deadline_ = std::numeric_limits<double>::infinity();  // of this call of choose(), by the clock
   std::function<void(const FusionTable&)> keep_;

@@ -1,8 +1,8 @@
-// Adds operations of cuDNN to a schedule, and says what they cost: the last functions of schedule.h.
+#include "backend/cuda/program/operation.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cuda/program/schedule.h"
 #include "base/error.h"
 
 namespace ringtrain::cuda {

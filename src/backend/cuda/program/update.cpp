@@ -1,6 +1,5 @@
-// An optimizer's step on the device. A step has these parts: the norm of the gradient, the loss scale, clipping, trust
-// ratios, the update with the program's copies of the weights, and the running statistics. An overflow in the gradient
-// skips the update. One small copy at the end tells the host the result.
+#include "backend/cuda/program/update.h"
+
 #include <algorithm>
 #include <cmath>
 #include <functional>

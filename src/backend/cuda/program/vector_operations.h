@@ -1,5 +1,5 @@
-// Flat vectors in device memory, the operations of backend/vector_operations.h on them, and the optimizer's update
-// (update.cpp). `bytes` counts the device memory of an object, or the part of it that the device did not allocate.
+// Flat vectors in device memory, and the operations of backend/vector_operations.h on them. `bytes` counts the device
+// memory of an object, or the part of it that the device did not allocate.
 #pragma once
 
 #include <functional>
@@ -82,17 +82,5 @@ class DeviceRangeNorms : public RangeNorms {
   bool fetched_ = false;
   NewestWork work_;
 };
-
-// Runs an optimizer's step on the device.
-class Updater {
- public:
-  virtual ~Updater() = default;
-  // Queues a step. When `program` is not null, its copies of the weights are updated too.
-  virtual void start(const Update& update, const ProgramBase* program, Vector& weights, const Vector& gradients,
-                     std::span<const std::unique_ptr<Vector>> state) = 0;
-  virtual UpdateResult finish() = 0;  // waits for the step
-  virtual std::int64_t bytes() const = 0;
-};
-std::unique_ptr<Updater> make_updater(Device& device, std::function<void()> poll);
 
 }  // namespace ringtrain::cuda
