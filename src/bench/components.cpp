@@ -246,6 +246,7 @@ class Pipeline {
 
   void step(const Variant& variant) {
     if (variant.computes) return steps_.step();
+    // A trainer's step always computes. Without it, the ranks still read the input and sum gradients and counters.
     Synchronizer& sums = *steps_.trainer().synchronizer();
     sums.begin();
     for (std::int64_t i = 0; i < plan_.batch.accumulation; ++i) reading_->next();

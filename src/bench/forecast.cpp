@@ -29,8 +29,8 @@ struct Neighbours {
   double x = 0;
 };
 
-// Returns the neighbours of `ranks_on_node` ranks on a node. Of several steps with the same ranks per node, it takes the
-// one with the most ranks up to `ranks`. `steps` ascend in the ranks per node, and then in the ranks.
+// Returns the neighbours of `ranks_on_node` ranks on a node. Of several steps with the same ranks per node, that with
+// the most ranks up to `ranks` is taken. `steps` ascend in the ranks per node, and then in the ranks.
 Neighbours neighbours_of(const std::vector<StepMeasurement>& steps, int ranks, int ranks_on_node) {
   std::size_t first = 0;
   while (first < steps.size() && steps[first].ranks_per_node < ranks_on_node) ++first;

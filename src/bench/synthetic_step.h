@@ -26,7 +26,8 @@ class RandomInput : public BatchInput {
   MicroBatch batch_;
 };
 
-// Passes without sums and updates. They need neither other ranks nor a data set.
+// Passes without sums and updates, of any size, on random input. They need neither other ranks nor a data set. The
+// trainer's passes (train/step_passes.h) have the size of the plan and are a part of its step; StillSteps drives those.
 class SyntheticPasses {
  public:
   // `communicator` has the ranks that share batch norm's workers. null: batch norm uses only this rank's part of them.
