@@ -39,6 +39,12 @@ std::string json_text(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
+std::string said_by(const Json::exception& error) {
+  const std::string text = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 9: ..."
+  const std::size_t end = text.find("] ");
+  return text.starts_with("[json.exception.") && end != std::string::npos ? text.substr(end + 2) : text;
+}
+
 std::optional<double> real_in(const Json& json) {
   return json.is_number() ? std::optional(json.get<double>()) : std::nullopt;
 }

@@ -54,6 +54,9 @@ std::optional<Integer> integer_in(const Json& json) {
 // example in a path on a command line, become U+FFFD.
 std::string json_text(const Json& json, int indent = -1);
 
+// Returns what the library says of an error, without the library's own name and number of it.
+std::string said_by(const Json::exception& error);
+
 // These return nothing if the value is not a number or not text.
 std::optional<double> real_in(const Json& json);
 std::optional<std::string> text_in(const Json& json);

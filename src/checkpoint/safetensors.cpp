@@ -46,7 +46,7 @@ Json parse_header(const std::string& path, const std::string& text) {
     Json header = Json::parse(text, watch);
     if (header.is_object()) return header;
   } catch (const Json::exception& error) {
-    throw Error(cat(path, ": the header is no JSON: ", cut_to(error.what(), 200)), copy_again_hint);
+    throw Error(cat(path, ": the header is no JSON: ", cut_to(said_by(error), 200)), copy_again_hint);
   }
   throw Error(cat(path, ": the header is JSON, but no object"), copy_again_hint);
 }

@@ -7,8 +7,10 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/table.h"
+#include "base/utf8.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/snapshot.h"
+#include "config/schema.h"
 #include "nn/parameters.h"
 
 namespace ringtrain {
@@ -182,6 +184,13 @@ void use_mean_and_deviation(const std::string& path, const Json& mean, const Jso
   if (!has_channels(mean) || !has_channels(std))
     throw Error(cat(path, ": its mean and std are no lists of ", data.channels, " number(s), as data.channels says"),
                 "state data.mean and data.std");
+  for (const auto& [key, list] : {std::pair{"data.mean", &mean}, std::pair{"data.std", &std}})
+    for (const Json& value : *list)
+      if (!find_field(key)->range_.holds(value.get<double>()))
+        throw Error(cat(path, ": its ", leaf_of(key), " is ", cut_to(list->dump(), 200), ", expected ",
+                        key == std::string_view("data.mean") ? "numbers from 0 to 1" : "numbers above 0, at most 1",
+                        ": they are for pixels from 0 to 1"),
+                    "state data.mean and data.std, or correct them in the file (divide those for pixels up to 255)");
   data.mean = mean.get<std::vector<double>>();
   data.std = std.get<std::vector<double>>();
 }

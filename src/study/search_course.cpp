@@ -80,7 +80,7 @@ bool SearchCourse::read_decision() {
           "the points and the budget of a search stay as they are: give the study another name");
     decided_.push_back(std::move(decision));
   } catch (const Json::exception& error) {
-    throw Error(cat(path, ": cannot be read: ", error.what()), move_away);
+    throw Error(cat(path, ": cannot be read: ", said_by(error)), move_away);
   }
   return true;
 }

@@ -13,6 +13,7 @@
 #include <iterator>
 
 #include "base/small_floats.h"
+#include "checkpoint/weights_file.h"
 #include "tests/unit/repository.h"
 #include "tests/unit/with_folder.h"
 
@@ -220,6 +221,22 @@ TEST_F(SafetensorsTest, AWriteThatFailsNamesTheFileAndLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
 }
 
+TEST_F(SafetensorsTest, AMeanOrDeviationOfOtherPixelsIsAnErrorThatNamesTheFile) {
+  const std::vector<float> values(2, 1);
+  const auto error = [&](const std::string& mean, const std::string& std) {
+    write_safetensors(path("w.safetensors"), {{"mean", mean}, {"std", std}},
+                      {{"x", "F32", {2}, std::span<const float>(values)}});
+    DataConfig data;
+    data.channels = 1;
+    return message_of([&] { use_image_input_of(SafetensorsFile(path("w.safetensors")), data); });
+  };
+  EXPECT_EQ(error("[0.5]", "[0.25]"), "(no error)");
+  expect_contains(error("[131]", "[0.25]"), path("w.safetensors: its mean is [131], expected numbers from 0 to 1"));
+  expect_contains(error("[0.5]", "[0]"), path("w.safetensors: its std is [0], expected numbers above 0, at most 1"));
+  expect_contains(error("[0.5]", "[64]"), "its std is [64], expected numbers above 0, at most 1");
+  expect_contains(error("[0.5, 0.5]", "[0.25]"), "are no lists of 1 number(s)");
+}
+
 // ---- Damaged files ------------------------------------------------------------------------------------------------
 
 TEST_F(SafetensorsTest, DamagedFilesAreOneErrorThatNamesFileAndTensor) {
@@ -231,7 +248,7 @@ TEST_F(SafetensorsTest, DamagedFilesAreOneErrorThatNamesFileAndTensor) {
   } cases[] = {
       {"{" + x + "}", 7, "tensor 'x': ends at byte 70 of a file of 69: the file is cut off"},
       {"{" + x + "}", 12, "4 bytes at the end belong to no tensor"},
-      {"{" + x, 8, "the header is no JSON"},
+      {"{" + x, 8, "the header is no JSON: parse error at line 1"},
       {"[1, 2]", 0, "the header is JSON, but no object"},
       {"{" + x + "," + x + "}", 8, "the header has 'x' twice"},
       {R"({"__metadata__":{"step":1},)" + x + "}", 8, "__metadata__ 'step' is not text"},
