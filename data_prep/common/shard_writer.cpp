@@ -86,7 +86,10 @@ MadeFolders::~MadeFolders() {
 void MadeFolders::make(const std::string& path) {
   std::error_code failed;
   std::vector<std::string> missing;
-  for (fs::path folder = path; !folder.empty() && !fs::exists(folder, failed); folder = folder.parent_path())
+  const auto is_missing = [&](const fs::path& folder) {  // a link that points to nothing is the user's
+    return !fs::exists(fs::symlink_status(folder, failed));
+  };
+  for (fs::path folder = path; !folder.empty() && is_missing(folder); folder = folder.parent_path())
     missing.insert(missing.begin(), folder.string());
   made_.insert(made_.end(), missing.begin(), missing.end());
   for (const std::string& folder : missing) remove_if_stopped(folder);

@@ -62,6 +62,17 @@ void sync(const std::string& path, int flags) {
   }
 }
 
+// A link that points to nothing is in the way of a folder, and the system then says only "File exists".
+std::string advice_on_link(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  for (fs::path place = path; !place.empty() && place != place.root_path(); place = place.parent_path())
+    if (fs::is_symlink(place, failed) && !fs::exists(place, failed))
+      return cat(place.string(), " is a link to ", fs::read_symlink(place, failed).string(),
+                 ", which is not there: make that folder, or remove the link");
+  return "";
+}
+
 }  // namespace
 
 std::string file_text(const std::string& path) {
@@ -106,6 +117,10 @@ std::string advice_for_writing(int reason, const std::string& path) {
     case EACCES:
     case EPERM:
       return "set run.dir (a converter: --out) to a folder that you can write to";
+    case EEXIST:
+    case ENOTDIR:
+    case ENOENT:
+      return advice_on_link(path);
     default:
       return "";
   }

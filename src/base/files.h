@@ -52,8 +52,8 @@ int write_fully(int file, const void* bytes, std::size_t count);
 int sync_to_disk(int file);
 
 // Returns a hint for the user after a write to `path`, a file or folder that may be absent, failed with this errno. It
-// tells a full disk from a full table of inodes and from a quota. If `path` is "", it only tells a full disk from a
-// quota. "" if there is no hint.
+// tells a full disk from a full table of inodes and from a quota, and names a link that points to nothing. If `path` is
+// "", it only tells a full disk from a quota. "" if there is no hint.
 std::string advice_for_writing(int reason, const std::string& path);
 
 // Does the same for the message of a library, which contains the system's words for a full disk or a quota.

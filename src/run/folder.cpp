@@ -183,6 +183,16 @@ std::string short_name(const fs::path& folder) {
   return fs::equivalent(usual, whole, failed) ? usual.string() : whole.string();
 }
 
+// Returns whether a run or `import` has written in the folder. Any one of these files is enough to go on with a run:
+// `import` writes only a checkpoint, and a user may have lost the others.
+bool has_records(const fs::path& folder) {
+  std::error_code failed;
+  if (fs::exists(folder / run_record_name, failed) || fs::exists(folder / run_metrics_name, failed)) return true;
+  for (fs::directory_iterator file(folder / "checkpoints", failed), end; !failed && file != end; file.increment(failed))
+    if (file->path().extension() == ".h5") return true;
+  return false;
+}
+
 }  // namespace
 
 bool is_kept_name(std::string_view name) {
@@ -248,13 +258,15 @@ RunSource source_of_run(ExperimentArguments source, bool resume) {
   fs::path folder = source.path;
   const bool is_folder = fs::is_directory(folder, ignored);
   if (!is_folder) folder = folder.has_parent_path() ? folder.parent_path() : ".";
-  // `import` writes no run.json, but a checkpoint of step 0.
-  const bool is_run = fs::exists(folder / run_experiment_name, ignored) &&
-                      (fs::exists(folder / run_record_name, ignored) ||
-                       fs::exists(folder / "checkpoints" / "step-000000000.h5", ignored));
+  const bool has_experiment = fs::exists(folder / run_experiment_name, ignored);
+  const bool is_run = has_experiment && has_records(folder);
+  if (!fs::exists(source.path, ignored) && !source.path.ends_with(".yaml") && !source.path.ends_with(".yml"))
+    throw Error(cat(source.path, ": there is no such folder or file, expected a run's folder or an experiment file"),
+                "runs are in results/<name>/, and experiments in configs/");
   if (is_folder && !is_run)
-    throw Error(cat(source.path,
-                    " is a folder without experiment.yaml and run.json, expected a run's folder or an experiment file"),
+    throw Error(cat(source.path, " is a folder without ",
+                    has_experiment ? "run.json, metrics.jsonl and checkpoints" : "experiment.yaml",
+                    ", expected a run's folder or an experiment file"),
                 "name the file, for example configs/names.yaml");
   if (is_folder && !resume)
     throw Error(cat(source.path, " is the folder of a run, which only --resume goes on with"),

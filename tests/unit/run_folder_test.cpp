@@ -170,6 +170,33 @@ TEST_F(RunFolderTest, ResumeWantsAnEarlierRun) {
   expect_contains(message_of([] { RunFolder("file/run", false); }), "file/run: ");
 }
 
+TEST_F(RunFolderTest, ALinkThatPointsToNothingIsNamed) {
+  fs::create_directory_symlink("gone", "link");
+  for (const char* path : {"link", "link/run"})
+    expect_contains(message_of([&] { RunFolder(path, false); }), "[link is a link to gone, which is not there: make");
+  EXPECT_TRUE(fs::is_symlink("link"));
+}
+
+TEST_F(RunFolderTest, AnyFileOfARunBesideItsExperimentMakesTheFolderARun) {
+  fs::create_directories("run/checkpoints");
+  const auto source = [] { return source_of_run({"run", {}}, true).folder; };
+  expect_contains(message_of(source), "run is a folder without experiment.yaml, expected a run's folder");
+  std::ofstream("run/experiment.yaml") << "name: demo\n";
+  expect_contains(message_of(source), "run is a folder without run.json, metrics.jsonl and checkpoints, expected");
+  for (const char* name : {"run/run.json", "run/metrics.jsonl", "run/checkpoints/step-000000010.h5"}) {
+    std::ofstream(name) << "x";
+    EXPECT_TRUE(fs::equivalent(source(), "run")) << name;
+    fs::remove(name);
+  }
+}
+
+TEST_F(RunFolderTest, AFolderThatIsNotThereIsNoExperimentFile) {
+  expect_contains(message_of([] {
+                    source_of_run({"results/none", {}}, true);
+                  }),
+                  "results/none: there is no such folder or file, expected a run's folder or an experiment file");
+}
+
 TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsAnErrorAtTheStart) {
   const auto mounted = [](const char* path, unsigned long flags, const char* options) {
     fs::create_directories(path);
