@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
+#include "config/batch_course.h"
 #include "config/rate_scaling.h"
 #include "data/hdf5.h"
 #include "data/row_plan.h"
@@ -88,13 +89,25 @@ void warn_of_decay(const RunPlan& plan, std::vector<std::string>& warnings) {
                            "optimizer.weight_decay or learning_rate.base must be lower"));
 }
 
-// Enlarging pictures makes each step longer and adds nothing to see.
+bool is_much_enlarged(const ImageFormat& pictures, std::int64_t side) {
+  return pictures.raw && std::min(pictures.height, pictures.width) >= 1 &&
+         2 * std::max(pictures.height, pictures.width) < side;
+}
+
+// Enlarging training pictures makes each step longer and adds nothing to see. If only the validation pictures are
+// enlarged, they do not look like training pictures.
 void warn_of_small_pictures(const RunPlan& plan, std::vector<std::string>& warnings) {
   const ImageFormat& pictures = plan.train.image;
   const std::int64_t side = plan.experiment.data.image_size, short_side = std::min(pictures.height, pictures.width);
-  if (!plan.train.is_image() || !pictures.raw || short_side < 1 ||
-      2 * std::max(pictures.height, pictures.width) >= side)
+  if (!plan.train.is_image()) return;
+  if (!is_much_enlarged(pictures, side)) {
+    if (plan.has_validation && is_much_enlarged(plan.validation.image, side))
+      warnings.push_back(cat("the pictures of ", plan.validation.prefix, " have ", plan.validation.image.height, " x ",
+                             plan.validation.image.width, " pixels, and data.image_size is ", side,
+                             ": only they are enlarged, so they are more blurred than training pictures; make the "
+                             "validation set from pictures of the training set's size"));
     return;
+  }
   constexpr std::int64_t smallest_size = 8;  // of data.image_size
   const std::int64_t own = std::max(short_side, smallest_size);
   warnings.push_back(cat("the pictures of ", plan.train.prefix, " have ", pictures.height, " x ", pictures.width,
@@ -128,15 +141,28 @@ void warn_of_small_part(const RunPlan& plan, std::vector<std::string>& warnings)
                          " shows them whole"));
 }
 
+bool is_after_end(const RunPoint& point, const RunPlan& plan) {
+  const std::optional<Position> position = position_of(point, plan);
+  return position && plan.updates > 0 && position->step > plan.updates;
+}
+
+void warn_of_kept_points(const RunPlan& plan, std::vector<std::string>& warnings) {
+  std::vector<std::string> after;
+  for (const RunPoint& point : plan.experiment.checkpoint.keep_at)
+    if (is_after_end(point, plan)) after.push_back(with_unit(point));
+  if (!after.empty())
+    warnings.push_back(cat("checkpoint.keep_at has ", first_names(after), ", and the run ends at step ",
+                           with_thousands(plan.updates), " (epoch ", with_digits(end_epoch(plan)),
+                           "): no such checkpoint will be written; numbers without a unit are epochs"));
+}
+
 void warn_of_room(const RunPlan& plan, std::vector<std::string>& warnings) {
   const CheckpointConfig& checkpoint = plan.experiment.checkpoint;
   const double bytes = static_cast<double>(checkpoint_bytes(plan));
   // A new checkpoint is written before an old one is deleted. The best checkpoint and those of checkpoint.keep_at may
   // be older than the last `keep` ones.
-  const std::int64_t kept = std::ranges::count_if(checkpoint.keep_at, [&](const RunPoint& point) {
-    const std::optional<Position> position = position_of(point, plan);
-    return !position || plan.updates == 0 || position->step <= plan.updates;
-  });
+  const std::int64_t kept =
+      std::ranges::count_if(checkpoint.keep_at, [&](const RunPoint& point) { return !is_after_end(point, plan); });
   const bool keeps_best = checkpoint.best && plan.has_validation;
   const std::int64_t most = checkpoint.keep + 1 + kept + (keeps_best ? 1 : 0);
   const std::filesystem::path folder = existing_folder(plan);
@@ -232,6 +258,7 @@ std::vector<std::string> plan_warnings(const RunPlan& plan) {
   warn_of_milestones(plan, warnings);
   warn_of_averages(plan, warnings);
   warn_of_decay(plan, warnings);
+  warn_of_kept_points(plan, warnings);
   warn_of_room(plan, warnings);
   warn_of_small_pictures(plan, warnings);
   warn_of_splits(plan, warnings);

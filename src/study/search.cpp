@@ -42,12 +42,13 @@ std::vector<Rung> halving_rungs(std::int64_t points, const HalvingBudget& budget
   }
 }
 
-double samples_of(const std::vector<Rung>& rungs) {
+double samples_of(const std::vector<Rung>& rungs, std::int64_t batch) {
   double sum = 0;
   std::int64_t before = 0;
   for (const Rung& rung : rungs) {
-    sum += static_cast<double>(rung.points) * static_cast<double>(rung.samples - before);
-    before = rung.samples;
+    const std::int64_t end = round_up(rung.samples, batch);
+    sum += static_cast<double>(rung.points) * static_cast<double>(end - before);
+    before = end;
   }
   return sum;
 }
@@ -134,7 +135,12 @@ std::vector<TrialSearch> searches_of(const Study& study, const Trials& trials) {
 
 double samples_of_searches(const Study& study, const Trials& trials) {
   double sum = 0;
-  for (const TrialSearch& search : searches_of(study, trials)) sum += samples_of(search.rungs);
+  for (const TrialSearch& search : searches_of(study, trials)) {
+    double of_points = 0;  // nobody knows which batches go on, so this is the mean over all of them
+    for (const std::size_t place : search.places)
+      of_points += samples_of(search.rungs, trials.list[place].experiment.batch.global);
+    sum += of_points / static_cast<double>(search.places.size());
+  }
   return sum * static_cast<double>(seeds_of(study));
 }
 
@@ -174,7 +180,8 @@ std::string describe_rungs(const Study& study, const Trials& trials) {
                                                           : ""));
       before = rung.samples;
     }
-    all += static_cast<double>(rungs.front().points * rungs.back().samples * seeds);
+    for (const std::size_t place : search.places)
+      all += static_cast<double>(round_up(rungs.back().samples, trials.list[place].experiment.batch.global));
   }
   const double halving = samples_of_searches(study, trials);
   t.row("together", cat(with_thousands(std::llround(halving)), " samples, ", with_digits(100 * halving / all, 3),

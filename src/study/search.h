@@ -25,8 +25,9 @@ struct Rung {
 // It may follow rung s, and then has one point.
 std::vector<Rung> halving_rungs(std::int64_t points, const HalvingBudget& budget);
 
-// Returns the samples of the whole search with one seed: the sum of the samples that each point trains on.
-double samples_of(const std::vector<Rung>& rungs);
+// Returns the samples of the whole search with one seed: the sum of the samples that each point trains on. A point
+// trains on whole batches, so it pauses at the first one that reaches the end of a rung.
+double samples_of(const std::vector<Rung>& rungs, std::int64_t batch);
 
 struct RungLoss {
   std::string point;

@@ -39,10 +39,11 @@ std::int64_t whole_number(const Setting& setting, std::int64_t most) {
 // Returns the value as an integer. Throws Error if the value differs from an integer by more than rounding.
 std::string integer_text(const Rule& rule, double value) {
   const double whole = std::round(value);
-  if (std::abs(value - whole) > 1e-9 * std::max(1.0, std::abs(value)) || std::abs(whole) > 9e15)
-    throw Error(cat(rule.expression.place().prefix(), rule.key, ": ", rule.expression.text(), " is ", value,
-                    ", expected an integer"),
-                "round(...), floor(...) and ceil(...) make one.");
+  const std::string is = cat(rule.expression.place().prefix(), rule.key, ": ", rule.expression.text(), " is ", value);
+  if (std::abs(value - whole) > 1e-9 * std::max(1.0, std::abs(value)))
+    throw Error(cat(is, ", expected an integer"), "round(...), floor(...) and ceil(...) make one.");
+  if (std::abs(whole) > 9e15)
+    throw Error(cat(is, ", which is too large, expected an integer from -9e15 to 9e15"), "Change this rule.");
   return std::to_string(static_cast<std::int64_t>(whole));
 }
 

@@ -29,7 +29,10 @@ TEST(Halving, AFirstRungOfItsOwnLengthSetsTheOthers) {
 }
 
 TEST(Halving, SamplesAreThoseThatEachRungAdds) {
-  EXPECT_EQ(samples_of({{27, 100}, {9, 300}, {3, 900}, {1, 2700}}), 27 * 100 + 9 * 200 + 3 * 600 + 1 * 1800);
+  const Rungs rungs = {{27, 100}, {9, 300}, {3, 900}, {1, 2700}};
+  EXPECT_EQ(samples_of(rungs, 1), 27 * 100 + 9 * 200 + 3 * 600 + 1 * 1800);
+  EXPECT_EQ(samples_of(rungs, 64), 27 * 128 + 9 * 192 + 3 * 640 + 1 * 1792) << "whole batches";
+  EXPECT_EQ(samples_of({{3, 1}}, 32), 96);
 }
 
 TEST(Halving, TheLowestLossesArePromotedAndTiesGoByName) {

@@ -168,6 +168,36 @@ TEST_F(PlanWarnings, DecayThatTakesAwayWholeWeights) {
   EXPECT_EQ(warnings({"optimizer.kind=sgd", "optimizer.weight_decay=1000"}), std::vector<std::string>());
 }
 
+TEST_F(PlanWarnings, CheckpointsThatAreToBeKeptAfterTheEnd) {
+  EXPECT_EQ(warnings({"checkpoint.keep_at=[0,3,30 steps]"}), std::vector<std::string>());
+  const auto told = warnings({"checkpoint.keep_at=[2,1000,31 steps]"});
+  ASSERT_EQ(told.size(), 1u);
+  expect_contains(told[0], "checkpoint.keep_at has 1000 epochs, 31 steps, and the run ends at step 30 (epoch 3)");
+  EXPECT_EQ(warnings({"checkpoint.keep_at=[1000]", "stop.epochs=0", "stop.seconds=9"}), std::vector<std::string>())
+      << "the end is not known";
+}
+
+TEST_F(PlanWarnings, ValidationPicturesThatAreMuchSmallerThanTrainingPictures) {
+  const auto with = [&](std::int64_t train, std::int64_t validation) {
+    RunPlan p = plan({});
+    p.has_validation = true;
+    p.validation = p.train;
+    p.validation.prefix = "smaller";
+    p.validation.split = "validation";
+    p.train.image.raw = p.validation.image.raw = true;
+    p.train.image.height = p.train.image.width = train;
+    p.validation.image.height = p.validation.image.width = validation;
+    std::vector<std::string> told = plan_warnings(p);
+    std::erase_if(told, [](const std::string& w) { return w.find("enlarged") == std::string::npos; });
+    return told;
+  };
+  EXPECT_EQ(with(16, 16), std::vector<std::string>());
+  ASSERT_EQ(with(16, 7).size(), 1u);
+  expect_contains(with(16, 7)[0], "the pictures of smaller have 7 x 7 pixels, and data.image_size is 16: only they");
+  ASSERT_EQ(with(7, 7).size(), 1u);
+  expect_contains(with(7, 7)[0], "they are enlarged, which only takes time");
+}
+
 TEST_F(PlanWarnings, CheckpointsThatTheDiskHasNoRoomFor) {
   const std::string disk = path("disk");
   std::filesystem::create_directory(disk);
@@ -186,9 +216,9 @@ TEST_F(PlanWarnings, CheckpointsThatAreKeptForEverNeedRoomToo) {
   EXPECT_EQ(warnings({}, disk + "/a"), std::vector<std::string>());  // 3 checkpoints
   const auto told = warnings({"checkpoint.keep_at=[1,2,100,5 steps,15 steps,25 steps]"}, disk + "/a");
   ::umount(disk.c_str());
-  ASSERT_EQ(told.size(), 1u);
-  expect_contains(told[0], "up to 8 checkpoints of ");  // 100 epochs are after the end
-  expect_contains(told[0], "fewer points in checkpoint.keep_at");
+  ASSERT_EQ(told.size(), 2u);
+  expect_contains(told[1], "up to 8 checkpoints of ");  // 100 epochs are after the end
+  expect_contains(told[1], "fewer points in checkpoint.keep_at");
 }
 
 }  // namespace

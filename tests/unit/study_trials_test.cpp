@@ -138,6 +138,8 @@ TEST_F(StudyTrials, RulesThatCannotBeFollowedAreNamed) {
       {"rules: {batch.global: batch_per_rank * ranks}\n", "s.yaml:3:23: the rule of batch.global needs its own result"},
       {"rules: {batch.worker: batch.global / 3}\n",
        "s.yaml:3:23: batch.worker: batch.global / 3 is 21.3333, expected an integer (trial unchanged) [round(...)"},
+      {"rules: {batch.worker: batch.global * 10 ^ 15}\n",
+       "s.yaml:3:23: batch.worker: batch.global * 10 ^ 15 is 6.4e+16, which is too large, expected an integer from"},
       {"rules: {learning_rate.base: 0 - ranks}\n", "s.yaml:3:29: learning_rate.base is '-1', expected a number"},
       {"vary: {seed: [1, 2]}\nrules: {learning_rate.base: 1 / (seed - 2)^2}\n",
        "s.yaml:4:31: 1 / 0 is not a finite number (trial seed-2)"},
