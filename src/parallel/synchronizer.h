@@ -1,10 +1,9 @@
 // The interface that combines the passes of all ranks into one step: a Synchronizer sums the gradients and the step's
 // counters over the ranks. Begin reading here. This folder (src/parallel) holds the kinds of parallel training. One
 // Synchronizer serves a ring, sharded optimizer state, synchronous servers and pipelines (make_synchronizer()).
-// owners() says which rank updates which elements. pipeline.h describes the ranks of a pipeline and orders the passes of
-// a step.
-// Asynchronous servers and servers with backup workers have their own loop: parameter_server.h moves weights and
-// gradients, and update_order.h decides which gradient is applied next.
+// owners() says which rank updates which elements. pipeline.h describes the ranks of a pipeline and orders the passes
+// of a step. Asynchronous servers and servers with backup workers have their own loop: parameter_server.h moves weights
+// and gradients, and update_order.h decides which gradient is applied next.
 #pragma once
 
 #include <cstdint>
