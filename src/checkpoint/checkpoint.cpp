@@ -259,6 +259,11 @@ void verify(const std::string& path, const Progress& progress) {
   read_through(path, progress, [](NamedArray&&) {});
 }
 
+bool is_gone(const std::string& path) {
+  std::error_code failed;
+  return fs::symlink_status(path, failed).type() == fs::file_type::not_found;
+}
+
 // Throws Error if the operating system cannot read the whole file. The file may still be undamaged. If it were skipped,
 // the run would continue from an older checkpoint and later delete this one.
 void require_readable(const std::string& path, const Progress& progress) {
@@ -272,7 +277,7 @@ void require_readable(const std::string& path, const Progress& progress) {
     if (got > 0 && progress) progress(got);
   }
   if (file >= 0) ::close(file);
-  if (reason == 0 || reason == EISDIR) return;
+  if (reason == 0 || reason == EISDIR || is_gone(path)) return;
   throw Error(cat(path, ": cannot read: ", std::strerror(reason)),
               cat("the file may be undamaged: ",
                   reason == EACCES ? "make it readable for you" : "use --resume when the disk can be read again",
@@ -392,6 +397,9 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir) {
        entry.increment(code)) {
     if (const auto step = step_of_file(entry->path().filename().string())) steps.push_back(*step);
   }
+  if (code && code != std::errc::no_such_file_or_directory && code != std::errc::not_a_directory)
+    throw Error(cat(checkpoint_folder(run_dir), ": cannot list the checkpoints: ", code.message()),
+                "make the folder readable, or wait until its disk can be read again");
   std::sort(steps.begin(), steps.end(), std::greater<>());
   return steps;
 }
@@ -409,23 +417,43 @@ static std::optional<Checkpoint> read_unless_damaged(const std::string& path, st
   }
 }
 
+// Returns the paths of a run's checkpoints, the newest first. best.h5 counts as the oldest.
+static std::vector<std::string> checkpoint_files(const std::string& run_dir) {
+  std::vector<std::string> files;
+  for (const std::int64_t step : checkpoint_steps(run_dir)) files.push_back(checkpoint_path(run_dir, step));
+  if (const std::string best = best_checkpoint_path(run_dir); fs::exists(best)) files.push_back(best);
+  return files;
+}
+
 std::optional<FoundCheckpoint> read_newest_checkpoint(const std::string& run_dir, std::vector<std::string>& warnings,
                                                       std::string_view prefix, const Progress& progress) {
-  std::vector<std::string> candidates;
-  for (const std::int64_t step : checkpoint_steps(run_dir)) candidates.push_back(checkpoint_path(run_dir, step));
-  const std::string best = best_checkpoint_path(run_dir);
-  if (fs::exists(best)) candidates.push_back(best);
-  for (const std::string& path : candidates) {
+  std::vector<std::string> files = checkpoint_files(run_dir), damages;
+  for (std::size_t i = 0; i < files.size();) {
+    const std::string& path = files[i];
     std::string damage;
     std::optional<Checkpoint> whole = read_unless_damaged(path, prefix, progress, damage);
     if (!whole) {
       require_readable(path, progress);
       whole = read_unless_damaged(path, prefix, progress, damage);  // the first error may have been temporary
     }
-    if (whole) return FoundCheckpoint{path, std::move(*whole)};
-    warnings.push_back(cat("checkpoint skipped: ", damage));
+    if (whole) {
+      for (const std::string& skipped : damages) warnings.push_back("checkpoint skipped: " + skipped);
+      return FoundCheckpoint{path, std::move(*whole)};
+    }
+    if (is_gone(path)) {  // a run that trains has removed it, so it has written a newer one
+      files = checkpoint_files(run_dir);
+      damages.clear();
+      i = 0;
+      continue;
+    }
+    damages.push_back(damage);
+    ++i;
   }
-  return std::nullopt;
+  if (damages.empty()) return std::nullopt;
+  throw Error(cat(checkpoint_folder(run_dir), ": none of the checkpoints can be read, and none was changed:\n    ",
+                  joined(damages, "\n    ")),
+              "copy an older checkpoint there. To begin again at step 0, remove these files, or train without --resume "
+              "in another folder (run.dir)");
 }
 
 }  // namespace ringtrain

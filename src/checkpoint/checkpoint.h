@@ -81,7 +81,8 @@ std::string checkpoint_folder(const std::string& run_dir);
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step);
 // Returns the path of best.h5 in the same folder, a copy of the best checkpoint, which is never deleted.
 std::string best_checkpoint_path(const std::string& run_dir);
-// Returns the steps of all checkpoint files in the folder, complete or not, newest first.
+// Returns the steps of all checkpoint files in the folder, complete or not, newest first. No folder: there are none.
+// Throws Error if the folder cannot be listed.
 std::vector<std::int64_t> checkpoint_steps(const std::string& run_dir);
 
 struct FoundCheckpoint {
@@ -89,10 +90,11 @@ struct FoundCheckpoint {
   Checkpoint checkpoint;
 };
 
-// Reads the newest checkpoint that can be read without error. Nothing: there is none. best.h5 counts as the oldest, so
-// it is used only if all others are damaged or missing. `warnings` receives a line for each damaged file. See
-// read_checkpoint() for `prefix`. Throws Error if a file cannot be read for another reason than damage, for example its
-// permissions or its format.
+// Reads the newest checkpoint that can be read without error. Nothing: the run has no checkpoints. best.h5 counts as
+// the oldest, so it is used only if all others are damaged or missing. `warnings` receives a line for each damaged
+// file. See read_checkpoint() for `prefix`. Throws Error that names all files if all are damaged, and if a file cannot
+// be read for another reason than damage, for example its permissions or its format. The run may train at the same
+// time: if a file disappears before it has been read, the files are listed again.
 std::optional<FoundCheckpoint> read_newest_checkpoint(const std::string& run_dir, std::vector<std::string>& warnings,
                                                       std::string_view prefix = "", const Progress& progress = {});
 

@@ -32,9 +32,9 @@ struct ResumePoint {
 };
 
 // Collective. If `resume` is true, rank 0 reads the newest complete checkpoint in `run_dir` (only rank 0 uses
-// `run_dir`). It warns about every damaged checkpoint that it skips. The caller must hold the folder's lock, so that no
-// other job writes there. A branch without a checkpoint of its own begins with the checkpoint that branch.from names.
-// Throws Error if that checkpoint cannot be read.
+// `run_dir`). It warns about every damaged checkpoint that it skips. If all are damaged, it throws Error. The caller
+// must hold the folder's lock, so that no other job writes there. A branch without a checkpoint of its own begins with
+// the checkpoint that branch.from names. Throws Error if that checkpoint cannot be read.
 ResumePoint shared_resume_point(const Experiment& experiment, bool resume, const std::string& run_dir,
                                 Communicator& communicator, Watchdog& watchdog);
 

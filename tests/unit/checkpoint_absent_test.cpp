@@ -58,6 +58,24 @@ TEST_F(CheckpointAbsent, OneThatMayNotBeReadIsAnErrorAndNotPassedOver) {
   EXPECT_EQ(read_newest_checkpoint(folder, warnings).value().path, newest);
 }
 
+// A run that took it for a folder without checkpoints would begin again at step 0.
+TEST_F(CheckpointAbsent, AFolderThatMayNotBeListedIsAnErrorAndNotEmpty) {
+  const std::string folder = path("run");
+  std::filesystem::create_directories(folder + "/checkpoints");
+  write_checkpoint(checkpoint_path(folder, 4), {});
+  std::filesystem::permissions(folder_, std::filesystem::perms::all);
+  std::filesystem::permissions(folder + "/checkpoints", std::filesystem::perms::none);
+  const bool root = ::geteuid() == 0;  // root may read everything, so become nobody for a while
+  ASSERT_EQ(root ? ::setresuid(65534, 65534, 0) : 0, 0);
+  std::vector<std::string> warnings;
+  const std::string message = message_of([&] { read_newest_checkpoint(folder, warnings); });
+  ASSERT_EQ(root ? ::setresuid(0, 0, 0) : 0, 0);
+  std::filesystem::permissions(folder + "/checkpoints", std::filesystem::perms::owner_all);
+  expect_contains(message, folder + "/checkpoints: cannot list the checkpoints: Permission denied");
+  EXPECT_EQ(read_newest_checkpoint(folder, warnings).value().path, checkpoint_path(folder, 4));
+  EXPECT_FALSE(read_newest_checkpoint(path("none"), warnings).has_value());
+}
+
 TEST_F(CheckpointAbsent, OneOfAnotherFormatIsAnErrorAndNotPassedOver) {
   const std::string folder = path("run"), newest = checkpoint_path(folder, 8);
   std::filesystem::create_directories(folder + "/checkpoints");

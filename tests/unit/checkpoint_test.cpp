@@ -495,6 +495,39 @@ TEST_F(CheckpointTest, NewestPassesOverDamagedOnesWithAWarning) {
   expect_contains(warnings_[1], "array 'weights/lstm.weight' is damaged");
 }
 
+TEST_F(CheckpointTest, DamagedOnesAloneAreAnErrorThatNamesThemAndRemovesNone) {
+  CheckpointWriter writer(folder_, 2);
+  for (const std::int64_t step : {1, 2}) writer.start(example(step), false);
+  writer.finish();
+  fs::resize_file(checkpoint_path(folder_, 1), 0);
+  fs::resize_file(checkpoint_path(folder_, 2), 3000);
+  std::ofstream(path("checkpoints/best.h5")) << "not HDF5";
+  const std::vector<std::string> before = files_in(path("checkpoints"));
+  const std::string message = message_of([&] { newest_path(folder_); });
+  for (const char* part : {"none of the checkpoints can be read", "step-000000001.h5: ", "step-000000002.h5: ",
+                           "best.h5: ", "copy an older checkpoint there", "remove these files"})
+    expect_contains(message, part);
+  EXPECT_EQ(files_in(path("checkpoints")), before);
+  fs::remove_all(path("checkpoints"));
+  std::ofstream(path("notes.h5")) << "no checkpoint";
+  EXPECT_EQ(newest_path(folder_), "") << "a run without checkpoints can begin";
+}
+
+// A run that trains writes a newer checkpoint and removes the older ones while another command looks for the newest.
+TEST_F(CheckpointTest, AFileThatDisappearsBeforeItIsReadIsNoError) {
+  fs::create_directories(path("checkpoints"));
+  for (const std::int64_t step : {1, 2}) write_checkpoint(checkpoint_path(folder_, step), example(step));
+  fs::resize_file(checkpoint_path(folder_, 2), 3000);  // it is read first, so the run can go on meanwhile
+  const Progress trains = [&](std::int64_t) {
+    if (fs::exists(checkpoint_path(folder_, 3))) return;
+    write_checkpoint(checkpoint_path(folder_, 3), example(3));
+    for (const std::int64_t step : {1, 2}) fs::remove(checkpoint_path(folder_, step));
+  };
+  std::vector<std::string> warnings;
+  EXPECT_EQ(read_newest_checkpoint(folder_, warnings, "", trains).value().path, checkpoint_path(folder_, 3));
+  EXPECT_EQ(warnings, std::vector<std::string>());
+}
+
 TEST_F(CheckpointTest, ARunThatPassedOverADamagedOneDoesNotKeepItInsteadOfItsOwn) {
   CheckpointWriter writer(folder_, 1);
   writer.start(example(9), false);
