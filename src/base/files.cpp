@@ -1,6 +1,7 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -187,15 +188,19 @@ void copy_to_disk(const std::string& from, const std::string& to,
   if (reason != 0) fail(to, cat("cannot copy ", from, " to it"), reason);
 }
 
+void write_text_file(const std::string& to, const std::string& text, const std::string& named) {
+  struct stat found {};
+  const bool exists = ::stat(to.c_str(), &found) == 0;  // a system may refuse to "create" the pipe of another user
+  const int file = ::open(to.c_str(), O_WRONLY | (exists ? 0 : O_CREAT) | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) fail(to, "cannot write", errno);
+  int reason = write_fully(file, text.data(), text.size());
+  if (::close(file) != 0 && reason == 0) reason = errno;
+  if (reason != 0) fail(named, "cannot write", reason);
+}
+
 void write_file_atomically(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".tmp";
-  publish_written(temporary, path, [&] {
-    const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file < 0) fail(temporary, "cannot write", errno);
-    int reason = write_fully(file, text.data(), text.size());
-    if (::close(file) != 0 && reason == 0) reason = errno;
-    if (reason != 0) fail(path, "cannot write", reason);
-  });
+  publish_written(temporary, path, [&] { write_text_file(temporary, text, path); });
 }
 
 bool replace_cache_file(const std::string& path, const std::string& text) {

@@ -29,6 +29,9 @@ void publish_file(const std::string& temporary, const std::string& final);
 // exception again.
 void publish_written(const std::string& temporary, const std::string& final, const std::function<void()>& write);
 
+// Writes `text` into the file, device or pipe `to`. Throws Error, which names the file as `named` if a write fails.
+void write_text_file(const std::string& to, const std::string& text, const std::string& named);
+
 // Writes `text` to <path>.tmp and replaces `path` by publish_file(). Throws the errors of publish_file(), too.
 void write_file_atomically(const std::string& path, const std::string& text);
 

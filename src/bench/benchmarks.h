@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/output_file.h"
 #include "bench/preflight.h"
 #include "cluster/rank_group.h"
 #include "cluster/session.h"
@@ -140,6 +141,7 @@ const PipelineTrial& fastest(const std::vector<PipelineTrial>& trials);
 // Returns a row for each trial. results/plot_bench.py draws the throughput against the split size, with a line for each
 // set of cuts.
 std::string pipeline_csv(const Experiment& experiment, int ranks, const std::vector<PipelineTrial>& trials);
+OutputKind split_table();  // the kind of a file with these rows
 
 // ---- utilisation: shows how much of a machine small and large batches use. It runs training steps on random pictures,
 // with growing batches, until a batch does not fit into memory
@@ -154,6 +156,7 @@ Experiment small_cnn_experiment();
 // limit of all ranks counts. Collective. Rank 0 writes the result to the file `csv` unless that is "". Throws Error if
 // the experiment does not train on pictures, or if no batch fits.
 void bench_utilisation(const BenchContext& context, double limit_gib, std::int64_t largest, const std::string& csv);
+OutputKind utilisation_table();  // the kind of that file
 
 // ---- components
 
@@ -161,6 +164,7 @@ void bench_utilisation(const BenchContext& context, double limit_gib, std::int64
 // of pixels have no decoding, CPUs no copy, and a single rank no all-reduce. Rank 0 writes the result to the file `csv`
 // unless that is "". Collective. Throws Error if the experiment does not train on images.
 void bench_components(const BenchContext& context, const std::string& csv);
+OutputKind components_table();
 
 // The part of the loader's work that a source of micro-batches leaves out.
 enum class InputPart {

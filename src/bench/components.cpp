@@ -290,6 +290,10 @@ std::string csv_of(const BenchContext& context, const RunPlan& plan, const std::
 
 }  // namespace
 
+OutputKind components_table() {
+  return table_output("table of ringtrain bench components", "removed,samples_per_second,seconds_per_step,");
+}
+
 void bench_components(const BenchContext& context, const std::string& csv) {
   refuse_other_kinds(context.experiment.parallel, "bench components takes the steps of a ring apart");
   Communicator& host = *context.machine.host;
@@ -318,7 +322,7 @@ void bench_components(const BenchContext& context, const std::string& csv) {
   if (!context.machine.backend->on_device())
     log_info("  copy: not measured, because a CPU reads the loader's memory directly");
   if (csv.empty()) return;
-  write_file_atomically(csv, csv_of(context, plan, rows));
+  write_output(csv, components_table(), csv_of(context, plan, rows));
   log_info("wrote ", csv);
 }
 

@@ -134,6 +134,10 @@ const PipelineTrial& fastest(const std::vector<PipelineTrial>& trials) {
   return *std::ranges::max_element(trials, {}, &PipelineTrial::samples_per_second);
 }
 
+OutputKind split_table() {
+  return table_output("table of ringtrain bench split", "experiment,ranks,stages,schedule,cuts,split_size,");
+}
+
 std::string pipeline_csv(const Experiment& experiment, int ranks, const std::vector<PipelineTrial>& trials) {
   std::string text =
       "experiment,ranks,stages,schedule,cuts,split_size,micro_batches,step_seconds,samples_per_second,"

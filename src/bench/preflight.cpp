@@ -218,8 +218,21 @@ std::vector<Preflight> read_preflights(const std::vector<std::string>& paths) {
   return all;
 }
 
+OutputKind preflight_file() {
+  return {"result of ringtrain bench --json", [](const std::string& path) {
+            try {
+              read_preflight(path);
+              return true;
+            } catch (const std::exception&) {
+              return false;
+            }
+          }};
+}
+
 std::optional<Preflight> earlier_preflight(const std::string& path, const std::vector<std::string>& hosts, int ranks) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
+  std::error_code failed;
+  const bool is_file = std::filesystem::is_regular_file(path, failed);  // reading a pipe could take for ever
+  if (!is_file || std::filesystem::file_size(path, failed) == 0) return std::nullopt;
   Preflight earlier = read_preflight(path);
   const auto shown = [](int count, const std::vector<std::string>& where) {
     return cat(counted(count, "rank"), " on ", joined(where));

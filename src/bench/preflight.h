@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/output_file.h"
 #include "bench/scaling_model.h"
 #include "config/experiment.h"
 
@@ -85,6 +86,9 @@ struct Preflight {
 Preflight parse_preflight(const std::string& json, const std::string& path);  // throws Error with the path
 Preflight read_preflight(const std::string& path);
 std::vector<Preflight> read_preflights(const std::vector<std::string>& paths);
+
+// The kind of such a file, for base/output_file.h.
+OutputKind preflight_file();
 
 // Returns the measurements in the file, to which those of a job of `ranks` ranks on `hosts` will be added. Nothing if
 // there is no file. Throws Error if the file is of other hosts or ranks.

@@ -223,6 +223,11 @@ Experiment small_cnn_experiment() {
   return e;
 }
 
+OutputKind utilisation_table() {
+  return table_output("table of ringtrain bench utilisation",
+                      "model,image_size,precision,ranks,threads,batch_per_rank,");
+}
+
 void bench_utilisation(const BenchContext& context, double limit_gib, std::int64_t largest, const std::string& csv) {
   Experiment e = context.experiment;
   Communicator& host = *context.machine.host;
@@ -254,7 +259,7 @@ void bench_utilisation(const BenchContext& context, double limit_gib, std::int64
     if (context.root()) print(u.rows.back());
   }
   if (!context.root() || csv.empty()) return;
-  write_file_atomically(csv, csv_of(context, u));
+  write_output(csv, utilisation_table(), csv_of(context, u));
   log_info("wrote ", csv);
 }
 

@@ -305,13 +305,12 @@ void write_file(const std::string& path, const std::string& header, const std::v
 }  // namespace
 
 void write_safetensors(const std::string& path, const std::map<std::string, std::string>& metadata,
-                       std::vector<TensorToWrite> tensors) {
+                       std::vector<TensorToWrite> tensors, const OutputKind& kind) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
     return std::pair(element_bytes(b), std::string_view(a.name)) <
            std::pair(element_bytes(a), std::string_view(b.name));
   });
-  const std::string temporary = path + ".tmp";
-  publish_written(temporary, path, [&] { write_file(temporary, header_of(metadata, tensors), tensors); });
+  write_output(path, kind, [&](const std::string& to) { write_file(to, header_of(metadata, tensors), tensors); });
 }
 
 }  // namespace ringtrain

@@ -10,6 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "base/output_file.h"
+
 namespace ringtrain {
 
 struct SafetensorsEntry {
@@ -53,10 +55,10 @@ struct TensorToWrite {
   std::variant<std::span<const float>, std::span<const std::int64_t>, std::span<const std::uint8_t>> values;
 };
 
-// Writes to a temporary file, syncs and renames it. The file has exactly the bytes that the format's own library
+// Writes by write_output(). The file has exactly the bytes that the format's own library
 // writes: wide types first, then by name. Throws Error, and leaves `path` unchanged, if the disk is full or if a finite
 // value is too large for F16 or BF16.
 void write_safetensors(const std::string& path, const std::map<std::string, std::string>& metadata,
-                       std::vector<TensorToWrite> tensors);
+                       std::vector<TensorToWrite> tensors, const OutputKind& kind = any_file());
 
 }  // namespace ringtrain

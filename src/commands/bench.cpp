@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/table.h"
 #include "bench/benchmarks.h"
 #include "cluster/rank_group.h"
@@ -76,7 +77,7 @@ void bench_split(const BenchContext& context, const BenchArguments& arguments) {
   log_info("fastest: batch.micro=", best.micro_batch, " parallel.cuts=[", describe_cuts(best).substr(1), "], ",
            std::llround(best.samples_per_second), " samples/s");
   if (!arguments.csv.empty())
-    write_file_atomically(arguments.csv, pipeline_csv(context.experiment, context.session.size(), trials));
+    write_output(arguments.csv, split_table(), pipeline_csv(context.experiment, context.session.size(), trials));
 }
 
 int most_ranks_on_a_host(const std::vector<std::string>& hosts) {
@@ -113,8 +114,14 @@ int bench(const BenchArguments& arguments, Session& session) {
   result.ranks = session.size();
   result.ranks_per_node = most_ranks_on_a_host(session.hosts());
   std::optional<Preflight> earlier;
-  if (context.root() && !arguments.json.empty())
+  if (context.root() && !arguments.json.empty()) {
     earlier = earlier_preflight(arguments.json, result.hosts, result.ranks);
+    expect_output(arguments.json, preflight_file());
+  }
+  if (context.root() && !arguments.csv.empty())
+    expect_output(arguments.csv, asks_for("split")         ? split_table()
+                                 : asks_for("utilisation") ? utilisation_table()
+                                                           : components_table());
   examine_job(context, result);
   for (const std::string& kind : arguments.kinds) {
     if (kind == "start") bench_start(context);
@@ -137,7 +144,7 @@ int bench(const BenchArguments& arguments, Session& session) {
       log_info("no node is 10 % slower than the median");
     if (!arguments.json.empty()) {
       if (earlier) result.keep_from(*earlier);
-      write_file_atomically(arguments.json, result.to_json());
+      write_output(arguments.json, preflight_file(), result.to_json());
       log_info("wrote ", arguments.json);
     }
   }

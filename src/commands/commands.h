@@ -67,6 +67,7 @@ struct ExportArguments {
   ExperimentArguments experiment;  // its path is a source as in SampleArguments
   WhichCheckpoint which = WhichCheckpoint::best_or_newest;
   std::string out, dtype = "fp32";  // fp32 | fp16 | bf16
+  bool force = false;               // overwrites `out`
 };
 // Writes the weights of a checkpoint to a file that other programs read. It runs in one process.
 int export_weights(const ExportArguments& arguments);

@@ -1,10 +1,12 @@
 // `ringtrain evaluate` makes one pass over a validation set.
+#include <algorithm>
 #include <optional>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/table.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/find_checkpoint.h"
@@ -24,6 +26,21 @@
 
 namespace ringtrain {
 namespace {
+
+OutputKind result_file() {
+  return json_output("result of ringtrain evaluate --json", {"weights", "validation_dataset", "validation_uuid"});
+}
+
+OutputKind logits_file() {
+  return {"result of ringtrain evaluate --logits", [](const std::string& path) {
+            try {
+              const SafetensorsFile file(path);
+              return std::ranges::count(file.entries(), "logits", &SafetensorsEntry::name) > 0;
+            } catch (const Error&) {
+              return false;
+            }
+          }};
+}
 
 // What rank 0 has found: the source of the weights, and the experiment with which they are evaluated.
 struct Source {
@@ -126,7 +143,8 @@ class Samples {
     write_safetensors(path, metadata,
                       {{"inputs", "U8", inputs, std::span<const std::uint8_t>(inputs_)},
                        {"targets", "I64", targets, std::span<const std::int64_t>(targets_)},
-                       {"logits", "F32", logits, std::span<const float>(logits_)}});
+                       {"logits", "F32", logits, std::span<const float>(logits_)}},
+                      logits_file());
     log_info(path, ": inputs, targets and logits of ", samples_, " samples");
   }
 
@@ -159,7 +177,7 @@ void report(const Source& source, const RunPlan& plan, const Evaluation& e, cons
   put(record, e);
   record["seconds"] = e.seconds;
   record["ranks"] = plan.batch.ranks;
-  write_file_atomically(json, json_text(record, 2) + "\n");
+  write_output(json, result_file(), json_text(record, 2) + "\n");
 }
 
 }  // namespace
@@ -172,6 +190,8 @@ int evaluate(const EvaluateArguments& arguments, Session& session) {
   std::optional<StartGuard> guard("the ranks did not get the experiment");
   std::unique_ptr<Communicator> start = make_mpi_communicator(session.job(), 1 << 16);
   Source source;
+  if (root && !arguments.json.empty()) expect_output(arguments.json, result_file());
+  if (root && !arguments.logits.empty()) expect_output(arguments.logits, logits_file());
   if (root) source = find_source(arguments);
   const Experiment experiment = shared_experiment(source.experiment, arguments.experiment.path, *start);
   source.micro_batch = of_rank_0(*start, source.micro_batch);

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/table.h"
 #include "bench/forecast.h"
 #include "bench/preflight.h"
@@ -22,6 +23,14 @@ namespace {
 const char* limit_of(const ForecastRow& r) {
   if (r.step.input > std::max(r.step.exposed, 0.1 * r.step.compute)) return "input";
   return r.step.exposed > r.step.compute ? "communication" : "computing";
+}
+
+OutputKind forecast_table() {
+  return table_output("table of ringtrain predict", "scaling,topology,ranks,");
+}
+
+OutputKind forecast_file() {
+  return json_output("result of ringtrain predict --json", {"ranks_per_node", "left_out", "uncertainty"});
 }
 
 struct MeasuredPoint {
@@ -200,6 +209,8 @@ int predict(const PredictArguments& arguments) {
     const double alpha = 1e-6 * arguments.latency_us;
     options.network = {alpha, 8e-9 / arguments.link_gbit, alpha};
   }
+  if (!arguments.csv.empty()) expect_output(arguments.csv, forecast_table());
+  if (!arguments.json.empty()) expect_output(arguments.json, forecast_file());
   refuse_fitted(arguments.preflight, arguments.check);
   const std::vector<Preflight> measured = read_preflights(arguments.preflight),
                                held_out = read_preflights(arguments.check);
@@ -251,13 +262,13 @@ int predict(const PredictArguments& arguments) {
   for (const Preflight& p : measured) compare(p, "fitted");
   for (const Preflight& p : held_out) compare(p, "not fitted");
 
-  const auto write = [](const std::string& path, const std::string& text) {
+  const auto write = [](const std::string& path, const OutputKind& kind, const std::string& text) {
     if (path.empty()) return;
-    write_file_atomically(path, text);
+    write_output(path, kind, text);
     log_info("wrote ", path);
   };
-  write(arguments.csv, csv(rows, points));
-  write(arguments.json, json(forecast, rows, comparisons));
+  write(arguments.csv, forecast_table(), csv(rows, points));
+  write(arguments.json, forecast_file(), json(forecast, rows, comparisons));
   return 0;
 }
 

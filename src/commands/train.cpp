@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/signals.h"
 #include "base/table.h"
 #include "base/text.h"
@@ -443,6 +444,7 @@ int train_run(const TrainArguments& arguments, Session& session) {
 
 int train(const TrainArguments& arguments, Session& session) try {
   using End = TrialReport::End;
+  if (!arguments.report.empty()) expect_output(arguments.report, report_file());
   const int code = train_run(arguments, session);
   const End end = code == training_paused ? End::paused : code == 0 ? End::finished : End::stopped;
   if (!arguments.report.empty() && session.rank() == 0) write_report(arguments.report, {end, "", "", ""});

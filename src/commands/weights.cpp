@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/table.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/find_checkpoint.h"
@@ -44,9 +45,17 @@ std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, con
   return metadata;
 }
 
+// Throws Error if --out names a file that exists, unless it may be replaced.
+void expect_free(const std::string& out, bool force) {
+  if (!force && std::filesystem::is_regular_file(out))
+    throw Error(cat(out, ": exists already"), "choose another --out, or overwrite it with --force");
+  expect_output(out, any_file());
+}
+
 }  // namespace
 
 int export_weights(const ExportArguments& arguments) {
+  expect_free(arguments.out, arguments.force);
   static const std::map<std::string, std::string> types = {{"fp32", "F32"}, {"fp16", "F16"}, {"bf16", "BF16"}};
   const std::string& type = types.at(arguments.dtype);  // the command line allows no other
   const ExperimentArguments& source = arguments.experiment;
@@ -79,8 +88,11 @@ int import_weights(const ImportArguments& arguments) {
     throw Error(cat("branch.from is ", experiment.branch.from,
                     ", but import sets the weights, too: a run begins from one of the two"),
                 "leave out branch.*");
-  if (!arguments.out.empty() && !arguments.force && std::filesystem::exists(arguments.out))
-    throw Error(cat(arguments.out, ": exists already"), "choose another --out, or overwrite it with --force");
+  if (!arguments.out.empty()) {
+    expect_free(arguments.out, arguments.force);
+    if (std::filesystem::exists(arguments.out) && !std::filesystem::is_regular_file(arguments.out))
+      throw Error(cat(arguments.out, ": is a device or a pipe, but a checkpoint needs a file"), "choose another --out");
+  }
   // One rank of a CPU reads the whole model, even if ranks or GPUs with a limit of memory will train it.
   Experiment alone = experiment;
   alone.parallel = {};
@@ -104,7 +116,7 @@ int import_weights(const ImportArguments& arguments) {
       cat(arguments.weights, ": ", with_thousands(plan.parameters.count()), " parameters",
           arguments.classes > 0 ? cat(", with a new last layer for ", arguments.classes, " classes") : "");
   if (!arguments.out.empty()) {
-    write_checkpoint(arguments.out, checkpoint);
+    write_checkpoint(end_of_links(arguments.out), checkpoint);
     log_info(what, " -> ", arguments.out);
     return 0;
   }

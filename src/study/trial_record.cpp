@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/output_file.h"
 #include "base/system_limits.h"
 #include "config/schema.h"
 #include "config/schema_text.h"
@@ -235,15 +236,20 @@ TrialReport report_of(const std::exception& error) {
           thrown_at(error)};
 }
 
+OutputKind report_file() {
+  return json_output("report of ringtrain train", {"end", "error", "hint", "thrown_at"});
+}
+
 void write_report(const std::string& path, const TrialReport& report) try {
   std::error_code ignored;
   const bool is_cause = report.error.empty() || report.end == TrialReport::End::diverged;
-  if (!is_cause && std::filesystem::exists(path, ignored)) return;
+  if (!is_cause && std::filesystem::is_regular_file(path, ignored)) return;
   const Json json = {{"end", end_words[static_cast<int>(report.end)]},
                      {"error", report.error},
                      {"hint", report.hint},
                      {"thrown_at", report.thrown_at}};
-  replace_cache_file(path, json_text(json, 2) + "\n");
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  write_output(path, report_file(), json_text(json, 2) + "\n");
 } catch (const std::exception&) {
 }
 

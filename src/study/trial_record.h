@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/output_file.h"
 #include "config/experiment.h"
 
 namespace ringtrain {
@@ -81,6 +82,9 @@ struct TrialReport {
 
 // Returns the report of a run that this error has ended.
 TrialReport report_of(const std::exception& error);
+
+// The kind of the file, for base/output_file.h.
+OutputKind report_file();
 
 // Replaces the file. If several ranks report errors, the first report stays, unless a later one says that the run has
 // diverged: rank 0 alone looks for values of a checkpoint that are not finite, and its end causes the errors of the
