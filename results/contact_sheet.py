@@ -9,9 +9,12 @@ DATA is one split (data/photos-validation), or what a converter's --out was (its
 import argparse
 import glob
 import io
+import os
 import random
 import sys
 
+from reporting import outputs
+from reporting.errors import ReportError
 from reporting.interpreter import with_modules
 
 
@@ -74,7 +77,9 @@ def sheet_of(chosen, columns, out):
              [name if len(name) < 20 else name[:18] + "...", f"{label}  {pixels.shape[1]} x {pixels.shape[0]}"])
     axes.set(xlim=(-0.02, columns * pace), ylim=(rows * line, -0.02))
     axes.axis("off")
-    figure.savefig(out, dpi=100)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=100, format=os.path.splitext(out)[1][1:] or None)
+    outputs.write(out, drawn.getvalue())
 
 
 def main():
@@ -98,7 +103,11 @@ def main():
             places += [(path, row) for row in range(len(file["labels"]))]
     chosen = random.Random(options.seed).sample(places, min(options.count, len(places)))
     try:
+        options.out = str(outputs.picture_path(options.out))
+        outputs.expect(options.out, "-o", "picture", outputs.is_picture)
         sheet_of(chosen, options.columns, options.out)
+    except ReportError as error:
+        fail(error)
     except (OSError, ValueError) as error:
         fail(f"{options.out}: {error}")
     print(f"{options.out}: {len(chosen)} of {len(places):,} images of {prefix}")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from reporting import pictures
 from reporting.colours import colors
+from reporting.errors import ReportError
 from reporting.records import read_records
 
 X_AXES = {"step": "step (finished updates)", "epoch": "epoch", "samples": "samples", "seconds": "seconds of training"}
@@ -180,6 +181,8 @@ def main():
     figure = draw(runs, arguments.x, panels, arguments.log, arguments.smooth)
     try:
         pictures.save(figure, arguments.output)
+    except ReportError as error:
+        fail(error)
     except (OSError, ValueError) as error:  # a ValueError says that there is no format of this name's ending
         fail(f"{arguments.output} cannot be written: {getattr(error, 'strerror', None) or error}")
     print(f"wrote {arguments.output}")

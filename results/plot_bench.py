@@ -22,6 +22,7 @@ from pathlib import Path
 
 from reporting import pictures
 from reporting.colours import colors
+from reporting.errors import ReportError
 
 
 def fail(message):
@@ -217,6 +218,8 @@ def main():
     figure.tight_layout()
     try:
         pictures.save(figure, arguments.output)
+    except ReportError as error:
+        fail(error)
     except (OSError, ValueError) as error:  # a ValueError says that there is no format of this name's ending
         fail(f"{arguments.output} cannot be written: {getattr(error, 'strerror', None) or error}")
 

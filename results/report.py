@@ -17,6 +17,9 @@ from pathlib import Path
 from reporting.interpreter import with_modules
 
 
+MADE_BY = "Made by results/report.py"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -37,13 +40,14 @@ def main():
     if bool(arguments.studies) == bool(arguments.compare):
         parser.error("give studies, or two studies after --compare (and not both)")
     with_modules("yaml", "numpy", "scipy", "matplotlib")
-    from reporting import compare, errors, measures, page, runs, sections
+    from reporting import compare, errors, measures, outputs, page, runs, sections
 
     try:
         if arguments.output.suffix != ".html":
             raise errors.ReportError(
                 f"-o {arguments.output}: the page's name must end in .html; its figures go to a folder without it"
             )
+        outputs.expect(arguments.output, "-o", "page of report.py", lambda start: MADE_BY.encode() in start)
         target = measures.parse_target(arguments.target) if arguments.target else None
         if arguments.compare:
             title, made = compare.make(arguments.compare, target)
@@ -52,8 +56,7 @@ def main():
             found = runs.read_all(arguments.studies)
             title = ", ".join(dict.fromkeys(run.study for run in found if run.study)) or "Runs"
             made, told = sections.make(found, target), f"{len(found)} trials"
-        text = "Made by results/report.py; numbers come from the run folders."
-        page.write(arguments.output, arguments.title or title, text, made)
+        page.write(arguments.output, arguments.title or title, f"{MADE_BY}; numbers come from the run folders.", made)
     except errors.ReportError as error:
         sys.exit(f"report.py: error: {error}")
     except OSError as error:

@@ -7,6 +7,7 @@ results/table.py results/names_grid --keys trial peak_rate validation_loss --sor
 """
 
 import argparse
+import csv
 import sys
 
 from reporting.interpreter import with_modules
@@ -19,6 +20,12 @@ def columns_of(rows, wanted, fail):
     if unknown:
         fail(f"there is no column {unknown[0]}; there are {', '.join(known)}")
     return wanted or [key for key in known if any(row.get(key) not in (None, "") for row in rows)]
+
+
+def columns_in(start):
+    """Returns the columns of a CSV file that begins with these bytes."""
+    lines = start.decode(errors="replace").splitlines()
+    return next(csv.reader(lines[:1]), [])
 
 
 def in_order(rows, key):
@@ -55,7 +62,7 @@ def main():
         sys.exit(f"table.py: error: {message}")
 
     with_modules("yaml", "numpy", "scipy", "matplotlib")
-    from reporting import errors, measures, page, runs, style, tables
+    from reporting import errors, measures, outputs, page, runs, style, tables
 
     try:
         target = measures.parse_target(arguments.target) if arguments.target else None
@@ -65,8 +72,13 @@ def main():
             rows = in_order(rows, arguments.sort)
         columns = columns_of(rows, arguments.keys, fail)
         if arguments.csv:
+            known = {key for row in rows for key in row}
+            outputs.expect(
+                arguments.output, "-o", "table of table.py", lambda start: known.issuperset(columns_in(start))
+            )
             kept = arguments.keys or list(dict.fromkeys(key for row in rows for key in row))
-            style.write_csv(arguments.output, [{key: row.get(key) for key in kept} for row in rows])
+            text = style.csv_text([{key: row.get(key) for key in kept} for row in rows])
+            outputs.write(arguments.output, text.encode())
         else:
             print_table(rows, columns, page.cell_text)
     except errors.ReportError as error:

@@ -3,7 +3,7 @@
 import html
 import re
 
-from . import small_svg, style
+from . import outputs, small_svg, style
 
 STYLE = """
 body { font: 16px/1.45 system-ui, sans-serif; color: #111; background: #fff; margin: 0 auto; max-width: 80rem; padding: 0 1rem 3rem; }
@@ -184,8 +184,7 @@ def write(path, title, text, sections):
     link = html.escape(folder.name)
     told = "\n".join(answers_html(s, folder, link, number) for number, s in enumerate(sections, 1))
     rest = "\n".join(section_html(s, folder, link, number) for number, s in enumerate(sections, 1))
-    path.write_text(
-        f"""<!DOCTYPE html>
+    page = f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title><style>{STYLE}</style></head>
 <body><h1>{html.escape(title)}</h1><p>{html.escape(text)}</p>
@@ -194,6 +193,5 @@ def write(path, title, text, sections):
 {contents_html(sections)}{words_html()}
 {rest}
 </body></html>
-""",
-        encoding="utf-8",
-    )
+"""
+    outputs.write(path, page.encode())

@@ -182,9 +182,15 @@ def save(figure, folder):
     return svg
 
 
+def csv_text(rows):
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: "" if v is None else v for k, v in row.items()} for row in rows)
+    return text.getvalue()
+
+
 def write_csv(path, rows):
     with open(path, "w", encoding="utf-8", newline="") as file:
-        if rows:
-            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows({k: "" if v is None else v for k, v in row.items()} for row in rows)
+        file.write(csv_text(rows))

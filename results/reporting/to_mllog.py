@@ -4,12 +4,12 @@ training.
 The rules are those of training 4.0, the last round with ResNet-50 (mlperf_logging/compliance_checker/training_4.0.0).
 The log is small. It is written again as a whole after every evaluation, so it has nothing twice."""
 
+import io
 import logging
 import math
-import os
 from pathlib import Path
 
-from . import following, keys, trackers
+from . import following, keys, outputs, trackers
 from .errors import ReportError
 
 RULES = "4.0.0"
@@ -171,8 +171,7 @@ class MLLog:
 
     def writer(self, run):
         name = self.file if self.is_one_run else self.file.with_name(f"{self.file.stem}-{run.name}{self.file.suffix}")
-        if name.is_file() and ":::MLLOG" not in name.read_text(encoding="utf-8", errors="replace")[:4000]:
-            raise ReportError(f"--mllog {name} is there and is no MLPerf log; give another name, or remove it")
+        outputs.expect(name, "--mllog", "MLPerf log", lambda start: b":::MLLOG" in start)
         return RunWriter(self, run, name)
 
 
@@ -180,7 +179,8 @@ class RunWriter:
     """The log of one run, made from all its evaluations and the times of its steps."""
 
     def __init__(self, sink, run, path):
-        self.sink, self.run, self.path = sink, run, path
+        self.sink, self.run, self.path, self.is_stream = sink, run, path, outputs.is_stream(path)
+        self.found = {}
         self.evaluations, self.last, self.outcome, self.stale = [], None, "", True
 
     def take(self, stamped, again):
@@ -199,12 +199,13 @@ class RunWriter:
         self.outcome = outcome
 
     def flush(self):
-        if self.stale:
+        if self.stale and not self.is_stream:
             self.write()
             self.stale = False
 
     def close(self):
-        pass
+        if self.is_stream:  # it gets the log once, because what it has got cannot be replaced
+            self.write()
 
     def lines(self):
         """Yields (how, key, value, metadata, seconds since 1970) in order, where how is "event", "start" or "end"."""
@@ -268,10 +269,9 @@ class RunWriter:
         )
 
     def write(self):
-        """Writes the log under another name and then renames it, so that no reader sees half of it."""
-        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        logger = logging.Logger("mllog", logging.INFO)
-        handler = logging.FileHandler(scratch, mode="w", encoding="utf-8")
+        """Writes the log as a whole, so that no reader sees half of it."""
+        logger, text = logging.Logger("mllog", logging.INFO), io.StringIO()
+        handler = logging.StreamHandler(text)
         logger.addHandler(handler)
         try:
             log = self.sink.mllog.MLLogger(logger, root_dir=str(trackers.ROOT))
@@ -282,7 +282,7 @@ class RunWriter:
                 self.found[key] = value
         finally:
             handler.close()
-        os.replace(scratch, self.path)
+        outputs.write(self.path, text.getvalue().encode())
 
     def words(self):
         return f"{len(self.evaluations)} evaluations are in {self.path}"

@@ -148,7 +148,7 @@ def main():
         run, weights = WORK / f"trained-{epochs}", WORK / f"weights-{epochs}.safetensors"
         subprocess.run(["rm", "-rf", run], check=True)
         ringtrain("train", EXPERIMENT, *data, f"run.dir={run}", f"stop.epochs={epochs}", ranks=2)
-        ringtrain("export", run, "--newest", "--out", weights)
+        ringtrain("export", run, "--newest", "--force", "--out", weights)
         theirs = of_every_sample(read_safetensors(weights), rows, dropout=0.1)
         ours = of_ringtrain(weights, options.passes, data, len(rows))
         *parts, low, high, steps = ours

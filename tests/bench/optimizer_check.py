@@ -161,7 +161,7 @@ def train(task, name, keys, rate, steps):
         "learning_rate.schedule": "points", "learning_rate.points": "[[0,1],[8,1],[8,0.5],[14,0.5],[14,0.25]]"}
     ringtrain("train", EXPERIMENT, *words(task.keys | keys | schedule | {
         "run.dir": run, "learning_rate.base": repr(rate), "stop.steps": steps}))
-    ringtrain("export", run, "--newest", "--out", weights)
+    ringtrain("export", run, "--newest", "--force", "--out", weights)
     losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     return losses, {key: value for key, value in read_safetensors(weights).items() if "running_" not in key and "num_batches" not in key}
 

@@ -166,7 +166,7 @@ def test_export_takes_the_best_or_the_newest(workshop, weights):
     run = workshop.train("run", stop__steps=30, learning_rate__base=0.3, evaluate={"every_steps": 3})
     best = min(evaluations(run), key=lambda e: e["validation_loss"])["step"]
     assert best != 30, "the rate is meant to be too high for the last step to be the best"
-    steps = {option: read_safetensors(weights.export(run, *option))[1]["step"]
+    steps = {option: read_safetensors(weights.export(run, "--force", *option))[1]["step"]
              for option in [(), ("--best",), ("--newest",)]}
     assert steps == {(): str(best), ("--best",): str(best), ("--newest",): "30"}
     (run / "checkpoints" / "best.h5").unlink()

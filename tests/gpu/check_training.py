@@ -50,7 +50,7 @@ checkpoint: {{every_steps: 2, keep: 3}}
 
 def exported(run, folder):
     target = run.scratch / f"{folder}.safetensors"
-    code, text = run.call([RINGTRAIN, "export", run.scratch / folder, "--newest", "--out", target], 20)
+    code, text = run.call([RINGTRAIN, "export", run.scratch / folder, "--newest", "--force", "--out", target], 20)
     if code != 0:
         raise RuntimeError("the weights were not exported:\n" + text)
     return target.read_bytes()
