@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "base/cat.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -40,6 +41,34 @@ void for_each_line(const std::string& path, const Action& action) {
 std::optional<std::int32_t> as_label(const std::string& text) {
   std::int32_t label = 0;
   return read_number(text, label) ? std::optional(label) : std::nullopt;
+}
+
+// Throws Error for a whole number that no label can be, because it has too many digits.
+void check_digits(const ListedImage& entry, const std::string& list, std::int32_t highest) {
+  const std::string digits = entry.label.substr(entry.label.starts_with('-') ? 1 : 0);
+  if (digits.empty() || digits.find_first_not_of("0123456789") != std::string::npos || as_label(entry.label)) return;
+  throw Error(cat(list, ", line ", entry.line, ": the label ", entry.label, " is outside 0 to ", highest),
+              "labels count from 0; --class-list names the classes");
+}
+
+// Returns a path in its shortest form, so that two spellings of one path are the same text. Throws Error if it leads
+// out of INPUT.
+std::string path_below_input(const ListedImage& entry, const std::string& list, const std::string& hint) {
+  const auto refuse = [&](const char* what) {
+    throw Error(cat(list, ", line ", entry.line, ": ", shown(entry.path), what), hint);
+  };
+  std::vector<std::string> parts;
+  for (std::string& part : split(entry.path, '/')) {
+    if (part.empty() || part == ".") continue;
+    if (part != "..") {
+      parts.push_back(std::move(part));
+    } else {
+      if (parts.empty()) refuse(" lies outside INPUT");
+      parts.pop_back();
+    }
+  }
+  if (parts.empty()) refuse(" is no path of an image");
+  return joined(parts, "/");
 }
 
 }  // namespace
@@ -121,7 +150,7 @@ std::vector<ListedImage> read_image_list(const std::string& path) {
     if (gap == std::string::npos) throw Error(cat(path, ", line ", number, ": ", shown(line), " has no label"), hint);
     ListedImage entry{line.substr(0, gap), line.substr(gap + 1), number};
     entry.path.erase(entry.path.find_last_not_of(white) + 1);
-    while (entry.path.starts_with("./")) entry.path.erase(0, 2);
+    entry.path = path_below_input(entry, path, hint);
     entries.push_back(std::move(entry));
   });
   if (entries.empty()) throw Error(cat(path, ": lists no images"));
@@ -145,10 +174,12 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
     for (const ListedImage& entry : entries) {
       const std::optional<std::int32_t> label = as_label(entry.label);
       // One typing error among numbers would turn all labels into ids, which are numbered in another order.
-      if (label.has_value() != as_label(entries[0].label).has_value())
+      if (label.has_value() != as_label(entries[0].label).has_value()) {
+        for (const ListedImage& either : {entries[0], entry}) check_digits(either, path, most_classes - 1);
         throw Error(cat(path, ", line ", entry.line, ": the label ", shown(entry.label), " is ", label ? "a" : "not a",
                         " number, unlike that of line ", entries[0].line, ", ", shown(entries[0].label)),
                     "labels are all numbers, or all class ids; --class-list names the classes");
+      }
       const std::size_t point = entry.label.find('.');
       if (!label && point != std::string::npos && as_label(entry.label.substr(0, point)) &&
           entry.label.find_first_not_of('0', point + 1) == std::string::npos)
@@ -162,9 +193,10 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
     }
     if (all_numbers) {
       const auto images = static_cast<std::int64_t>(entries.size());
-      if (highest >= most_numbered_classes(images))
-        throw Error(cat(path, ": the label ", highest, " is too large for ", images, " images"),
-                    "labels count from 0; --class-list names the classes");
+      if (const std::int64_t most = most_numbered_classes(images); highest >= most)
+        throw Error(
+            cat(path, ": the label ", highest, " is too large for ", images, " images, expected less than ", most),
+            "labels count from 0; --class-list names the classes");
       classes = numbered_classes(highest + 1);
     } else {
       for (const std::string& id : ids) classes.add(id, id);
@@ -176,6 +208,7 @@ std::vector<std::int32_t> labels_of(const std::vector<ListedImage>& entries, con
     const std::optional<std::int32_t> label =
         known != classes.labels.end() ? std::optional(known->second) : as_label(entry.label);
     if (!label) {
+      check_digits(entry, path, count - 1);
       throw Error(cat(path, ", line ", entry.line, ": ", shown(entry.label), " is neither a class id nor a number"),
                   "--class-list names the classes");
     }

@@ -39,6 +39,8 @@ struct ListedImage {
 };
 
 // Reads lines like "val/ILSVRC2012_val_00000001.JPEG 65": path (may hold blanks), white space, label or class id.
+// Paths are written in their shortest form. Throws Error that names the line for a path that leads out of INPUT or
+// occurs twice.
 std::vector<ListedImage> read_image_list(const std::string& path);
 
 // Returns the label of each entry. An entry names its class by the class id, or by a number below the number of

@@ -55,7 +55,7 @@ std::vector<ImageItem> read_list(const FileTree& tree, const std::string& list, 
 void leave_out_unlisted(const FileTree& tree, ImageListing& listing) {
   std::set<std::string> listed;
   for (const std::vector<ImageItem>& items : listing.splits)
-    for (const ImageItem& item : items) listed.insert(fs::path(item.key).lexically_normal().string());
+    for (const ImageItem& item : items) listed.insert(item.key);
   for (const ImageItem& item : all_items(tree))
     if (!listed.contains(item.key)) leave_out(listing.left_out, "image(s) that no list names", item.key);
 }

@@ -184,6 +184,20 @@ TEST_F(ImageConvert, AListGivesImagesByLabelOrClassId) {
   EXPECT_EQ(stored("out/set-train").at("flat/a b.jpg").label, 0);
 }
 
+TEST_F(ImageConvert, AnImageOfAListIsFoundOnceHoweverItsPathIsWritten) {
+  put_classes(2, 1);
+  ImagesOptions listed = options();
+  listed.list = put_text("list.txt", "train/./ant/1.jpg 0\ntrain/bee/../bee//0.jpg 1\n");
+  convert(listed);
+  EXPECT_EQ(stored("out/set-train").at("train/ant/1.jpg").label, 0);
+  EXPECT_EQ(stored("out/set-train").at("train/bee/0.jpg").label, 1);
+  expect_contains(log_.str(), "files       6 found = 2 used + 0 broken + 4 left out");
+  ImagesOptions both = options();
+  both.force = true;
+  both.validation_list = put_text("val.txt", "train/./ant/1.jpg ant\n");
+  expect_contains(error_of(both), "'train/ant/1.jpg' is in both splits");
+}
+
 TEST_F(ImageConvert, MistakesInAListNameTheirLine) {
   put("in/a.jpg", test_jpeg(8, 8, 1));
   ImagesOptions listed = options();
@@ -192,6 +206,16 @@ TEST_F(ImageConvert, MistakesInAListNameTheirLine) {
     return error_of(listed);
   };
   expect_contains(error_with("a.jpg 0\nb.jpg 1\n./a.jpg 0\n"), "line 3: 'a.jpg' is listed already in line 1");
+  for (const char* other : {"./././a.jpg", "b/../a.jpg", ".//a.jpg", "/a.jpg"})
+    expect_contains(error_with(cat("a.jpg 0\n", other, " 1\n")), "line 2: 'a.jpg' is listed already in line 1");
+  expect_contains(error_with("a.jpg 0\n../in/a.jpg 1\n"), "line 2: '../in/a.jpg' lies outside INPUT");
+  expect_contains(error_with("b/../../a.jpg 0\n"), "line 1: 'b/../../a.jpg' lies outside INPUT");
+  expect_contains(error_with("b/.. 0\n"), "line 1: 'b/..' is no path of an image");
+  for (const std::string label : {"4294967297", "-4294967297", "99999999999999999999999"}) {
+    expect_contains(error_with(cat("a.jpg 0\nb.jpg ", label, "\n")),
+                    cat("line 2: the label ", label, " is outside 0 to 1048575"));
+    expect_contains(error_with(cat("a.jpg ", label, "\nb.jpg 0\n")), cat("line 1: the label ", label, " is outside"));
+  }
   expect_contains(error_with("a.jpg\n"), "line 1: 'a.jpg' has no label");
   expect_contains(error_with("a.jpg 3\nb.jpg -1\n"), "line 2: the label is -1");
   expect_contains(error_with("a.jpg 10\nb.jpg 9\nc.jpg 1O\n"),
@@ -199,6 +223,7 @@ TEST_F(ImageConvert, MistakesInAListNameTheirLine) {
   expect_contains(error_with("\n\n"), "lists no images");
   listed.class_list = put_text("classes.txt", "n1\nn2\n");
   expect_contains(error_with("\na.jpg 2\n"), "line 2: the label 2 is outside 0 to 1");
+  expect_contains(error_with("a.jpg 4294967297\n"), "line 1: the label 4294967297 is outside 0 to 1");
   expect_contains(error_with("a.jpg n3\n"), "'n3' is neither a class id nor a number");
   listed.class_list.clear();
   expect_contains(error_with("a.jpg 0\ngone.jpg 0\n"), "1 of 2 images cannot be used");
