@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -55,16 +56,25 @@ Rows rows_from(const h5::File& file, const std::string& dataset, std::size_t axi
 struct Range {
   double least = std::numeric_limits<double>::infinity(), most = -least;  // of all finite values; least > most: none
   std::int64_t rows = 0;
+  std::optional<RowValue> not_finite;  // the first NaN or infinite value
 };
 
 // Examines all rows, or the first ones of a very large array.
 Range range_of(const h5::File& file, const std::string& dataset, std::size_t axis) {
   Range range;
+  const h5::Shape shape = file.shape(dataset);
+  std::int64_t apart = 1;  // values between those of a row and those of the next one
+  for (std::size_t i = axis + 1; i < shape.size(); ++i) apart *= shape[i];
   for (std::int64_t examined = 0; examined < most_examined_values;) {
     const Rows part = rows_from(file, dataset, axis, range.rows);
     if (part.rows == 0) break;
-    for (const double value : part.values) {
-      if (!std::isfinite(value)) continue;
+    for (std::size_t i = 0; i < part.values.size(); ++i) {
+      const double value = part.values[i];
+      if (!std::isfinite(value)) {
+        const std::int64_t row = range.rows + static_cast<std::int64_t>(i) / apart % part.rows;
+        if (!range.not_finite || row < range.not_finite->row) range.not_finite = {row, value};
+        continue;
+      }
       range.least = std::min(range.least, value);
       range.most = std::max(range.most, value);
     }
@@ -177,6 +187,15 @@ std::string advice_on_range(const std::string& type, double least, double most, 
                   cat("(double(", x, ")", shifted, ") * (255 / ", width, ")")));
 }
 
+std::string text_of(const RowValue& found) {
+  return cat("row ", found.row, " has ", std::isnan(found.value) ? "NaN" : "an infinite value");
+}
+
+std::string advice_on_not_finite(bool for_matlab) {
+  return cat("no pixel can be made of it: replace such values (", for_matlab ? "" : "numpy.",
+             "isfinite finds them), or leave out their images and labels");
+}
+
 void refuse_pixels(const h5::File& file, const std::string& dataset, int axis, const ArrayOrigin& origin) {
   const std::string type = file.type(dataset);
   const std::string found = cat(file.path(), ": '", dataset, "' holds ", type, ", not u8");
@@ -196,6 +215,8 @@ void refuse_pixels(const h5::File& file, const std::string& dataset, int axis, c
   if (file.shape(dataset).size() == 2 && type == "i8" && is_picture_file(first_value(file, dataset)))
     throw Error(found, as_encoded(file, dataset, bytes_of_files, "numpy.trim_zeros(x[i].view('u1'), 'b')"));
   const Range range = range_of(file, dataset, static_cast<std::size_t>(axis));
+  if (range.not_finite)
+    throw Error(cat(found, ": ", text_of(*range.not_finite)), advice_on_not_finite(origin.is_matlab()));
   if (range.least > range.most) throw Error(found, "scale the values to 0 to 255 first, and write them again as u8");
   throw Error(cat(found, ": the first ", range.rows, " images have ", range.least, " to ", range.most),
               advice_on_range(type, range.least, range.most, origin.is_matlab(),

@@ -67,6 +67,15 @@ std::string variable_name(const std::string& dataset);
 // their number of bits, which is the same for all splits.
 std::string advice_on_range(const std::string& type, double least, double most, bool for_matlab, const std::string& x);
 
+// A value of a row, counted from 0.
+struct RowValue {
+  std::int64_t row = 0;
+  double value = 0;
+};
+// Returns "row 3 has NaN" or "row 3 has an infinite value".
+std::string text_of(const RowValue& found);
+std::string advice_on_not_finite(bool for_matlab);
+
 // Throws Error for pixels of another type than u8. It states the range of the first images, counted along `axis`, and
 // says how to turn them into u8 pixels, or into encoded images of variable length.
 [[noreturn]] void refuse_pixels(const h5::File& file, const std::string& dataset, int axis, const ArrayOrigin& origin);

@@ -159,7 +159,11 @@ class IdxSource : public ListedImageSource {
                  pictures_first);
     if (array_.type == 0x08) return "write 1 or 3 channels as the last axis, or leave that axis out";
     std::vector<double> numbers = numbers_of(array_);
-    std::erase_if(numbers, [](double number) { return !std::isfinite(number); });
+    const auto not_finite = std::ranges::find_if(numbers, [](double number) { return !std::isfinite(number); });
+    if (not_finite != numbers.end()) {
+      const std::int64_t row = (not_finite - numbers.begin()) / (std::ssize(numbers) / array_.shape[0]);
+      return cat(text_of(RowValue{row, *not_finite}), "; ", advice_on_not_finite(false));
+    }
     if (numbers.empty()) return "";
     const auto [least, most] = std::ranges::minmax(numbers);
     return cat("its values are ", least, " to ", most, ": ",

@@ -14,6 +14,16 @@ from array_files import (COUNT, FLOATS, GREY, LABELS, MASKS, MATLAB_7, PIXELS, R
 from conftest import CONVERTER, HANG_SECONDS, LAUNCHER, PROGRAM, environment
 
 UINT8 = matlab("uint8")
+
+
+def one_value(value):
+    """Pixels as floats. In row 5 one of them, and in row 7 another one, is no number."""
+    pixels = PIXELS.astype("f8")
+    pixels[5, 2, 1, 0] = value
+    pixels[7, 0, 0, 0] = numpy.nan
+    return pixels
+
+
 NOTE = "note        read as {0}; arrays of h5create (MATLAB), R and Julia are usually {1}: --layout {1}. results/contact_sheet.py shows the pictures"
 
 # The file, the options, and what is printed. The pictures that come out are always PIXELS or GREY, the labels LABELS.
@@ -113,6 +123,9 @@ REFUSED = {
                                  "the labels run from 1 to 4: --first-label 1"),
     "a label below the first": (Arrays(), ["--first-label", "1"], "row 0 of 'y' is 0, expected 1 to 3", "--first-label"),
     "0 to 1": (Arrays(FLOATS), [], "'x' holds f64, not u8: the first 60 images have 0.00784314 to 0.996078", "numpy.rint(x * 255).astype('u1')"),
+    "NaN": (Arrays(one_value(numpy.nan)), [], "'x' holds f64, not u8: row 5 has NaN", "numpy.isfinite finds them"),
+    "infinity": (Arrays(one_value(-numpy.inf).transpose(1, 2, 3, 0), of_x=matlab("double")), [], "not u8: row 5 has an infinite value",
+                 "no pixel can be made of it: replace such values (isfinite finds them)"),
     "-1 to 1": (Arrays(FLOATS * 2 - 1), [], "have -0.984314 to 0.992157", "numpy.rint((x + 1) * 127.5).astype('u1')"),
     "0 to 255": (Arrays(PIXELS.astype("f4")), [], "'x' holds f32, not u8: the first 60 images have 2 to 254", "numpy.rint(x).astype('u1')"),
     "16 bits": (Arrays(PIXELS.astype("u2") * 257), [], "have 514 to 65278", "(x // 257).astype('u1')"),

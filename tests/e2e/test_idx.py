@@ -107,9 +107,10 @@ WHOLE = idx(PIXELS), idx(LABELS)
     (WHOLE[0], idx(numpy.eye(5)[LABELS]), "labels: holds whole numbers of the shape (60, 5)", "labels.argmax(axis=1)"),
     (WHOLE[0], WHOLE[0], "labels: holds whole numbers of the shape (60, 8, 6)", "the file of the pictures comes first"),
     (idx(PIXELS / 255, "f4"), WHOLE[1], "images: holds values of type 0x0d", "its values are 0 to 1: write them again as u8: numpy.rint(x * 255)"),
+    (idx(numpy.where(numpy.arange(COUNT)[:, None, None] > 4, numpy.nan, PIXELS), "f4"), WHOLE[1], "images: holds values of type 0x0d", "row 5 has NaN"),
     (idx(PIXELS.astype("i2") * 16, "i2"), WHOLE[1], "images: holds values of type 0x0b", "numpy.rint(x.clip(0, 4095) * (255 / 4095)).astype('u1')"),
     (idx(PIXELS.reshape(COUNT, -1)), WHOLE[1], "images: holds values of type 0x08 and the shape (60, 48)", "x.reshape(-1, HEIGHT, WIDTH)"),
-], ids=["float labels", "one-hot labels", "two files of pictures", "float pictures", "12 bits", "rows"])
+], ids=["float labels", "one-hot labels", "two files of pictures", "float pictures", "NaN", "12 bits", "rows"])
 def test_a_file_of_another_form_is_told_what_to_do(tmp_path, images, labels, words, advice):
     done = convert(tmp_path, images, labels)
     assert done.returncode == 1 and words in done.stderr and advice in done.stderr.splitlines()[1], done.stderr
