@@ -164,6 +164,10 @@ NameTableInfo read_table(LineReader& lines, const NameSource& source, bool tabs_
       user.use(fields[column]);
     }
   }
+  if (width == 0 && source.header_line > 0 && lines.number() > 0)
+    throw Error(cat(lines.file_name(), ": has no header at line ", source.header_line,
+                    " or below (--header-line); it has ", lines.number(), lines.number() == 1 ? " line" : " lines"),
+                "give the number of the line that has the columns' names");
   if (width == 0) throw Error(cat(lines.file_name(), ": is empty; expected a header with the columns' names"));
   check_widths(lines.file_name(), long_rows, first_long_row, rows, info.separator);
   info.lines = lines.number();

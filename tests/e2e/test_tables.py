@@ -282,6 +282,12 @@ def test_a_text_with_zero_bytes_is_trained_and_resumed(tmp_path):
         assert done.returncode == 0, (words, done)
 
 
+def test_a_header_line_below_the_end_of_the_file_is_an_error_that_says_how_long_the_file_is(tmp_path):
+    (tmp_path / "a.csv").write_text("name,x\nBella,1\nMax,2\n")
+    done = convert("names", tmp_path / "a.csv", "--header-line", "1000")
+    assert done.returncode == 1 and "a.csv: has no header at line 1000 or below (--header-line); it has 3 lines" in done.stderr, done
+
+
 @pytest.mark.parametrize("options, names", [([], None), (["--no-header"], 3), (["--header-line", "1"], 2)])
 def test_a_header_that_holds_a_number_may_be_a_record(tmp_path, options, names):
     (tmp_path / "a.txt").write_text("Bella,F,7065\nMax,M,2604\nRex,M,2003\n")
