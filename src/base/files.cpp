@@ -168,6 +168,14 @@ int sync_to_disk(int file) {
   return ::fdatasync(file) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;
 }
 
+bool has_lost_its_name(int file, const std::string& path) {
+  struct stat own {};
+  struct stat named {};
+  if (::fstat(file, &own) != 0) return false;
+  if (::stat(path.c_str(), &named) != 0) return errno == ENOENT || errno == ENOTDIR;
+  return own.st_dev != named.st_dev || own.st_ino != named.st_ino;
+}
+
 void copy_to_disk(const std::string& from, const std::string& to,
                   const std::function<void(std::int64_t bytes)>& progress) {
   const int source = ::open(from.c_str(), O_RDONLY | O_CLOEXEC);

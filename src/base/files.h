@@ -54,6 +54,10 @@ int write_fully(int file, const void* bytes, std::size_t count);
 // Syncs the bytes of an open file to disk, if its file system can do so. Returns 0, or errno if this fails.
 int sync_to_disk(int file);
 
+// Returns whether `path` names this open file no longer, because it was removed, moved or replaced. Returns false if
+// the file system cannot say it.
+bool has_lost_its_name(int file, const std::string& path);
+
 // Returns a hint for the user after a write to `path`, a file or folder that may be absent, failed with this errno. It
 // tells a full disk from a full table of inodes and from a quota, and names a link that points to nothing. If `path` is
 // "", it only tells a full disk from a quota. "" if there is no hint.

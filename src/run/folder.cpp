@@ -318,14 +318,7 @@ RunFolder::RunFolder(const std::string& path, Contents contents)
 }
 
 void RunFolder::keep_lock() const {
-  struct stat now {
-  }, own{};
-  if (::fstat(lock_, &own) != 0) return;  // the file system cannot say which file the lock is on
-  if (::stat(cat(path_, "/", lock_name_).c_str(), &now) == 0) {
-    if (now.st_ino == own.st_ino && now.st_dev == own.st_dev) return;
-  } else if (errno != ENOENT) {
-    return;
-  }
+  if (!has_lost_its_name(lock_, cat(path_, "/", lock_name_))) return;
   const int again = take_lock(path_, lock_name_);
   ::close(std::exchange(lock_, again));
   log_warning(path_, "/", lock_name_, ": the lock was removed while this run works in the folder; it is locked again");
@@ -342,7 +335,8 @@ void RunFolder::become_latest() const {
   if (::symlink(folder.filename().c_str(), temporary.c_str()) != 0 || ::rename(temporary.c_str(), link.c_str()) != 0) {
     const int reason = errno;
     ::unlink(temporary.c_str());
-    log_warning(link, ": cannot point the link to the run folder: ", std::strerror(reason));
+    log_warning(link, ": cannot point the link to the run folder: ", std::strerror(reason),
+                "; continue this run by its folder: ringtrain train ", path_, " --resume");
   }
 }
 

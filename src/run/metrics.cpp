@@ -281,11 +281,7 @@ void Recorder::flush() {
 }
 
 bool Recorder::is_lost() const {
-  struct stat own {};
-  struct stat named {};
-  if (::fstat(file_, &own) != 0) return false;
-  if (::stat(path_.c_str(), &named) != 0) return errno == ENOENT || errno == ENOTDIR;
-  return own.st_dev != named.st_dev || own.st_ino != named.st_ino;
+  return has_lost_its_name(file_, path_);
 }
 
 void Recorder::require_file() const {

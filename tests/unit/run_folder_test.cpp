@@ -95,6 +95,14 @@ TEST_F(RunFolderTest, LatestStaysAtTheRunBeforeUntilTheNewOneHasStarted) {
   EXPECT_EQ(fs::read_symlink("results/demo/latest"), "second");
 }
 
+TEST_F(RunFolderTest, ALatestThatIsAFolderStaysAndAWarningSaysHowToGoOn) {
+  fs::create_directories("results/demo/latest");
+  testing::internal::CaptureStderr();
+  RunFolder("results/demo/first", false).become_latest();
+  expect_contains(testing::internal::GetCapturedStderr(), "ringtrain train results/demo/first --resume");
+  EXPECT_TRUE(fs::is_directory(fs::symlink_status("results/demo/latest")));
+}
+
 TEST_F(RunFolderTest, AFolderOfTheUsersChoiceGetsNoLink) {
   const RunFolder run("somewhere/deep/run", false);
   run.become_latest();
