@@ -13,7 +13,7 @@ import os
 import random
 import sys
 
-from reporting import outputs
+from reporting import outputs, script
 from reporting.errors import ReportError
 from reporting.interpreter import with_modules
 
@@ -114,4 +114,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

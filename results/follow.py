@@ -17,8 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-from reporting import following, trackers
-from reporting.errors import ReportError
+from reporting import following, script, trackers
+from reporting.errors import BadRun, ReportError
 
 QUIET_SECONDS = 30  # without a study.json, follow.py waits this long for a further run
 
@@ -58,12 +58,18 @@ def follow(source, sinks, followed, once, interval):
                 print(f"following {run.path}", flush=True)
         going = not all(one.ended for one in followed.values())
         for one in followed.values():
-            one.look(once)
+            try:
+                one.look(once)
+            except BadRun as problem:
+                one.leave_out()
+                print(f"follow.py: warning: {problem}; left out", file=sys.stderr)
         if going:
             changed = time.monotonic()
         if once and not followed:
             raise ReportError(f"{', '.join(map(str, source.paths))}: no run has begun there")
         if once or source.has_ended(followed, time.monotonic() - changed > QUIET_SECONDS):
+            if followed and all(one.is_left_out for one in followed.values()):
+                raise ReportError("none of the runs can be read")
             return
         time.sleep(interval)
 
@@ -93,4 +99,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

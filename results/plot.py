@@ -12,10 +12,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from reporting import pictures
+from reporting import pictures, script
 from reporting.colours import colors
 from reporting.errors import ReportError
-from reporting.records import read_records
+from reporting.records import is_number, read_records
 
 X_AXES = {"step": "step (finished updates)", "epoch": "epoch", "samples": "samples", "seconds": "seconds of training"}
 Y_AXES = {"loss": "loss (nats)", "validation_loss": "loss (nats)", "validation_accuracy": "validation accuracy",
@@ -65,6 +65,8 @@ def read_all(given):
                 runs[path] = read_run(path)
         except NoRun as problem:
             problems.append(str(problem))
+        except OSError as error:
+            problems.append(f"{error.filename}: {error.strerror}")
     if not runs:
         fail(problems[0])
     for problem in problems:
@@ -82,7 +84,7 @@ def add_seconds(records):
 
 def points(records, x, y):
     key = "elapsed_seconds" if x == "seconds" else x
-    pairs = [(r[key], r[y]) for r in records if isinstance(r.get(key), (int, float)) and isinstance(r.get(y), (int, float))]
+    pairs = [(r[key], r[y]) for r in records if is_number(r.get(key)) and is_number(r.get(y))]
     return [p[0] for p in pairs], [p[1] for p in pairs]
 
 
@@ -189,4 +191,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

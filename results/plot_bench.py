@@ -20,7 +20,7 @@ import os
 import sys
 from pathlib import Path
 
-from reporting import pictures
+from reporting import pictures, script
 from reporting.colours import colors
 from reporting.errors import ReportError
 
@@ -225,4 +225,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

@@ -14,6 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from reporting import script
 from reporting.interpreter import with_modules
 
 
@@ -65,4 +66,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

@@ -13,6 +13,8 @@ import re
 import sys
 from pathlib import Path
 
+from reporting import script
+
 FIGURE = re.compile(
     r'<svg role="img" aria-label="([^"]*)".*?</svg>(\s*<figcaption>(?:(?!</figcaption>).)*?href="([^"]+\.svg)")',
     re.DOTALL,
@@ -74,4 +76,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

@@ -10,6 +10,7 @@ import argparse
 import csv
 import sys
 
+from reporting import script
 from reporting.interpreter import with_modules
 
 
@@ -84,10 +85,10 @@ def main():
     except errors.ReportError as error:
         fail(error)
     except BrokenPipeError:
-        sys.exit(1)
+        raise
     except OSError as error:
         fail(f"{error.filename or arguments.output}: {error.strerror}")
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

@@ -4,6 +4,7 @@ import numpy
 
 from . import cells as grouping
 from . import style
+from .records import is_number
 from .style import Figure, Missing
 
 OTHERS = {"color": "#999999", "alpha": 0.6, "linewidth": 0.7, "zorder": 1}  # lines of experiments without a colour
@@ -61,7 +62,7 @@ def points_of(run, key):
     if key == "loss":
         x, y = run.column("epoch"), run.column("loss")
     else:
-        pairs = [(e.get("epoch"), e[key]) for e in run.evaluations if isinstance(e.get(key), (int, float))]
+        pairs = [(e.get("epoch"), e[key]) for e in run.evaluations if is_number(e.get(key))]
         x, y = numpy.array([p for p in pairs if p[0] is not None], float).reshape(-1, 2).T
     if len(x) != len(y):
         return numpy.array([]), numpy.array([])

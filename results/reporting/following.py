@@ -8,7 +8,8 @@ import os
 import time
 from pathlib import Path
 
-from .errors import ReportError
+from . import checked
+from .errors import BadRun, ReportError
 from .records import parse
 
 FILES = ("run.json", "metrics.jsonl")
@@ -30,7 +31,7 @@ def read_json(path):
     """Returns the JSON object in a file, or {} if the file is missing or cannot be read yet."""
     try:
         value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -54,10 +55,16 @@ class RunFolder:
         self.position, self.file_id, self.before = 0, None, b""
 
     def record(self):
-        return read_json(self.path / "run.json")
+        """Returns what run.json holds. Throws BadRun if its values have other types than `ringtrain train` writes."""
+        path = self.path / "run.json"
+        record = read_json(path)
+        problem = checked.problem(record, checked.RECORD)
+        if problem:
+            raise BadRun(f"{path}: {problem}")
+        return record
 
     def starts(self):
-        return [s for s in self.record().get("starts", []) if isinstance(s, dict)]
+        return self.record().get("starts", [])
 
     def outcome(self):
         """Returns how the run ended. Returns "" while it runs and when there is no run.json."""
@@ -84,9 +91,9 @@ class RunFolder:
             raise ReportError("this Python has no yaml: pip install pyyaml, or Debian's python3-yaml") from error
         try:
             tree = yaml.safe_load(read_text(path))
-        except (UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ReportError(f"{path} cannot be read as YAML: {error}") from error
-        return {**keys.defaults(), **keys.flatten(tree)} if isinstance(tree, dict) else {}
+            return {**keys.defaults(), **keys.checked(keys.flatten(tree))} if isinstance(tree, dict) else {}
+        except (ValueError, RecursionError, yaml.YAMLError) as error:
+            raise BadRun(f"{path} cannot be used: {' '.join(str(error).split())}") from error
 
     def new_records(self):
         """Returns (again, records). Usually `again` is false and the records are those since the last call. The first
@@ -96,6 +103,8 @@ class RunFolder:
             file = open(self.path / "metrics.jsonl", "rb")
         except FileNotFoundError:
             return False, []
+        except OSError as error:
+            raise BadRun(f"{error.filename}: {error.strerror}") from error
         with file:
             found = os.fstat(file.fileno())
             file.seek(self.position - len(self.before))

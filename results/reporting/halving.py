@@ -93,7 +93,7 @@ def figure(name, search, runs):
             continue
         reached = run.reached_target
         if reached and run.evaluations:  # it ended before the end of its rung
-            points[-1] = (run.evaluations[-1]["samples"], points[-1][1])
+            points[-1] = (run.evaluations[-1].get("samples", points[-1][0]), points[-1][1])
         x, y = zip(*points)
         if len(points) == len(samples) or reached:
             axis.plot(x, y, label=run.name, zorder=3, **style.line(finalists))
@@ -111,9 +111,9 @@ def figure(name, search, runs):
     style.legend(axis)
     factor = search.get("factor", 0)
     rows = [
-        {"trial": run.name, "rung": number, "samples": samples[number - 1], "validation_loss": loss}
+        {"trial": run.name, "rung": number, "samples": seen, "validation_loss": loss}
         for run in runs
-        for number, loss in enumerate(losses_of(run), 1)
+        for number, (seen, loss) in enumerate(zip(samples, losses_of(run)), 1)
     ]
     note = (
         f"All trials begin; at the end of each rung the best 1 in {factor:g} by validation loss go on, the others stop. "
@@ -126,7 +126,7 @@ def items(runs):
     """Returns a figure, a table of rungs and a table of trials for each search."""
     found = []
     for number, (search, own) in enumerate(searches(runs)):
-        if not search.get("rungs"):
+        if not search.get("rungs") or not all("samples" in rung for rung in search["rungs"]):
             continue
         end = f"_{number + 1}" if number else ""
         found += [

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy
 
 from .errors import ReportError
+from .records import is_number
 
 TARGETS = ("validation_loss", "validation_accuracy")
 
@@ -30,7 +31,7 @@ class Measure:
             losses = run.column("loss")
             losses = losses[numpy.isfinite(losses)]
             return float(losses[-max(1, len(losses) // 20) :].mean()) if len(losses) else None
-        values = [e[self.key] for e in run.evaluations if isinstance(e.get(self.key), (int, float))]
+        values = [e[self.key] for e in run.evaluations if is_number(e.get(self.key))]
         if not values:
             return None
         # The error is the median of the last five evaluations, as in section 5 of Goyal et al. 2017.
@@ -60,7 +61,7 @@ class Target:
 
     def reached(self, evaluation):
         value = evaluation.get(self.metric)
-        if not isinstance(value, (int, float)):
+        if not is_number(value):
             return False
         return value <= self.value if self.metric == "validation_loss" else value >= self.value
 
@@ -98,7 +99,7 @@ def parse_target(words):
 
 
 def best_value(run, metric):
-    values = [e[metric] for e in run.evaluations if isinstance(e.get(metric), (int, float))]
+    values = [e[metric] for e in run.evaluations if is_number(e.get(metric))]
     if not values:
         return None
     return min(values) if metric == "validation_loss" else max(values)

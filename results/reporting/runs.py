@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy
 import yaml
 
-from . import keys
-from .errors import ReportError
+from . import checked, keys
+from .errors import BadRun, ReportError
 from .following import NOT_ENDED, is_evaluation, read_text, shown
-from .records import is_number, read_records
+from .records import is_finite, is_number, read_records
 
 LOST = "the folder has no experiment.yaml, so it is not known what ran"
+WANTED = "give a study's folder (results/<study>) or run folders"
 FILES = ("metrics.jsonl", "run.json", "experiment.yaml")
 IMAGE_KINDS = ("resnet", "alexnet", "cnn", "mlp")
 TARGET_REACHED = "target reached"  # `end` in run.json
@@ -46,7 +47,7 @@ class Run:
 
     @property
     def starts(self):
-        return [s for s in self.record.get("starts", []) if isinstance(s, dict)]
+        return self.record.get("starts", [])
 
     def of_start(self, key, default=None):
         """Returns the value of the newest start in run.json that has this key."""
@@ -178,27 +179,43 @@ def warn(message):
 def read_yaml(path):
     try:
         tree = yaml.load(read_text(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ReportError(f"{path} cannot be read as YAML: {error}") from error
+        return checked_config(path, tree)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise BadRun(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
+
+
+def checked_config(path, tree):
+    """Returns key -> value of an experiment.yaml, with values of the types that the keys have."""
+    expected = "an experiment.yaml as `ringtrain train` writes it was expected"
     if not isinstance(tree, dict):
-        raise ReportError(f"{path} holds no keys; an experiment.yaml as `ringtrain train` writes it was expected")
-    return keys.flatten(tree)
+        raise BadRun(f"{path} holds no keys; {expected}")
+    try:
+        config = keys.checked(keys.flatten(tree))
+    except ValueError as error:
+        raise BadRun(f"{path}: {error}") from error
+    missing = [key for key in keys.NEEDED if key not in config]
+    if missing:
+        raise BadRun(f"{path} has no {missing[0]}; {expected}")
+    return config
 
 
-def read_json(path, expected):
+def read_json(path, expected, kind):
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ReportError(f"{path} cannot be read as JSON: {error}; {expected} was expected") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadRun(f"{path} cannot be read as JSON: {error}; {expected} was expected") from error
     if not isinstance(value, dict):
-        raise ReportError(f"{path} is no JSON object; {expected} was expected")
+        raise BadRun(f"{path} is no JSON object; {expected} was expected")
+    problem = checked.problem(value, kind)
+    if problem:
+        raise BadRun(f"{path}: {problem}; {expected} was expected")
     return value
 
 
 def read_metrics(path):
     """Returns (columns of the updates, evaluations)."""
     updates, evaluations = [], []
-    for record in read_records(path, warn):
+    for record in read_records(path, warn, ("step", "epoch", "samples")):
         (evaluations if is_evaluation(record) else updates).append(record)
     return columns(updates), evaluations
 
@@ -206,28 +223,32 @@ def read_metrics(path):
 def columns(records):
     names = {name for record in records for name, value in record.items() if is_number(value)}
     return {
-        name: numpy.array([r[name] if is_number(r.get(name)) else math.nan for r in records], float) for name in names
+        name: numpy.array([r[name] if is_finite(r.get(name)) else math.nan for r in records], float) for name in names
     }
 
 
 def read_run(path, name, study="", trial=None):
     experiment, record, metrics = path / "experiment.yaml", path / "run.json", path / "metrics.jsonl"
     if trial is None and (path / "trial.json").is_file():
-        trial = read_json(path / "trial.json", "a trial's state")
+        trial = read_json(path / "trial.json", "a trial's state", {})
     if not experiment.is_file():
         if trial is not None or study:
             return unresolved(path, name, study, trial or {"state": "failed", "error": LOST})
-        raise ReportError(
+        raise BadRun(
             f"{path} has no experiment.yaml, so it is not known what ran; "
             "give the folders that `ringtrain train` wrote"
         )
-    steps, evaluations = read_metrics(metrics) if metrics.is_file() else ({}, [])
+    check_trial(path, trial or {})
+    try:
+        steps, evaluations = read_metrics(metrics) if metrics.is_file() else ({}, [])
+    except OSError as error:
+        raise BadRun(f"{metrics}: {error.strerror}") from error
     return Run(
         path,
         name,
         study,
         read_yaml(experiment),
-        read_json(record, "a run's record") if record.is_file() else {},
+        read_json(record, "a run's record", checked.RECORD) if record.is_file() else {},
         steps,
         evaluations,
         trial or {},
@@ -236,12 +257,26 @@ def read_run(path, name, study="", trial=None):
 
 def unresolved(path, name, study, trial):
     """Returns the Run of a trial without an experiment.yaml."""
-    known = keys.flatten(trial["overrides"]) if isinstance(trial.get("overrides"), dict) else {}
+    check_trial(path, trial)
+    known = trial["overrides"] if isinstance(trial.get("overrides"), dict) else {}
+    try:
+        known = keys.checked(keys.flatten(known))
+    except ValueError as error:
+        raise BadRun(f"{path}: in the overrides of its trial, {error}") from error
     return Run(path, name, study, known, {}, trial=trial, is_resolved=False)
 
 
+def check_trial(path, trial):
+    problem = checked.problem(trial, checked.TRIAL)
+    if problem:
+        raise BadRun(f"{path}: in trial.json or study.json, {problem}")
+
+
 def is_run(path):
-    return path.is_dir() and any((path / name).is_file() for name in FILES)
+    try:
+        return path.is_dir() and any((path / name).is_file() for name in FILES)
+    except OSError:  # nobody may look into the folder: read_run() says so
+        return True
 
 
 def search_of(search, name):
@@ -256,49 +291,74 @@ def drawn_keys(text):
     """Returns the keys that the text of a study file draws (uniform, log_uniform)."""
     try:
         tree = yaml.safe_load(text) if isinstance(text, str) else None
-    except yaml.YAMLError:
+    except (ValueError, RecursionError, yaml.YAMLError):
         return frozenset()
     vary = tree.get("vary") if isinstance(tree, dict) else None
     ways = {"uniform", "log_uniform"}
-    return frozenset(k for k, v in vary.items() if isinstance(v, dict) and ways & set(v)) if isinstance(vary, dict) else frozenset()
+    return frozenset(str(k) for k, v in vary.items() if isinstance(v, dict) and ways & set(v)) if isinstance(vary, dict) else frozenset()
 
 
-def read_study(path):
-    """Returns all runs in a folder. If there is a study.json, trials that have not begun are added from it."""
+def read_study(path, left_out):
+    """Returns all runs in a folder. If there is a study.json, trials that have not begun are added from it. Calls
+    left_out(BadRun) for what cannot be read."""
     listed, search, drawn = {}, {}, frozenset()
     if (path / "study.json").is_file():
-        told = read_json(path / "study.json", "a study's list of trials")
-        search, drawn = told["search"] if isinstance(told.get("search"), dict) else {}, drawn_keys(told.get("text"))
-        listed = {
-            t["name"]: t for t in told.get("trials", []) if isinstance(t, dict) and isinstance(t.get("name"), str)
-        }
+        try:
+            told = read_json(path / "study.json", "a study's list of trials", checked.STUDY)
+        except BadRun as problem:
+            left_out(problem)
+            told = {}
+        search, drawn = told.get("search") or {}, drawn_keys(told.get("text"))
+        listed = {t["name"]: t for t in told.get("trials", []) if "name" in t}
     folders = sorted(p for p in path.iterdir() if is_run(p) and not p.is_symlink())
     study = shown(path.resolve().name)
-    runs = [read_run(p, shown(p.name), study, listed.pop(p.name, None)) for p in folders]
-    for name, trial in listed.items():
-        runs.append(unresolved(path / name, name, study, trial))
+    begun = [(read_run, p, shown(p.name), study, listed.pop(p.name, None)) for p in folders]
+    waiting = [(unresolved, path / name, name, study, trial) for name, trial in listed.items()]
+    runs = []
+    for read, *words in (*begun, *waiting):
+        try:
+            runs.append(read(*words))
+        except BadRun as problem:
+            left_out(problem)
+        except OSError as error:
+            left_out(BadRun(f"{error.filename}: {error.strerror}"))
     for run in runs:
         run.search, run.drawn = search_of(search, run.name), drawn
-    if not runs:
-        raise ReportError(f"{path} holds no run folders; give a study's folder (results/<study>) or run folders")
+    if not begun and not waiting:
+        raise ReportError(f"{path} holds no run folders; {WANTED}")
     return runs
 
 
 def read_all(paths):
     """Returns the runs of all paths. A path is a run folder, its metrics.jsonl, or a folder of run folders. Each run is
-    listed once."""
-    runs, seen = [], set()
+    listed once. What cannot be read is left out with a warning. It is an error if nothing is left."""
+    runs, seen, problems = [], set(), []
     for given in map(Path, paths):
-        path = given.parent if given.name in FILES and given.is_file() else given
-        if not path.is_dir():
-            raise ReportError(f"{given} does not exist; give a study's folder (results/<study>) or run folders")
-        found = [read_run(path, shown(path.resolve().name))] if is_run(path) else read_study(path)
+        try:
+            found = read_path(given, problems.append)
+        except ReportError as problem:
+            problems.append(problem)
+            continue
         for run in found:
             if run.path.resolve() not in seen:
                 seen.add(run.path.resolve())
                 runs.append(run)
+    if not runs:
+        raise problems[0]
+    for problem in dict.fromkeys(map(str, problems)):
+        warn(f"{problem}; left out")
     unite_names(runs)
     return runs
+
+
+def read_path(given, left_out):
+    path = given.parent if given.name in FILES and given.is_file() else given
+    if not path.is_dir():
+        raise ReportError(f"{given} {'is no folder' if given.exists() else 'does not exist'}; {WANTED}")
+    try:
+        return [read_run(path, shown(path.resolve().name))] if is_run(path) else read_study(path, left_out)
+    except OSError as error:
+        raise ReportError(f"{error.filename or path}: {error.strerror}") from error
 
 
 def unite_names(runs):

@@ -111,18 +111,19 @@ def sent_mb_per_1000_samples(run, kind):
     own = run.column("step") > start.get("resumed_from_step", 0)
     own &= run.column("step") <= start.get("final_step", numpy.inf)
     samples = float(numpy.nansum(run.column("global_batch")[own]))
-    return sum(rank[kind] for rank in start["rank_bytes"]) / samples / 1000 if samples else None
+    return sum(rank.get(kind, 0) for rank in start["rank_bytes"]) / samples / 1000 if samples else None
 
 
 def staleness(run):
     """Maps each staleness to the number of updates of an asynchronous run. Returns {} for other runs."""
-    told = run.record.get("staleness", {})
-    return {int(key): count for key, count in sorted(told.items(), key=lambda item: int(item[0]))}
+    told = {int(key): count for key, count in run.record.get("staleness", {}).items() if key.isdecimal()}
+    return dict(sorted(told.items()))
 
 
 def mean_staleness(run):
     counts = staleness(run)
-    return sum(s * n for s, n in counts.items()) / sum(counts.values()) if counts else None
+    total = sum(counts.values())
+    return sum(s * n for s, n in counts.items()) / total if total > 0 else None
 
 
 def dropped_gradients(run):

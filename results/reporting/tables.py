@@ -4,13 +4,14 @@ import numpy
 
 from . import cells as grouping
 from . import keys, measures, mlperf, speed, style, verdict
+from .records import is_number
 
 
 def trial_row(run, target=None):
     """Returns the row of a run: its settings, how it ended, and its results. Without a target, there are no columns for
     the target."""
     steps, losses = run.column("step"), run.column("loss")
-    finals = [e for e in run.evaluations if isinstance(e.get("validation_loss"), (int, float))]
+    finals = [e for e in run.evaluations if is_number(e.get("validation_loss"))]
     cost = measures.cost_to(run, target) if target else None
     row = {
         "trial": run.name,

@@ -159,10 +159,13 @@ class Followed:
     def __init__(self, run, sinks):
         self.run, self.sinks = run, sinks
         self.writers, self.claims, self.clock, self.ended = [], [], following.Clock(), False
+        self.is_left_out = False
 
     def look(self, once=False):
         """Gives new records to the writers. The outcome is read before the records. When there is an outcome, the
-        records are then complete."""
+        records are then complete. Throws BadRun."""
+        if self.is_left_out:
+            return
         outcome, starts = self.run.outcome(), self.run.starts()
         again, records = self.run.new_records()
         if self.ended and outcome and not records:
@@ -183,6 +186,10 @@ class Followed:
             writer.flush()
         self.ended = bool(outcome)
 
+    def leave_out(self):
+        """Looks at the run no more, because its files cannot be read. What has been written stays."""
+        self.ended = self.is_left_out = True
+
     def close(self):
         for writer in self.writers:
             writer.close()
@@ -190,7 +197,7 @@ class Followed:
             claim.release()
 
     def words(self):
-        return "; ".join(writer.words() for writer in self.writers) or "nothing yet"
+        return "; ".join(writer.words() for writer in self.writers) or ("left out" if self.is_left_out else "nothing yet")
 
     def advice(self):
         return [sentence for writer in self.writers for sentence in writer.advice()]

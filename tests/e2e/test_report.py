@@ -382,10 +382,6 @@ BAD = {
         ["experiment.yaml cannot be read as YAML"],
     ),
     "broken run.json": (lambda d: [broken(d, "run.json", "{")], ["run.json cannot be read as JSON", "a run's record"]),
-    "broken study.json": (
-        lambda d: [broken(d, "../study.json", "[1]")],
-        ["study.json is no JSON object", "list of trials"],
-    ),
     "bad target": (
         lambda d: [made_runs.write(d / "a", 64), "--target", "loss", "x"],
         ["--target loss x", "validation_loss"],
