@@ -64,8 +64,9 @@ std::shared_ptr<Typed<Options>> typed(CLI::App& command, const std::string& oper
 
 // Adds an option whose value is a whole number of at least `least`.
 template <class Number>
-void add_number(CLI::App& command, const char* name, Number& value, std::int64_t least, const std::string& help) {
-  command.add_option(name, value, help)->type_name("N")->check(whole_number(least));
+void add_number(CLI::App& command, const char* name, Number& value, std::int64_t least, const std::string& help,
+                std::uint64_t most = most_counted) {
+  command.add_option(name, value, help)->type_name("N")->check(whole_number(least, most));
 }
 
 // The options of all conversions.
@@ -73,7 +74,7 @@ void add_file_options(CLI::App& command, FileOptions& options, const std::string
   command.add_option("--out", options.out, "folder and first part of the files' names")->type_name("PREFIX");
   add_number(command, "--shards", options.shards, 1,
              "files per split; does not change the data set [" + shards_help + "]");
-  add_number(command, "--seed", options.seed, 0, "of the split and of the order on disk [1]");
+  add_number(command, "--seed", options.seed, 0, "of the split and of the order on disk [1]", any_seed);
   command.add_option("--license", options.license, "stored in the files")->type_name("TEXT");
   command.add_flag("--force", options.force, "overwrites files");
 }
@@ -305,7 +306,10 @@ int run(std::vector<std::string> words) {
     leave_message_to_first();
     throw;
   }
-  if (chosen == nullptr) return 0;
+  if (chosen == nullptr) {
+    check_standard_output();
+    return 0;
+  }
   expect_open_files(open_files_needed, "ringtrain-data");
   const DataCommand& command = *std::ranges::find(commands, chosen, &DataCommand::words);
   const Ranks ranks;

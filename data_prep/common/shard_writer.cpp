@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "base/text.h"
 #include "data/shard_files.h"
 #include "data_prep/common/ranks.h"
 
@@ -98,13 +99,42 @@ void MadeFolders::make(const std::string& path) {
     throw Error(cat(path, ": cannot make the folder: ", failed.message()), advice_for_writing(failed.value(), path));
 }
 
+namespace {
+
+bool is_control_byte(char c) {
+  return static_cast<unsigned char>(c) < ' ' || c == '\x7f';
+}
+
+bool is_expanded(const std::string& path) {
+  try {
+    return expand_path(path, "") != path;
+  } catch (const Error&) {
+    return true;  // an unknown variable
+  }
+}
+
+// Throws Error if an experiment could not name the data set, or if the file names would begin with a hyphen. `prefix`
+// is that of a split: --out and "-train" or "-validation".
+void expect_usable(const std::string& prefix) {
+  constexpr const char* example = "for example --out data_prep/data/names";
+  const std::string out = prefix.substr(0, prefix.rfind('-')), name = fs::path(prefix).filename().string();
+  if (std::ranges::any_of(prefix, is_control_byte))
+    throw Error(cat("--out is '", out, "', which has a line end or another control character"), example);
+  if (is_expanded(prefix))
+    throw Error(cat("--out is '", out, "', whose ~ or $ would be replaced where an experiment names the data"),
+                example);
+  if (name == "-train" || name == "-validation" || name.starts_with(".-") || name.starts_with("..-"))
+    throw Error("--out ends in a folder, expected the beginning of the files' names after it", example);
+  if (name.starts_with("-"))
+    throw Error(cat("--out is '", out, "', and names that begin with '-' are taken for options"), example);
+}
+
+}  // namespace
+
 OutputFiles::OutputFiles(std::vector<std::string> prefixes, bool force, bool resume) : prefixes_(std::move(prefixes)) {
   for (const std::string& prefix : prefixes_) {
     const fs::path folder = fs::path(prefix).parent_path();
-    const std::string name = fs::path(prefix).filename().string();
-    if (name.starts_with("-") || name.starts_with(".-") || name.starts_with("..-"))
-      throw Error(cat("--out ends in a folder, expected the beginning of the files' names after it"),
-                  "for example --out data_prep/data/names");
+    expect_usable(prefix);
     folders_.make(folder.string());
   }
   if (const std::vector<std::string> existing = matching(false); !existing.empty() && !force && !resume) {

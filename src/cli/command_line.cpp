@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -15,6 +16,10 @@ namespace {
 constexpr const char* operands_name = "words";
 constexpr const char* required_group = "required";
 constexpr std::size_t help_width = 100;
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 bool is_flag(const CLI::Option& option) {
   return option.get_items_expected_max() == 0;
@@ -153,22 +158,28 @@ void add_list(CLI::App& command, const std::string& name, std::vector<std::strin
   command.add_option_function<std::string>(name, split, help)->type_name(form);
 }
 
-CLI::Validator whole_number(std::int64_t least) {
+CLI::Validator whole_number(std::int64_t least, std::uint64_t most) {
   return CLI::Validator(
-      [least](const std::string& text) -> std::string {
-        std::int64_t value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= least) return "";
-        return cat("'", text, "', expected a whole number of at least ", least);
+      [least, most](const std::string& text) -> std::string {
+        std::uint64_t value = 0;
+        // The parser reads 010 as 8.
+        if (read_number(text, value) && text == cat(value) && std::cmp_greater_equal(value, least) && value <= most)
+          return "";
+        const bool is_large = !text.empty() && text[0] != '0' && std::ranges::all_of(text, is_digit);
+        return cat("'", text, "', expected a whole number ",
+                   is_large ? cat("from ", least, " to ", most) : cat("of at least ", least));
       },
       "");
 }
 
-CLI::Validator number(double least) {
+CLI::Validator number(double least, double most) {
   return CLI::Validator(
-      [least](const std::string& text) -> std::string {
+      [least, most](const std::string& text) -> std::string {
         double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= least && value <= 9e15) return "";
-        return cat("'", text, "', expected a number of at least ", least);
+        const bool is_number = CLI::detail::lexical_cast(text, value);
+        if (is_number && value >= least && value <= most) return "";
+        return cat("'", text, "', expected a number ",
+                   is_number && value > most ? cat("from ", least, " to ", most) : cat("of at least ", least));
       },
       "");
 }

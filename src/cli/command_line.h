@@ -78,8 +78,12 @@ void add_list(CLI::App& command, const std::string& name, std::vector<std::strin
               const std::string& help);
 
 // These check the value of an option. Their messages say what was found and what was expected.
-CLI::Validator whole_number(std::int64_t least);
-CLI::Validator number(double least);
+// The number of every option goes through one of the first two, because the parser wraps numbers that its type cannot
+// hold. Products of a few counts up to `most_counted` fit into 64 bits.
+inline constexpr std::uint64_t most_counted = 1'000'000'000'000'000, any_seed = UINT64_MAX;
+inline constexpr std::uint64_t most_ranks = 1 << 24;
+CLI::Validator whole_number(std::int64_t least, std::uint64_t most = most_counted);
+CLI::Validator number(double least, double most = 9e15);
 CLI::Validator one_of(std::vector<std::string> words);
 CLI::Validator file_that_ends_in(const std::string& ending);
 

@@ -29,6 +29,9 @@ std::shared_ptr<Typed<T>> typed() {
   return std::make_shared<Typed<T>>();
 }
 
+constexpr std::uint64_t largest_batch = 1 << 24;  // of a rank
+constexpr double most_gib = 1e6;
+
 constexpr bool one_process = true, all_ranks = false;  // Command::for_one_process
 
 int own_threads(const Session* session) {
@@ -79,14 +82,14 @@ ExperimentArguments experiment_of(const CLI::App& command, const std::vector<std
 
 // An option whose value is a whole number from 1 on.
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::int64_t& value, const std::string& help,
-                       const std::string& form = "N") {
-  return command.add_option(name, value, help)->type_name(form)->check(whole_number(1));
+                       std::uint64_t most = most_counted, const std::string& form = "N") {
+  return command.add_option(name, value, help)->type_name(form)->check(whole_number(1, most));
 }
 
 // An option whose value is a number from 0 on.
 void add_number(CLI::App& command, const std::string& name, double& value, const std::string& help,
-                const std::string& form) {
-  command.add_option(name, value, help)->type_name(form)->check(number(0));
+                const std::string& form, double most = 9e15) {
+  command.add_option(name, value, help)->type_name(form)->check(number(0, most));
 }
 
 // An option whose value is a file that must end in `ending`.
@@ -107,7 +110,7 @@ Command declare_train(CommandLine& program, const std::vector<std::string>& comm
       "continues the run in RUN_FOLDER. With EXPERIMENT.yaml, continues the run that run.dir or run.id names, or the "
       "newest run of the experiment's name");
   add_count(c, "--pause-after", a->pause_after, "pauses the run after this number of samples, with a checkpoint",
-            "SAMPLES");
+            most_counted, "SAMPLES");
   c.add_option("--report", a->report, "writes how the run has ended to this file, for the study that it is a trial of")
       ->type_name("FILE.json");
   c.add_flag("--shares-node", a->shares_node, "other runs use the node at the same time: its energy is not measured");
@@ -126,7 +129,7 @@ Command declare_plan(CommandLine& program) {
   const auto a = typed<PlanArguments>();
   a->ranks = 0;
   add_operands(c, a->words, an_experiment_or_run);
-  add_count(c, "--ranks", a->ranks, "plan for this number of ranks [those of this job]");
+  add_count(c, "--ranks", a->ranks, "plan for this number of ranks [those of this job]", most_ranks);
   c.add_option(
        "--device", a->device,
        "plans for a GPU that this machine need not have: a100, h100, h200, b200 or a file that describes one. "
@@ -215,7 +218,7 @@ Command declare_sample(CommandLine& program) {
   add_operands(c, a->words, any_source);
   add_count(c, "--count", a->count, "number of names or texts [20]");
   add_number(c, "--temperature", a->temperature, "divides the logits: below 1 is safer, above 1 is wilder [1]", "T");
-  c.add_option("--seed", a->seed, "seed of the random draws [1]")->type_name("N")->check(whole_number(0));
+  c.add_option("--seed", a->seed, "seed of the random draws [1]")->type_name("N")->check(whole_number(0, any_seed));
   c.add_flag("--new-only", a->new_only, "leaves out names that the data has, and repeated names");
   c.add_option("--prompt", a->prompt, "the beginning of every name or text")->type_name("TEXT");
   add_count(c, "--length", a->length, cat("symbols of running text [", default_sample_length, "]"));
@@ -262,12 +265,14 @@ Command declare_bench(CommandLine& program) {
       ->type_name("FILE");
   c.add_option("--seconds", a->seconds, "about how long each kind is measured [10]")
       ->type_name("S")
-      ->check(number(0.01));
+      ->check(number(0.01, 1e6));
   add_number(c, "--link-gbit", a->link_gbit, "rated bandwidth of the network between nodes, Gbit/s", "G");
   add_number(c, "--wanted", a->wanted,
              "input: samples per second that a node should load [those of the measured steps]", "RATE");
-  add_number(c, "--limit-gib", a->limit_gib, "utilisation: memory of a rank [memory.limit_gib, or what is free]", "G");
-  add_count(c, "--largest", a->largest, "utilisation: the largest batch of a rank [the largest that fits]");
+  add_number(c, "--limit-gib", a->limit_gib, "utilisation: memory of a rank [memory.limit_gib, or what is free]", "G",
+             most_gib);
+  add_count(c, "--largest", a->largest, "utilisation: the largest batch of a rank [the largest that fits]",
+            largest_batch);
   add_file(c, "--csv", a->csv, "writes the table of split, utilisation or components", "FILE", ".csv");
   return {&c, all_ranks, false, [a, &c](Session* session) {
             a->kinds = take_kinds(a->words);
@@ -293,9 +298,10 @@ Command declare_predict(CommandLine& program) {
   c.add_option("--ranks", a->ranks, cat("1..4096: doubling; 1,2,48: these [", a->ranks, "]"))->type_name("RANKS");
   add_list(c, "--preflight", a->preflight, "FILE,...", "measurements that the model is fitted on [preflight.json]");
   add_list(c, "--check", a->check, "FILE,...", "measurements to compare with");
-  add_count(c, "--ranks-per-node", a->ranks_per_node, "ranks on each node [as measured]");
-  add_count(c, "--cores-per-node", a->cores_per_node, "cores of each node [as measured]");
-  add_count(c, "--rows-per-rank", a->rows_per_rank, "weak scaling: samples of each rank in a step [as measured]");
+  add_count(c, "--ranks-per-node", a->ranks_per_node, "ranks on each node [as measured]", most_ranks);
+  add_count(c, "--cores-per-node", a->cores_per_node, "cores of each node [as measured]", most_ranks);
+  add_count(c, "--rows-per-rank", a->rows_per_rank, "weak scaling: samples of each rank in a step [as measured]",
+            largest_batch);
   add_number(c, "--latency-us", a->latency_us, "latency of a network that was not measured; needs --link-gbit", "L");
   add_number(c, "--link-gbit", a->link_gbit, "rated bandwidth of a network that was not measured, Gbit/s", "G");
   c.add_option("--csv", a->csv, "writes the table, with the measured steps")->type_name("FILE");
@@ -332,7 +338,8 @@ Command declare_study(CommandLine& program, const std::vector<std::string>& comm
        "runs share K of N of the trials, as one job of an array")
       ->type_name("K/N");
   add_count(c, "--ranks", a->ranks,
-            "number of ranks that work at the same time [one for each task of the Slurm job, or for each GPU or core]");
+            "number of ranks that work at the same time [one for each task of the Slurm job, or for each GPU or core]",
+            most_ranks);
   c.add_option("--launcher", a->launcher,
                "how to start ranks: srun, mpirun or mpiexec and options of it, such as 'srun --mpi=pmix'")
       ->type_name("COMMAND");

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "base/table.h"
 #include "checkpoint/snapshot.h"
 #include "cluster/launcher.h"
 #include "commands/commands.h"
@@ -130,7 +131,7 @@ bool TrainingLoop::reaches_stop_step() const {
 std::string TrainingLoop::describe_nothing_to_do() const {
   if (paused()) return cat("nothing to do: the run pauses after ", progress_.position.samples, " samples");
   if (end_.cause != RunEnd::Cause::all_steps) return "nothing to do: " + describe_end(end_, plan_.experiment.stop);
-  return cat("nothing to do: the run has its ", progress_.position.step, " steps");
+  return "nothing to do: the run has its " + counted(progress_.position.step, "step");
 }
 
 StopCost TrainingLoop::stop_cost() const {

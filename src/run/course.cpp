@@ -353,7 +353,7 @@ std::string describe_batch_course(const RunPlan& plan) {
     const std::optional<Position> end = end_of_batch(plan, plan.course, *begin);
     t.row(cat("from epoch ", with_digits(plan.schedule.epochs(*begin))),
           cat(describe_batch(plan, plan.course.batch_at(*begin)), ", rate ", with_digits(rate_at(plan, *begin)),
-              end ? cat(", ", with_thousands(end->step - begin->step), " steps") : std::string()));
+              end ? ", " + counted(end->step - begin->step, "step") : std::string()));
     begin = end;
   }
   return t.str();

@@ -222,8 +222,8 @@ bool data_is_here(const RunPlan& plan) {
 // Returns the end of a branch, which differs from the end of its source run. "" if no number of steps is known.
 std::string describe_branch_stop(const RunPlan& plan) {
   const std::int64_t samples = plan.experiment.branch.samples;
-  const std::string steps = cat(with_thousands(plan.updates - plan.branch.position.step),
-                                " steps of its own, up to step ", with_thousands(plan.updates));
+  const std::string steps = cat(counted(plan.updates - plan.branch.position.step, "step"), " of its own, up to step ",
+                                with_thousands(plan.updates));
   if (samples == 0) return plan.updates > 0 ? "after " + steps : "";
   return cat("after ", with_thousands(samples), " samples of its own", plan.updates > 0 ? ", " + steps : "");
 }
@@ -242,13 +242,12 @@ std::string describe_stop(const RunPlan& plan) {
   if (by_stop && plan.adascale_times > 0 && plan.base_schedule.total_steps > 0) part(describe_adascale_stop(plan));
   const double epochs =
       static_cast<double>(plan.schedule.total_steps) / static_cast<double>(plan.schedule.steps_per_epoch);
-  const std::string steps = cat(with_thousands(plan.updates), " steps");
+  const std::string steps = counted(plan.updates, "step");
   if (by_stop && plan.updates > 0)
     part(plan.schedule.total_steps > 0 ? cat("after ", steps, " (", with_digits(epochs), " epochs)")
                                        : "after " + steps);
   else if (by_stop && plan.schedule.total_steps > 0)  // here the batch follows the noise
-    part(cat("after ", with_digits(epochs), " epochs",
-             s.steps > 0 ? cat(" or ", with_thousands(s.steps), " steps") : ""));
+    part(cat("after ", with_digits(epochs), " epochs", s.steps > 0 ? " or " + counted(s.steps, "step") : ""));
   if (s.seconds > 0) part(cat("after ", with_digits(s.seconds), " s"));
   if (!s.target_metric.empty()) part(cat(s.target_metric, " reaches ", with_digits(s.target_value)));
   return text;

@@ -119,6 +119,9 @@ def test_an_error_is_printed_once_and_not_by_every_rank(workshop):
     (["evaluate", "run", "--samples", "3"], "--samples requires --logits"),
     (["import", "w.safetensors", "a.yaml", "--force"], "--force requires --out"),
     (["plan", "a.yaml", "--rank", "2"], "did you mean '--ranks'?"),
+    (["plan", "a.yaml", "--ranks", "4294967298"], "--ranks: '4294967298', expected a whole number from 1 to 16777216"),
+    (["sample", "/nowhere", "--count", "1000000000000000000"], "--count: '1000000000000000000', expected a whole number from 1 to"),
+    (["sample", "/nowhere", "--seed", "18446744073709551616"], "--seed: '18446744073709551616', expected a whole number from 0 to"),
     (["plan", "a.yaml", "--ranks"], "--ranks must be given once, with one value"),
     (["plan", "a.yaml", "--ranks", "2", "--ranks", "3"], "--ranks must be given once, with one value"),
     (["evaluate", "run", "--logits", "logits.npz"], "as logits.safetensors"),
@@ -128,6 +131,10 @@ def test_a_bad_command_line_is_an_error_with_a_hint(workshop, words, expected):
     result = workshop.run(*words, ranks=0)
     assert result.code not in (0, 85), result
     assert "ringtrain: error" in result.err and expected in result.err, result
+
+
+def test_one_step_is_a_step(workshop):
+    assert "after 1 step (" in workshop.run("plan", workshop.experiment(stop__steps=1), ranks=0).out
 
 
 def test_a_missing_data_set_comes_with_a_hint(workshop):

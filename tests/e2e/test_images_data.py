@@ -225,6 +225,11 @@ def test_files_say_what_the_schema_asks_for(images, tmp_path):
     (["images", "IN", "--out", "OUT", "--shards", "0"], "--shards: '0', expected a whole number of at least 1"),
     (["images", "IN", "--out", "OUT", "--quality", "101"], "--quality 101: expected 1 to 100"),
     (["images", "IN", "--out", "OUT", "--size", "x"], "--size: 'x', expected a whole number of at least 1"),
+    (["images", "IN", "--out", "OUT", "--seed", "18446744073709551616"],
+     "--seed: '18446744073709551616', expected a whole number from 0 to 18446744073709551615"),
+    (["images", "IN", "--out", "-x"], "--out is '-x', and names that begin with '-' are taken for options"),
+    (["images", "IN", "--out", "OUT/"], "--out ends in a folder"),
+    (["images", "IN", "--out", "OUT\n2"], "which has a line end or another control character"),
     (["images", "IN", "--out", "OUT", "--sort"], "unknown option --sort"),
     (["import", "nowhere.h5", "--images", "x", "--labels", "y", "--out", "OUT"], "nowhere.h5: cannot open"),
 ])

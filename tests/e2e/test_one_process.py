@@ -87,9 +87,9 @@ def test_ranks_with_different_arguments_are_refused(workshop):
     assert not run.exists() and not list(workshop.folder.glob("set*"))
 
 
-@pytest.mark.parametrize("words", [["verify"], ["names", "--out"]])
+@pytest.mark.parametrize("words", [["verify"], ["names", "--help"], ["--help"], ["--manual-page"], ["--bash-completion"], ["names", "--out"]])
 def test_a_converter_that_cannot_write_its_report_says_so(workshop, words):
-    operands = {"verify": [workshop.data], "names": [workshop.folder / "data", workshop.data.parent / "names.txt"]}[words[0]]
+    operands = {"verify": [workshop.data], "--out": [workshop.folder / "data", workshop.data.parent / "names.txt"]}.get(words[-1], [])
     with open("/dev/full", "w") as full:
         done = subprocess.run([CONVERTER, *words, *operands], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=HANG_SECONDS)
     assert done.returncode == 1 and done.stderr.count("error: cannot write to standard output") == 1, done

@@ -12,7 +12,9 @@ namespace {
 
 struct Boat {
   std::vector<std::string> words, ports;
-  std::int64_t oars = 4;
+  std::int64_t oars = 4, sails = 1;
+  std::uint64_t seed = 0;
+  double depth = 1;
   std::string sail = "square", log;
   bool night = false;
 };
@@ -28,6 +30,9 @@ class CommandLineTest : public testing::Test {
         ->type_name("FILE.csv")
         ->required()
         ->check(file_that_ends_in(".csv"));
+    c.add_option("--sails", boat_.sails, "up to 8")->type_name("N")->check(whole_number(1, 8));
+    c.add_option("--seed", boat_.seed, "of the waves")->type_name("N")->check(whole_number(0, any_seed));
+    c.add_option("--depth", boat_.depth, "of the water")->type_name("M")->check(number(0.5, 100));
     add_list(c, "--ports", boat_.ports, "PORT,...", "in this order");
     c.add_flag("--night", boat_.night, "with lamps");
     program_.add("rest", "Rests.");
@@ -50,11 +55,12 @@ class CommandLineTest : public testing::Test {
 
 TEST_F(CommandLineTest, WordsReachTheVariablesOfTheirCommand) {
   const CLI::App* command = parse({"row", "dinghy", "--ports", "a,b", "hull.length=3", "--oars=6", "--night", "x=[1,2]",
-                                   "--log", "l.csv", "--sail", "lateen"});
+                                   "--log", "l.csv", "--sail", "lateen", "--seed", "18446744073709551615"});
   EXPECT_EQ(command->get_name(), "row");
   EXPECT_EQ(boat_.words, (std::vector<std::string>{"dinghy", "hull.length=3", "x=[1,2]"}));
   EXPECT_EQ(boat_.ports, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(boat_.oars, 6);
+  EXPECT_EQ(boat_.seed, UINT64_MAX);
   EXPECT_EQ(boat_.sail, "lateen");
   EXPECT_TRUE(boat_.night);
   EXPECT_EQ(parse({"rest"})->get_name(), "rest");
@@ -76,6 +82,17 @@ TEST_F(CommandLineTest, MistakesAreNamedWithWhatWasExpected) {
   EXPECT_EQ(with({"--oars", "two"}), "ferry row: --oars: 'two', expected a whole number of at least 1");
   EXPECT_EQ(with({"--oars", "2.5"}), "ferry row: --oars: '2.5', expected a whole number of at least 1");
   EXPECT_EQ(with({"--oars", "0"}), "ferry row: --oars: '0', expected a whole number of at least 1");
+  for (const char* large : {"1000000000000001", "4294967298000000000", "18446744073709551617"})
+    EXPECT_EQ(with({"--oars", large}),
+              cat("ferry row: --oars: '", large, "', expected a whole number from 1 to 1000000000000000"));
+  for (const char* other : {"010", "0x10", "+3", " 3", "3 ", "-1"})
+    EXPECT_EQ(with({"--oars", other}), cat("ferry row: --oars: '", other, "', expected a whole number of at least 1"));
+  EXPECT_EQ(with({"--sails", "9", "--seed", "18446744073709551615"}),
+            "ferry row: --sails: '9', expected a whole number from 1 to 8");
+  EXPECT_EQ(with({"--seed", "18446744073709551616"}),
+            "ferry row: --seed: '18446744073709551616', expected a whole number from 0 to 18446744073709551615");
+  EXPECT_EQ(with({"--depth", "1e7"}), "ferry row: --depth: '1e7', expected a number from 0.5 to 100");
+  EXPECT_EQ(with({"--depth", "nan"}), "ferry row: --depth: 'nan', expected a number of at least 0.5");
   EXPECT_EQ(with({"--oars"}), "ferry row: --oars must be given once, with one value");
   EXPECT_EQ(with({"--oars", "2", "--oars", "3"}), "ferry row: --oars must be given once, with one value");
   EXPECT_EQ(with({"--sail", "latean"}), "ferry row: --sail: 'latean', expected square, lateen; did you mean 'lateen'?");
@@ -115,7 +132,8 @@ TEST_F(CommandLineTest, CompletionKnowsWordsAndKeys) {
   EXPECT_NE(script.find("row:--sail) words=\"square lateen\" ;;"), std::string::npos) << script;
   EXPECT_NE(
       script.find(
-          "row) options=\"--help --verbose --oars --sail --log --ports --night\" first=\"\" operands=\" $keys\" ;;"),
+          "row) options=\"--help --verbose --oars --sail --log --sails --seed --depth --ports --night\" first=\"\" "
+          "operands=\" $keys\" ;;"),
       std::string::npos)
       << script;
 }

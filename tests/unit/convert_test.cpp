@@ -228,6 +228,18 @@ TEST_F(Convert, CsvColumnsAreGuessedOrListed) {
   EXPECT_EQ(kept(convert(semicolons)), (Strings{"uwe"}));
 }
 
+TEST_F(Convert, AnExperimentCanNameWhatOutNames) {
+  const auto refusal = [&](const std::string& name) {
+    return message_of([&] { OutputFiles({path(name + "-train"), path(name + "-validation")}, false); });
+  };
+  for (const char* good : {"a b", "10$", "a-b", "~"}) EXPECT_EQ(refusal(good), "(no error)") << good;
+  expect_contains(refusal("two\nlines"), "which has a line end or another control character");
+  for (const char* name : {"$HOME", "a${HOME}", "$NOT_SET"})
+    expect_contains(refusal(name), "whose ~ or $ would be replaced where an experiment names the data");
+  expect_contains(refusal("-x"), "/-x', and names that begin with '-' are taken for options");
+  for (const char* folder : {"", ".", ".."}) expect_contains(refusal(folder), "--out ends in a folder");
+}
+
 TEST_F(Convert, NothingLeftIsAnErrorThatSaysWhy) {
   expect_contains(message_of([&] { convert(names("")); }), "no names are left (0 read)");
   expect_contains(message_of([&] { convert(names("\n\n")); }), "dropped: 2 empty");
