@@ -18,6 +18,10 @@ from reporting.errors import ReportError
 from reporting.interpreter import with_modules
 
 
+DAMAGED = (OSError, ValueError, TypeError, AttributeError, LookupError)  # what h5py raises for a file that lacks something
+VERIFY = "ringtrain-data verify checks all of the data set"
+
+
 def fail(message):
     sys.exit(f"contact_sheet.py: error: {message}")
 
@@ -69,10 +73,10 @@ def sheet_of(chosen, columns, out):
         with h5py.File(path) as file:
             try:
                 pixels = pixels_of(file, row)
-            except (OSError, ValueError) as error:
-                fail(f"{path}: image {row}: {error}; ringtrain-data verify checks all of the data set")
-            label = int(file["labels"][row])
-            name = text(file["class_names"][label])
+                label = int(file["labels"][row])
+                name = text(file["class_names"][label])
+            except DAMAGED as error:
+                fail(f"{path}: image {row}: {error}; {VERIFY}")
         draw(axes, pixels, place % columns * pace, place // columns * line,
              [name if len(name) < 20 else name[:18] + "...", f"{label}  {pixels.shape[1]} x {pixels.shape[0]}"])
     axes.set(xlim=(-0.02, columns * pace), ylim=(rows * line, -0.02))
@@ -97,10 +101,13 @@ def main():
     prefix, files = split_of(options.data)
     places = []
     for path in files:
-        with h5py.File(path) as file:
-            if text(file.attrs["kind"]) != "image":
-                fail(f"{path} is a data set of kind '{text(file.attrs['kind'])}', expected images")
-            places += [(path, row) for row in range(len(file["labels"]))]
+        try:
+            with h5py.File(path) as file:
+                if text(file.attrs["kind"]) != "image":
+                    fail(f"{path} is a data set of kind '{text(file.attrs['kind'])}', expected images")
+                places += [(path, row) for row in range(len(file["labels"]))]
+        except DAMAGED as error:
+            fail(f"{path}: {error}; {VERIFY}")
     chosen = random.Random(options.seed).sample(places, min(options.count, len(places)))
     try:
         options.out = str(outputs.picture_path(options.out))

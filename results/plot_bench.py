@@ -32,9 +32,11 @@ def fail(message):
 def read_rows(path):
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+            rows = list(csv.DictReader(file, restval=""))
     except OSError as error:
         fail(f"{path} cannot be read: {error.strerror}")
+    except (UnicodeDecodeError, csv.Error) as error:
+        fail(f"{path} is no CSV file: {error}")
     if not rows or not {"batch_per_rank", "removed", "split_size", "scaling", "predicted_efficiency"} & set(rows[0]):
         fail(f"{path} holds no rows of `ringtrain predict` or `ringtrain bench utilisation|components|split` with `--csv {path}`, or of `make simulate`")
     return rows
@@ -214,7 +216,12 @@ def main():
     alone = [(draw, rows) for rows in tables.values() for column, draw in DRAWN_ALONE.items() if column in rows[0]]
     if alone and len(tables) > 1:
         fail("tables of components, of split sizes or of predictions are drawn from one file alone")
-    figure = alone[0][0](alone[0][1]) if alone else draw_utilisation(tables)
+    try:
+        figure = alone[0][0](alone[0][1]) if alone else draw_utilisation(tables)
+    except KeyError as error:
+        fail(f"{', '.join(arguments.tables)}: there is no column {error}; was the table changed?")
+    except ValueError as error:  # a cell that is no number
+        fail(f"{', '.join(arguments.tables)}: {error}; was the table changed?")
     figure.tight_layout()
     try:
         pictures.save(figure, arguments.output)

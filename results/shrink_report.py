@@ -26,8 +26,15 @@ LINK = re.compile(r' · <a href="([^"]+)">(?:PNG|CSV)</a>')
 
 def is_course(path):
     """Says whether the table has a row for each point along a run."""
-    with open(path, encoding="utf-8") as file:
-        return file.readline().startswith(("trial,batch,rate,seed,epoch,", "family,batch,rate,seeds,epoch,"))
+    with open(path, "rb") as file:
+        return file.readline().startswith((b"trial,batch,rate,seed,epoch,", b"family,batch,rate,seeds,epoch,"))
+
+
+def text_of(path):
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        sys.exit(f"error: {path} is not UTF-8, so report.py did not make it; remove it")
 
 
 def shrink_files(folder):
@@ -37,15 +44,15 @@ def shrink_files(folder):
         if path.suffix == ".png" or path.suffix == ".csv" and is_course(path):
             path.unlink()
         elif path.suffix == ".csv":
-            text = path.read_text(encoding="utf-8")
+            text = text_of(path)
             path.write_text(LONG_NUMBER.sub(lambda found: f"{float(found[0]):.6g}", text), encoding="utf-8")
         elif path.suffix == ".svg":
-            path.write_text(small_svg.smaller(path.read_text(encoding="utf-8")), encoding="utf-8")
+            path.write_text(small_svg.smaller(text_of(path)), encoding="utf-8")
 
 
 def shrink_page(path):
     """Shows the figures' files in place of the figures, and removes links to files that are gone."""
-    page = path.read_text(encoding="utf-8").replace("figure svg {", "figure img {")
+    page = text_of(path).replace("figure svg {", "figure img {")
     page = page.replace('<td class="number">', "<td class=n>").replace("td.number {", "td.n {")
     page = FIGURE.sub(r'<img src="\3" alt="\1" loading="lazy">\2', page)
     page = FOLDED.sub(r'<p class="note">\1:</p>', page)

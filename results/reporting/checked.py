@@ -1,5 +1,5 @@
 """Checks the types of what a run's files hold, once, when they are read. The other files compute with it unchecked.
-keys.py does so for an experiment.yaml."""
+experiments.py does so for an experiment.yaml."""
 
 from .records import is_finite
 

@@ -86,12 +86,12 @@ class RunFolder:
         try:
             import yaml
 
-            from . import keys
+            from . import experiments, keys
         except ImportError as error:
             raise ReportError("this Python has no yaml: pip install pyyaml, or Debian's python3-yaml") from error
         try:
             tree = yaml.safe_load(read_text(path))
-            return {**keys.defaults(), **keys.checked(keys.flatten(tree))} if isinstance(tree, dict) else {}
+            return {**keys.defaults(), **experiments.checked(keys.flatten(tree))} if isinstance(tree, dict) else {}
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             raise BadRun(f"{path} cannot be used: {' '.join(str(error).split())}") from error
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import yaml
 
-from .records import is_finite
-
 ROOT = Path(__file__).resolve().parents[2]
 
 # These keys do not decide what a run learns. They decide how fast it is, what it measures, and what it keeps.
@@ -71,11 +69,6 @@ PLACES_OF_DATA = {"data.train", "data.validation", "branch.from"}
 # All keys of these sections decide nothing about what is learned, either. This includes keys that are added later.
 SECTIONS_OF_THE_MACHINE = ("run.", "machine.", "checkpoint.", "memory.", "test.")
 
-# Without these keys nothing can be said of a run. A run always writes them.
-NEEDED = ("batch.global", "learning_rate.base")
-ABOVE_0 = (*NEEDED, "batch.worker", "branch.batch_factor", "branch.rate_factor")
-AT_LEAST_0 = ("learning_rate.base_batch",)
-
 
 def decides(key):
     """Returns whether the key decides what is learned. The seed does not count."""
@@ -134,43 +127,6 @@ def parse(value):
         )
     except (yaml.YAMLError, ValueError):
         return value
-
-
-@lru_cache
-def kinds():
-    """Maps the keys of an experiment to the kinds of their values, as the generated page of all keys lists them."""
-    page = ROOT / "configs" / "README.md"
-    if not page.is_file():
-        return {}
-    return dict(re.findall(r"^\| `([\w.]+)` \| ([^|]*?) \|", page.read_text(encoding="utf-8"), re.MULTILINE))
-
-
-def is_plain(value):
-    return all(map(is_plain, value)) if isinstance(value, tuple) else isinstance(value, (str, int, float))
-
-
-def checked_value(key, value):
-    """Returns the value of a key in the type that the key has. Throws ValueError for a value of another type."""
-    kind = kinds().get(key, "")
-    if kind in ("number", "integer"):
-        value = parse(value) if isinstance(value, str) else value
-        if not is_finite(value) or key in ABOVE_0 and not value > 0 or key in AT_LEAST_0 and not value >= 0:
-            least = " above 0" if key in ABOVE_0 else " of at least 0" if key in AT_LEAST_0 else ""
-            raise ValueError(f"{key} is {text(value)}, expected a number{least}")
-    elif kind in ("text", "word"):
-        if isinstance(value, tuple):
-            raise ValueError(f"{key} is a list, expected a text")
-        value = text(value) if isinstance(value, (bool, int, float)) else value
-    elif kind.startswith("list") and not isinstance(value, tuple):
-        raise ValueError(f"{key} is {text(value)}, expected a list")
-    if not is_plain(value):
-        raise ValueError(f"{key} is {text(value)}, expected a text, a number or a list")
-    return value
-
-
-def checked(flat):
-    """Returns the keys of an experiment with checked values. A key without a value counts as absent."""
-    return {key: checked_value(key, value) for key, value in flat.items() if value is not None}
 
 
 def parse_override(word):

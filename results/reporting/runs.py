@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy
 import yaml
 
-from . import checked, keys
+from . import checked, experiments, keys
 from .errors import BadRun, ReportError
 from .following import NOT_ENDED, is_evaluation, read_text, shown
 from .records import is_finite, is_number, read_records
@@ -190,10 +190,10 @@ def checked_config(path, tree):
     if not isinstance(tree, dict):
         raise BadRun(f"{path} holds no keys; {expected}")
     try:
-        config = keys.checked(keys.flatten(tree))
+        config = experiments.checked(keys.flatten(tree))
     except ValueError as error:
         raise BadRun(f"{path}: {error}") from error
-    missing = [key for key in keys.NEEDED if key not in config]
+    missing = [key for key in experiments.NEEDED if key not in config]
     if missing:
         raise BadRun(f"{path} has no {missing[0]}; {expected}")
     return config
@@ -260,7 +260,7 @@ def unresolved(path, name, study, trial):
     check_trial(path, trial)
     known = trial["overrides"] if isinstance(trial.get("overrides"), dict) else {}
     try:
-        known = keys.checked(keys.flatten(known))
+        known = experiments.checked(keys.flatten(known))
     except ValueError as error:
         raise BadRun(f"{path}: in the overrides of its trial, {error}") from error
     return Run(path, name, study, known, {}, trial=trial, is_resolved=False)

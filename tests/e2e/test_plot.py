@@ -182,6 +182,21 @@ def test_a_format_that_bench_tables_cannot_have_is_one_sentence(tmp_path):
     assert len(done.stderr.splitlines()) == 1, done
 
 
+@pytest.mark.parametrize("content, words", [
+    (b"split_size\n8\n", "there is no column 'cuts'"),
+    (b"split_size,cuts,samples_per_second\n8,1,fast\n", "could not convert string to float: 'fast'"),
+    (b"split_size,cuts,samples_per_second\n8,1\n", "could not convert string to float: ''"),
+    (b"split_size,\xff\n8,1\n", "table.csv is no CSV file"),
+    (b"batch_per_rank,fits\n1,yes\n", "there is no column 'ranks'"),
+])
+def test_a_bench_table_that_was_changed_is_one_sentence(tmp_path, content, words):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "table.csv").write_bytes(content)
+    command = [sys.executable, SCRIPT.with_name("plot_bench.py"), tmp_path / "table.csv", "-o", tmp_path / "a.png"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert done.returncode == 1 and words in done.stderr and "table.csv" in done.stderr and done.stderr.count("\n") == 1, done
+
+
 @pytest.mark.thorough
 def test_a_small_png_keeps_the_colours_of_thin_lines(tmp_path):
     numpy, pyplot = pytest.importorskip("numpy"), pytest.importorskip("matplotlib.pyplot")

@@ -1,5 +1,5 @@
-"""Tests that the scripts of results/ leave out a run that cannot be read, and end with one line if nobody can read what they
-print."""
+"""Tests that the scripts of results/ leave out a run that cannot be read, and say in one line what is wrong with another file
+or with their output."""
 
 import json
 import os
@@ -164,3 +164,21 @@ def test_output_that_is_closed_or_full_is_one_error(tmp_path, monkeypatch, shell
         done = tool(words, shell)
         assert done.returncode == 1 and done.stderr.count("\n") == 1, done
         assert done.stderr.startswith(f"{words[0]}: error: ") and ("closed" in done.stderr or "No space left" in done.stderr), done
+
+
+@pytest.mark.parametrize("kind", ["junk", "no kind", "no images", "a wrong label"])
+def test_a_damaged_data_set_has_no_contact_sheet(tmp_path, kind):
+    h5py, numpy = pytest.importorskip("h5py"), pytest.importorskip("numpy")
+    path = tmp_path / "x-train-00000-of-00001.h5"
+    path.write_bytes(b"junk")
+    if kind != "junk":
+        with h5py.File(path, "w") as file:
+            file["labels"] = numpy.full(3, 9)
+            if kind != "no kind":
+                file.attrs["kind"] = "image"
+            if kind == "a wrong label":
+                file["class_names"] = ["a"]
+                file["images"] = numpy.zeros((3, 8, 8, 3), "u1")
+                file["images"].attrs["encoding"] = "raw"
+    done = tool(["contact_sheet.py", tmp_path / "x", "-o", tmp_path / "a.png"])
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and f"{path}: " in done.stderr and "verify" in done.stderr, done
