@@ -91,9 +91,13 @@ class RunFolder:
             raise ReportError("this Python has no yaml: pip install pyyaml, or Debian's python3-yaml") from error
         try:
             tree = yaml.safe_load(read_text(path))
-            return {**keys.defaults(), **experiments.checked(keys.flatten(tree))} if isinstance(tree, dict) else {}
+            config = experiments.checked(keys.flatten(tree)) if isinstance(tree, dict) else {}
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             raise BadRun(f"{path} cannot be used: {' '.join(str(error).split())}") from error
+        missing = [key for key in experiments.NEEDED if key not in config]
+        if missing:
+            raise BadRun(f"{path} has no {missing[0]}")
+        return {**keys.defaults(), **config}
 
     def new_records(self):
         """Returns (again, records). Usually `again` is false and the records are those since the last call. The first

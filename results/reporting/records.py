@@ -26,9 +26,11 @@ def problem_of(record, needed):
     for key in needed:
         if not is_finite(record.get(key)):
             return f"no number '{key}'"
-    for key in (*NUMBERS, *NUMBERS_OR_NULL):
-        value = record.get(key)
-        if key in record and not is_number(value) and not (value is None and key in NUMBERS_OR_NULL):
+    for key in NUMBERS:
+        if key in record and not is_finite(record[key]):
+            return f"'{key}' is no number"
+    for key in NUMBERS_OR_NULL:
+        if record.get(key) is not None and not is_number(record[key]):
             return f"'{key}' is no number"
     return ""
 
