@@ -570,6 +570,18 @@ def test_another_run_gets_what_it_has_and_a_sentence(mlperf, run, tmp_path):
     assert "run_stop" not in text
 
 
+def test_a_pipe_gets_the_log_once_and_a_link_stays(mlperf, tmp_path):
+    run, log, link, pipe = imagenet_run(tmp_path / "run"), tmp_path / "log.txt", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(log)
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+    for place in link, pipe:
+        follow(run, "--mllog", place)
+    got = reader.communicate(timeout=HANG_SECONDS)[0]
+    assert link.is_symlink() and pipe.is_fifo()
+    assert got.count("run_start") == log.read_text().count("run_start") == 1 and len(got.splitlines()) == len(log.read_text().splitlines())
+
+
 def test_a_study_has_a_log_for_each_trial(mlperf, tmp_path):
     for seed in (1, 2):
         made_runs.write(tmp_path / "grid" / f"s{seed}", 64, seed=seed)
