@@ -152,6 +152,12 @@ void publish_written(const std::string& temporary, const std::string& final, con
   }
 }
 
+int open_for_writing(const std::string& path) {
+  struct stat found {};
+  const bool is_stream = ::stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode);
+  return ::open(path.c_str(), O_WRONLY | (is_stream ? 0 : O_CREAT) | O_TRUNC | O_CLOEXEC, 0644);
+}
+
 int write_fully(int file, const void* bytes, std::size_t count) {
   const auto* rest = static_cast<const char*>(bytes);
   while (count > 0) {
@@ -197,9 +203,7 @@ void copy_to_disk(const std::string& from, const std::string& to,
 }
 
 void write_text_file(const std::string& to, const std::string& text, const std::string& named) {
-  struct stat found {};
-  const bool exists = ::stat(to.c_str(), &found) == 0;  // a system may refuse to "create" the pipe of another user
-  const int file = ::open(to.c_str(), O_WRONLY | (exists ? 0 : O_CREAT) | O_TRUNC | O_CLOEXEC, 0644);
+  const int file = open_for_writing(to);
   if (file < 0) fail(to, "cannot write", errno);
   int reason = write_fully(file, text.data(), text.size());
   if (::close(file) != 0 && reason == 0) reason = errno;

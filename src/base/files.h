@@ -48,6 +48,10 @@ std::string unused_path(const std::string& path);
 void copy_to_disk(const std::string& from, const std::string& to,
                   const std::function<void(std::int64_t bytes)>& progress);
 
+// Opens a file, which is made or emptied, or a device or pipe. Returns -1 if this fails. O_CREAT is left out for pipes:
+// a system may refuse to "create" the pipe of another user (fs.protected_fifos).
+int open_for_writing(const std::string& path);
+
 // Writes all bytes to an open file. Returns 0, or errno if this fails.
 int write_fully(int file, const void* bytes, std::size_t count);
 

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <span>
 #include <sstream>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -294,14 +296,22 @@ const Value& stored_value(const std::map<std::string, Value>& values, const std:
   return found->second;
 }
 
+constexpr std::string_view name_prefix = "step-", name_suffix = ".h5";
+
+std::string file_of_step(std::int64_t step) {
+  std::string digits = std::to_string(step);
+  if (digits.size() < 9) digits.insert(0, 9 - digits.size(), '0');
+  return cat(name_prefix, digits, name_suffix);
+}
+
+// Returns nothing for a name that file_of_step() does not give.
 std::optional<std::int64_t> step_of_file(const std::string& file_name) {
-  constexpr std::string_view prefix = "step-", suffix = ".h5";
-  if (!file_name.starts_with(prefix) || !file_name.ends_with(suffix)) return std::nullopt;
+  if (!file_name.starts_with(name_prefix) || !file_name.ends_with(name_suffix)) return std::nullopt;
   std::int64_t step = 0;
   std::string_view digits = file_name;
-  digits.remove_prefix(prefix.size());
-  digits.remove_suffix(suffix.size());
-  return read_number(digits, step) ? std::optional(step) : std::nullopt;
+  digits.remove_prefix(name_prefix.size());
+  digits.remove_suffix(name_suffix.size());
+  return read_number(digits, step) && file_of_step(step) == file_name ? std::optional(step) : std::nullopt;
 }
 
 }  // namespace
@@ -381,9 +391,7 @@ std::string checkpoint_folder(const std::string& run_dir) {
 }
 
 std::string checkpoint_path(const std::string& run_dir, std::int64_t step) {
-  std::string digits = std::to_string(step);
-  if (digits.size() < 9) digits.insert(0, 9 - digits.size(), '0');
-  return checkpoint_folder(run_dir) + "/step-" + digits + ".h5";
+  return cat(checkpoint_folder(run_dir), '/', file_of_step(step));
 }
 
 std::string best_checkpoint_path(const std::string& run_dir) {
@@ -427,7 +435,10 @@ static std::vector<std::string> checkpoint_files(const std::string& run_dir) {
 
 std::optional<FoundCheckpoint> read_newest_checkpoint(const std::string& run_dir, std::vector<std::string>& warnings,
                                                       std::string_view prefix, const Progress& progress) {
+  constexpr int most_listings = 20;
+  constexpr auto pause = std::chrono::milliseconds(50);  // a network file system may list a removed file for a while
   std::vector<std::string> files = checkpoint_files(run_dir), damages;
+  int listings = 1;
   for (std::size_t i = 0; i < files.size();) {
     const std::string& path = files[i];
     std::string damage;
@@ -440,7 +451,9 @@ std::optional<FoundCheckpoint> read_newest_checkpoint(const std::string& run_dir
       for (const std::string& skipped : damages) warnings.push_back("checkpoint skipped: " + skipped);
       return FoundCheckpoint{path, std::move(*whole)};
     }
-    if (is_gone(path)) {  // a run that trains has removed it, so it has written a newer one
+    // A run that trains has removed the file, so it has written a newer one.
+    if (is_gone(path) && listings++ < most_listings) {
+      std::this_thread::sleep_for(pause);
       files = checkpoint_files(run_dir);
       damages.clear();
       i = 0;

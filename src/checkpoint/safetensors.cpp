@@ -233,7 +233,7 @@ std::size_t elements(const TensorToWrite& tensor) {
 class Output {
  public:
   explicit Output(const std::string& path) : path_(path) {
-    file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    file_ = open_for_writing(path);
     if (file_ < 0) fail(errno);
   }
   ~Output() {

@@ -35,7 +35,8 @@ void publish_copy(const std::string& from, const std::string& to, const Progress
   });
 }
 
-void remove_old(const std::string& run_dir, const Checkpoint& newest, std::int64_t keep) {
+// The new checkpoint is whole, so nothing here ends the run.
+void remove_old(const std::string& run_dir, const Checkpoint& newest, std::int64_t keep) try {
   const std::vector<std::int64_t> for_ever = kept_steps(newest);
   std::int64_t kept = 0;
   for (const std::int64_t step : checkpoint_steps(run_dir)) {
@@ -47,6 +48,8 @@ void remove_old(const std::string& run_dir, const Checkpoint& newest, std::int64
     const std::string path = checkpoint_path(run_dir, step);
     if (::unlink(path.c_str()) != 0) log_warning(path, ": cannot remove the old checkpoint: ", std::strerror(errno));
   }
+} catch (const Error& error) {
+  log_warning(error.what(), "; old checkpoints stay");
 }
 
 // An update can overflow even if loss and gradient were finite. Nobody could resume from such weights.

@@ -177,7 +177,7 @@ Command declare_export(CommandLine& program) {
   const auto a = typed<ExportArguments>();
   add_operands(c, a->words, any_source);
   add_file(c, "--out", a->out, "the file to write", "FILE", ".safetensors")->required();
-  c.add_flag("--force", a->force, "overwrites that file");
+  c.add_flag("--force", a->force, "overwrites that file, even if export has not written it");
   c.add_option("--dtype", a->dtype, "type of the numbers [fp32]")
       ->type_name("fp32|fp16|bf16")
       ->check(one_of({"fp32", "fp16", "bf16"}));

@@ -442,16 +442,19 @@ int train_run(const TrainArguments& arguments, Session& session) {
 
 }  // namespace
 
-int train(const TrainArguments& arguments, Session& session) try {
+int train(const TrainArguments& arguments, Session& session) {
   using End = TrialReport::End;
-  if (!arguments.report.empty()) expect_output(arguments.report, report_file());
-  const int code = train_run(arguments, session);
-  const End end = code == training_paused ? End::paused : code == 0 ? End::finished : End::stopped;
-  if (!arguments.report.empty() && session.rank() == 0) write_report(arguments.report, {end, "", "", ""});
-  return code == training_paused ? 0 : code;
-} catch (const std::exception& error) {
-  if (!arguments.report.empty()) write_report(arguments.report, report_of(error));
-  throw;
+  const std::string& report = arguments.report;
+  if (!report.empty()) expect_output(report, report_file());  // before the errors that write_report() reports
+  try {
+    const int code = train_run(arguments, session);
+    const End end = code == training_paused ? End::paused : code == 0 ? End::finished : End::stopped;
+    if (!report.empty() && session.rank() == 0) write_report(report, {end, "", "", ""});
+    return code == training_paused ? 0 : code;
+  } catch (const std::exception& error) {
+    if (!report.empty()) write_report(report, report_of(error));
+    throw;
+  }
 }
 
 }  // namespace ringtrain

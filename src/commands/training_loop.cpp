@@ -344,7 +344,7 @@ void TrainingLoop::finish_writing() {
 
 // Rank 0 calls this. Returns the newest checkpoint whose copies were compared. If there is none, returns the newest one
 // that can be read. Checkpoints of later steps are left out: --resume did not use them, because they are damaged.
-KnownCheckpoint TrainingLoop::known_good() const {
+KnownCheckpoint TrainingLoop::known_good() const try {
   KnownCheckpoint newest{.name = "", .compared = false};
   for (const std::int64_t step : checkpoint_steps(run_dir_)) {
     if (step > progress_.position.step) continue;
@@ -357,6 +357,8 @@ KnownCheckpoint TrainingLoop::known_good() const {
     if (newest.name.empty()) newest.name = name;
   }
   return newest;
+} catch (const Error&) {  // the folder cannot be listed; the caller is about to report another error
+  return {.name = "", .compared = false};
 }
 
 void TrainingLoop::save(bool best) {

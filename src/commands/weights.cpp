@@ -45,17 +45,32 @@ std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, con
   return metadata;
 }
 
-// Throws Error if --out names a file that exists, unless it may be replaced.
-void expect_free(const std::string& out, bool force) {
-  if (!force && std::filesystem::is_regular_file(out))
+// Throws Error if --out names a file that exists, unless it may be replaced: it is empty, `is_own` says that it is an
+// earlier output, or the user gives --force.
+void expect_free(const std::string& out, bool force, bool (*is_own)(const std::string& path)) {
+  std::error_code failed;
+  if (!force && std::filesystem::is_regular_file(out, failed) && std::filesystem::file_size(out, failed) > 0 &&
+      !is_own(out))
     throw Error(cat(out, ": exists already"), "choose another --out, or overwrite it with --force");
   expect_output(out, any_file());
+}
+
+// Returns whether `ringtrain export` has written the file.
+bool is_export(const std::string& path) try {
+  const SafetensorsFile file(path);
+  return file.metadata().contains("run") && file.metadata().contains("commit");
+} catch (const Error&) {
+  return false;
+}
+
+bool is_never(const std::string&) {
+  return false;
 }
 
 }  // namespace
 
 int export_weights(const ExportArguments& arguments) {
-  expect_free(arguments.out, arguments.force);
+  expect_free(arguments.out, arguments.force, is_export);
   static const std::map<std::string, std::string> types = {{"fp32", "F32"}, {"fp16", "F16"}, {"bf16", "BF16"}};
   const std::string& type = types.at(arguments.dtype);  // the command line allows no other
   const ExperimentArguments& source = arguments.experiment;
@@ -89,7 +104,7 @@ int import_weights(const ImportArguments& arguments) {
                     ", but import sets the weights, too: a run begins from one of the two"),
                 "leave out branch.*");
   if (!arguments.out.empty()) {
-    expect_free(arguments.out, arguments.force);
+    expect_free(arguments.out, arguments.force, is_never);
     if (std::filesystem::exists(arguments.out) && !std::filesystem::is_regular_file(arguments.out))
       throw Error(cat(arguments.out, ": is a device or a pipe, but a checkpoint needs a file"), "choose another --out");
   }

@@ -102,7 +102,8 @@ struct TakenGradients {
   WorkerSums sums;           // sums of all these gradients
   ServerAction last;         // the action that took the last gradient: its worker, update, version and staleness
   std::int64_t count = 0;    // number of gradients
-  std::int64_t dropped = 0;  // gradients that came too late since the last update
+  std::int64_t dropped = 0;  // gradients that came too late since the last update; in a step's report, those of
+                             // late_at_meeting(), too
   // Returns the times of the workers: the mean over these gradients.
   StepTimes times_of_workers() const { return sums.times / static_cast<double>(count); }
 };
@@ -125,8 +126,8 @@ class ParameterServer {
   // to stop.
   bool step(const MeetingRequests& requests);
   const MeetingRequests& requests() const { return met_requests_; }
-  // Returns how many gradients came too late after the last update and before the last meeting. `dropped` of
-  // TakenGradients does not count them.
+  // Returns how many gradients came too late after the last update and before the last meeting. Apply gets
+  // TakenGradients that do not count them in `dropped`.
   std::int64_t late_at_meeting() const { return late_at_meeting_; }
   double waited_seconds() const { return waited_seconds_; }  // total time without work from workers
   double moving_seconds() const { return moving_seconds_; }  // total time of sending weights and taking gradients

@@ -190,7 +190,9 @@ bool has_records(const fs::path& folder) {
   if (fs::exists(folder / run_record_name, failed) || fs::exists(folder / run_metrics_name, failed)) return true;
   for (fs::directory_iterator file(folder / "checkpoints", failed), end; !failed && file != end; file.increment(failed))
     if (file->path().extension() == ".h5") return true;
-  return false;
+  // A folder that cannot be listed may hold checkpoints. The error of listing them is clearer than that of their
+  // absence.
+  return failed && failed != std::errc::no_such_file_or_directory && failed != std::errc::not_a_directory;
 }
 
 }  // namespace
@@ -260,7 +262,8 @@ RunSource source_of_run(ExperimentArguments source, bool resume) {
   if (!is_folder) folder = folder.has_parent_path() ? folder.parent_path() : ".";
   const bool has_experiment = fs::exists(folder / run_experiment_name, ignored);
   const bool is_run = has_experiment && has_records(folder);
-  if (!fs::exists(source.path, ignored) && !source.path.ends_with(".yaml") && !source.path.ends_with(".yml"))
+  if (fs::status(source.path, ignored).type() == fs::file_type::not_found && !source.path.ends_with(".yaml") &&
+      !source.path.ends_with(".yml"))
     throw Error(cat(source.path, ": there is no such folder or file, expected a run's folder or an experiment file"),
                 "runs are in results/<name>/, and experiments in configs/");
   if (is_folder && !is_run)

@@ -102,12 +102,14 @@ MicroBatchChoice preferred_choice(const RunTask& task, const RunSplit& split, co
                                                                 .evaluates = task.has_validation,
                                                                 .measures_norms = e.evaluate.norm_samples > 0});
   const std::int64_t samples = nearest_micro_batch(shares, std::max<std::int64_t>(1, std::min(preferred, fills)));
-  const std::string reason =
-      split.stages() > 1 && fills < preferred ? cat("the nearest to ", std::max<std::int64_t>(1, fills), ", so that ",
-                                                    passes_that_fill(split.stages()), " passes fill the pipeline")
-      : rows <= preferred                     ? reason_for_all(shares)
-      : backend.on_device()                   ? "the largest that fits the GPU's memory"
-                            : cat("the nearest to ", preferred, ", with which the processor is fastest");
+  std::string reason = cat("the nearest to ", preferred, ", with which the processor is fastest");
+  if (split.stages() > 1 && fills < preferred)
+    reason = cat("the nearest to ", std::max<std::int64_t>(1, fills), ", so that ", passes_that_fill(split.stages()),
+                 " passes fill the pipeline");
+  else if (rows <= preferred)
+    reason = reason_for_all(shares);
+  else if (backend.on_device())
+    reason = "the largest that fits the GPU's memory";
   return {samples, reason, true};
 }
 

@@ -5,9 +5,8 @@
 //   RunTask    task.h: what is trained on what
 //   RunCourse  course.h: batch, steps and rate, on any number of ranks
 //   RunSplit   split.h: servers, stages, and how the ranks divide a batch
-//   RunPasses  passes.h: the micro-batch and the reason for it, the loaders; fitting_passes.h: a smaller micro-batch,
-//   or
-//              blocks that are computed again, if these do not fit
+//   RunPasses  passes.h: the micro-batch and the reason for it, the loaders. fitting_passes.h: if these do not fit, a
+//              smaller micro-batch or blocks that are computed again
 //   memory     memory.h: the bytes of a rank, which differ from rank to rank
 // The file of a stage calls those of earlier stages only, but for fitting_passes.cpp, which asks memory.h for the bytes
 // of each plan that it tries. With asynchronous servers, a step of the course is one worker's share of a batch, so

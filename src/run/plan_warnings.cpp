@@ -143,7 +143,7 @@ void warn_of_small_part(const RunPlan& plan, std::vector<std::string>& warnings)
 
 bool is_after_end(const RunPoint& point, const RunPlan& plan) {
   const std::optional<Position> position = position_of(point, plan);
-  return position && plan.updates > 0 && position->step > plan.updates;
+  return position && plan.updates > 0 && position->step > std::max(plan.updates, plan.branch.position.step);
 }
 
 void warn_of_kept_points(const RunPlan& plan, std::vector<std::string>& warnings) {

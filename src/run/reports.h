@@ -44,7 +44,7 @@ struct StepReport {
   Position position;                     // position after this step
   std::optional<Position> before;        // position before this step; empty: position of the previous report
   bool met = true;                       // whether all ranks have returned after this update
-  std::optional<TakenGradients> served;  // on a server with a rank of its own: what it has applied
+  std::optional<TakenGradients> served;  // on server 0 if servers have their own ranks: what it has applied
   std::int64_t samples = 0;              // samples of this step
   double loss = 0;                       // the mean over the counted targets of the global batch
   double accuracy = 0;                   // the share of targets predicted right, with the weights before the update

@@ -248,8 +248,12 @@ void write_report(const std::string& path, const TrialReport& report) try {
                      {"error", report.error},
                      {"hint", report.hint},
                      {"thrown_at", report.thrown_at}};
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  write_output(path, report_file(), json_text(json, 2) + "\n");
+  // A report is written without waiting for the disk, so that the cause of a failure is there before its consequences.
+  const std::string text = json_text(json, 2) + "\n";
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
+    write_text_file(path, text, path);
+  else
+    replace_cache_file(end_of_links(path), text);
 } catch (const std::exception&) {
 }
 

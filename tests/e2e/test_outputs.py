@@ -62,12 +62,15 @@ def test_train_writes_no_report_over_another_file(workshop):
         assert json.loads(report.read_text())["end"] == "finished"
 
 
-def test_export_replaces_a_file_only_with_force(workshop):
+def test_export_replaces_its_own_files_and_others_only_with_force(workshop):
     run, out, pipe = workshop.train("run", stop__steps=2), workshop.folder / "w.safetensors", workshop.folder / "pipe.safetensors"
     out.write_text("mine")
     done = workshop.run("export", run, "--out", out, ranks=0)
     assert done.code == 1 and "exists already" in done.err and "--force" in done.err and out.read_text() == "mine", done
     assert workshop.run("export", run, "--out", out, "--force", ranks=0).code == 0
+    assert workshop.run("export", run, "--out", out, ranks=0).code == 0
+    out.write_bytes(b"")
+    assert workshop.run("export", run, "--out", out, ranks=0).code == 0 and out.stat().st_size > 0
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
     assert workshop.run("export", run, "--out", pipe, ranks=0).code == 0

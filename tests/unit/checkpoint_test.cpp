@@ -439,6 +439,18 @@ TEST_F(CheckpointTest, WriterKeepsTheNewestAndTheBest) {
   EXPECT_EQ(checkpoint_steps(folder_), (std::vector<std::int64_t>{50, 40}));
 }
 
+// A file that a user has copied under such a name would be looked for under another one, again and again.
+TEST_F(CheckpointTest, OtherNamesAreNoCheckpoints) {
+  CheckpointWriter writer(folder_, 2);
+  writer.start(example(10), false);
+  writer.finish();
+  for (const char* name : {"step-200.h5", "step--00000300.h5", "step-0000000400.h5"})
+    fs::copy_file(path("checkpoints/step-000000010.h5"), path(std::string("checkpoints/") + name));
+  EXPECT_EQ(checkpoint_steps(folder_), (std::vector<std::int64_t>{10}));
+  std::vector<std::string> warnings;
+  EXPECT_EQ(read_newest_checkpoint(folder_, warnings).value().checkpoint.step, 10);
+}
+
 TEST_F(CheckpointTest, ABetterOneReplacesTheBestAndTheSameStepCanBeWrittenAgain) {
   CheckpointWriter writer(folder_, 1);
   writer.start(example(1), true);
