@@ -288,7 +288,10 @@ std::string model_keys(const Experiment& experiment) {
   std::string text;
   for (const Field& field : schema()) {
     const std::string key(field.key);
-    if (key == "precision" || key.rfind("model.", 0) == 0 || key == "data.image_size" || key == "data.sequence")
+    const bool is_of_a_pass =
+        key == "precision" || key.starts_with("model.") || key == "data.image_size" || key == "data.sequence";
+    // The keys of other kinds of models are left out, so that a new one of them leaves measurements as they are.
+    if (is_of_a_pass && decides_what_is_learned(field, experiment))
       text += cat(text.empty() ? "" : " ", key, "=", value_text(field, experiment));
   }
   return text;

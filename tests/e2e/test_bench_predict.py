@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import LAUNCHER, PROGRAM, Job, assert_drawn
+from conftest import LAUNCHER, PROGRAM, ROOT, Job, assert_drawn
 
 QUICK = ["--seconds", "0.3"]
 
@@ -17,20 +17,9 @@ def bench(workshop, file, *words, ranks=1):
     return json.loads(file.read_text()), result
 
 
-def model_keys(workshop, experiment):
-    """The keys with which `bench` describes a measured step. They come from the resolved experiment of `plan --all`."""
-    result = workshop.run("plan", experiment, "--all", ranks=0)
-    assert result.code == 0, result
-    keys, section = [], ""
-    for line in result.out.split("\n\n")[0].splitlines():
-        name, value = line.strip().split(":", 1)
-        if not value:
-            section = name + "."
-        elif not line.startswith(" "):
-            keys.append(f"{name}={value.strip()}")
-        else:
-            keys.append(f"{section}{name}={value.strip()}")
-    return " ".join(key for key in keys if key.startswith(("precision=", "model.", "data.image_size=", "data.sequence=")))
+# The keys with which `bench` describes the model of workshop.experiment().
+MODEL = ("precision=fp32 model.kind=char_lstm model.hidden=16 model.layers=2 model.dropout=0.2 model.initial=he model.forget_bias=0 "
+         "data.sequence=64 data.image_size=224")
 
 
 @pytest.fixture
@@ -38,7 +27,7 @@ def preflight(workshop):
     """Invented measurements: 1 ms + 0.1 ms a sample in the forward pass, twice that in the backward pass, 2 ranks a
     node."""
     passes = [{"micro_batch": m, "forward": 1e-3 + 1e-4 * m, "backward": 2e-3 + 2e-4 * m} for m in (8, 32)]
-    step = {"model": model_keys(workshop, workshop.experiment()), "micro_batch": 32, "accumulation": 1, "rows_per_rank": 32,
+    step = {"model": MODEL, "micro_batch": 32, "accumulation": 1, "rows_per_rank": 32,
             "forward": 4.2e-3, "backward": 8.4e-3, "update": 1e-3, "passes": passes, "jitter": 0.01, "full_node_pass": 0,
             "shared_pass": 0, "shared_step": 0, "seconds": 13.6e-3, "input_seconds": 0, "input_wait": 0,
             "parameters": 5000, "elements": 5120, "bucket_mib": 1, "element_bytes": 4, "watermark": [[0.5, 0.4], [1, 1]],
@@ -48,6 +37,16 @@ def preflight(workshop):
         "version": "made up", "hosts": ["node1"], "ranks": 2, "ranks_per_node": 2, "step": step,
         "fit": {"node": {"alpha": 1e-6, "beta": 1e-10}, "network": {"alpha": 1e-5, "beta": 1e-9}}}))
     return file
+
+
+def test_predict_takes_the_recorded_step_of_the_simulation(workshop):
+    """Measurements stay valid when models of other kinds get new keys."""
+    measured = json.loads((ROOT / "tests" / "simulate" / "resnet50_step.json").read_text())
+    measured["fit"] = {"node": {"alpha": 1e-6, "beta": 1e-10}, "network": {"alpha": 1e-5, "beta": 1e-9}}
+    file = workshop.folder / "measured.json"
+    file.write_text(json.dumps(measured))
+    result = workshop.run("predict", ROOT / "configs" / "imagenet_resnet50_8192.yaml", "--ranks", "16", "--preflight", file, ranks=0)
+    assert result.code == 0, result
 
 
 def test_predict_refuses_what_is_no_ring_and_says_what_it_takes_sharded_state_for(workshop, preflight):
