@@ -47,3 +47,8 @@ def checked_value(key, value):
 def checked(flat):
     """Returns the keys of an experiment with checked values. A key without a value counts as absent."""
     return {key: checked_value(key, value) for key, value in flat.items() if value is not None}
+
+
+def lacking(config):
+    """Returns the first needed key that an experiment lacks, or ""."""
+    return next((key for key in NEEDED if key not in config), "")

@@ -94,9 +94,8 @@ class RunFolder:
             config = experiments.checked(keys.flatten(tree)) if isinstance(tree, dict) else {}
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             raise BadRun(f"{path} cannot be used: {' '.join(str(error).split())}") from error
-        missing = [key for key in experiments.NEEDED if key not in config]
-        if missing:
-            raise BadRun(f"{path} has no {missing[0]}")
+        if lacking := experiments.lacking(config):
+            raise BadRun(f"{path} has no {lacking}")
         return {**keys.defaults(), **config}
 
     def new_records(self):

@@ -193,9 +193,8 @@ def checked_config(path, tree):
         config = experiments.checked(keys.flatten(tree))
     except ValueError as error:
         raise BadRun(f"{path}: {error}") from error
-    missing = [key for key in experiments.NEEDED if key not in config]
-    if missing:
-        raise BadRun(f"{path} has no {missing[0]}; {expected}")
+    if lacking := experiments.lacking(config):
+        raise BadRun(f"{path} has no {lacking}; {expected}")
     return config
 
 

@@ -215,10 +215,14 @@ void write_file_atomically(const std::string& path, const std::string& text) {
   publish_written(temporary, path, [&] { write_text_file(temporary, text, path); });
 }
 
+std::string own_temporary(const std::string& path) {
+  return cat(path, '.', ::gethostid(), '-', ::getpid());
+}
+
 bool replace_cache_file(const std::string& path, const std::string& text) {
   std::error_code failed;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), failed);
-  const std::string temporary = cat(path, '.', ::gethostid(), '-', ::getpid());
+  const std::string temporary = own_temporary(path);
   std::ofstream file(temporary, std::ios::binary);
   file << text;
   file.close();

@@ -35,6 +35,9 @@ void write_text_file(const std::string& to, const std::string& text, const std::
 // Writes `text` to <path>.tmp and replaces `path` by publish_file(). Throws the errors of publish_file(), too.
 void write_file_atomically(const std::string& path, const std::string& text);
 
+// Returns a name for a temporary file beside `path` that no other process uses.
+std::string own_temporary(const std::string& path);
+
 // Replaces a cache file that other processes may replace at the same time. No other process uses the same name for its
 // temporary file. A missing folder is made. Nothing is synced to disk. If the replacement fails, `path` is unchanged
 // and the result is false.

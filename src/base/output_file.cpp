@@ -18,7 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* another_name = "give another name";
-constexpr const char* remove_or_rename = "remove it first, or give another name";
 
 // Returns a JSON value without members if the file is none, or too large for an output.
 Json small_json(const std::string& path) {
@@ -62,10 +61,10 @@ Target target_of(const std::string& path, const OutputKind& kind) {
   if (found.st_size > 0 && !kind.is_one(path)) {
     const std::string what = described(path);
     throw Error(cat(path, ": exists already, and is no ", kind.name, what.empty() ? "" : cat("; it is ", what)),
-                remove_or_rename);
+                kind.advice);
   }
   if ((found.st_mode & (S_IWUSR | S_IWGRP | S_IWOTH)) == 0)
-    throw Error(cat(path, ": exists already, and is write-protected"), remove_or_rename);
+    throw Error(cat(path, ": exists already, and is write-protected"), kind.advice);
   return Target::file;
 }
 
@@ -110,12 +109,19 @@ void write_output(const std::string& path, const OutputKind& kind,
     return;
   }
   const std::string final = end_of_links(path);
-  const std::string temporary = cat(final, '.', ::gethostid(), '-', ::getpid(), ".tmp");
+  const std::string temporary = own_temporary(final) + ".tmp";
   publish_written(temporary, final, [&] { write(temporary); });
 }
 
 void write_output(const std::string& path, const OutputKind& kind, const std::string& text) {
   write_output(path, kind, [&](const std::string& to) { write_text_file(to, text, path); });
+}
+
+void write_output_at_once(const std::string& path, const std::string& text) {
+  if (target_of(path, any_file()) == Target::stream)
+    write_text_file(path, text, path);
+  else
+    replace_cache_file(end_of_links(path), text);
 }
 
 }  // namespace ringtrain

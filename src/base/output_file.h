@@ -15,6 +15,7 @@ namespace ringtrain {
 struct OutputKind {
   std::string name;                                     // for messages: "result of ringtrain evaluate --json"
   std::function<bool(const std::string& path)> is_one;  // whether a regular file is an earlier output of this kind
+  std::string advice = "remove it first, or give another name";  // if another file is refused
 };
 
 // A kind of JSON file. Objects with all of these keys are earlier outputs.
@@ -32,6 +33,8 @@ void expect_output(const std::string& path, const OutputKind& kind);
 void write_output(const std::string& path, const OutputKind& kind,
                   const std::function<void(const std::string& to)>& write);
 void write_output(const std::string& path, const OutputKind& kind, const std::string& text);
+// Does the same for a text that many ranks may write at once, and does not wait for the disk. Replaces every file.
+void write_output_at_once(const std::string& path, const std::string& text);
 
 // Returns the file that the links of `path` lead to. It may be absent. Throws Error if they lead nowhere.
 std::string end_of_links(const std::string& path);

@@ -31,6 +31,10 @@ inline std::string shortest(double value) {
   return {text, end.ptr};
 }
 
+inline bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
 // Lines of fields, with a separator between them.
 
 // Returns the parts of a text between the separators, empty ones too. There are at most `most` parts: the last one has

@@ -304,6 +304,16 @@ void write_file(const std::string& path, const std::string& header, const std::v
 
 }  // namespace
 
+OutputKind safetensors_output(const std::string& name, std::function<bool(const SafetensorsFile& file)> is_one) {
+  return {name, [is_one = std::move(is_one)](const std::string& path) {
+            try {
+              return is_one(SafetensorsFile(path));
+            } catch (const Error&) {
+              return false;
+            }
+          }};
+}
+
 void write_safetensors(const std::string& path, const std::map<std::string, std::string>& metadata,
                        std::vector<TensorToWrite> tensors, const OutputKind& kind) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -45,6 +46,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
   std::vector<SafetensorsEntry> entries_;
 };
+
+// A kind of safetensors file, for base/output_file.h. `is_one` sees the headers of whole files only.
+OutputKind safetensors_output(const std::string& name, std::function<bool(const SafetensorsFile& file)> is_one);
 
 inline constexpr std::uint64_t longest_safetensors_header = 100'000'000;  // the limit of the format's own library
 

@@ -17,10 +17,6 @@ constexpr const char* operands_name = "words";
 constexpr const char* required_group = "required";
 constexpr std::size_t help_width = 100;
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 bool is_flag(const CLI::Option& option) {
   return option.get_items_expected_max() == 0;
 }

@@ -32,14 +32,9 @@ OutputKind result_file() {
 }
 
 OutputKind logits_file() {
-  return {"result of ringtrain evaluate --logits", [](const std::string& path) {
-            try {
-              const SafetensorsFile file(path);
-              return std::ranges::count(file.entries(), "logits", &SafetensorsEntry::name) > 0;
-            } catch (const Error&) {
-              return false;
-            }
-          }};
+  return safetensors_output("result of ringtrain evaluate --logits", [](const SafetensorsFile& file) {
+    return std::ranges::count(file.entries(), "logits", &SafetensorsEntry::name) > 0;
+  });
 }
 
 // What rank 0 has found: the source of the weights, and the experiment with which they are evaluated.

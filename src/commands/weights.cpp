@@ -45,32 +45,24 @@ std::map<std::string, std::string> metadata_of(const Checkpoint& checkpoint, con
   return metadata;
 }
 
-// Throws Error if --out names a file that exists, unless it may be replaced: it is empty, `is_own` says that it is an
-// earlier output, or the user gives --force.
-void expect_free(const std::string& out, bool force, bool (*is_own)(const std::string& path)) {
-  std::error_code failed;
-  if (!force && std::filesystem::is_regular_file(out, failed) && std::filesystem::file_size(out, failed) > 0 &&
-      !is_own(out))
-    throw Error(cat(out, ": exists already"), "choose another --out, or overwrite it with --force");
-  expect_output(out, any_file());
+constexpr const char* force_advice = "choose another --out, or overwrite it with --force";
+
+OutputKind export_file() {
+  OutputKind kind = safetensors_output("result of ringtrain export", [](const SafetensorsFile& file) {
+    return file.metadata().contains("run") && file.metadata().contains("commit");
+  });
+  kind.advice = force_advice;
+  return kind;
 }
 
-// Returns whether `ringtrain export` has written the file.
-bool is_export(const std::string& path) try {
-  const SafetensorsFile file(path);
-  return file.metadata().contains("run") && file.metadata().contains("commit");
-} catch (const Error&) {
-  return false;
-}
-
-bool is_never(const std::string&) {
-  return false;
+OutputKind empty_file() {
+  return {"empty file", [](const std::string&) { return false; }, force_advice};
 }
 
 }  // namespace
 
 int export_weights(const ExportArguments& arguments) {
-  expect_free(arguments.out, arguments.force, is_export);
+  expect_output(arguments.out, arguments.force ? any_file() : export_file());
   static const std::map<std::string, std::string> types = {{"fp32", "F32"}, {"fp16", "F16"}, {"bf16", "BF16"}};
   const std::string& type = types.at(arguments.dtype);  // the command line allows no other
   const ExperimentArguments& source = arguments.experiment;
@@ -104,7 +96,7 @@ int import_weights(const ImportArguments& arguments) {
                     ", but import sets the weights, too: a run begins from one of the two"),
                 "leave out branch.*");
   if (!arguments.out.empty()) {
-    expect_free(arguments.out, arguments.force, is_never);
+    expect_output(arguments.out, arguments.force ? any_file() : empty_file());
     if (std::filesystem::exists(arguments.out) && !std::filesystem::is_regular_file(arguments.out))
       throw Error(cat(arguments.out, ": is a device or a pipe, but a checkpoint needs a file"), "choose another --out");
   }

@@ -146,7 +146,7 @@ Blocks by_worth(const Graph& graph) {
   return blocks;
 }
 
-// Returns the first of these blocks, as many as make the pass fit. Returns nothing if it does not fit with all of them.
+// Takes blocks in their order until the pass fits, and returns them. Returns nothing if the pass never fits.
 std::optional<Blocks> first_that_fit(StageTrial& stage, const Blocks& blocks) {
   Blocks chosen;
   for (const Block& block : blocks) {

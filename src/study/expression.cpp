@@ -36,9 +36,6 @@ const Function* find_function(std::string_view name) {
   return found == functions.end() ? nullptr : found;
 }
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
 bool starts_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }

@@ -248,12 +248,8 @@ void write_report(const std::string& path, const TrialReport& report) try {
                      {"error", report.error},
                      {"hint", report.hint},
                      {"thrown_at", report.thrown_at}};
-  // A report is written without waiting for the disk, so that the cause of a failure is there before its consequences.
-  const std::string text = json_text(json, 2) + "\n";
-  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
-    write_text_file(path, text, path);
-  else
-    replace_cache_file(end_of_links(path), text);
+  // If this waited for the disk, the errors that follow from the cause could be written before it.
+  write_output_at_once(path, json_text(json, 2) + "\n");
 } catch (const std::exception&) {
 }
 
