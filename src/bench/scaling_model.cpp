@@ -5,34 +5,18 @@
 #include <iterator>
 #include <utility>
 
-#include "cluster/sum_algorithms.h"
-
 namespace ringtrain {
 
 namespace {
 
-// messages() returns the number of messages of a sum around a ring. traffic() returns the bytes that a rank sends per
-// byte of the vector.
-double messages(int ranks) {
-  return 2.0 * (ranks - 1);
-}
-double traffic(int ranks) {
-  return 2.0 * (ranks - 1) / ranks;
-}
-
-SumCost cost_of(const Link& link, const std::vector<SumMessages>& messages) {
-  SumCost cost;
-  for (const SumMessages& m : messages) {
-    cost.latency += m.count * link.alpha;
-    cost.transfer += m.count * m.bytes * link.beta;
-    cost.gap += m.count * link.gap;
-  }
-  return cost;
+// Returns the messages of one of the sample's sums, which go around a ring.
+SumMessages messages(const SumSample& s) {
+  return sum_messages(SumAlgorithm::ring, filled_nodes(s.ranks, s.ranks), static_cast<double>(s.bytes)).front();
 }
 
 double seconds_of(const Link& link, const SumSample& s) {
-  const SumCost cost = ring_cost(link, s.ranks, static_cast<double>(s.bytes));
-  return cost.alone() + (s.sums - 1) * cost.occupancy();
+  const SumMessages m = messages(s);
+  return m.count * (link.alpha + (s.sums - 1) * link.gap + s.sums * m.bytes * link.beta);
 }
 
 // Solves seconds = a alpha + b beta by least squares. Every equation is divided by its seconds and multiplied by its
@@ -41,7 +25,8 @@ Link solve(const std::vector<SumSample>& samples, const std::vector<double>& wei
   double aa = 0, ab = 0, bb = 0, at = 0, bt = 0;  // the normal equations
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const SumSample& s = samples[i];
-    const double a = messages(s.ranks) / s.seconds, b = traffic(s.ranks) * static_cast<double>(s.bytes) / s.seconds;
+    const SumMessages m = messages(s);
+    const double a = m.count / s.seconds, b = m.count * m.bytes / s.seconds;
     aa += weights[i] * a * a, ab += weights[i] * a * b, bb += weights[i] * b * b;
     at += weights[i] * a, bt += weights[i] * b;
   }
@@ -82,36 +67,30 @@ Link fit_link(std::span<const SumSample> samples) {
   std::vector<double> gaps;
   for (const SumSample& s : several) {
     const double without = seconds_of({link.alpha, link.beta, 0}, s);
-    gaps.push_back(std::clamp((s.seconds - without) / ((s.sums - 1) * messages(s.ranks)), 0.0, link.alpha));
+    gaps.push_back(std::clamp((s.seconds - without) / ((s.sums - 1) * messages(s).count), 0.0, link.alpha));
   }
   link.gap = gaps.empty() ? link.alpha : median(gaps);
   return link;
 }
 
-SumCost ring_cost(const Link& link, int ranks, double bytes) {
-  return cost_of(link, ring_messages(ranks, bytes));
+namespace {
+
+// A rank alone on its node sends over the network only.
+SumLinks links_of(const Cluster& c) {
+  return {c.ranks_per_node > 1 ? c.node : c.network, c.network};
 }
 
-SumCost halving_cost(const Link& link, int ranks, double bytes) {
-  return cost_of(link, halving_messages(ranks, bytes));
-}
+}  // namespace
 
 SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes) {
-  const auto flat = [&](const Link& link, int ranks) {
-    const SumCost ring = ring_cost(link, ranks, bytes), halving = halving_cost(link, ranks, bytes);
-    const bool halves =
-        cluster.sums == FlatSums::halving || (cluster.sums == FlatSums::faster && halving.alone() <= ring.alone());
-    return halves ? halving : ring;
-  };
-  const int nodes = cluster.nodes(), local = cluster.ranks_on_node();
-  if (nodes == 1) return flat(cluster.node, cluster.ranks);
-  if (local == 1) return flat(cluster.network, cluster.ranks);
-  if (topology == Topology::hierarchical) {
-    const SumCost inside = flat(cluster.node, local), between = flat(cluster.network, nodes);
-    return {inside.latency + between.latency, inside.transfer + between.transfer, inside.gap + between.gap};
-  }
-  const SumCost inside = flat(cluster.node, cluster.ranks), between = flat(cluster.network, cluster.ranks);
-  return inside.alone() > between.alone() ? inside : between;
+  const NodeShape shape = filled_nodes(cluster.ranks, cluster.ranks_per_node);
+  const auto cost = [&](SumAlgorithm algorithm) { return sum_cost(algorithm, shape, links_of(cluster), bytes); };
+  if (topology == Topology::hierarchical && shape.nodes > 1 && shape.ranks_on_node > 1)
+    return cost(SumAlgorithm::hierarchical);
+  const SumCost ring = cost(SumAlgorithm::ring), halving = cost(SumAlgorithm::halving);
+  const bool halves =
+      cluster.sums == FlatSums::halving || (cluster.sums == FlatSums::faster && halving.alone() <= ring.alone());
+  return halves ? halving : ring;
 }
 
 namespace {
@@ -124,10 +103,9 @@ double ready_at(std::span<const WatermarkPoint> watermark, double share) {
   return 1;
 }
 
-// Returns the time of the sum of a step's counters (recursive doubling), which costs latency only.
+// Returns the time of the sum of a step's counters, which costs latency only.
 double counters_seconds(const Cluster& c) {
-  const auto rounds = [](int ranks) { return std::ceil(std::log2(static_cast<double>(ranks))); };
-  return rounds(c.ranks_on_node()) * c.node.alpha + rounds(c.nodes()) * c.network.alpha;
+  return sum_cost(SumAlgorithm::halving, filled_nodes(c.ranks, c.ranks_per_node), links_of(c), 0).latency;
 }
 
 // Returns the time from the start of the last backward pass to the end of the last sum.

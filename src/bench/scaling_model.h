@@ -6,18 +6,11 @@
 #include <span>
 #include <vector>
 
-#include "base/rounding.h"
+#include "cluster/sum_algorithms.h"
 
 namespace ringtrain {
 
 double median(std::vector<double> values);  // 0 if there are none
-
-// A message of b bytes takes alpha + beta b (Hockney 1994). If several sums are under way at the same time, only the
-// messages of the first one take alpha. Those of later sums take gap + beta b (the gap of LogP, Culler et al. 1993).
-struct Link {
-  double alpha = 0, beta = 0, gap = 0;  // seconds, seconds per byte, seconds; gap <= alpha
-  double error = 0;                     // error of the fit: the median of |1 - fitted / measured|
-};
 
 // `sums` all-reduces of `bytes` bytes each were started together and were finished after `seconds`.
 struct SumSample {
@@ -31,37 +24,17 @@ struct SumSample {
 // negative. Without samples of several sums at once, the gap is alpha: one sum begins after the other.
 Link fit_link(std::span<const SumSample> samples);
 
-// The cost of one all-reduce: latency of its messages, transfer of its bytes, and the time until the next one can
-// start.
-struct SumCost {
-  double latency = 0, transfer = 0, gap = 0;  // seconds
-  double alone() const { return latency + transfer; }
-  double occupancy() const { return gap + transfer; }
-};
-
-// The costs of the messages that cluster/sum_algorithms.h counts.
-SumCost ring_cost(const Link& link, int ranks, double bytes);
-SumCost halving_cost(const Link& link, int ranks, double bytes);
-
 enum class FlatSums { ring, halving, faster };  // the algorithm of sums; faster: the faster one of the other two
 
 struct Cluster {
   int ranks = 1, ranks_per_node = 1;
   Link node, network;  // between the ranks of a node; between nodes with one rank each
   FlatSums sums = FlatSums::ring;
-  int ranks_on_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
-  int nodes() const { return divide_up(ranks, ranks_per_node); }
 };
 
-// flat: all ranks take part alike, and every step of the sum is as slow as its slowest link. hierarchical: a
-// reduce-scatter in the node, a sum over the nodes for each piece, and an all-gather in the node. The pieces share the
-// network, which was measured with one rank per node.
+// flat: all ranks take part alike. hierarchical: a reduce-scatter in the node, a sum over the nodes for each piece, and
+// an all-gather in the node, if there are several nodes with several ranks.
 enum class Topology { flat, hierarchical };
-// sum_seconds() of cluster/sum_algorithms.h predicts the same sums, to choose an algorithm for the nodes of a job.
-// sum_cost() needs no list of these nodes, and its links are fitted and have a gap. On one node both have the same
-// formula. On several nodes, sum_seconds() looks at each step of halving by itself (in the node, or over a network that
-// the ranks of a node share), and has the program's own hierarchical sum: the messages of a ring in the node, and
-// halving between 2^k nodes.
 SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes);
 
 // After the share `time` of the backward pass, the first `share` of the gradient is final.

@@ -149,46 +149,26 @@ void mark_steps_in_node(SumSchedule& schedule, const std::vector<int>& node) {
 
 namespace {
 
-// The cost of one step is that of its slowest message. `flows` ranks of a node send over its network at the same time.
-struct StepCost {
-  double latency = 0, seconds_per_byte = 0;
-};
-StepCost node_step(const SumLinks& links) {
-  return {links.node_latency, 1 / links.node_bandwidth};
-}
-StepCost network_step(const SumLinks& links, double flows) {
-  return {links.network_latency, std::max(flows / links.network_bandwidth, 1 / links.node_bandwidth)};
+std::vector<SumMessages> ring_messages(int ranks, double bytes, int flows) {
+  return {{2.0 * (ranks - 1), bytes / ranks, flows}};
 }
 
-// `step_to(distance)` is the cost of a message over this distance.
-template <class StepTo>
-SumSeconds seconds_of(const std::vector<SumMessages>& messages, const StepTo& step_to) {
-  SumSeconds sum;
-  for (const SumMessages& m : messages) {
-    const StepCost step = step_to(m.distance);
-    sum.latency += m.count * step.latency;
-    sum.transfer += m.count * m.bytes * step.seconds_per_byte;
-  }
-  return sum;
-}
-
-}  // namespace
-
-std::vector<SumMessages> ring_messages(int ranks, double bytes) {
-  return {{1, 2.0 * (ranks - 1), bytes / ranks}};
-}
-
-std::vector<SumMessages> halving_messages(int ranks, double bytes) {
+// `flows(distance)` is the number of flows of messages to rank r ^ distance. Distance 0 stands for messages to and from
+// the ranks beyond the largest power of two.
+template <class Flows>
+std::vector<SumMessages> halving_messages(int ranks, double bytes, const Flows& flows) {
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
   const bool small = bytes <= static_cast<double>(small_sum * sizeof(float));
   std::vector<SumMessages> messages;
-  if (power < ranks) messages.push_back({0, 2, bytes});
+  if (power < ranks) messages.push_back({2, bytes, flows(0)});
   for (int distance = 1; distance < power; distance *= 2) {
     if (!small) bytes /= 2;
-    messages.push_back({distance, small ? 1.0 : 2.0, bytes});
+    messages.push_back({small ? 1.0 : 2.0, bytes, flows(distance)});
   }
   return messages;
 }
+
+}  // namespace
 
 const char* sum_algorithm_name(SumAlgorithm algorithm) {
   static constexpr const char* names[] = {"ring", "halving", "hierarchical", "mpi"};
@@ -211,48 +191,49 @@ bool RankLayout::even() const {
   return std::ranges::all_of(nodes_, [&](const auto& node) { return node.size() == nodes_.front().size(); });
 }
 
-bool RankLayout::neighbours(int distance) const {
-  for (int r = 0; r < ranks_; ++r) {
-    const int partner = r ^ distance;
-    if (partner < ranks_ &&
-        node_of_rank_[static_cast<std::size_t>(r)] != node_of_rank_[static_cast<std::size_t>(partner)])
-      return false;
+NodeShape RankLayout::shape() const {
+  NodeShape shape{.ranks = ranks_, .nodes = static_cast<int>(nodes_.size())};
+  const auto node = [&](int rank) { return node_of_rank_[static_cast<std::size_t>(rank)]; };
+  for (const std::vector<int>& ranks : nodes_) {
+    const auto leaves = [&](int rank) { return node((rank + 1) % ranks_) != node(rank); };
+    shape.ring_flows = std::max(shape.ring_flows, static_cast<int>(std::ranges::count_if(ranks, leaves)));
+    shape.ranks_on_node = std::max(shape.ranks_on_node, static_cast<int>(ranks.size()));
   }
-  return true;
+  for (int distance = 1; distance < ranks_; distance *= 2) {
+    bool near = true;
+    for (int r = 0; r < ranks_; ++r) near = near && ((r ^ distance) >= ranks_ || node(r ^ distance) == node(r));
+    if (near) shape.near_distances |= static_cast<unsigned>(distance);
+  }
+  return shape;
 }
 
-int RankLayout::ring_flows() const {
-  int most = 0;
-  for (std::size_t n = 0; n < nodes_.size(); ++n) {
-    const auto leaves = [&](int rank) {
-      return node_of_rank_[static_cast<std::size_t>((rank + 1) % ranks_)] != static_cast<int>(n);
-    };
-    most = std::max(most, static_cast<int>(std::ranges::count_if(nodes_[n], leaves)));
-  }
-  return most;
+NodeShape filled_nodes(int ranks, int ranks_per_node) {
+  NodeShape shape{ranks, divide_up(ranks, ranks_per_node), std::min(ranks, ranks_per_node)};
+  shape.ring_flows = shape.nodes > 1 ? 1 : 0;
+  for (int distance = 1; distance < ranks; distance *= 2)
+    if (shape.nodes == 1 || ranks_per_node % (2 * distance) == 0)
+      shape.near_distances |= static_cast<unsigned>(distance);
+  return shape;
 }
 
-SumSeconds sum_seconds(SumAlgorithm algorithm, const RankLayout& layout, const SumLinks& links, double bytes) {
-  const int ranks = layout.ranks(), nodes = static_cast<int>(layout.nodes().size());
-  std::size_t most = 1;  // largest number of ranks on a node
-  for (const auto& node : layout.nodes()) most = std::max(most, node.size());
-  const StepCost in_node = node_step(links), all_out = network_step(links, static_cast<double>(most));
-  const auto out = [&](int) { return all_out; };
+std::vector<SumMessages> sum_messages(SumAlgorithm algorithm, const NodeShape& shape, double bytes) {
+  const int all = shape.ranks_on_node;
   switch (algorithm) {
     case SumAlgorithm::ring:
-      return seconds_of(ring_messages(ranks, bytes),
-                        [&](int) { return nodes == 1 ? in_node : network_step(links, layout.ring_flows()); });
+      return ring_messages(shape.ranks, bytes, shape.ring_flows);
     case SumAlgorithm::halving:
-      return seconds_of(halving_messages(ranks, bytes), [&](int distance) {
-        return nodes == 1 || (distance > 0 && layout.neighbours(distance)) ? in_node : all_out;
+      return halving_messages(shape.ranks, bytes, [&](int distance) {
+        const bool near = shape.nodes == 1 || (shape.near_distances & static_cast<unsigned>(distance)) != 0;
+        return near ? 0 : all;
       });
     case SumAlgorithm::hierarchical: {
-      const int locals = static_cast<int>(most);
-      const double piece = bytes / locals;
-      const bool halves = std::has_single_bit(static_cast<unsigned>(nodes));
-      const SumSeconds inside = seconds_of(ring_messages(locals, bytes), [&](int) { return in_node; });
-      const SumSeconds between = seconds_of(halves ? halving_messages(nodes, piece) : ring_messages(nodes, piece), out);
-      return {inside.latency + between.latency, inside.transfer + between.transfer};
+      const bool halves = std::has_single_bit(static_cast<unsigned>(shape.nodes));
+      std::vector<SumMessages> messages = ring_messages(all, bytes, 0);
+      const std::vector<SumMessages> between =
+          halves ? halving_messages(shape.nodes, bytes / all, [&](int) { return all; })
+                 : ring_messages(shape.nodes, bytes / all, all);
+      messages.insert(messages.end(), between.begin(), between.end());
+      return messages;
     }
     case SumAlgorithm::library:
       break;
@@ -260,12 +241,25 @@ SumSeconds sum_seconds(SumAlgorithm algorithm, const RankLayout& layout, const S
   throw Error("the time of MPI's own all-reduce cannot be predicted");
 }
 
+SumCost sum_cost(SumAlgorithm algorithm, const NodeShape& shape, const SumLinks& links, double bytes) {
+  SumCost cost;
+  for (const SumMessages& m : sum_messages(algorithm, shape, bytes)) {
+    const Link& link = m.flows == 0 ? links.node : links.network;
+    cost.latency += m.count * link.alpha;
+    (m.flows == 0 ? cost.in_node : cost.between_nodes) +=
+        m.count * m.bytes * std::max(m.flows * links.network.beta, links.node.beta);
+    cost.gap += m.count * link.gap;
+  }
+  return cost;
+}
+
 SumAlgorithm fastest_sum(const RankLayout& layout, const SumLinks& links, double bytes) {
+  const NodeShape shape = layout.shape();
   SumAlgorithm best = SumAlgorithm::halving;
-  double least = sum_seconds(best, layout, links, bytes).total();
+  double least = sum_cost(best, shape, links, bytes).alone();
   for (const SumAlgorithm algorithm : {SumAlgorithm::hierarchical, SumAlgorithm::ring}) {
-    if (algorithm == SumAlgorithm::hierarchical && (!layout.even() || layout.nodes().size() == 1)) continue;
-    const double seconds = sum_seconds(algorithm, layout, links, bytes).total();
+    if (algorithm == SumAlgorithm::hierarchical && (!layout.even() || shape.nodes == 1)) continue;
+    const double seconds = sum_cost(algorithm, shape, links, bytes).alone();
     if (seconds >= least * (1 - 1e-9)) continue;
     best = algorithm, least = seconds;
   }

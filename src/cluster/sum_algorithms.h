@@ -80,13 +80,32 @@ void mark_steps_in_node(SumSchedule& schedule, const std::vector<int>& node);
 enum class SumAlgorithm { ring, halving, hierarchical, library };
 const char* sum_algorithm_name(SumAlgorithm algorithm);
 
-// A message of b bytes takes latency + b / bandwidth (Hockney 1994). Latencies are in seconds, bandwidths in bytes per
-// second. The `node` values hold if all ranks of a node send at the same time. The `network` values hold if only one
-// rank of a node sends to another node.
-struct SumLinks {
-  double node_latency = 1e-6, node_bandwidth = 5e9;
-  double network_latency = 2e-6, network_bandwidth = 12e9;
+// A message of b bytes takes alpha + beta b (Hockney 1994). If several sums are under way at the same time, only the
+// messages of the first one take alpha. Those of later sums take gap + beta b (the gap of LogP, Culler et al. 1993).
+struct Link {
+  double alpha = 0, beta = 0, gap = 0;  // seconds, seconds per byte, seconds; gap <= alpha
+  double error = 0;                     // error of a fit: the median of |1 - fitted / measured|
 };
+// `latency` in microseconds, `bandwidth` in 10^9 bytes per second.
+constexpr Link stated_link(double latency, double bandwidth) {
+  return {.alpha = latency * 1e-6, .beta = 1e-9 / bandwidth, .gap = latency * 1e-6};
+}
+
+// `node` holds if all ranks of a node send to its other ranks at the same time. `network` holds if only one rank of a
+// node sends to another node.
+struct SumLinks {
+  Link node = stated_link(1, 5), network = stated_link(2, 12);
+};
+
+// What the time of a sum depends on, of the ranks and their nodes.
+struct NodeShape {
+  int ranks = 1, nodes = 1;
+  int ranks_on_node = 1;        // the most ranks of a node
+  int ring_flows = 0;           // the most ranks of one node whose next rank is on another node
+  unsigned near_distances = 0;  // the powers of two d for which r and r ^ d are on one node, for all ranks r
+};
+// Returns the shape of ranks that fill one node after the other.
+NodeShape filled_nodes(int ranks, int ranks_per_node);
 
 // The nodes of a group, each with its ranks in ascending order.
 class RankLayout {
@@ -99,9 +118,8 @@ class RankLayout {
   const std::vector<int>& node_of(int rank) const {
     return nodes_[static_cast<std::size_t>(node_of_rank_[static_cast<std::size_t>(rank)])];
   }
-  bool even() const;                    // every node has the same number of ranks
-  bool neighbours(int distance) const;  // rank r and r ^ distance are on one node, for all r
-  int ring_flows() const;               // the most ranks of one node whose next rank is on another node
+  bool even() const;  // every node has the same number of ranks
+  NodeShape shape() const;
 
  private:
   int ranks_;
@@ -109,26 +127,28 @@ class RankLayout {
   std::vector<int> node_of_rank_;
 };
 
-// Messages of a sum that a rank sends one after the other, to the rank at this distance: the next one of a ring, or r ^
-// distance in halving and doubling. Distance 0 stands for a message to or from a rank beyond the largest power of two.
+// Messages of a sum that a rank sends one after the other.
 struct SumMessages {
-  int distance = 1;
   double count = 0, bytes = 0;  // bytes of each
+  int flows = 0;                // ranks of a node that send over its network at the same time; 0: within the node
 };
-// A ring sends 2 (p - 1) messages of bytes / p (Patarasuk and Yuan 2009).
-std::vector<SumMessages> ring_messages(int ranks, double bytes);
-// Halving and doubling sends 2 log2(p) messages of 1/2, 1/4, ... of the bytes, and half as many of all bytes in a sum
-// of at most small_sum elements (Rabenseifner 2004). If p is not a power of two, the ranks beyond it send their bytes
-// to a partner and get the sum back.
-std::vector<SumMessages> halving_messages(int ranks, double bytes);
+// Returns the messages of a sum of `bytes` bytes. `algorithm` must not be `library`.
+//
+// A ring sends 2 (p - 1) messages of bytes / p (Patarasuk and Yuan 2009). Halving and doubling sends 2 log2(p) messages
+// of 1/2, 1/4, ... of the bytes, and half as many of all bytes in a sum of at most small_sum elements (Rabenseifner
+// 2004). If p is not a power of two, the ranks beyond it send their bytes to a partner and get the sum back.
+std::vector<SumMessages> sum_messages(SumAlgorithm algorithm, const NodeShape& shape, double bytes);
 
-// The seconds of a sum: latencies of its messages, and transfer of its bytes. The ranks of a node share its network.
-struct SumSeconds {
-  double latency = 0, transfer = 0;
-  double total() const { return latency + transfer; }
+// The seconds of a sum: the latency of its messages, the transfer of its bytes within nodes and between them, and the
+// gap of the next sum's messages. One sum may use the network while the next one uses the memory of the nodes.
+struct SumCost {
+  double latency = 0, in_node = 0, between_nodes = 0, gap = 0;
+  double alone() const { return latency + in_node + between_nodes; }
+  double occupancy() const { return gap + (in_node > between_nodes ? in_node : between_nodes); }  // until the next sum
 };
-// Predicts the seconds of a sum of `bytes` bytes. `algorithm` must not be `library`.
-SumSeconds sum_seconds(SumAlgorithm algorithm, const RankLayout& layout, const SumLinks& links, double bytes);
+// A message between nodes shares the network with the node's other flows, and is not faster than one within a node. The
+// predictions of bench/scaling_model.h and the choice below have this formula.
+SumCost sum_cost(SumAlgorithm algorithm, const NodeShape& shape, const SumLinks& links, double bytes);
 
 // Returns the fastest of ring, halving and hierarchical. Hierarchical is considered only if there are several nodes and
 // all nodes have the same number of ranks. The answer depends only on the arguments, so a resumed run makes the same

@@ -115,10 +115,8 @@ SumChoice sum_choice(const CommunicationConfig& c) {
   return {.algorithm = fixed                   ? "halving"
                        : c.algorithm == "tree" ? "auto"
                                                : c.algorithm,  // check_mpi_has() refuses tree if MPI sums
-          .links = {.node_latency = c.node_latency_us * 1e-6,
-                    .node_bandwidth = c.node_gb_s * 1e9,
-                    .network_latency = c.network_latency_us * 1e-6,
-                    .network_bandwidth = c.network_gb_s * 1e9}};
+          .links = {.node = stated_link(c.node_latency_us, c.node_gb_s),
+                    .network = stated_link(c.network_latency_us, c.network_gb_s)}};
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     SumChoice choice;
     if (!library) choice.algorithm = argv[2];
-    choice.links = {number(5) * 1e-6, number(4) * 1e9, number(7) * 1e-6, number(6) * 1e9};
+    choice.links = {.node = stated_link(number(5), number(4)), .network = stated_link(number(7), number(6))};
     simulate::set_read_rate(number(4) * 1e9);
     for (int r = 0; r < ranks; ++r) choice.node_of_rank.push_back(std::to_string(r / std::atoi(argv[3])));
     const std::int64_t elements = std::atoll(argv[8]), bucket = std::atoll(argv[9]);

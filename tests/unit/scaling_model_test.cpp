@@ -41,13 +41,21 @@ double simulated_ring(const std::vector<Link>& to_the_right, double bytes) {
   return *std::max_element(received.begin(), received.end());
 }
 
+// The cost of a sum on ranks that all have the same link.
+SumCost ring_cost(const Link& link, int ranks, double bytes) {
+  return sum_cost(SumAlgorithm::ring, filled_nodes(ranks, ranks), {link, link}, bytes);
+}
+SumCost halving_cost(const Link& link, int ranks, double bytes) {
+  return sum_cost(SumAlgorithm::halving, filled_nodes(ranks, ranks), {link, link}, bytes);
+}
+
 TEST(ScalingModel, ASmallSumByHalvingTakesHalfAsManyMessagesOfAllBytes) {
   const Link link{.alpha = 1e-6, .beta = 1e-9};
   const SumCost small = halving_cost(link, 8, 4096), large = halving_cost(link, 8, 1 << 20);
   EXPECT_DOUBLE_EQ(small.latency, 3e-6);
-  EXPECT_DOUBLE_EQ(small.transfer, 3 * 4096e-9);
+  EXPECT_DOUBLE_EQ(small.in_node, 3 * 4096e-9);
   EXPECT_DOUBLE_EQ(large.latency, 6e-6);
-  EXPECT_DOUBLE_EQ(large.transfer, 2 * 7.0 / 8 * (1 << 20) * 1e-9);
+  EXPECT_DOUBLE_EQ(large.in_node, 2 * 7.0 / 8 * (1 << 20) * 1e-9);
 }
 
 TEST(ScalingModel, ARingCostsWhatItsMessagesCostOneByOne) {
@@ -75,7 +83,8 @@ TEST(ScalingModel, AHierarchicalSumIsItsThreeParts) {
   const double bytes = 1e7;
   const Cluster c = cluster(32, 8);
   const double inside = simulated_ring(std::vector<Link>(8, node_link), bytes);  // reduce-scatter and all-gather
-  const double between = simulated_ring(std::vector<Link>(4, network_link), bytes);
+  // The eight ranks of a node halve an eighth of the bytes each with the other three nodes, over one network.
+  const double between = 4 * network_link.alpha + 2 * 3.0 / 4 * bytes / 8 * 8 * network_link.beta;
   EXPECT_NEAR(sum_cost(c, Topology::hierarchical, bytes).alone(), inside + between, 1e-12);
 }
 
@@ -90,7 +99,7 @@ TEST(ScalingModel, WithOneRankPerNodeOrOneNodeTheTopologiesAreTheSame) {
 TEST(ScalingModel, ManyRanksPayForLatencyInTheFlatRingAndLessInTheHierarchicalOne) {
   const Cluster c = cluster(4096, 8);
   EXPECT_NEAR(sum_cost(c, Topology::flat, 4).latency, 2 * 4095 * 5e-6, 1e-12);
-  EXPECT_NEAR(sum_cost(c, Topology::hierarchical, 4).latency, 2 * 511 * 5e-6 + 2 * 7 * 2e-6, 1e-12);
+  EXPECT_NEAR(sum_cost(c, Topology::hierarchical, 4).latency, 9 * 5e-6 + 2 * 7 * 2e-6, 1e-12);
 }
 
 TEST(ScalingModel, AFitFindsTheLinkThatMadeTheSamples) {
