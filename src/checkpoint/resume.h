@@ -29,6 +29,9 @@ struct ResumePoint {
   std::unique_ptr<Checkpoint> checkpoint;  // null: the folder has none
   std::string path;                        // path of the checkpoint
   std::optional<StopCost> stop_cost;       // measured by an earlier start of this run
+
+  // Returns the step after which the run's own steps begin.
+  std::int64_t first_step() const { return branch ? branch->position.step : 0; }
 };
 
 // Collective. If `resume` is true, rank 0 reads the newest complete checkpoint in `run_dir` (only rank 0 uses

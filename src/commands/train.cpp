@@ -219,12 +219,13 @@ LaterRecords JobTraining::describe_resume() const {
     return LaterRecords::keep;
   }
   log_info("resuming after step ", step, " from ", from_.path);
-  if (const std::int64_t lost = last_recorded_step(run_dir()) - step; lost > 0)
+  const RecordedSteps recorded = recorded_steps(run_dir(), from_.first_step(), step, progress_.evaluated_step);
+  if (const std::int64_t lost = recorded.last - step; lost > 0)
     log_info(lost, lost == 1 ? " update since that checkpoint was" : " updates since that checkpoint were",
              " lost: the job ended without another one");
-  const std::int64_t first = from_.branch ? from_.branch->position.step : 0;
-  if (const std::string missing = missing_records(run_dir(), first, step, progress_.evaluated_step); !missing.empty())
-    log_warning(run_dir(), "/", run_metrics_name, ": has no records of ", missing, ", so tables and reports lack them");
+  if (!recorded.missing.empty())
+    log_warning(run_dir(), "/", run_metrics_name, ": has no records of ", recorded.missing,
+                ", so tables and reports lack them");
   const Experiment before = experiment_of(*from_.checkpoint, from_.path);
   const std::vector<KeyChange> since_checkpoint = changed_keys(before, plan_.experiment);
   log_changes(since_checkpoint, since_last_start);

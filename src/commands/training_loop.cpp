@@ -50,7 +50,7 @@ TrainingLoop::TrainingLoop(const RunPlan& plan, ResumePoint from, const std::str
                              });
   if (communicator_.rank() == 0) {
     if (plan.servers && plan.servers->async)
-      arrivals_ = std::make_unique<ArrivalsFile>(run_dir, progress_.position.step);
+      arrivals_ = std::make_unique<ArrivalsFile>(run_dir, from.first_step(), progress_.position.step);
     writer_ = std::make_unique<CheckpointWriter>(run_dir, plan.experiment.checkpoint.keep);
     std::int64_t lines = plan.experiment.run.log_every_steps;
     if (lines == 0) lines = std::max<std::int64_t>(1, plan.schedule.steps_per_epoch / 20);

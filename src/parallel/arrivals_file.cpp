@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -73,8 +74,10 @@ std::map<std::int64_t, std::int64_t> staleness_histogram(const std::vector<Arriv
   return updates;
 }
 
-ArrivalsFile::ArrivalsFile(const std::string& run_dir, std::int64_t after_step) : path_(run_dir + "/arrivals.csv") {
+ArrivalsFile::ArrivalsFile(const std::string& run_dir, std::int64_t first_step, std::int64_t after_step)
+    : path_(run_dir + "/arrivals.csv") {
   std::string text = cat(header, "\n");
+  std::int64_t last = first_step;
   if (after_step > 0 && std::filesystem::exists(path_)) {
     std::vector<Arrival> arrivals;
     try {
@@ -82,16 +85,15 @@ ArrivalsFile::ArrivalsFile(const std::string& run_dir, std::int64_t after_step) 
     } catch (const Error& error) {  // a node that lost its power may leave a damaged end
       log_warning(error.what(), "; this line and all lines after it are removed");
     }
-    std::int64_t last = 0;
     for (const Arrival& a : arrivals)
       if (a.step <= after_step) {
         text += line_of(a);
-        last = a.step;
+        last = std::max(last, a.step);
       }
-    if (last < after_step)
-      log_warning(path_, " lacks the updates from step ", last + 1, " to ", after_step,
-                  ": parallel.replay cannot repeat this run");
   }
+  if (last < after_step)
+    log_warning(path_, " lacks the updates from step ", last + 1, " to ", after_step,
+                ": parallel.replay cannot repeat this run");
   write_file_atomically(path_, text);
   file_.open(path_, std::ios::app);
 }

@@ -296,9 +296,10 @@ void for_each_record(const std::string& run_dir, const std::function<void(const 
     if (const Json record = parse_json(line); record.is_object()) action(record);
 }
 
-std::string missing_records(const std::string& run_dir, std::int64_t before, std::int64_t last,
-                            std::int64_t evaluated) {
+RecordedSteps recorded_steps(const std::string& run_dir, std::int64_t before, std::int64_t last,
+                             std::int64_t evaluated) {
   constexpr std::size_t most = 4;  // a file with many gaps is described by its first ones
+  RecordedSteps recorded;
   std::vector<std::string> missing;
   std::int64_t next = before + 1;  // the first step that is not accounted for
   const auto comes = [&](std::int64_t step) {
@@ -309,8 +310,11 @@ std::string missing_records(const std::string& run_dir, std::int64_t before, std
   std::ifstream in(cat(run_dir, "/", run_metrics_name), std::ios::binary);
   for (std::string line; std::getline(in, line) && !in.eof();) {
     const auto step = number_of<std::int64_t>(line, "step");
-    if (!step || *step > last) continue;
-    if (line.find("\"loss\":") != std::string::npos) comes(*step);
+    if (!step) continue;
+    if (line.find("\"loss\":") != std::string::npos) {
+      recorded.last = std::max(recorded.last, *step);
+      if (*step <= last) comes(*step);
+    }
     if (*step == evaluated && line.find("\"validation_loss\":") != std::string::npos) has_evaluation = true;
   }
   comes(last + 1);
@@ -319,16 +323,8 @@ std::string missing_records(const std::string& run_dir, std::int64_t before, std
     missing.push_back("others");
   }
   if (!has_evaluation) missing.push_back(cat("the evaluation after step ", evaluated));
-  return joined(missing);
-}
-
-std::int64_t last_recorded_step(const std::string& run_dir) {
-  std::int64_t last = 0;
-  for_each_record(run_dir, [&](const Json& record) {
-    if (record.contains("loss"))
-      last = std::max(last, integer_in<std::int64_t>(value_or_null(record, "step")).value_or(0));
-  });
-  return last;
+  recorded.missing = joined(missing);
+  return recorded;
 }
 
 }  // namespace ringtrain

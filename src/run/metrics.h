@@ -76,11 +76,14 @@ class Recorder {
 // that a kill has cut off, or that is no object, is left out. No file: there are no records.
 void for_each_record(const std::string& run_dir, const std::function<void(const Json& record)>& action);
 
-// Returns which records <run_dir>/metrics.jsonl lacks: those of the steps after `before` up to `last`, and that of the
-// evaluation after step `evaluated` (0: there was none). "": it lacks none. Reads the file once.
-std::string missing_records(const std::string& run_dir, std::int64_t before, std::int64_t last, std::int64_t evaluated);
-
-// Returns the step of the newest complete step record in <run_dir>/metrics.jsonl; 0: there is none.
-std::int64_t last_recorded_step(const std::string& run_dir);
+// What <run_dir>/metrics.jsonl says about the steps of a run.
+struct RecordedSteps {
+  std::int64_t last = 0;  // the step of the newest complete step record; 0: there is none
+  std::string missing;    // "step 4, steps 7 to 8"; empty: no record is missing
+};
+// Reads the file once. `missing` is about the steps after `before` up to `last`, and about the evaluation after step
+// `evaluated` (0: there was none).
+RecordedSteps recorded_steps(const std::string& run_dir, std::int64_t before, std::int64_t last,
+                             std::int64_t evaluated);
 
 }  // namespace ringtrain

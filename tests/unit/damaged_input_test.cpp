@@ -223,7 +223,7 @@ TEST_F(DamagedInput, FilesOfARunThatSayOtherThings) {
   EXPECT_TRUE(fs::exists(folder + "/run.json"));
   write("run/metrics.jsonl",
         "{\"loss\": 1, \"step\": \"two\"}\n{\"loss\": 1, \"step\": 3}\n{\"loss\": 1, \"step\": 1e300}\n");
-  EXPECT_EQ(last_recorded_step(folder), 3);
+  EXPECT_EQ(recorded_steps(folder, 0, 0, 0).last, 3);
   write("run/metrics.jsonl", "{\"validation_loss\": 1, \"step\": [4]}\n");
   EXPECT_EQ(read_outcome(folder).best_step, 0);
   write("run/choices", std::string(100000, '[') + "\n1\n");

@@ -441,20 +441,22 @@ TEST_F(RecorderTest, AFileThatIsRemovedReplacedOrMovedIsAnError) {
 }
 
 TEST_F(RecorderTest, RecordsThatAreMissingBeforeAResumeAreNamed) {
-  EXPECT_EQ(missing_records(folder_, 0, 10, 0), "steps 1 to 10");
-  EXPECT_EQ(missing_records(folder_, 6, 10, 8), "steps 7 to 10, the evaluation after step 8");
-  EXPECT_EQ(missing_records(folder_, 10, 10, 10), "");
+  EXPECT_EQ(recorded_steps(folder_, 0, 10, 0).missing, "steps 1 to 10");
+  EXPECT_EQ(recorded_steps(folder_, 6, 10, 8).missing, "steps 7 to 10, the evaluation after step 8");
+  EXPECT_EQ(recorded_steps(folder_, 10, 10, 10).missing, "");
   {
     Recorder recorder(folder_, 0, 0, 1);
     for (const std::int64_t step : {1, 2, 3, 5, 6, 9}) recorder.step(at(step));
     recorder.evaluation({.position = {.step = 9}, .epoch = 1, .result = {}, .best = false});
     recorder.step(at(12));
   }
-  EXPECT_EQ(missing_records(folder_, 0, 3, 0), "");
-  EXPECT_EQ(missing_records(folder_, 0, 9, 9), "step 4, steps 7 to 8");
-  EXPECT_EQ(missing_records(folder_, 4, 11, 6), "steps 7 to 8, steps 10 to 11, the evaluation after step 6");
+  EXPECT_EQ(recorded_steps(folder_, 0, 3, 0).missing, "");
+  EXPECT_EQ(recorded_steps(folder_, 0, 9, 9).missing, "step 4, steps 7 to 8");
+  EXPECT_EQ(recorded_steps(folder_, 0, 9, 9).last, 12);
+  EXPECT_EQ(recorded_steps(folder_, 4, 11, 6).missing, "steps 7 to 8, steps 10 to 11, the evaluation after step 6");
   std::ofstream(file()) << "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": 2}";  // the last line is cut off
-  EXPECT_EQ(missing_records(folder_, 0, 2, 0), "step 2");
+  EXPECT_EQ(recorded_steps(folder_, 0, 2, 0).missing, "step 2");
+  EXPECT_EQ(recorded_steps(folder_, 0, 2, 0).last, 1);
 }
 
 // ---- What the user sees ---------------------------------------------------------------------------------------------

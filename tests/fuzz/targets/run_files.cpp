@@ -36,7 +36,7 @@ void read(std::string_view input) {
   if (which == 0) {
     const std::string path = write_input("run/arrivals.csv", text);
     read_arrivals(path, 0);
-    ArrivalsFile(folder, 1).add({.step = 2});
+    ArrivalsFile(folder, 0, 1).add({.step = 2});
   } else if (which == 1) {
     write_input("run/run.json", text);
     recorded_stop_cost(folder);
@@ -47,7 +47,7 @@ void read(std::string_view input) {
     record_end(folder, {});
   } else if (which == 2) {
     write_input("run/metrics.jsonl", text);
-    last_recorded_step(folder);
+    recorded_steps(folder, 0, 4, 2);
     read_outcome(folder);
   } else if (which == 3) {
     write_input("run/trial.json", text);
