@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "bench/preflight.h"
+#include "run/machine.h"
 #include "run/plan.h"
 #include "run/split.h"
 
@@ -137,7 +138,7 @@ void Forecast::fit_busy_share() {
     if (s.ranks == 1 || s.seconds <= 0 || own_crowding(s) > 1 || !has_links()) continue;
     const Setting setting = {{}, 1};
     const StepWork w = work(share_of(s, false), s.ranks, s.ranks_per_node, setting);
-    fitted += fit_busy(w, cluster(s.ranks, s.ranks_per_node, setting), Topology::flat, s.seconds);
+    fitted += fit_busy(w, cluster(s.ranks, s.ranks_per_node, setting), s.seconds);
     ++count;
   }
   busy_is_fitted_ = count > 0;
@@ -151,7 +152,7 @@ double Forecast::unexplained(int ranks, int ranks_on_node) const {
 }
 
 StepTime Forecast::model_time(const StepMeasurement& s, bool with_input) const {
-  return predicted(share_of(s, with_input), s.ranks, s.ranks_per_node, Topology::flat);
+  return predicted(share_of(s, with_input), s.ranks, s.ranks_per_node);
 }
 
 // The model does not predict measured steps exactly, because its few parameters serve all of them. Predictions add the
@@ -203,8 +204,8 @@ void Forecast::fit_core_sharing(const StepMeasurement& s) {
     setting.core_sharing.slowdown = std::max(0.0, s.shared_pass / (2 * (s.forward + s.backward)) - 1);
   core_sharing_ = setting.core_sharing;
   const StepWork w = work(share_of(s, false), s.ranks, s.ranks_per_node, setting);
-  core_sharing_.message_wait = fit_message_wait(w, {s.ranks, s.ranks_per_node, node_, network_, sums()}, Topology::flat,
-                                                setting.crowding, seconds);
+  const Cluster unshared = cluster(s.ranks, s.ranks_per_node, {{}, 1});
+  core_sharing_.message_wait = fit_message_wait(w, unshared, setting.crowding, seconds);
   core_sharing_is_measured_ = true;
 }
 
@@ -269,25 +270,51 @@ StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, c
   return w;
 }
 
-// NCCL's sums are measured and fitted as a ring.
-FlatSums Forecast::sums() const {
-  const std::string& algorithm = experiment_.communication.algorithm;
-  if (base().on_device || algorithm == "ring") return FlatSums::ring;
-  return algorithm == "halving" ? FlatSums::halving : FlatSums::faster;
+double Forecast::bucket_bytes(int ranks) const {
+  return base().element_bytes *
+         static_cast<double>(bucket_elements(experiment_.communication, base().on_device, ranks));
 }
 
-Cluster Forecast::cluster(int ranks, int ranks_per_node, const Setting& setting) const {
-  return {ranks, ranks_per_node, setting.core_sharing.slower(node_, setting.crowding),
-          setting.core_sharing.slower(network_, setting.crowding), sums()};
+// NCCL's sums are measured and fitted as a ring. The library's own sums (communication.algorithm: mpi) are predicted as
+// the fastest ones.
+SumAlgorithm Forecast::flat_sums(const NodeShape& shape) const {
+  if (base().on_device) return SumAlgorithm::ring;
+  const SumChoice choice = sum_choice(experiment_.communication);
+  const SumAlgorithm chosen = chosen_sum(choice, shape, bucket_bytes(shape.ranks));
+  if (chosen == SumAlgorithm::ring || chosen == SumAlgorithm::halving) return chosen;
+  return fastest_sum(shape, choice.links, bucket_bytes(shape.ranks), true);
+}
+
+Topology Forecast::chosen_topology(const NodeShape& shape) const {
+  if (base().on_device || shape.nodes == 1) return Topology::flat;
+  const SumChoice choice = sum_choice(experiment_.communication);
+  const bool hierarchical = chosen_sum(choice, shape, bucket_bytes(shape.ranks)) == SumAlgorithm::hierarchical;
+  return hierarchical ? Topology::hierarchical : Topology::flat;
+}
+
+bool Forecast::has_hierarchical_sums(int ranks) const {
+  const NodeShape shape = filled_nodes(ranks, ranks_per_node_);
+  return !base().on_device && shape.nodes > 1 && shape.even;
+}
+
+Cluster Forecast::cluster(int ranks, int ranks_per_node, const Setting& setting,
+                          std::optional<Topology> topology) const {
+  const NodeShape shape = filled_nodes(ranks, ranks_per_node);
+  const bool hierarchical = topology.value_or(chosen_topology(shape)) == Topology::hierarchical;
+  return {
+      shape,
+      {setting.core_sharing.slower(node_, setting.crowding), setting.core_sharing.slower(network_, setting.crowding)},
+      hierarchical ? SumAlgorithm::hierarchical : flat_sums(shape)};
 }
 
 // If ranks share cores, the cost of taking turns is uncertain. The range is from no extra cost to twice the measured
 // cost, and the core with the most threads delays all ranks. Without a measurement the extra cost may be as large as
 // the turns themselves.
-StepRange Forecast::range(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const {
+StepRange Forecast::range(const BatchShare& share, int ranks, int ranks_per_node,
+                          std::optional<Topology> topology) const {
   const int on_node = std::min(ranks, ranks_per_node);
   const auto of = [&](const Setting& setting) {
-    return step_range(work(share, ranks, on_node, setting), cluster(ranks, ranks_per_node, setting), topology,
+    return step_range(work(share, ranks, on_node, setting), cluster(ranks, ranks_per_node, setting, topology),
                       uncertainty_);
   };
   const double crowding = crowding_of(on_node);
@@ -310,10 +337,11 @@ BatchPlan Forecast::batch_on(Scaling scaling, int ranks) const {
   return batch_plan(batch, ranks, base().micro_batch, base().whole_workers);
 }
 
-StepTime Forecast::predicted(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const {
+StepTime Forecast::predicted(const BatchShare& share, int ranks, int ranks_per_node,
+                             std::optional<Topology> topology) const {
   const int on_node = std::min(ranks, ranks_per_node);
   const Setting its = setting(on_node);
-  return step_time(work(share, ranks, on_node, its), cluster(ranks, ranks_per_node, its), topology);
+  return step_time(work(share, ranks, on_node, its), cluster(ranks, ranks_per_node, its, topology));
 }
 
 ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
@@ -321,7 +349,7 @@ ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
     throw Error("no all-reduce was measured, so only one rank can be predicted", measure_advice);
   const BatchPlan batch = batch_on(scaling, ranks);
   ForecastRow r;
-  r.scaling = scaling, r.topology = topology;
+  r.scaling = scaling, r.topology = topology, r.chosen = topology == chosen_topology(ranks);
   r.ranks = ranks, r.nodes = divide_up(ranks, ranks_per_node_);
   r.global_batch = batch.global, r.rows_per_rank = batch.rows_per_rank, r.micro_batch = batch.micro_batch;
   r.crowding = crowding_of(std::min(ranks, ranks_per_node_));
@@ -329,7 +357,7 @@ ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
   r.range = range(share_of(batch), ranks, ranks_per_node_, topology);
 
   const BatchPlan alone = batch_on(scaling, 1);
-  const double seconds_alone = predicted(share_of(alone), 1, ranks_per_node_, topology).total();
+  const double seconds_alone = predicted(share_of(alone), 1, ranks_per_node_).total();
   r.efficiency = r.samples_per_second() / (ranks * (static_cast<double>(alone.global) / seconds_alone));
   return r;
 }
@@ -338,7 +366,7 @@ Forecast::Comparison Forecast::compare(const StepMeasurement& s) const {
   const int on_node = std::min(s.ranks, s.ranks_per_node);
   const bool with_input = s.input_seconds > 0;
   return {s.ranks, on_node, measured_seconds(s), model_time(s, with_input).total(),
-          range(share_of(s, with_input), s.ranks, s.ranks_per_node, Topology::flat)};
+          range(share_of(s, with_input), s.ranks, s.ranks_per_node)};
 }
 
 std::vector<int> parse_ranks(const std::string& text) {

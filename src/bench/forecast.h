@@ -2,6 +2,7 @@
 // number of ranks.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,11 +39,16 @@ class Unexplained {
 // number of rows per rank stays the same.
 enum class Scaling { strong, weak };
 const char* scaling_name(Scaling scaling);
+
+// flat: a ring, or halving and doubling, over all ranks. hierarchical: a reduce-scatter in the node, a sum over the
+// nodes for each piece, and an all-gather in the node.
+enum class Topology { flat, hierarchical };
 const char* topology_name(Topology topology);
 
 struct ForecastRow {
   Scaling scaling = Scaling::strong;
   Topology topology = Topology::flat;
+  bool chosen = true;  // the experiment's sums have this topology
   int ranks = 1, nodes = 1;
   std::int64_t global_batch = 0, rows_per_rank = 0, micro_batch = 0;
   double crowding = 1;  // threads per core; above 1 they take turns
@@ -66,6 +72,10 @@ class Forecast {
   // Throws Error if so many ranks cannot divide the experiment's batch, or if no all-reduce was measured for several
   // ranks.
   ForecastRow row(Scaling scaling, Topology topology, int ranks) const;
+  // Returns the topology that the experiment's sums have on so many ranks.
+  Topology chosen_topology(int ranks) const { return chosen_topology(filled_nodes(ranks, ranks_per_node_)); }
+  // Hierarchical sums are for the CPUs of several nodes that all have the same number of ranks.
+  bool has_hierarchical_sums(int ranks) const;
 
   // A measured training step and its prediction. If no data set was used, all measured steps had the same input.
   struct Comparison {
@@ -129,10 +139,14 @@ class Forecast {
   // with a core of its own.
   double loader_seconds(double rows, int ranks_on_node, double crowding) const;
   StepWork work(const BatchShare& share, int ranks, int ranks_on_node, const Setting& setting) const;
-  FlatSums sums() const;
-  Cluster cluster(int ranks, int ranks_per_node, const Setting& setting) const;
-  StepRange range(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const;
-  StepTime predicted(const BatchShare& share, int ranks, int ranks_per_node, Topology topology) const;
+  Topology chosen_topology(const NodeShape& shape) const;
+  double bucket_bytes(int ranks) const;
+  SumAlgorithm flat_sums(const NodeShape& shape) const;
+  // Without a topology, sums have the one that the experiment gives them.
+  Cluster cluster(int ranks, int ranks_per_node, const Setting& setting, std::optional<Topology> topology = {}) const;
+  StepRange range(const BatchShare& share, int ranks, int ranks_per_node, std::optional<Topology> topology = {}) const;
+  StepTime predicted(const BatchShare& share, int ranks, int ranks_per_node,
+                     std::optional<Topology> topology = {}) const;
   StepTime model_time(const StepMeasurement& s, bool with_input) const;
   void fit();
   void fit_busy_share();

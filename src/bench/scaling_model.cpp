@@ -77,23 +77,8 @@ namespace {
 
 // A rank alone on its node sends over the network only.
 SumLinks links_of(const Cluster& c) {
-  return {c.ranks_per_node > 1 ? c.node : c.network, c.network};
+  return {c.shape.ranks_on_node > 1 ? c.links.node : c.links.network, c.links.network};
 }
-
-}  // namespace
-
-SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes) {
-  const NodeShape shape = filled_nodes(cluster.ranks, cluster.ranks_per_node);
-  const auto cost = [&](SumAlgorithm algorithm) { return sum_cost(algorithm, shape, links_of(cluster), bytes); };
-  if (topology == Topology::hierarchical && shape.nodes > 1 && shape.ranks_on_node > 1)
-    return cost(SumAlgorithm::hierarchical);
-  const SumCost ring = cost(SumAlgorithm::ring), halving = cost(SumAlgorithm::halving);
-  const bool halves =
-      cluster.sums == FlatSums::halving || (cluster.sums == FlatSums::faster && halving.alone() <= ring.alone());
-  return halves ? halving : ring;
-}
-
-namespace {
 
 // Returns when the first `share` of the gradient is final, as a share of the backward pass.
 double ready_at(std::span<const WatermarkPoint> watermark, double share) {
@@ -105,12 +90,12 @@ double ready_at(std::span<const WatermarkPoint> watermark, double share) {
 
 // Returns the time of the sum of a step's counters, which costs latency only.
 double counters_seconds(const Cluster& c) {
-  return sum_cost(SumAlgorithm::halving, filled_nodes(c.ranks, c.ranks_per_node), links_of(c), 0).latency;
+  return sum_cost(SumAlgorithm::halving, c.shape, links_of(c), 0).latency;
 }
 
 // Returns the time from the start of the last backward pass to the end of the last sum.
-double backward_and_sums(const StepWork& work, const Cluster& cluster, Topology topology) {
-  if (cluster.ranks == 1) return work.backward;
+double backward_and_sums(const StepWork& work, const Cluster& cluster) {
+  if (cluster.shape.ranks == 1) return work.backward;
   const double rate = 1 - work.busy;  // speed of computation while the channel is occupied
   double now = 0, computed = 0, channel_free = 0, last_end = 0;
   const auto compute_until = [&](double target) {
@@ -126,7 +111,7 @@ double backward_and_sums(const StepWork& work, const Cluster& cluster, Topology 
   for (std::int64_t begin = 0; begin < work.elements; begin += work.bucket_elements) {
     const std::int64_t end = std::min(begin + work.bucket_elements, work.elements);
     compute_until(work.backward * ready_at(work.watermark, static_cast<double>(end) / total));
-    const SumCost cost = sum_cost(cluster, topology, static_cast<double>(end - begin) * work.element_bytes);
+    const SumCost cost = sum_cost(cluster, static_cast<double>(end - begin) * work.element_bytes);
     const double start = std::max(now, channel_free);
     channel_free = start + cost.occupancy();
     last_end = std::max(last_end, start + cost.alone());
@@ -137,10 +122,14 @@ double backward_and_sums(const StepWork& work, const Cluster& cluster, Topology 
 
 }  // namespace
 
-StepTime step_time(const StepWork& work, const Cluster& cluster, Topology topology) {
+SumCost sum_cost(const Cluster& cluster, double bytes) {
+  return sum_cost(cluster.algorithm, cluster.shape, links_of(cluster), bytes);
+}
+
+StepTime step_time(const StepWork& work, const Cluster& cluster) {
   StepTime t;
   t.compute = static_cast<double>(work.accumulation) * (work.forward + work.backward) + work.update;
-  t.exposed = backward_and_sums(work, cluster, topology) - work.backward + work.unexplained;
+  t.exposed = backward_and_sums(work, cluster) - work.backward + work.unexplained;
   // Measurements of a busy machine may contradict each other. A negative difference takes away at most half of the
   // computation.
   if (t.exposed < 0) t.compute = std::max(t.compute / 2, t.compute + std::exchange(t.exposed, 0));
@@ -148,11 +137,11 @@ StepTime step_time(const StepWork& work, const Cluster& cluster, Topology topolo
   return t;
 }
 
-double fit_busy(StepWork work, const Cluster& cluster, Topology topology, double measured_seconds) {
+double fit_busy(StepWork work, const Cluster& cluster, double measured_seconds) {
   double low = 0, high = 1;
   for (int i = 0; i < 50; ++i) {
     work.busy = (low + high) / 2;
-    (step_time(work, cluster, topology).total() < measured_seconds ? low : high) = work.busy;
+    (step_time(work, cluster).total() < measured_seconds ? low : high) = work.busy;
   }
   return (low + high) / 2;
 }
@@ -192,15 +181,16 @@ Link CoreSharing::slower(Link link, double crowding) const {
   return link;
 }
 
-double fit_message_wait(const StepWork& work, const Cluster& cluster, Topology topology, double crowding,
-                        double measured_seconds) {
+double fit_message_wait(const StepWork& work, const Cluster& cluster, double crowding, double measured_seconds) {
   if (crowding <= 1) return 0;
   double low = 0, high = measured_seconds;
   for (int i = 0; i < 50; ++i) {
     const CoreSharing core_sharing = {0, (low + high) / 2};
-    const Cluster slower = {cluster.ranks, cluster.ranks_per_node, core_sharing.slower(cluster.node, crowding),
-                            core_sharing.slower(cluster.network, crowding), cluster.sums};
-    (step_time(work, slower, topology).total() < measured_seconds ? low : high) = core_sharing.message_wait;
+    const Cluster slower = {
+        cluster.shape,
+        {core_sharing.slower(cluster.links.node, crowding), core_sharing.slower(cluster.links.network, crowding)},
+        cluster.algorithm};
+    (step_time(work, slower).total() < measured_seconds ? low : high) = core_sharing.message_wait;
   }
   return (low + high) / 2;
 }
@@ -211,7 +201,7 @@ double full_node_slowdown(double at_full, int ranks_on_node, int alone, int full
   return 1 + std::clamp(x, 0.0, 1.0) * (at_full - 1);
 }
 
-StepRange step_range(const StepWork& work, const Cluster& cluster, Topology topology, const Uncertainty& uncertainty) {
+StepRange step_range(const StepWork& work, const Cluster& cluster, const Uncertainty& uncertainty) {
   const auto seconds = [&](bool slower) {
     const double compute = slower ? 1 + uncertainty.compute : 1 / (1 + uncertainty.compute);
     const double sums = slower ? 1 + uncertainty.sums : 1 / (1 + uncertainty.sums);
@@ -219,11 +209,11 @@ StepRange step_range(const StepWork& work, const Cluster& cluster, Topology topo
     w.forward *= compute, w.backward *= compute, w.update *= compute;
     w.input *= compute, w.input_wait *= compute;
     Cluster c = cluster;
-    c.node = scaled(c.node, sums), c.network = scaled(c.network, sums);
-    return step_time(w, c, topology);
+    c.links = {scaled(c.links.node, sums), scaled(c.links.network, sums)};
+    return step_time(w, c);
   };
   const StepTime low = seconds(false), high = seconds(true);
-  const double straggler = uncertainty.jitter * std::sqrt(2 * std::log(static_cast<double>(cluster.ranks)));
+  const double straggler = uncertainty.jitter * std::sqrt(2 * std::log(static_cast<double>(cluster.shape.ranks)));
   return {low.total() / (1 + uncertainty.model), (high.total() + straggler * high.compute) * (1 + uncertainty.model)};
 }
 

@@ -21,21 +21,16 @@ struct SumSample {
 };
 
 // Fits the link to the cost of a ring by least squares of the relative error. Outliers weigh less, and no result is
-// negative. Without samples of several sums at once, the gap is alpha: one sum begins after the other.
+// negative. Without samples of several sums at once, the gap is alpha.
 Link fit_link(std::span<const SumSample> samples);
 
-enum class FlatSums { ring, halving, faster };  // the algorithm of sums; faster: the faster one of the other two
-
 struct Cluster {
-  int ranks = 1, ranks_per_node = 1;
-  Link node, network;  // between the ranks of a node; between nodes with one rank each
-  FlatSums sums = FlatSums::ring;
+  NodeShape shape;
+  SumLinks links;  // `network` is between nodes with one rank each. Such a rank needs no `node`.
+  SumAlgorithm algorithm = SumAlgorithm::ring;
 };
-
-// flat: all ranks take part alike. hierarchical: a reduce-scatter in the node, a sum over the nodes for each piece, and
-// an all-gather in the node, if there are several nodes with several ranks.
-enum class Topology { flat, hierarchical };
-SumCost sum_cost(const Cluster& cluster, Topology topology, double bytes);
+// Returns the cost of an all-reduce over all ranks.
+SumCost sum_cost(const Cluster& cluster, double bytes);
 
 // After the share `time` of the backward pass, the first `share` of the gradient is final.
 struct WatermarkPoint {
@@ -67,10 +62,10 @@ struct StepTime {
 // Returns the time of a step. The sums of the buckets share one channel to the other ranks. A sum starts when its
 // bucket is final and the channel is free. While the channel is occupied, the rank computes with 1 - busy times its
 // usual speed.
-StepTime step_time(const StepWork& work, const Cluster& cluster, Topology topology);
+StepTime step_time(const StepWork& work, const Cluster& cluster);
 
 // Returns the `busy` for which step_time() gives `measured_seconds`, or the nearer one of 0 and 1 if none does.
-double fit_busy(StepWork work, const Cluster& cluster, Topology topology, double measured_seconds);
+double fit_busy(StepWork work, const Cluster& cluster, double measured_seconds);
 
 struct PassTime {
   double micro_batch = 0, forward = 0, backward = 0;
@@ -97,8 +92,7 @@ Link scaled(Link link, double factor);  // multiplies the times, not the error
 
 // Returns the message_wait for which step_time() gives `measured_seconds`, at least 0. `work` contains the slowdown by
 // `crowding` threads per core. The cluster's links are those of ranks with a core each.
-double fit_message_wait(const StepWork& work, const Cluster& cluster, Topology topology, double crowding,
-                        double measured_seconds);
+double fit_message_wait(const StepWork& work, const Cluster& cluster, double crowding, double measured_seconds);
 
 // Returns the factor by which passes take longer if `ranks_on_node` ranks compute on a node, because they share memory
 // bandwidth, caches and clock frequency. The factor is 1 for `alone` ranks, `at_full` for `full` ranks, and linear in
@@ -116,6 +110,6 @@ struct StepRange {
 };
 // Returns the range when all errors point in the same direction. The slowest of p ranks is later by jitter sqrt(2 ln
 // p), an upper bound of the expected maximum of p normal variables.
-StepRange step_range(const StepWork& work, const Cluster& cluster, Topology topology, const Uncertainty& uncertainty);
+StepRange step_range(const StepWork& work, const Cluster& cluster, const Uncertainty& uncertainty);
 
 }  // namespace ringtrain

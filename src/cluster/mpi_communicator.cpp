@@ -170,10 +170,7 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<PendingSum>(*this, std::move(left));
   }
   SumAlgorithm algorithm_for(std::size_t bytes) const {
-    for (const SumAlgorithm algorithm :
-         {SumAlgorithm::ring, SumAlgorithm::halving, SumAlgorithm::hierarchical, SumAlgorithm::library})
-      if (choice_.algorithm == sum_algorithm_name(algorithm)) return algorithm;
-    return fastest_sum(layout_, choice_.links, static_cast<double>(bytes));
+    return chosen_sum(choice_, layout_.shape(), static_cast<double>(bytes));
   }
   // Returns the number of elements of a lane, so that all of its messages are within MPI's limit.
   std::size_t lane_elements(SumAlgorithm algorithm) const {

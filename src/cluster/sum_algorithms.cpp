@@ -153,19 +153,46 @@ std::vector<SumMessages> ring_messages(int ranks, double bytes, int flows) {
   return {{2.0 * (ranks - 1), bytes / ranks, flows}};
 }
 
-// `flows(distance)` is the number of flows of messages to rank r ^ distance. Distance 0 stands for messages to and from
-// the ranks beyond the largest power of two.
+// `flows(k)` is the number of flows to rank r ^ 2^k.
 template <class Flows>
-std::vector<SumMessages> halving_messages(int ranks, double bytes, const Flows& flows) {
+std::vector<SumMessages> halving_messages(int ranks, double bytes, int beyond_flows, const Flows& flows) {
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
   const bool small = bytes <= static_cast<double>(small_sum * sizeof(float));
   std::vector<SumMessages> messages;
-  if (power < ranks) messages.push_back({2, bytes, flows(0)});
-  for (int distance = 1; distance < power; distance *= 2) {
+  if (power < ranks) messages.push_back({2, bytes, beyond_flows});
+  for (int k = 0; (1 << k) < power; ++k) {
     if (!small) bytes /= 2;
-    messages.push_back({small ? 1.0 : 2.0, bytes, flows(distance)});
+    messages.push_back({small ? 1.0 : 2.0, bytes, flows(k)});
   }
   return messages;
+}
+
+// Returns the most ranks of one node whose partner is on another node. partner_of() is -1 for a rank without partner.
+template <class PartnerOf>
+int flows_between(const std::vector<int>& node_of_rank, int nodes, const PartnerOf& partner_of) {
+  std::vector<int> flows(static_cast<std::size_t>(nodes));
+  const auto node = [&](int rank) { return static_cast<std::size_t>(node_of_rank[static_cast<std::size_t>(rank)]); };
+  for (int r = 0; r < static_cast<int>(node_of_rank.size()); ++r)
+    if (const int partner = partner_of(r); partner >= 0 && node(partner) != node(r)) ++flows[node(r)];
+  return *std::ranges::max_element(flows);
+}
+
+// Nodes have the numbers from 0 to `nodes` - 1.
+NodeShape shape_of(const std::vector<int>& node_of_rank, int nodes) {
+  const int ranks = static_cast<int>(node_of_rank.size());
+  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
+  std::vector<int> sizes(static_cast<std::size_t>(nodes));
+  for (const int node : node_of_rank) ++sizes[static_cast<std::size_t>(node)];
+  const auto [least, most] = std::ranges::minmax(sizes);
+  const auto flows = [&](const auto& partner_of) { return flows_between(node_of_rank, nodes, partner_of); };
+
+  NodeShape shape{.ranks = ranks, .nodes = nodes, .ranks_on_node = most, .even = least == most};
+  shape.ring_flows = flows([&](int r) { return (r + 1) % ranks; });
+  for (int distance = 1; distance < power; distance *= 2)
+    shape.halving_flows.push_back(flows([&](int r) { return r < power ? r ^ distance : -1; }));
+  shape.beyond_flows = std::max(flows([&](int r) { return r >= power ? r - power : -1; }),
+                                flows([&](int r) { return r + power < ranks ? r + power : -1; }));
+  return shape;
 }
 
 }  // namespace
@@ -176,8 +203,7 @@ const char* sum_algorithm_name(SumAlgorithm algorithm) {
   return names[static_cast<std::size_t>(algorithm)];
 }
 
-RankLayout::RankLayout(const std::vector<std::string>& node_of_rank)
-    : ranks_(static_cast<int>(node_of_rank.size())), node_of_rank_(node_of_rank.size()) {
+RankLayout::RankLayout(const std::vector<std::string>& node_of_rank) : node_of_rank_(node_of_rank.size()) {
   std::map<std::string, int> known;
   for (std::size_t r = 0; r < node_of_rank.size(); ++r) {
     const auto [at, is_new] = known.try_emplace(node_of_rank[r], static_cast<int>(nodes_.size()));
@@ -185,35 +211,13 @@ RankLayout::RankLayout(const std::vector<std::string>& node_of_rank)
     node_of_rank_[r] = at->second;
     nodes_[static_cast<std::size_t>(at->second)].push_back(static_cast<int>(r));
   }
-}
-
-bool RankLayout::even() const {
-  return std::ranges::all_of(nodes_, [&](const auto& node) { return node.size() == nodes_.front().size(); });
-}
-
-NodeShape RankLayout::shape() const {
-  NodeShape shape{.ranks = ranks_, .nodes = static_cast<int>(nodes_.size())};
-  const auto node = [&](int rank) { return node_of_rank_[static_cast<std::size_t>(rank)]; };
-  for (const std::vector<int>& ranks : nodes_) {
-    const auto leaves = [&](int rank) { return node((rank + 1) % ranks_) != node(rank); };
-    shape.ring_flows = std::max(shape.ring_flows, static_cast<int>(std::ranges::count_if(ranks, leaves)));
-    shape.ranks_on_node = std::max(shape.ranks_on_node, static_cast<int>(ranks.size()));
-  }
-  for (int distance = 1; distance < ranks_; distance *= 2) {
-    bool near = true;
-    for (int r = 0; r < ranks_; ++r) near = near && ((r ^ distance) >= ranks_ || node(r ^ distance) == node(r));
-    if (near) shape.near_distances |= static_cast<unsigned>(distance);
-  }
-  return shape;
+  shape_ = shape_of(node_of_rank_, static_cast<int>(nodes_.size()));
 }
 
 NodeShape filled_nodes(int ranks, int ranks_per_node) {
-  NodeShape shape{ranks, divide_up(ranks, ranks_per_node), std::min(ranks, ranks_per_node)};
-  shape.ring_flows = shape.nodes > 1 ? 1 : 0;
-  for (int distance = 1; distance < ranks; distance *= 2)
-    if (shape.nodes == 1 || ranks_per_node % (2 * distance) == 0)
-      shape.near_distances |= static_cast<unsigned>(distance);
-  return shape;
+  std::vector<int> node_of_rank(static_cast<std::size_t>(ranks));
+  for (int r = 0; r < ranks; ++r) node_of_rank[static_cast<std::size_t>(r)] = r / ranks_per_node;
+  return shape_of(node_of_rank, divide_up(ranks, ranks_per_node));
 }
 
 std::vector<SumMessages> sum_messages(SumAlgorithm algorithm, const NodeShape& shape, double bytes) {
@@ -222,15 +226,13 @@ std::vector<SumMessages> sum_messages(SumAlgorithm algorithm, const NodeShape& s
     case SumAlgorithm::ring:
       return ring_messages(shape.ranks, bytes, shape.ring_flows);
     case SumAlgorithm::halving:
-      return halving_messages(shape.ranks, bytes, [&](int distance) {
-        const bool near = shape.nodes == 1 || (shape.near_distances & static_cast<unsigned>(distance)) != 0;
-        return near ? 0 : all;
-      });
+      return halving_messages(shape.ranks, bytes, shape.beyond_flows,
+                              [&](int k) { return shape.halving_flows[static_cast<std::size_t>(k)]; });
     case SumAlgorithm::hierarchical: {
       const bool halves = std::has_single_bit(static_cast<unsigned>(shape.nodes));
       std::vector<SumMessages> messages = ring_messages(all, bytes, 0);
       const std::vector<SumMessages> between =
-          halves ? halving_messages(shape.nodes, bytes / all, [&](int) { return all; })
+          halves ? halving_messages(shape.nodes, bytes / all, all, [&](int) { return all; })
                  : ring_messages(shape.nodes, bytes / all, all);
       messages.insert(messages.end(), between.begin(), between.end());
       return messages;
@@ -242,28 +244,37 @@ std::vector<SumMessages> sum_messages(SumAlgorithm algorithm, const NodeShape& s
 }
 
 SumCost sum_cost(SumAlgorithm algorithm, const NodeShape& shape, const SumLinks& links, double bytes) {
+  const Link &node = links.node, &network = links.network;
   SumCost cost;
   for (const SumMessages& m : sum_messages(algorithm, shape, bytes)) {
-    const Link& link = m.flows == 0 ? links.node : links.network;
-    cost.latency += m.count * link.alpha;
-    (m.flows == 0 ? cost.in_node : cost.between_nodes) +=
-        m.count * m.bytes * std::max(m.flows * links.network.beta, links.node.beta);
-    cost.gap += m.count * link.gap;
+    const bool leaves = m.flows > 0;
+    const double in_ranks = m.count * m.bytes * node.beta, on_network = m.count * m.bytes * m.flows * network.beta;
+    cost.latency += m.count * (leaves ? std::max(node.alpha, network.alpha) : node.alpha);
+    cost.transfer += std::max(in_ranks, on_network);
+    cost.gap += m.count * (leaves ? std::max(node.gap, network.gap) : node.gap);
+    cost.in_ranks += in_ranks;
+    cost.on_network += on_network;
   }
   return cost;
 }
 
-SumAlgorithm fastest_sum(const RankLayout& layout, const SumLinks& links, double bytes) {
-  const NodeShape shape = layout.shape();
+SumAlgorithm fastest_sum(const NodeShape& shape, const SumLinks& links, double bytes, bool flat) {
   SumAlgorithm best = SumAlgorithm::halving;
   double least = sum_cost(best, shape, links, bytes).alone();
   for (const SumAlgorithm algorithm : {SumAlgorithm::hierarchical, SumAlgorithm::ring}) {
-    if (algorithm == SumAlgorithm::hierarchical && (!layout.even() || shape.nodes == 1)) continue;
+    if (algorithm == SumAlgorithm::hierarchical && (flat || !shape.even || shape.nodes == 1)) continue;
     const double seconds = sum_cost(algorithm, shape, links, bytes).alone();
     if (seconds >= least * (1 - 1e-9)) continue;
     best = algorithm, least = seconds;
   }
   return best;
+}
+
+SumAlgorithm chosen_sum(const SumChoice& choice, const NodeShape& shape, double bytes) {
+  for (const SumAlgorithm algorithm :
+       {SumAlgorithm::ring, SumAlgorithm::halving, SumAlgorithm::hierarchical, SumAlgorithm::library})
+    if (choice.algorithm == sum_algorithm_name(algorithm)) return algorithm;
+  return fastest_sum(shape, choice.links, bytes);
 }
 
 void check_mpi_has(std::string_view algorithm) {
@@ -275,7 +286,7 @@ void check_mpi_has(std::string_view algorithm) {
 
 void check_sum_choice(const SumChoice& choice, const RankLayout& layout) {
   check_mpi_has(choice.algorithm);
-  if (choice.algorithm != "hierarchical" || layout.even()) return;
+  if (choice.algorithm != "hierarchical" || layout.shape().even) return;
   const auto& nodes = layout.nodes();
   const auto [least, most] = std::ranges::minmax(nodes, {}, [](const auto& node) { return node.size(); });
   throw Error(cat("communication.algorithm is 'hierarchical', but one node has ", least.size(), " ranks and another ",

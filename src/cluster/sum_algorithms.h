@@ -97,12 +97,15 @@ struct SumLinks {
   Link node = stated_link(1, 5), network = stated_link(2, 12);
 };
 
-// What the time of a sum depends on, of the ranks and their nodes.
+// What the time of a sum depends on, of the ranks and their nodes. Flows are the most ranks of one node that send to
+// other nodes in the same step.
 struct NodeShape {
   int ranks = 1, nodes = 1;
-  int ranks_on_node = 1;        // the most ranks of a node
-  int ring_flows = 0;           // the most ranks of one node whose next rank is on another node
-  unsigned near_distances = 0;  // the powers of two d for which r and r ^ d are on one node, for all ranks r
+  int ranks_on_node = 1;                // the most ranks of a node
+  bool even = true;                     // every node has the same number of ranks
+  int ring_flows = 0;                   // from rank r to rank r + 1
+  std::vector<int> halving_flows = {};  // [k]: between rank r and r ^ 2^k, below the largest power of two
+  int beyond_flows = 0;                 // between the ranks beyond that power and their partners
 };
 // Returns the shape of ranks that fill one node after the other.
 NodeShape filled_nodes(int ranks, int ranks_per_node);
@@ -113,24 +116,22 @@ class RankLayout {
   // `node_of_rank` has the name of each rank's node, for example its host.
   explicit RankLayout(const std::vector<std::string>& node_of_rank);
 
-  int ranks() const { return ranks_; }
   const std::vector<std::vector<int>>& nodes() const { return nodes_; }
   const std::vector<int>& node_of(int rank) const {
     return nodes_[static_cast<std::size_t>(node_of_rank_[static_cast<std::size_t>(rank)])];
   }
-  bool even() const;  // every node has the same number of ranks
-  NodeShape shape() const;
+  const NodeShape& shape() const { return shape_; }
 
  private:
-  int ranks_;
   std::vector<std::vector<int>> nodes_;
   std::vector<int> node_of_rank_;
+  NodeShape shape_;
 };
 
-// Messages of a sum that a rank sends one after the other.
+// Messages of a sum that follow one another: those of the rank that sends and receives the most.
 struct SumMessages {
   double count = 0, bytes = 0;  // bytes of each
-  int flows = 0;                // ranks of a node that send over its network at the same time; 0: within the node
+  int flows = 0;                // as in NodeShape; 0: within the nodes
 };
 // Returns the messages of a sum of `bytes` bytes. `algorithm` must not be `library`.
 //
@@ -139,21 +140,22 @@ struct SumMessages {
 // 2004). If p is not a power of two, the ranks beyond it send their bytes to a partner and get the sum back.
 std::vector<SumMessages> sum_messages(SumAlgorithm algorithm, const NodeShape& shape, double bytes);
 
-// The seconds of a sum: the latency of its messages, the transfer of its bytes within nodes and between them, and the
-// gap of the next sum's messages. One sum may use the network while the next one uses the memory of the nodes.
+// The seconds of a sum. While its bytes travel between nodes, the ranks may add the values of the next sum.
 struct SumCost {
-  double latency = 0, in_node = 0, between_nodes = 0, gap = 0;
-  double alone() const { return latency + in_node + between_nodes; }
-  double occupancy() const { return gap + (in_node > between_nodes ? in_node : between_nodes); }  // until the next sum
+  double latency = 0, transfer = 0;     // of its messages, one after the other
+  double gap = 0;                       // of the messages of the next sum
+  double in_ranks = 0, on_network = 0;  // transfer: the share that occupies the ranks, and their network
+  double alone() const { return latency + transfer; }
+  double occupancy() const { return gap + (in_ranks > on_network ? in_ranks : on_network); }  // until the next sum
 };
-// A message between nodes shares the network with the node's other flows, and is not faster than one within a node. The
-// predictions of bench/scaling_model.h and the choice below have this formula.
+// A message between nodes shares the network with the node's other flows, and is not faster than one within a node.
+// The predictions of bench/scaling_model.h and the choice below have this formula.
 SumCost sum_cost(SumAlgorithm algorithm, const NodeShape& shape, const SumLinks& links, double bytes);
 
 // Returns the fastest of ring, halving and hierarchical. Hierarchical is considered only if there are several nodes and
-// all nodes have the same number of ranks. The answer depends only on the arguments, so a resumed run makes the same
-// choice.
-SumAlgorithm fastest_sum(const RankLayout& layout, const SumLinks& links, double bytes);
+// all nodes have the same number of ranks, and not for `flat` sums. The answer depends only on the arguments, so a
+// resumed run makes the same choice.
+SumAlgorithm fastest_sum(const NodeShape& shape, const SumLinks& links, double bytes, bool flat = false);
 
 // The settings of an experiment for sums with MPI.
 struct SumChoice {
@@ -164,6 +166,8 @@ struct SumChoice {
 // Throws Error if MPI's sums do not have this algorithm (tree is NCCL's). For an experiment, this is known only after
 // the search for GPUs.
 void check_mpi_has(std::string_view algorithm);
+// Returns the algorithm of a sum of `bytes` bytes.
+SumAlgorithm chosen_sum(const SumChoice& choice, const NodeShape& shape, double bytes);
 // Does what check_mpi_has() does. Also throws Error for hierarchical if the nodes have different numbers of ranks.
 void check_sum_choice(const SumChoice& choice, const RankLayout& layout);
 

@@ -56,7 +56,8 @@ Json columns_of(const ForecastRow& r) {
           {"samples_per_second", r.samples_per_second()},
           {"efficiency", r.efficiency},
           {"limit", limit_of(r)},
-          {"threads_per_core", r.crowding}};
+          {"threads_per_core", r.crowding},
+          {"chosen", r.chosen}};
 }
 
 std::string csv_field(const Json& value) {
@@ -73,7 +74,7 @@ std::string csv(const std::vector<ForecastRow>& rows, const std::vector<Measured
   text += "\n";
   for (const ForecastRow& r : rows) text += joined(columns_of(r), ",", csv_field) + "\n";
   for (const MeasuredPoint& m : measured)
-    text += cat("measured,,", m.ranks, ",,,,,", m.step_seconds, ",,,,,,", m.samples_per_second, ",,,\n");
+    text += cat("measured,,", m.ranks, ",,,,,", m.step_seconds, ",,,,,,", m.samples_per_second, ",,,,\n");
   return text;
 }
 
@@ -108,18 +109,18 @@ std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
   return j.dump(1) + "\n";
 }
 
-// Prints the rows of this scaling with flat sums. For several nodes, a column shows the efficiency with hierarchical
-// sums.
+// Prints the rows of this scaling with the experiment's sums. For several nodes, a column shows the efficiency with
+// hierarchical sums.
 void print(const std::vector<ForecastRow>& rows, Scaling scaling) {
   log_info(scaling == Scaling::strong ? "the experiment's batch (strong scaling)"
                                       : "the batch grows with the ranks (weak scaling)");
   log_info(
       " ranks nodes    batch rows/rank    step ms (    low ..     high)     samples/s efficiency hierarchical  limit");
   for (const ForecastRow& r : rows) {
-    if (r.scaling != scaling || r.topology != Topology::flat) continue;
+    if (r.scaling != scaling || !r.chosen) continue;
     std::string hierarchical = "-";
     for (const ForecastRow& h : rows)
-      if (h.scaling == scaling && h.topology == Topology::hierarchical && h.ranks == r.ranks && r.nodes > 1) {
+      if (h.scaling == scaling && h.topology == Topology::hierarchical && h.ranks == r.ranks) {
         hierarchical = printed("%.1f %%", 100 * h.efficiency);
       }
     log_info(printed("%6d %5d %8lld %9lld %10.2f (%8.2f .. %8.2f) %13s %8.1f %% %12s  %s%s", r.ranks, r.nodes,
@@ -174,7 +175,7 @@ void print_basis(const Forecast& f) {
                    100 * f.computing_excess(), 1e3 * left_out(f), s.ranks));
   if (f.network_is_assumed())
     log_warning(
-        "no network was measured: the links inside a node are used instead, so the prediction is too optimistic. "
+        "no network was measured: the links inside a node are used instead, so the prediction may be too optimistic. "
         "Measure on two nodes, or state the network: --latency-us 5 --link-gbit 100");
   if (s.passes.size() == 1)
     log_warning(
@@ -224,8 +225,8 @@ int predict(const PredictArguments& arguments) {
   std::map<Scaling, Refusal> refusals;
   for (const Scaling scaling : {Scaling::strong, Scaling::weak})
     for (const int ranks : parse_ranks(arguments.ranks)) try {
-        for (const Topology topology : {Topology::flat, Topology::hierarchical})
-          rows.push_back(forecast.row(scaling, topology, ranks));
+        rows.push_back(forecast.row(scaling, Topology::flat, ranks));
+        if (forecast.has_hierarchical_sums(ranks)) rows.push_back(forecast.row(scaling, Topology::hierarchical, ranks));
       } catch (const Error& e) {
         Refusal& refusal = refusals[scaling];
         if (refusal.ranks.empty()) refusal.why = e.what();

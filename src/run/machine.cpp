@@ -108,18 +108,14 @@ Machine make_planning_machine(int threads, const std::string& device, const std:
   return m;
 }
 
-namespace {
-
 SumChoice sum_choice(const CommunicationConfig& c) {
-  const bool fixed = c.order == "fixed";  // halving adds in a binary tree over the ranks
+  const bool fixed = c.order == "fixed";
   return {.algorithm = fixed                   ? "halving"
                        : c.algorithm == "tree" ? "auto"
                                                : c.algorithm,  // check_mpi_has() refuses tree if MPI sums
           .links = {.node = stated_link(c.node_latency_us, c.node_gb_s),
                     .network = stated_link(c.network_latency_us, c.network_gb_s)}};
 }
-
-}  // namespace
 
 std::unique_ptr<DeviceCommunicator> make_sums(const Experiment& experiment, cuda::Device& device, Communicator& host,
                                               const RunChoices& kept) {

@@ -159,7 +159,8 @@ std::optional<ExpectedTime> TimeExpectation::of(const Trial& trial, const TrialP
   try {
     refuse_other_kinds(trial.experiment.parallel, "a forecast is of a ring");
     const Forecast forecast(trial.experiment, preflight_, {});
-    const ForecastRow row = forecast.row(Scaling::strong, Topology::flat, static_cast<int>(trial.ranks));
+    const int ranks = static_cast<int>(trial.ranks);
+    const ForecastRow row = forecast.row(Scaling::strong, forecast.chosen_topology(ranks), ranks);
     return ExpectedTime{row.step.total() * static_cast<double>(plan.steps), "preflight"};
   } catch (const Error&) {
     return std::nullopt;  // another model was measured, the files have only one rank and no link, or it is no ring

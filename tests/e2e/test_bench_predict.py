@@ -140,7 +140,9 @@ def test_predictions_are_the_same_in_csv_and_json_and_are_drawn(workshop, prefli
     assert rows and len(rows) == len(stored["rows"])
     assert [(int(r["ranks"]), float(r["step_seconds"])) for r in measured] == [
         (c["ranks"], pytest.approx(c["measured_seconds"], rel=1e-4)) for c in stored["comparisons"]]
-    weak = [r for r in rows if (r["scaling"], r["topology"]) == ("weak", "flat")]
+    weak = [r for r in rows if r["scaling"] == "weak" and r["chosen"] == "true"]
+    assert {r["topology"] for r in rows if r["nodes"] == "1"} == {"flat"}
+    assert {r["topology"] for r in rows if r["nodes"] != "1"} == {"flat", "hierarchical"}
     assert [int(r["ranks"]) for r in weak] == [1, 2, 4, 8, 16, 32, 64]
     assert float(weak[0]["step_seconds"]) == pytest.approx(13.6e-3)
     for row in rows:

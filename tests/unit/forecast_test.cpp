@@ -255,6 +255,49 @@ TEST(Forecast, AMeasuredWaitForInputIsCarriedBySample) {
   EXPECT_NEAR(f.row(Scaling::strong, Topology::flat, 2).step.input, 0.0075, 1e-12);
 }
 
+TEST(Forecast, SumsHaveTheTopologyThatTheProgramChooses) {
+  const Preflight two = with_links(measured(2), true);
+  Experiment e = experiment();
+  const Forecast f(e, {two}, {.ranks_per_node = 12, .cores_per_node = 12});
+  EXPECT_EQ(f.chosen_topology(12), Topology::flat) << "one node";
+  EXPECT_EQ(f.chosen_topology(192), Topology::hierarchical) << "nodes of odd sizes are summed first";
+  EXPECT_FALSE(f.row(Scaling::weak, Topology::flat, 192).chosen);
+  EXPECT_TRUE(f.row(Scaling::weak, Topology::hierarchical, 192).chosen);
+  EXPECT_TRUE(f.has_hierarchical_sums(24));
+  EXPECT_FALSE(f.has_hierarchical_sums(12)) << "one node";
+  EXPECT_FALSE(f.has_hierarchical_sums(25)) << "a node with one rank";
+  const auto flat_seconds = [&](const char* algorithm, const char* order) {
+    e.communication.algorithm = algorithm, e.communication.order = order;
+    const Forecast of(e, {two}, {.ranks_per_node = 12, .cores_per_node = 12});
+    EXPECT_EQ(of.chosen_topology(192), Topology::flat) << algorithm;
+    return of.row(Scaling::weak, Topology::flat, 192).step.total();
+  };
+  const double ring = flat_seconds("ring", "any"), halving = flat_seconds("halving", "any");
+  EXPECT_NE(ring, halving);
+  EXPECT_EQ(flat_seconds("auto", "fixed"), halving);
+  e.communication.algorithm = "hierarchical", e.communication.order = "any";
+  EXPECT_EQ(Forecast(e, {two}, {.ranks_per_node = 12}).chosen_topology(24), Topology::hierarchical);
+  Preflight device = two;
+  device.step.on_device = true;
+  EXPECT_EQ(Forecast(e, {device}, {.ranks_per_node = 12}).chosen_topology(24), Topology::flat);
+  EXPECT_FALSE(Forecast(e, {device}, {.ranks_per_node = 12}).has_hierarchical_sums(24));
+}
+
+TEST(Forecast, ThePredictionIsInItsRangeHoweverLongMessagesWait) {
+  for (const double wait : {0.0, 0.001, 0.01, 0.05, 0.5}) {
+    Preflight two = with_links(measured(2), true);
+    two.step.shared_pass = 2.2 * (two.step.forward + two.step.backward);
+    two.step.shared_step = 2.2 * two.step.seconds + wait;
+    const Forecast f(experiment(), {two}, {.ranks_per_node = 4});
+    for (const int ranks : {4, 8, 16, 64, 512})
+      for (const Topology topology : {Topology::flat, Topology::hierarchical}) {
+        const ForecastRow r = f.row(Scaling::weak, topology, ranks);
+        EXPECT_LE(r.range.low, r.step.total()) << ranks << " ranks, " << wait;
+        EXPECT_GE(r.range.high, r.step.total()) << ranks << " ranks, " << wait;
+      }
+  }
+}
+
 // Other work on the machine can make any of these times too long.
 TEST(Forecast, MeasurementsThatContradictEachOtherStillGivePositiveTimes) {
   Preflight two = with_links(measured(2), false);
