@@ -145,13 +145,16 @@ def draw_predicted(rows):
     rate, share = axes["rate"], axes["share"]
     words = {"strong": "the experiment's batch", "weak": "the batch grows with the ranks"}
     for color, scaling in zip(("C3", "C0"), words):
-        for style, topology in (("-", "flat"), ("--", "hierarchical")):
-            line = [r for r in rows if (r["scaling"], r["topology"]) == (scaling, topology)]
+        for style, sums, column_of_sums, value in (("-", "", "chosen", "true"),
+                                                   ("--", ", hierarchical sums", "topology", "hierarchical")):
+            line = [r for r in rows if (r["scaling"], r[column_of_sums]) == (scaling, value)]
+            if not line:
+                continue
             ranks = [int(r["ranks"]) for r in line]
             for axis, column, unit in ((rate, "samples_per_second", 1), (share, "efficiency", 100)):
                 values = [unit * float(r[column]) for r in line]
-                axis.plot(ranks, values, style, color=color, label=f"{words[scaling]}, {topology}")
-                if topology == "flat":  # converts the range of the step's time to a range of this column
+                axis.plot(ranks, values, style, color=color, label=words[scaling] + sums)
+                if column_of_sums == "chosen":  # converts the range of the step's time to a range of this column
                     low, high = ([v * float(r["step_seconds"]) / float(r[f"step_seconds_{end}"]) for v, r in zip(values, line)]
                                  for end in ("high", "low"))
                     axis.fill_between(ranks, low, high, color=color, alpha=0.15, linewidth=0)
