@@ -92,7 +92,7 @@ void print(const Preflight& result, double link_gbit) {
 void compare_algorithms(const BenchContext& context) {
   std::vector<std::string> algorithms = {"auto", "ring", "halving", "mpi"};
   const RankLayout layout(context.session.hosts());
-  if (layout.shape().even && layout.nodes().size() > 1) algorithms.insert(algorithms.begin() + 3, "hierarchical");
+  if (layout.shape().even() && layout.nodes().size() > 1) algorithms.insert(algorithms.begin() + 3, "hierarchical");
   std::string head = "  us a sum of bytes  ";
   for (const std::string& a : algorithms) head += cat(std::string(12 - std::min<std::size_t>(12, a.size()), ' '), a);
   if (context.root()) log_info("communication.algorithm: mpi is the library's own all-reduce\n", head);

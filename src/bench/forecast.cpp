@@ -270,41 +270,42 @@ StepWork Forecast::work(const BatchShare& share, int ranks, int ranks_on_node, c
   return w;
 }
 
-double Forecast::bucket_bytes(int ranks) const {
-  return base().element_bytes *
-         static_cast<double>(bucket_elements(experiment_.communication, base().on_device, ranks));
+// Returns how the gradients are summed. NCCL's sums are measured and fitted as a ring, and shares of the optimizer's
+// state go around a ring.
+SumChoice Forecast::choice() const {
+  if (base().on_device || experiment_.parallel.shard_state) return {.algorithm = "ring"};
+  return sum_choice(experiment_.communication);
 }
 
-// NCCL's sums are measured and fitted as a ring. The library's own sums (communication.algorithm: mpi) are predicted as
-// the fastest ones.
-SumAlgorithm Forecast::flat_sums(const NodeShape& shape) const {
-  if (base().on_device) return SumAlgorithm::ring;
-  const SumChoice choice = sum_choice(experiment_.communication);
-  const SumAlgorithm chosen = chosen_sum(choice, shape, bucket_bytes(shape.ranks));
-  if (chosen == SumAlgorithm::ring || chosen == SumAlgorithm::halving) return chosen;
-  return fastest_sum(shape, choice.links, bucket_bytes(shape.ranks), true);
+SumAlgorithm Forecast::chosen(const NodeShape& shape, bool flat) const {
+  const std::int64_t bucket = bucket_elements(experiment_.communication, base().on_device, shape.ranks);
+  const double bytes = base().element_bytes * static_cast<double>(std::min(bucket, base().elements));
+  const SumAlgorithm algorithm = chosen_sum(choice(), shape, bytes);
+  // The library's own sums (communication.algorithm: mpi) are predicted as the fastest flat ones.
+  const bool other = algorithm == SumAlgorithm::library || (flat && algorithm == SumAlgorithm::hierarchical);
+  return other ? fastest_sum(shape, choice().links, bytes, true) : algorithm;
 }
 
-Topology Forecast::chosen_topology(const NodeShape& shape) const {
-  if (base().on_device || shape.nodes == 1) return Topology::flat;
-  const SumChoice choice = sum_choice(experiment_.communication);
-  const bool hierarchical = chosen_sum(choice, shape, bucket_bytes(shape.ranks)) == SumAlgorithm::hierarchical;
+Topology Forecast::chosen_topology(int ranks) const {
+  const NodeShape shape = filled_nodes(ranks, ranks_per_node_);
+  const bool hierarchical = shape.nodes > 1 && chosen(shape, false) == SumAlgorithm::hierarchical;
   return hierarchical ? Topology::hierarchical : Topology::flat;
 }
 
 bool Forecast::has_hierarchical_sums(int ranks) const {
   const NodeShape shape = filled_nodes(ranks, ranks_per_node_);
-  return !base().on_device && shape.nodes > 1 && shape.even;
+  return !base().on_device && !experiment_.parallel.shard_state && shape.nodes > 1 && shape.even();
 }
 
 Cluster Forecast::cluster(int ranks, int ranks_per_node, const Setting& setting,
                           std::optional<Topology> topology) const {
   const NodeShape shape = filled_nodes(ranks, ranks_per_node);
-  const bool hierarchical = topology.value_or(chosen_topology(shape)) == Topology::hierarchical;
+  const bool flat = topology == Topology::flat && shape.nodes > 1;
+  const bool hierarchical = topology == Topology::hierarchical;
   return {
       shape,
       {setting.core_sharing.slower(node_, setting.crowding), setting.core_sharing.slower(network_, setting.crowding)},
-      hierarchical ? SumAlgorithm::hierarchical : flat_sums(shape)};
+      hierarchical ? SumAlgorithm::hierarchical : chosen(shape, flat)};
 }
 
 // If ranks share cores, the cost of taking turns is uncertain. The range is from no extra cost to twice the measured
@@ -347,6 +348,10 @@ StepTime Forecast::predicted(const BatchShare& share, int ranks, int ranks_per_n
 ForecastRow Forecast::row(Scaling scaling, Topology topology, int ranks) const {
   if (ranks > 1 && !has_links())
     throw Error("no all-reduce was measured, so only one rank can be predicted", measure_advice);
+  if (!base().on_device) {
+    check_mpi_has(experiment_.communication.algorithm);
+    check_sum_choice(choice(), filled_nodes(ranks, ranks_per_node_));
+  }
   const BatchPlan batch = batch_on(scaling, ranks);
   ForecastRow r;
   r.scaling = scaling, r.topology = topology, r.chosen = topology == chosen_topology(ranks);

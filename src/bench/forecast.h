@@ -69,11 +69,11 @@ class Forecast {
   // Throws Error if nothing was measured, or if the measured model is not the experiment's.
   Forecast(const Experiment& experiment, const std::vector<Preflight>& measured, const ForecastOptions& options);
 
-  // Throws Error if so many ranks cannot divide the experiment's batch, or if no all-reduce was measured for several
-  // ranks.
+  // Throws Error if so many ranks cannot divide the experiment's batch or have its sums, or if no all-reduce was
+  // measured for several ranks.
   ForecastRow row(Scaling scaling, Topology topology, int ranks) const;
   // Returns the topology that the experiment's sums have on so many ranks.
-  Topology chosen_topology(int ranks) const { return chosen_topology(filled_nodes(ranks, ranks_per_node_)); }
+  Topology chosen_topology(int ranks) const;
   // Hierarchical sums are for the CPUs of several nodes that all have the same number of ranks.
   bool has_hierarchical_sums(int ranks) const;
 
@@ -139,9 +139,8 @@ class Forecast {
   // with a core of its own.
   double loader_seconds(double rows, int ranks_on_node, double crowding) const;
   StepWork work(const BatchShare& share, int ranks, int ranks_on_node, const Setting& setting) const;
-  Topology chosen_topology(const NodeShape& shape) const;
-  double bucket_bytes(int ranks) const;
-  SumAlgorithm flat_sums(const NodeShape& shape) const;
+  SumChoice choice() const;
+  SumAlgorithm chosen(const NodeShape& shape, bool flat) const;
   // Without a topology, sums have the one that the experiment gives them.
   Cluster cluster(int ranks, int ranks_per_node, const Setting& setting, std::optional<Topology> topology = {}) const;
   StepRange range(const BatchShare& share, int ranks, int ranks_per_node, std::optional<Topology> topology = {}) const;

@@ -11,7 +11,7 @@ namespace {
 
 // Returns the messages of one of the sample's sums, which go around a ring.
 SumMessages messages(const SumSample& s) {
-  return sum_messages(SumAlgorithm::ring, filled_nodes(s.ranks, s.ranks), static_cast<double>(s.bytes)).front();
+  return sum_messages(SumAlgorithm::ring, {.ranks = s.ranks}, static_cast<double>(s.bytes)).front();
 }
 
 double seconds_of(const Link& link, const SumSample& s) {
@@ -77,7 +77,7 @@ namespace {
 
 // A rank alone on its node sends over the network only.
 SumLinks links_of(const Cluster& c) {
-  return {c.shape.ranks_on_node > 1 ? c.links.node : c.links.network, c.links.network};
+  return {c.shape.most_on_node > 1 ? c.links.node : c.links.network, c.links.network};
 }
 
 // Returns when the first `share` of the gradient is final, as a share of the backward pass.

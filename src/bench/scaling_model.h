@@ -26,7 +26,7 @@ Link fit_link(std::span<const SumSample> samples);
 
 struct Cluster {
   NodeShape shape;
-  SumLinks links;  // `network` is between nodes with one rank each. Such a rank needs no `node`.
+  SumLinks links;  // `network` is between nodes with one rank each. If every node has one rank, `node` is not used.
   SumAlgorithm algorithm = SumAlgorithm::ring;
 };
 // Returns the cost of an all-reduce over all ranks.

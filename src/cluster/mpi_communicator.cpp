@@ -39,7 +39,7 @@ class MpiCommunicator final : public Communicator {
         layout_(choice_.node_of_rank.empty() ? group.hosts() : choice_.node_of_rank),
         lanes_(comm_),
         counter_sums_(group, comm_, kCounterTag) {
-    check_sum_choice(choice_, layout_);
+    check_sum_choice(choice_, layout_.shape());
     max_count_ = std::clamp(max_count, std::size_t{1}, std::size_t{0x7fffffff});
     chunk_ = std::clamp(chunk_bytes / sizeof(float), std::size_t{1}, max_count_);
     if (chunk_ > kCacheLine) chunk_ -= chunk_ % kCacheLine;

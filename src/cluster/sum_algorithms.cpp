@@ -159,7 +159,7 @@ std::vector<SumMessages> halving_messages(int ranks, double bytes, int beyond_fl
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
   const bool small = bytes <= static_cast<double>(small_sum * sizeof(float));
   std::vector<SumMessages> messages;
-  if (power < ranks) messages.push_back({2, bytes, beyond_flows});
+  if (power < ranks) messages.push_back({2, bytes, beyond_flows});  // there and back, as if in one direction
   for (int k = 0; (1 << k) < power; ++k) {
     if (!small) bytes /= 2;
     messages.push_back({small ? 1.0 : 2.0, bytes, flows(k)});
@@ -186,7 +186,7 @@ NodeShape shape_of(const std::vector<int>& node_of_rank, int nodes) {
   const auto [least, most] = std::ranges::minmax(sizes);
   const auto flows = [&](const auto& partner_of) { return flows_between(node_of_rank, nodes, partner_of); };
 
-  NodeShape shape{.ranks = ranks, .nodes = nodes, .ranks_on_node = most, .even = least == most};
+  NodeShape shape{.ranks = ranks, .nodes = nodes, .most_on_node = most, .least_on_node = least};
   shape.ring_flows = flows([&](int r) { return (r + 1) % ranks; });
   for (int distance = 1; distance < power; distance *= 2)
     shape.halving_flows.push_back(flows([&](int r) { return r < power ? r ^ distance : -1; }));
@@ -221,7 +221,7 @@ NodeShape filled_nodes(int ranks, int ranks_per_node) {
 }
 
 std::vector<SumMessages> sum_messages(SumAlgorithm algorithm, const NodeShape& shape, double bytes) {
-  const int all = shape.ranks_on_node;
+  const int all = shape.most_on_node;
   switch (algorithm) {
     case SumAlgorithm::ring:
       return ring_messages(shape.ranks, bytes, shape.ring_flows);
@@ -262,7 +262,7 @@ SumAlgorithm fastest_sum(const NodeShape& shape, const SumLinks& links, double b
   SumAlgorithm best = SumAlgorithm::halving;
   double least = sum_cost(best, shape, links, bytes).alone();
   for (const SumAlgorithm algorithm : {SumAlgorithm::hierarchical, SumAlgorithm::ring}) {
-    if (algorithm == SumAlgorithm::hierarchical && (flat || !shape.even || shape.nodes == 1)) continue;
+    if (algorithm == SumAlgorithm::hierarchical && (flat || !shape.even() || shape.nodes == 1)) continue;
     const double seconds = sum_cost(algorithm, shape, links, bytes).alone();
     if (seconds >= least * (1 - 1e-9)) continue;
     best = algorithm, least = seconds;
@@ -284,13 +284,11 @@ void check_mpi_has(std::string_view algorithm) {
                 "choose auto, ring, halving, hierarchical or mpi; tree is NCCL's");
 }
 
-void check_sum_choice(const SumChoice& choice, const RankLayout& layout) {
+void check_sum_choice(const SumChoice& choice, const NodeShape& shape) {
   check_mpi_has(choice.algorithm);
-  if (choice.algorithm != "hierarchical" || layout.shape().even) return;
-  const auto& nodes = layout.nodes();
-  const auto [least, most] = std::ranges::minmax(nodes, {}, [](const auto& node) { return node.size(); });
-  throw Error(cat("communication.algorithm is 'hierarchical', but one node has ", least.size(), " ranks and another ",
-                  most.size(), ", expected the same number on every node"),
+  if (choice.algorithm != "hierarchical" || shape.even()) return;
+  throw Error(cat("communication.algorithm is 'hierarchical', but one node has ", shape.least_on_node,
+                  " ranks and another ", shape.most_on_node, ", expected the same number on every node"),
               "start the same number of ranks on every node (srun --ntasks-per-node), or choose auto, ring or halving");
 }
 

@@ -97,23 +97,23 @@ struct SumLinks {
   Link node = stated_link(1, 5), network = stated_link(2, 12);
 };
 
-// What the time of a sum depends on, of the ranks and their nodes. Flows are the most ranks of one node that send to
-// other nodes in the same step.
+// The facts about ranks and nodes on which the time of a sum depends. Flows: the largest number of ranks of one node
+// that send to other nodes in one step.
 struct NodeShape {
   int ranks = 1, nodes = 1;
-  int ranks_on_node = 1;                // the most ranks of a node
-  bool even = true;                     // every node has the same number of ranks
-  int ring_flows = 0;                   // from rank r to rank r + 1
-  std::vector<int> halving_flows = {};  // [k]: between rank r and r ^ 2^k, below the largest power of two
-  int beyond_flows = 0;                 // between the ranks beyond that power and their partners
+  int most_on_node = 1, least_on_node = 1;  // ranks
+  int ring_flows = 0;                       // from rank r to rank r + 1
+  std::vector<int> halving_flows = {};      // [k]: from rank r to r ^ 2^k, for ranks below the largest power of two
+  int beyond_flows = 0;                     // between the ranks beyond that power and their partners
+  bool even() const { return most_on_node == least_on_node; }
 };
-// Returns the shape of ranks that fill one node after the other.
+// Returns the shape of ranks, at least 1, that fill one node after the other.
 NodeShape filled_nodes(int ranks, int ranks_per_node);
 
 // The nodes of a group, each with its ranks in ascending order.
 class RankLayout {
  public:
-  // `node_of_rank` has the name of each rank's node, for example its host.
+  // `node_of_rank` has the name of each rank's node, for example its host. There is at least one rank.
   explicit RankLayout(const std::vector<std::string>& node_of_rank);
 
   const std::vector<std::vector<int>>& nodes() const { return nodes_; }
@@ -144,12 +144,12 @@ std::vector<SumMessages> sum_messages(SumAlgorithm algorithm, const NodeShape& s
 struct SumCost {
   double latency = 0, transfer = 0;     // of its messages, one after the other
   double gap = 0;                       // of the messages of the next sum
-  double in_ranks = 0, on_network = 0;  // transfer: the share that occupies the ranks, and their network
+  double in_ranks = 0, on_network = 0;  // in which a sum occupies the ranks, and the network of a node
   double alone() const { return latency + transfer; }
   double occupancy() const { return gap + (in_ranks > on_network ? in_ranks : on_network); }  // until the next sum
 };
 // A message between nodes shares the network with the node's other flows, and is not faster than one within a node.
-// The predictions of bench/scaling_model.h and the choice below have this formula.
+// The predictions of bench/scaling_model.h and the choice below use this formula.
 SumCost sum_cost(SumAlgorithm algorithm, const NodeShape& shape, const SumLinks& links, double bytes);
 
 // Returns the fastest of ring, halving and hierarchical. Hierarchical is considered only if there are several nodes and
@@ -169,6 +169,6 @@ void check_mpi_has(std::string_view algorithm);
 // Returns the algorithm of a sum of `bytes` bytes.
 SumAlgorithm chosen_sum(const SumChoice& choice, const NodeShape& shape, double bytes);
 // Does what check_mpi_has() does. Also throws Error for hierarchical if the nodes have different numbers of ranks.
-void check_sum_choice(const SumChoice& choice, const RankLayout& layout);
+void check_sum_choice(const SumChoice& choice, const NodeShape& shape);
 
 }  // namespace ringtrain

@@ -129,6 +129,18 @@ void print(const std::vector<ForecastRow>& rows, Scaling scaling) {
                      with_thousands(std::llround(r.samples_per_second())).c_str(), 100 * r.efficiency,
                      hierarchical.c_str(), limit_of(r), r.crowding > 1 ? ", cores shared" : ""));
   }
+  const auto is_better = [&](const ForecastRow& other) {
+    return std::ranges::any_of(rows, [&](const ForecastRow& r) {
+      return r.chosen && !other.chosen && r.scaling == scaling && other.scaling == scaling && r.ranks == other.ranks &&
+             other.step.total() < 0.99 * r.step.total();
+    });
+  };
+  if (const auto other = std::ranges::find_if(rows, is_better); other != rows.end())
+    log_info(
+        "  on ", other->ranks, " ranks, ", topology_name(other->topology), " sums would take ",
+        printed("%.2f ms", 1e3 * other->step.total()),
+        ": communication.algorithm chooses by the latencies and bandwidths of the experiment, which differ from the "
+        "measured ones");
 }
 
 // Throws Error if a file is both fitted and compared, because such a comparison would show nothing.

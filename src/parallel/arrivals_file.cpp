@@ -77,23 +77,23 @@ std::map<std::int64_t, std::int64_t> staleness_histogram(const std::vector<Arriv
 ArrivalsFile::ArrivalsFile(const std::string& run_dir, std::int64_t first_step, std::int64_t after_step)
     : path_(run_dir + "/arrivals.csv") {
   std::string text = cat(header, "\n");
-  std::int64_t last = first_step;
-  if (after_step > 0 && std::filesystem::exists(path_)) {
-    std::vector<Arrival> arrivals;
-    try {
-      read_lines(path_, path_, arrivals);
-    } catch (const Error& error) {  // a node that lost its power may leave a damaged end
-      log_warning(error.what(), "; this line and all lines after it are removed");
-    }
-    for (const Arrival& a : arrivals)
-      if (a.step <= after_step) {
-        text += line_of(a);
-        last = std::max(last, a.step);
-      }
+  std::vector<Arrival> arrivals;
+  try {
+    if (after_step > 0 && std::filesystem::exists(path_)) read_lines(path_, path_, arrivals);
+  } catch (const Error& error) {  // a node that lost its power may leave a damaged end
+    log_warning(error.what(), "; this line and all lines after it are removed");
   }
-  if (last < after_step)
-    log_warning(path_, " lacks the updates from step ", last + 1, " to ", after_step,
-                ": parallel.replay cannot repeat this run");
+  std::erase_if(arrivals, [&](const Arrival& a) { return a.step > after_step; });
+  std::int64_t next = first_step + 1;  // the first update that is not there
+  for (const Arrival& a : arrivals) {
+    text += line_of(a);
+    if (a.step == next) ++next;
+  }
+  if (next <= after_step) {
+    const auto later = std::ranges::find_if(arrivals, [&](const Arrival& a) { return a.step > next; });
+    log_warning(path_, " lacks the updates from step ", next, " to ",
+                later == arrivals.end() ? after_step : later->step - 1, ": parallel.replay cannot repeat this run");
+  }
   write_file_atomically(path_, text);
   file_.open(path_, std::ios::app);
 }

@@ -41,9 +41,8 @@ std::map<std::int64_t, std::int64_t> staleness_histogram(const std::vector<Arriv
 class ArrivalsFile {
  public:
   // Appends to the file in this folder, or begins it if `after_step` is 0 or there is none. First removes its lines for
-  // steps after `after_step`, and a damaged line with all lines after it. Warns if a line is damaged, or if the updates
-  // that end at `after_step` are not all there; the run's first update makes step `first_step` + 1. Throws Error if the
-  // file cannot be written.
+  // steps after `after_step`, and a damaged line with all lines after it. Warns if a line is damaged, or if an
+  // update from step `first_step` + 1 to `after_step` is not there. Throws Error if the file cannot be written.
   ArrivalsFile(const std::string& run_dir, std::int64_t first_step, std::int64_t after_step);
   void add(const Arrival& arrival);
   void sync() const;  // called with each checkpoint; throws Error

@@ -120,12 +120,13 @@ def stated_preflight(o):
     return text
 
 
-def predicted(ranks, preflight, o, folder):
-    """Returns (seconds, efficiency) of the weakly scaled step, with the sums that the program chooses for these links."""
+def predicted(ranks, algorithm, preflight, o, folder):
+    """Returns (seconds, efficiency) of the weakly scaled step, with the sums that the program takes for these links."""
     file, table = folder / "preflight.json", folder / "predicted.csv"
     file.write_text(json.dumps(preflight))
     links = [f"communication.node_gb_s={rank_gb_s(o)}", f"communication.node_latency_us={o.node_us}",
-             f"communication.network_gb_s={o.network_gb_s}", f"communication.network_latency_us={o.network_us}"]
+             f"communication.network_gb_s={o.network_gb_s}", f"communication.network_latency_us={o.network_us}",
+             f"communication.algorithm={'mpi' if algorithm == 'library' else algorithm}"]
     run([PROGRAM, "predict", EXPERIMENT, *links, "--preflight", file, "--ranks", ranks, "--csv", table], "predicting")
     with open(table, newline="") as lines:
         (row,) = (row for row in csv.DictReader(lines) if row["scaling"] == "weak" and row["chosen"] == "true")
@@ -212,7 +213,7 @@ def main():
                         of_bound = f"{value / bound(ranks, elements, o):.2f}"
                         note = f", {of_bound} times what the nodes' network needs"
                     if what == "step":
-                        other, efficiency = predicted(ranks, preflight, o, Path(folder))
+                        other, efficiency = predicted(ranks, algorithm, preflight, o, Path(folder))
                         of_predict = [f"{other:.6g}", f"{alone / value:.4f}", f"{efficiency:.4f}"]
                         note = (f", efficiency {100 * alone / value:.1f} %; predicted {1e3 * other:.3f} ms, "
                                 f"{100 * efficiency:.1f} %")

@@ -283,13 +283,49 @@ TEST(Forecast, SumsHaveTheTopologyThatTheProgramChooses) {
   EXPECT_FALSE(Forecast(e, {device}, {.ranks_per_node = 12}).has_hierarchical_sums(24));
 }
 
+TEST(Forecast, SumsThatTheProgramCannotMakeAreRefused) {
+  const Preflight two = with_links(measured(2), true);
+  Experiment e = experiment();
+  e.communication.algorithm = "hierarchical";
+  const Forecast f(e, {two}, {.ranks_per_node = 8, .cores_per_node = 8});
+  EXPECT_NE(refusal([&] { f.row(Scaling::weak, Topology::flat, 12); }).find("one node has 4 ranks and another 8"),
+            std::string::npos);
+  // On one node, a hierarchical sum is a reduce-scatter and an all-gather with as many messages as a ring.
+  const double hierarchical = f.row(Scaling::weak, f.chosen_topology(8), 8).step.total();
+  e.communication.algorithm = "ring";
+  const Forecast ring(e, {two}, {.ranks_per_node = 8, .cores_per_node = 8});
+  EXPECT_NEAR(hierarchical, ring.row(Scaling::weak, Topology::flat, 8).step.total(), 1e-12);
+  e.communication.algorithm = "tree";
+  EXPECT_NE(refusal([&] { Forecast(e, {two}, {}).row(Scaling::weak, Topology::flat, 2); }).find("tree is NCCL's"),
+            std::string::npos);
+  e.communication.algorithm = "auto", e.parallel.shard_state = true;
+  const Forecast shares(e, {two}, {.ranks_per_node = 8, .cores_per_node = 8});
+  EXPECT_EQ(shares.chosen_topology(64), Topology::flat) << "shares of the state go around a ring";
+  EXPECT_FALSE(shares.has_hierarchical_sums(64));
+  EXPECT_EQ(shares.row(Scaling::weak, Topology::flat, 64).step.total(),
+            ring.row(Scaling::weak, Topology::flat, 64).step.total());
+}
+
+TEST(Forecast, TheChoiceIsMadeForTheBytesOfASum) {
+  Preflight two = with_links(measured(2), true);
+  const auto topology = [&](std::int64_t elements) {
+    two.step.elements = elements;
+    return Forecast(experiment(), {two}, {.ranks_per_node = 8}).chosen_topology(96);
+  };
+  EXPECT_EQ(topology(2000), Topology::flat) << "a small model is summed by doubling";
+  EXPECT_EQ(topology(1'000'000), Topology::hierarchical);
+}
+
+// With these ranks, the fastest flat sum of a fitted link would change with the wait: a ring without it, halving with
+// it.
 TEST(Forecast, ThePredictionIsInItsRangeHoweverLongMessagesWait) {
-  for (const double wait : {0.0, 0.001, 0.01, 0.05, 0.5}) {
+  for (const double wait : {0.0, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.02, 0.1}) {
     Preflight two = with_links(measured(2), true);
     two.step.shared_pass = 2.2 * (two.step.forward + two.step.backward);
-    two.step.shared_step = 2.2 * two.step.seconds + wait;
+    two.step.shared_step =
+        static_cast<double>(two.step.accumulation) * two.step.shared_pass + 2.2 * two.step.update + wait;
     const Forecast f(experiment(), {two}, {.ranks_per_node = 4});
-    for (const int ranks : {4, 8, 16, 64, 512})
+    for (const int ranks : {4, 12, 16, 24, 36, 512})
       for (const Topology topology : {Topology::flat, Topology::hierarchical}) {
         const ForecastRow r = f.row(Scaling::weak, topology, ranks);
         EXPECT_LE(r.range.low, r.step.total()) << ranks << " ranks, " << wait;

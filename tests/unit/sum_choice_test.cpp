@@ -86,8 +86,8 @@ TEST(SumChoices, FlowsBetweenNodesAreThoseOfTheSchedules) {
   }
   EXPECT_EQ(filled_nodes(13, 12).beyond_flows, 1);
   EXPECT_EQ(filled_nodes(36, 12).halving_flows, (std::vector<int>{0, 0, 4, 12, 12}));
-  EXPECT_TRUE(filled_nodes(24, 12).even);
-  EXPECT_FALSE(filled_nodes(13, 12).even);
+  EXPECT_TRUE(filled_nodes(24, 12).even());
+  EXPECT_FALSE(filled_nodes(13, 12).even());
 }
 
 TEST(SumChoices, PowersOfTwoHalveAndOddNumbersGoRoundForLargeSums) {
@@ -110,14 +110,12 @@ TEST(SumChoices, NodesOfOddSizesAreSummedFirst) {
 }
 
 TEST(SumChoices, AWrongWordAndUnevenNodesAreRefusedWithWhatToDo) {
-  const RankLayout even(hosts(2, 2));
+  const NodeShape even = filled_nodes(4, 2);
   for (const char* word : {"auto", "ring", "halving", "hierarchical", "mpi"})
     EXPECT_NO_THROW(check_sum_choice({.algorithm = word}, even)) << word;
   EXPECT_THROW(check_sum_choice({.algorithm = "tree"}, even), Error);
-  std::vector<std::string> uneven = hosts(2, 2);
-  uneven.pop_back();
   try {
-    check_sum_choice({.algorithm = "hierarchical"}, RankLayout(uneven));
+    check_sum_choice({.algorithm = "hierarchical"}, filled_nodes(3, 2));
     ADD_FAILURE() << "uneven nodes were taken";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("one node has 1 ranks and another 2"), std::string::npos) << e.what();
