@@ -6,6 +6,8 @@
 
 #include <fstream>
 #include <functional>
+#include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -316,20 +318,34 @@ TEST(Forecast, TheChoiceIsMadeForTheBytesOfASum) {
   EXPECT_EQ(topology(1'000'000), Topology::hierarchical);
 }
 
-// With these ranks, the fastest flat sum of a fitted link would change with the wait: a ring without it, halving with
-// it.
-TEST(Forecast, ThePredictionIsInItsRangeHoweverLongMessagesWait) {
-  for (const double wait : {0.0, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.02, 0.1}) {
-    Preflight two = with_links(measured(2), true);
-    two.step.shared_pass = 2.2 * (two.step.forward + two.step.backward);
-    two.step.shared_step =
-        static_cast<double>(two.step.accumulation) * two.step.shared_pass + 2.2 * two.step.update + wait;
-    const Forecast f(experiment(), {two}, {.ranks_per_node = 4});
+// On 16 ranks, the fastest flat sum of the fitted links changes with the wait: a ring without it, and halving with it.
+// The program's choice does not.
+TEST(Forecast, ALongerWaitForMessagesMakesNoStepShorter) {
+  Preflight two = measured(2);
+  two.fit["node"] = {1e-6, 1 / 5e9, 1e-6}, two.fit["network"] = {2e-6, 1 / 12e9, 2e-6};
+  two.step.elements = 25'000'000, two.step.seconds += 0.03;  // the ranks do not compute while they add
+  two.step.shared_pass = 2.2 * (two.step.forward + two.step.backward);
+  const auto forecast = [&](double shared_step) {
+    two.step.shared_step = shared_step;
+    return Forecast(experiment(), {two}, {.ranks_per_node = 4});
+  };
+  std::map<std::pair<int, Topology>, double> exposed;
+  for (const double wait : {0.0, 1e-6, 2e-6, 4e-6, 1e-5, 1e-4}) {
+    double low = 0, high = 10;  // the step that two ranks on one core take with this wait
+    for (int i = 0; i < 60; ++i) {
+      const double middle = (low + high) / 2;
+      (forecast(middle).core_sharing().message_wait > wait ? high : low) = middle;
+    }
+    const Forecast f = forecast(low);
+    EXPECT_NEAR(f.core_sharing().message_wait, wait, 1e-7);
     for (const int ranks : {4, 12, 16, 24, 36, 512})
       for (const Topology topology : {Topology::flat, Topology::hierarchical}) {
         const ForecastRow r = f.row(Scaling::weak, topology, ranks);
         EXPECT_LE(r.range.low, r.step.total()) << ranks << " ranks, " << wait;
         EXPECT_GE(r.range.high, r.step.total()) << ranks << " ranks, " << wait;
+        double& before = exposed[{ranks, topology}];
+        EXPECT_GE(r.step.exposed, before - 1e-7) << ranks << " ranks, " << wait;
+        before = r.step.exposed;
       }
   }
 }
