@@ -136,11 +136,9 @@ void print(const std::vector<ForecastRow>& rows, Scaling scaling) {
     });
   };
   if (const auto other = std::ranges::find_if(rows, is_better); other != rows.end())
-    log_info(
-        "  on ", other->ranks, " ranks, ", topology_name(other->topology), " sums would take ",
-        printed("%.2f ms", 1e3 * other->step.total()),
-        ": communication.algorithm chooses by the latencies and bandwidths of the experiment, which differ from the "
-        "measured ones");
+    log_info("  on ", other->ranks, " ranks, a step with ", topology_name(other->topology), " sums would take ",
+             printed("%.2f ms", 1e3 * other->step.total()),
+             " (communication.algorithm; auto chooses by the latencies and bandwidths that the experiment states)");
 }
 
 // Throws Error if a file is both fitted and compared, because such a comparison would show nothing.
