@@ -35,7 +35,7 @@ void write_text_file(const std::string& to, const std::string& text, const std::
 // Writes `text` to <path>.tmp and replaces `path` by publish_file(). Throws the errors of publish_file(), too.
 void write_file_atomically(const std::string& path, const std::string& text);
 
-// Returns a name for a temporary file beside `path` that no other process uses.
+// Returns a name for a temporary file in the folder of `path`. No other process gets the same name.
 std::string own_temporary(const std::string& path);
 
 // Replaces a cache file that other processes may replace at the same time. No other process uses the same name for its

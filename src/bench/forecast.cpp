@@ -300,7 +300,7 @@ bool Forecast::has_hierarchical_sums(int ranks) const {
 Cluster Forecast::cluster(int ranks, int ranks_per_node, const Setting& setting,
                           std::optional<Topology> topology) const {
   const NodeShape shape = filled_nodes(ranks, ranks_per_node);
-  const bool flat = topology == Topology::flat && shape.nodes > 1;
+  const bool flat = topology == Topology::flat && shape.nodes > 1;  // in one node, every sum counts as flat
   const bool hierarchical = topology == Topology::hierarchical;
   return {
       shape,

@@ -15,8 +15,8 @@ SumMessages messages(const SumSample& s) {
 }
 
 double seconds_of(const Link& link, const SumSample& s) {
-  const SumMessages m = messages(s);
-  return m.count * (link.alpha + (s.sums - 1) * link.gap + s.sums * m.bytes * link.beta);
+  const SumCost cost = sum_cost(SumAlgorithm::ring, {.ranks = s.ranks}, {link, link}, static_cast<double>(s.bytes));
+  return cost.alone() + (s.sums - 1) * cost.occupancy();
 }
 
 // Solves seconds = a alpha + b beta by least squares. Every equation is divided by its seconds and multiplied by its

@@ -109,35 +109,38 @@ std::string json(const Forecast& forecast, const std::vector<ForecastRow>& rows,
   return j.dump(1) + "\n";
 }
 
+// Returns the row like `r` with this topology; null: there is none.
+const ForecastRow* with_topology(const std::vector<ForecastRow>& rows, const ForecastRow& r, Topology topology) {
+  const auto found = std::ranges::find_if(rows, [&](const ForecastRow& other) {
+    return other.scaling == r.scaling && other.ranks == r.ranks && other.topology == topology;
+  });
+  return found == rows.end() ? nullptr : &*found;
+}
+
 // Prints the rows of this scaling with the experiment's sums. For several nodes, a column shows the efficiency with
-// hierarchical sums.
+// hierarchical sums. A line names the first number of ranks on which the other topology would be faster.
 void print(const std::vector<ForecastRow>& rows, Scaling scaling) {
   log_info(scaling == Scaling::strong ? "the experiment's batch (strong scaling)"
                                       : "the batch grows with the ranks (weak scaling)");
   log_info(
       " ranks nodes    batch rows/rank    step ms (    low ..     high)     samples/s efficiency hierarchical  limit");
+  const ForecastRow* faster = nullptr;
   for (const ForecastRow& r : rows) {
     if (r.scaling != scaling || !r.chosen) continue;
-    std::string hierarchical = "-";
-    for (const ForecastRow& h : rows)
-      if (h.scaling == scaling && h.topology == Topology::hierarchical && h.ranks == r.ranks) {
-        hierarchical = printed("%.1f %%", 100 * h.efficiency);
-      }
+    const ForecastRow *flat = with_topology(rows, r, Topology::flat),
+                      *hierarchical = with_topology(rows, r, Topology::hierarchical);
     log_info(printed("%6d %5d %8lld %9lld %10.2f (%8.2f .. %8.2f) %13s %8.1f %% %12s  %s%s", r.ranks, r.nodes,
                      static_cast<long long>(r.global_batch), static_cast<long long>(r.rows_per_rank),
                      1e3 * r.step.total(), 1e3 * r.range.low, 1e3 * r.range.high,
                      with_thousands(std::llround(r.samples_per_second())).c_str(), 100 * r.efficiency,
-                     hierarchical.c_str(), limit_of(r), r.crowding > 1 ? ", cores shared" : ""));
+                     hierarchical == nullptr ? "-" : printed("%.1f %%", 100 * hierarchical->efficiency).c_str(),
+                     limit_of(r), r.crowding > 1 ? ", cores shared" : ""));
+    const ForecastRow* other = r.topology == Topology::flat ? hierarchical : flat;
+    if (faster == nullptr && other != nullptr && other->step.total() < 0.99 * r.step.total()) faster = other;
   }
-  const auto is_better = [&](const ForecastRow& other) {
-    return std::ranges::any_of(rows, [&](const ForecastRow& r) {
-      return r.chosen && !other.chosen && r.scaling == scaling && other.scaling == scaling && r.ranks == other.ranks &&
-             other.step.total() < 0.99 * r.step.total();
-    });
-  };
-  if (const auto other = std::ranges::find_if(rows, is_better); other != rows.end())
-    log_info("  on ", other->ranks, " ranks, a step with ", topology_name(other->topology), " sums would take ",
-             printed("%.2f ms", 1e3 * other->step.total()),
+  if (faster != nullptr)
+    log_info("  on ", faster->ranks, " ranks, a step with ", topology_name(faster->topology), " sums would take ",
+             printed("%.2f ms", 1e3 * faster->step.total()),
              " (communication.algorithm; auto chooses by the latencies and bandwidths that the experiment states)");
 }
 

@@ -87,6 +87,7 @@ void complete_machine(Machine& machine, const Experiment& experiment, const Rank
 // divide the group (make_run_plan() then throws Error). `device` is this rank's device; null: the CPU computes.
 std::unique_ptr<StageRanks> make_stage_ranks(const Experiment& experiment, const RankGroup& group,
                                              cuda::Device* device = nullptr, const RunChoices& kept = {});
+
 // Returns how MPI sums gradients. order: fixed is halving, which adds in a binary tree over the ranks.
 SumChoice sum_choice(const CommunicationConfig& communication);
 
