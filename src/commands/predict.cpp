@@ -233,7 +233,7 @@ int predict(const PredictArguments& arguments) {
 
   std::vector<ForecastRow> rows;
   struct Refusal {
-    std::string ranks, why;
+    std::string ranks, why, advice;
   };
   std::map<Scaling, Refusal> refusals;
   for (const Scaling scaling : {Scaling::strong, Scaling::weak})
@@ -242,10 +242,13 @@ int predict(const PredictArguments& arguments) {
         if (forecast.has_hierarchical_sums(ranks)) rows.push_back(forecast.row(scaling, Topology::hierarchical, ranks));
       } catch (const Error& e) {
         Refusal& refusal = refusals[scaling];
-        if (refusal.ranks.empty()) refusal.why = e.what();
+        if (refusal.ranks.empty()) refusal.why = e.what(), refusal.advice = e.hint();
         refusal.ranks += cat(refusal.ranks.empty() ? "" : ", ", ranks);
       }
-  if (rows.empty()) throw Error(refusals.begin()->second.why, "choose other --ranks");
+  if (rows.empty()) {
+    const Refusal& first = refusals.begin()->second;
+    throw Error(first.why, first.advice.empty() ? "choose other --ranks" : first.advice);
+  }
   for (const Scaling scaling : {Scaling::strong, Scaling::weak}) {
     print(rows, scaling);
     if (const auto refusal = refusals.find(scaling); refusal != refusals.end())

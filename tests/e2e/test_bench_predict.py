@@ -154,6 +154,11 @@ def test_predictions_are_the_same_in_csv_and_json_and_are_drawn(workshop, prefli
     assert_drawn(out["csv"])
 
 
+def test_sums_that_cpus_do_not_have_are_refused_with_their_advice(workshop, preflight):
+    result = workshop.run("predict", workshop.experiment(), "--preflight", preflight, "--ranks", "2", "communication.algorithm=tree", ranks=0)
+    assert result.code == 1 and "choose auto, ring, halving, hierarchical or mpi; tree is NCCL's" in result.err, result
+
+
 def test_a_prediction_in_a_job_is_made_once(workshop, preflight):
     words = ["predict", workshop.experiment(), "--ranks", "1..4", "--preflight", preflight]
     alone, job = (workshop.run(*words, ranks=ranks) for ranks in (0, 2))
